@@ -1,0 +1,12 @@
+//! `tidegate bench`.
+
+use crate::Outcome;
+
+/// Options of `bench`.
+#[derive(clap::Args)]
+pub struct Args {}
+
+/// Runs the command.
+pub fn run(_: Args) -> Outcome {
+    Err(crate::Failure::Run(anyhow::anyhow!("being built")))
+}

@@ -1,0 +1,74 @@
+//! The `tidegate` command.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod doctor;
+mod load;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A scalable socket server on any I/O model, its load generator, and a lab that measures them all on this machine.
+///
+/// Exit codes: 0 good, 1 the run failed or a check did not hold, 2 bad usage.
+#[derive(Parser)]
+#[command(name = "tidegate", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a server.
+    Serve(serve::Args),
+    /// Generate load against a server, and measure it.
+    Load(load::Args),
+    /// Measure every I/O model on this machine and write a report.
+    Bench(bench::Args),
+    /// Say what works here: each model, each limit, and what to do about it.
+    Doctor(doctor::Args),
+}
+
+/// How a command failed.
+enum Failure {
+    /// The command line asks for something that can not be: exit code 2.
+    Usage(anyhow::Error),
+    /// The run failed: exit code 1.
+    Run(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(e: anyhow::Error) -> Self {
+        Self::Run(e)
+    }
+}
+
+type Outcome = Result<ExitCode, Failure>;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr();
+    let outcome = match cli.command {
+        Command::Serve(args) => serve::run(args),
+        Command::Load(args) => load::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Doctor(args) => doctor::run(args),
+    };
+    let (error, code) = match outcome {
+        Ok(code) => return code,
+        Err(Failure::Usage(e)) => (e, 2),
+        Err(Failure::Run(e)) => (e, 1),
+    };
+    eprintln!("error: {error:#}");
+    ExitCode::from(code)
+}
+
+/// Logs go to stderr; `TIDEGATE_LOG` filters them (`warn` by default).
+fn log_to_stderr() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

@@ -1,0 +1,12 @@
+//! `tidegate serve`.
+
+use crate::Outcome;
+
+/// Options of `serve`.
+#[derive(clap::Args)]
+pub struct Args {}
+
+/// Runs the command.
+pub fn run(_: Args) -> Outcome {
+    Err(crate::Failure::Run(anyhow::anyhow!("being built")))
+}

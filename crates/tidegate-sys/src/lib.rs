@@ -1,0 +1,24 @@
+//! Thin safe wrappers over the system calls tidegate needs.
+//!
+//! This is the only tidegate crate with `unsafe` code. It decides nothing: no limit, no
+//! retry and no state machine lives here. Each module wraps one mechanism of the system.
+//!
+//! | module | mechanism |
+//! |---|---|
+//! | [`socket`] | stream sockets: listen, accept, dial, receive, send, close |
+//! | [`select`], [`poll`] | the portable readiness calls |
+//! | `epoll` | Linux readiness |
+//! | `ring` | Linux io_uring: submission, completion, provided buffers, direct descriptors |
+//! | [`waker`] | waking a loop from another thread |
+//! | [`process`] | processors, descriptor limits, system facts |
+#![deny(clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn)]
+
+#[cfg(unix)]
+mod unix;
+#[cfg(unix)]
+pub use unix::{poll, process, select, socket, waker};
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "linux")]
+pub use linux::{epoll, ring};

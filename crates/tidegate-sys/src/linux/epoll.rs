@@ -1,0 +1,129 @@
+//! `epoll(7)`.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// An epoll instance.
+#[derive(Debug)]
+pub struct Epoll {
+    fd: OwnedFd,
+}
+
+/// One report of [`Epoll::wait`].
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Report(libc::epoll_event);
+
+impl Report {
+    /// An empty report, to fill an array with.
+    pub const EMPTY: Report = Report(libc::epoll_event { events: 0, u64: 0 });
+
+    /// The number the descriptor was added with.
+    pub fn key(&self) -> u64 {
+        self.0.u64
+    }
+
+    /// Data, end of stream or an error can be read.
+    pub fn readable(&self) -> bool {
+        self.0.events & (libc::EPOLLIN | libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32 != 0
+    }
+
+    /// The socket takes data again, or the connection attempt has ended.
+    pub fn writable(&self) -> bool {
+        self.0.events & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+    }
+
+    /// The peer finished sending, or the connection broke: a short read is not the last one.
+    pub fn ended(&self) -> bool {
+        self.0.events & (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+    }
+}
+
+impl Epoll {
+    /// A new instance.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: no pointers; the result is checked before it is owned.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: epoll_create1 just returned this descriptor and nobody else owns it.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Reports every change of a stream socket once (edge-triggered, both directions), until it is closed.
+    pub fn add_stream(&self, fd: RawFd, key: u64) -> io::Result<()> {
+        self.control(
+            libc::EPOLL_CTL_ADD,
+            fd,
+            libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET,
+            key,
+        )
+    }
+
+    /// Reports as long as the descriptor is readable (level-triggered).
+    pub fn add_level(&self, fd: RawFd, key: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, key)
+    }
+
+    /// Reports a listener that several instances share to about one of them.
+    pub fn add_listener(&self, fd: RawFd, key: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN | libc::EPOLLEXCLUSIVE, key)
+    }
+
+    /// Stops reporting a descriptor.
+    pub fn remove(&self, fd: RawFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
+    }
+
+    fn control(&self, op: libc::c_int, fd: RawFd, events: libc::c_int, key: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: events as u32, u64: key };
+        // SAFETY: `event` lives through the call; epoll copies it.
+        let rc = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), op, fd, &raw mut event) };
+        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Waits and fills `reports` from the front; 0 after the timeout or a signal.
+    ///
+    /// Timeouts have nanosecond resolution (`epoll_pwait2`, Linux 5.11); before that they are
+    /// rounded up to milliseconds.
+    pub fn wait(&self, reports: &mut [Report], timeout: Option<Duration>) -> io::Result<usize> {
+        let capacity = libc::c_int::try_from(reports.len()).unwrap_or(libc::c_int::MAX);
+        let events = reports.as_mut_ptr().cast::<libc::epoll_event>();
+        let whole_ms = timeout.is_none_or(|t| t.subsec_nanos() % 1_000_000 == 0);
+        let mut n = -1;
+        let mut done = false;
+        if let Some(t) = timeout.filter(|_| !whole_ms) {
+            let t = libc::timespec { tv_sec: t.as_secs() as libc::time_t, tv_nsec: t.subsec_nanos().into() };
+            // SAFETY: `events` points to `capacity` elements laid out as epoll_event (transparent),
+            // `t` lives through the call, and no signal mask is given.
+            n = unsafe {
+                libc::syscall(
+                    libc::SYS_epoll_pwait2,
+                    self.fd.as_raw_fd(),
+                    events,
+                    capacity,
+                    &raw const t,
+                    0,
+                    0,
+                ) as libc::c_int
+            };
+            done = n >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS);
+        }
+        if !done {
+            let ms = timeout.map_or(-1, |t| {
+                libc::c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
+            });
+            // SAFETY: as above.
+            n = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), events, capacity, ms) };
+        }
+        match usize::try_from(n) {
+            Ok(n) => Ok(n),
+            Err(_) => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+                e => Err(e),
+            },
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! What only Linux has.
+
+pub mod epoll;
+pub mod ring;

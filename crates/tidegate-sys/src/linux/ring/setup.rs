@@ -1,0 +1,60 @@
+//! Building a ring with all that this kernel gives.
+
+use std::io;
+
+use io_uring::IoUring;
+
+/// Sizes of a ring.
+#[derive(Clone, Copy, Debug)]
+pub struct RingSetup {
+    /// Submissions that fit before they are handed to the kernel; a power of two.
+    pub entries: u32,
+    /// Completions that fit before the kernel has to keep them aside; a power of two.
+    pub completions: u32,
+    /// Provided buffers, a power of two, at most 32,768.
+    pub buffers: u16,
+    /// Bytes of each provided buffer.
+    pub buffer_bytes: u32,
+    /// Slots of the table of direct descriptors; 0 for none. Capped by RLIMIT_NOFILE.
+    pub table: u32,
+}
+
+/// What a ring uses of what the kernel may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Completions are made on the loop's own thread and only when it asks (`SINGLE_ISSUER` +
+    /// `DEFER_TASKRUN`, Linux 6.1).
+    pub defer_taskrun: bool,
+    /// No submission index array (`NO_SQARRAY`, Linux 6.6).
+    pub no_sqarray: bool,
+    /// A table of direct descriptors (Linux 5.19 for accepting into it).
+    pub direct: bool,
+}
+
+pub(super) fn build(setup: &RingSetup) -> io::Result<(IoUring, Features)> {
+    let tries = [
+        Features { defer_taskrun: true, no_sqarray: true, direct: false },
+        Features { defer_taskrun: true, no_sqarray: false, direct: false },
+        Features::default(),
+    ];
+    let mut last = None;
+    for features in tries {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(setup.completions).setup_clamp();
+        if features.defer_taskrun {
+            builder.setup_single_issuer().setup_defer_taskrun();
+        } else {
+            builder.setup_coop_taskrun();
+        }
+        if features.no_sqarray {
+            builder.setup_no_sqarray();
+        }
+        match builder.build(setup.entries) {
+            Ok(ring) => return Ok((ring, features)),
+            // The kernel does not know one of the flags: ask for less.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => last = Some(e),
+            Err(e) => return Err(e),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EINVAL)))
+}

@@ -1,0 +1,7 @@
+//! What every Unix has.
+
+pub mod poll;
+pub mod process;
+pub mod select;
+pub mod socket;
+pub mod waker;

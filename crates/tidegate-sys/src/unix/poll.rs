@@ -1,0 +1,102 @@
+//! `poll(2)` over a set that lives as long as the loop.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// What to wait for, or what has happened, on one descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Data, end of stream or an error can be read; a listener can accept.
+    pub readable: bool,
+    /// The socket takes data, or the connection attempt has ended.
+    pub writable: bool,
+}
+
+/// The array `poll(2)` takes, kept between calls.
+#[derive(Debug, Default)]
+pub struct PollSet {
+    entries: Vec<libc::pollfd>,
+}
+
+impl PollSet {
+    /// Adds a descriptor at the end and returns its position.
+    pub fn push(&mut self, fd: RawFd, wanted: Readiness) -> usize {
+        self.entries.push(libc::pollfd { fd, events: mask(wanted), revents: 0 });
+        self.entries.len() - 1
+    }
+
+    /// Changes what is waited for at a position.
+    pub fn set(&mut self, at: usize, wanted: Readiness) {
+        self.entries[at].events = mask(wanted);
+    }
+
+    /// Removes a position; the last entry takes its place.
+    pub fn swap_remove(&mut self, at: usize) {
+        self.entries.swap_remove(at);
+    }
+
+    /// Number of descriptors in the set.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether the set has no descriptor.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Waits; returns how many entries are ready. 0 after the timeout or a signal.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<usize> {
+        let ms = timeout.map_or(-1, |t| {
+            libc::c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
+        });
+        // SAFETY: pointer and length describe our own array; poll writes only `revents` within it.
+        let n = unsafe { libc::poll(self.entries.as_mut_ptr(), self.entries.len() as libc::nfds_t, ms) };
+        match usize::try_from(n) {
+            Ok(n) => Ok(n),
+            Err(_) => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+                e => Err(e),
+            },
+        }
+    }
+
+    /// What the last wait found at a position. A hang-up or an error counts as both.
+    #[inline]
+    pub fn ready(&self, at: usize) -> Readiness {
+        let got = self.entries[at].revents;
+        let broken = got & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0;
+        Readiness {
+            readable: broken || got & libc::POLLIN != 0,
+            writable: broken || got & libc::POLLOUT != 0,
+        }
+    }
+}
+
+fn mask(wanted: Readiness) -> libc::c_short {
+    let mut mask = 0;
+    if wanted.readable {
+        mask |= libc::POLLIN;
+    }
+    if wanted.writable {
+        mask |= libc::POLLOUT;
+    }
+    mask
+}
+
+/// Waits until one of two descriptors is readable, or the first is writable if asked.
+///
+/// For threads that own one connection and can be woken. Returns what the first is ready for.
+pub fn wait_pair(
+    fd: RawFd,
+    wanted: Readiness,
+    wake: RawFd,
+    timeout: Option<Duration>,
+) -> io::Result<Readiness> {
+    let mut set = PollSet { entries: Vec::with_capacity(2) };
+    set.push(fd, wanted);
+    set.push(wake, Readiness { readable: true, writable: false });
+    set.wait(timeout)?;
+    Ok(set.ready(0))
+}

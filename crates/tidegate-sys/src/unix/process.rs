@@ -1,0 +1,72 @@
+//! Processors, descriptor limits and facts of the system.
+
+use std::io;
+
+/// The soft and the hard limit on open descriptors.
+pub fn descriptor_limit() -> (u64, u64) {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX))
+}
+
+/// Raises the soft limit on open descriptors to the hard one and returns it.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    Ok(limit.maximum.unwrap_or(u64::MAX))
+}
+
+/// How many bytes this process may lock in memory; `None` is without limit.
+pub fn locked_memory_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+}
+
+/// Bytes of a page of memory.
+pub fn page_bytes() -> usize {
+    rustix::param::page_size()
+}
+
+/// Clock ticks a second, the unit of `/proc/PID/stat`.
+pub fn clock_ticks_per_s() -> u64 {
+    rustix::param::clock_ticks_per_second()
+}
+
+/// Kernel name and release, as `uname` prints them.
+pub fn system_name() -> String {
+    let u = rustix::system::uname();
+    format!("{} {}", u.sysname().to_string_lossy(), u.release().to_string_lossy())
+}
+
+/// The processors the calling thread may run on.
+#[cfg(target_os = "linux")]
+pub fn allowed_cpus() -> Vec<usize> {
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// The processors the calling thread may run on.
+#[cfg(not(target_os = "linux"))]
+pub fn allowed_cpus() -> Vec<usize> {
+    (0..std::thread::available_parallelism().map_or(1, Into::into)).collect()
+}
+
+/// Keeps the calling thread, and threads it starts from now on, on the given processors.
+#[cfg(target_os = "linux")]
+pub fn pin_to_cpus(cpus: &[usize]) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    for &cpu in cpus {
+        if cpu >= rustix::thread::CpuSet::MAX_CPU {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no processor {cpu}")));
+        }
+        set.set(cpu);
+    }
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// Keeps the calling thread on the given processors: not available on this system.
+#[cfg(not(target_os = "linux"))]
+pub fn pin_to_cpus(_: &[usize]) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this system does not pin threads to processors"))
+}

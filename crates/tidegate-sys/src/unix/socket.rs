@@ -1,0 +1,324 @@
+//! Stream sockets: listen, accept, dial, receive, send, close.
+
+use std::io::{self, IoSlice, Read};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+/// How a call on a socket behaves when it would have to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocking {
+    /// The call sleeps.
+    Waits,
+    /// The call fails with [`io::ErrorKind::WouldBlock`].
+    Never,
+}
+
+/// Options a listener is created with.
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    /// Connections the kernel may hold before they are accepted; capped by the system.
+    pub backlog: u32,
+    /// Wait in the kernel for the first data of a connection, at most this long, before accepting it.
+    pub defer_accept: Option<Duration>,
+    /// `SO_SNDBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
+    pub send_buffer: Option<usize>,
+    /// `SO_RCVBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
+    pub receive_buffer: Option<usize>,
+}
+
+/// A listening stream socket.
+///
+/// Accepted sockets inherit `TCP_NODELAY` and the buffer sizes from it, so that accepting needs
+/// no further system call (Linux `tcp(7)`; set again after accept where a system does not inherit).
+#[derive(Debug)]
+pub struct Listener(Socket);
+
+impl Listener {
+    /// Binds and listens. Port 0 lets the system pick one.
+    pub fn bind(addr: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_tcp_nodelay(true)?;
+        if let Some(bytes) = options.send_buffer {
+            socket.set_send_buffer_size(bytes)?;
+        }
+        if let Some(bytes) = options.receive_buffer {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        socket.bind(&addr.into())?;
+        defer_accept(&socket, options.defer_accept)?;
+        socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
+        Ok(Self(socket))
+    }
+
+    /// The address it is bound to.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        inet(self.0.local_addr()?)
+    }
+
+    /// Whether [`accept`](Self::accept) waits.
+    pub fn set_blocking(&self, blocking: Blocking) -> io::Result<()> {
+        self.0.set_nonblocking(blocking == Blocking::Never)
+    }
+
+    /// Takes one connection; `blocking` says how the new socket behaves.
+    pub fn accept(&self, blocking: Blocking) -> io::Result<(Stream, Option<SocketAddr>)> {
+        accept(&self.0, blocking)
+    }
+
+    /// Wakes a thread that sleeps in [`accept`](Self::accept): the listener stops listening.
+    pub fn stop(&self) {
+        // Errors mean that it no longer listens, which is what was asked for.
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn defer_accept(socket: &Socket, wait: Option<Duration>) -> io::Result<()> {
+    if let Some(wait) = wait {
+        let seconds = libc::c_int::try_from(wait.as_secs().max(1)).unwrap_or(libc::c_int::MAX);
+        set_int_option(socket, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)?;
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn defer_accept(_: &Socket, _: Option<Duration>) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn accept(socket: &Socket, blocking: Blocking) -> io::Result<(Stream, Option<SocketAddr>)> {
+    use rustix::net::SocketFlags;
+    let flags = match blocking {
+        Blocking::Waits => SocketFlags::CLOEXEC,
+        Blocking::Never => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+    };
+    let (fd, peer) = rustix::net::acceptfrom_with(socket, flags)?;
+    let peer = peer.and_then(|any| SocketAddr::try_from(any).ok());
+    Ok((Stream::from(fd), peer))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn accept(socket: &Socket, blocking: Blocking) -> io::Result<(Stream, Option<SocketAddr>)> {
+    let (stream, peer) = socket.accept()?;
+    stream.set_nonblocking(blocking == Blocking::Never)?;
+    stream.set_tcp_nodelay(true)?;
+    Ok((Stream(stream), peer.as_socket()))
+}
+
+/// A connected stream socket, closed when dropped.
+#[derive(Debug)]
+pub struct Stream(Socket);
+
+impl Stream {
+    /// Opens a socket towards `to` and, with [`Blocking::Never`], returns while the connection is
+    /// still being made: wait until it is writable, then ask [`take_error`](Self::take_error).
+    ///
+    /// `from` fixes the source address. With port 0 the port is chosen at connect time
+    /// (`IP_BIND_ADDRESS_NO_PORT` on Linux), so that each source address has all ports.
+    pub fn dial(to: SocketAddr, from: Option<SocketAddr>, blocking: Blocking) -> io::Result<Self> {
+        let stream = Self::unconnected(to, from)?;
+        stream.set_blocking(blocking)?;
+        match stream.0.connect(&to.into()) {
+            Ok(()) => Ok(stream),
+            Err(e) if in_progress(&e) && blocking == Blocking::Never => Ok(stream),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// A socket bound to `from` and ready to be connected to `to`, without connecting it.
+    pub fn unconnected(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_tcp_nodelay(true)?;
+        if let Some(from) = from {
+            #[cfg(target_os = "linux")]
+            if from.port() == 0 {
+                set_int_option(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+            }
+            socket.bind(&from.into())?;
+        }
+        Ok(Self(socket))
+    }
+
+    /// The error a connection attempt ended with, if any; clears it.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.0.take_error()
+    }
+
+    /// The address of the other end.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        inet(self.0.peer_addr()?)
+    }
+
+    /// Whether calls on it wait.
+    pub fn set_blocking(&self, blocking: Blocking) -> io::Result<()> {
+        self.0.set_nonblocking(blocking == Blocking::Never)
+    }
+
+    /// How long a blocking receive waits; `None` is for ever.
+    pub fn set_receive_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.0.set_read_timeout(timeout)
+    }
+
+    /// How long a blocking send waits; `None` is for ever.
+    pub fn set_send_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.0.set_write_timeout(timeout)
+    }
+
+    /// Receives; 0 means that the peer finished sending.
+    #[inline]
+    pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        (&self.0).read(into)
+    }
+
+    /// Sends one buffer; may take less than all of it. Never raises SIGPIPE.
+    #[inline]
+    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.send_with_flags(bytes, NO_SIGNAL)
+    }
+
+    /// Sends several buffers in one call; may take less than all of them.
+    #[inline]
+    pub fn send_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match slices {
+            [one] => self.send(one),
+            many => self.0.send_vectored_with_flags(many, NO_SIGNAL),
+        }
+    }
+
+    /// Ends the sending side; the peer reads end of stream after what was sent.
+    pub fn shutdown_send(&self) -> io::Result<()> {
+        self.0.shutdown(std::net::Shutdown::Write)
+    }
+
+    /// Ends both sides; wakes threads that sleep in a call on this socket.
+    pub fn shutdown_both(&self) -> io::Result<()> {
+        self.0.shutdown(std::net::Shutdown::Both)
+    }
+
+    /// Ends the receiving side; wakes a thread that sleeps in a receive.
+    pub fn shutdown_receive(&self) -> io::Result<()> {
+        self.0.shutdown(std::net::Shutdown::Read)
+    }
+
+    /// Makes the coming close send a reset, which frees what the kernel still holds for sending.
+    pub fn reset_on_close(&self) -> io::Result<()> {
+        self.0.set_linger(Some(Duration::ZERO))
+    }
+
+    /// The same socket for a library that brings its own loop.
+    pub fn into_std(self) -> std::net::TcpStream {
+        self.0.into()
+    }
+}
+
+impl From<OwnedFd> for Stream {
+    fn from(fd: OwnedFd) -> Self {
+        Self(Socket::from(fd))
+    }
+}
+
+impl From<Stream> for OwnedFd {
+    fn from(stream: Stream) -> Self {
+        stream.0.into()
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Makes the coming close of `socket` send a reset. For sockets a library owns.
+pub fn reset_on_close(socket: &impl AsFd) -> io::Result<()> {
+    SockRef::from(socket).set_linger(Some(Duration::ZERO))
+}
+
+#[cfg(any(target_os = "macos", target_os = "ios"))]
+const NO_SIGNAL: i32 = 0; // the standard library ignores SIGPIPE
+#[cfg(not(any(target_os = "macos", target_os = "ios")))]
+const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
+
+fn in_progress(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::EINPROGRESS) || e.kind() == io::ErrorKind::WouldBlock
+}
+
+fn inet(addr: socket2::SockAddr) -> io::Result<SocketAddr> {
+    addr.as_socket().ok_or_else(|| io::Error::other("not an IPv4 or IPv6 address"))
+}
+
+#[cfg(target_os = "linux")]
+fn set_int_option(
+    socket: &Socket,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the call, and pointer and length describe `value`.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            std::ptr::from_ref(&value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether an error says that the process or the system ran out of descriptors or memory.
+///
+/// Such an error on accept is survived by waiting for a connection to close.
+pub fn is_exhaustion(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// Whether an error says that the process or the system ran out of descriptors.
+pub fn is_out_of_descriptors(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// Whether a failed accept only concerns the one connection that went away meanwhile.
+///
+/// `accept(2)`: pending network errors of the new socket are passed on as errors of accept.
+pub fn is_lost_connection(e: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(e.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+        || matches!(
+            e.raw_os_error(),
+            Some(
+                libc::EPROTO
+                    | libc::ENETDOWN
+                    | libc::ENOPROTOOPT
+                    | libc::EHOSTDOWN
+                    | libc::EHOSTUNREACH
+                    | libc::EOPNOTSUPP
+                    | libc::ENETUNREACH
+                    | libc::EPERM
+            )
+        )
+}

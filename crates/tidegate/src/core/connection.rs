@@ -1,0 +1,424 @@
+//! One connection: events in, actions out. The only place that calls a [`Session`].
+//!
+//! An engine tells it what the kernel answered ([`Event`]) and is told what the connection wants now
+//! ([`Action`]). The action is a level, not an edge: whatever an engine has not done yet is wanted again
+//! next time, so nothing is lost if an engine defers it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::mail::PostOffice;
+use super::outbox::{Outbox, Pieces, Queue};
+use super::table::Token;
+use crate::policy::{Policy, stale};
+use crate::service::{CloseReason, Consumed, Flow, Mail, Origin, Session};
+use crate::stats::Counters;
+
+/// What has happened to a connection.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// It stands: accepted, or the dial succeeded.
+    Opened,
+    /// Bytes arrived.
+    Received(&'a [u8]),
+    /// The peer finished sending.
+    PeerEnded,
+    /// The kernel took this many bytes from the outbox.
+    Sent(usize),
+    /// The sending side was shut down, as [`Then::FinishSending`] asked.
+    SendFinished,
+    /// The kernel reported an error; the connection is of no use any more.
+    Failed(io::ErrorKind),
+    /// Mail from elsewhere.
+    Mail(Mail),
+    /// The time of [`Connection::deadline`] has come, or might have.
+    Deadline,
+    /// The server stops: finish what is in flight, then close.
+    Drain,
+    /// The server stops now.
+    Stop,
+}
+
+/// Whether the connection wants input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receive {
+    /// Keep a receive posted, or wait for readability.
+    Post,
+    /// Do not receive: back-pressure, or the end of the stream was seen.
+    Pause,
+}
+
+/// What is to be done besides receiving and sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Nothing.
+    Nothing,
+    /// Everything was sent: shut down the sending side, then say [`Event::SendFinished`].
+    FinishSending,
+    /// Everything was sent: close.
+    Close,
+    /// Close with a reset, whatever is left.
+    Reset,
+}
+
+/// What a connection wants from its engine now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Action {
+    /// Whether it wants input.
+    pub receive: Receive,
+    /// Whether there are bytes to send that were not yet handed out.
+    pub send: bool,
+    /// What else.
+    pub then: Then,
+}
+
+/// What a connection needs to know of the world during one event.
+pub struct Context<'a> {
+    /// The time.
+    pub now: Instant,
+    /// The limits.
+    pub policy: &'a Policy,
+    /// Where it counts.
+    pub counters: &'a Counters,
+    /// Who takes mail for it.
+    pub office: &'a Arc<dyn PostOffice>,
+    /// Its own token.
+    pub token: Token,
+}
+
+/// Where a connection stands. (`Accepting` is the engine's: there is no session yet.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The session is shown what comes.
+    Open,
+    /// The session has closed it: what is in the outbox is sent, input is discarded.
+    Draining { lingering: bool },
+    /// The engine was told to close it; the session has seen `on_close`.
+    Closing { reset: bool },
+}
+
+/// The sending side of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SendSide {
+    Open,
+    /// To be shut down once the outbox is empty.
+    Finishing,
+    Finished,
+}
+
+/// The receiving side of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReceiveSide {
+    Open,
+    /// The peer has finished; the session has not yet been told, because input is held back.
+    Ending,
+    Ended,
+}
+
+/// One connection and its session.
+pub struct Connection<S> {
+    session: S,
+    queue: Queue,
+    /// Input the session left, or that arrived while the outbox was full. Owns no memory while empty.
+    input: Vec<u8>,
+    state: State,
+    send_side: SendSide,
+    receive_side: ReceiveSide,
+    /// The outbox reached its high mark and has not fallen to the low one since.
+    full: bool,
+    /// Accepted, and nothing was received yet.
+    silent: bool,
+    /// Close as soon as nothing is in flight: the server drains.
+    leaving: bool,
+    moved: Instant,
+    taken: Instant,
+    wake: Option<Instant>,
+}
+
+impl<S: Session> Connection<S> {
+    /// A connection that stands since `now`. Tell it [`Event::Opened`] next.
+    pub fn new(session: S, origin: Origin, now: Instant) -> Self {
+        Self {
+            session,
+            queue: Queue::default(),
+            input: Vec::new(),
+            state: State::Open,
+            send_side: SendSide::Open,
+            receive_side: ReceiveSide::Open,
+            full: false,
+            silent: origin == Origin::Accepted,
+            leaving: false,
+            moved: now,
+            taken: now,
+            wake: None,
+        }
+    }
+
+    /// Takes an event in and says what the connection wants now.
+    #[inline]
+    pub fn handle(&mut self, event: Event<'_>, context: &Context<'_>) -> Action {
+        if !matches!(self.state, State::Closing { .. }) {
+            self.take_in(event, context);
+            self.settle(context);
+        } else if let Event::Sent(n) = event {
+            self.queue.confirm(n);
+        }
+        self.action()
+    }
+
+    /// The pieces to send, for engines that send from where they lie; see [`Queue::slices`].
+    #[inline]
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Pieces to send that the caller owns until it says [`Event::Sent`]; see [`Queue::take`].
+    #[inline]
+    pub fn take_pieces(&mut self, most: usize) -> Pieces {
+        self.queue.take(most)
+    }
+
+    /// What the connection wants now.
+    #[inline]
+    #[must_use]
+    pub fn action(&self) -> Action {
+        let then = match self.state {
+            State::Closing { reset: false } => Then::Close,
+            State::Closing { reset: true } => Then::Reset,
+            _ if self.send_side == SendSide::Finishing && self.queue.is_empty() => Then::FinishSending,
+            _ => Then::Nothing,
+        };
+        let listens = match self.state {
+            State::Open => !self.full,
+            State::Draining { lingering } => lingering,
+            State::Closing { .. } => false,
+        };
+        let receive =
+            if listens && self.receive_side == ReceiveSide::Open { Receive::Post } else { Receive::Pause };
+        let send = self.queue.has_unsent() && !matches!(self.state, State::Closing { .. });
+        Action { receive, send, then }
+    }
+
+    /// When [`Event::Deadline`] is due, if ever.
+    #[inline]
+    #[must_use]
+    pub fn deadline(&self, policy: &Policy) -> Option<Instant> {
+        let limit = self.limit(policy).map(|(at, _)| at);
+        match (limit, self.wake) {
+            (Some(limit), Some(wake)) => Some(limit.min(wake)),
+            (limit, wake) => limit.or(wake),
+        }
+    }
+
+    fn limit(&self, policy: &Policy) -> Option<(Instant, CloseReason)> {
+        match self.state {
+            State::Closing { .. } => return None,
+            State::Draining { lingering: true } if self.queue.is_empty() => {
+                return Some((self.moved + policy.linger_timeout, CloseReason::Finished));
+            }
+            _ => {}
+        }
+        let taken = (!self.queue.is_empty()).then_some(self.taken);
+        stale::limit(policy, stale::Past { silent: self.silent, moved: self.moved, taken })
+    }
+
+    #[inline]
+    fn take_in(&mut self, event: Event<'_>, context: &Context<'_>) {
+        match event {
+            Event::Received(bytes) => self.received(bytes, context),
+            Event::Sent(n) => self.sent(n, context),
+            Event::Opened => {
+                context.counters.accepted.add(1);
+                self.call(context, |session, out| session.on_open(out));
+            }
+            Event::PeerEnded => {
+                self.receive_side = ReceiveSide::Ending;
+                self.deliver_end(context);
+            }
+            Event::SendFinished => self.send_side = SendSide::Finished,
+            Event::Failed(kind) => self.close(CloseReason::of(kind), false, context),
+            Event::Mail(mail) if self.state == State::Open => {
+                self.call(context, |session, out| session.on_mail(mail, out));
+            }
+            Event::Mail(_) => {}
+            Event::Deadline => self.expired(context),
+            Event::Drain => self.leaving = true,
+            Event::Stop => self.close(CloseReason::Stopped, true, context),
+        }
+    }
+
+    /// Calls the session with an outbox and follows what it answers.
+    #[inline]
+    fn call(&mut self, context: &Context<'_>, f: impl FnOnce(&mut S, &mut Outbox<'_>) -> Flow) {
+        let was_empty = self.queue.is_empty();
+        let mut out = Outbox { queue: &mut self.queue, wake: &mut self.wake, context };
+        let flow = f(&mut self.session, &mut out);
+        if was_empty {
+            self.taken = context.now; // the send timeout counts from when there was something to take
+        }
+        self.full |= self.queue.len() >= context.policy.outbox.high;
+        self.follow(flow, context);
+    }
+
+    #[inline]
+    fn follow(&mut self, flow: Flow, context: &Context<'_>) {
+        match flow {
+            Flow::Continue => {}
+            Flow::Shutdown if self.send_side == SendSide::Open => self.send_side = SendSide::Finishing,
+            Flow::Shutdown => {}
+            Flow::Close => self.state = State::Draining { lingering: false },
+            Flow::Linger => self.linger(context),
+            Flow::Abort => self.close(CloseReason::Aborted, true, context),
+        }
+    }
+
+    fn linger(&mut self, context: &Context<'_>) {
+        self.state = State::Draining { lingering: true };
+        self.moved = context.now;
+        if self.send_side == SendSide::Open {
+            self.send_side = SendSide::Finishing;
+        }
+    }
+
+    #[inline]
+    fn received(&mut self, bytes: &[u8], context: &Context<'_>) {
+        context.counters.receives.add(1);
+        context.counters.bytes_in.add(bytes.len() as u64);
+        self.silent = false;
+        if self.state != State::Open {
+            return; // lingering: discarded, and it does not prolong the wait
+        }
+        self.moved = context.now;
+        if !self.input.is_empty() || self.full {
+            self.input.extend_from_slice(bytes);
+            return self.show_held(context);
+        }
+        let used = self.show(bytes, context);
+        if let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
+            self.keep(rest, context);
+        }
+    }
+
+    /// Shows input to the session; returns how much it used.
+    #[inline]
+    fn show(&mut self, bytes: &[u8], context: &Context<'_>) -> usize {
+        let mut used = 0;
+        self.call(context, |session, out| {
+            let Consumed { bytes: n, flow } = session.on_bytes(bytes, out);
+            used = n.min(bytes.len());
+            flow
+        });
+        used
+    }
+
+    /// Shows input that was held back, unless the outbox is still full.
+    fn show_held(&mut self, context: &Context<'_>) {
+        if self.full || self.input.is_empty() || self.state != State::Open {
+            return;
+        }
+        let mut input = std::mem::take(&mut self.input);
+        let used = self.show(&input, context);
+        if used < input.len() {
+            input.drain(..used);
+            self.input = input;
+            self.check_kept(context);
+        }
+    }
+
+    #[cold]
+    fn keep(&mut self, rest: &[u8], context: &Context<'_>) {
+        self.input.extend_from_slice(rest);
+        self.check_kept(context);
+    }
+
+    fn check_kept(&mut self, context: &Context<'_>) {
+        match self.state {
+            // Held back by the outbox rather than by the session: bounded by what was in flight.
+            State::Open if !self.full && self.input.len() > context.policy.input_bytes => {
+                self.close(CloseReason::InputLimit, true, context);
+            }
+            // Closing with input unread would reset the connection and might destroy the answer.
+            State::Draining { lingering: false } => {
+                self.input = Vec::new();
+                self.linger(context);
+            }
+            State::Draining { lingering: true } => self.input = Vec::new(),
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn sent(&mut self, n: usize, context: &Context<'_>) {
+        context.counters.sends.add(1);
+        context.counters.bytes_out.add(n as u64);
+        self.queue.confirm(n);
+        self.moved = context.now;
+        self.taken = context.now;
+        if self.full && self.queue.len() <= context.policy.outbox.low {
+            self.drained(context);
+        }
+    }
+
+    fn drained(&mut self, context: &Context<'_>) {
+        self.full = false;
+        if self.state == State::Open {
+            self.call(context, |session, out| session.on_drained(out));
+        }
+        self.show_held(context);
+        self.deliver_end(context);
+    }
+
+    /// Tells the session that the peer has finished, once all input was shown.
+    fn deliver_end(&mut self, context: &Context<'_>) {
+        if self.receive_side != ReceiveSide::Ending || (self.full && !self.input.is_empty()) {
+            return;
+        }
+        self.receive_side = ReceiveSide::Ended;
+        if self.state == State::Open {
+            self.input = Vec::new();
+            self.call(context, |session, out| session.on_end(out));
+        }
+    }
+
+    fn expired(&mut self, context: &Context<'_>) {
+        if self.wake.is_some_and(|at| at <= context.now) {
+            self.wake = None;
+            if self.state == State::Open {
+                self.call(context, |session, out| session.on_mail(Mail::Timer, out));
+            }
+        }
+        if let Some((_, why)) = self.limit(context.policy).filter(|&(at, _)| at <= context.now) {
+            self.close(why, why != CloseReason::Finished && why != CloseReason::IdleTimeout, context);
+        }
+    }
+
+    /// What follows from the state everything is in now.
+    #[inline]
+    fn settle(&mut self, context: &Context<'_>) {
+        if !self.queue.is_empty() {
+            return;
+        }
+        let both_ended = self.send_side == SendSide::Finished && self.receive_side == ReceiveSide::Ended;
+        let finished = match self.state {
+            State::Open => both_ended || (self.leaving && self.input.is_empty()),
+            State::Draining { lingering: true } => both_ended,
+            State::Draining { lingering: false } => true,
+            State::Closing { .. } => false,
+        };
+        if finished {
+            self.close(CloseReason::Finished, false, context);
+        }
+    }
+
+    fn close(&mut self, why: CloseReason, reset: bool, context: &Context<'_>) {
+        if matches!(self.state, State::Closing { .. }) {
+            return;
+        }
+        self.state = State::Closing { reset };
+        self.queue.clear();
+        self.input = Vec::new();
+        context.counters.closed[why as usize].add(1);
+        self.session.on_close(why);
+    }
+}

@@ -1,0 +1,49 @@
+//! Addresses of sessions, for other sessions and threads.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::table::Token;
+use crate::service::Mail;
+
+/// Takes mail for the connections of one thread. Implemented by the engines.
+pub trait PostOffice: Send + Sync {
+    /// Queues mail for a connection and wakes its thread if it sleeps.
+    fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError>;
+}
+
+/// The address of one session; sends it values from any thread. Get it from
+/// [`Outbox::mailbox`](crate::Outbox::mailbox).
+#[derive(Clone)]
+pub struct Mailbox {
+    pub(crate) office: Arc<dyn PostOffice>,
+    pub(crate) token: Token,
+}
+
+impl Mailbox {
+    /// Sends a value; the session gets it as [`Mail::Message`] on its own thread. Mail to a session
+    /// that is gone, or goes before it is read, is dropped.
+    ///
+    /// # Errors
+    /// [`MailboxError`] when the thread has stopped or its mail queue is full; the value is lost.
+    pub fn send(&self, message: impl Any + Send) -> Result<(), MailboxError> {
+        self.office.post(self.token, Mail::Message(Box::new(message)))
+    }
+}
+
+impl std::fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Mailbox").field(&self.token).finish()
+    }
+}
+
+/// Mail was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MailboxError {
+    /// The thread's queue is at its bound ([`Policy::mail_queue`](crate::Policy::mail_queue)); try again later.
+    #[error("the mail queue of the I/O thread is full; send less or raise mail_queue")]
+    Full,
+    /// The thread has stopped.
+    #[error("the I/O thread has stopped")]
+    Stopped,
+}

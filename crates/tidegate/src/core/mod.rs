@@ -1,0 +1,21 @@
+//! The pure heart: no sockets, no clock, no threads of its own.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`connection`] | one connection: events in, actions out; the only place that calls a session |
+//! | [`outbox`] | bytes on their way out, and what a session may do with them |
+//! | [`table`] | all connections of a thread, under tokens that are never reused |
+//! | [`timers`] | deadlines of all connections of a thread |
+//! | [`mail`] | addresses of sessions, for other sessions and threads |
+//!
+//! `now` is always passed in. Engines drive it with real sockets, tests with anything.
+
+pub mod connection;
+pub mod mail;
+pub mod outbox;
+pub mod table;
+pub mod timers;
+
+pub use connection::{Action, Connection, Context, Event, Receive, Then};
+pub use table::{Table, Token};
+pub use timers::Timers;

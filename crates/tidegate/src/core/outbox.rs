@@ -1,0 +1,299 @@
+//! Bytes on their way out, and what a session may do with them.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::time::Instant;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::connection::Context;
+use super::mail::Mailbox;
+
+/// Where a session puts its answer. Valid during one call.
+///
+/// Nothing is sent while the call runs; the engine sends afterwards, as much as it can in one
+/// operation. The outbox is bounded: above the high watermark of
+/// [`Policy::outbox`](crate::Policy::outbox) the connection receives nothing more until the peer
+/// took enough; what one call adds beyond that is kept, so a session with much to say checks
+/// [`is_full`](Self::is_full) and goes on in [`on_drained`](crate::Session::on_drained).
+pub struct Outbox<'a> {
+    pub(super) queue: &'a mut Queue,
+    pub(super) wake: &'a mut Option<Instant>,
+    pub(super) context: &'a Context<'a>,
+}
+
+impl Outbox<'_> {
+    /// Appends a copy of `bytes`.
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.queue.push_copy(bytes);
+    }
+
+    /// Appends bytes without copying them.
+    #[inline]
+    pub fn share(&mut self, bytes: Bytes) {
+        self.queue.push_shared(bytes);
+    }
+
+    /// Bytes that were appended and that the kernel has not yet taken.
+    #[inline]
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether the high watermark is reached: stop producing, [`on_drained`](crate::Session::on_drained) follows.
+    #[inline]
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.queue.len() >= self.context.policy.outbox.high
+    }
+
+    /// The time of this event. Read once for a batch of events; a session needs no clock of its own for deadlines.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.context.now
+    }
+
+    /// Asks for [`Mail::Timer`](crate::Mail::Timer) at `when`, in place of what was asked for before.
+    /// Resolution one millisecond, rounded up.
+    pub fn wake_at(&mut self, when: Instant) {
+        *self.wake = Some(when);
+    }
+
+    /// Takes back what [`wake_at`](Self::wake_at) asked for.
+    pub fn wake_never(&mut self) {
+        *self.wake = None;
+    }
+
+    /// The address under which other sessions and threads reach this session.
+    #[must_use]
+    pub fn mailbox(&self) -> Mailbox {
+        Mailbox { office: self.context.office.clone(), token: self.context.token }
+    }
+}
+
+#[derive(Debug)]
+enum Chunk {
+    Shared(Bytes),
+    Copied(BytesMut),
+}
+
+impl Chunk {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Shared(bytes) => bytes,
+            Self::Copied(bytes) => bytes,
+        }
+    }
+
+    fn advance(&mut self, n: usize) {
+        match self {
+            Self::Shared(bytes) => bytes.advance(n),
+            Self::Copied(bytes) => bytes.advance(n),
+        }
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Shared(bytes) => bytes,
+            Self::Copied(bytes) => bytes.freeze(),
+        }
+    }
+}
+
+/// Small copies are joined up to this size, so that many small writes become one piece.
+const JOIN_BYTES: usize = 16 * 1024;
+
+/// The bytes of one connection on their way out. An empty one owns no memory.
+#[derive(Debug, Default)]
+pub struct Queue {
+    /// The front piece lies inline: the common answer is one piece and costs no allocation here.
+    front: Option<Chunk>,
+    #[expect(clippy::box_collection, reason = "8 bytes instead of 32 in every idle connection")]
+    rest: Option<Box<VecDeque<Chunk>>>,
+    /// Bytes in `front` and `rest`.
+    unsent: usize,
+    /// Bytes handed out by [`take`](Self::take) and not yet confirmed.
+    in_flight: usize,
+}
+
+impl Queue {
+    /// Bytes that the kernel has not yet confirmed.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.unsent + self.in_flight
+    }
+
+    /// Whether everything was confirmed.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether there are bytes that were not yet handed out.
+    #[inline]
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        self.unsent > 0
+    }
+
+    fn push_copy(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.unsent += bytes.len();
+        let last = match &mut self.rest {
+            Some(rest) => rest.back_mut(),
+            None => self.front.as_mut(),
+        };
+        match last {
+            Some(Chunk::Copied(tail)) if tail.len() + bytes.len() <= JOIN_BYTES => {
+                tail.extend_from_slice(bytes)
+            }
+            _ => self.push(Chunk::Copied(BytesMut::from(bytes))),
+        }
+    }
+
+    fn push_shared(&mut self, bytes: Bytes) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.unsent += bytes.len();
+        self.push(Chunk::Shared(bytes));
+    }
+
+    fn push(&mut self, chunk: Chunk) {
+        if self.front.is_none() {
+            self.front = Some(chunk);
+        } else {
+            self.rest.get_or_insert_default().push_back(chunk);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Chunk> {
+        let next = self.rest.as_mut().and_then(|rest| rest.pop_front());
+        if self.rest.as_ref().is_some_and(|rest| rest.is_empty()) {
+            self.rest = None;
+        }
+        std::mem::replace(&mut self.front, next)
+    }
+
+    /// Fills `into` with the pieces at the front; returns how many. For engines that send from
+    /// where the bytes lie and then confirm.
+    pub fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let rest = self.rest.iter().flat_map(|rest| rest.iter());
+        let mut n = 0;
+        for (slot, chunk) in into.iter_mut().zip(self.front.iter().chain(rest)) {
+            *slot = IoSlice::new(chunk.as_slice());
+            n += 1;
+        }
+        n
+    }
+
+    /// Hands out at most `most` pieces for an operation that owns them until its completion.
+    pub fn take(&mut self, most: usize) -> Pieces {
+        let Some(first) = self.pop().map(Chunk::into_bytes) else {
+            return Pieces::One(Bytes::new());
+        };
+        let mut bytes = first.len();
+        let pieces = if self.front.is_none() || most <= 1 {
+            Pieces::One(first)
+        } else {
+            let mut pieces = vec![first];
+            while pieces.len() < most {
+                let Some(next) = self.pop() else { break };
+                let next = next.into_bytes();
+                bytes += next.len();
+                pieces.push(next);
+            }
+            Pieces::Many(pieces)
+        };
+        self.unsent -= bytes;
+        self.in_flight += bytes;
+        pieces
+    }
+
+    /// The kernel took `n` bytes: first of what was [taken](Self::take), else from the front.
+    pub(super) fn confirm(&mut self, n: usize) {
+        let flown = n.min(self.in_flight);
+        self.in_flight -= flown;
+        let mut n = (n - flown).min(self.unsent);
+        self.unsent -= n;
+        while n > 0 {
+            let Some(front) = &mut self.front else { return };
+            let length = front.as_slice().len();
+            if n < length {
+                front.advance(n);
+                return;
+            }
+            n -= length;
+            self.pop();
+        }
+    }
+
+    /// Forgets everything that was not handed out.
+    pub(super) fn clear(&mut self) {
+        self.front = None;
+        self.rest = None;
+        self.unsent = 0;
+    }
+}
+
+/// What [`Queue::take`] hands out.
+#[derive(Debug)]
+pub enum Pieces {
+    /// One piece.
+    One(Bytes),
+    /// Several, in order.
+    Many(Vec<Bytes>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(queue: &Queue) -> Vec<u8> {
+        let mut slices = [IoSlice::new(&[]); 16];
+        let n = queue.slices(&mut slices);
+        slices[..n].iter().flat_map(|s| s.iter().copied()).collect()
+    }
+
+    #[test]
+    fn pieces_leave_in_order_whatever_the_steps() {
+        let mut queue = Queue::default();
+        queue.push_copy(b"ab");
+        queue.push_copy(b"cd");
+        queue.push_shared(Bytes::from_static(b"efg"));
+        queue.push_copy(b"h");
+        assert_eq!(content(&queue), b"abcdefgh");
+        let mut left = b"abcdefgh".to_vec();
+        for step in [1, 3, 2, 2] {
+            queue.confirm(step);
+            left.drain(..step);
+            assert_eq!(content(&queue), left);
+            assert_eq!(queue.len(), left.len());
+        }
+        assert!(queue.is_empty() && queue.front.is_none() && queue.rest.is_none());
+    }
+
+    #[test]
+    fn taken_pieces_count_until_they_are_confirmed() {
+        let mut queue = Queue::default();
+        queue.push_shared(Bytes::from_static(b"one"));
+        queue.push_shared(Bytes::from_static(b"two"));
+        queue.push_shared(Bytes::from_static(b"three"));
+        let Pieces::Many(taken) = queue.take(2) else { panic!("two pieces") };
+        assert_eq!(taken, ["one", "two"]);
+        assert_eq!((queue.len(), queue.has_unsent()), (11, true));
+        queue.confirm(6);
+        assert_eq!(queue.len(), 5);
+        assert!(matches!(queue.take(2), Pieces::One(b) if b == "three"));
+        assert_eq!((queue.len(), queue.has_unsent()), (5, false));
+        queue.confirm(5);
+        assert!(queue.is_empty());
+    }
+}

@@ -1,0 +1,292 @@
+//! Deadlines of all connections of a thread: a hierarchical timing wheel.
+//!
+//! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987). Six levels of 64 slots
+//! with a tick of one millisecond reach two years; arming, moving and disarming cost a constant.
+//! Deadlines fire up to one tick late, never early.
+
+use std::time::{Duration, Instant};
+
+const LEVELS: usize = 6;
+const SLOTS: u64 = 64;
+const NONE: u32 = u32::MAX;
+const TICK: Duration = Duration::from_millis(1);
+
+#[derive(Clone, Copy)]
+struct Node {
+    previous: u32,
+    next: u32,
+    /// When it fires; 0 is not armed.
+    tick: u64,
+}
+
+/// One possible deadline for each place of a [`Table`](super::Table).
+pub struct Timers {
+    base: Instant,
+    /// Everything up to this tick has fired.
+    done: u64,
+    armed: usize,
+    heads: [[u32; SLOTS as usize]; LEVELS],
+    occupied: [u64; LEVELS],
+    nodes: Vec<Node>,
+}
+
+impl Timers {
+    /// An empty wheel whose time begins at `base`.
+    #[must_use]
+    pub fn new(base: Instant) -> Self {
+        Self {
+            base,
+            done: 0,
+            armed: 0,
+            heads: [[NONE; SLOTS as usize]; LEVELS],
+            occupied: [0; LEVELS],
+            nodes: Vec::new(),
+        }
+    }
+
+    /// Makes sure that `index` fires at `when` or before: a no-op if an earlier deadline is armed.
+    ///
+    /// That is what makes deadlines that move with every byte cost nothing: the wheel fires at
+    /// the old time, the owner sees that its deadline has moved, and arms again.
+    #[inline]
+    pub fn arm_no_later(&mut self, index: u32, when: Instant) {
+        let tick = self.tick_of(when);
+        match self.nodes.get(index as usize) {
+            Some(node) if node.tick != 0 && node.tick <= tick => {}
+            _ => self.arm_tick(index, tick),
+        }
+    }
+
+    /// Takes a deadline off.
+    #[inline]
+    pub fn disarm(&mut self, index: u32) {
+        if self.nodes.get(index as usize).is_some_and(|n| n.tick != 0) {
+            self.unlink(index);
+        }
+    }
+
+    /// Moves time forward and appends every place whose deadline has come to `fired`.
+    pub fn advance(&mut self, now: Instant, fired: &mut Vec<u32>) {
+        let until = (now.saturating_duration_since(self.base).as_nanos() / TICK.as_nanos()) as u64;
+        while self.done < until {
+            if self.armed == 0 {
+                self.done = until;
+                return;
+            }
+            self.done += 1;
+            for level in 1..LEVELS {
+                if !self.done.is_multiple_of(SLOTS.pow(level as u32)) {
+                    break;
+                }
+                self.spread(level);
+            }
+            let slot = (self.done % SLOTS) as usize;
+            while self.heads[0][slot] != NONE {
+                let index = self.heads[0][slot];
+                self.unlink(index);
+                fired.push(index);
+            }
+        }
+    }
+
+    /// How long a thread may sleep from `now` before it has to look again; `None` is for ever.
+    #[must_use]
+    pub fn sleep(&self, now: Instant) -> Option<Duration> {
+        let tick = self.next_tick()?;
+        let when = self.base + Duration::from_millis(tick);
+        Some(when.saturating_duration_since(now))
+    }
+
+    /// The first tick at which something fires or has to be spread to a finer level.
+    fn next_tick(&self) -> Option<u64> {
+        (0..LEVELS).filter(|&level| self.occupied[level] != 0).map(|level| self.next_of(level)).min()
+    }
+
+    fn next_of(&self, level: usize) -> u64 {
+        let unit = SLOTS.pow(level as u32);
+        let current = self.done / unit;
+        // Slots are visited from the one after the current; the current one comes last, a turn later.
+        let start = (current + 1) % SLOTS;
+        let ahead = self.occupied[level].rotate_right(start as u32).trailing_zeros();
+        (current + 1 + u64::from(ahead)) * unit
+    }
+
+    fn tick_of(&self, when: Instant) -> u64 {
+        let nanos = when.saturating_duration_since(self.base).as_nanos();
+        let tick = u64::try_from(nanos.div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX);
+        tick.max(self.done + 1)
+    }
+
+    fn arm_tick(&mut self, index: u32, tick: u64) {
+        let at = index as usize;
+        if at >= self.nodes.len() {
+            self.nodes.resize(at + 1, Node { previous: NONE, next: NONE, tick: 0 });
+        } else if self.nodes[at].tick != 0 {
+            self.unlink(index);
+        }
+        self.nodes[at].tick = tick;
+        self.link(index);
+    }
+
+    /// Level and slot of a tick, seen from `done`. What lies past the last level waits in its last slot.
+    fn place(&self, tick: u64) -> (usize, usize) {
+        let ahead = tick - self.done;
+        let level = (0..LEVELS).find(|&l| ahead < SLOTS.pow(l as u32 + 1));
+        match level {
+            Some(level) => (level, (tick / SLOTS.pow(level as u32) % SLOTS) as usize),
+            None => {
+                let unit = SLOTS.pow(LEVELS as u32 - 1);
+                (LEVELS - 1, ((self.done / unit + SLOTS - 1) % SLOTS) as usize)
+            }
+        }
+    }
+
+    fn link(&mut self, index: u32) {
+        let (level, slot) = self.place(self.nodes[index as usize].tick);
+        let next = self.heads[level][slot];
+        self.nodes[index as usize].previous = NONE;
+        self.nodes[index as usize].next = next;
+        if next != NONE {
+            self.nodes[next as usize].previous = index;
+        }
+        self.heads[level][slot] = index;
+        self.occupied[level] |= 1 << slot;
+        self.armed += 1;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Node { previous, next, .. } = self.nodes[index as usize];
+        if next != NONE {
+            self.nodes[next as usize].previous = previous;
+        }
+        if previous != NONE {
+            self.nodes[previous as usize].next = next;
+        } else {
+            self.unhead(index, next);
+        }
+        self.nodes[index as usize].tick = 0;
+        self.armed -= 1;
+    }
+
+    /// Replaces the head of the one list that begins with `index`.
+    fn unhead(&mut self, index: u32, next: u32) {
+        // The level of an entry falls as time passes, but it only moves in `spread`: look where it is.
+        let tick = self.nodes[index as usize].tick;
+        let places = (0..LEVELS).map(|level| (level, (tick / SLOTS.pow(level as u32) % SLOTS) as usize));
+        let last = (0..SLOTS as usize).map(|slot| (LEVELS - 1, slot));
+        for (level, slot) in places.chain(last) {
+            if self.heads[level][slot] == index {
+                self.heads[level][slot] = next;
+                if next == NONE {
+                    self.occupied[level] &= !(1 << slot);
+                }
+                return;
+            }
+        }
+    }
+
+    /// Moves the entries of the level's slot that begins now to finer levels.
+    fn spread(&mut self, level: usize) {
+        let slot = (self.done / SLOTS.pow(level as u32) % SLOTS) as usize;
+        let mut index = std::mem::replace(&mut self.heads[level][slot], NONE);
+        self.occupied[level] &= !(1 << slot);
+        while index != NONE {
+            let Node { next, tick, .. } = self.nodes[index as usize];
+            self.armed -= 1;
+            if tick <= self.done {
+                // Due in this very tick: the level 0 slot of `done` is emptied right after.
+                self.link_now(index);
+            } else {
+                self.link(index);
+            }
+            index = next;
+        }
+    }
+
+    fn link_now(&mut self, index: u32) {
+        let slot = (self.done % SLOTS) as usize;
+        let next = self.heads[0][slot];
+        self.nodes[index as usize].previous = NONE;
+        self.nodes[index as usize].next = next;
+        self.nodes[index as usize].tick = self.done;
+        if next != NONE {
+            self.nodes[next as usize].previous = index;
+        }
+        self.heads[0][slot] = index;
+        self.occupied[0] |= 1 << slot;
+        self.armed += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn an_earlier_deadline_moves_and_a_later_one_does_not() {
+        let base = Instant::now();
+        let mut timers = Timers::new(base);
+        let mut fired = Vec::new();
+        timers.arm_no_later(3, base + ms(50));
+        timers.arm_no_later(3, base + ms(90));
+        timers.arm_no_later(3, base + ms(20));
+        timers.advance(base + ms(19), &mut fired);
+        assert!(fired.is_empty());
+        timers.advance(base + ms(20), &mut fired);
+        assert_eq!(fired, [3]);
+        timers.advance(base + ms(500), &mut fired);
+        assert_eq!(fired, [3]);
+        assert_eq!(timers.sleep(base + ms(500)), None);
+    }
+
+    proptest! {
+        /// Whatever is armed, disarmed and waited for: each deadline fires once, at most a tick
+        /// late and never early, and a thread that sleeps as told misses none.
+        #[test]
+        fn every_deadline_fires_on_time(
+            steps in proptest::collection::vec((0u32..40, 1u64..400_000, 0u8..4), 1..200)
+        ) {
+            let base = Instant::now();
+            let mut timers = Timers::new(base);
+            let mut now = base;
+            let mut want = std::collections::BTreeMap::new();
+            let mut fired = Vec::new();
+            let drain = |timers: &mut Timers, now: Instant, want: &mut std::collections::BTreeMap<u32, Instant>, fired: &mut Vec<u32>| {
+                timers.advance(now, fired);
+                for index in fired.drain(..) {
+                    let when = want.remove(&index).expect("fired but not armed");
+                    assert!(when <= now, "early");
+                }
+                assert!(want.values().all(|&when| when + TICK > now), "late");
+            };
+            for (index, delay, what) in steps {
+                match what {
+                    0 => { timers.disarm(index); want.remove(&index); }
+                    1 => {
+                        now += ms(delay % 3_000);
+                        drain(&mut timers, now, &mut want, &mut fired);
+                    }
+                    _ => {
+                        let when = now + ms(delay);
+                        timers.arm_no_later(index, when);
+                        let earlier = want.get(&index).is_none_or(|&old| when < old);
+                        if earlier { want.insert(index, when); }
+                    }
+                }
+            }
+            let mut turns = 0;
+            while let Some(sleep) = timers.sleep(now) {
+                now += sleep;
+                drain(&mut timers, now, &mut want, &mut fired);
+                turns += 1;
+                prop_assert!(turns < 2_000, "spinning");
+            }
+            prop_assert!(want.is_empty());
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! stub
+pub(super) mod duplex;
+pub(super) mod pool;

@@ -1,0 +1,144 @@
+//! The door through which other threads reach an I/O thread: mail, dials and the order to stop.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::core::Token;
+use crate::core::mail::{MailboxError, PostOffice};
+use crate::service::{Dial, Mail};
+
+/// What another thread may ask of an I/O thread.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Mail for one of its connections.
+    Mail(Token, Mail),
+    /// Make a connection.
+    Dial(Dial),
+    /// Stop accepting; let connections finish.
+    Drain,
+}
+
+/// A bounded queue of commands and a way to wake the thread that reads it.
+pub(crate) struct Gate {
+    queue: Mutex<Commands>,
+    /// Length of the queue, to look at without the lock.
+    waiting: AtomicUsize,
+    /// The thread sleeps, or is about to: whoever queues something must wake it.
+    asleep: AtomicBool,
+    wake: Box<dyn Fn() + Send + Sync>,
+    bound: usize,
+}
+
+#[derive(Default)]
+struct Commands {
+    waiting: VecDeque<Command>,
+    closed: bool,
+}
+
+impl Gate {
+    /// A gate for at most `bound` commands; `wake` must wake the thread from its wait.
+    pub(crate) fn new(bound: usize, wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Self {
+            queue: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            asleep: AtomicBool::new(false),
+            wake: Box::new(wake),
+            bound,
+        }
+    }
+
+    /// Queues a command. Wakes the thread only if it sleeps, so that a busy thread costs its callers no
+    /// system call.
+    pub(crate) fn push(&self, command: Command) -> Result<(), MailboxError> {
+        {
+            let mut queue = self.lock();
+            if queue.closed {
+                return Err(MailboxError::Stopped);
+            }
+            let urgent = matches!(command, Command::Drain);
+            if queue.waiting.len() >= self.bound && !urgent {
+                return Err(MailboxError::Full);
+            }
+            queue.waiting.push_back(command);
+            self.waiting.store(queue.waiting.len(), Ordering::SeqCst);
+        }
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            (self.wake)();
+        }
+        Ok(())
+    }
+
+    /// Moves what waits to the end of `into`.
+    pub(crate) fn take(&self, into: &mut VecDeque<Command>) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            let mut queue = self.lock();
+            into.append(&mut queue.waiting);
+            self.waiting.store(0, Ordering::SeqCst); // under the lock, as in `push`
+        }
+    }
+
+    /// Says that the thread is about to sleep. `false` if something waits already: then do not sleep.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        self.asleep.store(true, Ordering::SeqCst);
+        let idle = self.waiting.load(Ordering::SeqCst) == 0;
+        if !idle {
+            self.asleep.store(false, Ordering::SeqCst);
+        }
+        idle
+    }
+
+    /// Says that the thread is awake.
+    pub(crate) fn woken(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// Takes no more commands.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Commands> {
+        // No code that can panic runs under the lock, and the queue is valid at every step.
+        self.queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl PostOffice for Gate {
+    fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError> {
+        self.push(Command::Mail(to, mail))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn a_sleeping_thread_is_woken_once_and_a_busy_one_never() {
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let count = wakes.clone();
+        let gate = Gate::new(10, move || _ = count.fetch_add(1, Ordering::SeqCst));
+        gate.push(Command::Drain).unwrap();
+        assert_eq!(wakes.load(Ordering::SeqCst), 0);
+        assert!(!gate.prepare_sleep(), "something waits");
+        gate.take(&mut VecDeque::new());
+        assert!(gate.prepare_sleep());
+        gate.push(Command::Drain).unwrap();
+        gate.push(Command::Drain).unwrap();
+        assert_eq!(wakes.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn the_bound_holds_and_a_closed_gate_says_so() {
+        let gate = Gate::new(1, || {});
+        let token = Token { index: 0, generation: 0 };
+        assert_eq!(gate.post(token, Mail::Timer), Ok(()));
+        assert_eq!(gate.post(token, Mail::Timer), Err(MailboxError::Full));
+        assert_eq!(gate.push(Command::Drain), Ok(()), "an order to stop always passes");
+        gate.close();
+        assert_eq!(gate.post(token, Mail::Timer), Err(MailboxError::Stopped));
+    }
+}

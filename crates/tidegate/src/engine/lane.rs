@@ -1,0 +1,122 @@
+//! What an engine is given: a plan for all threads, and a lane for each.
+
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use tidegate_sys::socket::Listener;
+
+use super::Gate;
+use crate::policy::{Policy, accept};
+use crate::service::Service;
+use crate::stats::{Counters, Writers};
+
+/// What all threads of one server or client share.
+pub(crate) struct Plan<S: Service> {
+    pub(crate) service: Arc<S>,
+    pub(crate) policy: Arc<Policy>,
+    /// Present for a server.
+    pub(crate) listener: Option<Arc<Listener>>,
+}
+
+/// The threads of a running engine, and the doors to them.
+pub(crate) struct Started {
+    pub(crate) gates: Vec<Arc<Gate>>,
+    pub(crate) counters: Vec<Arc<Counters>>,
+    pub(crate) threads: Vec<JoinHandle<()>>,
+}
+
+/// What one I/O thread has.
+pub(crate) struct Lane<S: Service> {
+    /// Which of the threads it is, from 0.
+    pub(crate) index: usize,
+    pub(crate) service: Arc<S>,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) listener: Option<Arc<Listener>>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) counters: Arc<Counters>,
+    /// Connections this thread may have open.
+    pub(crate) share: usize,
+}
+
+impl<S: Service> Plan<S> {
+    /// I/O threads to start, where the policy leaves it open: one for each processor.
+    pub(crate) fn threads(&self) -> usize {
+        let cpus =
+            || std::thread::available_parallelism().map_or(1, Into::into).min(self.policy.max_connections);
+        self.policy.threads.map_or_else(cpus, Into::into)
+    }
+
+    fn lane(&self, index: usize, threads: usize, gate: Arc<Gate>) -> Lane<S> {
+        Lane {
+            index,
+            service: self.service.clone(),
+            policy: self.policy.clone(),
+            listener: self.listener.clone(),
+            gate,
+            counters: Arc::new(Counters::new(Writers::One)),
+            share: accept::share(self.policy.max_connections, index, threads),
+        }
+    }
+
+    /// Starts one thread for each lane and waits until all of them are ready to work.
+    ///
+    /// `prepare` runs on the caller's thread and makes the lane's gate and whatever goes with it; `run` runs on
+    /// the lane's own thread, says through `Ready` whether it could start, and returns when it has stopped.
+    pub(crate) fn start_lanes<W: Send + 'static>(
+        &self,
+        prepare: impl Fn(usize) -> io::Result<(Gate, W)>,
+        run: fn(Lane<S>, W, Ready),
+    ) -> io::Result<Started> {
+        let count = self.threads();
+        let (ready, answers) = mpsc::channel();
+        let mut started = Started { gates: Vec::new(), counters: Vec::new(), threads: Vec::new() };
+        let outcome = (0..count).try_for_each(|index| {
+            let (gate, extra) = prepare(index)?;
+            let lane = self.lane(index, count, Arc::new(gate));
+            started.gates.push(lane.gate.clone());
+            started.counters.push(lane.counters.clone());
+            let ready = Ready(ready.clone());
+            let thread = std::thread::Builder::new().name(format!("tidegate-{index}"));
+            started.threads.push(thread.spawn(move || run(lane, extra, ready))?);
+            Ok(())
+        });
+        drop(ready);
+        let outcome = outcome.and_then(|()| answers.iter().take(count).collect());
+        if outcome.is_err() {
+            started.abandon();
+        }
+        outcome.map(|()| started)
+    }
+}
+
+impl Started {
+    /// Stops what did start, because the rest could not: nothing stays half-started.
+    fn abandon(&mut self) {
+        for gate in &self.gates {
+            let _ = gate.push(super::Command::Drain);
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Says once whether a thread could start.
+pub(crate) struct Ready(mpsc::Sender<io::Result<()>>);
+
+impl Ready {
+    /// Reports the outcome of the set-up; passes it on.
+    pub(crate) fn report<T>(self, outcome: io::Result<T>) -> Option<T> {
+        match outcome {
+            Ok(value) => {
+                let _ = self.0.send(Ok(()));
+                Some(value)
+            }
+            Err(e) => {
+                let _ = self.0.send(Err(e));
+                None
+            }
+        }
+    }
+}

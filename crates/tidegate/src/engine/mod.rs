@@ -1,0 +1,56 @@
+//! The I/O models, and the contract of an engine.
+//!
+//! | family | models | one loop, in |
+//! |---|---|---|
+//! | [`blocking`] | `blocking`, `pool` | each its own: threads are the loop |
+//! | [`readiness`] | `select`, `poll`, `epoll` | `readiness/mod.rs` |
+//! | [`completion`] | `uring` | `completion/mod.rs` |
+//! | [`tokio`] | `tokio` | the library's |
+//!
+//! # Contract
+//!
+//! An engine owns sockets and threads and nothing else. It turns what the kernel answers into a
+//! [`core::Event`](crate::core::Event), hands it to the connection, and carries out the
+//! [`core::Action`](crate::core::Action) that comes back. It never reads a limit and decides; it asks
+//! [`policy`](crate::policy) or obeys. It fills every counter of [`stats`](crate::stats). It closes in three
+//! steps: stop what is armed, join what is in flight, close. Memory that the kernel may still touch
+//! is owned until the completion came back.
+//!
+//! Every leaf file has the same public items in the same order, `MODEL`, `probe` and then its way of waiting, and a
+//! header with four headings: *How it waits*, *What it bounds*, *What it costs*, *Where it differs*.
+
+mod blocking;
+#[cfg(target_os = "linux")]
+mod completion;
+mod desk;
+pub(crate) mod gate;
+mod lane;
+mod model;
+mod readiness;
+mod tokio;
+
+pub(crate) use gate::{Command, Gate};
+pub(crate) use lane::{Lane, Plan, Started};
+pub use model::{Availability, Choice, Model};
+
+use std::io;
+
+use crate::service::Service;
+
+/// Starts the threads of a model. Matched once here; from here on everything is monomorphic.
+pub(crate) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::Result<Started> {
+    match model {
+        Model::Blocking => blocking::duplex::start(plan),
+        Model::Pool => blocking::pool::start(plan),
+        Model::Select => readiness::start::<readiness::select::Select, S>(plan),
+        Model::Poll => readiness::start::<readiness::poll::Poll, S>(plan),
+        #[cfg(target_os = "linux")]
+        Model::Epoll => readiness::start::<readiness::epoll::Epoll, S>(plan),
+        #[cfg(target_os = "linux")]
+        Model::Uring => completion::start::<completion::uring::Uring, S>(plan),
+        Model::Tokio => tokio::start(plan),
+        other => {
+            Err(io::Error::new(io::ErrorKind::Unsupported, format!("{other} does not exist on this system")))
+        }
+    }
+}

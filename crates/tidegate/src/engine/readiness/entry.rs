@@ -1,0 +1,185 @@
+//! One connection of a readiness loop: the socket, and carrying out what the core wants.
+
+use std::io::{self, IoSlice};
+
+use tidegate_sys::poll::Readiness;
+use tidegate_sys::socket::Stream;
+
+use crate::core::{Action, Connection, Context, Event, Receive, Then};
+use crate::service::{Dial, Session};
+
+/// A connection and what is known of its socket.
+pub(super) struct Entry<S> {
+    pub(super) stream: Stream,
+    pub(super) phase: Phase<S>,
+    /// What the poller was last told to wait for.
+    pub(super) wanted: Readiness,
+    /// The socket took less than all: wait until it is writable.
+    blocked: bool,
+    /// The peer is known to have finished: a short read is not the last one.
+    pub(super) ended: bool,
+    /// It is in the loop's list of those to look at again.
+    pub(super) listed: bool,
+}
+
+pub(super) enum Phase<S> {
+    /// Being made; ready when writable.
+    Dialling(Dial),
+    Open(Connection<S>),
+}
+
+/// How a turn at a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Waits for the poller.
+    Waits,
+    /// Has more to do but used up its budget: look at it again.
+    Again,
+    /// Close it.
+    Over,
+}
+
+/// Most pieces sent by one call.
+const SLICES: usize = 64;
+
+impl<S: Session> Entry<S> {
+    pub(super) fn new(stream: Stream, phase: Phase<S>) -> Self {
+        let dialling = matches!(phase, Phase::Dialling(_));
+        let wanted = Readiness { readable: !dialling, writable: dialling };
+        Self { stream, phase, wanted, blocked: false, ended: false, listed: false }
+    }
+
+    /// What it waits for now.
+    pub(super) fn wants(&self) -> Readiness {
+        match &self.phase {
+            Phase::Dialling(_) => Readiness { readable: false, writable: true },
+            Phase::Open(connection) => {
+                let action = connection.action();
+                Readiness { readable: action.receive == Receive::Post, writable: self.blocked && action.send }
+            }
+        }
+    }
+
+    /// Tells the connection something that is not about its socket, and does what follows.
+    pub(super) fn tell(&mut self, event: Event<'_>, context: &Context<'_>) -> Turn {
+        let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
+        let was = connection.action().receive;
+        let action = connection.handle(event, context);
+        self.carry_out(action, was, context)
+    }
+
+    /// The poller's report: sends if it was blocked, then receives.
+    pub(super) fn ready(&mut self, ready: Readiness, buffer: &mut [u8], context: &Context<'_>) -> Turn {
+        let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
+        let action = connection.action();
+        let mut turn = Turn::Waits;
+        if ready.writable && self.blocked {
+            self.blocked = false;
+            turn = self.carry_out(action, action.receive, context);
+        }
+        match turn {
+            Turn::Over => Turn::Over,
+            _ if ready.readable => self.receive(buffer, context).max_with(turn),
+            _ => turn,
+        }
+    }
+
+    /// Receives until there is nothing more, the connection wants no more, or its budget is used up.
+    pub(super) fn receive(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Turn {
+        for _ in 0..context.policy.drain_budget {
+            let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
+            if connection.action().receive == Receive::Pause {
+                return Turn::Waits;
+            }
+            let event = match self.stream.receive(buffer) {
+                Ok(0) => Event::PeerEnded,
+                Ok(n) => Event::Received(&buffer[..n]),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Turn::Waits,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => Event::Failed(e.kind()),
+            };
+            // A stream that gave less than was asked for is empty (`epoll(7)`, *Questions and answers*, 9).
+            let emptied =
+                matches!(event, Event::Received(bytes) if bytes.len() < buffer.len()) && !self.ended;
+            let action = connection.handle(event, context);
+            match self.carry_out(action, action.receive, context) {
+                Turn::Waits if emptied => return Turn::Waits,
+                Turn::Waits => {}
+                turn => return turn,
+            }
+        }
+        Turn::Again
+    }
+
+    /// Does what the connection wants until it wants nothing, has to wait, or its budget is used up.
+    ///
+    /// `was` is whether it listened before: if it did not and does now, what came meanwhile must be looked for,
+    /// because an edge-triggered poller has reported it already.
+    fn carry_out(&mut self, mut action: Action, was: Receive, context: &Context<'_>) -> Turn {
+        let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
+        let mut budget = context.policy.drain_budget;
+        loop {
+            match action.then {
+                Then::Close => return Turn::Over,
+                Then::Reset => {
+                    // The close that follows ends the connection either way.
+                    let _ = self.stream.reset_on_close();
+                    return Turn::Over;
+                }
+                Then::FinishSending => {
+                    action = match self.stream.shutdown_send() {
+                        Ok(()) => connection.handle(Event::SendFinished, context),
+                        Err(e) => connection.handle(Event::Failed(e.kind()), context),
+                    };
+                    continue;
+                }
+                Then::Nothing => {}
+            }
+            if !action.send || self.blocked {
+                let resumed = was == Receive::Pause && action.receive == Receive::Post;
+                return if resumed { Turn::Again } else { Turn::Waits };
+            }
+            if budget == 0 {
+                return Turn::Again;
+            }
+            budget -= 1;
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let n = connection.queue().slices(&mut slices);
+            let asked: usize = slices[..n].iter().map(|s| s.len()).sum();
+            let event = match self.stream.send_vectored(&slices[..n]) {
+                Ok(sent) => {
+                    self.blocked = sent < asked;
+                    Event::Sent(sent)
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    continue;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => Event::Failed(e.kind()),
+            };
+            action = connection.handle(event, context);
+        }
+    }
+
+    /// Whether a turn that was cut short left sending, not receiving, to be done.
+    pub(super) fn resume(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Turn {
+        let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
+        let action = connection.action();
+        match self.carry_out(action, action.receive, context) {
+            Turn::Over => Turn::Over,
+            turn => self.receive(buffer, context).max_with(turn),
+        }
+    }
+}
+
+impl Turn {
+    /// The more urgent of two.
+    fn max_with(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Over, _) | (_, Self::Over) => Self::Over,
+            (Self::Again, _) | (_, Self::Again) => Self::Again,
+            _ => Self::Waits,
+        }
+    }
+}

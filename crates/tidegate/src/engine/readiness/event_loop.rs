@@ -1,0 +1,276 @@
+//! The loop of the readiness family: wait, let each ready connection have its turn, then look after the rest.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_sys::socket::{Blocking, Stream};
+use tidegate_sys::waker::Waker;
+
+use super::entry::{Entry, Phase, Turn};
+use super::{Poller, Report, Source};
+use crate::core::{Event, Table, Token};
+use crate::engine::desk::Desk;
+use crate::engine::lane::Ready;
+use crate::engine::{Command, Lane};
+use crate::policy::accept::Admission;
+use crate::service::{Dial, Origin, Service};
+
+/// Runs one I/O thread until it has been told to stop and its connections are gone.
+pub(super) fn run<P: Poller, S: Service>(lane: Lane<S>, waker: Arc<Waker>, ready: Ready) {
+    if let Some(mut event_loop) = ready.report(Loop::<P, S>::new(lane, waker)) {
+        event_loop.run();
+    }
+}
+
+struct Loop<P, S: Service> {
+    poller: P,
+    desk: Desk<S>,
+    waker: Arc<Waker>,
+    table: Table<Entry<S::Session>>,
+    reports: Vec<Report>,
+    /// Connections that have more to do than their last turn allowed.
+    again: VecDeque<Token>,
+    /// The one receive buffer: what a session leaves of it is copied, so it is free after each event.
+    buffer: Vec<u8>,
+    listening: bool,
+}
+
+impl<P: Poller, S: Service> Loop<P, S> {
+    fn new(lane: Lane<S>, waker: Arc<Waker>) -> io::Result<Self> {
+        let mut poller = P::new(lane.policy.events_per_wait)?;
+        poller.watch_waker(waker.as_raw_fd())?;
+        let buffer = vec![0; lane.policy.buffer_bytes];
+        let mut new = Self {
+            poller,
+            waker,
+            table: Table::default(),
+            reports: Vec::new(),
+            again: VecDeque::new(),
+            buffer,
+            listening: false,
+            desk: Desk::new(lane),
+        };
+        new.look_after_listener()?;
+        Ok(new)
+    }
+
+    fn run(&mut self) {
+        while self.desk.stop_at.is_none() || !self.table.is_empty() {
+            if let Err(e) = self.turn() {
+                // Only a broken set of descriptors gets here; go on slowly rather than spin or give up.
+                tracing::error!(error = %e, "waiting for sockets failed");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        self.desk.lane.gate.close();
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        let rest = self.again.is_empty() && self.desk.lane.gate.prepare_sleep();
+        let timeout = if rest { self.desk.sleep() } else { Some(Duration::ZERO) };
+        let waited = self.poller.wait(timeout, &mut self.reports);
+        self.desk.woke(self.reports.len());
+        let mut reports = std::mem::take(&mut self.reports);
+        for report in reports.drain(..) {
+            self.report(report);
+        }
+        self.reports = reports;
+        self.look_again();
+        self.look_at_commands();
+        self.look_at_timers();
+        self.look_after_listener()?;
+        waited
+    }
+
+    fn report(&mut self, report: Report) {
+        match report.source {
+            Source::Waker => self.waker.clear(),
+            Source::Listener => self.accept(),
+            Source::Connection(token) => {
+                let Some(entry) = self.table.get_mut(token) else { return };
+                entry.ended |= report.ended;
+                if let Phase::Dialling(dial) = entry.phase {
+                    return self.dial_ended(token, dial, report);
+                }
+                let turn = entry.ready(report.ready, &mut self.buffer, &self.desk.context(token));
+                self.after(token, turn);
+            }
+        }
+    }
+
+    /// Follows up on a connection's turn: lists it, closes it, or tells the poller what it waits for.
+    fn after(&mut self, token: Token, turn: Turn) {
+        let Some(entry) = self.table.get_mut(token) else { return };
+        if turn == Turn::Over {
+            return self.remove(token);
+        }
+        if let Phase::Open(connection) = &entry.phase {
+            self.desk.arm(token, connection);
+        }
+        let wants = entry.wants();
+        if wants != entry.wanted {
+            entry.wanted = wants;
+            self.poller.change(token, entry.stream.as_raw_fd(), wants);
+        }
+        if turn == Turn::Again && !entry.listed {
+            entry.listed = true;
+            self.again.push_back(token);
+        }
+    }
+
+    fn remove(&mut self, token: Token) {
+        if let Some(entry) = self.table.remove(token) {
+            self.poller.unwatch(token, entry.stream.as_raw_fd());
+            self.desk.closed(token);
+        }
+    }
+
+    /// Gives those that were cut short one more turn each.
+    fn look_again(&mut self) {
+        for _ in 0..self.again.len() {
+            let Some(token) = self.again.pop_front() else { return };
+            let Some(entry) = self.table.get_mut(token) else { continue };
+            entry.listed = false;
+            let turn = entry.resume(&mut self.buffer, &self.desk.context(token));
+            self.after(token, turn);
+        }
+    }
+
+    fn look_at_commands(&mut self) {
+        self.desk.take_commands();
+        while let Some(command) = self.desk.commands.pop_front() {
+            match command {
+                Command::Mail(token, mail) => self.tell(token, Event::Mail(mail)),
+                Command::Dial(dial) => self.dial(dial),
+                Command::Drain => {
+                    self.desk.drain();
+                    self.tell_all(|| Event::Drain);
+                }
+            }
+        }
+    }
+
+    fn look_at_timers(&mut self) {
+        self.desk.fire_timers();
+        while let Some(index) = self.desk.fired.pop() {
+            if let Some(token) = self.table.token_at(index) {
+                self.tell(token, Event::Deadline);
+            }
+        }
+        if self.desk.out_of_patience() {
+            self.tell_all(|| Event::Stop);
+        }
+    }
+
+    fn tell(&mut self, token: Token, event: Event<'_>) {
+        if let Some(entry) = self.table.get_mut(token) {
+            let turn = entry.tell(event, &self.desk.context(token));
+            self.after(token, turn);
+        }
+    }
+
+    fn tell_all(&mut self, event: impl Fn() -> Event<'static>) {
+        for token in self.table.tokens() {
+            let Some(entry) = self.table.get_mut(token) else { continue };
+            match &entry.phase {
+                Phase::Open(_) => self.tell(token, event()),
+                Phase::Dialling(_) => self.remove(token),
+            }
+        }
+    }
+
+    /// Watches the listener exactly while a connection may come in.
+    fn look_after_listener(&mut self) -> io::Result<()> {
+        let Some(listener) = &self.desk.lane.listener else { return Ok(()) };
+        let fd = listener.as_raw_fd();
+        let listen = self.desk.admission() != Admission::Wait;
+        if listen && !self.listening {
+            self.poller.watch_listener(fd)?;
+        } else if !listen && self.listening {
+            self.poller.unwatch_listener(fd);
+        }
+        self.listening = listen;
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        let Some(listener) = self.desk.lane.listener.clone() else { return };
+        for _ in 0..self.desk.lane.policy.accept.batch {
+            let admission = self.desk.admission();
+            if admission == Admission::Wait {
+                return;
+            }
+            match listener.accept(Blocking::Never) {
+                Ok((stream, peer)) => {
+                    self.desk.lane.counters.attempted.add(1);
+                    if admission == Admission::Refuse {
+                        self.desk.lane.counters.refused.add(1);
+                        continue;
+                    }
+                    if let Some(connection) = self.desk.admit(peer, Origin::Accepted) {
+                        self.enter(stream, Phase::Open(connection));
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) => self.desk.accept_failed(&e),
+            }
+        }
+    }
+
+    /// Takes a socket into the table and the poller's set; an open one is told so.
+    fn enter(&mut self, stream: Stream, phase: Phase<S::Session>) {
+        let open = matches!(phase, Phase::Open(_));
+        let entry = Entry::new(stream, phase);
+        let (fd, wanted) = (entry.stream.as_raw_fd(), entry.wanted);
+        let token = self.table.insert(entry);
+        self.desk.open += 1;
+        if let Err(e) = self.poller.watch(token, fd, wanted) {
+            self.desk.exhausted(&e);
+            self.table.remove(token);
+            self.desk.closed(token);
+            self.desk.lane.counters.refused.add(1);
+            return;
+        }
+        if open {
+            self.tell(token, Event::Opened);
+        }
+    }
+
+    fn dial(&mut self, dial: Dial) {
+        self.desk.lane.counters.attempted.add(1);
+        if self.desk.stop_at.is_some() || self.desk.open >= self.desk.lane.share {
+            let e = io::Error::other("max_connections are open, or the client is stopping");
+            return self.dial_failed(dial, &e);
+        }
+        match Stream::dial(dial.to, dial.from, Blocking::Never) {
+            Ok(stream) => self.enter(stream, Phase::Dialling(dial)),
+            Err(e) => self.dial_failed(dial, &e),
+        }
+    }
+
+    /// A connection attempt has come to its end, one way or the other.
+    fn dial_ended(&mut self, token: Token, dial: Dial, report: Report) {
+        let Some(entry) = self.table.get_mut(token) else { return };
+        if let Some(e) = entry.stream.take_error().unwrap_or_else(Some) {
+            self.remove(token);
+            return self.dial_failed(dial, &e);
+        }
+        let Some(connection) = self.desk.admit(Some(dial.to), Origin::Dialled { tag: dial.tag }) else {
+            return self.remove(token);
+        };
+        entry.phase = Phase::Open(connection);
+        self.tell(token, Event::Opened);
+        if report.ready.readable {
+            // An edge-triggered poller reports the end of the attempt and first data as one.
+            self.after(token, Turn::Again);
+        }
+    }
+
+    fn dial_failed(&mut self, dial: Dial, e: &io::Error) {
+        self.desk.lane.counters.dial_failed.add(1);
+        self.desk.lane.service.dial_failed(&dial, e);
+    }
+}

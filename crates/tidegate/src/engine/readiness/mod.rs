@@ -1,0 +1,80 @@
+//! The readiness family: non-blocking sockets, and a call that says which of them are ready.
+//!
+//! One loop ([`event_loop`]) for each I/O thread; a leaf brings only its way of waiting, as a [`Poller`].
+//!
+//! # Contract of a leaf
+//!
+//! A leaf may report level-triggered (as long as a socket is ready) or edge-triggered (when it becomes ready). The
+//! loop is written for both: it tries at once what it wants to do, tells the leaf what it then waits for
+//! ([`Poller::change`]), and after every pause of its own tries again by itself. Spurious reports do no
+//! harm.
+
+mod entry;
+mod event_loop;
+
+#[cfg(target_os = "linux")]
+pub(super) mod epoll;
+pub(super) mod poll;
+pub(super) mod select;
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_sys::poll::Readiness;
+use tidegate_sys::waker::Waker;
+
+use super::{Gate, Plan, Started};
+use crate::core::Token;
+use crate::service::Service;
+
+/// Who is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Waker,
+    Listener,
+    Connection(Token),
+}
+
+/// One report of a [`Poller`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Report {
+    pub(super) source: Source,
+    pub(super) ready: Readiness,
+    /// The peer is known to have finished or broken off, so that a short read is not the last one.
+    pub(super) ended: bool,
+}
+
+/// A way of waiting for many sockets.
+pub(super) trait Poller: Sized + 'static {
+    /// Takes at most `events` reports from the kernel at once, where it can be told.
+    fn new(events: usize) -> io::Result<Self>;
+    /// Watches the waker for ever.
+    fn watch_waker(&mut self, fd: RawFd) -> io::Result<()>;
+    /// Watches the listener, level-triggered.
+    fn watch_listener(&mut self, fd: RawFd) -> io::Result<()>;
+    /// Stops watching the listener.
+    fn unwatch_listener(&mut self, fd: RawFd);
+    /// Watches a new connection.
+    fn watch(&mut self, token: Token, fd: RawFd, wanted: Readiness) -> io::Result<()>;
+    /// Changes what a connection waits for.
+    fn change(&mut self, token: Token, fd: RawFd, wanted: Readiness);
+    /// Forgets a connection whose descriptor is about to be closed.
+    fn unwatch(&mut self, token: Token, fd: RawFd);
+    /// Waits and appends reports.
+    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()>;
+}
+
+/// Starts one loop for each I/O thread.
+pub(super) fn start<P: Poller, S: Service>(plan: Plan<S>) -> io::Result<Started> {
+    if let Some(listener) = &plan.listener {
+        listener.set_blocking(tidegate_sys::socket::Blocking::Never)?;
+    }
+    let prepare = |_| {
+        let waker = Arc::new(Waker::new()?);
+        let wakes = waker.clone();
+        Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), waker))
+    };
+    plan.start_lanes(prepare, event_loop::run::<P, S>)
+}

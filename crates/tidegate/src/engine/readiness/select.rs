@@ -1,0 +1,106 @@
+//! `select`: the program passes sets of bits, and finds the answer in the same bits.
+//!
+//! # How it waits
+//! Two bit sets, one for reading and one for writing, are copied for each wait, because the kernel overwrites them.
+//!
+//! # What it bounds
+//! The C library's `fd_set` ends at 1,024 descriptors; the system call does not. The sets here grow, so the bound is
+//! RLIMIT_NOFILE.
+//!
+//! # What it costs
+//! A wait costs time in proportion to the *highest descriptor*, in the kernel and in the scan of the answer, and three
+//! bits of copying for each.
+//!
+//! # Where it differs
+//! The oldest and most portable of all. All threads wait on the one listener, so a new connection wakes all of
+//! them. Descriptors, not tokens, name the sockets: a table leads back from each.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use tidegate_sys::poll::Readiness;
+use tidegate_sys::select::SelectSet;
+
+use super::{Poller, Report, Source};
+use crate::core::Token;
+use crate::engine::Availability;
+
+/// Whether it works here.
+pub(crate) fn probe() -> Availability {
+    Availability::Available("past 1,024 descriptors, with bit sets of its own".into())
+}
+
+/// The sets, and who each descriptor is.
+pub(crate) struct Select {
+    set: SelectSet,
+    sources: Vec<Option<Source>>,
+}
+
+impl Select {
+    fn put(&mut self, source: Source, fd: RawFd, wanted: Readiness) {
+        let at = fd as usize;
+        if self.sources.len() <= at {
+            self.sources.resize(at + 1, None);
+        }
+        self.sources[at] = Some(source);
+        self.set.set(fd, wanted.readable, wanted.writable);
+    }
+
+    fn drop_fd(&mut self, fd: RawFd) {
+        self.sources[fd as usize] = None;
+        self.set.set(fd, false, false);
+    }
+
+    fn report(&self, fd: RawFd, ready: Readiness, into: &mut Vec<Report>) {
+        if let Some(source) = self.sources.get(fd as usize).copied().flatten() {
+            into.push(Report { source, ready, ended: false });
+        }
+    }
+}
+
+impl Poller for Select {
+    fn new(_events: usize) -> io::Result<Self> {
+        Ok(Self { set: SelectSet::default(), sources: Vec::new() })
+    }
+
+    fn watch_waker(&mut self, fd: RawFd) -> io::Result<()> {
+        self.put(Source::Waker, fd, Readiness { readable: true, writable: false });
+        Ok(())
+    }
+
+    fn watch_listener(&mut self, fd: RawFd) -> io::Result<()> {
+        self.put(Source::Listener, fd, Readiness { readable: true, writable: false });
+        Ok(())
+    }
+
+    fn unwatch_listener(&mut self, fd: RawFd) {
+        self.drop_fd(fd);
+    }
+
+    fn watch(&mut self, token: Token, fd: RawFd, wanted: Readiness) -> io::Result<()> {
+        self.put(Source::Connection(token), fd, wanted);
+        Ok(())
+    }
+
+    fn change(&mut self, _: Token, fd: RawFd, wanted: Readiness) {
+        self.set.set(fd, wanted.readable, wanted.writable);
+    }
+
+    fn unwatch(&mut self, _: Token, fd: RawFd) {
+        self.drop_fd(fd);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()> {
+        if self.set.wait(timeout)? == 0 {
+            return Ok(());
+        }
+        for fd in self.set.readable.iter() {
+            self.report(fd, Readiness { readable: true, writable: false }, into);
+        }
+        for fd in self.set.writable.iter() {
+            self.report(fd, Readiness { readable: false, writable: true }, into);
+        }
+        Ok(())
+    }
+}

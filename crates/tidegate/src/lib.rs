@@ -1,0 +1,70 @@
+//! A scalable socket server library: one application, any I/O model, every limit in one policy.
+//!
+//! An application is a [`Service`] whose [`Session`]s are state machines without I/O. A [`Server`] (or, for
+//! the other direction, a [`Client`](client::Client)) runs it on an I/O [`Model`] under a [`Policy`]:
+//!
+//! ```
+//! use tidegate::{Consumed, Model, Outbox, Peer, Policy, Refusal, Server, Service, Session};
+//!
+//! struct Echo;
+//!
+//! impl Service for Echo {
+//!     type Session = Echo;
+//!     fn open(&self, _peer: &Peer) -> Result<Echo, Refusal> {
+//!         Ok(Echo)
+//!     }
+//! }
+//!
+//! impl Session for Echo {
+//!     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+//!         out.write(input);
+//!         Consumed::all(input)
+//!     }
+//! }
+//!
+//! let server = Server::new(Echo).model(Model::Poll).policy(Policy::default()).bind("127.0.0.1:0".parse()?)?;
+//! println!("listening on {}", server.local_addr());
+//! let running = server.start()?;
+//! running.stop();
+//! let stats = running.join();
+//! assert_eq!(stats.accepted, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Contents
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`service`] | what an application implements |
+//! | [`server`], [`client`] | running it: listening or dialling |
+//! | [`policy`] | every limit |
+//! | [`engine`] | the I/O models |
+//! | [`core`] | the pure state machines underneath |
+//! | [`stats`] | the counters every engine fills |
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod core;
+pub mod engine;
+pub mod policy;
+pub mod server;
+pub mod service;
+pub mod stats;
+
+pub use client::{Client, Dialler, RunningClient};
+pub use engine::{Availability, Choice, Model};
+pub use policy::{Policy, PolicyError};
+pub use server::{Running, Server, StartError};
+pub use service::{
+    CloseReason, Consumed, Dial, Flow, Mail, Mailbox, MailboxError, Origin, Outbox, Peer, Refusal, Service,
+    Session,
+};
+pub use stats::Stats;
+
+/// What applications need of the system besides sockets: limits and processors.
+pub mod system {
+    pub use tidegate_sys::process::{
+        allowed_cpus, clock_ticks_per_s, descriptor_limit, locked_memory_limit, page_bytes, pin_to_cpus,
+        raise_descriptor_limit, system_name,
+    };
+}

@@ -1,0 +1,200 @@
+//! Relating the limits to one another.
+
+use super::{Accept, OutstandingSends, Policy, ReceiveStyle, Wait};
+
+/// A policy that can not work, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// A limit outside of what makes sense.
+    #[error("{name} is {value}; it must be {must}")]
+    Range {
+        /// Name of the limit.
+        name: &'static str,
+        /// What it was set to.
+        value: String,
+        /// What it has to be.
+        must: String,
+    },
+    /// Two limits that contradict each other.
+    #[error("{name} ({value}) contradicts {other} ({other_value}): {remedy}")]
+    Conflict {
+        /// Name of the limit.
+        name: &'static str,
+        /// What it was set to.
+        value: String,
+        /// Name of the other limit.
+        other: &'static str,
+        /// What that is.
+        other_value: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A limit that has a name but no effect yet.
+    #[error("{0} is not enforced by this version: leave it at its default")]
+    NotEnforced(&'static str),
+}
+
+/// Limits that have a name but no effect yet; setting one is an error.
+pub const NOT_ENFORCED: [&str; 8] = [
+    "accept.low",
+    "accept.high",
+    "min_rate_bytes_per_s",
+    "receive = ZeroByte",
+    "lock_memory",
+    "outstanding_sends",
+    "window",
+    "wait other than Block",
+];
+
+impl Policy {
+    /// Checks every limit against its range and its neighbours.
+    ///
+    /// # Errors
+    /// The first contradiction found, with what to do about it.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        self.check_enforced()?;
+        self.check_ranges()?;
+        self.check_neighbours()
+    }
+
+    fn check_enforced(&self) -> Result<(), PolicyError> {
+        let default = Accept::default();
+        let set = [
+            self.accept.low != default.low,
+            self.accept.high != default.high,
+            self.min_rate_bytes_per_s.is_some(),
+            self.receive != ReceiveStyle::Posted,
+            self.lock_memory,
+            self.outstanding_sends != OutstandingSends::default(),
+            self.window.is_some(),
+            self.wait != Wait::Block,
+        ];
+        match NOT_ENFORCED.iter().zip(set).find(|(_, set)| *set) {
+            Some((name, _)) => Err(PolicyError::NotEnforced(name)),
+            None => Ok(()),
+        }
+    }
+
+    fn check_ranges(&self) -> Result<(), PolicyError> {
+        within("max_connections", self.max_connections, 1, 16_000_000)?;
+        within("accept.backlog", self.accept.backlog as usize, 1, i32::MAX as usize)?;
+        within("accept.batch", self.accept.batch, 1, 65_536)?;
+        within("buffers", self.buffers, 1, 32_768)?;
+        within("buffer_bytes", self.buffer_bytes, 4096, 16 << 20)?;
+        within("input_bytes", self.input_bytes, 1, 1 << 30)?;
+        within("drain_budget", self.drain_budget, 1, 65_536)?;
+        within("events_per_wait", self.events_per_wait, 1, 65_536)?;
+        within("mail_queue", self.mail_queue, 1, 1 << 30)?;
+        within("thread_stack_bytes", self.thread_stack_bytes, 64 * 1024, 64 << 20)?;
+        if let Some(threads) = self.threads {
+            within("threads", threads.get(), 1, 65_536)?;
+        }
+        for (name, timeout) in [
+            ("first_byte_timeout", self.first_byte_timeout),
+            ("idle_timeout", self.idle_timeout),
+            ("send_timeout", self.send_timeout),
+        ] {
+            if timeout.is_some_and(|t| t.is_zero()) {
+                let must = "longer than zero, or none at all".into();
+                return Err(PolicyError::Range { name, value: "0 s".into(), must });
+            }
+        }
+        if !self.buffer_bytes.is_multiple_of(4096) {
+            let must = "a multiple of the page size (4096): a page is the least the system pins".into();
+            return Err(PolicyError::Range {
+                name: "buffer_bytes",
+                value: self.buffer_bytes.to_string(),
+                must,
+            });
+        }
+        Ok(())
+    }
+
+    fn check_neighbours(&self) -> Result<(), PolicyError> {
+        let conflict = |name, value: String, other, other_value: String, remedy| {
+            Err(PolicyError::Conflict { name, value, other, other_value, remedy })
+        };
+        if self.outbox.low >= self.outbox.high {
+            return conflict(
+                "outbox.low",
+                self.outbox.low.to_string(),
+                "outbox.high",
+                self.outbox.high.to_string(),
+                "the low watermark must lie below the high one",
+            );
+        }
+        if let (Some(first), Some(idle)) = (self.first_byte_timeout, self.idle_timeout)
+            && first > idle
+        {
+            return conflict(
+                "first_byte_timeout",
+                format!("{first:?}"),
+                "idle_timeout",
+                format!("{idle:?}"),
+                "a silent connection would be closed as idle first; make first_byte_timeout the shorter one",
+            );
+        }
+        if let Some(threads) = self.threads
+            && threads.get() > self.max_connections
+        {
+            return conflict(
+                "threads",
+                threads.to_string(),
+                "max_connections",
+                self.max_connections.to_string(),
+                "a thread without a connection has nothing to do; use at most one thread per connection",
+            );
+        }
+        Ok(())
+    }
+}
+
+fn within(name: &'static str, value: usize, low: usize, high: usize) -> Result<(), PolicyError> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    Err(PolicyError::Range { name, value: value.to_string(), must: format!("between {low} and {high}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::OutboxMarks;
+    use std::num::NonZeroUsize;
+    use std::time::Duration;
+
+    #[test]
+    fn the_default_and_the_presets_hold() {
+        for policy in [Policy::default(), Policy::throughput(), Policy::connections()] {
+            assert_eq!(policy.check(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_limit_without_effect_is_refused_by_name() {
+        let policy = Policy { lock_memory: true, ..Policy::default() };
+        assert_eq!(policy.check(), Err(PolicyError::NotEnforced("lock_memory")));
+        let policy = Policy { wait: Wait::Spin, ..Policy::default() };
+        assert_eq!(policy.check(), Err(PolicyError::NotEnforced("wait other than Block")));
+    }
+
+    #[test]
+    fn limits_that_contradict_each_other_are_both_named() {
+        let marks = Policy { outbox: OutboxMarks { low: 10, high: 10 }, ..Policy::default() };
+        let text = marks.check().unwrap_err().to_string();
+        assert!(text.contains("outbox.low") && text.contains("outbox.high"), "{text}");
+        let threads = Policy { max_connections: 2, threads: NonZeroUsize::new(3), ..Policy::default() };
+        assert!(threads.check().unwrap_err().to_string().contains("max_connections"));
+        let stale = Policy { idle_timeout: Some(Duration::from_secs(1)), ..Policy::default() };
+        assert!(stale.check().unwrap_err().to_string().contains("first_byte_timeout"));
+    }
+
+    #[test]
+    fn a_limit_out_of_range_says_the_range() {
+        let policy = Policy { buffer_bytes: 5000, ..Policy::default() };
+        assert!(policy.check().unwrap_err().to_string().contains("multiple of the page size"));
+        let policy = Policy { drain_budget: 0, ..Policy::default() };
+        assert!(policy.check().unwrap_err().to_string().contains("between 1 and"));
+    }
+}

@@ -1,0 +1,153 @@
+//! Every limit, in one visible place.
+//!
+//! A [`Policy`] is plain data with a default for each limit. [`Policy::check`] relates the limits to one
+//! another when a server or client is built; a wrong combination is a [`PolicyError`] that names
+//! both limits and what to do. Engines never read a limit and decide: they ask the functions beside
+//! the limits ([`accept`], [`stale`], [`sends`]) or obey an action of the core.
+//!
+//! Limits that exist by name but are not enforced yet are listed in [`NOT_ENFORCED`] and refused when set:
+//! there is no silent knob.
+
+pub mod accept;
+pub mod buffers;
+mod check;
+pub mod sends;
+pub mod stale;
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+pub use accept::{Accept, WhenFull};
+pub use buffers::ReceiveStyle;
+pub use check::{NOT_ENFORCED, PolicyError};
+pub use sends::{OutboxMarks, OutstandingSends};
+
+/// Every limit of a server or client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Connections at once, over all I/O threads. Default 100,000; also bounded by what the system gives
+    /// (descriptors). Each I/O thread has an equal share. Cost of an idle connection: see `docs/policy.md`.
+    pub max_connections: usize,
+    /// Accepting: backlog and watermarks.
+    pub accept: Accept,
+    /// What happens to a connection that comes while `max_connections` are open. Default [`WhenFull::Wait`].
+    pub when_full: WhenFull,
+    /// An accepted connection that has sent nothing for this long is closed. Default 30 s; `None` waits for ever.
+    pub first_byte_timeout: Option<Duration>,
+    /// A connection on which nothing moved in either direction for this long is closed. Default `None`.
+    pub idle_timeout: Option<Duration>,
+    /// A connection whose peer takes nothing for this long, while there is something to send, is reset. Default 30 s.
+    pub send_timeout: Option<Duration>,
+    /// How long [`Flow::Linger`](crate::Flow::Linger) waits for the peer to close. Default 2 s.
+    pub linger_timeout: Duration,
+    /// How long [`stop`](crate::Running::stop) lets connections finish before it resets them. Default 10 s.
+    pub drain_timeout: Duration,
+    /// Bytes a second below which a connection that is receiving or sending counts as stale. Default `None`.
+    /// *Not enforced yet.*
+    pub min_rate_bytes_per_s: Option<u64>,
+    /// How a receive waits for data. Default [`ReceiveStyle::Posted`].
+    pub receive: ReceiveStyle,
+    /// Bytes of one receive buffer; a multiple of the page size. Default 16 KiB.
+    pub buffer_bytes: usize,
+    /// Receive buffers of each I/O thread, where the model pools them (`uring`: rounded up to a power of two,
+    /// at most 32,768). Default 256. Readiness models need one.
+    pub buffers: usize,
+    /// Keep the buffer pool in memory (`mlock`). Default off. *Not enforced yet.*
+    pub lock_memory: bool,
+    /// Bytes of input a session may leave unconsumed before the connection is closed. Default 64 KiB.
+    pub input_bytes: usize,
+    /// Low and high watermark of what a connection has to send.
+    pub outbox: OutboxMarks,
+    /// Send operations in flight. *Not enforced yet* (engines keep one per connection).
+    pub outstanding_sends: OutstandingSends,
+    /// How many connections, first in first out, may have I/O posted at once. Default `None`: all. *Not enforced yet.*
+    pub window: Option<NonZeroUsize>,
+    /// Receives, and sends, one connection may do in a row before the others get their turn. Default 8.
+    pub drain_budget: usize,
+    /// I/O threads. Default `None`: one for each processor this process may run on. `pool` has its own default
+    /// (256); `blocking` has two for each connection.
+    pub threads: Option<NonZeroUsize>,
+    /// Bytes of stack of each thread of `blocking` and `pool`. Default 128 KiB; only touched pages cost memory.
+    pub thread_stack_bytes: usize,
+    /// Events or completions taken from the kernel at once. Default 256.
+    pub events_per_wait: usize,
+    /// How an I/O thread waits. Default [`Wait::Block`]; the others are *not enforced yet*.
+    pub wait: Wait,
+    /// Pieces of mail and dials that may wait for one I/O thread. Default 1,000,000.
+    pub mail_queue: usize,
+    /// `SO_SNDBUF` of accepted sockets in bytes. Default `None`: the system tunes it.
+    pub socket_send_buffer: Option<usize>,
+    /// `SO_RCVBUF` of accepted sockets in bytes. Default `None`: the system tunes it. 0 is not a buffer size on
+    /// Linux (it takes its own minimum).
+    pub socket_receive_buffer: Option<usize>,
+}
+
+/// How an I/O thread waits for events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Sleep until something happens: costs a wake-up (45 to 60 µs on the machines measured), and no CPU while idle.
+    Block,
+    /// Ask again and again: no wake-up, and one processor wholly used by each thread.
+    Spin,
+    /// Ask for this long, then sleep.
+    SpinThenBlock(Duration),
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            max_connections: 100_000,
+            accept: Accept::default(),
+            when_full: WhenFull::Wait,
+            first_byte_timeout: Some(Duration::from_secs(30)),
+            idle_timeout: None,
+            send_timeout: Some(Duration::from_secs(30)),
+            linger_timeout: Duration::from_secs(2),
+            drain_timeout: Duration::from_secs(10),
+            min_rate_bytes_per_s: None,
+            receive: ReceiveStyle::Posted,
+            buffer_bytes: 16 * 1024,
+            buffers: 256,
+            lock_memory: false,
+            input_bytes: 64 * 1024,
+            outbox: OutboxMarks::default(),
+            outstanding_sends: OutstandingSends::default(),
+            window: None,
+            drain_budget: 8,
+            threads: None,
+            thread_stack_bytes: 128 * 1024,
+            events_per_wait: 256,
+            wait: Wait::Block,
+            mail_queue: 1_000_000,
+            socket_send_buffer: None,
+            socket_receive_buffer: None,
+        }
+    }
+}
+
+impl Policy {
+    /// The high-throughput strategy of the source: few connections at once, large buffers, many operations on a
+    /// window of the established connections, busy ones refused.
+    #[must_use]
+    pub fn throughput() -> Self {
+        Self {
+            max_connections: 10_000,
+            when_full: WhenFull::Refuse,
+            buffer_bytes: 64 * 1024,
+            outbox: OutboxMarks { low: 64 * 1024, high: 256 * 1024 },
+            ..Self::default()
+        }
+    }
+
+    /// The maximum-connections strategy of the source: very many connections, each with next to nothing pinned.
+    #[must_use]
+    pub fn connections() -> Self {
+        Self {
+            max_connections: 1_000_000,
+            buffer_bytes: 4 * 1024,
+            input_bytes: 16 * 1024,
+            outbox: OutboxMarks { low: 4 * 1024, high: 16 * 1024 },
+            ..Self::default()
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Listening: a service, a policy, a model and an address make a running server.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tidegate_sys::socket::{ListenOptions, Listener};
+
+use crate::engine::{self, Availability, Command, Gate, Model, Plan, Started};
+use crate::policy::{Policy, PolicyError};
+use crate::service::Service;
+use crate::stats::{Counters, Stats, sum};
+
+/// A server could not be started. Nothing was left half-started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The limits contradict each other.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The model can not be used here. A model asked for by name is never replaced by another.
+    #[error("the model {model} is unavailable: {why}")]
+    Unavailable {
+        /// The model asked for.
+        model: Model,
+        /// Why it can not be used.
+        why: String,
+    },
+    /// The address can not be listened on.
+    #[error("can not listen on {addr}: {source}{}", remedy(.source, *.addr))]
+    Listen {
+        /// The address asked for.
+        addr: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The threads or their kernel objects could not be made.
+    #[error(
+        "can not start the model {model}: {source}; lower threads, max_connections or buffers, or raise the limits of the process"
+    )]
+    Engine {
+        /// The model asked for.
+        model: Model,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn remedy(e: &io::Error, addr: SocketAddr) -> String {
+    match e.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!(
+                "; another program uses port {}: stop it, or choose another port (0 lets the system pick one)",
+                addr.port()
+            )
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "; no interface of this machine has that address: use 127.0.0.1, 0.0.0.0 or one of its own".into()
+        }
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need the right to bind them: choose a higher port".into()
+        }
+        _ => String::new(),
+    }
+}
+
+/// A server to be: a service and how it is to run.
+pub struct Server<S: Service> {
+    service: S,
+    policy: Policy,
+    model: Option<Model>,
+}
+
+impl<S: Service> Server<S> {
+    /// With the default policy and the best model available.
+    pub fn new(service: S) -> Self {
+        Self { service, policy: Policy::default(), model: None }
+    }
+
+    /// With these limits.
+    #[must_use]
+    pub fn policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// On this model, and no other.
+    #[must_use]
+    pub fn model(self, model: Model) -> Self {
+        Self { model: Some(model), ..self }
+    }
+
+    /// Binds and listens: connections wait in the backlog from now on. Port 0 lets the system pick one.
+    ///
+    /// # Errors
+    /// A wrong policy, an unavailable model or an unusable address; nothing is left behind.
+    pub fn bind(self, addr: SocketAddr) -> Result<BoundServer<S>, StartError> {
+        self.policy.check()?;
+        let model = choose(self.model)?;
+        let options = ListenOptions {
+            backlog: self.policy.accept.backlog,
+            defer_accept: None,
+            send_buffer: self.policy.socket_send_buffer,
+            receive_buffer: self.policy.socket_receive_buffer,
+        };
+        let listen = |source| StartError::Listen { addr, source };
+        let listener = Listener::bind(addr, &options).map_err(listen)?;
+        let local_addr = listener.local_addr().map_err(listen)?;
+        Ok(BoundServer { server: self, model, listener, local_addr })
+    }
+}
+
+pub(crate) fn choose(asked: Option<Model>) -> Result<Model, StartError> {
+    let Some(model) = asked else { return Ok(Model::best().model) };
+    match model.availability() {
+        Availability::Available(_) => Ok(model),
+        Availability::Unavailable(why) => Err(StartError::Unavailable { model, why }),
+    }
+}
+
+/// A server that listens and does not serve yet.
+pub struct BoundServer<S: Service> {
+    server: Server<S>,
+    model: Model,
+    listener: Listener,
+    local_addr: SocketAddr,
+}
+
+impl<S: Service> BoundServer<S> {
+    /// The address it listens on.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// The model it will run on.
+    #[must_use]
+    pub fn model(&self) -> Model {
+        self.model
+    }
+
+    /// Starts the I/O threads; returns once all of them serve.
+    ///
+    /// # Errors
+    /// The system gave no thread, ring or memory.
+    pub fn start(self) -> Result<Running, StartError> {
+        let model = self.model;
+        let plan = Plan {
+            service: Arc::new(self.server.service),
+            policy: Arc::new(self.server.policy),
+            listener: Some(Arc::new(self.listener)),
+        };
+        let started = engine::start(model, plan).map_err(|source| StartError::Engine { model, source })?;
+        Ok(Running { threads: Threads::new(started), local_addr: self.local_addr, model })
+    }
+}
+
+/// A running server. Dropping it stops it and waits.
+#[derive(Debug)]
+pub struct Running {
+    threads: Threads,
+    local_addr: SocketAddr,
+    model: Model,
+}
+
+impl Running {
+    /// The address it listens on.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// The model it runs on.
+    #[must_use]
+    pub fn model(&self) -> Model {
+        self.model
+    }
+
+    /// The counters as they are now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.threads.stats()
+    }
+
+    /// Stops accepting and lets connections finish what is in flight, at most for
+    /// [`Policy::drain_timeout`]. Returns at once; [`join`](Self::join) waits.
+    pub fn stop(&self) {
+        self.threads.stop();
+    }
+
+    /// Waits until the server has stopped and returns its last counters. Does not stop it.
+    pub fn join(mut self) -> Stats {
+        self.threads.join();
+        self.threads.stats()
+    }
+}
+
+/// The threads of a running server or client.
+pub(crate) struct Threads {
+    pub(crate) gates: Vec<Arc<Gate>>,
+    counters: Vec<Arc<Counters>>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    pub(crate) fn new(started: Started) -> Self {
+        Self { gates: started.gates, counters: started.counters, handles: started.threads }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        sum(&self.counters)
+    }
+
+    pub(crate) fn stop(&self) {
+        for gate in &self.gates {
+            // A gate that is closed belongs to a thread that has stopped already.
+            let _ = gate.push(Command::Drain);
+        }
+    }
+
+    pub(crate) fn join(&mut self) {
+        for handle in self.handles.drain(..) {
+            if let Err(panic) = handle.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.stop();
+        for handle in self.handles.drain(..) {
+            let _ = handle.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Threads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Threads").field("count", &self.handles.len()).finish_non_exhaustive()
+    }
+}

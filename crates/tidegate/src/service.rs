@@ -1,0 +1,282 @@
+//! What an application implements: [`Service`] and [`Session`], and the [`Outbox`] it answers through.
+//!
+//! A session is a state machine without I/O: it is shown bytes, and it puts bytes into an outbox.
+//! Who receives and who sends, on how many threads and with which system calls, is the engine's
+//! business, so the same session runs on every [`Model`](crate::Model), as server and as client.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+pub use crate::core::mail::{Mailbox, MailboxError};
+pub use crate::core::outbox::Outbox;
+
+/// Makes one [`Session`] for each connection. Shared by all I/O threads.
+pub trait Service: Send + Sync + 'static {
+    /// The state machine of one connection.
+    type Session: Session;
+
+    /// A connection stands: returns its session, or refuses it. A refused connection is closed at once.
+    ///
+    /// Runs on an I/O thread; keep it short.
+    fn open(&self, peer: &Peer) -> Result<Self::Session, Refusal>;
+
+    /// Whether sessions send before they have received anything (SMTP does, HTTP does not).
+    ///
+    /// A service that speaks first must return `true`: the kernel may otherwise hold a new
+    /// connection back until its first data arrived (`TCP_DEFER_ACCEPT`).
+    fn speaks_first(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Peer::addr`] must be filled for accepted connections. On `uring` that costs a
+    /// descriptor and a system call for each connection; elsewhere it is free.
+    fn needs_peer_addr(&self) -> bool {
+        false
+    }
+
+    /// A dialled connection could not be made; there is no session.
+    fn dial_failed(&self, dial: &Dial, error: &io::Error) {
+        let _ = (dial, error);
+    }
+}
+
+/// The state machine of one connection.
+///
+/// All methods run on an I/O thread, never two at once for one session. They must not block: what
+/// takes long is given to a thread of the application's own, whose result comes back through a [`Mailbox`].
+pub trait Session: Send + 'static {
+    /// The connection stands. Called once, before everything else.
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let _ = out;
+        Flow::Continue
+    }
+
+    /// Bytes have arrived. What is not [`Consumed`] is kept and shown again, in front of what
+    /// comes next; so a parser can simply wait for the rest of its message.
+    ///
+    /// A session that stops early because [`Outbox::is_full`] is shown the rest, without
+    /// waiting for more input, once the outbox has drained.
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed;
+
+    /// The outbox had been full and has fallen to its low watermark: produce more.
+    fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let _ = out;
+        Flow::Continue
+    }
+
+    /// The peer finished sending (half-close). What was not consumed until now never will be.
+    ///
+    /// The default sends what is in the outbox, then closes.
+    fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let _ = out;
+        Flow::Close
+    }
+
+    /// Mail from another session or thread, or the timer set with [`Outbox::wake_at`].
+    fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+        let _ = (mail, out);
+        Flow::Continue
+    }
+
+    /// The connection is gone. Called once, after everything else, if `on_open` was called.
+    fn on_close(&mut self, why: CloseReason) {
+        let _ = why;
+    }
+}
+
+/// How a connection goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Flow {
+    /// Nothing special.
+    #[default]
+    Continue,
+    /// Send what is in the outbox, then finish sending (half-close); receiving goes on.
+    Shutdown,
+    /// Send what is in the outbox, then close. Further input is not looked at.
+    Close,
+    /// Like [`Close`](Self::Close), but finish sending first and discard input until the peer closes
+    /// too, or for [`Policy::linger_timeout`](crate::Policy::linger_timeout). For a last answer
+    /// to a peer that may still be sending: closing right away would make the kernel send a reset, and
+    /// the peer might never read the answer (RFC 9112, section 9.6).
+    Linger,
+    /// Drop the outbox and reset the connection.
+    Abort,
+}
+
+/// How much of the input [`Session::on_bytes`] used, and how the connection goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Consumed {
+    /// Bytes used, from the front of the input.
+    pub bytes: usize,
+    /// How the connection goes on.
+    pub flow: Flow,
+}
+
+impl Consumed {
+    /// All of the input.
+    #[must_use]
+    pub fn all(input: &[u8]) -> Self {
+        Self::bytes(input.len())
+    }
+
+    /// The first `bytes` bytes of the input.
+    #[must_use]
+    pub fn bytes(bytes: usize) -> Self {
+        Self { bytes, flow: Flow::Continue }
+    }
+
+    /// The same, and the connection goes on with `flow`.
+    #[must_use]
+    pub fn then(self, flow: Flow) -> Self {
+        Self { flow, ..self }
+    }
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its address. Always there for dialled connections; for accepted ones `uring` only
+    /// fills it where the service [needs it](Service::needs_peer_addr).
+    pub addr: Option<SocketAddr>,
+    /// Who made the connection.
+    pub origin: Origin,
+    /// Index of the I/O thread that owns the connection, from 0.
+    pub thread: usize,
+}
+
+/// Who made a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The peer did; this end accepted it.
+    Accepted,
+    /// This end did, with the [`Dial::tag`] given.
+    Dialled {
+        /// The number given with the dial.
+        tag: u64,
+    },
+}
+
+/// A connection to be made; see [`Dialler`](crate::client::Dialler).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dial {
+    /// Where to.
+    pub to: SocketAddr,
+    /// Source address; `None` lets the system pick. Port 0 lets it pick the port.
+    pub from: Option<SocketAddr>,
+    /// A number of the application's own, given back in [`Origin::Dialled`].
+    pub tag: u64,
+    /// The I/O thread that is to own the connection, modulo their number; `None` takes them in turn.
+    pub thread: Option<usize>,
+}
+
+impl Dial {
+    /// To this address, everything else left to the system.
+    #[must_use]
+    pub fn to(to: SocketAddr) -> Self {
+        Self { to, from: None, tag: 0, thread: None }
+    }
+
+    /// From this source address.
+    #[must_use]
+    pub fn from(self, from: SocketAddr) -> Self {
+        Self { from: Some(from), ..self }
+    }
+
+    /// With this number.
+    #[must_use]
+    pub fn tag(self, tag: u64) -> Self {
+        Self { tag, ..self }
+    }
+
+    /// On this I/O thread.
+    #[must_use]
+    pub fn thread(self, thread: usize) -> Self {
+        Self { thread: Some(thread), ..self }
+    }
+}
+
+/// What comes to a session other than bytes.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Mail {
+    /// The time set with [`Outbox::wake_at`] has come.
+    Timer,
+    /// A value sent through the session's [`Mailbox`].
+    Message(Box<dyn Any + Send>),
+}
+
+/// The service does not want this connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal;
+
+/// Why a connection ended. Every one is counted in [`Stats`](crate::Stats).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CloseReason {
+    /// Both ends finished, or this end closed after its last byte.
+    Finished,
+    /// The session aborted it.
+    Aborted,
+    /// The peer reset it, or vanished in mid-stream.
+    Reset,
+    /// No first byte within [`Policy::first_byte_timeout`](crate::Policy::first_byte_timeout).
+    FirstByteTimeout,
+    /// Nothing moved for [`Policy::idle_timeout`](crate::Policy::idle_timeout).
+    IdleTimeout,
+    /// The peer took nothing for [`Policy::send_timeout`](crate::Policy::send_timeout).
+    SendTimeout,
+    /// The session left more input unconsumed than [`Policy::input_bytes`](crate::Policy::input_bytes).
+    InputLimit,
+    /// The server stopped.
+    Stopped,
+    /// The kernel reported another error.
+    Error,
+}
+
+impl CloseReason {
+    /// All of them, in the order of their counters.
+    pub const ALL: [Self; 9] = [
+        Self::Finished,
+        Self::Aborted,
+        Self::Reset,
+        Self::FirstByteTimeout,
+        Self::IdleTimeout,
+        Self::SendTimeout,
+        Self::InputLimit,
+        Self::Stopped,
+        Self::Error,
+    ];
+
+    /// A short name, as used in counters and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::Aborted => "aborted",
+            Self::Reset => "reset",
+            Self::FirstByteTimeout => "first-byte-timeout",
+            Self::IdleTimeout => "idle-timeout",
+            Self::SendTimeout => "send-timeout",
+            Self::InputLimit => "input-limit",
+            Self::Stopped => "stopped",
+            Self::Error => "error",
+        }
+    }
+
+    /// The reason an I/O error stands for.
+    #[must_use]
+    pub fn of(kind: io::ErrorKind) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut};
+        match kind {
+            ConnectionReset | ConnectionAborted | BrokenPipe | NotConnected | TimedOut => Self::Reset,
+            _ => Self::Error,
+        }
+    }
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
