@@ -8,9 +8,10 @@
 mod buffers;
 mod setup;
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -107,8 +108,8 @@ pub struct Ring {
     buffers: Buffers,
     in_flight: Slab<InFlight>,
     features: Features,
-    /// Submissions that did not fit when they were made.
-    overflow: std::collections::VecDeque<squeue::Entry>,
+    /// Submissions that did not fit when they were made, in order.
+    overflow: VecDeque<squeue::Entry>,
 }
 
 /// Group number of the one buffer ring each ring has.
@@ -125,7 +126,7 @@ impl Ring {
         let (ring, mut features) = setup::build(setup)?;
         features.direct = setup.table > 0 && ring.submitter().register_files_sparse(setup.table).is_ok();
         let buffers = Buffers::register(&ring, setup.buffers, setup.buffer_bytes, GROUP)?;
-        Ok(Self { ring, buffers, in_flight: Slab::new(), features, overflow: Default::default() })
+        Ok(Self { ring, buffers, in_flight: Slab::new(), features, overflow: VecDeque::new() })
     }
 
     /// What this ring uses of what the kernel may have.
@@ -144,6 +145,17 @@ impl Ring {
         self.push(entry.user_data(key));
     }
 
+    /// Accepts one connection; the result is as for [`accept_multi`](Self::accept_multi).
+    pub fn accept_one(&mut self, listener: RawFd, key: u64, direct: bool) {
+        let (none, no_length) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let entry = opcode::Accept::new(types::Fd(listener), none, no_length);
+        let entry = match direct {
+            true => entry.file_index(Some(types::DestinationSlot::auto_target())),
+            false => entry.flags(libc::SOCK_CLOEXEC),
+        };
+        self.push(entry.build().user_data(key));
+    }
+
     /// The socket behind the result of an accept.
     pub fn adopt(result: u32, direct: bool) -> Handle {
         if direct {
@@ -151,19 +163,8 @@ impl Ring {
         } else {
             // SAFETY: the kernel made this descriptor for the accept whose result it is, and the
             // result is handed out once.
-            Handle::Plain(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(result as RawFd) })
+            Handle::Plain(unsafe { OwnedFd::from_raw_fd(result as RawFd) })
         }
-    }
-
-    /// Puts a socket into the table if there is one with room, so that it costs no descriptor.
-    pub fn register(&mut self, socket: OwnedFd, slot: Option<u32>) -> Handle {
-        if let Some(slot) = slot {
-            let registered = self.ring.submitter().register_files_update(slot, &[socket.as_raw_fd()]);
-            if matches!(registered, Ok(1)) {
-                return Handle::Direct(slot); // the table keeps the socket open
-            }
-        }
-        Handle::Plain(socket)
     }
 
     /// Receives into provided buffers until told otherwise. A result of 0 is the end of the
@@ -240,43 +241,56 @@ impl Ring {
         self.push(entry.user_data(key));
     }
 
-    /// Closes; no operation may be in flight on the socket any more, or it stays open until that ends.
+    /// Closes. What is still in flight on the socket keeps it open: [cancel](Self::cancel_all) it first,
+    /// in the same batch. Only a failure completes, with `key`.
     pub fn close(&mut self, socket: Handle, key: u64) {
         let entry = match socket {
             Handle::Direct(slot) => opcode::Close::new(types::Fixed(slot)).build(),
-            Handle::Plain(fd) => {
-                // SAFETY (ownership): the descriptor is closed by the kernel through this entry.
-                opcode::Close::new(types::Fd(std::os::fd::IntoRawFd::into_raw_fd(fd))).build()
-            }
+            // The descriptor leaves our hands here; the kernel closes it through this entry.
+            Handle::Plain(fd) => opcode::Close::new(types::Fd(fd.into_raw_fd())).build(),
         };
-        self.push(entry.user_data(key));
+        self.push(entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(key));
     }
 
-    /// Makes the coming close of the socket send a reset (`SO_LINGER` 0).
+    /// Makes the coming close of the socket send a reset (`SO_LINGER` 0). Only a failure completes, with `key`.
+    ///
     /// On a direct descriptor this needs Linux 6.7; before that the close is an ordinary one.
     pub fn reset_on_close(&mut self, socket: &Handle, key: u64) {
         match socket {
             Handle::Plain(fd) => {
+                // The close that follows ends the connection either way.
                 let _ = crate::socket::reset_on_close(fd);
-                self.push(opcode::Nop::new().build().user_data(key));
             }
             Handle::Direct(slot) => {
-                static NOW: libc::linger = libc::linger { l_onoff: 1, l_linger: 0 };
+                static AT_ONCE: libc::linger = libc::linger { l_onoff: 1, l_linger: 0 };
                 let entry = opcode::SetSockOpt::new(
                     types::Fixed(*slot),
                     libc::SOL_SOCKET as u32,
                     libc::SO_LINGER as u32,
-                    (&raw const NOW).cast(),
+                    (&raw const AT_ONCE).cast(),
                     size_of::<libc::linger>() as u32,
                 );
-                self.push(entry.build().user_data(key));
+                self.push(entry.build().flags(squeue::Flags::SKIP_SUCCESS).user_data(key));
             }
         }
     }
 
-    /// Asks an operation submitted with key `target` (one that owns no memory) to end.
+    /// Asks everything in flight on the socket to end; each operation still completes. Only a failure
+    /// of the request itself, such as nothing to cancel, completes with `key`.
+    pub fn cancel_all(&mut self, socket: &Handle, key: u64) {
+        let what = match socket {
+            Handle::Direct(slot) => types::CancelBuilder::fd(types::Fixed(*slot)),
+            Handle::Plain(fd) => types::CancelBuilder::fd(types::Fd(fd.as_raw_fd())),
+        };
+        let entry = opcode::AsyncCancel2::new(what.all()).build();
+        self.push(entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(key));
+    }
+
+    /// Asks the operations submitted with key `target` (that own no memory) to end; each of them still
+    /// completes. Only a failure of the request itself completes, with `key`.
     pub fn cancel(&mut self, target: u64, key: u64) {
-        self.push(opcode::AsyncCancel::new(target).build().user_data(key));
+        let entry = opcode::AsyncCancel2::new(types::CancelBuilder::user_data(target).all()).build();
+        self.push(entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(key));
     }
 
     /// Reports each time the descriptor becomes readable, until told otherwise.
@@ -286,25 +300,31 @@ impl Ring {
     }
 
     fn push(&mut self, entry: squeue::Entry) {
+        if self.overflow.is_empty() {
+            if self.try_push(&entry) {
+                return;
+            }
+            // Full: hand it over and try once more. An error shows again in `enter`.
+            if self.ring.submit().is_ok() && self.try_push(&entry) {
+                return;
+            }
+        }
+        self.overflow.push_back(entry);
+    }
+
+    fn try_push(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: every pointer in `entry` leads into memory that `in_flight` owns until the
         // completion, is static, or is absent; descriptors are kept open by the kernel once
         // submitted, and a stale one fails with EBADF.
-        let pushed = unsafe { self.ring.submission().push(&entry) };
-        if pushed.is_err() {
-            self.overflow.push_back(entry);
-        }
+        unsafe { self.ring.submission().push(entry) }.is_ok()
     }
 
     /// Submits all that was asked for and waits until something completed, or the timeout.
     pub fn enter(&mut self, wait: Option<Duration>) -> io::Result<()> {
-        while !self.overflow.is_empty() {
-            self.ring.submit().or_else(passed)?;
-            while let Some(entry) = self.overflow.front() {
-                // SAFETY: as in `push`.
-                if unsafe { self.ring.submission().push(entry) }.is_err() {
-                    break;
-                }
-                self.overflow.pop_front();
+        while let Some(entry) = self.overflow.pop_front() {
+            if !self.try_push(&entry) {
+                self.overflow.push_front(entry);
+                self.ring.submit().or_else(passed)?;
             }
         }
         let entered = match wait {
@@ -323,11 +343,11 @@ impl Ring {
         Ok(())
     }
 
-    /// Moves all completions that are there to the end of `into`.
-    pub fn reap(&mut self, into: &mut Vec<Completion>) {
-        for raw in self.ring.completion() {
-            into.push(Self::completion(&mut self.in_flight, &raw));
-        }
+    /// The next completion that is there.
+    #[inline]
+    pub fn next_completion(&mut self) -> Option<Completion> {
+        let raw = self.ring.completion().next()?;
+        Some(Self::completion(&mut self.in_flight, &raw))
     }
 
     fn completion(in_flight: &mut Slab<InFlight>, raw: &cqueue::Entry) -> Completion {
@@ -396,10 +416,9 @@ impl Drop for Ring {
             Ok(()) => true,
             Err(e) => e.raw_os_error() == Some(libc::ENOENT),
         };
-        let mut last = Vec::new();
         for _ in 0..100 {
             let _ = self.enter(Some(Duration::ZERO));
-            self.reap(&mut last);
+            while self.next_completion().is_some() {}
             if self.in_flight.is_empty() {
                 break;
             }

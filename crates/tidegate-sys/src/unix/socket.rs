@@ -252,6 +252,11 @@ impl AsRawFd for Stream {
     }
 }
 
+/// The address of the other end of a connected socket.
+pub fn peer_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
+    inet(SockRef::from(socket).peer_addr()?)
+}
+
 /// Makes the coming close of `socket` send a reset. For sockets a library owns.
 pub fn reset_on_close(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_linger(Some(Duration::ZERO))

@@ -68,6 +68,15 @@ impl<T> Table<T> {
         Token { index, generation: *generation }
     }
 
+    /// The token the next [`insert`](Self::insert) will return.
+    #[must_use]
+    pub fn next_token(&self) -> Token {
+        match self.slots.get(self.free as usize) {
+            Some((generation, _)) => Token { index: self.free, generation: *generation },
+            None => Token { index: self.slots.len() as u32, generation: 0 },
+        }
+    }
+
     /// The value under a token, if it is still there.
     #[inline]
     pub fn get_mut(&mut self, token: Token) -> Option<&mut T> {

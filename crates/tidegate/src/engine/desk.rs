@@ -97,12 +97,17 @@ impl<S: Service> Desk<S> {
         }
     }
 
-    /// Notes what one wake-up brought.
-    pub(super) fn woke(&mut self, events: usize) {
+    /// The thread has woken up: a new batch of events, and a new time.
+    pub(super) fn woke(&mut self) {
         self.now = Instant::now();
+        self.rest_until = self.rest_until.filter(|&at| at > self.now);
         self.lane.gate.woken();
+        self.lane.counters.wake_ups.add(1);
+    }
+
+    /// Notes how many events the wake-up brought.
+    pub(super) fn batch(&self, events: usize) {
         let counters = &self.lane.counters;
-        counters.wake_ups.add(1);
         counters.events.add(events as u64);
         counters.largest_batch.at_least(events as u64);
     }

@@ -1,7 +1,122 @@
-//! stub
+//! The completion family: operations are handed to the kernel, and their outcomes come back.
+//!
+//! One loop ([`event_loop`]) for each I/O thread; a leaf brings its kernel queue, as a [`Port`].
+//!
+//! # Contract of a leaf
+//!
+//! A leaf owns every buffer that the kernel may touch until the completion came back. It never retries and never
+//! decides: a receive that ended is armed again by the loop. At most one receive and one send are in flight for each
+//! connection. Closing is told once; what was in flight then still completes, with a token that finds nothing.
+
+mod entry;
+mod event_loop;
+
 pub(super) mod uring;
-use super::{Plan, Started};
-use crate::service::Service;
-pub(crate) fn start<P, S: Service>(_: Plan<S>) -> std::io::Result<Started> {
-    Err(std::io::Error::other("not built yet"))
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_sys::socket::{Blocking, Listener};
+use tidegate_sys::waker::Waker;
+
+use super::{Gate, Plan, Started};
+use crate::core::Token;
+use crate::core::outbox::Pieces;
+use crate::policy::Policy;
+use crate::service::{Dial, Service};
+
+/// What came back from the kernel.
+pub(super) enum Completion<P: Port> {
+    /// The waker was woken.
+    Woken,
+    /// A connection was accepted, or could not be.
+    Accepted { outcome: io::Result<(P::Socket, Option<SocketAddr>)>, ended: bool },
+    /// A dial ended.
+    Dialled { token: Token, outcome: io::Result<()> },
+    /// Bytes arrived (none: the peer finished), or the receive failed. `ended`: it is no longer armed.
+    Received { token: Token, outcome: io::Result<Option<P::Buffer>>, ended: bool },
+    /// The kernel took bytes; what it did not take comes back.
+    Sent { token: Token, outcome: io::Result<usize>, unsent: Option<P::Unsent> },
+    /// The sending side was shut down.
+    SendFinished { token: Token, outcome: io::Result<()> },
+    /// Nothing to be done about it.
+    Ignored,
+}
+
+/// How a port is to be set up.
+pub(super) struct Setup<'a> {
+    pub(super) policy: &'a Policy,
+    /// Connections of this thread.
+    pub(super) share: usize,
+    /// Whether the address of an accepted peer is needed.
+    pub(super) peer_addr: bool,
+}
+
+/// A queue between a thread and the kernel.
+pub(super) trait Port: Sized + 'static {
+    /// A socket as this port knows it.
+    type Socket;
+    /// A buffer with received bytes.
+    type Buffer;
+    /// What a send did not take.
+    type Unsent;
+
+    /// A queue for the calling thread, and how many connections it can hold.
+    fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
+    /// Reports when the waker is woken, from now on.
+    fn watch_waker(&mut self, waker: &Waker);
+    /// Accepts without end.
+    fn accept_all(&mut self, listener: &Listener);
+    /// Accepts one connection.
+    fn accept_one(&mut self, listener: &Listener);
+    /// Ends [`accept_all`](Self::accept_all) and every `accept_one`; each still completes.
+    fn stop_accepting(&mut self);
+    /// Makes a connection.
+    fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Self::Socket>;
+    /// Receives until told otherwise, or until the completion says that it ended.
+    fn receive(&mut self, token: Token, socket: &Self::Socket);
+    /// Ends the receive; it still completes.
+    fn stop_receiving(&mut self, token: Token);
+    /// Sends all pieces in order.
+    fn send(&mut self, token: Token, socket: &Self::Socket, pieces: Pieces);
+    /// Sends what an earlier send did not take.
+    fn send_rest(&mut self, token: Token, socket: &Self::Socket, unsent: Self::Unsent);
+    /// Shuts the sending side down.
+    fn finish_sending(&mut self, token: Token, socket: &Self::Socket);
+    /// Closes: what is in flight is stopped first if `busy`, and `how` says what the peer sees.
+    fn close(&mut self, socket: Self::Socket, how: Close);
+    /// Hands over what was asked for and waits until something has completed.
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+    /// The next completion that is there.
+    fn next(&mut self) -> Option<Completion<Self>>;
+    /// The bytes in a buffer.
+    fn bytes<'a>(&'a self, buffer: &'a Self::Buffer) -> &'a [u8];
+    /// Takes a buffer back.
+    fn recycle(&mut self, buffer: Self::Buffer);
+    /// Buffers the kernel owns to receive into are all in use: what this port calls that.
+    fn is_out_of_buffers(e: &io::Error) -> bool;
+}
+
+/// How a connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Close {
+    /// Send a reset rather than an end.
+    pub(super) reset: bool,
+    /// Something is still in flight.
+    pub(super) busy: bool,
+}
+
+/// Starts one loop for each I/O thread.
+pub(super) fn start<P: Port, S: Service>(plan: Plan<S>) -> io::Result<Started> {
+    if let Some(listener) = &plan.listener {
+        listener.set_blocking(Blocking::Waits)?;
+    }
+    let prepare = |_| {
+        let waker = Arc::new(Waker::new()?);
+        let wakes = waker.clone();
+        Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), waker))
+    };
+    plan.start_lanes(prepare, event_loop::run::<P, S>)
 }

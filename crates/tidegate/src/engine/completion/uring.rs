@@ -1,6 +1,256 @@
-//! stub
+//! `uring`: Linux io_uring, one ring for each I/O thread.
+//!
+//! # How it waits
+//! One system call hands over everything that was asked for since the last one (sends, re-arms, closes, of all
+//! connections) and waits for completions. Accepts and receives are multishot: armed once, they complete again and
+//! again. With `DEFER_TASKRUN` the kernel does the completion work on this thread, in that call, and interrupts nobody.
+//!
+//! # What it bounds
+//! Received bytes lie in a pool of provided buffers shared by all connections of the thread, so an idle connection
+//! pins none. An empty pool ends a receive with ENOBUFS; it is armed again once buffers have come back. Connections
+//! are slots of the ring's own table (direct descriptors) and cost no descriptor of the process; the table is
+//! as large as the thread's share of `max_connections`, at most RLIMIT_NOFILE. A multishot accept into a full table
+//! would lose a connection, so near the limit connections are accepted one by one.
+//!
+//! # What it costs
+//! The pool (`buffers` x `buffer_bytes` for each thread) and a submission and a completion for each operation.
+//!
+//! # Where it differs
+//! The peer's address is not known for a direct descriptor: a service that needs it gets ordinary descriptors. The
+//! shutdown of one direction runs on a kernel worker thread. Dialled connections use ordinary descriptors.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use tidegate_sys::process::{descriptor_limit, locked_memory_limit};
+use tidegate_sys::ring::{Buffer, Completion as Raw, Features, Handle, Payload, Ring, RingSetup};
+use tidegate_sys::socket::{Listener, Stream};
+use tidegate_sys::waker::Waker;
+
+use super::{Close, Completion, Port, Setup};
+use crate::core::Token;
+use crate::core::outbox::Pieces;
 use crate::engine::Availability;
-pub(crate) struct Uring;
+use crate::service::Dial;
+
+/// Whether it works here: makes a small ring.
 pub(crate) fn probe() -> Availability {
-    Availability::Unavailable("not built yet".into())
+    let setup = RingSetup { entries: 8, completions: 16, buffers: 1, buffer_bytes: 4096, table: 8 };
+    match Ring::new(&setup) {
+        Ok(ring) => Availability::Available(describe(ring.features())),
+        Err(e) => Availability::Unavailable(format!("{e}; {}", remedy(&e))),
+    }
+}
+
+fn describe(features: Features) -> String {
+    let names = [
+        (features.defer_taskrun, "SINGLE_ISSUER + DEFER_TASKRUN"),
+        (features.no_sqarray, "NO_SQARRAY"),
+        (features.direct, "direct descriptors"),
+    ];
+    let used = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name);
+    std::iter::once("multishot accept and receive, provided buffers")
+        .chain(used)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn remedy(e: &io::Error) -> String {
+    match e.raw_os_error() {
+        Some(1) => "io_uring is forbidden here (kernel.io_uring_disabled, or a container's seccomp profile): allow it or use epoll".into(),
+        Some(38) => "this kernel has no io_uring: use epoll".into(),
+        Some(12) => format!(
+            "too little memory may be locked (RLIMIT_MEMLOCK {:?}): raise it with ulimit -l, or use epoll",
+            locked_memory_limit()
+        ),
+        Some(22) => "provided buffer rings need Linux 5.19: use epoll".into(),
+        _ => "use epoll".into(),
+    }
+}
+
+/// What a completion is about; the high bits of its key. The ring keeps the highest bit for itself.
+#[derive(Clone, Copy)]
+#[repr(u64)]
+enum Kind {
+    Ignored,
+    Waker,
+    Accept,
+    Dial,
+    Receive,
+    Send,
+    Finish,
+}
+
+const KIND_SHIFT: u32 = 56;
+
+fn key(kind: Kind, token: Token) -> u64 {
+    (kind as u64) << KIND_SHIFT | token.to_u64()
+}
+
+const NOBODY: Token = Token { index: 0, generation: 0 };
+
+/// Slots of the table beyond the thread's share, for connections that are being closed.
+const SLACK: usize = 64;
+
+/// One ring.
+pub(crate) struct Uring {
+    ring: Ring,
+    waker: RawFd,
+    /// Accept into the ring's table.
+    direct: bool,
+}
+
+impl Port for Uring {
+    type Socket = Handle;
+    type Buffer = Buffer;
+    type Unsent = Payload;
+
+    fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
+        let limit = usize::try_from(descriptor_limit().0).unwrap_or(usize::MAX);
+        let table = if setup.peer_addr { 0 } else { (setup.share + SLACK).min(limit) };
+        let policy = setup.policy;
+        let ring = Ring::new(&RingSetup {
+            entries: (policy.events_per_wait as u32).next_power_of_two().clamp(64, 4096),
+            completions: (policy.events_per_wait as u32 * 4).next_power_of_two().clamp(1024, 65_536),
+            buffers: (policy.buffers as u16).next_power_of_two(),
+            buffer_bytes: policy.buffer_bytes as u32,
+            table: table as u32,
+        })?;
+        let direct = ring.features().direct;
+        let holds = if direct { table - SLACK.min(table - 1) } else { setup.share };
+        Ok((Self { ring, waker: -1, direct }, holds))
+    }
+
+    fn watch_waker(&mut self, waker: &Waker) {
+        self.waker = waker.as_raw_fd();
+        self.ring.poll_multi(self.waker, key(Kind::Waker, NOBODY));
+    }
+
+    fn accept_all(&mut self, listener: &Listener) {
+        self.ring.accept_multi(listener.as_raw_fd(), key(Kind::Accept, NOBODY), self.direct);
+    }
+
+    fn accept_one(&mut self, listener: &Listener) {
+        self.ring.accept_one(listener.as_raw_fd(), key(Kind::Accept, NOBODY), self.direct);
+    }
+
+    fn stop_accepting(&mut self) {
+        self.ring.cancel(key(Kind::Accept, NOBODY), key(Kind::Ignored, NOBODY));
+    }
+
+    fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Handle> {
+        let socket = Handle::Plain(OwnedFd::from(Stream::unconnected(dial.to, dial.from)?));
+        self.ring.connect(&socket, dial.to, key(Kind::Dial, token));
+        Ok(socket)
+    }
+
+    fn receive(&mut self, token: Token, socket: &Handle) {
+        self.ring.receive_multi(socket, key(Kind::Receive, token));
+    }
+
+    fn stop_receiving(&mut self, token: Token) {
+        self.ring.cancel(key(Kind::Receive, token), key(Kind::Ignored, token));
+    }
+
+    fn send(&mut self, token: Token, socket: &Handle, pieces: Pieces) {
+        let payload = match pieces {
+            Pieces::One(piece) => Payload::One(piece),
+            Pieces::Many(pieces) => Payload::Many(pieces),
+        };
+        self.ring.send(socket, payload, key(Kind::Send, token));
+    }
+
+    fn send_rest(&mut self, token: Token, socket: &Handle, unsent: Payload) {
+        self.ring.send(socket, unsent, key(Kind::Send, token));
+    }
+
+    fn finish_sending(&mut self, token: Token, socket: &Handle) {
+        self.ring.shutdown(socket, std::net::Shutdown::Write, key(Kind::Finish, token));
+    }
+
+    fn close(&mut self, socket: Handle, how: Close) {
+        let ignored = key(Kind::Ignored, NOBODY);
+        if how.reset {
+            self.ring.reset_on_close(&socket, ignored);
+        }
+        if how.busy {
+            self.ring.cancel_all(&socket, ignored);
+        }
+        self.ring.close(socket, ignored);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.ring.enter(timeout)
+    }
+
+    fn next(&mut self) -> Option<Completion<Self>> {
+        let raw = self.ring.next_completion()?;
+        let token = Token::from_u64(raw.key & ((1 << KIND_SHIFT) - 1));
+        Some(match raw.key >> KIND_SHIFT {
+            k if k == Kind::Receive as u64 => received(token, raw),
+            k if k == Kind::Send as u64 => sent(token, raw),
+            k if k == Kind::Accept as u64 => self.accepted(raw),
+            k if k == Kind::Dial as u64 => Completion::Dialled { token, outcome: raw.result.map(drop) },
+            k if k == Kind::Finish as u64 => {
+                Completion::SendFinished { token, outcome: raw.result.map(drop) }
+            }
+            k if k == Kind::Waker as u64 => {
+                if !raw.more {
+                    self.ring.poll_multi(self.waker, key(Kind::Waker, NOBODY));
+                }
+                Completion::Woken
+            }
+            _ => Completion::Ignored,
+        })
+    }
+
+    #[inline]
+    fn bytes<'a>(&'a self, buffer: &'a Buffer) -> &'a [u8] {
+        self.ring.received(buffer)
+    }
+
+    #[inline]
+    fn recycle(&mut self, buffer: Buffer) {
+        self.ring.recycle(buffer);
+    }
+
+    fn is_out_of_buffers(e: &io::Error) -> bool {
+        e.raw_os_error() == Some(105) // ENOBUFS: io_uring_prep_recv_multishot(3)
+    }
+}
+
+impl Uring {
+    fn accepted(&self, raw: Raw) -> Completion<Self> {
+        let direct = self.direct;
+        let outcome = raw.result.map(|result| {
+            let socket = Ring::adopt(result, direct);
+            let peer = match &socket {
+                Handle::Direct(_) => None,
+                Handle::Plain(fd) => peer_addr(fd),
+            };
+            (socket, peer)
+        });
+        Completion::Accepted { outcome, ended: !raw.more }
+    }
+}
+
+fn peer_addr(fd: &OwnedFd) -> Option<SocketAddr> {
+    tidegate_sys::socket::peer_addr(fd).ok()
+}
+
+#[inline]
+fn received(token: Token, raw: Raw) -> Completion<Uring> {
+    let outcome = raw.result.map(|_| raw.buffer);
+    Completion::Received { token, outcome, ended: !raw.more }
+}
+
+#[inline]
+fn sent(token: Token, raw: Raw) -> Completion<Uring> {
+    let unsent = match (&raw.result, raw.payload) {
+        (Ok(n), Some(payload)) => payload.advance(*n as usize),
+        _ => None,
+    };
+    Completion::Sent { token, outcome: raw.result.map(|n| n as usize), unsent }
 }

@@ -72,7 +72,8 @@ impl<P: Poller, S: Service> Loop<P, S> {
         let rest = self.again.is_empty() && self.desk.lane.gate.prepare_sleep();
         let timeout = if rest { self.desk.sleep() } else { Some(Duration::ZERO) };
         let waited = self.poller.wait(timeout, &mut self.reports);
-        self.desk.woke(self.reports.len());
+        self.desk.woke();
+        self.desk.batch(self.reports.len());
         let mut reports = std::mem::take(&mut self.reports);
         for report in reports.drain(..) {
             self.report(report);

@@ -1,0 +1,378 @@
+//! The loop of the completion family: hand over and wait, follow up on each completion, then look after the rest.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_sys::socket::{Listener, is_exhaustion};
+use tidegate_sys::waker::Waker;
+
+use super::entry::{Entry, Phase, Turn};
+use super::{Completion, Port, Setup};
+use crate::core::{Event, Table, Token};
+use crate::engine::desk::Desk;
+use crate::engine::lane::Ready;
+use crate::engine::{Command, Lane};
+use crate::policy::accept::Admission;
+use crate::service::{Dial, Origin, Service};
+
+/// Runs one I/O thread until it has been told to stop and its connections are gone.
+pub(super) fn run<P: Port, S: Service>(lane: Lane<S>, waker: Arc<Waker>, ready: Ready) {
+    if let Some(mut event_loop) = ready.report(Loop::<P, S>::new(lane, waker)) {
+        event_loop.run();
+    }
+}
+
+/// Accepts that are posted.
+#[derive(Default)]
+struct Accepts {
+    /// One that completes without end.
+    endless: bool,
+    /// Single ones.
+    single: usize,
+    /// All were asked to end.
+    stopping: bool,
+}
+
+struct Loop<P: Port, S: Service> {
+    port: P,
+    desk: Desk<S>,
+    waker: Arc<Waker>,
+    table: Table<Entry<S::Session, P>>,
+    accepts: Accepts,
+    /// Connections whose receive ended because all buffers were in use.
+    starved: Vec<Token>,
+}
+
+/// Single accepts posted at once when the room is too small for an endless one.
+const SINGLE_ACCEPTS: usize = 64;
+
+impl<P: Port, S: Service> Loop<P, S> {
+    fn new(mut lane: Lane<S>, waker: Arc<Waker>) -> io::Result<Self> {
+        let peer_addr = lane.service.needs_peer_addr();
+        let (mut port, holds) = P::new(&Setup { policy: &lane.policy, share: lane.share, peer_addr })?;
+        port.watch_waker(&waker);
+        if holds < lane.share {
+            let (asked, thread) = (lane.share, lane.index);
+            tracing::warn!(
+                thread,
+                asked,
+                holds,
+                "this thread can hold fewer connections than its share; raise RLIMIT_NOFILE or threads"
+            );
+            lane.share = holds;
+        }
+        Ok(Self {
+            port,
+            waker,
+            table: Table::default(),
+            accepts: Accepts::default(),
+            starved: Vec::new(),
+            desk: Desk::new(lane),
+        })
+    }
+
+    fn run(&mut self) {
+        while self.desk.stop_at.is_none() || !self.table.is_empty() {
+            if let Err(e) = self.turn() {
+                tracing::error!(error = %e, "waiting for completions failed");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        self.desk.lane.gate.close();
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        self.look_after_accepts();
+        let timeout =
+            if self.desk.lane.gate.prepare_sleep() { self.desk.sleep() } else { Some(Duration::ZERO) };
+        let waited = self.port.wait(timeout);
+        self.desk.woke();
+        let mut events = 0;
+        while let Some(completion) = self.port.next() {
+            self.completion(completion);
+            events += 1;
+        }
+        self.desk.batch(events);
+        self.feed_starved();
+        self.look_at_commands();
+        self.look_at_timers();
+        waited
+    }
+
+    #[inline]
+    fn completion(&mut self, completion: Completion<P>) {
+        match completion {
+            Completion::Received { token, outcome, ended } => self.received(token, outcome, ended),
+            Completion::Sent { token, outcome, unsent } => self.sent(token, outcome, unsent),
+            Completion::Accepted { outcome, ended } => self.accepted(outcome, ended),
+            Completion::Dialled { token, outcome } => self.dialled(token, outcome),
+            Completion::SendFinished { token, outcome } => {
+                if let Some(entry) = self.table.get_mut(token) {
+                    entry.finishing = false;
+                    self.desk.lane.counters.outstanding.sub(1);
+                }
+                match outcome {
+                    Ok(()) => self.tell(token, Event::SendFinished),
+                    Err(e) => self.tell(token, Event::Failed(e.kind())),
+                }
+            }
+            Completion::Woken => self.waker.clear(),
+            Completion::Ignored => {}
+        }
+    }
+
+    #[inline]
+    fn received(&mut self, token: Token, outcome: io::Result<Option<P::Buffer>>, ended: bool) {
+        let Some(entry) = self.table.get_mut(token) else {
+            return self.recycle(outcome.ok().flatten()); // the connection is gone
+        };
+        if ended {
+            entry.receiving = false;
+            self.desk.lane.counters.outstanding.sub(1);
+        }
+        let stopped = ended && std::mem::take(&mut entry.stopping);
+        match outcome {
+            Ok(Some(buffer)) => {
+                if let Phase::Open(connection) = &mut entry.phase {
+                    let bytes = self.port.bytes(&buffer);
+                    let event = if bytes.is_empty() { Event::PeerEnded } else { Event::Received(bytes) };
+                    connection.handle(event, &self.desk.context(token));
+                }
+                self.port.recycle(buffer);
+                self.follow_up(token);
+            }
+            Ok(None) => self.tell(token, Event::PeerEnded),
+            Err(e) if P::is_out_of_buffers(&e) => {
+                self.desk.lane.counters.no_buffers.add(1);
+                self.starved.push(token);
+            }
+            Err(_) if stopped => self.follow_up(token), // as it was told
+            Err(e) => self.tell(token, Event::Failed(e.kind())),
+        }
+    }
+
+    fn recycle(&mut self, buffer: Option<P::Buffer>) {
+        if let Some(buffer) = buffer {
+            self.port.recycle(buffer);
+        }
+    }
+
+    #[inline]
+    fn sent(&mut self, token: Token, outcome: io::Result<usize>, unsent: Option<P::Unsent>) {
+        let Some(entry) = self.table.get_mut(token) else { return };
+        match (outcome, unsent) {
+            (Ok(n), None) => {
+                entry.sending = false;
+                self.desk.lane.counters.outstanding.sub(1);
+                self.tell(token, Event::Sent(n));
+            }
+            (Ok(n), Some(rest)) => {
+                self.port.send_rest(token, &entry.socket, rest);
+                self.tell(token, Event::Sent(n));
+            }
+            (Err(e), _) => {
+                entry.sending = false;
+                self.desk.lane.counters.outstanding.sub(1);
+                self.tell(token, Event::Failed(e.kind()));
+            }
+        }
+    }
+
+    /// Tells a connection something, and does what follows.
+    #[inline]
+    fn tell(&mut self, token: Token, event: Event<'_>) {
+        let Some(entry) = self.table.get_mut(token) else { return };
+        if let Phase::Open(connection) = &mut entry.phase {
+            connection.handle(event, &self.desk.context(token));
+        }
+        self.follow_up(token);
+    }
+
+    #[inline]
+    fn follow_up(&mut self, token: Token) {
+        let Some(entry) = self.table.get_mut(token) else { return };
+        let before = entry.outstanding();
+        let turn = entry.carry_out(token, &mut self.port);
+        self.desk.lane.counters.outstanding.add(entry.outstanding() - before);
+        match turn {
+            Turn::Over(_) => self.remove(token),
+            Turn::Waits => {
+                if let Phase::Open(connection) = &entry.phase {
+                    self.desk.arm(token, connection);
+                }
+            }
+        }
+    }
+
+    /// Closes in three steps: what is armed is stopped, what is in flight is joined by the kernel (and by the leaf, which
+    /// owns its memory), and the socket is closed.
+    fn remove(&mut self, token: Token) {
+        let Some(entry) = self.table.remove(token) else { return };
+        let reset = match &entry.phase {
+            Phase::Open(connection) => connection.action().then == crate::core::Then::Reset,
+            Phase::Dialling(_) => false,
+        };
+        self.desk.lane.counters.outstanding.sub(entry.outstanding());
+        let how = entry.close(reset);
+        self.port.close(entry.socket, how);
+        self.desk.closed(token);
+    }
+
+    /// All buffers were in use; those of this batch have come back.
+    fn feed_starved(&mut self) {
+        for token in std::mem::take(&mut self.starved) {
+            self.follow_up(token);
+        }
+    }
+
+    fn look_at_commands(&mut self) {
+        self.desk.take_commands();
+        while let Some(command) = self.desk.commands.pop_front() {
+            match command {
+                Command::Mail(token, mail) => self.tell(token, Event::Mail(mail)),
+                Command::Dial(dial) => self.dial(dial),
+                Command::Drain => {
+                    self.desk.drain();
+                    self.tell_all(|| Event::Drain);
+                }
+            }
+        }
+    }
+
+    fn look_at_timers(&mut self) {
+        self.desk.fire_timers();
+        while let Some(index) = self.desk.fired.pop() {
+            if let Some(token) = self.table.token_at(index) {
+                self.tell(token, Event::Deadline);
+            }
+        }
+        if self.desk.out_of_patience() {
+            self.tell_all(|| Event::Stop);
+        }
+    }
+
+    fn tell_all(&mut self, event: impl Fn() -> Event<'static>) {
+        for token in self.table.tokens() {
+            let Some(entry) = self.table.get_mut(token) else { continue };
+            match &entry.phase {
+                Phase::Open(_) => self.tell(token, event()),
+                Phase::Dialling(_) => self.remove(token),
+            }
+        }
+    }
+
+    /// Keeps accepts posted exactly while connections may come in, and never more than there is room for.
+    fn look_after_accepts(&mut self) {
+        let Some(listener) = self.desk.lane.listener.clone() else { return };
+        let posted = self.accepts.endless || self.accepts.single > 0;
+        if self.accepts.stopping {
+            return; // until all of them have come back
+        }
+        let room = self.desk.lane.share.saturating_sub(self.desk.open);
+        match self.desk.admission() {
+            Admission::Wait if posted => self.stop_accepting(),
+            Admission::Wait => {}
+            // More may come in at once than there is room for: the whole backlog.
+            Admission::Admit if room > self.desk.lane.policy.accept.backlog as usize => {
+                self.accept_all(&listener)
+            }
+            Admission::Admit if self.accepts.endless => self.stop_accepting(),
+            Admission::Admit => self.accept_singly(&listener, room.min(SINGLE_ACCEPTS)),
+            Admission::Refuse => self.accept_singly(&listener, 1),
+        }
+    }
+
+    fn accept_all(&mut self, listener: &Listener) {
+        if !self.accepts.endless {
+            self.accepts.endless = true;
+            self.port.accept_all(listener);
+        }
+    }
+
+    fn accept_singly(&mut self, listener: &Listener, want: usize) {
+        while self.accepts.single < want {
+            self.accepts.single += 1;
+            self.port.accept_one(listener);
+        }
+    }
+
+    fn stop_accepting(&mut self) {
+        self.accepts.stopping = true;
+        self.port.stop_accepting();
+    }
+
+    fn accepted(&mut self, outcome: io::Result<(P::Socket, Option<std::net::SocketAddr>)>, ended: bool) {
+        if ended {
+            // Single accepts end with each completion; the endless one is the last to be left over.
+            if self.accepts.single > 0 {
+                self.accepts.single -= 1;
+            } else {
+                self.accepts.endless = false;
+            }
+        }
+        let stopping = self.accepts.stopping;
+        if self.accepts.single == 0 && !self.accepts.endless {
+            self.accepts.stopping = false;
+        }
+        match outcome {
+            Ok((socket, peer)) => self.enter(socket, peer),
+            Err(_) if stopping => {}
+            Err(e) => self.desk.accept_failed(&e),
+        }
+    }
+
+    fn enter(&mut self, socket: P::Socket, peer: Option<std::net::SocketAddr>) {
+        self.desk.lane.counters.attempted.add(1);
+        let full = self.desk.admission() == Admission::Refuse;
+        let connection = if full { None } else { self.desk.admit(peer, Origin::Accepted) };
+        let Some(connection) = connection else {
+            self.desk.lane.counters.refused.add(u64::from(full));
+            return self.port.close(socket, super::Close { reset: false, busy: false });
+        };
+        let token = self.table.insert(Entry::new(socket, Phase::Open(connection)));
+        self.desk.open += 1;
+        self.tell(token, Event::Opened);
+    }
+
+    fn dial(&mut self, dial: Dial) {
+        self.desk.lane.counters.attempted.add(1);
+        if self.desk.stop_at.is_some() || self.desk.open >= self.desk.lane.share {
+            let e = io::Error::other("max_connections are open, or the client is stopping");
+            return self.dial_failed(dial, &e);
+        }
+        let token = self.table.next_token();
+        match self.port.dial(token, &dial) {
+            Ok(socket) => {
+                let same = self.table.insert(Entry::new(socket, Phase::Dialling(dial)));
+                debug_assert_eq!(same, token);
+                self.desk.open += 1;
+            }
+            Err(e) => {
+                if is_exhaustion(&e) {
+                    self.desk.exhausted(&e);
+                }
+                self.dial_failed(dial, &e);
+            }
+        }
+    }
+
+    fn dialled(&mut self, token: Token, outcome: io::Result<()>) {
+        let Some(entry) = self.table.get_mut(token) else { return };
+        let Phase::Dialling(dial) = entry.phase else { return };
+        if let Err(e) = outcome {
+            self.remove(token);
+            return self.dial_failed(dial, &e);
+        }
+        let Some(connection) = self.desk.admit(Some(dial.to), Origin::Dialled { tag: dial.tag }) else {
+            return self.remove(token);
+        };
+        entry.phase = Phase::Open(connection);
+        self.tell(token, Event::Opened);
+    }
+
+    fn dial_failed(&mut self, dial: Dial, e: &io::Error) {
+        self.desk.lane.counters.dial_failed.add(1);
+        self.desk.lane.service.dial_failed(&dial, e);
+    }
+}
