@@ -48,30 +48,35 @@ impl PollSet {
 
     /// Waits; returns how many entries are ready. 0 after the timeout or a signal.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<usize> {
-        let ms = timeout.map_or(-1, |t| {
-            libc::c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
-        });
-        // SAFETY: pointer and length describe our own array; poll writes only `revents` within it.
-        let n = unsafe { libc::poll(self.entries.as_mut_ptr(), self.entries.len() as libc::nfds_t, ms) };
-        match usize::try_from(n) {
-            Ok(n) => Ok(n),
-            Err(_) => match io::Error::last_os_error() {
-                e if e.kind() == io::ErrorKind::Interrupted => Ok(0),
-                e => Err(e),
-            },
-        }
+        wait_on(&mut self.entries, timeout)
     }
 
     /// What the last wait found at a position. A hang-up or an error counts as both.
     #[inline]
     pub fn ready(&self, at: usize) -> Readiness {
-        let got = self.entries[at].revents;
-        let broken = got & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0;
-        Readiness {
-            readable: broken || got & libc::POLLIN != 0,
-            writable: broken || got & libc::POLLOUT != 0,
-        }
+        found(&self.entries[at])
     }
+}
+
+fn wait_on(entries: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
+    let ms = timeout
+        .map_or(-1, |t| libc::c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX));
+    // SAFETY: pointer and length describe the slice; poll writes only `revents` within it.
+    let n = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, ms) };
+    match usize::try_from(n) {
+        Ok(n) => Ok(n),
+        Err(_) => match io::Error::last_os_error() {
+            e if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+            e => Err(e),
+        },
+    }
+}
+
+#[inline]
+fn found(entry: &libc::pollfd) -> Readiness {
+    let got = entry.revents;
+    let broken = got & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0;
+    Readiness { readable: broken || got & libc::POLLIN != 0, writable: broken || got & libc::POLLOUT != 0 }
 }
 
 fn mask(wanted: Readiness) -> libc::c_short {
@@ -85,18 +90,22 @@ fn mask(wanted: Readiness) -> libc::c_short {
     mask
 }
 
-/// Waits until one of two descriptors is readable, or the first is writable if asked.
+/// Waits until a socket is ready for what is wanted, or `wake` is readable.
 ///
-/// For threads that own one connection and can be woken. Returns what the first is ready for.
+/// For threads that own one connection and can be woken. Returns what the socket is ready for, and whether
+/// it was woken.
 pub fn wait_pair(
-    fd: RawFd,
+    socket: RawFd,
     wanted: Readiness,
     wake: RawFd,
     timeout: Option<Duration>,
-) -> io::Result<Readiness> {
-    let mut set = PollSet { entries: Vec::with_capacity(2) };
-    set.push(fd, wanted);
-    set.push(wake, Readiness { readable: true, writable: false });
-    set.wait(timeout)?;
-    Ok(set.ready(0))
+) -> io::Result<(Readiness, bool)> {
+    let mut pair = [(socket, mask(wanted)), (wake, libc::POLLIN)].map(|(fd, events)| libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    });
+    let ready = wait_on(&mut pair, timeout)?;
+    let woken = ready > 0 && pair[1].revents != 0;
+    Ok((if ready > 0 { found(&pair[0]) } else { Readiness::default() }, woken))
 }

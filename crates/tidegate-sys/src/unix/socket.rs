@@ -69,6 +69,11 @@ impl Listener {
         accept(&self.0, blocking)
     }
 
+    /// A second handle to it, for a library that brings its own loop.
+    pub fn to_std(&self) -> io::Result<std::net::TcpListener> {
+        Ok(self.0.try_clone()?.into())
+    }
+
     /// Wakes a thread that sleeps in [`accept`](Self::accept): the listener stops listening.
     pub fn stop(&self) {
         // Errors mean that it no longer listens, which is what was asked for.

@@ -20,10 +20,12 @@
 //! header with four headings: *How it waits*, *What it bounds*, *What it costs*, *Where it differs*.
 
 mod blocking;
+mod clerk;
 #[cfg(target_os = "linux")]
 mod completion;
 mod desk;
 pub(crate) mod gate;
+mod house;
 mod lane;
 mod model;
 mod readiness;

@@ -1,10 +1,277 @@
-//! stub
+//! `tokio`: the library's model: a task for each connection on the library's own threads.
+//!
+//! # How it waits
+//! tokio's reactor (`epoll` on Linux) wakes the connection's task, and one of the runtime's worker threads runs it.
+//!
+//! # What it bounds
+//! `threads` worker threads; with one, the runtime is the single-threaded one. A task receives into a buffer of the
+//! worker thread, so an idle connection pins none.
+//!
+//! # What it costs
+//! An allocation for the task and its timer, scheduling between worker threads, and the library's own budget that makes
+//! tasks yield.
+//!
+//! # Where it differs
+//! A connection may move from thread to thread between events; `Peer::thread` is always 0. Batches of events belong
+//! to the library and are not counted; wake-ups are runs of a task.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Instant;
+
+use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use ::tokio::net::{TcpListener, TcpSocket, TcpStream};
+use ::tokio::runtime::{Builder, Runtime};
+use ::tokio::sync::oneshot;
+use ::tokio::time::{Sleep, sleep, sleep_until};
+use tidegate_sys::socket::{Blocking, Stream, reset_on_close};
+
+use super::clerk::{Clerk, dial_failed};
+use super::house::{ALONE, House, Seat};
 use super::{Availability, Plan, Started};
-use crate::service::Service;
-use std::io;
+use crate::core::mail::PostOffice;
+use crate::core::{Connection, Context, Event, Receive, Then};
+use crate::policy::accept::{Admission, EXHAUSTION_PAUSE};
+use crate::service::{Dial, Origin, Service};
+
+/// Whether it works here.
 pub(crate) fn probe() -> Availability {
-    Availability::Unavailable("not built yet".into())
+    Availability::Available("tokio 1, multi-threaded from two threads on".into())
 }
-pub(crate) fn start<S: Service>(_: Plan<S>) -> io::Result<Started> {
-    Err(io::Error::other("not built yet"))
+
+/// Starts the runtime, and the clerk that keeps it until all connections are gone.
+pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
+    let runtime = runtime(plan.threads())?;
+    let listener = match &plan.listener {
+        Some(listener) => {
+            listener.set_blocking(Blocking::Never)?;
+            let _inside = runtime.enter();
+            Some(TcpListener::from_std(listener.to_std()?)?)
+        }
+        None => None,
+    };
+    let clerk = Clerk::new(plan.policy.mail_queue);
+    let gate = clerk.gate.clone();
+    let house = House::new(plan);
+    let counters = house.counters.clone();
+    if let Some(listener) = listener {
+        runtime.spawn(accept_all(house.clone(), listener));
+    }
+    let spawner = runtime.handle().clone();
+    let (done, until_done) = oneshot::channel::<()>();
+    // The single-threaded runtime runs only while somebody drives it; the other one does no harm by it.
+    let driver = spawn("runtime", move || _ = runtime.block_on(until_done))?;
+    let back_office = spawn("clerk", move || {
+        clerk.run(&house, |to| _ = spawner.spawn(dial(house.clone(), to)));
+        drop(done);
+    })?;
+    Ok(Started { gates: vec![gate], counters: vec![counters], threads: vec![driver, back_office] })
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<std::thread::JoinHandle<()>> {
+    std::thread::Builder::new().name(format!("tidegate-{name}")).spawn(run)
+}
+
+fn runtime(threads: usize) -> io::Result<Runtime> {
+    match threads {
+        1 => Builder::new_current_thread().enable_all().build(),
+        n => Builder::new_multi_thread().worker_threads(n).thread_name("tidegate-tokio").enable_all().build(),
+    }
+}
+
+async fn accept_all<S: Service>(house: Arc<House<S>>, listener: TcpListener) {
+    loop {
+        let next = poll_fn(|task| match house.poll_admission(task) {
+            Poll::Ready(Some(admission)) => {
+                listener.poll_accept(task).map(|accepted| Some((admission, accepted)))
+            }
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        });
+        match next.await {
+            None => return,
+            Some((Admission::Refuse, Ok(_))) => {
+                house.counters.attempted.add(1);
+                house.counters.refused.add(1);
+            }
+            Some((_, Ok((stream, peer)))) => {
+                house.counters.attempted.add(1);
+                begin(&house, stream, peer, Origin::Accepted);
+            }
+            Some((_, Err(e))) => {
+                house.accept_failed(&e);
+                sleep(EXHAUSTION_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn dial<S: Service>(house: Arc<House<S>>, dial: Dial) {
+    house.counters.attempted.add(1);
+    if !house.may_dial() {
+        let e = io::Error::other("max_connections are open, or the client is stopping");
+        return dial_failed(&house, &dial, &e);
+    }
+    match connect(&dial).await {
+        Ok(stream) => begin(&house, stream, dial.to, Origin::Dialled { tag: dial.tag }),
+        Err(e) => dial_failed(&house, &dial, &e),
+    }
+}
+
+async fn connect(dial: &Dial) -> io::Result<TcpStream> {
+    let socket = Stream::unconnected(dial.to, dial.from)?;
+    socket.set_blocking(Blocking::Never)?;
+    TcpSocket::from_std_stream(socket.into_std()).connect(dial.to).await
+}
+
+/// Gives a connection that stands its task.
+fn begin<S: Service>(house: &Arc<House<S>>, stream: TcpStream, peer: std::net::SocketAddr, origin: Origin) {
+    let Some(session) = house.open_session(Some(peer), origin, 0) else { return };
+    let seat = house.enter();
+    ::tokio::spawn(Line::<S> {
+        stream,
+        connection: Connection::new(session, origin, Instant::now()),
+        opened: false,
+        sleep: None,
+        house: house.clone(),
+        office: seat.post.clone(),
+        seat,
+    });
+}
+
+/// One connection, as a task.
+struct Line<S: Service> {
+    stream: TcpStream,
+    connection: Connection<S::Session>,
+    opened: bool,
+    /// Wakes the task for a deadline; made when the first one is set.
+    sleep: Option<Pin<Box<Sleep>>>,
+    house: Arc<House<S>>,
+    office: Arc<dyn PostOffice>,
+    /// Given back after the socket was closed: fields are dropped in order.
+    seat: Seat<S>,
+}
+
+// Nothing in it is pinned in place: the timer has a box of its own.
+impl<S: Service> Unpin for Line<S> {}
+
+thread_local! {
+    /// The receive buffer of a worker thread.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Most pieces sent by one call.
+const SLICES: usize = 64;
+
+impl<S: Service> Future for Line<S> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<()> {
+        let line = &mut *self;
+        line.house.counters.wake_ups.add(1);
+        line.seat.post.wakes(task.waker());
+        if !std::mem::replace(&mut line.opened, true) {
+            line.tell(Event::Opened);
+        }
+        while let Some(delivery) = line.seat.post.take() {
+            line.tell(delivery.into_event());
+        }
+        for _ in 0..line.house.plan.policy.drain_budget {
+            let action = line.connection.action();
+            if matches!(action.then, Then::Close | Then::Reset) {
+                line.end(action.then);
+                return Poll::Ready(());
+            }
+            let sent = line.send(task);
+            let received = line.receive(task);
+            let timed = line.watch_deadline(task);
+            if sent.is_pending() && received.is_pending() && timed.is_pending() {
+                return Poll::Pending;
+            }
+        }
+        task.waker().wake_by_ref(); // the others first
+        Poll::Pending
+    }
+}
+
+impl<S: Service> Line<S> {
+    fn tell(&mut self, event: Event<'_>) {
+        let context = Context {
+            now: Instant::now(),
+            policy: &self.house.plan.policy,
+            counters: &self.house.counters,
+            office: &self.office,
+            token: ALONE,
+        };
+        self.connection.handle(event, &context);
+    }
+
+    /// One step of sending; pending if there is nothing to send, or the socket takes nothing.
+    fn send(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
+        let action = self.connection.action();
+        let event = if action.then == Then::FinishSending {
+            match Pin::new(&mut self.stream).poll_shutdown(task) {
+                Poll::Ready(Ok(())) => Event::SendFinished,
+                Poll::Ready(Err(e)) => Event::Failed(e.kind()),
+                Poll::Pending => return Poll::Pending,
+            }
+        } else if action.send {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let n = self.connection.queue().slices(&mut slices);
+            match Pin::new(&mut self.stream).poll_write_vectored(task, &slices[..n]) {
+                Poll::Ready(Ok(sent)) => Event::Sent(sent),
+                Poll::Ready(Err(e)) => Event::Failed(e.kind()),
+                Poll::Pending => return Poll::Pending,
+            }
+        } else {
+            return Poll::Pending;
+        };
+        self.tell(event);
+        Poll::Ready(())
+    }
+
+    /// One step of receiving; pending if nothing is wanted, or nothing is there.
+    fn receive(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
+        if self.connection.action().receive == Receive::Pause {
+            return Poll::Pending;
+        }
+        BUFFER.with_borrow_mut(|buffer| {
+            buffer.resize(self.house.plan.policy.buffer_bytes, 0);
+            let mut room = ReadBuf::new(buffer);
+            let event = match Pin::new(&mut self.stream).poll_read(task, &mut room) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) if room.filled().is_empty() => Event::PeerEnded,
+                Poll::Ready(Ok(())) => Event::Received(room.filled()),
+                Poll::Ready(Err(e)) => Event::Failed(e.kind()),
+            };
+            self.house.counters.events.add(1);
+            self.tell(event);
+            Poll::Ready(())
+        })
+    }
+
+    /// Ready when a deadline has come, or when it may have moved; else the task will be woken for it.
+    fn watch_deadline(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
+        let Some(at) = self.connection.deadline(&self.house.plan.policy) else { return Poll::Pending };
+        let timer = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(at.into())));
+        // A timer that is set too early only makes the task look once more; moving it with every byte would cost more.
+        if timer.is_elapsed() || timer.deadline().into_std() > at {
+            timer.as_mut().reset(at.into());
+        }
+        if timer.as_mut().poll(task).is_pending() {
+            return Poll::Pending;
+        }
+        self.tell(Event::Deadline);
+        Poll::Ready(())
+    }
+
+    fn end(&mut self, then: Then) {
+        if then == Then::Reset {
+            let _ = reset_on_close(&self.stream); // it is closed either way
+        }
+    }
 }

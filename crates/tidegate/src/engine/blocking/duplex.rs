@@ -1,10 +1,316 @@
-//! stub
-use super::super::{Availability, Plan, Started};
-use crate::service::Service;
+//! `blocking`: two threads for each connection; one receives, one sends.
+//!
+//! # How it waits
+//! The receiving thread sleeps in `recv`, shows what came to the session, and wakes the sending thread, which sleeps on
+//! a condition and then in `send`. An acceptor sleeps in `accept`. This is the blocking server of the source.
+//!
+//! # What it bounds
+//! Two threads for each connection: the first limit is the number of threads (`kernel.threads-max`, `kernel.pid_max`,
+//! and two memory maps a thread out of `vm.max_map_count`). A thread that can not be started refuses its connection.
+//! `threads` and `events_per_wait` mean nothing here.
+//!
+//! # What it costs
+//! Two stacks and two kernel stacks (16 KiB each) for each connection, a receive buffer of `buffer_bytes` on the heap, and
+//! two thread switches for each request.
+//!
+//! # Where it differs
+//! While the sending thread sleeps in `send`, mail and timers of the session wait for it, at most for 200 ms
+//! (`SO_SNDTIMEO`). `Peer::thread` is always 0.
+
 use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use tidegate_sys::socket::{Blocking, Stream};
+
+use super::super::clerk::{Clerk, dial_failed};
+use super::super::house::{ALONE, House, Seat};
+use super::super::{Availability, Plan, Started};
+use super::staff::{accept_all, connect, spawn};
+use crate::core::mail::PostOffice;
+use crate::core::outbox::Pieces;
+use crate::core::{Action, Connection, Context, Event, Receive, Then};
+use crate::service::{Origin, Service};
+
+/// Whether it works here.
 pub(crate) fn probe() -> Availability {
-    Availability::Unavailable("not built yet".into())
+    Availability::Available("two threads for each connection".into())
 }
-pub(crate) fn start<S: Service>(_: Plan<S>) -> io::Result<Started> {
-    Err(io::Error::other("not built yet"))
+
+/// Starts the acceptor and the clerk; connections bring their own threads.
+pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
+    if let Some(listener) = &plan.listener {
+        listener.set_blocking(Blocking::Waits)?;
+    }
+    let clerk = Clerk::new(plan.policy.mail_queue);
+    let gate = clerk.gate.clone();
+    let house = House::new(plan);
+    let counters = house.counters.clone();
+    let (front, back) = (house.clone(), house.clone());
+    let acceptor = spawn(&house, "accept", move || {
+        accept_all(&front, Blocking::Waits, |stream, peer| begin(&front, stream, peer));
+    })?;
+    let back_office = spawn(&house, "clerk", move || {
+        clerk.run(&back, |dial| {
+            let house = back.clone();
+            // The connecting thread becomes the receiving one.
+            let thread = spawn(&back, "receive", move || {
+                if let Some(stream) = connect(&house, &dial) {
+                    receive_all(&house, stream, Some(dial.to), Origin::Dialled { tag: dial.tag });
+                }
+            });
+            if let Err(e) = thread {
+                back.counters.attempted.add(1);
+                back.counters.no_threads.add(1);
+                dial_failed(&back, &dial, &e);
+            }
+        });
+    })?;
+    Ok(Started { gates: vec![gate], counters: vec![counters], threads: vec![acceptor, back_office] })
+}
+
+/// Gives an accepted connection its receiving thread.
+fn begin<S: Service>(house: &Arc<House<S>>, stream: Stream, peer: Option<std::net::SocketAddr>) {
+    let own = house.clone();
+    let seat = house.enter(); // counted from now on, not from when the thread gets to run
+    let thread = spawn(house, "receive", move || {
+        serve(&own, stream, seat, peer, Origin::Accepted);
+    });
+    if thread.is_err() {
+        house.counters.no_threads.add(1);
+        house.counters.refused.add(1);
+        house.rest();
+    }
+}
+
+fn receive_all<S: Service>(
+    house: &Arc<House<S>>,
+    stream: Stream,
+    peer: Option<std::net::SocketAddr>,
+    origin: Origin,
+) {
+    let seat = house.enter();
+    serve(house, stream, seat, peer, origin);
+}
+
+/// One connection, shared by its two threads.
+struct Line<S: Service> {
+    stream: Stream,
+    state: Mutex<State<S>>,
+    /// Wakes the sending thread: there is something to send, mail, or an order.
+    sender: Arc<Bell>,
+    /// Wakes the receiving thread: the outbox has drained, or the connection is over.
+    receiver: Condvar,
+    house: Arc<House<S>>,
+    /// Given back after the socket was closed: fields are dropped in order.
+    seat: Seat<S>,
+}
+
+struct State<S: Service> {
+    connection: Connection<S::Session>,
+    /// The sending thread sleeps at most until then.
+    sleeps_until: Option<Instant>,
+}
+
+/// How long a `send` may sleep before mail, timers and orders are looked at.
+const SEND_SLICE: Duration = Duration::from_millis(200);
+
+/// Something a thread can sleep on while others ring.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    condition: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.condition.notify_one();
+    }
+
+    /// Sleeps until it was rung, at most for `limit`.
+    fn wait(&self, limit: Option<Duration>) {
+        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rung = match limit {
+            Some(limit) => {
+                let waited = self.condition.wait_timeout_while(rung, limit, |rung| !*rung);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => self.condition.wait_while(rung, |rung| !*rung).unwrap_or_else(PoisonError::into_inner),
+        };
+        *rung = false;
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+}
+
+/// The receiving thread; starts the sending one.
+fn serve<S: Service>(
+    house: &Arc<House<S>>,
+    stream: Stream,
+    seat: Seat<S>,
+    peer: Option<std::net::SocketAddr>,
+    origin: Origin,
+) {
+    let Some(session) = house.open_session(peer, origin, 0) else { return };
+    // Without it a send could sleep for ever; the kernel refuses the option only for a socket that is gone.
+    let _ = stream.set_send_timeout(Some(SEND_SLICE));
+    let bell = Arc::new(Bell::default());
+    seat.post.wakes(&Waker::from(bell.clone()));
+    let line = Arc::new(Line::<S> {
+        stream,
+        state: Mutex::new(State {
+            connection: Connection::new(session, origin, Instant::now()),
+            sleeps_until: None,
+        }),
+        sender: bell,
+        receiver: Condvar::new(),
+        house: house.clone(),
+        seat,
+    });
+    let own = line.clone();
+    if spawn(house, "send", move || own.send_all()).is_err() {
+        house.counters.no_threads.add(1);
+        house.counters.refused.add(1);
+        return;
+    }
+    line.receive_all();
+}
+
+impl<S: Service> Line<S> {
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        // A session that panicked has ended its thread; the other one must still be able to end.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the connection something, and wakes the threads that have to know.
+    fn tell(&self, event: Event<'_>, office: &Arc<dyn PostOffice>) -> Action {
+        let policy = &self.house.plan.policy;
+        let now = Instant::now();
+        let context = Context { now, policy, counters: &self.house.counters, office, token: ALONE };
+        let mut state = self.lock();
+        let before = state.connection.action();
+        let action = state.connection.handle(event, &context);
+        let sooner = match (state.connection.deadline(policy), state.sleeps_until) {
+            (Some(deadline), Some(until)) => deadline < until,
+            (deadline, _) => deadline.is_some(),
+        };
+        drop(state);
+        if action.send || action.then != Then::Nothing || sooner {
+            self.sender.ring();
+        }
+        if action.receive != before.receive || action.then != Then::Nothing {
+            self.receiver.notify_one();
+        }
+        action
+    }
+
+    fn receive_all(&self) {
+        let office: Arc<dyn PostOffice> = self.seat.post.clone();
+        let mut buffer = vec![0; self.house.plan.policy.buffer_bytes];
+        self.tell(Event::Opened, &office);
+        while self.wait_until_wanted() {
+            let event = match self.stream.receive(&mut buffer) {
+                Ok(0) => Event::PeerEnded,
+                Ok(n) => Event::Received(&buffer[..n]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => Event::Failed(e.kind()),
+            };
+            self.house.counters.wake_ups.add(1);
+            self.house.counters.events.add(1);
+            self.tell(event, &office);
+        }
+    }
+
+    /// Sleeps until the connection wants input; `false` when it is over.
+    fn wait_until_wanted(&self) -> bool {
+        let mut state = self.lock();
+        loop {
+            let action = state.connection.action();
+            if matches!(action.then, Then::Close | Then::Reset) {
+                return false;
+            }
+            if action.receive == Receive::Post {
+                return true;
+            }
+            state = self.receiver.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn send_all(&self) {
+        let office: Arc<dyn PostOffice> = self.seat.post.clone();
+        loop {
+            self.take_deliveries(&office);
+            let mut state = self.lock();
+            let action = state.connection.action();
+            if matches!(action.then, Then::Close | Then::Reset) {
+                drop(state);
+                return self.end(action.then);
+            }
+            if action.then == Then::FinishSending {
+                drop(state);
+                let event = match self.stream.shutdown_send() {
+                    Ok(()) => Event::SendFinished,
+                    Err(e) => Event::Failed(e.kind()),
+                };
+                self.tell(event, &office);
+            } else if action.send {
+                let pieces = state.connection.take_pieces(1);
+                drop(state);
+                self.send(pieces, &office);
+            } else {
+                let deadline = state.connection.deadline(&self.house.plan.policy);
+                state.sleeps_until = deadline;
+                drop(state);
+                self.sender.wait(deadline.map(|at| at.saturating_duration_since(Instant::now())));
+                if deadline.is_some_and(|at| at <= Instant::now()) {
+                    self.tell(Event::Deadline, &office);
+                }
+            }
+        }
+    }
+
+    fn take_deliveries(&self, office: &Arc<dyn PostOffice>) {
+        while let Some(delivery) = self.seat.post.take() {
+            self.tell(delivery.into_event(), office);
+        }
+    }
+
+    /// Sends one piece to its end, or until the connection is over.
+    fn send(&self, pieces: Pieces, office: &Arc<dyn PostOffice>) {
+        let Pieces::One(mut bytes) = pieces else { unreachable!("one piece was asked for") };
+        while !bytes.is_empty() {
+            let event = match self.stream.send(&bytes) {
+                Ok(n) => {
+                    bytes = bytes.slice(n..);
+                    Event::Sent(n)
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    self.take_deliveries(office);
+                    Event::Deadline // if one is due: the core knows
+                }
+                Err(e) => Event::Failed(e.kind()),
+            };
+            let action = self.tell(event, office);
+            if matches!(action.then, Then::Close | Then::Reset) {
+                return;
+            }
+        }
+    }
+
+    /// Lets the receiving thread go; the socket is closed when both have let go of it.
+    fn end(&self, then: Then) {
+        if then == Then::Reset {
+            let _ = self.stream.reset_on_close(); // it is closed either way
+        }
+        self.receiver.notify_one();
+        // Wakes the other thread from its receive without telling the peer anything. It may have ended already.
+        let _ = self.stream.shutdown_receive();
+    }
 }

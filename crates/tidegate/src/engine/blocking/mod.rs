@@ -1,3 +1,12 @@
-//! stub
+//! The blocking family: threads that sleep in calls on one socket.
+//!
+//! | model | threads |
+//! |---|---|
+//! | [`duplex`] | two for each connection, as in the source: one receives, one sends |
+//! | [`pool`] | a fixed number, fed by a queue of accepted sockets |
+//!
+//! Both have an acceptor that sleeps in `accept` ([`staff`]), and a clerk that dials and stops.
+
 pub(super) mod duplex;
 pub(super) mod pool;
+mod staff;

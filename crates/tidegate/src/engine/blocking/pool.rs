@@ -1,10 +1,308 @@
-//! stub
-use super::super::{Availability, Plan, Started};
-use crate::service::Service;
+//! `pool`: a fixed number of threads, fed by a queue of accepted sockets.
+//!
+//! # How it waits
+//! An acceptor puts sockets into a queue; each worker takes one and stays with it, sleeping in `poll` on that one socket.
+//! While others queue, a worker gives a connection back to the end of the queue when it has been quiet for 10 ms or
+//! has had its turn ([`drain_budget`](crate::Policy::drain_budget) batches), so that more connections than workers are all served.
+//!
+//! # What it bounds
+//! `threads` workers (256 by default), each with a stack and a receive buffer. Connections beyond that are open and wait.
+//!
+//! # What it costs
+//! A `poll`, a receive and a send for each request of a connection that is kept alive; the first receive is tried at once.
+//! With more idle connections than workers, the workers look at all of them in turn, which costs CPU even when nothing comes.
+//!
+//! # Where it differs
+//! Timers and mail of a connection that is in the queue wait for its turn. `Peer::thread` is the worker it first had.
+
+use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker as TaskWaker};
+use std::time::{Duration, Instant};
+
+use tidegate_sys::poll::{Readiness, wait_pair};
+use tidegate_sys::socket::{Blocking, Stream};
+use tidegate_sys::waker::Waker;
+
+use super::super::clerk::{Clerk, dial_failed};
+use super::super::house::{ALONE, House, Seat};
+use super::super::readiness::{Entry, Phase, Turn};
+use super::super::{Availability, Plan, Started};
+use super::staff::{accept_all, connect, spawn};
+use crate::core::mail::PostOffice;
+use crate::core::{Connection, Context, Event};
+use crate::service::{Dial, Origin, Service};
+use crate::stats::{Counters, Writers};
+
+/// Workers, where the policy leaves it open.
+const WORKERS: usize = 256;
+
+/// How long a quiet connection keeps its worker while others wait.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Whether it works here.
 pub(crate) fn probe() -> Availability {
-    Availability::Unavailable("not built yet".into())
+    Availability::Available(format!("{WORKERS} threads unless told otherwise"))
 }
-pub(crate) fn start<S: Service>(_: Plan<S>) -> io::Result<Started> {
-    Err(io::Error::other("not built yet"))
+
+/// Starts the workers, the acceptor and the clerk.
+pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
+    if let Some(listener) = &plan.listener {
+        listener.set_blocking(Blocking::Waits)?;
+    }
+    let policy = plan.policy.clone();
+    let workers = policy.threads.map_or(WORKERS.min(policy.max_connections), Into::into);
+    let clerk = Clerk::new(policy.mail_queue);
+    let gate = clerk.gate.clone();
+    let house = House::new(plan);
+    let queue: Arc<Queue<S>> = Arc::new(Queue::default());
+    let mut started =
+        Started { gates: vec![gate], counters: vec![house.counters.clone()], threads: Vec::new() };
+    let outcome = (0..workers).try_for_each(|index| {
+        let counters = Arc::new(Counters::new(Writers::One));
+        started.counters.push(counters.clone());
+        let worker = Worker::new(index, house.clone(), queue.clone(), counters)?;
+        started.threads.push(spawn(&house, "worker", move || worker.run())?);
+        Ok(())
+    });
+    let outcome = outcome.and_then(|()| staff(&house, &queue, clerk, &mut started));
+    if outcome.is_err() {
+        queue.close();
+        started.threads.drain(..).for_each(|thread| _ = thread.join());
+    }
+    outcome.map(|()| started)
+}
+
+/// Starts the acceptor and the clerk.
+fn staff<S: Service>(
+    house: &Arc<House<S>>,
+    queue: &Arc<Queue<S>>,
+    clerk: Clerk,
+    started: &mut Started,
+) -> io::Result<()> {
+    let (front, feed) = (house.clone(), queue.clone());
+    let (back, dials) = (house.clone(), queue.clone());
+    let back_office = spawn(house, "clerk", move || {
+        clerk.run(&back, |dial| dials.push(Job::Dial(dial)));
+        dials.close();
+    })?;
+    started.threads.push(back_office);
+    started.threads.push(spawn(house, "accept", move || {
+        accept_all(&front, Blocking::Never, |stream, peer| {
+            feed.push(Job::Accepted { stream, peer, seat: front.enter() });
+        });
+    })?);
+    Ok(())
+}
+
+/// What a worker can take on.
+enum Job<S: Service> {
+    Accepted {
+        stream: Stream,
+        peer: Option<SocketAddr>,
+        seat: Seat<S>,
+    },
+    Dial(Dial),
+    /// A connection that was given back.
+    Rotated(Box<Held<S>>),
+}
+
+/// A connection in a worker's hands.
+struct Held<S: Service> {
+    entry: Entry<S::Session>,
+    office: Arc<dyn PostOffice>,
+    /// Given back after the socket was closed: fields are dropped in order.
+    seat: Seat<S>,
+}
+
+/// The queue of connections that wait for a worker. As long as `max_connections` allows.
+struct Queue<S: Service> {
+    state: Mutex<QueueState<S>>,
+    filled: Condvar,
+}
+
+struct QueueState<S: Service> {
+    jobs: VecDeque<Job<S>>,
+    closed: bool,
+}
+
+impl<S: Service> Default for Queue<S> {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(QueueState { jobs: VecDeque::new(), closed: false }),
+            filled: Condvar::new(),
+        }
+    }
+}
+
+impl<S: Service> Queue<S> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, job: Job<S>) {
+        self.lock().jobs.push_back(job);
+        self.filled.notify_one();
+    }
+
+    /// The next job; `None` once the queue is closed and empty.
+    fn pop(&self) -> Option<Job<S>> {
+        let waited = self.filled.wait_while(self.lock(), |state| state.jobs.is_empty() && !state.closed);
+        waited.unwrap_or_else(PoisonError::into_inner).jobs.pop_front()
+    }
+
+    fn others_wait(&self) -> bool {
+        !self.lock().jobs.is_empty()
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.filled.notify_all();
+    }
+}
+
+/// Wakes a worker from its wait on a socket.
+struct Alarm(Waker);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.0.wake();
+    }
+}
+
+struct Worker<S: Service> {
+    index: usize,
+    house: Arc<House<S>>,
+    queue: Arc<Queue<S>>,
+    counters: Arc<Counters>,
+    alarm: Arc<Alarm>,
+    wakes: TaskWaker,
+}
+
+/// What became of a connection a worker had.
+enum Outcome {
+    Over,
+    GiveBack,
+}
+
+impl<S: Service> Worker<S> {
+    fn new(
+        index: usize,
+        house: Arc<House<S>>,
+        queue: Arc<Queue<S>>,
+        counters: Arc<Counters>,
+    ) -> io::Result<Self> {
+        let alarm = Arc::new(Alarm(Waker::new()?));
+        let wakes = TaskWaker::from(alarm.clone());
+        Ok(Self { index, house, queue, counters, alarm, wakes })
+    }
+
+    fn run(&self) {
+        let mut buffer = vec![0; self.house.plan.policy.buffer_bytes];
+        while let Some(job) = self.queue.pop() {
+            let Some((mut held, turn)) = self.take_on(job, &mut buffer) else { continue };
+            match self.stay_with(&mut held, turn, &mut buffer) {
+                Outcome::Over => drop(held),
+                Outcome::GiveBack => self.queue.push(Job::Rotated(held)),
+            }
+        }
+    }
+
+    /// Gets a connection going. A new one is looked at for data at once.
+    fn take_on(&self, job: Job<S>, buffer: &mut [u8]) -> Option<(Box<Held<S>>, Turn)> {
+        let (stream, peer, origin, seat) = match job {
+            Job::Rotated(held) => {
+                held.seat.post.wakes(&self.wakes);
+                return Some((held, Turn::Waits));
+            }
+            Job::Accepted { stream, peer, seat } => (stream, peer, Origin::Accepted, seat),
+            Job::Dial(dial) => {
+                let stream = connect(&self.house, &dial)?;
+                if let Err(e) = stream.set_blocking(Blocking::Never) {
+                    dial_failed(&self.house, &dial, &e);
+                    return None;
+                }
+                (stream, Some(dial.to), Origin::Dialled { tag: dial.tag }, self.house.enter())
+            }
+        };
+        let session = self.house.open_session(peer, origin, self.index)?;
+        seat.post.wakes(&self.wakes);
+        let connection = Connection::new(session, origin, Instant::now());
+        let office: Arc<dyn PostOffice> = seat.post.clone();
+        let mut held = Box::new(Held { entry: Entry::new(stream, Phase::Open(connection)), office, seat });
+        let context = self.context(&held.office);
+        let turn = match held.entry.tell(Event::Opened, &context) {
+            Turn::Over => Turn::Over,
+            _ => held.entry.resume(buffer, &context),
+        };
+        Some((held, turn))
+    }
+
+    /// Serves a connection until it is over or others should have their turn.
+    fn stay_with(&self, held: &mut Held<S>, mut turn: Turn, buffer: &mut [u8]) -> Outcome {
+        let mut turns = 0;
+        loop {
+            if turn == Turn::Over {
+                return Outcome::Over;
+            }
+            while let Some(delivery) = held.seat.post.take() {
+                if held.entry.tell(delivery.into_event(), &self.context(&held.office)) == Turn::Over {
+                    return Outcome::Over;
+                }
+            }
+            let others = self.queue.others_wait();
+            turns += 1;
+            if others && turns > self.house.plan.policy.drain_budget {
+                return Outcome::GiveBack;
+            }
+            let ready = match turn {
+                Turn::Again => self.wait(held, Some(Duration::ZERO)),
+                _ => self.wait(held, others.then_some(PATIENCE)),
+            };
+            let context = self.context(&held.office);
+            let quiet = !ready.readable && !ready.writable;
+            turn = match turn {
+                Turn::Again => held.entry.resume(buffer, &context),
+                _ if quiet => held.entry.tell(Event::Deadline, &context),
+                _ => held.entry.ready(ready, buffer, &context),
+            };
+            if quiet && others && turn == Turn::Waits {
+                return Outcome::GiveBack;
+            }
+        }
+    }
+
+    /// Sleeps until the socket is ready for what the connection wants, mail comes, or a deadline does.
+    fn wait(&self, held: &Held<S>, limit: Option<Duration>) -> Readiness {
+        let Phase::Open(connection) = &held.entry.phase else { return Readiness::default() };
+        let deadline = connection.deadline(&self.house.plan.policy);
+        let deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let limit = match (deadline, limit) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let (fd, wake) = (held.entry.stream.as_raw_fd(), self.alarm.0.as_raw_fd());
+        // An error can only be a shortage of memory: look at the socket, and come back.
+        let all = Readiness { readable: true, writable: true };
+        let (ready, woken) = wait_pair(fd, held.entry.wants(), wake, limit).unwrap_or((all, false));
+        if woken {
+            self.alarm.0.clear();
+        }
+        self.counters.wake_ups.add(1);
+        self.counters.events.add(u64::from(ready != Readiness::default()));
+        ready
+    }
+
+    fn context<'a>(&'a self, office: &'a Arc<dyn PostOffice>) -> Context<'a> {
+        Context {
+            now: Instant::now(),
+            policy: &self.house.plan.policy,
+            counters: &self.counters,
+            office,
+            token: ALONE,
+        }
+    }
 }

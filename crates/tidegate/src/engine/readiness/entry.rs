@@ -9,20 +9,20 @@ use crate::core::{Action, Connection, Context, Event, Receive, Then};
 use crate::service::{Dial, Session};
 
 /// A connection and what is known of its socket.
-pub(super) struct Entry<S> {
-    pub(super) stream: Stream,
-    pub(super) phase: Phase<S>,
+pub(in crate::engine) struct Entry<S> {
+    pub(in crate::engine) stream: Stream,
+    pub(in crate::engine) phase: Phase<S>,
     /// What the poller was last told to wait for.
-    pub(super) wanted: Readiness,
+    pub(in crate::engine) wanted: Readiness,
     /// The socket took less than all: wait until it is writable.
     blocked: bool,
     /// The peer is known to have finished: a short read is not the last one.
-    pub(super) ended: bool,
+    pub(in crate::engine) ended: bool,
     /// It is in the loop's list of those to look at again.
-    pub(super) listed: bool,
+    pub(in crate::engine) listed: bool,
 }
 
-pub(super) enum Phase<S> {
+pub(in crate::engine) enum Phase<S> {
     /// Being made; ready when writable.
     Dialling(Dial),
     Open(Connection<S>),
@@ -30,7 +30,7 @@ pub(super) enum Phase<S> {
 
 /// How a turn at a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(in crate::engine) enum Turn {
     /// Waits for the poller.
     Waits,
     /// Has more to do but used up its budget: look at it again.
@@ -43,14 +43,14 @@ pub(super) enum Turn {
 const SLICES: usize = 64;
 
 impl<S: Session> Entry<S> {
-    pub(super) fn new(stream: Stream, phase: Phase<S>) -> Self {
+    pub(in crate::engine) fn new(stream: Stream, phase: Phase<S>) -> Self {
         let dialling = matches!(phase, Phase::Dialling(_));
         let wanted = Readiness { readable: !dialling, writable: dialling };
         Self { stream, phase, wanted, blocked: false, ended: false, listed: false }
     }
 
     /// What it waits for now.
-    pub(super) fn wants(&self) -> Readiness {
+    pub(in crate::engine) fn wants(&self) -> Readiness {
         match &self.phase {
             Phase::Dialling(_) => Readiness { readable: false, writable: true },
             Phase::Open(connection) => {
@@ -61,7 +61,7 @@ impl<S: Session> Entry<S> {
     }
 
     /// Tells the connection something that is not about its socket, and does what follows.
-    pub(super) fn tell(&mut self, event: Event<'_>, context: &Context<'_>) -> Turn {
+    pub(in crate::engine) fn tell(&mut self, event: Event<'_>, context: &Context<'_>) -> Turn {
         let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
         let was = connection.action().receive;
         let action = connection.handle(event, context);
@@ -69,7 +69,12 @@ impl<S: Session> Entry<S> {
     }
 
     /// The poller's report: sends if it was blocked, then receives.
-    pub(super) fn ready(&mut self, ready: Readiness, buffer: &mut [u8], context: &Context<'_>) -> Turn {
+    pub(in crate::engine) fn ready(
+        &mut self,
+        ready: Readiness,
+        buffer: &mut [u8],
+        context: &Context<'_>,
+    ) -> Turn {
         let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
         let action = connection.action();
         let mut turn = Turn::Waits;
@@ -85,7 +90,7 @@ impl<S: Session> Entry<S> {
     }
 
     /// Receives until there is nothing more, the connection wants no more, or its budget is used up.
-    pub(super) fn receive(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Turn {
+    pub(in crate::engine) fn receive(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Turn {
         for _ in 0..context.policy.drain_budget {
             let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
             if connection.action().receive == Receive::Pause {
@@ -163,7 +168,7 @@ impl<S: Session> Entry<S> {
     }
 
     /// Whether a turn that was cut short left sending, not receiving, to be done.
-    pub(super) fn resume(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Turn {
+    pub(in crate::engine) fn resume(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Turn {
         let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
         let action = connection.action();
         match self.carry_out(action, action.receive, context) {

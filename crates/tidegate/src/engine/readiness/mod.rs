@@ -17,6 +17,8 @@ pub(super) mod epoll;
 pub(super) mod poll;
 pub(super) mod select;
 
+pub(super) use entry::{Entry, Phase, Turn};
+
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;

@@ -1,0 +1,55 @@
+//! What both blocking models do alike: starting threads, accepting, connecting.
+
+use std::io;
+use std::net::SocketAddr;
+use std::thread::JoinHandle;
+
+use tidegate_sys::socket::{Blocking, Stream};
+
+use super::super::clerk::dial_failed;
+use super::super::house::House;
+use crate::policy::accept::Admission;
+use crate::service::{Dial, Service};
+
+/// Starts a named thread with the stack the policy gives.
+pub(super) fn spawn<S: Service>(
+    house: &House<S>,
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let stack = house.plan.policy.thread_stack_bytes;
+    std::thread::Builder::new().name(format!("tidegate-{name}")).stack_size(stack).spawn(run)
+}
+
+/// Accepts until the house stops; `serve` takes each connection that is let in.
+pub(super) fn accept_all<S: Service>(
+    house: &House<S>,
+    blocking: Blocking,
+    mut serve: impl FnMut(Stream, Option<SocketAddr>),
+) {
+    let Some(listener) = house.plan.listener.clone() else { return };
+    while let Some(admission) = house.wait_for_admission() {
+        match listener.accept(blocking) {
+            Ok((stream, peer)) => {
+                house.counters.attempted.add(1);
+                if admission == Admission::Refuse {
+                    house.counters.refused.add(1);
+                } else {
+                    serve(stream, peer);
+                }
+            }
+            Err(_) if house.stopping() => return,
+            Err(e) => house.accept_failed(&e),
+        }
+    }
+}
+
+/// Makes a blocking connection, or tells the service why not.
+pub(super) fn connect<S: Service>(house: &House<S>, dial: &Dial) -> Option<Stream> {
+    house.counters.attempted.add(1);
+    let connected = match house.may_dial() {
+        true => Stream::dial(dial.to, dial.from, Blocking::Waits),
+        false => Err(io::Error::other("max_connections are open, or the client is stopping")),
+    };
+    connected.map_err(|e| dial_failed(house, dial, &e)).ok()
+}

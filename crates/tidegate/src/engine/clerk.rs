@@ -1,0 +1,75 @@
+//! The clerk of an engine without a loop of its own: a thread that dials and stops.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use std::time::Duration;
+
+use super::house::{House, Order};
+use super::{Command, Gate};
+use crate::service::{Dial, Service};
+
+/// Carries out the commands that come through its gate: dials, and the order to stop.
+pub(super) struct Clerk {
+    pub(super) gate: Arc<Gate>,
+    thread: Arc<OnceLock<Thread>>,
+}
+
+impl Clerk {
+    pub(super) fn new(mail_queue: usize) -> Self {
+        let thread: Arc<OnceLock<Thread>> = Arc::default();
+        let sleeper = thread.clone();
+        let gate = Gate::new(mail_queue, move || {
+            if let Some(clerk) = sleeper.get() {
+                clerk.unpark();
+            }
+        });
+        Self { gate: Arc::new(gate), thread }
+    }
+
+    /// Works on the calling thread: dials what is asked for and, once told to, stops the house. Returns when all connections are gone.
+    pub(super) fn run<S: Service>(self, house: &House<S>, mut dial: impl FnMut(Dial)) {
+        // Set once, here; before that nobody waits for this thread.
+        let _ = self.thread.set(std::thread::current());
+        let mut commands = VecDeque::new();
+        loop {
+            if self.gate.prepare_sleep() {
+                std::thread::park();
+            }
+            self.gate.woken();
+            self.gate.take(&mut commands);
+            while let Some(command) = commands.pop_front() {
+                match command {
+                    Command::Dial(to) => dial(to),
+                    Command::Drain => return self.stop(house),
+                    Command::Mail(..) => {} // connections have post boxes of their own
+                }
+            }
+        }
+    }
+
+    fn stop<S: Service>(&self, house: &House<S>) {
+        self.gate.close();
+        house.order_all(Order::Drain);
+        if let Some(listener) = &house.plan.listener {
+            listener.stop();
+        }
+        if house.wait_empty(house.plan.policy.drain_timeout) {
+            return;
+        }
+        // Order again and again: a connection may have come in between.
+        loop {
+            house.order_all(Order::Stop);
+            if house.wait_empty(Duration::from_millis(100)) {
+                return;
+            }
+        }
+    }
+}
+
+/// Counts a failed dial and tells the service.
+pub(super) fn dial_failed<S: Service>(house: &House<S>, dial: &Dial, e: &io::Error) {
+    house.counters.dial_failed.add(1);
+    house.plan.service.dial_failed(dial, e);
+}

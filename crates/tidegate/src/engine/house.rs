@@ -1,0 +1,271 @@
+//! What the engines without a loop of their own share (`blocking`, `pool`, `tokio`): how many connections
+//! are open, where their mail goes, and stopping.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use super::Plan;
+use crate::core::Token;
+use crate::core::mail::{MailboxError, PostOffice};
+use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, admission};
+use crate::service::{Mail, Origin, Peer, Service};
+use crate::stats::{Counters, Writers};
+
+/// What all connections of a server or client without loops share.
+pub(super) struct House<S: Service> {
+    pub(super) plan: Plan<S>,
+    pub(super) counters: Arc<Counters>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    open: usize,
+    stopping: bool,
+    rest_until: Option<Instant>,
+    next: u64,
+    posts: HashMap<u64, Weak<Post>>,
+    /// An acceptor that is a task rather than a thread.
+    acceptor: Option<Waker>,
+}
+
+/// What a connection is told besides its mail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Order {
+    /// Finish what is in flight, then close.
+    Drain,
+    /// Close now.
+    Stop,
+}
+
+impl<S: Service> House<S> {
+    pub(super) fn new(plan: Plan<S>) -> Arc<Self> {
+        let counters = Arc::new(Counters::new(Writers::Many));
+        Arc::new(Self { plan, counters, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that can panic runs under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place for a connection.
+    pub(super) fn enter(self: &Arc<Self>) -> Seat<S> {
+        let mut state = self.lock();
+        state.open += 1;
+        state.next += 1;
+        let id = state.next;
+        let post = Arc::new(Post { state: Mutex::default(), bound: self.plan.policy.mail_queue });
+        if state.stopping {
+            post.lock().order = Some(Order::Drain);
+        }
+        state.posts.insert(id, Arc::downgrade(&post));
+        Seat { house: self.clone(), id, post }
+    }
+
+    /// Makes the session for a connection, or counts the refusal.
+    pub(super) fn open_session(
+        &self,
+        addr: Option<std::net::SocketAddr>,
+        origin: Origin,
+        thread: usize,
+    ) -> Option<S::Session> {
+        let session = self.plan.service.open(&Peer { addr, origin, thread }).ok();
+        if session.is_none() {
+            self.counters.refused.add(1);
+        }
+        session
+    }
+
+    /// Waits until a connection may come in, or is to be refused; `None` once the house stops.
+    pub(super) fn wait_for_admission(&self) -> Option<Admission> {
+        let mut state = self.lock();
+        loop {
+            match self.admission(&mut state) {
+                Poll::Ready(answer) => return answer,
+                Poll::Pending => {
+                    // Bounded, because a rest ends by itself.
+                    let waited = self.changed.wait_timeout(state, EXHAUSTION_PAUSE);
+                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+            }
+        }
+    }
+
+    /// The same for a task; it is woken when something changes, but not when a rest ends.
+    pub(super) fn poll_admission(&self, task: &TaskContext<'_>) -> Poll<Option<Admission>> {
+        let mut state = self.lock();
+        let answer = self.admission(&mut state);
+        state.acceptor = Some(task.waker().clone());
+        answer
+    }
+
+    fn admission(&self, state: &mut State) -> Poll<Option<Admission>> {
+        if state.stopping {
+            return Poll::Ready(None);
+        }
+        if state.rest_until.is_some_and(|at| at > Instant::now()) {
+            return Poll::Pending;
+        }
+        state.rest_until = None;
+        let policy = &self.plan.policy;
+        match admission(state.open, policy.max_connections, policy.when_full) {
+            Admission::Wait => Poll::Pending,
+            answer => Poll::Ready(Some(answer)),
+        }
+    }
+
+    /// Whether one more connection may be dialled.
+    pub(super) fn may_dial(&self) -> bool {
+        let state = self.lock();
+        !state.stopping && state.open < self.plan.policy.max_connections
+    }
+
+    /// Counts a failed accept; accepting rests if the process ran out of something.
+    pub(super) fn accept_failed(&self, e: &std::io::Error) {
+        use tidegate_sys::socket::{is_exhaustion, is_lost_connection, is_out_of_descriptors};
+        self.counters.attempted.add(1);
+        if is_out_of_descriptors(e) {
+            self.counters.no_descriptors.add(1);
+        } else if is_exhaustion(e) {
+            self.counters.no_buffers.add(1);
+        }
+        if !is_lost_connection(e) {
+            self.rest();
+        }
+    }
+
+    /// Lets accepting rest until a connection closes, or for a while.
+    pub(super) fn rest(&self) {
+        self.lock().rest_until = Some(Instant::now() + EXHAUSTION_PAUSE);
+    }
+
+    /// Whether the house stops.
+    pub(super) fn stopping(&self) -> bool {
+        self.lock().stopping
+    }
+
+    /// Stops accepting, and gives every connection that is there, or still comes, an order.
+    pub(super) fn order_all(&self, order: Order) {
+        let posts: Vec<_> = {
+            let mut state = self.lock();
+            state.stopping = true;
+            if let Some(acceptor) = state.acceptor.take() {
+                acceptor.wake();
+            }
+            state.posts.values().cloned().collect()
+        };
+        self.changed.notify_all();
+        for post in posts.iter().filter_map(Weak::upgrade) {
+            post.order(order);
+        }
+    }
+
+    /// Waits until no connection is open; `false` if that takes longer than `limit`.
+    pub(super) fn wait_empty(&self, limit: Duration) -> bool {
+        let empty = self.changed.wait_timeout_while(self.lock(), limit, |state| state.open > 0);
+        !empty.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+/// A connection's place in the house; given back when dropped.
+pub(super) struct Seat<S: Service> {
+    house: Arc<House<S>>,
+    id: u64,
+    pub(super) post: Arc<Post>,
+}
+
+impl<S: Service> Drop for Seat<S> {
+    fn drop(&mut self) {
+        let mut state = self.house.lock();
+        state.open -= 1;
+        state.rest_until = None;
+        state.posts.remove(&self.id);
+        if let Some(acceptor) = state.acceptor.take() {
+            acceptor.wake();
+        }
+        drop(state);
+        self.house.changed.notify_all();
+    }
+}
+
+/// Mail and orders for one connection.
+pub(super) struct Post {
+    state: Mutex<PostState>,
+    bound: usize,
+}
+
+#[derive(Default)]
+struct PostState {
+    mail: VecDeque<Mail>,
+    order: Option<Order>,
+    waker: Option<Waker>,
+}
+
+/// The token that a connection with a post box of its own has.
+pub(super) const ALONE: Token = Token { index: 0, generation: 0 };
+
+impl Post {
+    fn lock(&self) -> MutexGuard<'_, PostState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn order(&self, order: Order) {
+        let mut state = self.lock();
+        state.order = state.order.max(Some(order));
+        if let Some(waker) = &state.waker {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Whom to wake from now on.
+    pub(super) fn wakes(&self, waker: &Waker) {
+        let mut state = self.lock();
+        if !state.waker.as_ref().is_some_and(|w| w.will_wake(waker)) {
+            state.waker = Some(waker.clone());
+        }
+    }
+
+    /// The next order or piece of mail.
+    pub(super) fn take(&self) -> Option<Delivery> {
+        let mut state = self.lock();
+        match state.order.take() {
+            Some(order) => Some(Delivery::Order(order)),
+            None => state.mail.pop_front().map(Delivery::Mail),
+        }
+    }
+}
+
+/// What a post box held.
+pub(super) enum Delivery {
+    Order(Order),
+    Mail(Mail),
+}
+
+impl Delivery {
+    /// As an event of the core.
+    pub(super) fn into_event(self) -> crate::core::Event<'static> {
+        match self {
+            Self::Order(Order::Drain) => crate::core::Event::Drain,
+            Self::Order(Order::Stop) => crate::core::Event::Stop,
+            Self::Mail(mail) => crate::core::Event::Mail(mail),
+        }
+    }
+}
+
+impl PostOffice for Post {
+    fn post(&self, _: Token, mail: Mail) -> Result<(), MailboxError> {
+        let mut state = self.lock();
+        if state.mail.len() >= self.bound {
+            return Err(MailboxError::Full);
+        }
+        state.mail.push_back(mail);
+        if let Some(waker) = &state.waker {
+            waker.wake_by_ref();
+        }
+        Ok(())
+    }
+}
