@@ -1,4 +1,4 @@
-//! An echo server in about 20 lines, on any I/O model: `cargo run --example echo -- MODEL [ADDR:PORT]`.
+//! An echo server in about 20 lines, on any I/O model: `cargo run -p tidegate --example echo -- [MODEL] [ADDR:PORT]`.
 
 use tidegate::{Consumed, Outbox, Peer, Refusal, Server, Service, Session};
 
