@@ -99,7 +99,7 @@ impl<S: Service> Server<S> {
         let model = choose(self.model)?;
         let options = ListenOptions {
             backlog: self.policy.accept.backlog,
-            defer_accept: None,
+            defer_accept: self.policy.accept.defer.filter(|_| !self.service.speaks_first()),
             send_buffer: self.policy.socket_send_buffer,
             receive_buffer: self.policy.socket_receive_buffer,
         };

@@ -167,6 +167,16 @@ impl Ring {
         }
     }
 
+    /// Puts a socket into a free slot of the table, so that it costs no descriptor; gives it back if that fails.
+    ///
+    /// The slot must not be the target of anything that was asked for and not yet [handed over](Self::enter).
+    pub fn register(&mut self, socket: OwnedFd, slot: u32) -> Handle {
+        match self.ring.submitter().register_files_update(slot, &[socket.as_raw_fd()]) {
+            Ok(1) => Handle::Direct(slot), // the table keeps the socket open
+            _ => Handle::Plain(socket),
+        }
+    }
+
     /// Receives into provided buffers until told otherwise. A result of 0 is the end of the
     /// stream; `ENOBUFS` ends it when all buffers are out.
     pub fn receive_multi(&mut self, socket: &Handle, key: u64) {

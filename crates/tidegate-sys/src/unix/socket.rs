@@ -29,6 +29,9 @@ pub struct ListenOptions {
     pub receive_buffer: Option<usize>,
 }
 
+/// Whether this system can keep a connection back until its first data has come.
+pub const DEFERS_ACCEPT: bool = cfg!(target_os = "linux");
+
 /// A listening stream socket.
 ///
 /// Accepted sockets inherit `TCP_NODELAY` and the buffer sizes from it, so that accepting needs

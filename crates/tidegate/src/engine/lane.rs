@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use tidegate_sys::socket::Listener;
+use tidegate_sys::socket::{DEFERS_ACCEPT, Listener};
 
 use super::Gate;
 use crate::policy::{Policy, accept};
@@ -26,6 +26,12 @@ pub(crate) struct Started {
     pub(crate) threads: Vec<JoinHandle<()>>,
 }
 
+/// Descriptors left to the rest of the process: standard streams, listener, logs, what the application opens.
+const RESERVED_DESCRIPTORS: usize = 64;
+
+/// Descriptors an I/O thread has of its own: its waker, and its ring or epoll instance.
+const DESCRIPTORS_PER_THREAD: usize = 2;
+
 /// What one I/O thread has.
 pub(crate) struct Lane<S: Service> {
     /// Which of the threads it is, from 0.
@@ -37,6 +43,22 @@ pub(crate) struct Lane<S: Service> {
     pub(crate) counters: Arc<Counters>,
     /// Connections this thread may have open.
     pub(crate) share: usize,
+    /// I/O threads there are.
+    pub(crate) threads: usize,
+}
+
+impl<S: Service> Lane<S> {
+    /// This thread's share of the descriptors that the process has not reserved for something else.
+    pub(crate) fn descriptors(&self) -> usize {
+        let limit = usize::try_from(tidegate_sys::process::descriptor_limit().0).unwrap_or(usize::MAX);
+        let reserved = RESERVED_DESCRIPTORS + self.threads * DESCRIPTORS_PER_THREAD;
+        limit.saturating_sub(reserved) / self.threads
+    }
+
+    /// Whether accepted connections come with their first data.
+    pub(crate) fn defers(&self) -> bool {
+        DEFERS_ACCEPT && self.policy.accept.defer.is_some() && !self.service.speaks_first()
+    }
 }
 
 impl<S: Service> Plan<S> {
@@ -56,6 +78,7 @@ impl<S: Service> Plan<S> {
             gate,
             counters: Arc::new(Counters::new(Writers::One)),
             share: accept::share(self.policy.max_connections, index, threads),
+            threads,
         }
     }
 

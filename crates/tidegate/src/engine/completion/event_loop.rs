@@ -49,8 +49,13 @@ const SINGLE_ACCEPTS: usize = 64;
 
 impl<P: Port, S: Service> Loop<P, S> {
     fn new(mut lane: Lane<S>, waker: Arc<Waker>) -> io::Result<Self> {
-        let peer_addr = lane.service.needs_peer_addr();
-        let (mut port, holds) = P::new(&Setup { policy: &lane.policy, share: lane.share, peer_addr })?;
+        let (mut port, holds) = P::new(&Setup {
+            policy: &lane.policy,
+            share: lane.share,
+            peer_addr: lane.service.needs_peer_addr(),
+            dials: lane.listener.is_none(),
+            descriptors: lane.descriptors(),
+        })?;
         port.watch_waker(&waker);
         if holds < lane.share {
             let (asked, thread) = (lane.share, lane.index);
@@ -269,7 +274,7 @@ impl<P: Port, S: Service> Loop<P, S> {
         if self.accepts.stopping {
             return; // until all of them have come back
         }
-        let room = self.desk.lane.share.saturating_sub(self.desk.open);
+        let room = self.desk.lane.share.saturating_sub(self.desk.open).min(self.port.accept_room());
         match self.desk.admission() {
             Admission::Wait if posted => self.stop_accepting(),
             Admission::Wait => {}

@@ -52,6 +52,10 @@ pub(super) struct Setup<'a> {
     pub(super) share: usize,
     /// Whether the address of an accepted peer is needed.
     pub(super) peer_addr: bool,
+    /// Whether connections are dialled rather than accepted.
+    pub(super) dials: bool,
+    /// Descriptors of the process that this thread may use.
+    pub(super) descriptors: usize,
 }
 
 /// A queue between a thread and the kernel.
@@ -67,6 +71,8 @@ pub(super) trait Port: Sized + 'static {
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
     /// Reports when the waker is woken, from now on.
     fn watch_waker(&mut self, waker: &Waker);
+    /// Connections that can be accepted in the way the next accept would take.
+    fn accept_room(&self) -> usize;
     /// Accepts without end.
     fn accept_all(&mut self, listener: &Listener);
     /// Accepts one connection.

@@ -8,16 +8,17 @@
 //! # What it bounds
 //! Received bytes lie in a pool of provided buffers shared by all connections of the thread, so an idle connection
 //! pins none. An empty pool ends a receive with ENOBUFS; it is armed again once buffers have come back. Connections
-//! are slots of the ring's own table (direct descriptors) and cost no descriptor of the process; the table is
-//! as large as the thread's share of `max_connections`, at most RLIMIT_NOFILE. A multishot accept into a full table
-//! would lose a connection, so near the limit connections are accepted one by one.
+//! are slots of the ring's own table (direct descriptors) and cost no descriptor of the process. A table holds at most
+//! RLIMIT_NOFILE; when it is full, further connections take ordinary descriptors, so that a process can hold its limit once
+//! for each thread and once more. A multishot accept into a full table would lose a connection, so near its end
+//! connections are accepted one by one.
 //!
 //! # What it costs
 //! The pool (`buffers` x `buffer_bytes` for each thread) and a submission and a completion for each operation.
 //!
 //! # Where it differs
 //! The peer's address is not known for a direct descriptor: a service that needs it gets ordinary descriptors. The
-//! shutdown of one direction runs on a kernel worker thread. Dialled connections use ordinary descriptors.
+//! shutdown of one direction runs on a kernel worker thread.
 
 use std::io;
 use std::net::SocketAddr;
@@ -76,7 +77,10 @@ fn remedy(e: &io::Error) -> String {
 enum Kind {
     Ignored,
     Waker,
-    Accept,
+    /// Into the table.
+    AcceptDirect,
+    /// As an ordinary descriptor.
+    AcceptPlain,
     Dial,
     Receive,
     Send,
@@ -91,15 +95,25 @@ fn key(kind: Kind, token: Token) -> u64 {
 
 const NOBODY: Token = Token { index: 0, generation: 0 };
 
-/// Slots of the table beyond the thread's share, for connections that are being closed.
+/// Slots of the table that are left free for connections that are refused.
 const SLACK: usize = 64;
 
 /// One ring.
 pub(crate) struct Uring {
     ring: Ring,
     waker: RawFd,
-    /// Accept into the ring's table.
-    direct: bool,
+    /// Connections that the table may hold.
+    slots: usize,
+    /// Connections in the table.
+    direct: usize,
+    /// Connections with ordinary descriptors, and how many there may be.
+    plain: usize,
+    descriptors: usize,
+    /// Slots for dialled sockets. A server's slots are given out by the kernel.
+    free: Vec<u32>,
+    /// Slots whose close was not handed over yet.
+    closing: Vec<u32>,
+    dials: bool,
 }
 
 impl Port for Uring {
@@ -118,9 +132,20 @@ impl Port for Uring {
             buffer_bytes: policy.buffer_bytes as u32,
             table: table as u32,
         })?;
-        let direct = ring.features().direct;
-        let holds = if direct { table - SLACK.min(table - 1) } else { setup.share };
-        Ok((Self { ring, waker: -1, direct }, holds))
+        let slots = if ring.features().direct { table.saturating_sub(SLACK) } else { 0 };
+        let free = if setup.dials { (0..slots as u32).rev().collect() } else { Vec::new() };
+        let new = Self {
+            ring,
+            waker: -1,
+            slots,
+            direct: 0,
+            plain: 0,
+            descriptors: setup.descriptors,
+            free,
+            closing: Vec::new(),
+            dials: setup.dials,
+        };
+        Ok((new, setup.share.min(slots + setup.descriptors)))
     }
 
     fn watch_waker(&mut self, waker: &Waker) {
@@ -128,20 +153,36 @@ impl Port for Uring {
         self.ring.poll_multi(self.waker, key(Kind::Waker, NOBODY));
     }
 
+    fn accept_room(&self) -> usize {
+        match self.slots - self.direct.min(self.slots) {
+            0 => self.descriptors.saturating_sub(self.plain),
+            slots => slots,
+        }
+    }
+
     fn accept_all(&mut self, listener: &Listener) {
-        self.ring.accept_multi(listener.as_raw_fd(), key(Kind::Accept, NOBODY), self.direct);
+        let (kind, direct) = self.accept_kind();
+        self.ring.accept_multi(listener.as_raw_fd(), key(kind, NOBODY), direct);
     }
 
     fn accept_one(&mut self, listener: &Listener) {
-        self.ring.accept_one(listener.as_raw_fd(), key(Kind::Accept, NOBODY), self.direct);
+        let (kind, direct) = self.accept_kind();
+        self.ring.accept_one(listener.as_raw_fd(), key(kind, NOBODY), direct);
     }
 
     fn stop_accepting(&mut self) {
-        self.ring.cancel(key(Kind::Accept, NOBODY), key(Kind::Ignored, NOBODY));
+        for kind in [Kind::AcceptDirect, Kind::AcceptPlain] {
+            self.ring.cancel(key(kind, NOBODY), key(Kind::Ignored, NOBODY));
+        }
     }
 
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Handle> {
-        let socket = Handle::Plain(OwnedFd::from(Stream::unconnected(dial.to, dial.from)?));
+        let socket = OwnedFd::from(Stream::unconnected(dial.to, dial.from)?);
+        let socket = match self.free.pop() {
+            Some(slot) => self.ring.register(socket, slot),
+            None => Handle::Plain(socket),
+        };
+        self.count(&socket);
         self.ring.connect(&socket, dial.to, key(Kind::Dial, token));
         Ok(socket)
     }
@@ -172,6 +213,15 @@ impl Port for Uring {
 
     fn close(&mut self, socket: Handle, how: Close) {
         let ignored = key(Kind::Ignored, NOBODY);
+        match &socket {
+            Handle::Direct(slot) => {
+                self.direct -= 1;
+                if self.dials {
+                    self.closing.push(*slot);
+                }
+            }
+            Handle::Plain(_) => self.plain -= 1,
+        }
         if how.reset {
             self.ring.reset_on_close(&socket, ignored);
         }
@@ -182,7 +232,9 @@ impl Port for Uring {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ring.enter(timeout)
+        let entered = self.ring.enter(timeout);
+        self.free.append(&mut self.closing); // their closes are handed over now
+        entered
     }
 
     fn next(&mut self) -> Option<Completion<Self>> {
@@ -191,7 +243,8 @@ impl Port for Uring {
         Some(match raw.key >> KIND_SHIFT {
             k if k == Kind::Receive as u64 => received(token, raw),
             k if k == Kind::Send as u64 => sent(token, raw),
-            k if k == Kind::Accept as u64 => self.accepted(raw),
+            k if k == Kind::AcceptDirect as u64 => self.accepted(raw, true),
+            k if k == Kind::AcceptPlain as u64 => self.accepted(raw, false),
             k if k == Kind::Dial as u64 => Completion::Dialled { token, outcome: raw.result.map(drop) },
             k if k == Kind::Finish as u64 => {
                 Completion::SendFinished { token, outcome: raw.result.map(drop) }
@@ -222,10 +275,22 @@ impl Port for Uring {
 }
 
 impl Uring {
-    fn accepted(&self, raw: Raw) -> Completion<Self> {
-        let direct = self.direct;
+    /// Into the table while it has room, then ordinary descriptors.
+    fn accept_kind(&self) -> (Kind, bool) {
+        if self.direct < self.slots { (Kind::AcceptDirect, true) } else { (Kind::AcceptPlain, false) }
+    }
+
+    fn count(&mut self, socket: &Handle) {
+        match socket {
+            Handle::Direct(_) => self.direct += 1,
+            Handle::Plain(_) => self.plain += 1,
+        }
+    }
+
+    fn accepted(&mut self, raw: Raw, direct: bool) -> Completion<Self> {
         let outcome = raw.result.map(|result| {
             let socket = Ring::adopt(result, direct);
+            self.count(&socket);
             let peer = match &socket {
                 Handle::Direct(_) => None,
                 Handle::Plain(fd) => peer_addr(fd),

@@ -18,6 +18,8 @@ pub(in crate::engine) struct Entry<S> {
     blocked: bool,
     /// The peer is known to have finished: a short read is not the last one.
     pub(in crate::engine) ended: bool,
+    /// The poller knows it.
+    pub(in crate::engine) watched: bool,
     /// It is in the loop's list of those to look at again.
     pub(in crate::engine) listed: bool,
 }
@@ -46,7 +48,7 @@ impl<S: Session> Entry<S> {
     pub(in crate::engine) fn new(stream: Stream, phase: Phase<S>) -> Self {
         let dialling = matches!(phase, Phase::Dialling(_));
         let wanted = Readiness { readable: !dialling, writable: dialling };
-        Self { stream, phase, wanted, blocked: false, ended: false, listed: false }
+        Self { stream, phase, wanted, blocked: false, ended: false, watched: false, listed: false }
     }
 
     /// What it waits for now.

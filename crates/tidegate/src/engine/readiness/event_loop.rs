@@ -11,7 +11,7 @@ use tidegate_sys::waker::Waker;
 
 use super::entry::{Entry, Phase, Turn};
 use super::{Poller, Report, Source};
-use crate::core::{Event, Table, Token};
+use crate::core::{Connection, Event, Table, Token};
 use crate::engine::desk::Desk;
 use crate::engine::lane::Ready;
 use crate::engine::{Command, Lane};
@@ -36,6 +36,8 @@ struct Loop<P, S: Service> {
     /// The one receive buffer: what a session leaves of it is copied, so it is free after each event.
     buffer: Vec<u8>,
     listening: bool,
+    /// Accepted sockets have data: the listener defers accepts.
+    data_with_accept: bool,
 }
 
 impl<P: Poller, S: Service> Loop<P, S> {
@@ -51,6 +53,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
             again: VecDeque::new(),
             buffer,
             listening: false,
+            data_with_accept: lane.defers(),
             desk: Desk::new(lane),
         };
         new.look_after_listener()?;
@@ -112,19 +115,30 @@ impl<P: Poller, S: Service> Loop<P, S> {
             self.desk.arm(token, connection);
         }
         let wants = entry.wants();
-        if wants != entry.wanted {
+        if !entry.watched {
+            self.watch(token);
+        } else if wants != entry.wanted {
             entry.wanted = wants;
             self.poller.change(token, entry.stream.as_raw_fd(), wants);
         }
-        if turn == Turn::Again && !entry.listed {
-            entry.listed = true;
+        if turn == Turn::Again {
+            self.list(token);
+        }
+    }
+
+    /// Has the connection looked at again after this batch.
+    fn list(&mut self, token: Token) {
+        let Some(entry) = self.table.get_mut(token) else { return };
+        if !std::mem::replace(&mut entry.listed, true) {
             self.again.push_back(token);
         }
     }
 
     fn remove(&mut self, token: Token) {
         if let Some(entry) = self.table.remove(token) {
-            self.poller.unwatch(token, entry.stream.as_raw_fd());
+            if entry.watched {
+                self.poller.unwatch(token, entry.stream.as_raw_fd());
+            }
             self.desk.closed(token);
         }
     }
@@ -212,7 +226,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
                         continue;
                     }
                     if let Some(connection) = self.desk.admit(peer, Origin::Accepted) {
-                        self.enter(stream, Phase::Open(connection));
+                        self.serve(stream, connection);
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
@@ -221,22 +235,40 @@ impl<P: Poller, S: Service> Loop<P, S> {
         }
     }
 
-    /// Takes a socket into the table and the poller's set; an open one is told so.
-    fn enter(&mut self, stream: Stream, phase: Phase<S::Session>) {
-        let open = matches!(phase, Phase::Open(_));
-        let entry = Entry::new(stream, phase);
-        let (fd, wanted) = (entry.stream.as_raw_fd(), entry.wanted);
-        let token = self.table.insert(entry);
-        self.desk.open += 1;
-        if let Err(e) = self.poller.watch(token, fd, wanted) {
-            self.desk.exhausted(&e);
-            self.table.remove(token);
-            self.desk.closed(token);
-            self.desk.lane.counters.refused.add(1);
-            return;
+    /// Serves an accepted socket. If its first data came with the accept, it is looked at before the poller hears of it:
+    /// a connection that is answered and closed at once never costs a registration.
+    fn serve(&mut self, stream: Stream, connection: Connection<S::Session>) {
+        let token = self.insert(stream, Phase::Open(connection));
+        let Some(entry) = self.table.get_mut(token) else { return };
+        let context = self.desk.context(token);
+        let mut turn = entry.tell(Event::Opened, &context);
+        if self.data_with_accept && turn != Turn::Over {
+            turn = entry.resume(&mut self.buffer, &context);
         }
-        if open {
-            self.tell(token, Event::Opened);
+        self.after(token, turn);
+    }
+
+    fn insert(&mut self, stream: Stream, phase: Phase<S::Session>) -> Token {
+        self.desk.open += 1;
+        self.table.insert(Entry::new(stream, phase))
+    }
+
+    /// Has the poller watch a connection, or gives the connection up.
+    fn watch(&mut self, token: Token) {
+        let Some(entry) = self.table.get_mut(token) else { return };
+        entry.wanted = entry.wants();
+        let watched = self.poller.watch(token, entry.stream.as_raw_fd(), entry.wanted);
+        entry.watched = watched.is_ok();
+        let Err(e) = watched else { return };
+        self.desk.exhausted(&e);
+        let dial = match entry.phase {
+            Phase::Dialling(dial) => Some(dial),
+            Phase::Open(_) => None,
+        };
+        entry.tell(Event::Failed(e.kind()), &self.desk.context(token));
+        self.remove(token);
+        if let Some(dial) = dial {
+            self.dial_failed(dial, &e);
         }
     }
 
@@ -247,7 +279,10 @@ impl<P: Poller, S: Service> Loop<P, S> {
             return self.dial_failed(dial, &e);
         }
         match Stream::dial(dial.to, dial.from, Blocking::Never) {
-            Ok(stream) => self.enter(stream, Phase::Dialling(dial)),
+            Ok(stream) => {
+                let token = self.insert(stream, Phase::Dialling(dial));
+                self.watch(token);
+            }
             Err(e) => self.dial_failed(dial, &e),
         }
     }
