@@ -1,0 +1,117 @@
+//! Plain clients: the standard library's sockets, used from the threads of the cases.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::PATIENCE;
+
+/// How a stream ended, as the reader sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    EndOfStream,
+    Reset,
+}
+
+/// Connects; no read or write waits longer than [`PATIENCE`].
+#[track_caller]
+pub fn connect(to: SocketAddr) -> TcpStream {
+    be_patient(TcpStream::connect(to).expect("connect"))
+}
+
+/// Connects with small kernel buffers, so that what a peer does not read is soon felt.
+#[track_caller]
+pub fn connect_narrow(to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("socket");
+    socket.set_recv_buffer_size(16 * 1024).expect("receive buffer");
+    socket.set_send_buffer_size(16 * 1024).expect("send buffer");
+    socket.connect(&to.into()).expect("connect");
+    be_patient(socket.into())
+}
+
+fn be_patient(stream: TcpStream) -> TcpStream {
+    stream.set_nodelay(true).expect("nodelay");
+    stream.set_read_timeout(Some(PATIENCE)).expect("read timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("write timeout");
+    stream
+}
+
+/// Sends and expects the same bytes back.
+#[track_caller]
+pub fn exchange(stream: &mut TcpStream, bytes: &[u8]) {
+    stream.write_all(bytes).expect("send");
+    let back = hear(stream, bytes.len());
+    assert!(back == bytes, "other bytes came back than were sent");
+}
+
+/// Receives exactly this many bytes.
+#[track_caller]
+pub fn hear(stream: &mut TcpStream, bytes: usize) -> Vec<u8> {
+    let mut heard = vec![0; bytes];
+    stream.read_exact(&mut heard).expect("receive");
+    heard
+}
+
+/// Receives until the stream ends, and says how it did.
+#[track_caller]
+pub fn hear_all(stream: &mut TcpStream) -> (Vec<u8>, Ending) {
+    let mut heard = Vec::new();
+    match stream.read_to_end(&mut heard) {
+        Ok(_) => (heard, Ending::EndOfStream),
+        Err(e) if e.kind() == ErrorKind::ConnectionReset => (heard, Ending::Reset),
+        Err(e) => panic!("neither an end nor a reset after {} bytes: {e}", heard.len()),
+    }
+}
+
+/// Ends a connection with a reset.
+pub fn reset(stream: TcpStream) {
+    SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("linger");
+}
+
+/// A plain echo server for the cases of the client side: a thread for each connection.
+pub struct Hatch {
+    pub addr: SocketAddr,
+    /// Connections that ended as they should: the peer finished and had everything back.
+    finished: Arc<AtomicUsize>,
+}
+
+impl Hatch {
+    /// Opens it; `greet` looks at each connection first. It closes with the process.
+    pub fn open(greet: impl Fn(&TcpStream, SocketAddr) + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let addr = listener.local_addr().expect("address");
+        let finished = Arc::new(AtomicUsize::new(0));
+        let count = finished.clone();
+        let accept = move || {
+            while let Ok((stream, peer)) = listener.accept() {
+                greet(&stream, peer);
+                let count = count.clone();
+                std::thread::spawn(move || {
+                    if echo(be_patient(stream)).is_ok() {
+                        count.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        };
+        std::thread::spawn(accept);
+        Self { addr, finished }
+    }
+
+    pub fn finished(&self) -> usize {
+        self.finished.load(Ordering::SeqCst)
+    }
+}
+
+fn echo(mut stream: TcpStream) -> io::Result<()> {
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(()),
+            n => stream.write_all(&buffer[..n])?,
+        }
+    }
+}

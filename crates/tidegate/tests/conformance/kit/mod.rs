@@ -1,0 +1,135 @@
+//! What the cases share: running one on a model, starting and finishing servers, waiting for conditions.
+
+mod callers;
+mod deadline;
+mod sessions;
+mod tape;
+
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tidegate::policy::OutboxMarks;
+use tidegate::{Availability, Model, Policy, Running, Server, Service, Stats};
+
+pub use callers::{Ending, Hatch, connect, connect_narrow, exchange, hear, hear_all, reset};
+pub use deadline::Deadline;
+pub use sessions::{Echo, Producer, Sessions, Witness, sessions};
+pub use tape::{Random, Tape};
+
+/// How long a condition, a read or a write may take before the case fails. Below the [`Deadline`], so
+/// that what fails says what it waited for.
+pub const PATIENCE: Duration = Duration::from_secs(50);
+
+/// Makes one test of a case for each model: `half_close::epoll` and so on.
+///
+/// `on_every_model!(case, alone)` lets no other such case run beside it: for those that need very many descriptors.
+macro_rules! on_every_model {
+    ($case:ident) => { on_every_model!(@each run $case); };
+    ($case:ident, alone) => { on_every_model!(@each run_alone $case); };
+    (@each $run:ident $case:ident) => {
+        on_every_model!(@tests $run $case: blocking Blocking, pool Pool, select Select, poll Poll, epoll Epoll,
+            uring Uring, tokio Tokio);
+    };
+    (@tests $run:ident $case:ident: $($name:ident $model:ident),*) => {
+        $(
+            #[test]
+            fn $name() {
+                crate::kit::$run(module_path!(), ::tidegate::Model::$model, $case);
+            }
+        )*
+    };
+}
+
+/// Runs a case on a model under a [`Deadline`], or says why the model is left out.
+pub fn run(module: &str, model: Model, case: fn(Model)) {
+    if let Availability::Unavailable(why) = model.availability() {
+        println!("left out: {why}");
+        return;
+    }
+    let _deadline = Deadline::new(format!("{module}::{model}"));
+    case(model);
+}
+
+/// The same, but no two cases at a time.
+pub fn run_alone(module: &str, model: Model, case: fn(Model)) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    run(module, model, case);
+}
+
+/// The default limits; two I/O threads where the model has a fixed number, so that what crosses
+/// threads is exercised on every machine.
+pub fn policy(model: Model) -> Policy {
+    with_threads(model, 2)
+}
+
+/// The default limits and this many I/O threads, except where threads belong to connections.
+pub fn with_threads(model: Model, threads: usize) -> Policy {
+    let of_connections = matches!(model, Model::Blocking | Model::Pool);
+    let threads = if of_connections { None } else { NonZeroUsize::new(threads) };
+    Policy { threads, ..Policy::default() }
+}
+
+/// The least of everything, so that every bound is met all the time.
+pub fn tight(model: Model) -> Policy {
+    let mut policy = policy(model);
+    policy.accept.batch = 1;
+    Policy {
+        buffer_bytes: 4096,
+        buffers: 2,
+        outbox: OutboxMarks { low: 1, high: 4096 },
+        drain_budget: 1,
+        events_per_wait: 1,
+        socket_send_buffer: Some(8 * 1024),
+        socket_receive_buffer: Some(8 * 1024),
+        ..policy
+    }
+}
+
+/// Starts a server on a port of the system's choice.
+pub fn serve<S: Service>(model: Model, policy: Policy, service: S) -> Running {
+    let addr = "127.0.0.1:0".parse().expect("an address");
+    let server = Server::new(service).model(model).policy(policy).bind(addr).expect("bind");
+    assert_eq!(server.model(), model, "a model asked for by name is never replaced");
+    server.start().expect("start")
+}
+
+/// Stops a server, waits for it and checks what has to hold for every one.
+pub fn finish(server: Running) -> Stats {
+    server.stop();
+    let stats = server.join();
+    check(&stats);
+    stats
+}
+
+/// What holds for the counters of every server and client that has stopped.
+pub fn check(stats: &Stats) {
+    assert_eq!(stats.accepted, stats.closed_total(), "every session ended once: {stats:?}");
+    assert_eq!(stats.open(), 0);
+    assert_eq!(stats.outstanding, 0, "no operation is left with the kernel: {stats:?}");
+    assert_eq!(stats.buffers_in_use, 0, "every buffer came back: {stats:?}");
+    if stats.no_descriptors == 0 {
+        // A failed accept counts as attempted; all others have an outcome.
+        let outcomes = stats.accepted + stats.refused + stats.dial_failed;
+        assert_eq!(stats.attempted, outcomes, "every attempt has one outcome: {stats:?}");
+    }
+}
+
+/// Waits for a condition.
+#[track_caller]
+pub fn until(what: &str, mut met: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !met() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+/// Lets time pass in order to measure what happens in it. Never to wait for something: that is [`until`].
+pub fn measure_for(time: Duration) {
+    let start = Instant::now();
+    while let Some(left) = time.checked_sub(start.elapsed()) {
+        std::thread::park_timeout(left);
+    }
+}
