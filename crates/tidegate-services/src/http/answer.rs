@@ -1,0 +1,136 @@
+//! Answers, built once a second and shared by all connections of a thread.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Instant, SystemTime};
+
+use bytes::Bytes;
+use tidegate::Outbox;
+
+use super::HttpLimits;
+use super::fault::Status;
+use super::head::Connection;
+use super::page::Page;
+
+/// Up to this many bytes a page is copied behind each of its heads, so that an answer is one piece. Above it, the one
+/// copy of the page is the second piece of each answer: the copying would cost more than it saves.
+const ONE_PIECE_BYTES: usize = 16 * 1024;
+
+/// The page with each of its heads, as of one second. Clones of these share memory.
+#[derive(Debug)]
+struct Answers {
+    /// By [`Connection`]: to `GET`, without the page if that is a piece of its own.
+    whole: [Bytes; 3],
+    /// By [`Connection`]: to `HEAD`.
+    heads: [Bytes; 3],
+    /// The value of the Date field.
+    date: String,
+}
+
+/// What the connections of one I/O thread share.
+#[derive(Debug)]
+pub(super) struct Slot {
+    page: Arc<Page>,
+    pub(super) limits: HttpLimits,
+    started: Instant,
+    /// Whole seconds from `started` to when `answers` was built.
+    second: AtomicU64,
+    answers: RwLock<Answers>,
+}
+
+impl Slot {
+    pub(super) fn new(page: Arc<Page>, limits: HttpLimits, now: Instant) -> Self {
+        let answers = RwLock::new(Answers::new(&page));
+        Self { page, limits, started: now, second: AtomicU64::new(0), answers }
+    }
+
+    /// Puts the answer to `GET`, or to `HEAD`, into the outbox.
+    #[inline]
+    pub(super) fn answer(&self, head_only: bool, connection: Connection, out: &mut Outbox<'_>) {
+        let has_page = self.with(out.now(), |answers| {
+            let [persists, kept_alive, closes] = if head_only { &answers.heads } else { &answers.whole };
+            out.share(match connection {
+                Connection::Persists => persists.clone(),
+                Connection::KeptAlive => kept_alive.clone(),
+                Connection::Closes => closes.clone(),
+            });
+            head_only || self.page.body.len() <= ONE_PIECE_BYTES
+        });
+        if !has_page {
+            out.share(self.page.body.clone());
+        }
+    }
+
+    /// Puts another answer into the outbox, with a body that says why.
+    #[cold]
+    pub(super) fn refuse(
+        &self,
+        status: Status,
+        why: &str,
+        head_only: bool,
+        connection: Connection,
+        out: &mut Outbox<'_>,
+    ) {
+        let body = format!("{}: {why}\n", status.line());
+        let allow = if status == Status::MethodNotAllowed { "Allow: GET, HEAD\r\n" } else { "" };
+        let text = self.with(out.now(), |answers| {
+            let (date, said) = (&answers.date, said(connection));
+            let length = body.len();
+            let line = status.line();
+            format!(
+                "HTTP/1.1 {line}\r\nServer: tidegate\r\nDate: {date}\r\nContent-Type: text/plain; charset=utf-8\r\n\
+                 Content-Length: {length}\r\n{allow}{said}\r\n"
+            )
+        });
+        let text = if head_only { text } else { text + &body };
+        out.share(text.into());
+    }
+
+    /// Shows the answers of this second.
+    #[inline]
+    fn with<T>(&self, now: Instant, f: impl FnOnce(&Answers) -> T) -> T {
+        let second = now.saturating_duration_since(self.started).as_secs();
+        if second > self.second.load(Relaxed) {
+            self.rebuild(second);
+        }
+        f(&self.answers.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// One thread builds; others that come meanwhile and find the lock taken go on with what is there.
+    #[cold]
+    fn rebuild(&self, second: u64) {
+        let Ok(mut answers) = self.answers.try_write() else { return };
+        if second > self.second.load(Relaxed) {
+            *answers = Answers::new(&self.page);
+            self.second.store(second, Relaxed);
+        }
+    }
+}
+
+impl Answers {
+    fn new(page: &Page) -> Self {
+        let date = httpdate::fmt_http_date(SystemTime::now());
+        let (length, content_type) = (page.body.len(), page.content_type);
+        let heads = [Connection::Persists, Connection::KeptAlive, Connection::Closes].map(|connection| {
+            format!(
+                "HTTP/1.1 200 OK\r\nServer: tidegate\r\nDate: {date}\r\nContent-Type: {content_type}\r\n\
+                 Content-Length: {length}\r\n{}\r\n",
+                said(connection)
+            )
+        });
+        let heads = heads.map(Bytes::from);
+        let whole = heads.each_ref().map(|head| {
+            if length > ONE_PIECE_BYTES { head.clone() } else { [head, &page.body[..]].concat().into() }
+        });
+        Self { whole, heads, date }
+    }
+}
+
+/// The Connection field, where one is needed.
+fn said(connection: Connection) -> &'static str {
+    match connection {
+        Connection::Persists => "",
+        Connection::KeptAlive => "Connection: keep-alive\r\n",
+        Connection::Closes => "Connection: close\r\n",
+    }
+}

@@ -1,0 +1,94 @@
+//! HTTP (RFC 9110, RFC 9112): every request is answered with the same page.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`page`] | the page: built in, from bytes or from a file |
+//! | `head` | a request's head: method, framing of its body, what becomes of the connection |
+//! | `body` | reading past a request's body |
+//! | `answer` | answers, built once a second and shared by all connections |
+//! | `fault` | statuses other than 200, and what their answers say |
+//! | `session` | one connection: requests in, answers out |
+//!
+//! HTTP/1.1 and 1.0 with keep-alive and pipelining. `GET` and `HEAD` get the page; the other methods of RFC 9110 and
+//! `PATCH` get 405, unknown ones 501, both after their body was read past, so the connection lives on.
+//! Whatever leaves in doubt where the next request begins ends the connection.
+
+mod answer;
+mod body;
+mod fault;
+mod head;
+pub mod page;
+mod session;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate::{Peer, Refusal, Service};
+
+pub use page::{Page, PageError};
+pub use session::HttpSession;
+
+use answer::Slot;
+
+/// What a client may ask of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// Bytes of a request's head, and of the trailers of a chunked body. More is answered with 431. Default 16 KiB.
+    ///
+    /// An unfinished head is input the session leaves, so this must not be above
+    /// [`Policy::input_bytes`](tidegate::Policy::input_bytes): the connection would be reset without an answer.
+    pub head_bytes: usize,
+    /// Bytes of a request's body. More is answered with 413. Default 1 MiB.
+    pub body_bytes: u64,
+    /// Time from the first byte of a request that did not arrive at once to its last; after that the answer
+    /// is 408. `None` waits for ever. Default 30 s.
+    pub request_timeout: Option<Duration>,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self {
+            head_bytes: 16 * 1024,
+            body_bytes: 1024 * 1024,
+            request_timeout: Some(Duration::from_secs(30)),
+        }
+    }
+}
+
+/// Most header fields in a request; more are answered with 431.
+pub const MOST_FIELDS: usize = head::MOST_FIELDS;
+
+/// The service that answers every request with the same page.
+#[derive(Debug)]
+pub struct Http {
+    /// One for each processor: threads that share answers would pass their reference counts to and fro.
+    slots: Vec<Arc<Slot>>,
+}
+
+impl Http {
+    /// Serves `page` within `limits`.
+    #[must_use]
+    pub fn new(page: Page, limits: HttpLimits) -> Self {
+        let page = Arc::new(page);
+        let now = Instant::now();
+        let processors = std::thread::available_parallelism().map_or(1, usize::from).min(64);
+        let slots = (0..processors).map(|_| Arc::new(Slot::new(Arc::clone(&page), limits, now))).collect();
+        Self { slots }
+    }
+}
+
+impl Default for Http {
+    /// The built-in page of 4 KiB and the default limits.
+    fn default() -> Self {
+        Self::new(Page::default(), HttpLimits::default())
+    }
+}
+
+impl Service for Http {
+    type Session = HttpSession;
+
+    fn open(&self, peer: &Peer) -> Result<HttpSession, Refusal> {
+        let slot = self.slots.get(peer.thread % self.slots.len().max(1)).ok_or(Refusal)?;
+        Ok(HttpSession::new(Arc::clone(slot)))
+    }
+}
