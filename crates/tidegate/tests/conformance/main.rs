@@ -9,6 +9,21 @@
 #[macro_use]
 mod kit;
 
+mod a_flood_that_is_never_read_is_cut_off;
+mod a_full_server_lets_the_next_one_wait;
+mod a_full_server_refuses_the_next_one;
+mod a_reset_by_the_peer_is_counted_once;
+mod a_service_may_refuse;
+mod a_service_may_speak_first;
+mod a_silent_connection_is_closed;
+mod a_slow_reader_holds_the_producer_back;
+mod an_abort_reaches_the_peer_as_a_reset;
+mod an_idle_connection_is_closed;
 mod bytes_come_back_exactly;
 mod either_side_may_finish_first;
 mod every_model_of_this_system_is_here;
+mod leftover_input_is_shown_again;
+mod mail_reaches_every_session;
+mod pipelined_requests_are_answered_in_order;
+mod thousands_of_connections_are_served;
+mod timers_fire_in_order_and_never_early;

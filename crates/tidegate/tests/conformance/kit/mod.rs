@@ -14,7 +14,7 @@ use tidegate::{Availability, Model, Policy, Running, Server, Service, Stats};
 
 pub use callers::{Ending, Hatch, connect, connect_narrow, exchange, hear, hear_all, reset};
 pub use deadline::Deadline;
-pub use sessions::{Echo, Producer, Sessions, Witness, sessions};
+pub use sessions::{Echo, Producer, Witness, sessions};
 pub use tape::{Random, Tape};
 
 /// How long a condition, a read or a write may take before the case fails. Below the [`Deadline`], so

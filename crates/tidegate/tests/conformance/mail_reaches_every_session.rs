@@ -1,0 +1,97 @@
+//! Mail from one session to fifty others, across I/O threads, and from a thread of the application's own: nothing is
+//! lost, and what one sender sent keeps its order. Mail to a session that is gone does no harm.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use tidegate::{CloseReason, Consumed, Flow, Mail, Mailbox, MailboxError, Model, Outbox, Session};
+
+use crate::kit;
+
+on_every_model!(case);
+
+const MEMBERS: usize = 51;
+const ROUNDS: u32 = 100;
+
+type Room = Arc<Mutex<Vec<Mailbox>>>;
+
+/// Passes each byte it hears on to everybody in the room, itself included.
+struct Member(Room);
+
+impl Session for Member {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.0.lock().expect("room").push(out.mailbox());
+        out.write(b"in");
+        Flow::Continue
+    }
+
+    fn on_bytes(&mut self, input: &[u8], _out: &mut Outbox<'_>) -> Consumed {
+        for mailbox in self.0.lock().expect("room").iter() {
+            for &byte in input {
+                if mailbox.send(byte).is_err() {
+                    return Consumed::all(input).then(Flow::Abort);
+                }
+            }
+        }
+        Consumed::all(input)
+    }
+
+    fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+        let Mail::Message(message) = mail else { return Flow::Abort };
+        match message.downcast::<u8>() {
+            Ok(byte) => out.write(&[*byte]),
+            Err(_) => return Flow::Abort,
+        }
+        Flow::Continue
+    }
+}
+
+fn case(model: Model) {
+    let room = Room::default();
+    let its = room.clone();
+    let server = kit::serve(
+        model,
+        kit::policy(model),
+        kit::sessions(move || Member(its.clone())).speaking_first(),
+    );
+    let mut members: Vec<_> = (0..MEMBERS).map(|_| kit::connect(server.local_addr())).collect();
+    members.iter_mut().for_each(|stream| assert_eq!(kit::hear(stream, 2), b"in"));
+
+    let bytes: Vec<u8> = (0..ROUNDS as u8).collect();
+    for part in bytes.chunks(7) {
+        members[0].write_all(part).expect("send");
+    }
+    for stream in &mut members {
+        assert_eq!(kit::hear(stream, bytes.len()), bytes, "from another session");
+    }
+
+    let mailboxes = room.lock().expect("room").clone();
+    let foreign = mailboxes.clone();
+    let thread = std::thread::spawn(move || {
+        for byte in 0..ROUNDS as u8 {
+            foreign.iter().for_each(|mailbox| mailbox.send(byte).expect("mail"));
+        }
+    });
+    for stream in &mut members {
+        assert_eq!(kit::hear(stream, bytes.len()), bytes, "from a foreign thread");
+    }
+    thread.join().expect("foreign thread");
+
+    // Half of them leave. Their mail is dropped, the others still get theirs.
+    let gone = members.split_off(MEMBERS / 2);
+    let left = gone.len() as u64;
+    drop(gone);
+    kit::until("they are gone", || server.stats().closed_by(CloseReason::Finished) == left);
+    for mailbox in &mailboxes {
+        let _ = mailbox.send(b'x');
+    }
+    for stream in &mut members {
+        assert_eq!(kit::hear(stream, 1), b"x");
+    }
+    drop(members);
+    let stats = kit::finish(server);
+    assert_eq!(stats.closed_by(CloseReason::Aborted), 0);
+    for mailbox in &mailboxes {
+        assert_eq!(mailbox.send(b'y'), Err(MailboxError::Stopped));
+    }
+}
