@@ -1,12 +1,201 @@
-//! `tidegate doctor`.
+//! `tidegate doctor`: what works here, and what to do about the rest.
 
-use crate::Outcome;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use comfy_table::{ContentArrangement, Table, presets};
+use serde_json::{Value, json};
+use tidegate::{Availability, Model, system};
+
+use crate::{Failure, Outcome};
 
 /// Options of `doctor`.
 #[derive(clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Print JSON in place of tables.
+    #[arg(long)]
+    json: bool,
+}
 
 /// Runs the command.
-pub fn run(_: Args) -> Outcome {
-    Err(crate::Failure::Run(anyhow::anyhow!("being built")))
+pub fn run(args: Args) -> Outcome {
+    let limits = limits();
+    let text = if args.json { format!("{:#}\n", as_json(&limits)) } else { as_tables(&limits) };
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough, as `head` does.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        outcome => {
+            outcome.context("can not write to stdout").map_err(Failure::Run)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// A limit of this machine.
+struct Limit {
+    name: &'static str,
+    /// `None`: the system does not say.
+    value: Option<Value>,
+    /// What to do about it, where it is small.
+    remedy: Option<&'static str>,
+}
+
+impl Limit {
+    /// A number that is small below `enough`. `u64::MAX` is no limit.
+    fn number(name: &'static str, value: Option<u64>, enough: u64, remedy: &'static str) -> Self {
+        let remedy = value.filter(|&value| value < enough).map(|_| remedy);
+        let value = value.map(|value| if value == u64::MAX { "unlimited".into() } else { value.into() });
+        Self { name, value, remedy }
+    }
+}
+
+/// Everything that bounds a server or a load generator here.
+fn limits() -> Vec<Limit> {
+    let (soft, hard) = system::descriptor_limit();
+    let processors = system::allowed_cpus();
+    let memory = system::locked_memory_limit().unwrap_or(u64::MAX);
+    let mut limits = vec![
+        Limit { name: "system", value: Some(system::system_name().into()), remedy: None },
+        Limit {
+            name: "processors allowed",
+            value: Some(processors.len().into()),
+            remedy: (processors.len() < 2).then_some(
+                "with one processor, server and load share it: compare CPU per request, not requests/s",
+            ),
+        },
+        Limit { name: "descriptors (soft)", value: Some(soft.into()), remedy: None },
+        Limit::number(
+            "descriptors (hard)",
+            Some(hard),
+            100_000,
+            "one for each connection: LimitNOFILE= in the unit, nofile in /etc/security/limits.conf, or --ulimit nofile",
+        ),
+        Limit::number(
+            "locked memory, bytes",
+            Some(memory),
+            64 << 10,
+            "io_uring may fail to make its rings: raise it with ulimit -l",
+        ),
+    ];
+    if cfg!(target_os = "linux") {
+        limits.extend(of_linux());
+    }
+    limits
+}
+
+/// What the files under `/proc` say.
+fn of_linux() -> Vec<Limit> {
+    let number = |path| sysctl(path).and_then(|text| text.trim().parse().ok());
+    let ports = sysctl("net/ipv4/ip_local_port_range").unwrap_or_default();
+    let (low, high) = range(&ports).unzip();
+    let count = low.zip(high).map(|(low, high): (u64, u64)| high.saturating_sub(low) + 1);
+    vec![
+        Limit::number(
+            "accept backlog (somaxconn)",
+            number("net/core/somaxconn"),
+            4096,
+            "bursts of connections are dropped: sysctl -w net.core.somaxconn=4096",
+        ),
+        Limit {
+            value: low.zip(high).map(|(low, high)| format!("{low}-{high}").into()),
+            ..Limit::number(
+                "local ports",
+                count,
+                20_000,
+                "bounds dialled connections for each source address: sysctl -w net.ipv4.ip_local_port_range='10000 65535'",
+            )
+        },
+        Limit::number(
+            "threads (threads-max)",
+            number("kernel/threads-max"),
+            30_000,
+            "blocking takes two for each connection: sysctl -w kernel.threads-max=200000",
+        ),
+        Limit::number(
+            "process ids (pid_max)",
+            number("kernel/pid_max"),
+            65_536,
+            "blocking takes two for each connection: sysctl -w kernel.pid_max=4194304",
+        ),
+        Limit::number(
+            "memory maps (max_map_count)",
+            number("vm/max_map_count"),
+            100_000,
+            "blocking takes four for each connection: sysctl -w vm.max_map_count=1000000",
+        ),
+    ]
+}
+
+fn sysctl(path: &str) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/sys/{path}")).ok()
+}
+
+/// Two numbers, as in `32768 60999`.
+fn range(text: &str) -> Option<(u64, u64)> {
+    let mut numbers = text.split_whitespace().map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn table(columns: [&str; 3]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(columns);
+    table
+}
+
+fn as_tables(limits: &[Limit]) -> String {
+    let mut models = table(["model", "here", "remark"]);
+    for model in Model::ALL {
+        match model.availability() {
+            Availability::Available(how) => models.add_row([model.name(), "available", &how]),
+            Availability::Unavailable(why) => models.add_row([model.name(), "unavailable", &why]),
+        };
+    }
+    let mut machine = table(["limit", "value", "what to do"]);
+    for Limit { name, value, remedy } in limits {
+        let value = match value {
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+            None => "unknown".into(),
+        };
+        machine.add_row([*name, &value, remedy.unwrap_or("")]);
+    }
+    let best = Model::best();
+    format!("{models}\n\nauto is {}: {}\n\n{machine}\n", best.model, best.why)
+}
+
+fn as_json(limits: &[Limit]) -> Value {
+    let models = Model::ALL.map(|model| match model.availability() {
+        Availability::Available(how) => json!({"name": model.name(), "available": true, "remark": how}),
+        Availability::Unavailable(why) => json!({"name": model.name(), "available": false, "remark": why}),
+    });
+    let limits =
+        limits.iter().map(|limit| json!({"name": limit.name, "value": limit.value, "remedy": limit.remedy}));
+    let best = Model::best();
+    json!({
+        "auto": {"model": best.model.name(), "why": best.why},
+        "models": models,
+        "limits": limits.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remedy_is_given_only_where_the_limit_is_small() {
+        assert_eq!(Limit::number("x", Some(99), 100, "more").remedy, Some("more"));
+        assert_eq!(Limit::number("x", Some(100), 100, "more").remedy, None);
+        assert_eq!(Limit::number("x", None, 100, "more").remedy, None);
+        assert_eq!(Limit::number("x", Some(u64::MAX), 100, "more").value, Some("unlimited".into()));
+    }
+
+    #[test]
+    fn a_port_range_is_two_numbers() {
+        assert_eq!(range("32768\t60999\n"), Some((32_768, 60_999)));
+        assert_eq!(range("32768"), None);
+        assert_eq!(range("a b"), None);
+    }
 }

@@ -3,6 +3,7 @@
 
 mod bench;
 mod doctor;
+mod limits;
 mod load;
 mod serve;
 

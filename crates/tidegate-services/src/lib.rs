@@ -10,4 +10,4 @@ pub mod echo;
 pub mod http;
 
 pub use echo::Echo;
-pub use http::{Http, HttpLimits, Page, PageError};
+pub use http::{Http, HttpLimits, HttpLimitsError, Page, PageError};

@@ -23,7 +23,7 @@ mod session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::{Peer, Refusal, Service};
+use tidegate::{Peer, Policy, Refusal, Service};
 
 pub use page::{Page, PageError};
 pub use session::HttpSession;
@@ -52,6 +52,52 @@ impl Default for HttpLimits {
             body_bytes: 1024 * 1024,
             request_timeout: Some(Duration::from_secs(30)),
         }
+    }
+}
+
+/// Limits that can not work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HttpLimitsError {
+    /// An unfinished head would be cut off by the policy, without an answer.
+    #[error(
+        "head_bytes ({head_bytes}) contradicts input_bytes ({input_bytes}): \
+         an unfinished head is unconsumed input; lower head_bytes or raise input_bytes"
+    )]
+    HeadAboveInput {
+        /// [`HttpLimits::head_bytes`].
+        head_bytes: usize,
+        /// [`Policy::input_bytes`].
+        input_bytes: usize,
+    },
+    /// No request fits.
+    #[error("head_bytes is {0}; it must be at least {LEAST_HEAD_BYTES}, or hardly any request fits")]
+    HeadTooSmall(usize),
+    /// No request is fast enough.
+    #[error("request_timeout is zero; it must be longer than zero, or none at all")]
+    NoTime,
+}
+
+/// Least value of [`HttpLimits::head_bytes`].
+const LEAST_HEAD_BYTES: usize = 256;
+
+impl HttpLimits {
+    /// Checks the limits, and against the policy the service is to run under.
+    ///
+    /// # Errors
+    /// The first contradiction found, with what to do about it.
+    pub fn check(&self, policy: &Policy) -> Result<(), HttpLimitsError> {
+        let (head_bytes, input_bytes) = (self.head_bytes, policy.input_bytes);
+        if head_bytes < LEAST_HEAD_BYTES {
+            return Err(HttpLimitsError::HeadTooSmall(head_bytes));
+        }
+        if head_bytes > input_bytes {
+            return Err(HttpLimitsError::HeadAboveInput { head_bytes, input_bytes });
+        }
+        if self.request_timeout.is_some_and(|limit| limit.is_zero()) {
+            return Err(HttpLimitsError::NoTime);
+        }
+        Ok(())
     }
 }
 

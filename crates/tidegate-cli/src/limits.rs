@@ -1,0 +1,283 @@
+//! Every enforced limit of the policy as a flag, and how sizes and durations are written.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::ValueEnum;
+use tidegate::policy::WhenFull;
+use tidegate::{Model, Policy, system};
+
+use crate::Failure;
+
+/// The two strategies of the policy.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Strategy {
+    /// Few connections at once, large buffers, busy ones refused.
+    Throughput,
+    /// Very many connections, next to nothing pinned for each.
+    Connections,
+}
+
+/// What becomes of connections that come while the server is full.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Full {
+    /// They wait in the backlog.
+    Wait,
+    /// They are accepted and closed at once.
+    Refuse,
+}
+
+/// Limits. Sizes are bytes, or `64k`, `16KiB`, `1MiB`; times are `500ms`, `30s`, `5m`, and `none` where there may be none.
+/// What is not given is as the strategy has it, or the default.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Limits")]
+pub struct Limits {
+    /// Preset that the other limits are changed from.
+    #[arg(long, value_name = "STRATEGY")]
+    strategy: Option<Strategy>,
+    /// I/O threads [default: one for each processor; 256 for pool].
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Connections at once [default: 100,000, lowered to what the descriptor limit allows].
+    #[arg(long, value_name = "N")]
+    max_connections: Option<usize>,
+    /// What becomes of connections that come while the server is full [default: wait].
+    #[arg(long, value_name = "WHAT")]
+    when_full: Option<Full>,
+    /// Connections the kernel holds before they are accepted [default: 4096].
+    #[arg(long, value_name = "N")]
+    backlog: Option<u32>,
+    /// How long the kernel may keep a connection until its first data has come, or none [default: 1s].
+    #[arg(long, value_name = "TIME", value_parser = time_or_none)]
+    defer_accept: Option<Optional>,
+    /// Connections a thread accepts in a row [default: 64].
+    #[arg(long, value_name = "N")]
+    accept_batch: Option<usize>,
+    /// Close an accepted connection that has sent nothing for this long, or none [default: 30s].
+    #[arg(long, value_name = "TIME", value_parser = time_or_none)]
+    first_byte_timeout: Option<Optional>,
+    /// Close a connection on which nothing moved for this long, or none [default: none].
+    #[arg(long, value_name = "TIME", value_parser = time_or_none)]
+    idle_timeout: Option<Optional>,
+    /// Reset a connection whose peer takes nothing for this long, or none [default: 30s].
+    #[arg(long, value_name = "TIME", value_parser = time_or_none)]
+    send_timeout: Option<Optional>,
+    /// How long to wait for the peer to close after a last answer [default: 2s].
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    linger_timeout: Option<Duration>,
+    /// How long a stop lets connections finish [default: 10s].
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    drain_timeout: Option<Duration>,
+    /// Bytes of a receive buffer, a multiple of 4096 [default: 16KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    buffer_bytes: Option<usize>,
+    /// Receive buffers in the pool of each thread of uring [default: 256].
+    #[arg(long, value_name = "N")]
+    buffers: Option<usize>,
+    /// Input a connection may leave unconsumed [default: 64KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    input_bytes: Option<usize>,
+    /// Unsent output at which a connection is asked for more again [default: 16KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    outbox_low: Option<usize>,
+    /// Unsent output above which a connection receives nothing more [default: 64KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    outbox_high: Option<usize>,
+    /// Receives and sends of one connection in a row [default: 8].
+    #[arg(long, value_name = "N")]
+    drain_budget: Option<usize>,
+    /// Stack of each thread of blocking and pool [default: 128KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    thread_stack_bytes: Option<usize>,
+    /// Events or completions taken from the kernel at once [default: 256].
+    #[arg(long, value_name = "N")]
+    events_per_wait: Option<usize>,
+    /// Mail that may wait for one thread [default: 1000000].
+    #[arg(long, value_name = "N")]
+    mail_queue: Option<usize>,
+    /// SO_SNDBUF of accepted sockets [default: the system tunes it].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    socket_send_buffer: Option<usize>,
+    /// SO_RCVBUF of accepted sockets [default: the system tunes it].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    socket_receive_buffer: Option<usize>,
+}
+
+/// A time, or none at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Optional(pub Option<Duration>);
+
+/// Puts what was given in the place of what is there.
+fn set<T>(limit: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *limit = given;
+    }
+}
+
+impl Limits {
+    /// The preset with what was given.
+    pub fn policy(&self) -> Policy {
+        let mut policy = match self.strategy {
+            Some(Strategy::Throughput) => Policy::throughput(),
+            Some(Strategy::Connections) => Policy::connections(),
+            None => Policy::default(),
+        };
+        let time = |given: Option<Optional>| given.map(|time| time.0);
+        policy.threads = self.threads;
+        set(&mut policy.max_connections, self.max_connections);
+        set(
+            &mut policy.when_full,
+            self.when_full.map(|full| match full {
+                Full::Wait => WhenFull::Wait,
+                Full::Refuse => WhenFull::Refuse,
+            }),
+        );
+        set(&mut policy.accept.backlog, self.backlog);
+        set(&mut policy.accept.defer, time(self.defer_accept));
+        set(&mut policy.accept.batch, self.accept_batch);
+        set(&mut policy.first_byte_timeout, time(self.first_byte_timeout));
+        set(&mut policy.idle_timeout, time(self.idle_timeout));
+        set(&mut policy.send_timeout, time(self.send_timeout));
+        set(&mut policy.linger_timeout, self.linger_timeout);
+        set(&mut policy.drain_timeout, self.drain_timeout);
+        set(&mut policy.buffer_bytes, self.buffer_bytes);
+        set(&mut policy.buffers, self.buffers);
+        set(&mut policy.input_bytes, self.input_bytes);
+        set(&mut policy.outbox.low, self.outbox_low);
+        set(&mut policy.outbox.high, self.outbox_high);
+        set(&mut policy.drain_budget, self.drain_budget);
+        set(&mut policy.thread_stack_bytes, self.thread_stack_bytes);
+        set(&mut policy.events_per_wait, self.events_per_wait);
+        set(&mut policy.mail_queue, self.mail_queue);
+        policy.socket_send_buffer = self.socket_send_buffer;
+        policy.socket_receive_buffer = self.socket_receive_buffer;
+        policy
+    }
+
+    /// Makes `max_connections` fit the descriptors of this process: what the user set and can not be had is an error,
+    /// a default is lowered. Returns what is to be said about that.
+    pub fn fit(&self, policy: &mut Policy, model: Model) -> Result<Option<String>, Failure> {
+        let limit = system::descriptor_limit().0;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let most = most_connections(model, limit, policy.threads.map_or(processors, usize::from));
+        let remedy = "raise it with ulimit -n";
+        if policy.max_connections <= most {
+            return Ok(None);
+        }
+        if most == 0 {
+            let e = anyhow!("the descriptor limit is {limit}, too low for any connection; {remedy}");
+            return Err(Failure::Usage(e));
+        }
+        if self.max_connections.is_some() {
+            return Err(Failure::Usage(anyhow!(
+                "max_connections is {}, but the descriptor limit of {limit} allows {most} with the model {model}: \
+                 lower max_connections, or {remedy}",
+                policy.max_connections
+            )));
+        }
+        policy.max_connections = most;
+        Ok(Some(format!("max_connections lowered to {most}: the descriptor limit is {limit}; {remedy}")))
+    }
+}
+
+/// Descriptors left to the process itself: standard streams, listener, signals.
+const RESERVED_DESCRIPTORS: u64 = 64;
+
+/// Connections that the descriptor limit allows.
+fn most_connections(model: Model, limit: u64, threads: usize) -> usize {
+    let threads = threads as u64;
+    // A loop of our own has a waker and an epoll instance or ring for each thread.
+    let own = match model {
+        Model::Blocking | Model::Pool | Model::Tokio => 0,
+        _ => threads.saturating_mul(2),
+    };
+    let plain = limit.saturating_sub(RESERVED_DESCRIPTORS).saturating_sub(own);
+    // The descriptors of uring lie in a table of each ring, which the same limit bounds; ordinary ones follow.
+    let table = limit.saturating_sub(RESERVED_DESCRIPTORS);
+    let tables = if model == Model::Uring { threads.saturating_mul(table) } else { 0 };
+    usize::try_from(plain.saturating_add(tables)).unwrap_or(usize::MAX)
+}
+
+/// Splits `64KiB` into the number and the unit.
+fn number_and_unit(text: &str) -> Option<(u64, &str)> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(digits)?;
+    Some((number.parse().ok()?, unit.trim_start()))
+}
+
+/// A size in bytes: `4096`, `64k`, `16KiB`, `1M`, `1GiB`. All units are powers of 1,024.
+pub fn size(text: &str) -> Result<usize, String> {
+    let parsed = number_and_unit(text).and_then(|(number, unit)| {
+        let factor = match unit.to_ascii_lowercase().as_str() {
+            "" | "b" => 1,
+            "k" | "kb" | "kib" => 1 << 10,
+            "m" | "mb" | "mib" => 1 << 20,
+            "g" | "gb" | "gib" => 1 << 30,
+            _ => return None,
+        };
+        usize::try_from(number.checked_mul(factor)?).ok()
+    });
+    parsed.ok_or_else(|| "not a size; write bytes, or 64k, 16KiB, 1MiB".into())
+}
+
+/// A time: `500ms`, `30s`, `5m`, `1h`; a year at most.
+pub fn time(text: &str) -> Result<Duration, String> {
+    const MOST_MS: u64 = 366 * 24 * 3600 * 1000;
+    let parsed = number_and_unit(text).and_then(|(number, unit)| {
+        let factor_ms = match unit {
+            "ms" => 1,
+            "s" => 1000,
+            "m" | "min" => 60 * 1000,
+            "h" => 3600 * 1000,
+            _ => return None,
+        };
+        number.checked_mul(factor_ms).filter(|&ms| ms <= MOST_MS).map(Duration::from_millis)
+    });
+    parsed.ok_or_else(|| "not a time; write 500ms, 30s, 5m or 1h (at most a year)".into())
+}
+
+/// A [`time`], or `none`.
+pub fn time_or_none(text: &str) -> Result<Optional, String> {
+    if text == "none" {
+        return Ok(Optional(None));
+    }
+    time(text).map(|time| Optional(Some(time))).map_err(|e| format!("{e}, or none"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in
+            [("0", 0), ("4096", 4096), ("64k", 65_536), ("16KiB", 16_384), ("1 MiB", 1 << 20)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "k", "-1", "1.5k", "1x", "99999999999999999999", "18446744073709551615k"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_have_a_unit_or_are_none() {
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(time_or_none("none"), Ok(Optional(None)));
+        assert_eq!(time_or_none("30s"), Ok(Optional(Some(Duration::from_secs(30)))));
+        for text in ["", "30", "s", "-1s", "1d", "none", "99999999999999999h"] {
+            assert!(time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn connections_are_bounded_by_descriptors_as_the_model_uses_them() {
+        assert_eq!(most_connections(Model::Epoll, 1024, 2), 1024 - 64 - 4);
+        assert_eq!(most_connections(Model::Pool, 1024, 256), 1024 - 64);
+        assert_eq!(most_connections(Model::Uring, 1024, 2), 1024 - 64 - 4 + 2 * (1024 - 64));
+        assert_eq!(most_connections(Model::Poll, 10, 2), 0);
+        assert_eq!(most_connections(Model::Uring, u64::MAX, 2), usize::MAX);
+    }
+}
