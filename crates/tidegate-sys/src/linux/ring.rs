@@ -200,41 +200,53 @@ impl Ring {
         self.push(entry.user_data(OWNED | at as u64));
     }
 
+    /// Receives once, into a provided buffer. For a connection that has data and may not stay.
+    pub fn receive_once(&mut self, socket: &Handle, key: u64) {
+        let entry = match socket {
+            Handle::Direct(slot) => {
+                opcode::Recv::new(types::Fixed(*slot), std::ptr::null_mut(), 0).buf_group(GROUP).build()
+            }
+            Handle::Plain(fd) => {
+                opcode::Recv::new(types::Fd(fd.as_raw_fd()), std::ptr::null_mut(), 0).buf_group(GROUP).build()
+            }
+        };
+        self.push(entry.flags(squeue::Flags::BUFFER_SELECT).user_data(key));
+    }
+
     /// Sends all of `payload` in order; the kernel retries short sends itself (`MSG_WAITALL`).
     pub fn send(&mut self, socket: &Handle, payload: Payload, key: u64) {
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+        let entry = self.send_entry(socket, payload, libc::MSG_WAITALL, key);
+        self.push(entry);
+    }
+
+    /// Sends all of `payload` and then closes the table's slot, in one chain: the last bytes leave in one
+    /// segment with the end of the stream (`MSG_MORE`).
+    ///
+    /// If the send completes with all bytes, the slot is closed. If it does not, the chain is broken: the close
+    /// completes with `ECANCELED` under `close_key`, and the slot is still open.
+    pub fn send_and_close(&mut self, slot: u32, payload: Payload, key: u64, close_key: u64) {
+        let flags = libc::MSG_WAITALL | libc::MSG_MORE;
+        let send = self.send_entry(&Handle::Direct(slot), payload, flags, key);
+        let close = opcode::Close::new(types::Fixed(slot)).build();
+        self.push_pair(
+            send.flags(squeue::Flags::IO_LINK),
+            close.flags(squeue::Flags::SKIP_SUCCESS).user_data(close_key),
+        );
+    }
+
+    fn send_entry(&mut self, socket: &Handle, payload: Payload, flags: i32, key: u64) -> squeue::Entry {
+        let flags = flags | libc::MSG_NOSIGNAL;
         let slot = self.in_flight.vacant_entry();
         let at = slot.key() as u64;
         let (entry, message) = match &payload {
-            Payload::One(bytes) => {
-                let (pointer, length) = (bytes.as_ptr(), u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-                let entry = match socket {
-                    Handle::Direct(slot) => {
-                        opcode::Send::new(types::Fixed(*slot), pointer, length).flags(flags).build()
-                    }
-                    Handle::Plain(fd) => {
-                        opcode::Send::new(types::Fd(fd.as_raw_fd()), pointer, length).flags(flags).build()
-                    }
-                };
-                (entry, None)
-            }
+            Payload::One(bytes) => (one_piece(socket, bytes, flags), None),
             Payload::Many(pieces) => {
                 let message = Message::new(pieces);
-                let header = &raw const message.header;
-                let flags = flags as u32;
-                let entry = match socket {
-                    Handle::Direct(slot) => {
-                        opcode::SendMsg::new(types::Fixed(*slot), header).flags(flags).build()
-                    }
-                    Handle::Plain(fd) => {
-                        opcode::SendMsg::new(types::Fd(fd.as_raw_fd()), header).flags(flags).build()
-                    }
-                };
-                (entry, Some(message))
+                (many_pieces(socket, &message, flags as u32), Some(message))
             }
         };
         slot.insert(InFlight { key, payload: Some(payload), _address: None, _message: message });
-        self.push(entry.user_data(OWNED | at));
+        entry.user_data(OWNED | at)
     }
 
     /// Ends one direction or both ([`std::net::Shutdown`]).
@@ -322,6 +334,22 @@ impl Ring {
         self.overflow.push_back(entry);
     }
 
+    /// Pushes two entries that belong together: a chain may not be cut by handing over its first half alone.
+    fn push_pair(&mut self, first: squeue::Entry, second: squeue::Entry) {
+        if self.overflow.is_empty() {
+            let mut queue = self.ring.submission();
+            let room = queue.capacity() - queue.len();
+            queue.sync();
+            drop(queue);
+            if room < 2 && self.ring.submit().is_err() {
+                self.overflow.push_back(first);
+                return self.overflow.push_back(second);
+            }
+        }
+        self.push(first);
+        self.push(second);
+    }
+
     fn try_push(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: every pointer in `entry` leads into memory that `in_flight` owns until the
         // completion, is static, or is absent; descriptors are kept open by the kernel once
@@ -390,6 +418,24 @@ impl Ring {
     /// Operations whose memory the kernel may still read.
     pub fn payloads_in_flight(&self) -> usize {
         self.in_flight.len()
+    }
+}
+
+fn one_piece(socket: &Handle, bytes: &Bytes, flags: i32) -> squeue::Entry {
+    let (pointer, length) = (bytes.as_ptr(), u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+    match socket {
+        Handle::Direct(slot) => opcode::Send::new(types::Fixed(*slot), pointer, length).flags(flags).build(),
+        Handle::Plain(fd) => {
+            opcode::Send::new(types::Fd(fd.as_raw_fd()), pointer, length).flags(flags).build()
+        }
+    }
+}
+
+fn many_pieces(socket: &Handle, message: &Message, flags: u32) -> squeue::Entry {
+    let header = &raw const message.header;
+    match socket {
+        Handle::Direct(slot) => opcode::SendMsg::new(types::Fixed(*slot), header).flags(flags).build(),
+        Handle::Plain(fd) => opcode::SendMsg::new(types::Fd(fd.as_raw_fd()), header).flags(flags).build(),
     }
 }
 

@@ -130,6 +130,16 @@ fn accept(socket: &Socket, blocking: Blocking) -> io::Result<(Stream, Option<Soc
     Ok((Stream(stream), peer.as_socket()))
 }
 
+/// What follows a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum More {
+    /// Nothing that is known: the bytes leave now.
+    No,
+    /// The socket is closed right away: the last bytes may wait for that and leave in one segment with the
+    /// end of the stream (`MSG_MORE`, `send(2)`), which spares a packet and its acknowledgement.
+    CloseFollows,
+}
+
 /// A connected stream socket, closed when dropped.
 #[derive(Debug)]
 pub struct Stream(Socket);
@@ -203,10 +213,14 @@ impl Stream {
 
     /// Sends several buffers in one call; may take less than all of them.
     #[inline]
-    pub fn send_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn send_vectored(&self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize> {
+        let flags = match more {
+            More::No => NO_SIGNAL,
+            More::CloseFollows => NO_SIGNAL | HOLD,
+        };
         match slices {
-            [one] => self.send(one),
-            many => self.0.send_vectored_with_flags(many, NO_SIGNAL),
+            [one] => self.0.send_with_flags(one, flags),
+            many => self.0.send_vectored_with_flags(many, flags),
         }
     }
 
@@ -274,6 +288,11 @@ pub fn reset_on_close(socket: &impl AsFd) -> io::Result<()> {
 const NO_SIGNAL: i32 = 0; // the standard library ignores SIGPIPE
 #[cfg(not(any(target_os = "macos", target_os = "ios")))]
 const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
+
+#[cfg(target_os = "linux")]
+const HOLD: i32 = libc::MSG_MORE;
+#[cfg(not(target_os = "linux"))]
+const HOLD: i32 = 0;
 
 fn in_progress(e: &io::Error) -> bool {
     e.raw_os_error() == Some(libc::EINPROGRESS) || e.kind() == io::ErrorKind::WouldBlock

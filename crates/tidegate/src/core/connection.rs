@@ -54,6 +54,8 @@ pub enum Receive {
 pub enum Then {
     /// Nothing.
     Nothing,
+    /// What there is to send is the last: close follows as soon as it is sent. An engine may hand over both at once.
+    CloseAfterSend,
     /// Everything was sent: shut down the sending side, then say [`Event::SendFinished`].
     FinishSending,
     /// Everything was sent: close.
@@ -186,6 +188,7 @@ impl<S: Session> Connection<S> {
         let then = match self.state {
             State::Closing { reset: false } => Then::Close,
             State::Closing { reset: true } => Then::Reset,
+            State::Draining { lingering: false } => Then::CloseAfterSend,
             _ if self.send_side == SendSide::Finishing && self.queue.is_empty() => Then::FinishSending,
             _ => Then::Nothing,
         };

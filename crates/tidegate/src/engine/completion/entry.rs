@@ -1,6 +1,6 @@
 //! One connection of a completion loop: the socket, what is in flight on it, and carrying out what the core wants.
 
-use super::{Close, Port};
+use super::{Chained, Close, Port};
 use crate::core::{Connection, Receive, Then, Token};
 use crate::service::{Dial, Session};
 
@@ -14,6 +14,12 @@ pub(super) struct Entry<S, P: Port> {
     pub(super) stopping: bool,
     /// A send is in flight.
     pub(super) sending: bool,
+    /// The close is chained to the send in flight.
+    pub(super) chained: bool,
+    /// It is over as soon as the chained send has come back.
+    doomed: bool,
+    /// Its first data came with the accept: the first receive does not have to stay armed.
+    pub(super) fresh: bool,
     /// The shutdown of the sending side is in flight.
     pub(super) finishing: bool,
 }
@@ -35,8 +41,18 @@ pub(super) enum Turn {
 const PIECES: usize = 64;
 
 impl<S: Session, P: Port> Entry<S, P> {
-    pub(super) fn new(socket: P::Socket, phase: Phase<S>) -> Self {
-        Self { socket, phase, receiving: false, stopping: false, sending: false, finishing: false }
+    pub(super) fn new(socket: P::Socket, phase: Phase<S>, fresh: bool) -> Self {
+        Self {
+            socket,
+            phase,
+            receiving: false,
+            stopping: false,
+            sending: false,
+            chained: false,
+            doomed: false,
+            fresh,
+            finishing: false,
+        }
     }
 
     /// Hands over what the connection wants and what is not in flight already.
@@ -45,7 +61,7 @@ impl<S: Session, P: Port> Entry<S, P> {
         let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
         let action = connection.action();
         match action.then {
-            Then::Nothing => {}
+            Then::Nothing | Then::CloseAfterSend => {}
             Then::Close => return Turn::Over(self.close(false)),
             Then::Reset => return Turn::Over(self.close(true)),
             Then::FinishSending if self.finishing => {}
@@ -54,20 +70,28 @@ impl<S: Session, P: Port> Entry<S, P> {
                 port.finish_sending(token, &self.socket);
             }
         }
+        // What is armed is stopped first: a chain that closes must find nothing else in flight.
+        if action.receive == Receive::Pause && self.receiving && !self.stopping {
+            self.stopping = true;
+            port.stop_receiving(token);
+        }
         if action.send && !self.sending {
             self.sending = true;
-            port.send(token, &self.socket, connection.take_pieces(PIECES));
+            let pieces = connection.take_pieces(PIECES);
+            let last = action.then == Then::CloseAfterSend && !connection.queue().has_unsent();
+            if last {
+                self.chained = port.send_last(token, &self.socket, pieces) == Chained::Yes;
+            } else {
+                port.send(token, &self.socket, pieces);
+            }
         }
-        match action.receive {
-            Receive::Post if !self.receiving => {
-                self.receiving = true;
+        if action.receive == Receive::Post && !self.receiving {
+            self.receiving = true;
+            if std::mem::take(&mut self.fresh) {
+                port.receive_once(token, &self.socket);
+            } else {
                 port.receive(token, &self.socket);
             }
-            Receive::Pause if self.receiving && !self.stopping => {
-                self.stopping = true;
-                port.stop_receiving(token);
-            }
-            _ => {}
         }
         Turn::Waits
     }
@@ -76,6 +100,13 @@ impl<S: Session, P: Port> Entry<S, P> {
     pub(super) fn close(&self, reset: bool) -> Close {
         let dialling = matches!(self.phase, Phase::Dialling(_));
         Close { reset, busy: self.receiving || self.sending || self.finishing || dialling }
+    }
+
+    /// Ends a send that has a close chained to it; either the chain has closed the socket then, or it is broken.
+    pub(super) fn doom(&mut self, port: &mut P) {
+        if !std::mem::replace(&mut self.doomed, true) {
+            port.stop_all(&self.socket);
+        }
     }
 
     /// Operations the kernel holds.

@@ -42,6 +42,8 @@ struct Loop<P: Port, S: Service> {
     accepts: Accepts,
     /// Connections whose receive ended because all buffers were in use.
     starved: Vec<Token>,
+    /// Accepted sockets have data: the listener defers accepts.
+    data_with_accept: bool,
 }
 
 /// Single accepts posted at once when the room is too small for an endless one.
@@ -73,6 +75,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             table: Table::default(),
             accepts: Accepts::default(),
             starved: Vec::new(),
+            data_with_accept: lane.defers(),
             desk: Desk::new(lane),
         })
     }
@@ -173,11 +176,13 @@ impl<P: Port, S: Service> Loop<P, S> {
                 self.tell(token, Event::Sent(n));
             }
             (Ok(n), Some(rest)) => {
+                entry.chained = false; // the chain is broken, and the socket open
                 self.port.send_rest(token, &entry.socket, rest);
                 self.tell(token, Event::Sent(n));
             }
             (Err(e), _) => {
                 entry.sending = false;
+                entry.chained = false;
                 self.desk.lane.counters.outstanding.sub(1);
                 self.tell(token, Event::Failed(e.kind()));
             }
@@ -213,14 +218,25 @@ impl<P: Port, S: Service> Loop<P, S> {
     /// Closes in three steps: what is armed is stopped, what is in flight is joined by the kernel (and by the leaf, which
     /// owns its memory), and the socket is closed.
     fn remove(&mut self, token: Token) {
+        if let Some(entry) = self.table.get_mut(token)
+            && entry.chained
+            && entry.sending
+        {
+            // Whether the chain has closed it is only known when the send has come back.
+            return entry.doom(&mut self.port);
+        }
         let Some(entry) = self.table.remove(token) else { return };
         let reset = match &entry.phase {
             Phase::Open(connection) => connection.action().then == crate::core::Then::Reset,
             Phase::Dialling(_) => false,
         };
         self.desk.lane.counters.outstanding.sub(entry.outstanding());
-        let how = entry.close(reset);
-        self.port.close(entry.socket, how);
+        if entry.chained {
+            self.port.closed(entry.socket);
+        } else {
+            let how = entry.close(reset);
+            self.port.close(entry.socket, how);
+        }
         self.desk.closed(token);
     }
 
@@ -335,7 +351,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             self.desk.lane.counters.refused.add(u64::from(full));
             return self.port.close(socket, super::Close { reset: false, busy: false });
         };
-        let token = self.table.insert(Entry::new(socket, Phase::Open(connection)));
+        let token = self.table.insert(Entry::new(socket, Phase::Open(connection), self.data_with_accept));
         self.desk.open += 1;
         self.tell(token, Event::Opened);
     }
@@ -349,7 +365,7 @@ impl<P: Port, S: Service> Loop<P, S> {
         let token = self.table.next_token();
         match self.port.dial(token, &dial) {
             Ok(socket) => {
-                let same = self.table.insert(Entry::new(socket, Phase::Dialling(dial)));
+                let same = self.table.insert(Entry::new(socket, Phase::Dialling(dial), false));
                 debug_assert_eq!(same, token);
                 self.desk.open += 1;
             }

@@ -83,15 +83,24 @@ pub(super) trait Port: Sized + 'static {
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Self::Socket>;
     /// Receives until told otherwise, or until the completion says that it ended.
     fn receive(&mut self, token: Token, socket: &Self::Socket);
+    /// Receives once: the connection has data, and may not stay.
+    fn receive_once(&mut self, token: Token, socket: &Self::Socket);
     /// Ends the receive; it still completes.
     fn stop_receiving(&mut self, token: Token);
+    /// Ends everything in flight on a socket; each operation still completes.
+    fn stop_all(&mut self, socket: &Self::Socket);
     /// Sends all pieces in order.
     fn send(&mut self, token: Token, socket: &Self::Socket, pieces: Pieces);
+    /// Sends all pieces and then closes, if this port can chain the two; else just sends. If it chains and all is sent, the
+    /// socket is closed, and [`closed`](Self::closed) is to be told.
+    fn send_last(&mut self, token: Token, socket: &Self::Socket, pieces: Pieces) -> Chained;
+    /// A socket was closed by a chain.
+    fn closed(&mut self, socket: Self::Socket);
     /// Sends what an earlier send did not take.
     fn send_rest(&mut self, token: Token, socket: &Self::Socket, unsent: Self::Unsent);
     /// Shuts the sending side down.
     fn finish_sending(&mut self, token: Token, socket: &Self::Socket);
-    /// Closes: what is in flight is stopped first if `busy`, and `how` says what the peer sees.
+    /// Closes; what is in flight is stopped first.
     fn close(&mut self, socket: Self::Socket, how: Close);
     /// Hands over what was asked for and waits until something has completed.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
@@ -103,6 +112,13 @@ pub(super) trait Port: Sized + 'static {
     fn recycle(&mut self, buffer: Self::Buffer);
     /// Buffers the kernel owns to receive into are all in use: what this port calls that.
     fn is_out_of_buffers(e: &io::Error) -> bool;
+}
+
+/// Whether a send has its close chained to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chained {
+    Yes,
+    No,
 }
 
 /// How a connection is closed.

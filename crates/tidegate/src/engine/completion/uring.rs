@@ -30,7 +30,7 @@ use tidegate_sys::ring::{Buffer, Completion as Raw, Features, Handle, Payload, R
 use tidegate_sys::socket::{Listener, Stream};
 use tidegate_sys::waker::Waker;
 
-use super::{Close, Completion, Port, Setup};
+use super::{Chained, Close, Completion, Port, Setup};
 use crate::core::Token;
 use crate::core::outbox::Pieces;
 use crate::engine::Availability;
@@ -191,16 +191,38 @@ impl Port for Uring {
         self.ring.receive_multi(socket, key(Kind::Receive, token));
     }
 
+    fn receive_once(&mut self, token: Token, socket: &Handle) {
+        self.ring.receive_once(socket, key(Kind::Receive, token));
+    }
+
     fn stop_receiving(&mut self, token: Token) {
         self.ring.cancel(key(Kind::Receive, token), key(Kind::Ignored, token));
     }
 
+    fn stop_all(&mut self, socket: &Handle) {
+        self.ring.cancel_all(socket, key(Kind::Ignored, NOBODY));
+    }
+
     fn send(&mut self, token: Token, socket: &Handle, pieces: Pieces) {
-        let payload = match pieces {
-            Pieces::One(piece) => Payload::One(piece),
-            Pieces::Many(pieces) => Payload::Many(pieces),
-        };
-        self.ring.send(socket, payload, key(Kind::Send, token));
+        self.ring.send(socket, payload(pieces), key(Kind::Send, token));
+    }
+
+    fn send_last(&mut self, token: Token, socket: &Handle, pieces: Pieces) -> Chained {
+        match socket {
+            Handle::Direct(slot) => {
+                let ignored = key(Kind::Ignored, NOBODY);
+                self.ring.send_and_close(*slot, payload(pieces), key(Kind::Send, token), ignored);
+                Chained::Yes
+            }
+            Handle::Plain(_) => {
+                self.send(token, socket, pieces);
+                Chained::No
+            }
+        }
+    }
+
+    fn closed(&mut self, socket: Handle) {
+        self.uncount(&socket);
     }
 
     fn send_rest(&mut self, token: Token, socket: &Handle, unsent: Payload) {
@@ -213,20 +235,12 @@ impl Port for Uring {
 
     fn close(&mut self, socket: Handle, how: Close) {
         let ignored = key(Kind::Ignored, NOBODY);
-        match &socket {
-            Handle::Direct(slot) => {
-                self.direct -= 1;
-                if self.dials {
-                    self.closing.push(*slot);
-                }
-            }
-            Handle::Plain(_) => self.plain -= 1,
-        }
+        self.uncount(&socket);
         if how.reset {
             self.ring.reset_on_close(&socket, ignored);
         }
         if how.busy {
-            self.ring.cancel_all(&socket, ignored);
+            self.stop_all(&socket);
         }
         self.ring.close(socket, ignored);
     }
@@ -287,6 +301,18 @@ impl Uring {
         }
     }
 
+    fn uncount(&mut self, socket: &Handle) {
+        match socket {
+            Handle::Direct(slot) => {
+                self.direct -= 1;
+                if self.dials {
+                    self.closing.push(*slot);
+                }
+            }
+            Handle::Plain(_) => self.plain -= 1,
+        }
+    }
+
     fn accepted(&mut self, raw: Raw, direct: bool) -> Completion<Self> {
         let outcome = raw.result.map(|result| {
             let socket = Ring::adopt(result, direct);
@@ -298,6 +324,13 @@ impl Uring {
             (socket, peer)
         });
         Completion::Accepted { outcome, ended: !raw.more }
+    }
+}
+
+fn payload(pieces: Pieces) -> Payload {
+    match pieces {
+        Pieces::One(piece) => Payload::One(piece),
+        Pieces::Many(pieces) => Payload::Many(pieces),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 
 use tidegate_sys::poll::Readiness;
-use tidegate_sys::socket::Stream;
+use tidegate_sys::socket::{More, Stream};
 
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
 use crate::service::{Dial, Session};
@@ -140,7 +140,7 @@ impl<S: Session> Entry<S> {
                     };
                     continue;
                 }
-                Then::Nothing => {}
+                Then::Nothing | Then::CloseAfterSend => {}
             }
             if !action.send || self.blocked {
                 let resumed = was == Receive::Pause && action.receive == Receive::Post;
@@ -153,7 +153,9 @@ impl<S: Session> Entry<S> {
             let mut slices = [IoSlice::new(&[]); SLICES];
             let n = connection.queue().slices(&mut slices);
             let asked: usize = slices[..n].iter().map(|s| s.len()).sum();
-            let event = match self.stream.send_vectored(&slices[..n]) {
+            let last = action.then == Then::CloseAfterSend && asked == connection.queue().len();
+            let more = if last { More::CloseFollows } else { More::No };
+            let event = match self.stream.send_vectored(&slices[..n], more) {
                 Ok(sent) => {
                     self.blocked = sent < asked;
                     Event::Sent(sent)
