@@ -1,0 +1,57 @@
+//! `stop` under load: answers in flight are finished, new connections are not served, and `join` returns.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use tidegate::{CloseReason, Model, Policy};
+
+use crate::kit::{self, Ending, Producer, Tape};
+
+on_every_model!(case);
+
+const TOTAL: usize = 3 << 20;
+const CALLERS: usize = 8;
+
+fn case(model: Model) {
+    let tape = Tape::new(5);
+    let (service, witness) = Producer::service(&tape, TOTAL as u64);
+    let policy = Policy {
+        drain_timeout: Duration::from_secs(45),
+        socket_send_buffer: Some(64 * 1024), // so that most of each answer is still to be produced
+        ..kit::policy(model)
+    };
+    let server = kit::serve(model, policy, service);
+    let addr = server.local_addr();
+    let mut callers: Vec<_> = (0..CALLERS).map(|_| kit::connect_narrow(addr)).collect();
+    for stream in &mut callers {
+        stream.write_all(b"go").expect("send");
+        tape.check(0, &kit::hear(stream, 1000));
+    }
+    server.stop();
+    server.stop(); // twice is once
+
+    // Whether it still reaches the kernel's queue or not: nobody serves it.
+    let late = TcpStream::connect(addr);
+    for mut stream in callers {
+        let (heard, ending) = kit::hear_all(&mut stream);
+        assert_eq!((heard.len(), ending), (TOTAL - 1000, Ending::EndOfStream));
+        tape.check(1000, &heard);
+    }
+    let stats = server.join();
+    kit::check(&stats);
+    assert_eq!(stats.accepted, CALLERS as u64);
+    assert_eq!(witness.closings(), [CloseReason::Finished; CALLERS]);
+    if let Ok(mut late) = late {
+        late.set_read_timeout(Some(kit::PATIENCE)).expect("timeout");
+        let _ = late.write_all(b"go");
+        let heard = late.read(&mut [0; 100]);
+        assert!(heard.as_ref().is_ok_and(|&n| n == 0) || is_reset(&heard), "served while stopping: {heard:?}");
+    }
+    let refused = TcpStream::connect(addr).expect_err("nobody listens any more");
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+}
+
+fn is_reset(outcome: &std::io::Result<usize>) -> bool {
+    outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset)
+}
