@@ -1,0 +1,10 @@
+//! The HTTP service, driven through the library's core: no sockets, no clock.
+
+mod wire;
+
+mod answers;
+mod bodies;
+mod chunking;
+mod limits;
+mod noise;
+mod timing;

@@ -1,0 +1,205 @@
+//! A connection without a network: what a test sends goes in, what the service answers comes out.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate::core::mail::PostOffice;
+use tidegate::core::{Connection, Context, Event, Receive, Table, Then, Token};
+use tidegate::stats::{Counters, Writers};
+use tidegate::{Mail, MailboxError, Origin, Peer, Policy, Service};
+use tidegate_services::http::HttpSession;
+use tidegate_services::{Http, HttpLimits, Page};
+
+/// Nobody sends mail here.
+struct NoMail;
+
+impl PostOffice for NoMail {
+    fn post(&self, _: Token, _: Mail) -> Result<(), MailboxError> {
+        Err(MailboxError::Stopped)
+    }
+}
+
+/// How a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    Open,
+    /// The last byte was sent and the sending side is finished; what comes is discarded.
+    Lingers,
+    Closed,
+}
+
+pub struct Wire {
+    connection: Connection<HttpSession>,
+    policy: Policy,
+    counters: Counters,
+    office: Arc<dyn PostOffice>,
+    token: Token,
+    pub now: Instant,
+    pub stands: Stands,
+    /// Everything answered so far.
+    pub output: Vec<u8>,
+    /// Pieces in each send.
+    pub pieces: Vec<usize>,
+    /// Whether the peer reads what it is sent.
+    pub reads: bool,
+}
+
+/// A page that is easy to tell from everything else.
+pub const PAGE: &str = "<page>\n";
+
+impl Wire {
+    pub fn new() -> Self {
+        Self::with(HttpLimits::default())
+    }
+
+    pub fn with(limits: HttpLimits) -> Self {
+        Self::of(&Http::new(Page::new(PAGE, "text/html; charset=utf-8"), limits))
+    }
+
+    pub fn of(service: &Http) -> Self {
+        let peer = Peer { addr: None, origin: Origin::Accepted, thread: 0 };
+        let session = service.open(&peer).expect("the service takes everybody");
+        let now = Instant::now();
+        let mut wire = Self {
+            connection: Connection::new(session, Origin::Accepted, now),
+            policy: Policy::default(),
+            counters: Counters::new(Writers::One),
+            office: Arc::new(NoMail),
+            token: Table::default().insert(()),
+            now,
+            stands: Stands::Open,
+            output: Vec::new(),
+            pieces: Vec::new(),
+            reads: true,
+        };
+        wire.happens(Event::Opened);
+        wire
+    }
+
+    fn happens(&mut self, event: Event<'_>) {
+        let context = Context {
+            now: self.now,
+            policy: &self.policy,
+            counters: &self.counters,
+            office: &self.office,
+            token: self.token,
+        };
+        let mut action = self.connection.handle(event, &context);
+        loop {
+            let next = match action.then {
+                Then::FinishSending => {
+                    self.stands = Stands::Lingers;
+                    Event::SendFinished
+                }
+                Then::Close | Then::Reset => {
+                    self.stands = Stands::Closed;
+                    return;
+                }
+                Then::Nothing | Then::CloseAfterSend if action.send && self.reads => {
+                    let mut slices = [IoSlice::new(&[]); 1024];
+                    let count = self.connection.queue().slices(&mut slices);
+                    self.pieces.push(count);
+                    let sent: Vec<u8> = slices[..count].iter().flat_map(|s| s.iter().copied()).collect();
+                    self.output.extend_from_slice(&sent);
+                    Event::Sent(sent.len())
+                }
+                Then::Nothing | Then::CloseAfterSend => return,
+            };
+            action = self.connection.handle(next, &context);
+        }
+    }
+
+    /// The client sends these bytes, in one piece.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        if self.stands != Stands::Closed {
+            self.happens(Event::Received(bytes.as_ref()));
+        }
+    }
+
+    /// The client finishes sending.
+    pub fn end(&mut self) {
+        self.happens(Event::PeerEnded);
+    }
+
+    /// Time passes, and what is due happens.
+    pub fn wait(&mut self, time: Duration) {
+        self.now += time;
+        if self.deadline().is_some_and(|at| at <= self.now) {
+            self.happens(Event::Deadline);
+        }
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        self.connection.deadline(&self.policy)
+    }
+
+    /// Bytes that wait for the client to read them.
+    pub fn queued(&self) -> usize {
+        self.connection.queue().len()
+    }
+
+    pub fn wants_input(&self) -> bool {
+        self.connection.action().receive == Receive::Post
+    }
+
+    /// Everything answered, as text, with all Date fields made equal.
+    pub fn text(&self) -> String {
+        without_dates(&self.output)
+    }
+
+    /// The status codes answered, each of them with its body read past.
+    pub fn statuses(&self) -> Vec<u16> {
+        answers(&self.output).into_iter().map(|answer| answer.status).collect()
+    }
+}
+
+pub fn without_dates(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut result = String::new();
+    for line in text.split_inclusive("\r\n") {
+        result.push_str(if line.starts_with("Date: ") { "Date: now\r\n" } else { line });
+    }
+    result
+}
+
+/// One answer, taken apart.
+pub struct Answer {
+    pub status: u16,
+    pub fields: Vec<(String, String)>,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let is_it = |field: &&(String, String)| field.0.eq_ignore_ascii_case(name);
+        self.fields.iter().find(is_it).map(|(_, value)| value.as_str())
+    }
+}
+
+/// Takes a stream of answers apart; panics if it is not one. An answer to `HEAD` shows itself by what follows its head.
+pub fn answers(mut stream: &[u8]) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    while !stream.is_empty() {
+        let mut headers = [httparse::EMPTY_HEADER; 16];
+        let mut response = httparse::Response::new(&mut headers);
+        let head = response.parse(stream).expect("a valid head").unwrap();
+        stream = &stream[head..];
+        let status = response.code.unwrap();
+        let fields: Vec<_> = response
+            .headers
+            .iter()
+            .map(|h| (h.name.to_owned(), String::from_utf8_lossy(h.value).into_owned()))
+            .collect();
+        let mut answer = Answer { status, fields, body: String::new() };
+        if status != 100 {
+            let length: usize = answer.field("content-length").expect("a length").parse().unwrap();
+            if !stream.is_empty() && !stream.starts_with(b"HTTP/1.1 ") {
+                answer.body = String::from_utf8_lossy(&stream[..length]).into_owned();
+                stream = &stream[length..];
+            }
+        }
+        answers.push(answer);
+    }
+    answers
+}
