@@ -23,7 +23,8 @@ fn round(model: Model, policy: Policy, bits: u64) {
     let server = kit::serve(model, policy, service);
     let addr = server.local_addr();
     let totals: Vec<u64> = thread::scope(|scope| {
-        let callers: Vec<_> = (0..CONNECTIONS).map(|seed| scope.spawn(move || call(addr, seed, bits))).collect();
+        let callers: Vec<_> =
+            (0..CONNECTIONS).map(|seed| scope.spawn(move || call(addr, seed, bits))).collect();
         callers.into_iter().map(|caller| caller.join().expect("caller")).collect()
     });
     let stats = kit::finish(server);

@@ -145,7 +145,8 @@ impl Session for Patient {
 fn the_server_answers_long_after_the_end(model: Model) {
     let address = Arc::new(Mutex::new(None));
     let its = address.clone();
-    let server = kit::serve(model, kit::policy(model), kit::sessions(move || Patient { address: its.clone() }));
+    let server =
+        kit::serve(model, kit::policy(model), kit::sessions(move || Patient { address: its.clone() }));
     let mut stream = kit::connect(server.local_addr());
     stream.write_all(b"question").expect("send");
     stream.shutdown(Shutdown::Write).expect("finish");

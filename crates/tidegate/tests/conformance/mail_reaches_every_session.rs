@@ -49,11 +49,8 @@ impl Session for Member {
 fn case(model: Model) {
     let room = Room::default();
     let its = room.clone();
-    let server = kit::serve(
-        model,
-        kit::policy(model),
-        kit::sessions(move || Member(its.clone())).speaking_first(),
-    );
+    let server =
+        kit::serve(model, kit::policy(model), kit::sessions(move || Member(its.clone())).speaking_first());
     let mut members: Vec<_> = (0..MEMBERS).map(|_| kit::connect(server.local_addr())).collect();
     members.iter_mut().for_each(|stream| assert_eq!(kit::hear(stream, 2), b"in"));
 

@@ -14,7 +14,10 @@ const CONNECTIONS: usize = 1_200;
 fn case(model: Model) {
     let descriptors = system::raise_descriptor_limit().expect("descriptor limit");
     let needed = 2 * CONNECTIONS as u64 + 400;
-    assert!(descriptors >= needed, "raise the hard RLIMIT_NOFILE from {descriptors} to {needed} for this case");
+    assert!(
+        descriptors >= needed,
+        "raise the hard RLIMIT_NOFILE from {descriptors} to {needed} for this case"
+    );
     let (service, witness) = Echo::service();
     let server = kit::serve(model, kit::policy(model), service);
     let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| kit::connect(server.local_addr())).collect();

@@ -143,7 +143,11 @@ impl Producer {
             self.at += piece.len() as u64;
             self.witness.bytes.fetch_add(piece.len() as u64, SeqCst);
             // Copied and shared pieces take turns: they have to keep their order.
-            if self.at.is_multiple_of(3) { out.write(&piece) } else { out.share(piece) }
+            if self.at.is_multiple_of(3) {
+                out.write(&piece)
+            } else {
+                out.share(piece)
+            }
             self.witness.queued(out.queued());
         }
         Flow::Continue

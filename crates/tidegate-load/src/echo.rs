@@ -1,0 +1,248 @@
+//! Echo sessions: what comes back is compared byte for byte with what was sent.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Origin, Outbox, Peer, Refusal, Service, Session};
+
+use crate::crew::{Crew, Stage};
+use crate::plan::BLOCK;
+
+/// Makes echo sessions.
+pub(crate) struct EchoLoad {
+    pub(crate) crew: Arc<Crew>,
+    pattern: Pattern,
+    pace: Option<u64>,
+    window: usize,
+}
+
+/// Bytes that every message is a slice of: messages of one connection begin at different places, so a lost,
+/// doubled or swapped piece does not match, and neither sending nor comparing makes any bytes.
+#[derive(Clone)]
+struct Pattern {
+    bytes: Bytes,
+    size: usize,
+}
+
+/// Places a message may begin at: a prime, so that steps reach all of them.
+const PLACES: u64 = 65_521;
+
+impl Pattern {
+    fn new(size: usize) -> Self {
+        // SplitMix64 (Steele, Lea, Flood 2014): fixed seed, so that a failure can be seen again.
+        let mut state = 0x7469_6465_6761_7465u64;
+        let mut next = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        let words = (PLACES as usize + size).div_ceil(8);
+        let bytes: Vec<u8> = (0..words).flat_map(|_| next().to_le_bytes()).collect();
+        Self { bytes: bytes.into(), size }
+    }
+
+    fn place(tag: u64, message: u64) -> usize {
+        ((tag.wrapping_mul(40_503) ^ tag >> 16).wrapping_add(message.wrapping_mul(7_919)) % PLACES) as usize
+    }
+
+    fn message(&self, tag: u64, message: u64) -> Bytes {
+        let at = Self::place(tag, message);
+        self.bytes.slice(at..at + self.size)
+    }
+
+    /// What comes at `offset` of a message and after, to its end.
+    fn rest(&self, tag: u64, message: u64, offset: usize) -> &[u8] {
+        let at = Self::place(tag, message);
+        &self.bytes[at + offset..at + self.size]
+    }
+}
+
+impl EchoLoad {
+    pub(crate) fn new(crew: Arc<Crew>, size: usize, window: usize) -> Self {
+        Self { pattern: Pattern::new(size), pace: crew.plan.rate_bytes_per_s_per_block, window, crew }
+    }
+
+    /// How long a connection rests between messages, and when its first one is due, so that its block sends evenly.
+    fn schedule(&self, tag: u64) -> Option<Schedule> {
+        let rate = self.pace?;
+        let total = self.crew.plan.connections as u64;
+        let first = tag / BLOCK as u64 * BLOCK as u64;
+        let block = (total - first.min(total - 1)).min(BLOCK as u64).max(1);
+        let interval = Duration::from_secs_f64(block as f64 * self.pattern.size as f64 / rate as f64);
+        let due = Instant::now() + interval.mul_f64((tag % BLOCK as u64) as f64 / block as f64);
+        Some(Schedule { interval, due })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Schedule {
+    interval: Duration,
+    due: Instant,
+}
+
+/// One echo connection.
+pub(crate) struct EchoSession {
+    crew: Arc<Crew>,
+    pattern: Pattern,
+    tag: u64,
+    thread: usize,
+    schedule: Option<Schedule>,
+    window: usize,
+    /// Messages begun and messages that came back.
+    sent: u64,
+    back: u64,
+    /// Bytes of the message in question that came back.
+    offset: usize,
+    /// When the messages in flight were sent.
+    since: VecDeque<Instant>,
+}
+
+impl Service for EchoLoad {
+    type Session = EchoSession;
+
+    fn open(&self, peer: &Peer) -> Result<EchoSession, Refusal> {
+        let Origin::Dialled { tag } = peer.origin else { return Err(Refusal) };
+        Ok(EchoSession {
+            crew: self.crew.clone(),
+            pattern: self.pattern.clone(),
+            tag,
+            thread: peer.thread,
+            schedule: self.schedule(tag),
+            window: self.window,
+            sent: 0,
+            back: 0,
+            offset: 0,
+            since: VecDeque::new(),
+        })
+    }
+
+    fn dial_failed(&self, _: &Dial, error: &std::io::Error) {
+        self.crew.tally(0).first_error.get_or_insert_with(|| format!("connecting failed: {error}"));
+        self.crew.first_attempts_ended.fetch_add(1, Relaxed);
+    }
+}
+
+impl EchoSession {
+    /// Sends as many messages as window and schedule allow.
+    fn send(&mut self, out: &mut Outbox<'_>) {
+        while self.since.len() < self.window {
+            let now = Instant::now();
+            if let Some(schedule) = &self.schedule
+                && schedule.due > now
+            {
+                return out.wake_at(schedule.due);
+            }
+            if !self.crew.may_begin() {
+                return;
+            }
+            let mut tally = self.crew.tally(self.thread);
+            if let Some(schedule) = &mut self.schedule {
+                // Half an interval late, and the answer before it was the reason: it says so, and the schedule moves on.
+                if now > schedule.due + schedule.interval / 2 {
+                    tally.late_sends += 1;
+                    schedule.due = now;
+                }
+                schedule.due += schedule.interval;
+            }
+            tally.in_flight += 1;
+            if self.crew.counts() {
+                tally.bytes_sent += self.pattern.size as u64;
+            }
+            drop(tally);
+            out.share(self.pattern.message(self.tag, self.sent));
+            self.since.push_back(now);
+            self.sent += 1;
+        }
+    }
+
+    /// Compares what came back; `Err` is where it differs.
+    fn compare(&mut self, mut input: &[u8]) -> Result<(), String> {
+        let mut tally = self.crew.tally(self.thread);
+        if self.crew.counts() {
+            tally.bytes_received += input.len() as u64;
+        }
+        while !input.is_empty() {
+            if self.back == self.sent {
+                return Err(format!("connection {}: {} bytes more than were sent", self.tag, input.len()));
+            }
+            let expected = self.pattern.rest(self.tag, self.back, self.offset);
+            let length = expected.len().min(input.len());
+            if expected[..length] != input[..length] {
+                let at = expected.iter().zip(input).position(|(a, b)| a != b).unwrap_or(0);
+                let at = self.back * self.pattern.size as u64 + (self.offset + at) as u64;
+                return Err(format!("connection {}: byte {at} came back wrong", self.tag));
+            }
+            input = &input[length..];
+            self.offset += length;
+            if self.offset < self.pattern.size {
+                continue;
+            }
+            self.offset = 0;
+            self.back += 1;
+            if self.back == 1 {
+                tally.verified_connections += 1;
+            }
+            if let Some(since) = self.since.pop_front() {
+                tally.answered(&self.crew, since);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Session for EchoSession {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.crew.first_attempts_stand.fetch_add(1, Relaxed);
+        self.crew.first_attempts_ended.fetch_add(1, Relaxed);
+        self.send(out);
+        Flow::Continue
+    }
+
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        if let Err(why) = self.compare(input) {
+            let mut tally = self.crew.tally(self.thread);
+            tally.wrong += 1;
+            tally.failed(self.since.len().max(1) as u64 - u64::from(self.since.is_empty()), || why);
+            self.since.clear();
+            return Consumed::all(input).then(Flow::Abort);
+        }
+        self.send(out);
+        Consumed::all(input)
+    }
+
+    fn on_mail(&mut self, _: Mail, out: &mut Outbox<'_>) -> Flow {
+        self.send(out);
+        Flow::Continue
+    }
+
+    fn on_close(&mut self, why: CloseReason) {
+        let lost = self.since.len() as u64;
+        if lost > 0 && !self.crew.is(Stage::Over) {
+            let tag = self.tag;
+            self.crew
+                .tally(self.thread)
+                .failed(lost, || format!("connection {tag}: closed in mid-answer ({why})"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_a_connection_differ_from_their_neighbours() {
+        let pattern = Pattern::new(64);
+        for tag in 0..50 {
+            for message in 0..200 {
+                assert_ne!(pattern.message(tag, message), pattern.message(tag, message + 1));
+                assert_ne!(pattern.message(tag, message), pattern.message(tag + 1, message));
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Reading an answer: head, then a body by length, in chunks or to the end of the connection (RFC 9112, section 6).
+
+/// Where the reading of an answer is.
+#[derive(Debug, Default)]
+pub(crate) enum Answer {
+    /// At the head.
+    #[default]
+    Head,
+    /// In a body with so many bytes left.
+    Length { left: u64, status: u16, open: bool },
+    /// In a chunked body.
+    Chunked { at: Chunk, status: u16, open: bool },
+    /// In a body that ends with the connection.
+    ToEnd { status: u16 },
+}
+
+/// Where the reading of a chunked body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chunk {
+    /// At a line with a size.
+    Size,
+    /// In the data of a chunk, its line end included.
+    Data { left: u64 },
+    /// In the trailer.
+    Trailer,
+}
+
+/// What a step of reading came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing without more input.
+    NeedsMore,
+    /// So many bytes were read; go on.
+    Used(usize),
+    /// The answer ends after so many bytes; `open` is whether the connection stays.
+    Complete { used: usize, status: u16, open: bool },
+    /// It makes no sense.
+    Wrong(&'static str),
+}
+
+/// The head of an answer that was understood before. Most answers of a server begin with the same bytes, and
+/// comparing costs a tenth of parsing.
+#[derive(Debug, Default)]
+pub(crate) struct KnownHead {
+    bytes: Vec<u8>,
+    body: u64,
+    status: u16,
+    open: bool,
+}
+
+/// Bytes of a head, or of a line of a chunked body, beyond which an answer makes no sense.
+const HEAD_LIMIT: usize = 64 * 1024;
+
+impl Answer {
+    /// Reads on from the front of `input`.
+    pub(crate) fn step(&mut self, input: &[u8], known: &mut KnownHead) -> Step {
+        match self {
+            Self::Head => self.head(input, known),
+            Self::Length { left, status, open } => {
+                let used = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
+                *left -= used as u64;
+                if *left > 0 {
+                    return Step::Used(used);
+                }
+                let step = Step::Complete { used, status: *status, open: *open };
+                *self = Self::Head;
+                step
+            }
+            Self::Chunked { at, status, open } => match chunk(at, input) {
+                Step::Complete { used, .. } => {
+                    let step = Step::Complete { used, status: *status, open: *open };
+                    *self = Self::Head;
+                    step
+                }
+                step => step,
+            },
+            Self::ToEnd { .. } => Step::Used(input.len()),
+        }
+    }
+
+    /// The status, if the end of the connection is the end of the answer.
+    pub(crate) fn ends_with_the_connection(&self) -> Option<u16> {
+        match self {
+            Self::ToEnd { status } => Some(*status),
+            _ => None,
+        }
+    }
+
+    fn head(&mut self, input: &[u8], known: &mut KnownHead) -> Step {
+        if !known.bytes.is_empty() && input.starts_with(&known.bytes) {
+            return self.begin_body(known.bytes.len(), known.body, known.status, known.open);
+        }
+        let mut fields = [httparse::EMPTY_HEADER; 64];
+        let mut parsed = httparse::Response::new(&mut fields);
+        let length = match parsed.parse(input) {
+            Ok(httparse::Status::Complete(length)) => length,
+            Ok(httparse::Status::Partial) if input.len() < HEAD_LIMIT => return Step::NeedsMore,
+            Ok(httparse::Status::Partial) => return Step::Wrong("its head does not end"),
+            Err(_) => return Step::Wrong("its head is not HTTP"),
+        };
+        let status = parsed.code.unwrap_or(0);
+        let (mut body, mut chunked) = (None, false);
+        let mut open = parsed.version == Some(1);
+        for field in parsed.headers.iter() {
+            if field.name.eq_ignore_ascii_case("content-length") {
+                match std::str::from_utf8(field.value).ok().and_then(|v| v.trim().parse().ok()) {
+                    Some(n) if body.is_none_or(|old| old == n) => body = Some(n),
+                    _ => return Step::Wrong("its Content-Length is not one number"),
+                }
+            } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
+                chunked = has_token(field.value, b"chunked");
+            } else if field.name.eq_ignore_ascii_case("connection") {
+                open = (open || has_token(field.value, b"keep-alive")) && !has_token(field.value, b"close");
+            }
+        }
+        if matches!(status, 100..=199) {
+            return Step::Used(length); // an interim answer; the final one follows
+        }
+        if matches!(status, 204 | 304) {
+            return self.begin_body(length, 0, status, open);
+        }
+        match (chunked, body) {
+            (true, _) => {
+                *self = Self::Chunked { at: Chunk::Size, status, open };
+                Step::Used(length)
+            }
+            (false, Some(body)) => {
+                *known = KnownHead { bytes: input[..length].to_vec(), body, status, open };
+                self.begin_body(length, body, status, open)
+            }
+            (false, None) => {
+                *self = Self::ToEnd { status };
+                Step::Used(length)
+            }
+        }
+    }
+
+    fn begin_body(&mut self, used: usize, body: u64, status: u16, open: bool) -> Step {
+        if body == 0 {
+            return Step::Complete { used, status, open };
+        }
+        *self = Self::Length { left: body, status, open };
+        Step::Used(used)
+    }
+}
+
+fn has_token(value: &[u8], token: &[u8]) -> bool {
+    value.split(|&b| b == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(token))
+}
+
+/// One step in a chunked body (RFC 9112, section 7.1).
+fn chunk(at: &mut Chunk, input: &[u8]) -> Step {
+    if let Chunk::Data { left } = at {
+        let used = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
+        *left -= used as u64;
+        if *left == 0 {
+            *at = Chunk::Size;
+        }
+        return Step::Used(used);
+    }
+    let Some(end) = input.iter().position(|&b| b == b'\n') else {
+        return if input.len() < HEAD_LIMIT {
+            Step::NeedsMore
+        } else {
+            Step::Wrong("a line of its chunks does not end")
+        };
+    };
+    let line = input[..end].trim_ascii();
+    if *at == Chunk::Trailer {
+        let last = line.is_empty();
+        return if last {
+            Step::Complete { used: end + 1, status: 0, open: true }
+        } else {
+            Step::Used(end + 1)
+        };
+    }
+    let digits = line.split(|&b| b == b';').next().unwrap_or(line).trim_ascii();
+    let size = std::str::from_utf8(digits).ok().and_then(|d| u64::from_str_radix(d, 16).ok());
+    match size {
+        Some(0) => *at = Chunk::Trailer,
+        Some(size) if size < u64::MAX - 2 => *at = Chunk::Data { left: size + 2 },
+        _ => return Step::Wrong("the size of a chunk is not a number"),
+    }
+    Step::Used(end + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a stream in pieces of the given size; returns the answers found.
+    fn read(stream: &[u8], piece: usize) -> Vec<(u16, bool)> {
+        let (mut answer, mut known, mut found) = (Answer::default(), KnownHead::default(), Vec::new());
+        let (mut from, mut to) = (0, 0);
+        while to < stream.len() {
+            to = (to + piece).min(stream.len());
+            while from < to {
+                match answer.step(&stream[from..to], &mut known) {
+                    Step::NeedsMore => break,
+                    Step::Used(n) => from += n,
+                    Step::Complete { used, status, open } => {
+                        from += used;
+                        found.push((status, open));
+                    }
+                    Step::Wrong(why) => panic!("{why}"),
+                }
+            }
+        }
+        found.extend(answer.ends_with_the_connection().map(|status| (status, false)));
+        found
+    }
+
+    #[test]
+    fn answers_are_found_whatever_the_pieces() {
+        let stream = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello\
+            HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nworld\
+            HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n\
+            3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nTrailer: t\r\n\r\n\
+            HTTP/1.1 204 No Content\r\n\r\n\
+            HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n\
+            HTTP/1.1 500 Oh\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx\
+            HTTP/1.1 200 OK\r\n\r\nto the end";
+        let expected =
+            [(200, true), (200, true), (404, true), (204, true), (200, true), (500, false), (200, false)];
+        for piece in 1..stream.len() {
+            assert_eq!(read(stream, piece), expected, "pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_called_wrong() {
+        for stream in [
+            &b"SSH-2.0-x\r\n\r\n"[..],
+            b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        ] {
+            let step = Answer::default().step(stream, &mut KnownHead::default());
+            assert!(matches!(step, Step::Wrong(_)), "{step:?}");
+        }
+        let (mut answer, mut known) = (Answer::default(), KnownHead::default());
+        let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(answer.step(head, &mut known), Step::Used(head.len()));
+        assert!(matches!(answer.step(b"zz\r\n", &mut known), Step::Wrong(_)));
+    }
+}

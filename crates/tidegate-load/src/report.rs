@@ -1,0 +1,138 @@
+//! What came of a load. Serialised as JSON this is the stable output of `tidegate load --json`.
+
+use serde::{Deserialize, Serialize};
+
+/// Where a run has got to; told to the observer of [`run`](crate::run).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Phase {
+    /// Every connection attempt has ended.
+    Connected {
+        /// Attempts.
+        attempted: u64,
+        /// Those that stand.
+        connected: u64,
+    },
+    /// The measuring window begins.
+    Measuring,
+    /// Some progress inside the window.
+    Progress {
+        /// Requests answered in the window so far.
+        requests: u64,
+        /// Part of the run that is over, 0 to 1.
+        part: f64,
+    },
+    /// The measuring window has ended and what was in flight has come back. Connections are still open; they are closed when the observer returns.
+    Done,
+}
+
+/// The outcome of a run. Times are seconds or microseconds, as their names say; rates are means over the window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Version of this format: 1.
+    pub format: u32,
+    /// `echo` or `http`.
+    pub protocol: String,
+    /// Where the load went.
+    pub target: String,
+    /// The I/O model of the generator.
+    pub model: String,
+    /// I/O threads of the generator.
+    pub threads: usize,
+    /// Connections asked for.
+    pub connections: usize,
+    /// Bytes of an echo message; 0 for http.
+    pub message_bytes: usize,
+    /// Whether http connections were kept.
+    pub keep_alive: bool,
+    /// Bytes a second for each block of 1,000 connections; none is unlimited.
+    pub rate_bytes_per_s_per_block: Option<u64>,
+    /// Connections that were tried, those made anew after a close included.
+    pub attempted: u64,
+    /// Connections that stood.
+    pub connected: u64,
+    /// Connections on which at least one whole answer came back right.
+    pub verified_connections: u64,
+    /// Connections made again because the server had closed one that was to be kept.
+    pub reconnects: u64,
+    /// Connections that could not be made.
+    pub connect_failed: u64,
+    /// Connections open at the end.
+    pub open_at_end: u64,
+    /// Seconds from the first dial until every attempt had ended.
+    pub connect_s: f64,
+    /// Length of the measuring window in seconds.
+    pub elapsed_s: f64,
+    /// Requests (echo: messages) answered right in the window.
+    pub requests: u64,
+    /// Requests that failed: refused, cut off, wrong, or with a status other than 2xx.
+    pub failed: u64,
+    /// Of those, answers that were not what was sent, or not understood.
+    pub wrong: u64,
+    /// Of those, answers by status class: 1xx, 2xx (never), 3xx, 4xx, 5xx.
+    pub failed_by_status: [u64; 5],
+    /// Requests still unanswered when the time to wait for them was over.
+    pub timed_out: u64,
+    /// Paced sends that went out late because the answer before them was late.
+    pub late_sends: u64,
+    /// Right answers a second.
+    pub requests_per_s: f64,
+    /// Bytes sent in the window.
+    pub bytes_sent: u64,
+    /// Bytes received in the window.
+    pub bytes_received: u64,
+    /// Bytes sent a second.
+    pub sent_bytes_per_s: f64,
+    /// Bytes received a second.
+    pub received_bytes_per_s: f64,
+    /// From a request's first byte leaving (connection per request: from the dial) to its answer's last byte.
+    pub latency_us: Latency,
+    /// Processor time of the generator in user mode during the window, in seconds.
+    pub cpu_user_s: f64,
+    /// Processor time of the generator in the kernel during the window, in seconds.
+    pub cpu_system_s: f64,
+    /// The first thing that went wrong, in words.
+    pub first_error: Option<String>,
+}
+
+/// A distribution of latencies in microseconds, from a histogram with three significant digits.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "percentiles are named by their numbers")]
+pub struct Latency {
+    pub mean: f64,
+    pub stdev: f64,
+    pub min: u64,
+    pub p50: u64,
+    pub p75: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub p99_9: u64,
+    pub max: u64,
+}
+
+impl Latency {
+    pub(crate) fn of(histogram: &hdrhistogram::Histogram<u64>) -> Self {
+        if histogram.is_empty() {
+            return Self::default();
+        }
+        let at = |quantile| histogram.value_at_quantile(quantile);
+        Self {
+            mean: histogram.mean(),
+            stdev: histogram.stdev(),
+            min: histogram.min(),
+            p50: at(0.5),
+            p75: at(0.75),
+            p90: at(0.9),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            max: histogram.max(),
+        }
+    }
+}
+
+impl Report {
+    /// Whether everything that was asked for was done and was right.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.failed == 0 && self.timed_out == 0 && self.connect_failed == 0 && self.requests > 0
+    }
+}
