@@ -79,17 +79,26 @@ pub fn run(args: Args) -> Outcome {
     let plan = plan(&args)?;
     if !args.cpus.is_empty() {
         system::pin_to_cpus(&args.cpus)
-            .with_context(|| format!("--cpus {:?} can not be used; this process may use {:?}", args.cpus, system::allowed_cpus()))
+            .with_context(|| {
+                format!(
+                    "--cpus {:?} can not be used; this process may use {:?}",
+                    args.cpus,
+                    system::allowed_cpus()
+                )
+            })
             .map_err(Failure::Usage)?;
     }
     let mut json = match &args.json {
         Some(path) if path.as_os_str() != "-" => Some(
-            std::fs::File::create(path).with_context(|| format!("can not write {}", path.display())).map_err(Failure::Usage)?,
+            std::fs::File::create(path)
+                .with_context(|| format!("can not write {}", path.display()))
+                .map_err(Failure::Usage)?,
         ),
         _ => None,
     };
     let to_stdout = args.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
-    let mut teller = Teller { phases: args.phases, terminal: std::io::stderr().is_terminal() && !args.phases };
+    let mut teller =
+        Teller { phases: args.phases, terminal: std::io::stderr().is_terminal() && !args.phases };
     let report = tidegate_load::run(&plan, |phase| teller.tell(phase)).map_err(|e| match e {
         LoadError::Start(StartError::Engine { .. }) => Failure::Run(e.into()),
         e => Failure::Usage(e.into()),
@@ -115,7 +124,8 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     let usage = |e: LoadError| Failure::Usage(e.into());
     let target = Target::parse(&args.target).map_err(usage)?;
     let seconds = |name: &str, s: f64| {
-        Duration::try_from_secs_f64(s).map_err(|_| Failure::Usage(anyhow!("{name} {s} is not a number of seconds")))
+        Duration::try_from_secs_f64(s)
+            .map_err(|_| Failure::Usage(anyhow!("{name} {s} is not a number of seconds")))
     };
     let amount = match (args.requests, args.duration) {
         (Some(n), _) => Amount::Requests(n),
@@ -156,9 +166,9 @@ fn model(name: &str) -> Result<Option<Model>, Failure> {
     let model: Model = name.parse().map_err(|e: String| Failure::Usage(anyhow!(e)))?;
     match model.availability() {
         Availability::Available(_) => Ok(Some(model)),
-        Availability::Unavailable(why) => {
-            Err(Failure::Usage(anyhow!("the model {model} is unavailable: {why}; tidegate doctor lists what works here")))
-        }
+        Availability::Unavailable(why) => Err(Failure::Usage(anyhow!(
+            "the model {model} is unavailable: {why}; tidegate doctor lists what works here"
+        ))),
     }
 }
 
@@ -249,7 +259,10 @@ fn summary(r: &Report) -> String {
         (r.cpu_user_s + r.cpu_system_s) * 1e5 / (r.requests.max(1) as f64),
     );
     if r.late_sends > 0 {
-        text.push_str(&format!("pacing       {} sends were late: the answers before them were\n", r.late_sends));
+        text.push_str(&format!(
+            "pacing       {} sends were late: the answers before them were\n",
+            r.late_sends
+        ));
     }
     text
 }

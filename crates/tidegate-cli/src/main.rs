@@ -22,6 +22,7 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "made once")]
 enum Command {
     /// Run a server.
     Serve(serve::Args),

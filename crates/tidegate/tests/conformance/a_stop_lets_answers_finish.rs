@@ -46,7 +46,10 @@ fn case(model: Model) {
         late.set_read_timeout(Some(kit::PATIENCE)).expect("timeout");
         let _ = late.write_all(b"go");
         let heard = late.read(&mut [0; 100]);
-        assert!(heard.as_ref().is_ok_and(|&n| n == 0) || is_reset(&heard), "served while stopping: {heard:?}");
+        assert!(
+            heard.as_ref().is_ok_and(|&n| n == 0) || is_reset(&heard),
+            "served while stopping: {heard:?}"
+        );
     }
     let refused = TcpStream::connect(addr).expect_err("nobody listens any more");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);

@@ -39,7 +39,9 @@ impl Session for Member {
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         match mail {
             Mail::Message(message) if message.is::<Arc<()>>() => {}
-            Mail::Message(message) => out.write(message.downcast::<u8>().as_deref().map_or(b"?", std::slice::from_ref)),
+            Mail::Message(message) => {
+                out.write(message.downcast::<u8>().as_deref().map_or(b"?", std::slice::from_ref))
+            }
             _ => return Flow::Abort,
         }
         Flow::Continue
