@@ -1,0 +1,40 @@
+//! `tidegate doctor` lists every model and every limit, for people and for programs.
+
+use tidegate::Model;
+
+use crate::kit::{run, tidegate, with_descriptors};
+
+#[test]
+fn every_model_is_listed_with_what_it_is_here() {
+    let outcome = run(&mut tidegate(&["doctor"]));
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    for model in Model::ALL {
+        let row = outcome.stdout.lines().find(|line| line.contains(&format!(" {model} "))).expect("a row");
+        let here = if model.availability().is_available() { " available " } else { " unavailable " };
+        assert!(row.contains(here), "{row}");
+    }
+    assert!(outcome.stdout.contains(&format!("auto is {}: ", Model::best().model)));
+}
+
+#[test]
+fn a_small_limit_comes_with_its_remedy() {
+    let outcome = run(&mut with_descriptors(300, &["doctor"]));
+    let row = outcome.stdout.lines().find(|line| line.contains("descriptors (hard)")).unwrap();
+    assert!(row.contains(" 300 ") && row.contains("nofile"), "{row}");
+}
+
+#[test]
+fn programs_read_json() {
+    let outcome = run(&mut with_descriptors(300, &["doctor", "--json"]));
+    assert_eq!(outcome.code, Some(0));
+    let doctor: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let models = doctor["models"].as_array().unwrap();
+    let names: Vec<_> = models.iter().map(|model| model["name"].as_str().unwrap()).collect();
+    assert_eq!(names, Model::ALL.map(Model::name));
+    assert!(models.iter().all(|m| m["available"].is_boolean() && m["remark"].is_string()));
+    assert_eq!(doctor["auto"]["model"], Model::best().model.name());
+    let limits = doctor["limits"].as_array().unwrap();
+    let hard = limits.iter().find(|limit| limit["name"] == "descriptors (hard)").unwrap();
+    assert_eq!(hard["value"], 300);
+    assert!(hard["remedy"].is_string());
+}

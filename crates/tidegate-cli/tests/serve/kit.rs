@@ -1,0 +1,153 @@
+//! Running the binary, with a deadline on everything.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Nothing here takes a second; a machine under load may take long.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Ends a process that is still there when the deadline has come: then all its pipes end, and the test fails.
+struct Watchdog {
+    _alive: Sender<()>,
+}
+
+impl Watchdog {
+    fn over(pid: Pid) -> Self {
+        let (alive, gone) = mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            if gone.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        });
+        Self { _alive: alive }
+    }
+}
+
+pub fn tidegate(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(args);
+    command
+}
+
+/// The same, allowed so many descriptors.
+pub fn with_descriptors(limit: usize, args: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_tidegate")]).args(args);
+    command
+}
+
+/// What a command that ends by itself came to.
+pub struct Outcome {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+pub fn run(command: &mut Command) -> Outcome {
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let _watchdog = Watchdog::over(Pid::from_child(&child));
+    let output = child.wait_with_output().expect("the binary ends");
+    Outcome {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// A running `tidegate serve`. Killed when dropped.
+pub struct Server {
+    child: Child,
+    _watchdog: Watchdog,
+    stdout: BufReader<std::process::ChildStdout>,
+    stderr: Receiver<String>,
+    /// The URL it said it listens on.
+    pub url: String,
+    pub addr: SocketAddr,
+}
+
+impl Server {
+    pub fn start(args: &[&str]) -> Self {
+        Self::of(&mut tidegate(args))
+    }
+
+    pub fn of(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let watchdog = Watchdog::over(Pid::from_child(&child));
+        let (lines, stderr) = mpsc::channel();
+        let errors = BufReader::new(child.stderr.take().unwrap());
+        std::thread::spawn(move || {
+            errors.lines().map_while(Result::ok).try_for_each(|line| lines.send(line))
+        });
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let Some(url) = line.strip_prefix("listening on ").and_then(|line| line.strip_suffix('\n')) else {
+            child.kill().unwrap();
+            panic!("{line:?} in place of an address; {:?}", stderr.iter().collect::<Vec<_>>());
+        };
+        let addr = url.split("//").nth(1).unwrap().trim_end_matches('/').parse().unwrap();
+        Self { child, _watchdog: watchdog, stdout, stderr, url: url.into(), addr }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for a line on stderr that contains `text`.
+    pub fn wait_for(&self, text: &str) -> String {
+        let found =
+            std::iter::from_fn(|| self.stderr.recv_timeout(DEADLINE).ok()).find(|line| line.contains(text));
+        found.unwrap_or_else(|| panic!("{text:?} was not said"))
+    }
+
+    /// Waits for its end; returns what it left on stdout and stderr.
+    pub fn ended(mut self) -> (ExitStatus, String, Vec<String>) {
+        let status = self.child.wait().unwrap();
+        let mut stdout = String::new();
+        self.stdout.read_to_string(&mut stdout).unwrap();
+        (status, stdout, self.stderr.iter().collect())
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect_timeout(&self.addr, DEADLINE).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.set_write_timeout(Some(DEADLINE)).unwrap();
+        stream
+    }
+
+    /// Sends `request` and reads until the server closes.
+    pub fn talk(&self, request: &str) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,8 @@
+//! `tidegate serve` and `tidegate doctor` as people run them: the built binary, its output, its exit code.
+#![cfg(unix)]
+
+mod kit;
+
+mod doctor;
+mod refusals;
+mod runs;

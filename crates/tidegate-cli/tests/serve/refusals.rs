@@ -1,0 +1,108 @@
+//! Bad input: one clear error with its remedy, the right exit code, nothing on stdout, nothing half-started.
+
+use std::net::TcpListener;
+
+use crate::kit::{Outcome, run, tidegate, with_descriptors};
+
+fn serve(args: &[&str]) -> Outcome {
+    run(&mut tidegate(&[&["serve"], args].concat()))
+}
+
+#[track_caller]
+fn refused(outcome: &Outcome, code: i32, says: &[&str]) {
+    assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
+    assert_eq!(outcome.stdout, "");
+    let line = outcome.stderr.lines().find(|line| line.starts_with("error: ")).expect("an error");
+    for text in says {
+        assert!(line.contains(text), "{text:?} in {line:?}");
+    }
+}
+
+#[test]
+fn a_model_that_does_not_exist_or_is_not_here() {
+    refused(&serve(&["http", "--model", "kqueue"]), 2, &["unknown model \"kqueue\"", "epoll", "auto"]);
+    refused(
+        &serve(&["http", "--listen", "127.0.0.1:0", "--model", "iocp"]),
+        2,
+        &["iocp is unavailable", "Windows"],
+    );
+}
+
+#[test]
+fn an_address_that_is_none_or_belongs_to_somebody_else() {
+    for text in ["here", "127.0.0.1", "127.0.0.1:99999", ":8080", "example.org:80"] {
+        refused(&serve(&["echo", "--listen", text]), 2, &[text, "write ADDR:PORT"]);
+    }
+    // Of a block kept for documentation (RFC 5737).
+    let foreign = serve(&["echo", "--listen", "203.0.113.1:0", "--model", "poll"]);
+    refused(&foreign, 1, &["203.0.113.1:0", "no interface of this machine"]);
+}
+
+#[test]
+fn a_port_in_use() {
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = holder.local_addr().unwrap();
+    for model in tidegate::Model::available() {
+        let outcome = serve(&["http", "--listen", &addr.to_string(), "--model", model.name()]);
+        refused(&outcome, 1, &[&addr.to_string(), "another program uses port", "choose another port"]);
+    }
+}
+
+#[test]
+fn a_page_that_can_not_be_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing.html");
+    refused(
+        &serve(&["http", "--page", missing.to_str().unwrap()]),
+        2,
+        &["missing.html", "name a file that exists"],
+    );
+    refused(&serve(&["http", "--page", folder.path().to_str().unwrap()]), 2, &["a directory; name a file"]);
+    refused(&serve(&["http", "--page", "/dev/null"]), 2, &["no ordinary file"]);
+    let large = folder.path().join("large");
+    std::fs::File::create(&large).unwrap().set_len((64 << 20) + 1).unwrap(); // sparse
+    refused(&serve(&["http", "--page", large.to_str().unwrap()]), 2, &["larger than 64 MiB"]);
+}
+
+#[test]
+fn limits_that_contradict_each_other() {
+    let marks = serve(&["http", "--outbox-low", "64k", "--outbox-high", "16KiB"]);
+    refused(&marks, 2, &["outbox.low (65536)", "outbox.high (16384)", "must lie below"]);
+    let stale = serve(&["echo", "--idle-timeout", "1s"]);
+    refused(&stale, 2, &["first_byte_timeout", "idle_timeout"]);
+    let head = serve(&["http", "--head-bytes", "128k"]);
+    refused(
+        &head,
+        2,
+        &["head_bytes (131072)", "input_bytes (65536)", "lower head_bytes or raise input_bytes"],
+    );
+    let threads = serve(&["http", "--threads", "8", "--max-connections", "4"]);
+    refused(&threads, 2, &["threads (8)", "max_connections (4)"]);
+}
+
+#[test]
+fn values_that_are_none() {
+    refused(&serve(&["http", "--buffer-bytes", "5000"]), 2, &["buffer_bytes is 5000", "multiple of"]);
+    refused(&serve(&["http", "--buffer-bytes", "much"]), 2, &["--buffer-bytes", "16KiB"]);
+    refused(&serve(&["http", "--idle-timeout", "30"]), 2, &["--idle-timeout", "30s"]);
+    refused(&serve(&["http", "--request-timeout", "0s"]), 2, &["request_timeout is zero"]);
+    refused(&serve(&["http", "--linger-timeout", "none"]), 2, &["--linger-timeout"]);
+    refused(&serve(&["http", "--threads", "0"]), 2, &["--threads"]);
+    refused(&serve(&["http", "--cpus", "99999"]), 2, &["no processor 99999", "may use"]);
+}
+
+#[test]
+fn what_there_is_no_flag_for() {
+    refused(&serve(&["echo", "--page", "x"]), 2, &["--page"]);
+    refused(&serve(&["http", "--window", "10"]), 2, &["--window"]);
+    refused(&serve(&["gopher"]), 2, &["gopher"]);
+}
+
+#[test]
+fn more_connections_than_descriptors() {
+    let args = ["serve", "http", "--listen", "127.0.0.1:0", "--model", "poll", "--max-connections", "1000"];
+    let outcome = run(&mut with_descriptors(200, &args));
+    refused(&outcome, 2, &["max_connections is 1000", "descriptor limit of 200", "ulimit -n"]);
+    let none = run(&mut with_descriptors(40, &args[..6]));
+    refused(&none, 2, &["too low for any connection", "ulimit -n"]);
+}
