@@ -22,13 +22,14 @@ pub struct PollSet {
 impl PollSet {
     /// Adds a descriptor at the end and returns its position.
     pub fn push(&mut self, fd: RawFd, wanted: Readiness) -> usize {
-        self.entries.push(libc::pollfd { fd, events: mask(wanted), revents: 0 });
+        self.entries.push(entry(fd, wanted));
         self.entries.len() - 1
     }
 
     /// Changes what is waited for at a position.
     pub fn set(&mut self, at: usize, wanted: Readiness) {
-        self.entries[at].events = mask(wanted);
+        let fd = self.entries[at].fd;
+        self.entries[at] = entry(if fd < 0 { !fd } else { fd }, wanted);
     }
 
     /// Removes a position; the last entry takes its place.
@@ -77,6 +78,13 @@ fn found(entry: &libc::pollfd) -> Readiness {
     let got = entry.revents;
     let broken = got & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0;
     Readiness { readable: broken || got & libc::POLLIN != 0, writable: broken || got & libc::POLLOUT != 0 }
+}
+
+/// A descriptor that waits for nothing is left out (negative, `poll(2)`): an error or a hang-up would be reported all the same,
+/// again and again, to an owner that does not want to know yet.
+fn entry(fd: RawFd, wanted: Readiness) -> libc::pollfd {
+    let events = mask(wanted);
+    libc::pollfd { fd: if events == 0 { !fd } else { fd }, events, revents: 0 }
 }
 
 fn mask(wanted: Readiness) -> libc::c_short {

@@ -55,16 +55,13 @@ impl Clerk {
         if let Some(listener) = &house.plan.listener {
             listener.stop();
         }
-        if house.wait_empty(house.plan.policy.drain_timeout) {
-            return;
-        }
-        // Order again and again: a connection may have come in between.
-        loop {
+        let mut empty = house.wait_empty(house.plan.policy.drain_timeout);
+        while !empty {
+            // Again and again: a connection may have come in between.
             house.order_all(Order::Stop);
-            if house.wait_empty(Duration::from_millis(100)) {
-                return;
-            }
+            empty = house.wait_empty(Duration::from_millis(100));
         }
+        house.close();
     }
 }
 

@@ -2,6 +2,7 @@
 //! are open, where their mail goes, and stopping.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -19,6 +20,8 @@ pub(super) struct House<S: Service> {
     pub(super) counters: Arc<Counters>,
     state: Mutex<State>,
     changed: Condvar,
+    /// The engine has stopped; shared with every post box.
+    stopped: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -44,7 +47,13 @@ pub(super) enum Order {
 impl<S: Service> House<S> {
     pub(super) fn new(plan: Plan<S>) -> Arc<Self> {
         let counters = Arc::new(Counters::new(Writers::Many));
-        Arc::new(Self { plan, counters, state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self {
+            plan,
+            counters,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            stopped: Arc::default(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -58,7 +67,8 @@ impl<S: Service> House<S> {
         state.open += 1;
         state.next += 1;
         let id = state.next;
-        let post = Arc::new(Post { state: Mutex::default(), bound: self.plan.policy.mail_queue });
+        let bound = self.plan.policy.mail_queue;
+        let post = Arc::new(Post { state: Mutex::default(), bound, stopped: self.stopped.clone() });
         if state.stopping {
             post.lock().order = Some(Order::Drain);
         }
@@ -164,6 +174,11 @@ impl<S: Service> House<S> {
         }
     }
 
+    /// Notes that the engine has stopped.
+    pub(super) fn close(&self) {
+        self.stopped.store(true, Relaxed);
+    }
+
     /// Waits until no connection is open; `false` if that takes longer than `limit`.
     pub(super) fn wait_empty(&self, limit: Duration) -> bool {
         let empty = self.changed.wait_timeout_while(self.lock(), limit, |state| state.open > 0);
@@ -180,6 +195,7 @@ pub(super) struct Seat<S: Service> {
 
 impl<S: Service> Drop for Seat<S> {
     fn drop(&mut self) {
+        self.post.close();
         let mut state = self.house.lock();
         state.open -= 1;
         state.rest_until = None;
@@ -196,6 +212,7 @@ impl<S: Service> Drop for Seat<S> {
 pub(super) struct Post {
     state: Mutex<PostState>,
     bound: usize,
+    stopped: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -203,6 +220,8 @@ struct PostState {
     mail: VecDeque<Mail>,
     order: Option<Order>,
     waker: Option<Waker>,
+    /// The connection is gone: mail for it is dropped.
+    closed: bool,
 }
 
 /// The token that a connection with a post box of its own has.
@@ -219,6 +238,15 @@ impl Post {
         if let Some(waker) = &state.waker {
             waker.wake_by_ref();
         }
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.waker = None;
+        let undelivered = std::mem::take(&mut state.mail);
+        drop(state);
+        drop(undelivered); // values of the application: not under the lock
     }
 
     /// Whom to wake from now on.
@@ -258,7 +286,13 @@ impl Delivery {
 
 impl PostOffice for Post {
     fn post(&self, _: Token, mail: Mail) -> Result<(), MailboxError> {
+        if self.stopped.load(Relaxed) {
+            return Err(MailboxError::Stopped);
+        }
         let mut state = self.lock();
+        if state.closed {
+            return Ok(()); // dropped, as to a session that goes before it reads
+        }
         if state.mail.len() >= self.bound {
             return Err(MailboxError::Full);
         }
