@@ -108,11 +108,7 @@ pub fn wait_pair(
     wake: RawFd,
     timeout: Option<Duration>,
 ) -> io::Result<(Readiness, bool)> {
-    let mut pair = [(socket, mask(wanted)), (wake, libc::POLLIN)].map(|(fd, events)| libc::pollfd {
-        fd,
-        events,
-        revents: 0,
-    });
+    let mut pair = [entry(socket, wanted), entry(wake, Readiness { readable: true, writable: false })];
     let ready = wait_on(&mut pair, timeout)?;
     let woken = ready > 0 && pair[1].revents != 0;
     Ok((if ready > 0 { found(&pair[0]) } else { Readiness::default() }, woken))

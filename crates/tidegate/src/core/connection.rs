@@ -160,6 +160,7 @@ impl<S: Session> Connection<S> {
     /// Takes an event in and says what the connection wants now.
     #[inline]
     pub fn handle(&mut self, event: Event<'_>, context: &Context<'_>) -> Action {
+        count(&event, context.counters);
         if !matches!(self.state, State::Closing { .. }) {
             self.take_in(event, context);
             self.settle(context);
@@ -286,8 +287,6 @@ impl<S: Session> Connection<S> {
 
     #[inline]
     fn received(&mut self, bytes: &[u8], context: &Context<'_>) {
-        context.counters.receives.add(1);
-        context.counters.bytes_in.add(bytes.len() as u64);
         self.silent = false;
         if self.state != State::Open {
             return; // lingering: discarded, and it does not prolong the wait
@@ -353,8 +352,6 @@ impl<S: Session> Connection<S> {
 
     #[inline]
     fn sent(&mut self, n: usize, context: &Context<'_>) {
-        context.counters.sends.add(1);
-        context.counters.bytes_out.add(n as u64);
         self.queue.confirm(n);
         self.moved = context.now;
         self.taken = context.now;
@@ -423,5 +420,21 @@ impl<S: Session> Connection<S> {
         self.input = Vec::new();
         context.counters.closed[why as usize].add(1);
         self.session.on_close(why);
+    }
+}
+
+/// Bytes are counted whatever becomes of them: also those that were under way when the connection ended.
+#[inline]
+fn count(event: &Event<'_>, counters: &Counters) {
+    match event {
+        Event::Received(bytes) => {
+            counters.receives.add(1);
+            counters.bytes_in.add(bytes.len() as u64);
+        }
+        Event::Sent(n) => {
+            counters.sends.add(1);
+            counters.bytes_out.add(*n as u64);
+        }
+        _ => {}
     }
 }

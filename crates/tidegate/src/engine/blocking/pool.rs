@@ -114,6 +114,8 @@ enum Job<S: Service> {
 struct Held<S: Service> {
     entry: Entry<S::Session>,
     office: Arc<dyn PostOffice>,
+    /// How its last turn ended.
+    turn: Turn,
     /// Given back after the socket was closed: fields are dropped in order.
     seat: Seat<S>,
 }
@@ -203,8 +205,8 @@ impl<S: Service> Worker<S> {
     fn run(&self) {
         let mut buffer = vec![0; self.house.plan.policy.buffer_bytes];
         while let Some(job) = self.queue.pop() {
-            let Some((mut held, turn)) = self.take_on(job, &mut buffer) else { continue };
-            match self.stay_with(&mut held, turn, &mut buffer) {
+            let Some(mut held) = self.take_on(job, &mut buffer) else { continue };
+            match self.stay_with(&mut held, &mut buffer) {
                 Outcome::Over => drop(held),
                 Outcome::GiveBack => self.queue.push(Job::Rotated(held)),
             }
@@ -212,11 +214,11 @@ impl<S: Service> Worker<S> {
     }
 
     /// Gets a connection going. A new one is looked at for data at once.
-    fn take_on(&self, job: Job<S>, buffer: &mut [u8]) -> Option<(Box<Held<S>>, Turn)> {
+    fn take_on(&self, job: Job<S>, buffer: &mut [u8]) -> Option<Box<Held<S>>> {
         let (stream, peer, origin, seat) = match job {
             Job::Rotated(held) => {
                 held.seat.post.wakes(&self.wakes);
-                return Some((held, Turn::Waits));
+                return Some(held);
             }
             Job::Accepted { stream, peer, seat } => (stream, peer, Origin::Accepted, seat),
             Job::Dial(dial) => {
@@ -232,20 +234,26 @@ impl<S: Service> Worker<S> {
         seat.post.wakes(&self.wakes);
         let connection = Connection::new(session, origin, Instant::now());
         let office: Arc<dyn PostOffice> = seat.post.clone();
-        let mut held = Box::new(Held { entry: Entry::new(stream, Phase::Open(connection)), office, seat });
+        let mut held = Box::new(Held {
+            entry: Entry::new(stream, Phase::Open(connection)),
+            office,
+            turn: Turn::Waits,
+            seat,
+        });
         let context = self.context(&held.office);
         let turn = match held.entry.tell(Event::Opened, &context) {
             Turn::Over => Turn::Over,
             _ => held.entry.resume(buffer, &context),
         };
-        Some((held, turn))
+        held.turn = turn;
+        Some(held)
     }
 
     /// Serves a connection until it is over or others should have their turn.
-    fn stay_with(&self, held: &mut Held<S>, mut turn: Turn, buffer: &mut [u8]) -> Outcome {
+    fn stay_with(&self, held: &mut Held<S>, buffer: &mut [u8]) -> Outcome {
         let mut turns = 0;
         loop {
-            if turn == Turn::Over {
+            if held.turn == Turn::Over {
                 return Outcome::Over;
             }
             while let Some(delivery) = held.seat.post.take() {
@@ -258,18 +266,18 @@ impl<S: Service> Worker<S> {
             if others && turns > self.house.plan.policy.drain_budget {
                 return Outcome::GiveBack;
             }
-            let ready = match turn {
+            let ready = match held.turn {
                 Turn::Again => self.wait(held, Some(Duration::ZERO)),
                 _ => self.wait(held, others.then_some(PATIENCE)),
             };
             let context = self.context(&held.office);
             let quiet = !ready.readable && !ready.writable;
-            turn = match turn {
+            held.turn = match held.turn {
                 Turn::Again => held.entry.resume(buffer, &context),
                 _ if quiet => held.entry.tell(Event::Deadline, &context),
                 _ => held.entry.ready(ready, buffer, &context),
             };
-            if quiet && others && turn == Turn::Waits {
+            if quiet && others && held.turn == Turn::Waits {
                 return Outcome::GiveBack;
             }
         }
