@@ -9,6 +9,8 @@
 #[macro_use]
 mod kit;
 
+mod a_client_runs_the_same_sessions;
+mod a_few_threads_serve_many_connections;
 mod a_flood_that_is_never_read_is_cut_off;
 mod a_full_server_lets_the_next_one_wait;
 mod a_full_server_refuses_the_next_one;
@@ -24,6 +26,7 @@ mod a_stop_resets_what_is_stuck;
 mod an_abort_reaches_the_peer_as_a_reset;
 mod an_idle_connection_is_closed;
 mod bytes_come_back_exactly;
+mod descriptors_may_run_out;
 mod either_side_may_finish_first;
 mod every_model_of_this_system_is_here;
 mod leftover_input_is_shown_again;

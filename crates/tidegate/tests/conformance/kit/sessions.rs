@@ -45,6 +45,8 @@ pub struct Witness {
     pub peak: AtomicUsize,
     /// The most bytes an outbox held.
     pub most_queued: AtomicUsize,
+    /// The most bytes one call showed.
+    pub most_shown: AtomicUsize,
     /// Bytes a session produced, or was shown.
     pub bytes: AtomicU64,
     /// Times a session was told that the peer has finished.
@@ -96,6 +98,7 @@ impl Session for Echo {
 
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         out.write(input);
+        self.witness.most_shown.fetch_max(input.len(), SeqCst);
         self.witness.queued(out.queued());
         Consumed::all(input)
     }

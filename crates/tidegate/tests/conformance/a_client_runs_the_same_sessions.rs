@@ -1,0 +1,177 @@
+//! The other direction: sessions that dial out, on the same models, are told their tags and have every byte verified.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+
+use tidegate::service::Origin;
+use tidegate::{Client, CloseReason, Consumed, Dial, Flow, Model, Outbox, Peer, Refusal, Service, Session};
+
+use crate::kit::{self, Hatch, Tape};
+
+on_every_model!(case);
+
+/// What the sessions of a case reported.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<Report>>>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Report {
+    Closed { tag: u64, why: CloseReason, verified: bool },
+    Failed { tag: u64, to: SocketAddr, kind: std::io::ErrorKind },
+}
+
+impl Log {
+    fn add(&self, report: Report) {
+        self.0.lock().expect("log").push(report);
+    }
+
+    fn all(&self) -> Vec<Report> {
+        self.0.lock().expect("log").clone()
+    }
+}
+
+/// Dials sessions that send so many bytes and want them back.
+struct Verify {
+    bytes: usize,
+    log: Log,
+}
+
+struct Verifier {
+    tag: u64,
+    tape: Tape,
+    bytes: usize,
+    sent: usize,
+    heard: usize,
+    log: Log,
+}
+
+impl Service for Verify {
+    type Session = Verifier;
+
+    fn open(&self, peer: &Peer) -> Result<Verifier, Refusal> {
+        let Origin::Dialled { tag } = peer.origin else { return Err(Refusal) };
+        peer.addr.ok_or(Refusal)?; // always there for a dialled connection
+        let tape = Tape::new(tag);
+        Ok(Verifier { tag, tape, bytes: self.bytes, sent: 0, heard: 0, log: self.log.clone() })
+    }
+
+    fn speaks_first(&self) -> bool {
+        true
+    }
+
+    fn dial_failed(&self, dial: &Dial, error: &std::io::Error) {
+        self.log.add(Report::Failed { tag: dial.tag, to: dial.to, kind: error.kind() });
+    }
+}
+
+impl Verifier {
+    fn say(&mut self, out: &mut Outbox<'_>) -> Flow {
+        while self.sent < self.bytes && !out.is_full() {
+            let piece = self.tape.piece(self.sent as u64, 9_000.min(self.bytes - self.sent));
+            self.sent += piece.len();
+            out.share(piece);
+        }
+        Flow::Continue
+    }
+}
+
+impl Session for Verifier {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.say(out)
+    }
+
+    fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.say(out)
+    }
+
+    fn on_bytes(&mut self, input: &[u8], _out: &mut Outbox<'_>) -> Consumed {
+        if self.tape.piece(self.heard as u64, input.len()) != input {
+            return Consumed::all(input).then(Flow::Abort);
+        }
+        self.heard += input.len();
+        let flow = if self.heard == self.bytes { Flow::Close } else { Flow::Continue };
+        Consumed::all(input).then(flow)
+    }
+
+    fn on_close(&mut self, why: CloseReason) {
+        self.log.add(Report::Closed { tag: self.tag, why, verified: self.heard == self.bytes });
+    }
+}
+
+fn case(model: Model) {
+    many_dials(model, 500, 1_000);
+    many_dials(model, 6, 400_000);
+    a_closed_port(model);
+    a_chosen_source(model);
+}
+
+fn client(model: Model, bytes: usize) -> (tidegate::RunningClient, Log) {
+    let log = Log::default();
+    let service = Verify { bytes, log: log.clone() };
+    let client = Client::new(service).model(model).policy(kit::policy(model)).start().expect("start");
+    assert_eq!(client.model(), model);
+    (client, log)
+}
+
+fn finish(client: tidegate::RunningClient) -> tidegate::Stats {
+    client.stop();
+    let stats = client.join();
+    kit::check(&stats);
+    stats
+}
+
+fn many_dials(model: Model, dials: u64, bytes: usize) {
+    let hatch = Hatch::open(|_, _| {});
+    let (client, log) = client(model, bytes);
+    let dialler = client.dialler();
+    for tag in 0..dials {
+        dialler.dial(Dial::to(hatch.addr).tag(tag).thread(tag as usize)).expect("dial");
+    }
+    kit::until("every dial has come to its end", || log.all().len() as u64 == dials);
+    kit::until("the other side has seen the ends", || hatch.finished() as u64 == dials);
+    let mut reports = log.all();
+    reports.sort_by_key(|report| match report {
+        Report::Closed { tag, .. } | Report::Failed { tag, .. } => *tag,
+    });
+    for (tag, report) in (0..dials).zip(reports) {
+        assert_eq!(report, Report::Closed { tag, why: CloseReason::Finished, verified: true });
+    }
+    let stats = finish(client);
+    let total = dials * bytes as u64;
+    assert_eq!((stats.attempted, stats.accepted, stats.dial_failed), (dials, dials, 0));
+    assert_eq!((stats.bytes_in, stats.bytes_out), (total, total));
+    dialler.dial(Dial::to(hatch.addr)).expect_err("the client has stopped");
+}
+
+fn a_closed_port(model: Model) {
+    let to = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port nobody listens on");
+    let (client, log) = client(model, 10);
+    for tag in 0..10 {
+        client.dialler().dial(Dial::to(to).tag(tag)).expect("dial");
+    }
+    kit::until("every dial has failed", || log.all().len() == 10);
+    for tag in 0..10 {
+        assert!(log.all().contains(&Report::Failed { tag, to, kind: std::io::ErrorKind::ConnectionRefused }));
+    }
+    let stats = finish(client);
+    assert_eq!((stats.attempted, stats.accepted, stats.dial_failed), (10, 0, 10));
+}
+
+fn a_chosen_source(model: Model) {
+    let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+    let callers = Arc::new(Mutex::new(Vec::new()));
+    let seen = callers.clone();
+    let hatch = Hatch::open(move |_, peer| seen.lock().expect("callers").push(peer.ip()));
+    let (client, log) = client(model, 1_000);
+    for tag in 0..5 {
+        client.dialler().dial(Dial::to(hatch.addr).from(SocketAddr::new(source, 0)).tag(tag)).expect("dial");
+    }
+    kit::until("every dial has come to its end", || log.all().len() == 5);
+    assert!(
+        log.all().iter().all(|report| matches!(report, Report::Closed { verified: true, .. })),
+        "{:?}",
+        log.all()
+    );
+    assert_eq!(*callers.lock().expect("callers"), [source; 5]);
+    finish(client);
+}
