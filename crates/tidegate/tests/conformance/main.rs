@@ -14,6 +14,7 @@ mod a_few_threads_serve_many_connections;
 mod a_flood_that_is_never_read_is_cut_off;
 mod a_full_server_lets_the_next_one_wait;
 mod a_full_server_refuses_the_next_one;
+mod a_large_answer_may_come_by_mail;
 mod a_last_answer_survives_unread_input;
 mod a_reset_by_the_peer_is_counted_once;
 mod a_service_may_refuse;
