@@ -1,12 +1,158 @@
 //! `tidegate bench`.
 
-use crate::Outcome;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use comfy_table::{Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tidegate::{Model, system};
+use tidegate_lab::report::{self, Results};
+use tidegate_lab::{Bench, LabError, concurrency, models};
+
+use crate::{Failure, Outcome};
 
 /// Options of `bench`.
 #[derive(clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// What to measure [default: a quick version of everything].
+    experiment: Option<Experiment>,
+    /// Fewer points and shorter windows: minutes rather than a quarter of an hour.
+    #[arg(long)]
+    quick: bool,
+    /// Folder for the report; made if it is not there.
+    #[arg(long, value_name = "DIR", default_value = "report")]
+    out: PathBuf,
+    /// Only these models.
+    #[arg(long, value_name = "MODELS", value_delimiter = ',')]
+    models: Vec<Model>,
+    /// models: connections of each row, in place of 7,000 and 12,000. concurrency: the only point.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    connections: Option<u32>,
+    /// models: seconds of each row.
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..3600))]
+    seconds: Option<u32>,
+    /// concurrency: requests of each run.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+    /// concurrency: runs of each point.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1000))]
+    repeats: Option<u32>,
+    /// concurrency: keep connections rather than making a new one for each request.
+    #[arg(long)]
+    keepalive: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Experiment {
+    /// Table 6-3: an echo server on every model, unlimited and rate-limited.
+    Models,
+    /// Responses a second and time per request at 10 to 10,000 concurrent.
+    Concurrency,
+}
 
 /// Runs the command.
-pub fn run(_: Args) -> Outcome {
-    Err(crate::Failure::Run(anyhow::anyhow!("being built")))
+pub fn run(args: Args) -> Outcome {
+    report::prepare(&args.out).map_err(usage)?;
+    // A failure leaves the limit as it is; the experiments say what they could not afford.
+    let _ = system::raise_descriptor_limit();
+    let program = std::env::current_exe().context("this program can not find its own file")?;
+    let bench = Bench::new(program, &system::allowed_cpus());
+    let wanted = if args.models.is_empty() { Model::ALL.to_vec() } else { args.models.clone() };
+    if let Some(model) = args.models.iter().find(|m| !m.availability().is_available()) {
+        return Err(Failure::Usage(anyhow!("the model {model} is unavailable; tidegate doctor says why")));
+    }
+    let tables = args.experiment != Some(Experiment::Concurrency);
+    let figures = args.experiment != Some(Experiment::Models);
+    let table_settings = args.models_settings(wanted.clone());
+    let figure_settings = args.concurrency_settings(wanted.clone());
+    let here = wanted.iter().filter(|m| m.availability().is_available()).count();
+    let steps = usize::from(tables) * here * table_settings.loads.len()
+        + usize::from(figures) * here * figure_settings.points.len() * figure_settings.repeats;
+    let bar = progress_bar(steps as u64);
+    let step = |what: &str| {
+        bar.set_message(what.to_owned());
+        bar.inc(1);
+    };
+    let mut results = Results::new(&bench);
+    if tables {
+        results.models = Some(models::run(&bench, &table_settings, step));
+    }
+    if figures {
+        results.concurrency = Some(concurrency::run(&bench, &figure_settings, step));
+    }
+    bar.finish_and_clear();
+    report::write(&args.out, &results).map_err(|e| Failure::Run(e.into()))?;
+    show(&results);
+    println!("report: {}", args.out.join("report.html").display());
+    Ok(if results.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn usage(e: LabError) -> Failure {
+    Failure::Usage(e.into())
+}
+
+impl Args {
+    fn is_quick(&self) -> bool {
+        self.quick || self.experiment.is_none()
+    }
+
+    fn models_settings(&self, wanted: Vec<Model>) -> models::Settings {
+        let seconds = self.seconds.unwrap_or(if self.is_quick() { 2 } else { 10 });
+        let mut settings = models::Settings::classic(wanted, Duration::from_secs(seconds.into()));
+        for load in &mut settings.loads {
+            load.connections = self.connections.map_or(load.connections, |n| n as usize);
+            load.window = self.seconds.map_or(load.window, |s| Duration::from_secs(s.into()));
+        }
+        settings
+    }
+
+    fn concurrency_settings(&self, wanted: Vec<Model>) -> concurrency::Settings {
+        let quick = self.is_quick();
+        let points: &[usize] =
+            if quick { &[10, 100, 1_000, 10_000] } else { &[10, 30, 100, 300, 1_000, 3_000, 10_000] };
+        concurrency::Settings {
+            models: wanted,
+            points: self.connections.map_or(points.to_vec(), |n| vec![n as usize]),
+            requests: self.requests.unwrap_or(if quick { 20_000 } else { 60_000 }),
+            repeats: self.repeats.map_or(if quick { 2 } else { 4 }, |n| n as usize),
+            keep_alive: self.keepalive,
+        }
+    }
+}
+
+/// On a terminal only; a pipe sees the tables and nothing else.
+fn progress_bar(steps: u64) -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let bar = ProgressBar::with_draw_target(Some(steps), target);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn show(results: &Results) {
+    for (title, cells, about) in report::sections(results) {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+        let mut rows = cells.into_iter();
+        if let Some(head) = rows.next() {
+            table.set_header(head);
+        }
+        for row in rows {
+            table.add_row(row);
+        }
+        println!("{title}\n{table}\n{about}\n");
+    }
+    for remark in results.remarks() {
+        println!("note: {remark}");
+    }
+    println!("{}", results.method());
 }

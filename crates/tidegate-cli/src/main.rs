@@ -22,7 +22,6 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "made once")]
 enum Command {
     /// Run a server.
     Serve(serve::Args),

@@ -1,2 +1,78 @@
+//! tidegate's lab: experiments that measure every I/O model on this machine, and their reports.
+//!
+//! Server and load run as separate processes of the same binary, each kept on its own processor where there are two. What the
+//! server costs is read from the system's own accounting, not from the server.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`experiment`] | Table 6-3, and responses a second against concurrency |
+//! | [`process`] | starting and stopping the processes |
+//! | [`sample`], [`kernel_memory`] | what the server uses while it is measured |
+//! | [`spread`] | medians, with minimum and maximum |
+//! | [`machine`] | what all that was measured on |
+//! | [`report`] | Markdown, CSV, JSON, SVG and one HTML page |
 #![forbid(unsafe_code)]
-//! placeholder
+
+pub mod experiment;
+pub mod kernel_memory;
+pub mod machine;
+pub mod process;
+pub mod report;
+pub mod sample;
+pub mod spread;
+
+use std::path::PathBuf;
+
+pub use experiment::{concurrency, models};
+
+/// Something the lab could not do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LabError {
+    /// A file or folder of the report.
+    #[error("can not write {path}: {source}; choose another folder with --out")]
+    Write {
+        /// Which one.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A server or load did not do what it should.
+    #[error("{what}: {why}")]
+    Process {
+        /// Which one.
+        what: String,
+        /// What went wrong, with the last lines it wrote to its standard error.
+        why: String,
+    },
+}
+
+/// What every experiment needs to know.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// The `tidegate` binary to run as server and as load.
+    pub program: PathBuf,
+    /// Processors of the server.
+    pub server_cpus: Vec<usize>,
+    /// Processors of the load.
+    pub load_cpus: Vec<usize>,
+}
+
+impl Bench {
+    /// Server on one half of the processors this process may use and load on the other; both on the one if there is only one.
+    #[must_use]
+    pub fn new(program: PathBuf, cpus: &[usize]) -> Self {
+        let (server, load) = match cpus {
+            [] => (Vec::new(), Vec::new()),
+            [only] => (vec![*only], vec![*only]),
+            [first, second, ..] => (vec![*first], vec![*second]),
+        };
+        Self { program, server_cpus: server, load_cpus: load }
+    }
+
+    /// Whether server and load have a processor each.
+    #[must_use]
+    pub fn is_pinned_apart(&self) -> bool {
+        !self.server_cpus.is_empty() && self.server_cpus != self.load_cpus
+    }
+}

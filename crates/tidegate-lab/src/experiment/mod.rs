@@ -1,0 +1,138 @@
+//! The experiments.
+
+pub mod concurrency;
+pub mod models;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tidegate::{Availability, Model};
+use tidegate_load::Report;
+
+use crate::process::{Process, cpus};
+use crate::{Bench, LabError};
+
+/// How long a process may take to start, to open its connections, or to end.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Who had no processor time left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Limit {
+    /// The server: it used its processors.
+    Server,
+    /// The load: it used its processors, so the server could have done more.
+    Load,
+    /// Both shared one processor, and used it.
+    Shared,
+    /// Neither: both slept part of the time.
+    Neither,
+}
+
+impl Limit {
+    /// From the parts of their processors that both used, 0 to 1.
+    fn of(bench: &Bench, server: f64, load: f64) -> Self {
+        const BUSY: f64 = 0.93;
+        match (bench.is_pinned_apart(), server > BUSY, load > BUSY) {
+            (true, true, _) => Self::Server,
+            (true, false, true) => Self::Load,
+            (false, ..) if server + load > BUSY => Self::Shared,
+            _ => Self::Neither,
+        }
+    }
+
+    /// One word for tables.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Load => "load",
+            Self::Shared => "shared core",
+            Self::Neither => "neither",
+        }
+    }
+}
+
+/// A model that can not be measured here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Its name.
+    pub model: String,
+    /// Why.
+    pub why: String,
+}
+
+/// Sorts models into those that can be measured here and those that can not.
+#[must_use]
+pub fn contestants(wanted: &[Model]) -> (Vec<Model>, Vec<LeftOut>) {
+    let (mut here, mut out) = (Vec::new(), Vec::new());
+    for &model in wanted {
+        match model.availability() {
+            Availability::Available(_) => here.push(model),
+            Availability::Unavailable(why) => out.push(LeftOut { model: model.to_string(), why }),
+        }
+    }
+    (here, out)
+}
+
+/// A running server and where it listens.
+struct Server {
+    process: Process,
+    url: String,
+    port: u16,
+}
+
+impl Server {
+    fn start(bench: &Bench, service: &str, model: Model, extra: &[&str]) -> Result<Self, LabError> {
+        let mut args: Vec<String> =
+            ["serve", service, "--listen", "127.0.0.1:0", "--model", model.name()].map(Into::into).into();
+        args.extend(cpus(&bench.server_cpus));
+        args.extend(extra.iter().map(ToString::to_string));
+        let mut process = Process::start(bench, &args)?;
+        let url = process.wait_for_line("listening on ", PATIENCE)?;
+        let port = url.trim_end_matches('/').rsplit(':').next().and_then(|p| p.parse().ok());
+        match port {
+            Some(port) => Ok(Self { process, url, port }),
+            None => Err(process.failure(format!("named no port in {url:?}"))),
+        }
+    }
+}
+
+/// Where a load leaves its result; removed when dropped.
+struct ResultFile(PathBuf);
+
+impl ResultFile {
+    fn new() -> Self {
+        use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("tidegate-load-{}-{}.json", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        Self(std::env::temp_dir().join(name))
+    }
+
+    fn read(&self, load: &str) -> Result<Report, LabError> {
+        let failed = |why: String| LabError::Process { what: load.into(), why };
+        let text = std::fs::read_to_string(&self.0).map_err(|e| failed(format!("left no result: {e}")))?;
+        serde_json::from_str(&text).map_err(|e| failed(format!("left a result that can not be read: {e}")))
+    }
+}
+
+impl Drop for ResultFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0); // it may never have been written
+    }
+}
+
+/// Connections that this machine can give, of those wanted, and a line that says so if they are fewer.
+#[must_use]
+pub fn affordable(wanted: usize) -> (usize, Option<String>) {
+    let (limit, _) = tidegate::system::descriptor_limit();
+    let room = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(128).max(1);
+    if wanted <= room {
+        return (wanted, None);
+    }
+    let note = format!(
+        "{room} instead of {wanted} connections: this process may have {limit} descriptors; raise that with ulimit -n for the full table"
+    );
+    (room, Some(note))
+}

@@ -1,0 +1,169 @@
+//! Table 6-3: an echo server on every model, with as many clients as the source had, as fast as they go and then paced.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tidegate::Model;
+use tidegate_load::Report;
+
+use super::{LeftOut, Limit, PATIENCE, ResultFile, Server, affordable, contestants};
+use crate::process::{Process, cpus};
+use crate::sample::{Sampler, Usage};
+use crate::{Bench, LabError};
+
+/// How the clients of a row behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pace {
+    /// Each connection sends the next message as soon as the last one is back.
+    Unlimited,
+    /// Each block of 1,000 connections sends so many bytes a second.
+    Limited {
+        /// Bytes a second for each block.
+        bytes_per_s: u64,
+    },
+}
+
+/// The load of one row for each model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// Connections attempted.
+    pub connections: usize,
+    /// How they behave.
+    pub pace: Pace,
+    /// Bytes of a message.
+    pub message_bytes: usize,
+    /// Length of the measuring window.
+    pub window: Duration,
+}
+
+/// What is to be measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The models, in order.
+    pub models: Vec<Model>,
+    /// The rows for each.
+    pub loads: Vec<Load>,
+}
+
+impl Settings {
+    /// The source's two rows: 7,000 connections without limit, 12,000 with 200,000 bytes/s for each block.
+    ///
+    /// The paced messages are short enough that every connection sends at least one in the window.
+    #[must_use]
+    pub fn classic(models: Vec<Model>, window: Duration) -> Self {
+        let limited = window.max(Duration::from_secs(3));
+        Self {
+            models,
+            loads: vec![
+                Load { connections: 7_000, pace: Pace::Unlimited, message_bytes: 4096, window },
+                Load {
+                    connections: 12_000,
+                    pace: Pace::Limited { bytes_per_s: 200_000 },
+                    message_bytes: 512,
+                    window: limited,
+                },
+            ],
+        }
+    }
+}
+
+/// One row of the table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The model.
+    pub model: String,
+    /// How the clients behaved.
+    pub pace: Pace,
+    /// Connections attempted.
+    pub attempted: u64,
+    /// Connections that stood and whose every byte came back right.
+    pub connected: u64,
+    /// What the server used in the window.
+    pub usage: Usage,
+    /// What the load saw.
+    pub load: Report,
+    /// Server CPU seconds for 100,000 messages.
+    pub cpu_s_per_100k: Option<f64>,
+    /// Who had no processor time left.
+    pub limit: Limit,
+}
+
+/// The whole table.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// A row for each model and load.
+    pub rows: Vec<Row>,
+    /// Models that can not be measured here.
+    pub left_out: Vec<LeftOut>,
+    /// Rows that failed, and why.
+    pub failed: Vec<LeftOut>,
+    /// What was measured differently from the source, and why.
+    pub notes: Vec<String>,
+}
+
+/// Measures the table. `progress` is told of each row before it is measured.
+pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
+    let (models, left_out) = contestants(&settings.models);
+    let mut table = Table { left_out, ..Table::default() };
+    for load in &settings.loads {
+        let (connections, note) = affordable(load.connections);
+        table.notes.extend(note);
+        let load = Load { connections, ..load.clone() };
+        for &model in &models {
+            progress(&format!("{model}, {connections} connections"));
+            match measure(bench, model, &load) {
+                Ok(row) => table.rows.push(row),
+                Err(e) => table.failed.push(LeftOut { model: model.to_string(), why: e.to_string() }),
+            }
+        }
+    }
+    let order = |name: &str| Model::ALL.iter().position(|m| m.name() == name);
+    table.rows.sort_by_key(|row| order(&row.model)); // stable: rows of a model stay in the order of their loads
+    table
+}
+
+/// Measures one row.
+fn measure(bench: &Bench, model: Model, load: &Load) -> Result<Row, LabError> {
+    // Connections are to stand whether they have spoken or not, as in the source.
+    let patient = ["--defer-accept", "none", "--first-byte-timeout", "none"];
+    let server = Server::start(bench, "echo", model, &patient)?;
+    let file = ResultFile::new();
+    let mut args: Vec<String> = vec!["load".into(), "echo".into(), server.url.clone()];
+    let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
+    option("-c", load.connections.to_string());
+    option("-d", load.window.as_secs_f64().to_string());
+    option("--size", load.message_bytes.to_string());
+    option("--timeout", "5".into());
+    option("--json", file.0.display().to_string());
+    if let Pace::Limited { bytes_per_s } = load.pace {
+        option("-r", bytes_per_s.to_string());
+    }
+    args.extend(["--phases".into(), "--tolerate-failures".into()]);
+    args.extend(cpus(&bench.load_cpus));
+    let name = format!("tidegate {}", args.join(" "));
+    let mut client = Process::start(bench, &args)?;
+    client.wait_for_line("phase connected", PATIENCE)?;
+    client.wait_for_line("phase measuring", PATIENCE)?;
+    let sampler = Sampler::start(server.process.id(), server.port);
+    std::thread::sleep(load.window); // the load measures for as long; its last answers are waited for after that
+    let usage = sampler.stop();
+    client.wait_for_line("phase done", PATIENCE)?;
+    if !client.wait(PATIENCE)? {
+        let report = file.read(&name)?;
+        let why = report.first_error.unwrap_or_else(|| "failed without saying why".into());
+        return Err(LabError::Process { what: name, why });
+    }
+    let report = file.read(&name)?;
+    let load_part = (report.cpu_user_s + report.cpu_system_s) / report.elapsed_s.max(1e-9);
+    Ok(Row {
+        model: model.to_string(),
+        pace: load.pace,
+        attempted: load.connections as u64,
+        connected: report.verified_connections,
+        cpu_s_per_100k: (report.requests > 0).then(|| usage.cpu_s * 1e5 / report.requests as f64),
+        limit: Limit::of(bench, usage.cpu_percent / 100.0, load_part),
+        usage,
+        load: report,
+    })
+}

@@ -1,0 +1,56 @@
+//! What was measured on.
+
+use serde::{Deserialize, Serialize};
+use tidegate::system;
+
+/// The machine and the limits of this process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processor model.
+    pub cpu: String,
+    /// Processors this process may use.
+    pub cpus: usize,
+    /// Kernel name and release.
+    pub system: String,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Open descriptors this process may have.
+    pub descriptors: u64,
+    /// Version of tidegate.
+    pub tidegate: String,
+    /// When, in seconds since 1970 (UTC).
+    pub unix_time_s: u64,
+}
+
+impl Machine {
+    /// This one, now.
+    #[must_use]
+    pub fn here() -> Self {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let value = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name))?;
+            Some(line.split(':').nth(1)?.trim().to_owned())
+        };
+        let memory = value(&read("/proc/meminfo"), "MemTotal");
+        let memory_kib: u64 = memory.and_then(|m| m.split_whitespace().next()?.parse().ok()).unwrap_or(0);
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Self {
+            cpu: value(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown processor".into()),
+            cpus: system::allowed_cpus().len(),
+            system: system::system_name(),
+            memory_mib: memory_kib / 1024,
+            descriptors: system::descriptor_limit().0,
+            tidegate: env!("CARGO_PKG_VERSION").into(),
+            unix_time_s: since_1970.map_or(0, |t| t.as_secs()),
+        }
+    }
+
+    /// One line for under a table.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!(
+            "{}, {} processor(s), {}, {} MiB memory, {} descriptors, tidegate {}",
+            self.cpu, self.cpus, self.system, self.memory_mib, self.descriptors, self.tidegate
+        )
+    }
+}

@@ -1,0 +1,146 @@
+//! Starting and stopping servers and loads. Every child is stopped by its process id when its handle is dropped.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::{Bench, LabError};
+
+/// A running child: its lines come through a channel, its standard error is kept for messages.
+pub struct Process {
+    what: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    errors: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Process {
+    /// Starts `tidegate` with these arguments.
+    ///
+    /// # Errors
+    /// The program can not be started.
+    pub fn start(bench: &Bench, args: &[String]) -> Result<Self, LabError> {
+        let what = format!("tidegate {}", args.join(" "));
+        let mut command = Command::new(&bench.program);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let failed = |why: String| LabError::Process { what: what.clone(), why };
+        let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
+        let (sender, lines) = channel();
+        let errors = Arc::new(Mutex::new(String::new()));
+        let mut readers = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            readers.push(std::thread::spawn(move || {
+                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        return;
+                    }
+                }
+            }));
+        }
+        if let Some(mut stderr) = child.stderr.take() {
+            let errors = errors.clone();
+            readers.push(std::thread::spawn(move || {
+                let mut text = String::new();
+                // What can not be read is not told; the exit code still is.
+                let _ = stderr.read_to_string(&mut text);
+                *errors.lock().unwrap_or_else(PoisonError::into_inner) = text;
+            }));
+        }
+        let stdin = child.stdin.take();
+        Ok(Self { what, child, stdin, lines, errors, readers })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The rest of the first line that begins with `start`.
+    ///
+    /// # Errors
+    /// It ends, or says nothing of the kind for `limit`.
+    pub fn wait_for_line(&mut self, start: &str, limit: Duration) -> Result<String, LabError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => {
+                    if let Some(rest) = line.strip_prefix(start) {
+                        return Ok(rest.trim().to_owned());
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let why = format!("did not say {start:?} within {} s", limit.as_secs());
+                    return Err(self.failure(why));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let why = format!("ended before it said {start:?}");
+                    return Err(self.failure(why));
+                }
+            }
+        }
+    }
+
+    /// Lets a load that waits after its last phase go on.
+    pub fn release(&mut self) {
+        if let Some(mut stdin) = self.stdin.take() {
+            let _ = stdin.write_all(b"\n"); // it may have ended already
+        }
+    }
+
+    /// Waits for its end; whether the exit code was 0.
+    ///
+    /// # Errors
+    /// It does not end within `limit`.
+    pub fn wait(mut self, limit: Duration) -> Result<bool, LabError> {
+        self.release();
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Ok(status.success()),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+                _ => return Err(self.failure(format!("did not end within {} s", limit.as_secs()))),
+            }
+        }
+    }
+
+    /// An error that says what it was and what it wrote last.
+    pub fn failure(&mut self, why: String) -> LabError {
+        self.end();
+        let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines: Vec<_> = errors.lines().filter(|l| !l.starts_with("note:")).collect();
+        let last = lines[lines.len().saturating_sub(3)..].join(" | ");
+        let why = if last.is_empty() { why } else { format!("{why}: {last}") };
+        LabError::Process { what: self.what.clone(), why }
+    }
+
+    fn end(&mut self) {
+        // It may be gone already; then there is nothing to stop.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for reader in self.readers.drain(..) {
+            let _ = reader.join();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Processors as the `--cpus` option takes them; none leaves the option out.
+#[must_use]
+pub fn cpus(list: &[usize]) -> Vec<String> {
+    if list.is_empty() {
+        return Vec::new();
+    }
+    vec!["--cpus".into(), list.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")]
+}

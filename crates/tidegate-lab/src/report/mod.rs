@@ -1,0 +1,158 @@
+//! What was measured, in every format: Markdown, CSV, JSON, SVG charts, and one HTML page that holds all of it.
+
+mod html;
+mod svg;
+mod tables;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::{concurrency, models};
+use crate::machine::Machine;
+use crate::{Bench, LabError};
+
+pub use tables::{Cells, concurrency_cells, models_cells, sections};
+
+/// Everything one `bench` measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// Version of this format: 1.
+    pub format: u32,
+    /// What it was measured on.
+    pub machine: Machine,
+    /// Whether server and load had a processor each.
+    pub pinned_apart: bool,
+    /// Table 6-3, if it was measured.
+    pub models: Option<models::Table>,
+    /// Responses against concurrency, if that was measured.
+    pub concurrency: Option<concurrency::Table>,
+}
+
+impl Results {
+    /// Nothing measured yet, on this machine.
+    #[must_use]
+    pub fn new(bench: &Bench) -> Self {
+        Self {
+            format: 1,
+            machine: Machine::here(),
+            pinned_apart: bench.is_pinned_apart(),
+            models: None,
+            concurrency: None,
+        }
+    }
+
+    /// How it was measured, for under each table.
+    #[must_use]
+    pub fn method(&self) -> String {
+        let pinning = match self.pinned_apart {
+            true => "server and load in processes of their own, each kept on its own processor",
+            false => {
+                "server and load in processes of their own on the same processor: figures are for both together"
+            }
+        };
+        format!("{}; {pinning}.", self.machine.line())
+    }
+
+    /// What could not be measured as in the source, or failed.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        let mut add = |notes: &[String], failed: &[crate::experiment::LeftOut]| {
+            remarks.extend(notes.iter().cloned());
+            remarks.extend(failed.iter().map(|f| format!("{} failed: {}", f.model, f.why)));
+        };
+        if let Some(table) = &self.models {
+            add(&table.notes, &table.failed);
+        }
+        if let Some(table) = &self.concurrency {
+            add(&table.notes, &table.failed);
+        }
+        remarks.dedup();
+        remarks
+    }
+
+    /// Whether everything that was tried could be measured.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let models = self.models.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
+        models && self.concurrency.as_ref().is_none_or(|t| t.failed.is_empty() && !t.points.is_empty())
+    }
+}
+
+/// Makes the folder and checks that it can be written, before anything is measured.
+///
+/// # Errors
+/// It can not be made or written.
+pub fn prepare(folder: &Path) -> Result<(), LabError> {
+    let probe = folder.join(".tidegate-probe");
+    let tried = std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(&probe, b""))
+        .and_then(|()| std::fs::remove_file(&probe));
+    tried.map_err(|source| LabError::Write { path: folder.into(), source })
+}
+
+/// Writes the report into a folder that was [prepared](prepare).
+///
+/// # Errors
+/// A file can not be written.
+pub fn write(folder: &Path, results: &Results) -> Result<(), LabError> {
+    let put = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).map_err(|source| LabError::Write { path, source })
+    };
+    let charts = charts(results);
+    for chart in &charts {
+        put(&format!("{}.svg", chart.name), &chart.svg)?;
+    }
+    if let Some(table) = &results.models {
+        put("models.csv", &tables::csv(&models_cells(table)))?;
+    }
+    if let Some(table) = &results.concurrency {
+        put("concurrency.csv", &tables::csv(&tables::concurrency_rows(table)))?;
+    }
+    // Plain data always becomes JSON.
+    put("report.json", &serde_json::to_string_pretty(results).unwrap_or_default())?;
+    put("report.md", &tables::markdown(results, &charts))?;
+    put("report.html", &html::page(results, &charts))
+}
+
+/// A chart and its file name without ending.
+struct Chart {
+    name: &'static str,
+    title: String,
+    svg: String,
+}
+
+fn charts(results: &Results) -> Vec<Chart> {
+    let Some(table) = &results.concurrency else { return Vec::new() };
+    let series = |of: fn(&concurrency::Point) -> crate::spread::Spread| {
+        let mut series: Vec<svg::Series> = Vec::new();
+        for point in &table.points {
+            if series.last().is_none_or(|s| s.name != point.model) {
+                series.push(svg::Series { name: point.model.clone(), points: Vec::new() });
+            }
+            if let Some(last) = series.last_mut() {
+                last.points.push((point.concurrency as f64, of(point)));
+            }
+        }
+        series
+    };
+    let kept = if table.keep_alive { "connections kept" } else { "a connection for each request" };
+    let chart = |name, title: &str, unit: &str, scale, of| {
+        let title = format!("{title} ({kept})");
+        let svg = svg::lines(&title, "concurrent requests", unit, scale, &series(of));
+        Chart { name, title, svg }
+    };
+    vec![
+        chart("responses", "Responses a second", "responses/s", svg::Scale::Linear, |p| p.requests_per_s),
+        chart("time", "Mean time of a request", "ms", svg::Scale::Log, |p| per_thousand(p.mean_us)),
+        chart("cpu", "Server CPU seconds for 100,000 responses", "CPU s", svg::Scale::Linear, |p| {
+            p.cpu_s_per_100k
+        }),
+    ]
+}
+
+fn per_thousand(s: crate::spread::Spread) -> crate::spread::Spread {
+    crate::spread::Spread { median: s.median / 1e3, min: s.min / 1e3, max: s.max / 1e3, count: s.count }
+}

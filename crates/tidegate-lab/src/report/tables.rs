@@ -1,0 +1,244 @@
+//! Tables as cells, CSV and Markdown.
+
+use super::{Chart, Results};
+use crate::experiment::models::Pace;
+use crate::experiment::{LeftOut, concurrency, models};
+use crate::spread::Spread;
+
+/// A head and rows.
+pub type Cells = Vec<Vec<String>>;
+
+/// Table 6-3 as cells, models that are left out included.
+#[must_use]
+pub fn models_cells(table: &models::Table) -> Cells {
+    let head = [
+        "model",
+        "clients",
+        "attempted/connected",
+        "user memory KB",
+        "kernel socket memory KB",
+        "CPU %",
+        "threads",
+        "send/receive B/s",
+        "messages/s",
+        "p50 ms",
+        "p99 ms",
+        "CPU s/100k",
+        "limit",
+    ];
+    let mut cells: Cells = vec![head.map(Into::into).to_vec()];
+    for row in &table.rows {
+        let ms = |us: u64| format!("{:.1}", us as f64 / 1e3);
+        cells.push(vec![
+            row.model.clone(),
+            match row.pace {
+                Pace::Unlimited => "unlimited".into(),
+                Pace::Limited { bytes_per_s } => format!("{} B/s a block", grouped(bytes_per_s)),
+            },
+            format!("{}/{}", row.attempted, row.connected),
+            grouped(row.usage.user_memory_kib),
+            row.usage.kernel_memory_kib.map_or("not measured".into(), grouped),
+            format!("{:.0}", row.usage.cpu_percent),
+            row.usage.threads.to_string(),
+            format!(
+                "{}/{}",
+                grouped(row.load.received_bytes_per_s as u64),
+                grouped(row.load.sent_bytes_per_s as u64)
+            ),
+            grouped(row.load.requests_per_s as u64),
+            ms(row.load.latency_us.p50),
+            ms(row.load.latency_us.p99),
+            row.cpu_s_per_100k.map_or("–".into(), |s| format!("{s:.2}")),
+            row.limit.word().into(),
+        ]);
+    }
+    cells.extend(left_out(&table.left_out, head.len()));
+    cells
+}
+
+fn left_out(models: &[LeftOut], width: usize) -> impl Iterator<Item = Vec<String>> {
+    models.iter().map(move |out| {
+        let mut row = vec!["–".to_owned(); width];
+        row[0].clone_from(&out.model);
+        row
+    })
+}
+
+/// Responses against concurrency: a line for each model, a column for each concurrency, of one figure.
+#[must_use]
+pub fn concurrency_cells(
+    table: &concurrency::Table,
+    of: fn(&concurrency::Point) -> Spread,
+    digits: usize,
+) -> Cells {
+    let mut levels: Vec<usize> = table.points.iter().map(|p| p.concurrency).collect();
+    levels.sort_unstable();
+    levels.dedup();
+    let head = std::iter::once("model".to_owned()).chain(levels.iter().map(|&l| grouped(l as u64)));
+    let mut cells: Cells = vec![head.collect()];
+    let mut models: Vec<&str> = table.points.iter().map(|p| p.model.as_str()).collect();
+    models.dedup();
+    for model in models {
+        let mut row = vec![model.to_owned()];
+        for &level in &levels {
+            let point = table.points.iter().find(|p| p.model == model && p.concurrency == level);
+            row.push(point.map_or("–".into(), |p| spread(of(p), digits)));
+        }
+        cells.push(row);
+    }
+    cells.extend(left_out(&table.left_out, levels.len() + 1));
+    cells
+}
+
+/// All figures of all points, one row each, for CSV.
+pub(super) fn concurrency_rows(table: &concurrency::Table) -> Cells {
+    let figures = ["requests_per_s", "mean_us", "p99_us", "cpu_s_per_100k"];
+    let mut head = vec!["model".to_owned(), "concurrency".to_owned(), "runs".to_owned()];
+    for figure in figures {
+        head.extend(["median", "min", "max"].map(|part| format!("{figure}_{part}")));
+    }
+    head.extend(["failed".to_owned(), "limits".to_owned()]);
+    let mut cells = vec![head];
+    for p in &table.points {
+        let mut row = vec![p.model.clone(), p.concurrency.to_string(), p.requests_per_s.count.to_string()];
+        for s in [p.requests_per_s, p.mean_us, p.p99_us, p.cpu_s_per_100k] {
+            row.extend([s.median, s.min, s.max].map(|v| format!("{v:.4}")));
+        }
+        row.push(p.failed.to_string());
+        row.push(p.limits.iter().map(|l| l.word()).collect::<Vec<_>>().join("; "));
+        cells.push(row);
+    }
+    cells
+}
+
+/// A median with its minimum and maximum.
+fn spread(s: Spread, digits: usize) -> String {
+    let number = |v: f64| if digits == 0 { grouped(v.round() as u64) } else { format!("{v:.digits$}") };
+    match s.count {
+        1 => number(s.median),
+        _ => format!("{} ({}–{})", number(s.median), number(s.min), number(s.max)),
+    }
+}
+
+/// With commas between thousands.
+fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// RFC 4180: cells with commas, quotes or line ends are quoted.
+pub(super) fn csv(cells: &Cells) -> String {
+    let cell = |c: &String| {
+        if c.contains([',', '"', '\n']) { format!("\"{}\"", c.replace('"', "\"\"")) } else { c.clone() }
+    };
+    cells.iter().map(|row| row.iter().map(cell).collect::<Vec<_>>().join(",") + "\n").collect()
+}
+
+fn markdown_table(cells: &Cells) -> String {
+    let line = |row: &Vec<String>| {
+        format!("| {} |\n", row.iter().map(|c| c.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
+    };
+    let mut rows = cells.iter();
+    let head =
+        rows.next().map(|head| line(head) + "|" + &"---|".repeat(head.len()) + "\n").unwrap_or_default();
+    head + &rows.map(line).collect::<String>()
+}
+
+/// The sections of a report: a title, a table and what is to be said about it.
+#[must_use]
+pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
+    let mut sections = Vec::new();
+    if let Some(table) = &results.models {
+        let about = "An echo server on each model. Connected are connections on which every byte came back right. \
+            User memory is resident memory not backed by files; kernel socket memory is what the kernel charges to the server's sockets plus \
+            3,776 bytes of structures for each (thread stacks in the kernel are not in it). CPU is of one processor, over the measuring window. \
+            Send and receive are the server's. One run each.";
+        sections.push(("Table 6-3: I/O methods compared".into(), models_cells(table), about.into()));
+    }
+    if let Some(table) = &results.concurrency {
+        let kept = if table.keep_alive { "connections kept" } else { "a new connection for each request" };
+        let about = format!(
+            "A 4 KiB page, {kept}, {} requests a run, {} run(s) a point, models in turn; median (minimum–maximum).",
+            grouped(table.requests),
+            table.repeats
+        );
+        let cells = |of, digits| concurrency_cells(table, of, digits);
+        sections.push((
+            "Responses a second against concurrency".into(),
+            cells(|p| p.requests_per_s, 0),
+            about.clone(),
+        ));
+        sections.push((
+            "Mean time of a request in ms".into(),
+            cells(|p| super::per_thousand(p.mean_us), 2),
+            about.clone(),
+        ));
+        sections.push((
+            "Server CPU seconds for 100,000 responses".into(),
+            cells(|p| p.cpu_s_per_100k, 2),
+            about,
+        ));
+    }
+    sections
+}
+
+/// Models left out, with the reason, each once.
+pub(super) fn reasons(results: &Results) -> Vec<&LeftOut> {
+    let models = results.models.iter().flat_map(|t| &t.left_out);
+    let concurrency = results.concurrency.iter().flat_map(|t| &t.left_out);
+    let mut reasons: Vec<&LeftOut> = Vec::new();
+    for out in models.chain(concurrency) {
+        if !reasons.contains(&out) {
+            reasons.push(out);
+        }
+    }
+    reasons
+}
+
+pub(super) fn markdown(results: &Results, charts: &[Chart]) -> String {
+    let mut text = format!("# tidegate on this machine\n\n{}\n", results.method());
+    for (title, cells, about) in sections(results) {
+        text += &format!("\n## {title}\n\n{}\n{about}\n", markdown_table(&cells));
+    }
+    for chart in charts {
+        text += &format!("\n![{}]({}.svg)\n", chart.title, chart.name);
+    }
+    let remarks = results.remarks();
+    if !remarks.is_empty() {
+        text += "\n## Remarks\n\n";
+        text += &remarks.iter().map(|r| format!("- {r}\n")).collect::<String>();
+    }
+    let reasons = reasons(results);
+    if !reasons.is_empty() {
+        text += "\n## Left out\n\n";
+        text += &reasons.iter().map(|out| format!("- `{}`: {}\n", out.model, out.why)).collect::<String>();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_and_cells_quoted() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        let cells = vec![vec!["a,b".to_owned(), "c\"d".to_owned()], vec!["1".to_owned(), "x|y".to_owned()]];
+        assert_eq!(csv(&cells), "\"a,b\",\"c\"\"d\"\n1,x|y\n");
+        assert_eq!(markdown_table(&cells), "| a,b | c\"d |\n|---|---|\n| 1 | x\\|y |\n");
+    }
+
+    #[test]
+    fn a_spread_shows_how_far_apart_the_runs_lay() {
+        let s = Spread { median: 1500.4, min: 1000.0, max: 2000.0, count: 3 };
+        assert_eq!(spread(s, 0), "1,500 (1,000–2,000)");
+        assert_eq!(spread(Spread { count: 1, ..s }, 1), "1500.4");
+    }
+}
