@@ -159,8 +159,7 @@ impl Limits {
     /// a default is lowered. Returns what is to be said about that.
     pub fn fit(&self, policy: &mut Policy, model: Model) -> Result<Option<String>, Failure> {
         let limit = system::descriptor_limit().0;
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let most = most_connections(model, limit, policy.threads.map_or(processors, usize::from));
+        let most = model.most_connections(policy.threads.map_or(model.default_threads(), usize::from));
         let remedy = "raise it with ulimit -n";
         if policy.max_connections <= most {
             return Ok(None);
@@ -179,24 +178,6 @@ impl Limits {
         policy.max_connections = most;
         Ok(Some(format!("max_connections lowered to {most}: the descriptor limit is {limit}; {remedy}")))
     }
-}
-
-/// Descriptors left to the process itself: standard streams, listener, signals.
-const RESERVED_DESCRIPTORS: u64 = 64;
-
-/// Connections that the descriptor limit allows.
-fn most_connections(model: Model, limit: u64, threads: usize) -> usize {
-    let threads = threads as u64;
-    // A loop of our own has a waker and an epoll instance or ring for each thread.
-    let own = match model {
-        Model::Blocking | Model::Pool | Model::Tokio => 0,
-        _ => threads.saturating_mul(2),
-    };
-    let plain = limit.saturating_sub(RESERVED_DESCRIPTORS).saturating_sub(own);
-    // The descriptors of uring lie in a table of each ring, which the same limit bounds; ordinary ones follow.
-    let table = limit.saturating_sub(RESERVED_DESCRIPTORS);
-    let tables = if model == Model::Uring { threads.saturating_mul(table) } else { 0 };
-    usize::try_from(plain.saturating_add(tables)).unwrap_or(usize::MAX)
 }
 
 /// Splits `64KiB` into the number and the unit.
@@ -270,14 +251,5 @@ mod tests {
         for text in ["", "30", "s", "-1s", "1d", "none", "99999999999999999h"] {
             assert!(time(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn connections_are_bounded_by_descriptors_as_the_model_uses_them() {
-        assert_eq!(most_connections(Model::Epoll, 1024, 2), 1024 - 64 - 4);
-        assert_eq!(most_connections(Model::Pool, 1024, 256), 1024 - 64);
-        assert_eq!(most_connections(Model::Uring, 1024, 2), 1024 - 64 - 4 + 2 * (1024 - 64));
-        assert_eq!(most_connections(Model::Poll, 10, 2), 0);
-        assert_eq!(most_connections(Model::Uring, u64::MAX, 2), usize::MAX);
     }
 }

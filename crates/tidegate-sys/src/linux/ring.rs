@@ -112,6 +112,9 @@ pub struct Ring {
     overflow: VecDeque<squeue::Entry>,
 }
 
+/// How long completions that need no attention are waited for before they are taken as they are.
+const PATIENCE: Duration = Duration::from_millis(1);
+
 /// Group number of the one buffer ring each ring has.
 const GROUP: u16 = 0;
 
@@ -358,26 +361,27 @@ impl Ring {
     }
 
     /// Submits all that was asked for and waits until something completed, or the timeout.
-    pub fn enter(&mut self, wait: Option<Duration>) -> io::Result<()> {
+    ///
+    /// `quiet` completions are expected that need no attention of their own: where the kernel can, the wait goes on until
+    /// one more than those has come, or for a millisecond if some of them do not.
+    pub fn enter(&mut self, wait: Option<Duration>, quiet: usize) -> io::Result<()> {
         while let Some(entry) = self.overflow.pop_front() {
             if !self.try_push(&entry) {
                 self.overflow.push_front(entry);
                 self.ring.submit().or_else(passed)?;
             }
         }
-        let entered = match wait {
-            Some(limit) if limit.is_zero() => {
-                // Asking for zero completions still runs deferred work (GETEVENTS).
-                let now = types::Timespec::new();
-                self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&now))
-            }
-            Some(limit) => {
-                let limit = types::Timespec::from(limit);
-                self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&limit))
-            }
-            None => self.ring.submit_and_wait(1),
-        };
-        entered.or_else(passed)?;
+        let limit = wait.map(types::Timespec::from);
+        let mut args = types::SubmitArgs::new();
+        if let Some(limit) = &limit {
+            args = args.timespec(limit);
+        }
+        let mut want = 1;
+        if quiet > 0 && self.features.min_wait && wait.is_none_or(|limit| limit > PATIENCE) {
+            want += quiet;
+            args = args.min_wait_usec(PATIENCE.as_micros() as u32);
+        }
+        self.ring.submitter().submit_with_args(want, &args).or_else(passed)?;
         Ok(())
     }
 
@@ -473,7 +477,7 @@ impl Drop for Ring {
             Err(e) => e.raw_os_error() == Some(libc::ENOENT),
         };
         for _ in 0..100 {
-            let _ = self.enter(Some(Duration::ZERO));
+            let _ = self.enter(Some(Duration::ZERO), 0);
             while self.next_completion().is_some() {}
             if self.in_flight.is_empty() {
                 break;

@@ -1,6 +1,7 @@
 //! Processors, descriptor limits and facts of the system.
 
 use std::io;
+use std::sync::LazyLock;
 
 /// The soft and the hard limit on open descriptors.
 pub fn descriptor_limit() -> (u64, u64) {
@@ -20,6 +21,30 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
 pub fn locked_memory_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Memlock).current
 }
+
+/// Threads that this process can have before starting one more may kill it; `None` where that is not known.
+///
+/// On Linux each thread of the standard library takes four memory maps (its stack, the signal stack, and a guard for each)
+/// out of `vm.max_map_count`, and a thread that finds none for its signal stack aborts the process: the one
+/// exhaustion that can not be survived afterwards. `kernel.threads-max` and `kernel.pid_max` count for the whole system.
+/// Read once.
+pub fn most_threads() -> Option<usize> {
+    static MOST: LazyLock<Option<usize>> = LazyLock::new(find_most_threads);
+    *MOST
+}
+
+fn find_most_threads() -> Option<usize> {
+    let read = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
+    let maps = read("/proc/sys/vm/max_map_count").map(|n| n.saturating_sub(RESERVED_MAPS) / MAPS_PER_THREAD);
+    let threads = read("/proc/sys/kernel/threads-max").map(|n| n / 10 * 9);
+    let ids = read("/proc/sys/kernel/pid_max").map(|n| n / 10 * 9);
+    [maps, threads, ids].into_iter().flatten().min()
+}
+
+const MAPS_PER_THREAD: usize = 4;
+
+/// Memory maps left to libraries, large allocations and the heaps of threads.
+const RESERVED_MAPS: usize = 2_000;
 
 /// Bytes of a page of memory.
 pub fn page_bytes() -> usize {

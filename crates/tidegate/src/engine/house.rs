@@ -128,6 +128,11 @@ impl<S: Service> House<S> {
         }
     }
 
+    /// Connections that are open.
+    pub(super) fn open(&self) -> usize {
+        self.lock().open
+    }
+
     /// Whether one more connection may be dialled.
     pub(super) fn may_dial(&self) -> bool {
         let state = self.lock();
@@ -144,13 +149,8 @@ impl<S: Service> House<S> {
             self.counters.no_buffers.add(1);
         }
         if !is_lost_connection(e) {
-            self.rest();
+            self.lock().rest_until = Some(Instant::now() + EXHAUSTION_PAUSE);
         }
-    }
-
-    /// Lets accepting rest until a connection closes, or for a while.
-    pub(super) fn rest(&self) {
-        self.lock().rest_until = Some(Instant::now() + EXHAUSTION_PAUSE);
     }
 
     /// Whether the house stops.

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use tidegate_sys::socket::{DEFERS_ACCEPT, Listener};
 
-use super::Gate;
+use super::{Gate, Model, room};
 use crate::policy::{Policy, accept};
 use crate::service::Service;
 use crate::stats::{Counters, Writers};
@@ -26,12 +26,6 @@ pub(crate) struct Started {
     pub(crate) threads: Vec<JoinHandle<()>>,
 }
 
-/// Descriptors left to the rest of the process: standard streams, listener, logs, what the application opens.
-const RESERVED_DESCRIPTORS: usize = 64;
-
-/// Descriptors an I/O thread has of its own: its waker, and its ring or epoll instance.
-const DESCRIPTORS_PER_THREAD: usize = 2;
-
 /// What one I/O thread has.
 pub(crate) struct Lane<S: Service> {
     /// Which of the threads it is, from 0.
@@ -50,9 +44,7 @@ pub(crate) struct Lane<S: Service> {
 impl<S: Service> Lane<S> {
     /// This thread's share of the descriptors that the process has not reserved for something else.
     pub(crate) fn descriptors(&self) -> usize {
-        let limit = usize::try_from(tidegate_sys::process::descriptor_limit().0).unwrap_or(usize::MAX);
-        let reserved = RESERVED_DESCRIPTORS + self.threads * DESCRIPTORS_PER_THREAD;
-        limit.saturating_sub(reserved) / self.threads
+        room::descriptors_of_loop(self.threads)
     }
 
     /// Whether accepted connections come with their first data.
@@ -62,11 +54,10 @@ impl<S: Service> Lane<S> {
 }
 
 impl<S: Service> Plan<S> {
-    /// I/O threads to start, where the policy leaves it open: one for each processor.
-    pub(crate) fn threads(&self) -> usize {
-        let cpus =
-            || std::thread::available_parallelism().map_or(1, Into::into).min(self.policy.max_connections);
-        self.policy.threads.map_or_else(cpus, Into::into)
+    /// I/O threads to start, by the policy or, where that leaves it open, by the model.
+    pub(crate) fn threads(&self, model: Model) -> usize {
+        let default = model.default_threads().min(self.policy.max_connections);
+        self.policy.threads.map_or(default, Into::into)
     }
 
     fn lane(&self, index: usize, threads: usize, gate: Arc<Gate>) -> Lane<S> {
@@ -88,10 +79,10 @@ impl<S: Service> Plan<S> {
     /// the lane's own thread, says through `Ready` whether it could start, and returns when it has stopped.
     pub(crate) fn start_lanes<W: Send + 'static>(
         &self,
+        count: usize,
         prepare: impl Fn(usize) -> io::Result<(Gate, W)>,
         run: fn(Lane<S>, W, Ready),
     ) -> io::Result<Started> {
-        let count = self.threads();
         let (ready, answers) = mpsc::channel();
         let mut started = Started { gates: Vec::new(), counters: Vec::new(), threads: Vec::new() };
         let outcome = (0..count).try_for_each(|index| {

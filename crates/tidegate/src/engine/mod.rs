@@ -29,6 +29,7 @@ mod house;
 mod lane;
 mod model;
 mod readiness;
+mod room;
 mod tokio;
 
 pub(crate) use gate::{Command, Gate};
@@ -44,12 +45,12 @@ pub(crate) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::Result<Start
     match model {
         Model::Blocking => blocking::duplex::start(plan),
         Model::Pool => blocking::pool::start(plan),
-        Model::Select => readiness::start::<readiness::select::Select, S>(plan),
-        Model::Poll => readiness::start::<readiness::poll::Poll, S>(plan),
+        Model::Select => readiness::start::<readiness::select::Select, S>(plan, model),
+        Model::Poll => readiness::start::<readiness::poll::Poll, S>(plan, model),
         #[cfg(target_os = "linux")]
-        Model::Epoll => readiness::start::<readiness::epoll::Epoll, S>(plan),
+        Model::Epoll => readiness::start::<readiness::epoll::Epoll, S>(plan, model),
         #[cfg(target_os = "linux")]
-        Model::Uring => completion::start::<completion::uring::Uring, S>(plan),
+        Model::Uring => completion::start::<completion::uring::Uring, S>(plan, model),
         Model::Tokio => tokio::start(plan),
         other => {
             Err(io::Error::new(io::ErrorKind::Unsupported, format!("{other} does not exist on this system")))

@@ -32,7 +32,7 @@ use tidegate_sys::socket::{Blocking, Stream, reset_on_close};
 
 use super::clerk::{Clerk, dial_failed};
 use super::house::{ALONE, House, Seat};
-use super::{Availability, Plan, Started};
+use super::{Availability, Model, Plan, Started};
 use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event, Receive, Then};
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE};
@@ -45,7 +45,7 @@ pub(crate) fn probe() -> Availability {
 
 /// Starts the runtime, and the clerk that keeps it until all connections are gone.
 pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
-    let runtime = runtime(plan.threads())?;
+    let runtime = runtime(plan.threads(Model::Tokio))?;
     let listener = match &plan.listener {
         Some(listener) => {
             listener.set_blocking(Blocking::Never)?;

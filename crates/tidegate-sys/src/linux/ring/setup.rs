@@ -29,12 +29,14 @@ pub struct Features {
     pub no_sqarray: bool,
     /// A table of direct descriptors (Linux 5.19 for accepting into it).
     pub direct: bool,
+    /// A wait can ask for several completions and settle for one after a while (Linux 6.12).
+    pub min_wait: bool,
 }
 
 pub(super) fn build(setup: &RingSetup) -> io::Result<(IoUring, Features)> {
     let tries = [
-        Features { defer_taskrun: true, no_sqarray: true, direct: false },
-        Features { defer_taskrun: true, no_sqarray: false, direct: false },
+        Features { defer_taskrun: true, no_sqarray: true, ..Features::default() },
+        Features { defer_taskrun: true, ..Features::default() },
         Features::default(),
     ];
     let mut last = None;
@@ -50,7 +52,10 @@ pub(super) fn build(setup: &RingSetup) -> io::Result<(IoUring, Features)> {
             builder.setup_no_sqarray();
         }
         match builder.build(setup.entries) {
-            Ok(ring) => return Ok((ring, features)),
+            Ok(ring) => {
+                let min_wait = ring.params().is_feature_min_timeout();
+                return Ok((ring, Features { min_wait, ..features }));
+            }
             // The kernel does not know one of the flags: ask for less.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => last = Some(e),
             Err(e) => return Err(e),

@@ -6,7 +6,7 @@
 //!
 //! # What it bounds
 //! Two threads for each connection: the first limit is the number of threads (`kernel.threads-max`, `kernel.pid_max`,
-//! and two memory maps a thread out of `vm.max_map_count`). A thread that can not be started refuses its connection.
+//! and four memory maps a thread out of `vm.max_map_count`). A connection for which there are no threads is refused and counted.
 //! `threads` and `events_per_wait` mean nothing here.
 //!
 //! # What it costs
@@ -22,6 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
+use tidegate_sys::process::most_threads;
 use tidegate_sys::socket::{Blocking, Stream};
 
 use super::super::clerk::{Clerk, dial_failed};
@@ -35,7 +36,8 @@ use crate::service::{Origin, Service};
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
-    Availability::Available("two threads for each connection".into())
+    let room = most_threads().map_or(String::new(), |n| format!(": room for about {} here", n / 2));
+    Availability::Available(format!("two threads for each connection{room}"))
 }
 
 /// Starts the acceptor and the clerk; connections bring their own threads.
@@ -72,16 +74,23 @@ pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
 
 /// Gives an accepted connection its receiving thread.
 fn begin<S: Service>(house: &Arc<House<S>>, stream: Stream, peer: Option<std::net::SocketAddr>) {
+    if house.open() >= most_threads().map_or(usize::MAX, |n| n / 2) {
+        return no_thread(house);
+    }
     let own = house.clone();
     let seat = house.enter(); // counted from now on, not from when the thread gets to run
     let thread = spawn(house, "receive", move || {
         serve(&own, stream, seat, peer, Origin::Accepted);
     });
     if thread.is_err() {
-        house.counters.no_threads.add(1);
-        house.counters.refused.add(1);
-        house.rest();
+        no_thread(house);
     }
+}
+
+/// Refuses a connection because it can have no threads.
+fn no_thread<S: Service>(house: &House<S>) {
+    house.counters.no_threads.add(1);
+    house.counters.refused.add(1);
 }
 
 fn receive_all<S: Service>(
@@ -175,9 +184,7 @@ fn serve<S: Service>(
     });
     let own = line.clone();
     if spawn(house, "send", move || own.send_all()).is_err() {
-        house.counters.no_threads.add(1);
-        house.counters.refused.add(1);
-        return;
+        return no_thread(house);
     }
     line.receive_all();
 }

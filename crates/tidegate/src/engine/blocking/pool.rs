@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker as TaskWaker};
 use std::time::{Duration, Instant};
@@ -30,22 +31,20 @@ use tidegate_sys::waker::Waker;
 use super::super::clerk::{Clerk, dial_failed};
 use super::super::house::{ALONE, House, Seat};
 use super::super::readiness::{Entry, Phase, Turn};
-use super::super::{Availability, Plan, Started};
+use super::super::room::POOL_WORKERS;
+use super::super::{Availability, Model, Plan, Started};
 use super::staff::{accept_all, connect, spawn};
 use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event};
 use crate::service::{Dial, Origin, Service};
 use crate::stats::{Counters, Writers};
 
-/// Workers, where the policy leaves it open.
-const WORKERS: usize = 256;
-
 /// How long a quiet connection keeps its worker while others wait.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
-    Availability::Available(format!("{WORKERS} threads unless told otherwise"))
+    Availability::Available(format!("{POOL_WORKERS} threads unless told otherwise"))
 }
 
 /// Starts the workers, the acceptor and the clerk.
@@ -54,7 +53,7 @@ pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
         listener.set_blocking(Blocking::Waits)?;
     }
     let policy = plan.policy.clone();
-    let workers = policy.threads.map_or(WORKERS.min(policy.max_connections), Into::into);
+    let workers = plan.threads(Model::Pool);
     let clerk = Clerk::new(policy.mail_queue);
     let gate = clerk.gate.clone();
     let house = House::new(plan);
@@ -129,12 +128,22 @@ struct Queue<S: Service> {
 struct QueueState<S: Service> {
     jobs: VecDeque<Job<S>>,
     closed: bool,
+    /// Workers that wait for a job.
+    idle: usize,
+    /// Workers that sleep on a connection because nobody waited when they looked. If somebody comes and no worker
+    /// is idle, one of them is woken, in turn, to see whether its connection can wait instead.
+    asleep: VecDeque<Arc<Alarm>>,
 }
 
 impl<S: Service> Default for Queue<S> {
     fn default() -> Self {
         Self {
-            state: Mutex::new(QueueState { jobs: VecDeque::new(), closed: false }),
+            state: Mutex::new(QueueState {
+                jobs: VecDeque::new(),
+                closed: false,
+                idle: 0,
+                asleep: VecDeque::new(),
+            }),
             filled: Condvar::new(),
         }
     }
@@ -146,18 +155,38 @@ impl<S: Service> Queue<S> {
     }
 
     fn push(&self, job: Job<S>) {
-        self.lock().jobs.push_back(job);
+        let mut state = self.lock();
+        state.jobs.push_back(job);
+        if state.idle == 0
+            && let Some(alarm) = state.asleep.pop_front()
+        {
+            alarm.listed.store(false, Relaxed);
+            alarm.waker.wake();
+        }
+        drop(state);
         self.filled.notify_one();
     }
 
     /// The next job; `None` once the queue is closed and empty.
     fn pop(&self) -> Option<Job<S>> {
-        let waited = self.filled.wait_while(self.lock(), |state| state.jobs.is_empty() && !state.closed);
-        waited.unwrap_or_else(PoisonError::into_inner).jobs.pop_front()
+        let mut state = self.lock();
+        state.idle += 1;
+        let waited = self.filled.wait_while(state, |state| state.jobs.is_empty() && !state.closed);
+        state = waited.unwrap_or_else(PoisonError::into_inner);
+        state.idle -= 1;
+        state.jobs.pop_front()
     }
 
-    fn others_wait(&self) -> bool {
-        !self.lock().jobs.is_empty()
+    /// Whether others wait for a worker. If not, the worker is woken when somebody comes.
+    fn others_wait(&self, alarm: &Arc<Alarm>) -> bool {
+        let mut state = self.lock();
+        if !state.jobs.is_empty() {
+            return true;
+        }
+        if !alarm.listed.swap(true, Relaxed) {
+            state.asleep.push_back(alarm.clone());
+        }
+        false
     }
 
     fn close(&self) {
@@ -167,11 +196,15 @@ impl<S: Service> Queue<S> {
 }
 
 /// Wakes a worker from its wait on a socket.
-struct Alarm(Waker);
+struct Alarm {
+    waker: Waker,
+    /// It is in the queue's list of sleepers; written under the queue's lock.
+    listed: AtomicBool,
+}
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
-        self.0.wake();
+        self.waker.wake();
     }
 }
 
@@ -197,7 +230,7 @@ impl<S: Service> Worker<S> {
         queue: Arc<Queue<S>>,
         counters: Arc<Counters>,
     ) -> io::Result<Self> {
-        let alarm = Arc::new(Alarm(Waker::new()?));
+        let alarm = Arc::new(Alarm { waker: Waker::new()?, listed: AtomicBool::new(false) });
         let wakes = TaskWaker::from(alarm.clone());
         Ok(Self { index, house, queue, counters, alarm, wakes })
     }
@@ -257,11 +290,13 @@ impl<S: Service> Worker<S> {
                 return Outcome::Over;
             }
             while let Some(delivery) = held.seat.post.take() {
-                if held.entry.tell(delivery.into_event(), &self.context(&held.office)) == Turn::Over {
-                    return Outcome::Over;
-                }
+                let turn = held.entry.tell(delivery.into_event(), &self.context(&held.office));
+                held.turn = held.turn.max_with(turn);
             }
-            let others = self.queue.others_wait();
+            if held.turn == Turn::Over {
+                return Outcome::Over;
+            }
+            let others = self.queue.others_wait(&self.alarm);
             turns += 1;
             if others && turns > self.house.plan.policy.drain_budget {
                 return Outcome::GiveBack;
@@ -292,12 +327,12 @@ impl<S: Service> Worker<S> {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let (fd, wake) = (held.entry.stream.as_raw_fd(), self.alarm.0.as_raw_fd());
+        let (fd, wake) = (held.entry.stream.as_raw_fd(), self.alarm.waker.as_raw_fd());
         // An error can only be a shortage of memory: look at the socket, and come back.
         let all = Readiness { readable: true, writable: true };
         let (ready, woken) = wait_pair(fd, held.entry.wants(), wake, limit).unwrap_or((all, false));
         if woken {
-            self.alarm.0.clear();
+            self.alarm.waker.clear();
         }
         self.counters.wake_ups.add(1);
         self.counters.events.add(u64::from(ready != Readiness::default()));

@@ -21,7 +21,7 @@ use std::time::Duration;
 use tidegate_sys::socket::{Blocking, Listener};
 use tidegate_sys::waker::Waker;
 
-use super::{Gate, Plan, Started};
+use super::{Gate, Model, Plan, Started};
 use crate::core::Token;
 use crate::core::outbox::Pieces;
 use crate::policy::Policy;
@@ -102,6 +102,8 @@ pub(super) trait Port: Sized + 'static {
     fn finish_sending(&mut self, token: Token, socket: &Self::Socket);
     /// Closes; what is in flight is stopped first.
     fn close(&mut self, socket: Self::Socket, how: Close);
+    /// The send that was just asked for needs no attention when it completes: that alone should not end a wait.
+    fn expect_quiet(&mut self);
     /// Hands over what was asked for and waits until something has completed.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
     /// The next completion that is there.
@@ -131,7 +133,8 @@ pub(super) struct Close {
 }
 
 /// Starts one loop for each I/O thread.
-pub(super) fn start<P: Port, S: Service>(plan: Plan<S>) -> io::Result<Started> {
+pub(super) fn start<P: Port, S: Service>(plan: Plan<S>, model: Model) -> io::Result<Started> {
+    let threads = plan.threads(model);
     if let Some(listener) = &plan.listener {
         listener.set_blocking(Blocking::Waits)?;
     }
@@ -140,5 +143,5 @@ pub(super) fn start<P: Port, S: Service>(plan: Plan<S>) -> io::Result<Started> {
         let wakes = waker.clone();
         Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), waker))
     };
-    plan.start_lanes(prepare, event_loop::run::<P, S>)
+    plan.start_lanes(threads, prepare, event_loop::run::<P, S>)
 }

@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use tidegate_sys::process::{descriptor_limit, locked_memory_limit};
+use tidegate_sys::process::locked_memory_limit;
 use tidegate_sys::ring::{Buffer, Completion as Raw, Features, Handle, Payload, Ring, RingSetup};
 use tidegate_sys::socket::{Listener, Stream};
 use tidegate_sys::waker::Waker;
@@ -33,7 +33,7 @@ use tidegate_sys::waker::Waker;
 use super::{Chained, Close, Completion, Port, Setup};
 use crate::core::Token;
 use crate::core::outbox::Pieces;
-use crate::engine::Availability;
+use crate::engine::{Availability, room};
 use crate::service::Dial;
 
 /// Whether it works here: makes a small ring.
@@ -50,6 +50,7 @@ fn describe(features: Features) -> String {
         (features.defer_taskrun, "SINGLE_ISSUER + DEFER_TASKRUN"),
         (features.no_sqarray, "NO_SQARRAY"),
         (features.direct, "direct descriptors"),
+        (features.min_wait, "batched waits"),
     ];
     let used = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name);
     std::iter::once("multishot accept and receive, provided buffers")
@@ -95,9 +96,6 @@ fn key(kind: Kind, token: Token) -> u64 {
 
 const NOBODY: Token = Token { index: 0, generation: 0 };
 
-/// Slots of the table that are left free for connections that are refused.
-const SLACK: usize = 64;
-
 /// One ring.
 pub(crate) struct Uring {
     ring: Ring,
@@ -114,6 +112,8 @@ pub(crate) struct Uring {
     /// Slots whose close was not handed over yet.
     closing: Vec<u32>,
     dials: bool,
+    /// Completions expected from what was asked for that need no attention.
+    quiet: usize,
 }
 
 impl Port for Uring {
@@ -122,8 +122,7 @@ impl Port for Uring {
     type Unsent = Payload;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
-        let limit = usize::try_from(descriptor_limit().0).unwrap_or(usize::MAX);
-        let table = if setup.peer_addr { 0 } else { (setup.share + SLACK).min(limit) };
+        let (table, slots) = if setup.peer_addr { (0, 0) } else { room::table(setup.share) };
         let policy = setup.policy;
         let ring = Ring::new(&RingSetup {
             entries: (policy.events_per_wait as u32).next_power_of_two().clamp(64, 4096),
@@ -132,7 +131,7 @@ impl Port for Uring {
             buffer_bytes: policy.buffer_bytes as u32,
             table: table as u32,
         })?;
-        let slots = if ring.features().direct { table.saturating_sub(SLACK) } else { 0 };
+        let slots = if ring.features().direct { slots } else { 0 };
         let free = if setup.dials { (0..slots as u32).rev().collect() } else { Vec::new() };
         let new = Self {
             ring,
@@ -144,6 +143,7 @@ impl Port for Uring {
             free,
             closing: Vec::new(),
             dials: setup.dials,
+            quiet: 0,
         };
         Ok((new, setup.share.min(slots + setup.descriptors)))
     }
@@ -245,8 +245,12 @@ impl Port for Uring {
         self.ring.close(socket, ignored);
     }
 
+    fn expect_quiet(&mut self) {
+        self.quiet += 1;
+    }
+
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let entered = self.ring.enter(timeout);
+        let entered = self.ring.enter(timeout, std::mem::take(&mut self.quiet));
         self.free.append(&mut self.closing); // their closes are handed over now
         entered
     }

@@ -184,7 +184,7 @@ impl<S: Session> Entry<S> {
 
 impl Turn {
     /// The more urgent of two.
-    fn max_with(self, other: Self) -> Self {
+    pub(in crate::engine) fn max_with(self, other: Self) -> Self {
         match (self, other) {
             (Self::Over, _) | (_, Self::Over) => Self::Over,
             (Self::Again, _) | (_, Self::Again) => Self::Again,

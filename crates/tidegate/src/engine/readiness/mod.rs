@@ -27,7 +27,7 @@ use std::time::Duration;
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::waker::Waker;
 
-use super::{Gate, Plan, Started};
+use super::{Gate, Model, Plan, Started};
 use crate::core::Token;
 use crate::service::Service;
 
@@ -69,7 +69,8 @@ pub(super) trait Poller: Sized + 'static {
 }
 
 /// Starts one loop for each I/O thread.
-pub(super) fn start<P: Poller, S: Service>(plan: Plan<S>) -> io::Result<Started> {
+pub(super) fn start<P: Poller, S: Service>(plan: Plan<S>, model: Model) -> io::Result<Started> {
+    let threads = plan.threads(model);
     if let Some(listener) = &plan.listener {
         listener.set_blocking(tidegate_sys::socket::Blocking::Never)?;
     }
@@ -78,5 +79,5 @@ pub(super) fn start<P: Poller, S: Service>(plan: Plan<S>) -> io::Result<Started>
         let wakes = waker.clone();
         Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), waker))
     };
-    plan.start_lanes(prepare, event_loop::run::<P, S>)
+    plan.start_lanes(threads, prepare, event_loop::run::<P, S>)
 }

@@ -1,0 +1,90 @@
+//! How many connections the descriptors of this process leave room for.
+
+use tidegate_sys::process::descriptor_limit;
+
+use super::Model;
+
+/// Descriptors left to the rest of the process: standard streams, listener, logs, what the application opens.
+const RESERVED: usize = 64;
+
+/// Slots of a ring's table that are left free for connections that are refused.
+const SLACK: usize = 64;
+
+/// Descriptors a loop has of its own: its waker, and its ring or epoll instance.
+const PER_LOOP: usize = 2;
+
+fn limit() -> usize {
+    usize::try_from(descriptor_limit().0).unwrap_or(usize::MAX)
+}
+
+/// Descriptors for connections, where I/O threads take `own` for themselves. A small limit is not eaten up by the reserve.
+fn descriptors(limit: usize, own: usize) -> usize {
+    limit.saturating_sub(RESERVED.min(limit / 4) + own)
+}
+
+/// Descriptors that one of `threads` loops may use for connections.
+pub(super) fn descriptors_of_loop(threads: usize) -> usize {
+    descriptors(limit(), threads * PER_LOOP) / threads
+}
+
+/// Size of a ring's table for `share` connections, and how many of its slots connections may take.
+pub(super) fn table(share: usize) -> (usize, usize) {
+    let table = share.saturating_add(SLACK).min(limit());
+    (table, slots(table))
+}
+
+fn slots(table: usize) -> usize {
+    table - SLACK.min(table / 4)
+}
+
+/// Workers of `pool`, where the policy leaves it open.
+pub(super) const POOL_WORKERS: usize = 256;
+
+impl Model {
+    /// I/O threads where [`Policy::threads`](crate::Policy::threads) leaves it open: one for each processor this process may
+    /// run on, and 256 for `pool`. (`blocking` has two for each connection whatever the policy says.)
+    #[must_use]
+    pub fn default_threads(self) -> usize {
+        match self {
+            Self::Pool => POOL_WORKERS,
+            _ => std::thread::available_parallelism().map_or(1, Into::into),
+        }
+    }
+
+    /// Connections that the descriptor limit allows at once on this model with so many I/O threads.
+    #[must_use]
+    pub fn most_connections(self, threads: usize) -> usize {
+        self.most_under(limit(), threads.max(1))
+    }
+
+    fn most_under(self, limit: usize, threads: usize) -> usize {
+        let of_loops = descriptors(limit, threads.saturating_mul(PER_LOOP)) / threads * threads;
+        match self {
+            Self::Blocking | Self::Tokio => descriptors(limit, 0),
+            Self::Pool => descriptors(limit, threads), // each worker has a waker
+            // The table of each ring is bounded by the same limit; ordinary descriptors follow.
+            Self::Uring => of_loops.saturating_add(threads.saturating_mul(slots(limit))),
+            _ => of_loops,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_room_follows_from_limit_and_threads() {
+        assert_eq!(Model::Epoll.most_under(1024, 2), 1024 - 64 - 4);
+        assert_eq!(Model::Tokio.most_under(1024, 2), 1024 - 64);
+        assert_eq!(Model::Pool.most_under(1024, 256), 1024 - 64 - 256);
+        assert_eq!(Model::Uring.most_under(1024, 2), 1024 - 64 - 4 + 2 * (1024 - 64));
+        assert_eq!(Model::Uring.most_under(usize::MAX, 2), usize::MAX);
+    }
+
+    #[test]
+    fn a_small_limit_leaves_room_too() {
+        assert_eq!(Model::Uring.most_under(64, 2), 64 - 16 - 4 + 2 * 48);
+        assert_eq!(Model::Poll.most_under(3, 2), 0);
+    }
+}
