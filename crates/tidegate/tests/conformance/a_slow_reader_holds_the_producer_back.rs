@@ -1,6 +1,6 @@
 //! Back-pressure: what a slow reader has not taken bounds what a session produces, and nothing is lost.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::sync::atomic::Ordering::SeqCst;
 
 use tidegate::{CloseReason, Model, Policy};
@@ -29,7 +29,7 @@ fn case(model: Model) {
     loop {
         let ahead = witness.bytes.load(SeqCst) - at;
         assert!(ahead <= KERNEL, "the producer is {ahead} bytes ahead of its reader");
-        let n = stream.read(&mut buffer).expect("receive");
+        let n = kit::hear_some(&mut stream, &mut buffer).expect("receive");
         if n == 0 {
             break;
         }

@@ -1,6 +1,6 @@
 //! Whatever the sizes in which bytes are sent and received, each comes back once and in order.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Shutdown, SocketAddr};
 use std::thread;
 
@@ -68,7 +68,7 @@ fn call(addr: SocketAddr, seed: u64, bits: u64) -> u64 {
         let mut at = 0;
         loop {
             let size = random.size(16);
-            let n = back.read(&mut buffer[..size]).expect("receive");
+            let n = kit::hear_some(&mut back, &mut buffer[..size]).expect("receive");
             if n == 0 {
                 break;
             }

@@ -56,6 +56,18 @@ pub fn hear(stream: &mut TcpStream, bytes: usize) -> Vec<u8> {
     heard
 }
 
+/// Receives what is there, at least one byte; 0 is the end of the stream.
+///
+/// A call that was interrupted is made again: with a timeout set the kernel does not do so itself (`signal(7)`).
+pub fn hear_some(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(buffer) {
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Receives until the stream ends, and says how it did.
 #[track_caller]
 pub fn hear_all(stream: &mut TcpStream) -> (Vec<u8>, Ending) {
@@ -109,7 +121,7 @@ impl Hatch {
 fn echo(mut stream: TcpStream) -> io::Result<()> {
     let mut buffer = [0; 16 * 1024];
     loop {
-        match stream.read(&mut buffer)? {
+        match hear_some(&mut stream, &mut buffer)? {
             0 => return Ok(()),
             n => stream.write_all(&buffer[..n])?,
         }

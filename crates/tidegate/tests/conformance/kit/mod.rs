@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tidegate::policy::OutboxMarks;
 use tidegate::{Availability, Model, Policy, Running, Server, Service, Stats};
 
-pub use callers::{Ending, Hatch, connect, connect_narrow, exchange, hear, hear_all, reset};
+pub use callers::{Ending, Hatch, connect, connect_narrow, exchange, hear, hear_all, hear_some, reset};
 pub use deadline::Deadline;
 pub use sessions::{Echo, Producer, Witness, sessions};
 pub use tape::{Random, Tape};
