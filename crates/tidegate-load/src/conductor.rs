@@ -188,7 +188,7 @@ impl<F: FnMut(Phase)> Run<'_, F> {
                     let ended = self.crew.sum(|t| t.requests + t.failed);
                     if ended != progress.0 {
                         progress = (ended, Instant::now());
-                    } else if progress.1.elapsed() > self.crew.plan.timeout {
+                    } else if progress.1.elapsed() > self.crew.plan.timeout || self.is_deserted() {
                         return; // the report says what is missing
                     }
                     ended as f64 / n as f64
@@ -203,6 +203,14 @@ impl<F: FnMut(Phase)> Run<'_, F> {
                 (self.observer)(Phase::Progress { requests, part });
             }
         }
+    }
+
+    /// Whether no connection is open or being made, so that nothing will ever come any more.
+    fn is_deserted(&self) -> bool {
+        let stats = self.client.stats();
+        stats.attempted > 0
+            && stats.open() == 0
+            && stats.attempted == stats.accepted + stats.dial_failed + stats.refused
     }
 
     fn wait_for_answers(&self) {

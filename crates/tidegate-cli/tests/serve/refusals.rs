@@ -103,6 +103,6 @@ fn more_connections_than_descriptors() {
     let args = ["serve", "http", "--listen", "127.0.0.1:0", "--model", "poll", "--max-connections", "1000"];
     let outcome = run(&mut with_descriptors(200, &args));
     refused(&outcome, 2, &["max_connections is 1000", "descriptor limit of 200", "ulimit -n"]);
-    let none = run(&mut with_descriptors(40, &args[..6]));
+    let none = run(&mut with_descriptors(5, &args[..6]));
     refused(&none, 2, &["too low for any connection", "ulimit -n"]);
 }

@@ -115,7 +115,7 @@ fn a_default_yields_to_the_descriptor_limit_and_says_so() {
     let note = server.wait_for("max_connections");
     assert_eq!(
         note,
-        "note: max_connections lowered to 134: the descriptor limit is 200; raise it with ulimit -n"
+        "note: max_connections lowered to 148: the descriptor limit is 200; raise it with ulimit -n"
     );
     assert!(server.talk(LAST).starts_with("HTTP/1.1 200 OK\r\n"));
 }
