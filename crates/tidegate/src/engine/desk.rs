@@ -10,9 +10,9 @@ use tidegate_sys::socket::is_exhaustion;
 
 use super::{Command, Lane};
 use crate::core::mail::PostOffice;
-use crate::core::{Connection, Context, Timers, Token};
+use crate::core::{Connection, Context, Event, Timers, Token};
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, admission};
-use crate::service::{Origin, Peer, Service};
+use crate::service::{Dial, Origin, Peer, Service};
 
 /// The part of an event loop that is the same whatever it waits with.
 pub(super) struct Desk<S: Service> {
@@ -159,6 +159,12 @@ impl<S: Service> Desk<S> {
         self.rest_until = None;
     }
 
+    /// Counts a failed dial and tells the service.
+    pub(super) fn dial_failed(&mut self, dial: Dial, e: &io::Error) {
+        self.lane.counters.dial_failed.add(1);
+        self.lane.service.dial_failed(&dial, e);
+    }
+
     /// Notes the order to stop.
     pub(super) fn drain(&mut self) {
         self.stop_at.get_or_insert(self.now + self.lane.policy.drain_timeout);
@@ -167,5 +173,62 @@ impl<S: Service> Desk<S> {
     /// Whether the time to let connections finish is over.
     pub(super) fn out_of_patience(&self) -> bool {
         self.stop_at.is_some_and(|at| at <= self.now)
+    }
+}
+
+/// What an event loop does between its events, the same whatever it waits with.
+pub(super) trait Rounds<S: Service> {
+    fn desk(&mut self) -> &mut Desk<S>;
+    /// The token of a place in the table that is taken.
+    fn token_at(&self, index: u32) -> Option<Token>;
+    /// Tells a connection something, and does what follows.
+    fn tell(&mut self, token: Token, event: Event<'_>);
+    /// Tells every connection; dials that are under way are given up.
+    fn tell_all(&mut self, event: fn() -> Event<'static>);
+    /// Begins to make a connection.
+    fn begin_dial(&mut self, dial: Dial) -> io::Result<()>;
+
+    /// Carries out what other threads have asked for.
+    fn look_at_commands(&mut self) {
+        self.desk().take_commands();
+        while let Some(command) = self.desk().commands.pop_front() {
+            match command {
+                Command::Mail(token, mail) => self.tell(token, Event::Mail(mail)),
+                Command::Dial(dial) => self.dial(dial),
+                Command::Drain => {
+                    self.desk().drain();
+                    self.tell_all(|| Event::Drain);
+                }
+            }
+        }
+    }
+
+    /// Tells connections whose deadline may have come; and all of them when the time to finish is over.
+    fn look_at_timers(&mut self) {
+        self.desk().fire_timers();
+        while let Some(index) = self.desk().fired.pop() {
+            if let Some(token) = self.token_at(index) {
+                self.tell(token, Event::Deadline);
+            }
+        }
+        if self.desk().out_of_patience() {
+            self.tell_all(|| Event::Stop);
+        }
+    }
+
+    /// Makes a connection, or says why not.
+    fn dial(&mut self, dial: Dial) {
+        let desk = self.desk();
+        desk.lane.counters.attempted.add(1);
+        let begun = match desk.stop_at.is_some() || desk.open >= desk.lane.share {
+            true => Err(io::Error::other("max_connections are open, or the client is stopping")),
+            false => self.begin_dial(dial),
+        };
+        if let Err(e) = begun {
+            if is_exhaustion(&e) {
+                self.desk().exhausted(&e);
+            }
+            self.desk().dial_failed(dial, &e);
+        }
     }
 }

@@ -4,15 +4,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_sys::socket::{Listener, is_exhaustion};
+use tidegate_sys::socket::Listener;
 use tidegate_sys::waker::Waker;
 
 use super::entry::{Entry, Phase, Turn};
 use super::{Completion, Port, Setup};
 use crate::core::{Event, Table, Token};
-use crate::engine::desk::Desk;
+use crate::engine::Lane;
+use crate::engine::desk::{Desk, Rounds};
 use crate::engine::lane::Ready;
-use crate::engine::{Command, Lane};
 use crate::policy::accept::Admission;
 use crate::service::{Dial, Origin, Service};
 
@@ -189,16 +189,6 @@ impl<P: Port, S: Service> Loop<P, S> {
         }
     }
 
-    /// Tells a connection something, and does what follows.
-    #[inline]
-    fn tell(&mut self, token: Token, event: Event<'_>) {
-        let Some(entry) = self.table.get_mut(token) else { return };
-        if let Phase::Open(connection) = &mut entry.phase {
-            connection.handle(event, &self.desk.context(token));
-        }
-        self.follow_up(token);
-    }
-
     #[inline]
     fn follow_up(&mut self, token: Token) {
         let Some(entry) = self.table.get_mut(token) else { return };
@@ -244,42 +234,6 @@ impl<P: Port, S: Service> Loop<P, S> {
     fn feed_starved(&mut self) {
         for token in std::mem::take(&mut self.starved) {
             self.follow_up(token);
-        }
-    }
-
-    fn look_at_commands(&mut self) {
-        self.desk.take_commands();
-        while let Some(command) = self.desk.commands.pop_front() {
-            match command {
-                Command::Mail(token, mail) => self.tell(token, Event::Mail(mail)),
-                Command::Dial(dial) => self.dial(dial),
-                Command::Drain => {
-                    self.desk.drain();
-                    self.tell_all(|| Event::Drain);
-                }
-            }
-        }
-    }
-
-    fn look_at_timers(&mut self) {
-        self.desk.fire_timers();
-        while let Some(index) = self.desk.fired.pop() {
-            if let Some(token) = self.table.token_at(index) {
-                self.tell(token, Event::Deadline);
-            }
-        }
-        if self.desk.out_of_patience() {
-            self.tell_all(|| Event::Stop);
-        }
-    }
-
-    fn tell_all(&mut self, event: impl Fn() -> Event<'static>) {
-        for token in self.table.tokens() {
-            let Some(entry) = self.table.get_mut(token) else { continue };
-            match &entry.phase {
-                Phase::Open(_) => self.tell(token, event()),
-                Phase::Dialling(_) => self.remove(token),
-            }
         }
     }
 
@@ -356,34 +310,12 @@ impl<P: Port, S: Service> Loop<P, S> {
         self.tell(token, Event::Opened);
     }
 
-    fn dial(&mut self, dial: Dial) {
-        self.desk.lane.counters.attempted.add(1);
-        if self.desk.stop_at.is_some() || self.desk.open >= self.desk.lane.share {
-            let e = io::Error::other("max_connections are open, or the client is stopping");
-            return self.dial_failed(dial, &e);
-        }
-        let token = self.table.next_token();
-        match self.port.dial(token, &dial) {
-            Ok(socket) => {
-                let same = self.table.insert(Entry::new(socket, Phase::Dialling(dial), false));
-                debug_assert_eq!(same, token);
-                self.desk.open += 1;
-            }
-            Err(e) => {
-                if is_exhaustion(&e) {
-                    self.desk.exhausted(&e);
-                }
-                self.dial_failed(dial, &e);
-            }
-        }
-    }
-
     fn dialled(&mut self, token: Token, outcome: io::Result<()>) {
         let Some(entry) = self.table.get_mut(token) else { return };
         let Phase::Dialling(dial) = entry.phase else { return };
         if let Err(e) = outcome {
             self.remove(token);
-            return self.dial_failed(dial, &e);
+            return self.desk.dial_failed(dial, &e);
         }
         let Some(connection) = self.desk.admit(Some(dial.to), Origin::Dialled { tag: dial.tag }) else {
             return self.remove(token);
@@ -391,9 +323,42 @@ impl<P: Port, S: Service> Loop<P, S> {
         entry.phase = Phase::Open(connection);
         self.tell(token, Event::Opened);
     }
+}
 
-    fn dial_failed(&mut self, dial: Dial, e: &io::Error) {
-        self.desk.lane.counters.dial_failed.add(1);
-        self.desk.lane.service.dial_failed(&dial, e);
+impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
+    fn desk(&mut self) -> &mut Desk<S> {
+        &mut self.desk
+    }
+
+    fn token_at(&self, index: u32) -> Option<Token> {
+        self.table.token_at(index)
+    }
+
+    #[inline]
+    fn tell(&mut self, token: Token, event: Event<'_>) {
+        let Some(entry) = self.table.get_mut(token) else { return };
+        if let Phase::Open(connection) = &mut entry.phase {
+            connection.handle(event, &self.desk.context(token));
+        }
+        self.follow_up(token);
+    }
+
+    fn tell_all(&mut self, event: fn() -> Event<'static>) {
+        for token in self.table.tokens() {
+            let Some(entry) = self.table.get_mut(token) else { continue };
+            match &entry.phase {
+                Phase::Open(_) => self.tell(token, event()),
+                Phase::Dialling(_) => self.remove(token),
+            }
+        }
+    }
+
+    fn begin_dial(&mut self, dial: Dial) -> io::Result<()> {
+        let token = self.table.next_token();
+        let socket = self.port.dial(token, &dial)?;
+        let same = self.table.insert(Entry::new(socket, Phase::Dialling(dial), false));
+        debug_assert_eq!(same, token);
+        self.desk.open += 1;
+        Ok(())
     }
 }

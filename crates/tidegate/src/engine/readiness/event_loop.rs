@@ -12,9 +12,9 @@ use tidegate_sys::waker::Waker;
 use super::entry::{Entry, Phase, Turn};
 use super::{Poller, Report, Source};
 use crate::core::{Connection, Event, Table, Token};
-use crate::engine::desk::Desk;
+use crate::engine::Lane;
+use crate::engine::desk::{Desk, Rounds};
 use crate::engine::lane::Ready;
-use crate::engine::{Command, Lane};
 use crate::policy::accept::Admission;
 use crate::service::{Dial, Origin, Service};
 
@@ -154,49 +154,6 @@ impl<P: Poller, S: Service> Loop<P, S> {
         }
     }
 
-    fn look_at_commands(&mut self) {
-        self.desk.take_commands();
-        while let Some(command) = self.desk.commands.pop_front() {
-            match command {
-                Command::Mail(token, mail) => self.tell(token, Event::Mail(mail)),
-                Command::Dial(dial) => self.dial(dial),
-                Command::Drain => {
-                    self.desk.drain();
-                    self.tell_all(|| Event::Drain);
-                }
-            }
-        }
-    }
-
-    fn look_at_timers(&mut self) {
-        self.desk.fire_timers();
-        while let Some(index) = self.desk.fired.pop() {
-            if let Some(token) = self.table.token_at(index) {
-                self.tell(token, Event::Deadline);
-            }
-        }
-        if self.desk.out_of_patience() {
-            self.tell_all(|| Event::Stop);
-        }
-    }
-
-    fn tell(&mut self, token: Token, event: Event<'_>) {
-        if let Some(entry) = self.table.get_mut(token) {
-            let turn = entry.tell(event, &self.desk.context(token));
-            self.after(token, turn);
-        }
-    }
-
-    fn tell_all(&mut self, event: impl Fn() -> Event<'static>) {
-        for token in self.table.tokens() {
-            let Some(entry) = self.table.get_mut(token) else { continue };
-            match &entry.phase {
-                Phase::Open(_) => self.tell(token, event()),
-                Phase::Dialling(_) => self.remove(token),
-            }
-        }
-    }
-
     /// Watches the listener exactly while a connection may come in.
     fn look_after_listener(&mut self) -> io::Result<()> {
         let Some(listener) = &self.desk.lane.listener else { return Ok(()) };
@@ -268,22 +225,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
         entry.tell(Event::Failed(e.kind()), &self.desk.context(token));
         self.remove(token);
         if let Some(dial) = dial {
-            self.dial_failed(dial, &e);
-        }
-    }
-
-    fn dial(&mut self, dial: Dial) {
-        self.desk.lane.counters.attempted.add(1);
-        if self.desk.stop_at.is_some() || self.desk.open >= self.desk.lane.share {
-            let e = io::Error::other("max_connections are open, or the client is stopping");
-            return self.dial_failed(dial, &e);
-        }
-        match Stream::dial(dial.to, dial.from, Blocking::Never) {
-            Ok(stream) => {
-                let token = self.insert(stream, Phase::Dialling(dial));
-                self.watch(token);
-            }
-            Err(e) => self.dial_failed(dial, &e),
+            self.desk.dial_failed(dial, &e);
         }
     }
 
@@ -292,7 +234,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
         let Some(entry) = self.table.get_mut(token) else { return };
         if let Some(e) = entry.stream.take_error().unwrap_or_else(Some) {
             self.remove(token);
-            return self.dial_failed(dial, &e);
+            return self.desk.dial_failed(dial, &e);
         }
         let Some(connection) = self.desk.admit(Some(dial.to), Origin::Dialled { tag: dial.tag }) else {
             return self.remove(token);
@@ -304,9 +246,38 @@ impl<P: Poller, S: Service> Loop<P, S> {
             self.after(token, Turn::Again);
         }
     }
+}
 
-    fn dial_failed(&mut self, dial: Dial, e: &io::Error) {
-        self.desk.lane.counters.dial_failed.add(1);
-        self.desk.lane.service.dial_failed(&dial, e);
+impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
+    fn desk(&mut self) -> &mut Desk<S> {
+        &mut self.desk
+    }
+
+    fn token_at(&self, index: u32) -> Option<Token> {
+        self.table.token_at(index)
+    }
+
+    fn tell(&mut self, token: Token, event: Event<'_>) {
+        if let Some(entry) = self.table.get_mut(token) {
+            let turn = entry.tell(event, &self.desk.context(token));
+            self.after(token, turn);
+        }
+    }
+
+    fn tell_all(&mut self, event: fn() -> Event<'static>) {
+        for token in self.table.tokens() {
+            let Some(entry) = self.table.get_mut(token) else { continue };
+            match &entry.phase {
+                Phase::Open(_) => self.tell(token, event()),
+                Phase::Dialling(_) => self.remove(token),
+            }
+        }
+    }
+
+    fn begin_dial(&mut self, dial: Dial) -> io::Result<()> {
+        let stream = Stream::dial(dial.to, dial.from, Blocking::Never)?;
+        let token = self.insert(stream, Phase::Dialling(dial));
+        self.watch(token);
+        Ok(())
     }
 }
