@@ -117,7 +117,7 @@ impl Args {
         concurrency::Settings {
             models: wanted,
             points: self.connections.map_or(points.to_vec(), |n| vec![n as usize]),
-            requests: self.requests.unwrap_or(if quick { 20_000 } else { 60_000 }),
+            requests: self.requests.unwrap_or(if quick { 15_000 } else { 60_000 }),
             repeats: self.repeats.map_or(if quick { 2 } else { 4 }, |n| n as usize),
             keep_alive: self.keepalive,
         }
