@@ -1,7 +1,7 @@
 //! A scalable socket server library: one application, any I/O model, every limit in one policy.
 //!
 //! An application is a [`Service`] whose [`Session`]s are state machines without I/O. A [`Server`] (or, for
-//! the other direction, a [`Client`](client::Client)) runs it on an I/O [`Model`] under a [`Policy`]:
+//! the other direction, a [`Client`]) runs it on an I/O [`Model`] under a [`Policy`]:
 //!
 //! ```
 //! use tidegate::{Consumed, Model, Outbox, Peer, Policy, Refusal, Server, Service, Session};

@@ -112,9 +112,6 @@ pub struct Ring {
     overflow: VecDeque<squeue::Entry>,
 }
 
-/// How long completions that need no attention are waited for before they are taken as they are.
-const PATIENCE: Duration = Duration::from_millis(1);
-
 /// Group number of the one buffer ring each ring has.
 const GROUP: u16 = 0;
 
@@ -361,10 +358,7 @@ impl Ring {
     }
 
     /// Submits all that was asked for and waits until something completed, or the timeout.
-    ///
-    /// `quiet` completions are expected that need no attention of their own: where the kernel can, the wait goes on until
-    /// one more than those has come, or for a millisecond if some of them do not.
-    pub fn enter(&mut self, wait: Option<Duration>, quiet: usize) -> io::Result<()> {
+    pub fn enter(&mut self, wait: Option<Duration>) -> io::Result<()> {
         while let Some(entry) = self.overflow.pop_front() {
             if !self.try_push(&entry) {
                 self.overflow.push_front(entry);
@@ -376,12 +370,7 @@ impl Ring {
         if let Some(limit) = &limit {
             args = args.timespec(limit);
         }
-        let mut want = 1;
-        if quiet > 0 && self.features.min_wait && wait.is_none_or(|limit| limit > PATIENCE) {
-            want += quiet;
-            args = args.min_wait_usec(PATIENCE.as_micros() as u32);
-        }
-        self.ring.submitter().submit_with_args(want, &args).or_else(passed)?;
+        self.ring.submitter().submit_with_args(1, &args).or_else(passed)?;
         Ok(())
     }
 
@@ -477,7 +466,7 @@ impl Drop for Ring {
             Err(e) => e.raw_os_error() == Some(libc::ENOENT),
         };
         for _ in 0..100 {
-            let _ = self.enter(Some(Duration::ZERO), 0);
+            let _ = self.enter(Some(Duration::ZERO));
             while self.next_completion().is_some() {}
             if self.in_flight.is_empty() {
                 break;

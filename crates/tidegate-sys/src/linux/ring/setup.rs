@@ -29,8 +29,6 @@ pub struct Features {
     pub no_sqarray: bool,
     /// A table of direct descriptors (Linux 5.19 for accepting into it).
     pub direct: bool,
-    /// A wait can ask for several completions and settle for one after a while (Linux 6.12).
-    pub min_wait: bool,
 }
 
 pub(super) fn build(setup: &RingSetup) -> io::Result<(IoUring, Features)> {
@@ -52,10 +50,7 @@ pub(super) fn build(setup: &RingSetup) -> io::Result<(IoUring, Features)> {
             builder.setup_no_sqarray();
         }
         match builder.build(setup.entries) {
-            Ok(ring) => {
-                let min_wait = ring.params().is_feature_min_timeout();
-                return Ok((ring, Features { min_wait, ..features }));
-            }
+            Ok(ring) => return Ok((ring, features)),
             // The kernel does not know one of the flags: ask for less.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => last = Some(e),
             Err(e) => return Err(e),

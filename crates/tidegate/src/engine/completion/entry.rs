@@ -84,10 +84,6 @@ impl<S: Session, P: Port> Entry<S, P> {
             } else {
                 port.send(token, &self.socket, pieces);
             }
-            // Nothing waits for this send: not the session (the outbox is not full), not an end.
-            if self.chained || (action.receive == Receive::Post && action.then == Then::Nothing) {
-                port.expect_quiet();
-            }
         }
         if action.receive == Receive::Post && !self.receiving {
             self.receiving = true;

@@ -102,8 +102,6 @@ pub(super) trait Port: Sized + 'static {
     fn finish_sending(&mut self, token: Token, socket: &Self::Socket);
     /// Closes; what is in flight is stopped first.
     fn close(&mut self, socket: Self::Socket, how: Close);
-    /// The send that was just asked for needs no attention when it completes: that alone should not end a wait.
-    fn expect_quiet(&mut self);
     /// Hands over what was asked for and waits until something has completed.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
     /// The next completion that is there.

@@ -50,7 +50,6 @@ fn describe(features: Features) -> String {
         (features.defer_taskrun, "SINGLE_ISSUER + DEFER_TASKRUN"),
         (features.no_sqarray, "NO_SQARRAY"),
         (features.direct, "direct descriptors"),
-        (features.min_wait, "batched waits"),
     ];
     let used = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name);
     std::iter::once("multishot accept and receive, provided buffers")
@@ -112,8 +111,6 @@ pub(crate) struct Uring {
     /// Slots whose close was not handed over yet.
     closing: Vec<u32>,
     dials: bool,
-    /// Completions expected from what was asked for that need no attention.
-    quiet: usize,
 }
 
 impl Port for Uring {
@@ -143,7 +140,6 @@ impl Port for Uring {
             free,
             closing: Vec::new(),
             dials: setup.dials,
-            quiet: 0,
         };
         Ok((new, setup.share.min(slots + setup.descriptors)))
     }
@@ -245,12 +241,8 @@ impl Port for Uring {
         self.ring.close(socket, ignored);
     }
 
-    fn expect_quiet(&mut self) {
-        self.quiet += 1;
-    }
-
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let entered = self.ring.enter(timeout, std::mem::take(&mut self.quiet));
+        let entered = self.ring.enter(timeout);
         self.free.append(&mut self.closing); // their closes are handed over now
         entered
     }
