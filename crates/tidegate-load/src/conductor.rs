@@ -76,7 +76,7 @@ impl Service for Shared {
 fn policy(plan: &Plan, threads: usize) -> Policy {
     Policy {
         // A connection that closes while its successor is dialled counts twice for a moment.
-        max_connections: plan.connections * 2 + threads,
+        max_connections: plan.connections * if plan.connection_per_request() { 2 } else { 1 } + threads,
         threads: NonZeroUsize::new(threads),
         first_byte_timeout: None,
         send_timeout: None,
