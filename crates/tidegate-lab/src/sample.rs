@@ -32,6 +32,8 @@ pub struct Sampler {
     thread: JoinHandle<Peaks>,
     begun: Instant,
     cpu_s: f64,
+    /// Length of the window and processor time used in it, once it has ended.
+    window: Option<(f64, f64)>,
     pid: u32,
 }
 
@@ -62,14 +64,20 @@ impl Sampler {
                 std::thread::park_timeout(EVERY);
             }
         });
-        Self { stop, thread, begun: Instant::now(), cpu_s: cpu_s(pid), pid }
+        Self { stop, thread, begun: Instant::now(), cpu_s: cpu_s(pid), window: None, pid }
     }
 
-    /// Ends the window.
+    /// Ends the window for processor time; memory and threads are watched on.
+    pub fn end_window(&mut self) {
+        let used = (cpu_s(self.pid) - self.cpu_s).max(0.0);
+        self.window.get_or_insert((self.begun.elapsed().as_secs_f64(), used));
+    }
+
+    /// Stops watching.
     #[must_use]
-    pub fn stop(self) -> Usage {
-        let window_s = self.begun.elapsed().as_secs_f64();
-        let cpu_s = (cpu_s(self.pid) - self.cpu_s).max(0.0);
+    pub fn stop(mut self) -> Usage {
+        self.end_window();
+        let (window_s, cpu_s) = self.window.unwrap_or_default();
         self.stop.store(true, Relaxed);
         self.thread.thread().unpark();
         let peaks = self.thread.join().unwrap_or_default();

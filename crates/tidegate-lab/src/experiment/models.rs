@@ -145,10 +145,11 @@ fn measure(bench: &Bench, model: Model, load: &Load) -> Result<Row, LabError> {
     let mut client = Process::start(bench, &args)?;
     client.wait_for_line("phase connected", PATIENCE)?;
     client.wait_for_line("phase measuring", PATIENCE)?;
-    let sampler = Sampler::start(server.process.id(), server.port);
+    let mut sampler = Sampler::start(server.process.id(), server.port);
     std::thread::sleep(load.window); // the load measures for as long; its last answers are waited for after that
-    let usage = sampler.stop();
+    sampler.end_window();
     client.wait_for_line("phase done", PATIENCE)?;
+    let usage = sampler.stop();
     if !client.wait(PATIENCE)? {
         let report = file.read(&name)?;
         let why = report.first_error.unwrap_or_else(|| "failed without saying why".into());
