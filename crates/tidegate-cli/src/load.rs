@@ -1,5 +1,6 @@
 //! `tidegate load`.
 
+use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -90,7 +91,7 @@ pub fn run(args: Args) -> Outcome {
     }
     let mut json = match &args.json {
         Some(path) if path.as_os_str() != "-" => Some(
-            std::fs::File::create(path)
+            File::create(path)
                 .with_context(|| format!("can not write {}", path.display()))
                 .map_err(Failure::Usage)?,
         ),
@@ -99,25 +100,39 @@ pub fn run(args: Args) -> Outcome {
     let to_stdout = args.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let mut teller =
         Teller { phases: args.phases, terminal: std::io::stderr().is_terminal() && !args.phases };
-    let report = tidegate_load::run(&plan, |phase| teller.tell(phase)).map_err(|e| match e {
+    let mut written = Ok(());
+    let report = tidegate_load::run(&plan, |phase| {
+        if let Phase::Done { report } = phase {
+            // Before the connections are closed: that takes a while if they are many.
+            teller.clear();
+            written = give_out(report, json.as_mut(), to_stdout, args.phases);
+        }
+        teller.tell(phase);
+    })
+    .map_err(|e| match e {
         LoadError::Start(StartError::Engine { .. }) => Failure::Run(e.into()),
         e => Failure::Usage(e.into()),
     })?;
-    teller.clear();
-    let text = serde_json::to_string_pretty(&report).context("the result can not be written as JSON")?;
-    if let Some(file) = &mut json {
-        writeln!(file, "{text}").context("the result can not be written")?;
-    }
-    if to_stdout {
-        println!("{text}");
-    } else if !args.phases {
-        print!("{}", summary(&report));
-    }
+    written?;
     let good = report.is_clean() || (args.tolerate_failures && report.wrong == 0);
     if !good && let Some(why) = &report.first_error {
         eprintln!("error: {why}");
     }
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Gives the result out where it was asked for.
+fn give_out(report: &Report, json: Option<&mut File>, to_stdout: bool, phases: bool) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(report).context("the result can not be written as JSON")?;
+    if let Some(file) = json {
+        writeln!(file, "{text}").context("the result can not be written")?;
+    }
+    if to_stdout {
+        println!("{text}");
+    } else if !phases {
+        print!("{}", summary(report));
+    }
+    Ok(())
 }
 
 fn plan(args: &Args) -> Result<Plan, Failure> {
@@ -179,7 +194,7 @@ struct Teller {
 }
 
 impl Teller {
-    fn tell(&mut self, phase: Phase) {
+    fn tell(&mut self, phase: Phase<'_>) {
         match phase {
             Phase::Connected { attempted, connected } => {
                 self.line(&format!("phase connected {attempted} {connected}"));
@@ -189,7 +204,7 @@ impl Teller {
             Phase::Progress { requests, part } => {
                 self.show(&format!("{:3.0}%  {requests} requests", part * 100.0));
             }
-            Phase::Done => {
+            Phase::Done { .. } => {
                 self.line("phase done");
                 if self.phases {
                     // The end of the input counts as a line: whoever waited for us has gone.

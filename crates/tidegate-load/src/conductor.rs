@@ -26,7 +26,7 @@ const RESERVE: usize = 64;
 ///
 /// # Errors
 /// [`LoadError`] if the plan can not be carried out at all. What goes wrong on the way is in the report.
-pub fn run(plan: &Plan, observer: impl FnMut(Phase)) -> Result<Report, LoadError> {
+pub fn run(plan: &Plan, observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadError> {
     plan.check()?;
     let model = plan.model.unwrap_or_else(|| Model::best().model);
     check_descriptors(plan, model)?;
@@ -105,7 +105,7 @@ struct Run<'a, F> {
     observer: F,
 }
 
-impl<F: FnMut(Phase)> Run<'_, F> {
+impl<F: FnMut(Phase<'_>)> Run<'_, F> {
     /// From the first dial to the last answer. `dial` makes connection number so-and-so, or says that none is needed any more.
     fn conduct(mut self, dial: impl FnMut(u64) -> bool) -> Report {
         self.crew.set_dialler(self.client.dialler());
@@ -131,7 +131,7 @@ impl<F: FnMut(Phase)> Run<'_, F> {
         self.wait_for_answers();
         let mut report = self.report(&window);
         report.connect_s = connect_s;
-        (self.observer)(Phase::Done);
+        (self.observer)(Phase::Done { report: &report });
         self.crew.set_stage(Stage::Over);
         self.client.stop();
         report

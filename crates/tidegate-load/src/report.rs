@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where a run has got to; told to the observer of [`run`](crate::run).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Phase {
+pub enum Phase<'a> {
     /// Every connection attempt has ended.
     Connected {
         /// Attempts.
@@ -21,8 +21,12 @@ pub enum Phase {
         /// Part of the run that is over, 0 to 1.
         part: f64,
     },
-    /// The measuring window has ended and what was in flight has come back. Connections are still open; they are closed when the observer returns.
-    Done,
+    /// The measuring window has ended and what was in flight has come back. Connections are still open; they are closed
+    /// when the observer returns, which may take a while if they are many.
+    Done {
+        /// The outcome, as [`run`](crate::run) will return it.
+        report: &'a Report,
+    },
 }
 
 /// The outcome of a run. Times are seconds or microseconds, as their names say; rates are means over the window.
