@@ -407,11 +407,6 @@ impl Ring {
     pub fn recycle(&mut self, buffer: Buffer) {
         self.buffers.give_back(buffer);
     }
-
-    /// Operations whose memory the kernel may still read.
-    pub fn payloads_in_flight(&self) -> usize {
-        self.in_flight.len()
-    }
 }
 
 fn one_piece(socket: &Handle, bytes: &Bytes, flags: i32) -> squeue::Entry {

@@ -189,11 +189,6 @@ impl Stream {
         self.0.set_nonblocking(blocking == Blocking::Never)
     }
 
-    /// How long a blocking receive waits; `None` is for ever.
-    pub fn set_receive_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.0.set_read_timeout(timeout)
-    }
-
     /// How long a blocking send waits; `None` is for ever.
     pub fn set_send_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.0.set_write_timeout(timeout)
@@ -227,11 +222,6 @@ impl Stream {
     /// Ends the sending side; the peer reads end of stream after what was sent.
     pub fn shutdown_send(&self) -> io::Result<()> {
         self.0.shutdown(std::net::Shutdown::Write)
-    }
-
-    /// Ends both sides; wakes threads that sleep in a call on this socket.
-    pub fn shutdown_both(&self) -> io::Result<()> {
-        self.0.shutdown(std::net::Shutdown::Both)
     }
 
     /// Ends the receiving side; wakes a thread that sleeps in a receive.
