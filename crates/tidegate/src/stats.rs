@@ -113,7 +113,7 @@ impl Stats {
 /// How many threads write a [`Counter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// One: a plain load and store does; an atomic addition costs some 20 times as much.
+    /// One: a plain load and store does; an atomic addition costs more.
     One,
     /// Several.
     Many,

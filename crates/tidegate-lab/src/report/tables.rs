@@ -158,7 +158,7 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     if let Some(table) = &results.models {
         let about = "An echo server on each model. Connected are connections on which every byte came back right. \
             User memory is resident memory not backed by files; kernel socket memory is what the kernel charges to the server's sockets plus \
-            3,776 bytes of structures for each (thread stacks in the kernel are not in it). CPU is of one processor, over the measuring window. \
+            3,392 bytes of structures for each (thread stacks in the kernel are not in it). CPU is of one processor, over the measuring window. \
             Send and receive are the server's. One run each.";
         sections.push(("Table 6-3: I/O methods compared".into(), models_cells(table), about.into()));
     }

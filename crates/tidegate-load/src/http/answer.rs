@@ -39,7 +39,7 @@ pub(crate) enum Step {
 }
 
 /// The head of an answer that was understood before. Most answers of a server begin with the same bytes, and
-/// comparing costs a tenth of parsing.
+/// comparing costs less than parsing.
 #[derive(Debug, Default)]
 pub(crate) struct KnownHead {
     bytes: Vec<u8>,

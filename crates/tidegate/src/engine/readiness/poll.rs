@@ -7,7 +7,7 @@
 //! Nothing but descriptors.
 //!
 //! # What it costs
-//! A wait costs time in proportion to the number of connections, idle ones included (about 0.1 µs each), in the
+//! A wait costs time in proportion to the number of connections, idle ones included, in the
 //! kernel and again in the scan of the answer. Eight bytes and a token of user memory for each connection.
 //!
 //! # Where it differs
