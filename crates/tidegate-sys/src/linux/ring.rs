@@ -6,6 +6,7 @@
 //! completion; received bytes lie in buffers that the ring owns and are lent out by reference.
 
 mod buffers;
+mod door;
 mod setup;
 
 use std::collections::VecDeque;
@@ -21,6 +22,7 @@ use socket2::SockAddr;
 
 pub use buffers::Buffer;
 use buffers::Buffers;
+use door::Door;
 pub use setup::{Features, RingSetup};
 
 /// A socket as the ring knows it.
@@ -105,6 +107,7 @@ struct Message {
 pub struct Ring {
     // Dropped first: the kernel's side ends before the memory below is freed (see `Drop`).
     ring: IoUring,
+    door: Door,
     buffers: Buffers,
     in_flight: Slab<InFlight>,
     features: Features,
@@ -125,8 +128,10 @@ impl Ring {
     pub fn new(setup: &RingSetup) -> io::Result<Self> {
         let (ring, mut features) = setup::build(setup)?;
         features.direct = setup.table > 0 && ring.submitter().register_files_sparse(setup.table).is_ok();
+        let door = Door::new(&ring);
+        features.registered_ring = door.is_registered();
         let buffers = Buffers::register(&ring, setup.buffers, setup.buffer_bytes, GROUP)?;
-        Ok(Self { ring, buffers, in_flight: Slab::new(), features, overflow: VecDeque::new() })
+        Ok(Self { ring, door, buffers, in_flight: Slab::new(), features, overflow: VecDeque::new() })
     }
 
     /// What this ring uses of what the kernel may have.
@@ -365,12 +370,7 @@ impl Ring {
                 self.ring.submit().or_else(passed)?;
             }
         }
-        let limit = wait.map(types::Timespec::from);
-        let mut args = types::SubmitArgs::new();
-        if let Some(limit) = &limit {
-            args = args.timespec(limit);
-        }
-        self.ring.submitter().submit_with_args(1, &args).or_else(passed)?;
+        self.door.enter(&mut self.ring, wait).or_else(passed)?;
         Ok(())
     }
 
@@ -452,6 +452,7 @@ impl Message {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        self.door.close();
         // Shut the ring down before its memory is freed: cancel what is armed and wait for it.
         // Whatever does not come back in time is leaked rather than freed under the kernel's pen.
         let any = types::CancelBuilder::any();

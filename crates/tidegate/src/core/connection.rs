@@ -215,6 +215,13 @@ impl<S: Session> Connection<S> {
         }
     }
 
+    /// Whether the session has asked to be woken at some time.
+    #[inline]
+    #[must_use]
+    pub fn wakes(&self) -> bool {
+        self.wake.is_some()
+    }
+
     fn limit(&self, policy: &Policy) -> Option<(Instant, CloseReason)> {
         match self.state {
             State::Closing { .. } => return None,

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 const LEVELS: usize = 6;
 const SLOTS: u64 = 64;
 const NONE: u32 = u32::MAX;
-const TICK: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy)]
 struct Node {
@@ -51,10 +50,16 @@ impl Timers {
     #[inline]
     pub fn arm_no_later(&mut self, index: u32, when: Instant) {
         let tick = self.tick_of(when);
-        match self.nodes.get(index as usize) {
-            Some(node) if node.tick != 0 && node.tick <= tick => {}
-            _ => self.arm_tick(index, tick),
+        if !self.fires_by(index, tick) {
+            self.arm_tick(index, tick);
         }
+    }
+
+    /// Whether `index` fires at `tick` (see [`tick_of`](Self::tick_of)) or before.
+    #[inline]
+    #[must_use]
+    pub fn fires_by(&self, index: u32, tick: u64) -> bool {
+        self.nodes.get(index as usize).is_some_and(|node| node.tick != 0 && node.tick <= tick)
     }
 
     /// Takes a deadline off.
@@ -67,7 +72,8 @@ impl Timers {
 
     /// Moves time forward and appends every place whose deadline has come to `fired`.
     pub fn advance(&mut self, now: Instant, fired: &mut Vec<u32>) {
-        let until = (now.saturating_duration_since(self.base).as_nanos() / TICK.as_nanos()) as u64;
+        let passed = now.saturating_duration_since(self.base);
+        let until = passed.as_secs() * 1000 + u64::from(passed.subsec_millis());
         while self.done < until {
             if self.armed == 0 {
                 self.done = until;
@@ -111,10 +117,12 @@ impl Timers {
         (current + 1 + u64::from(ahead)) * unit
     }
 
-    fn tick_of(&self, when: Instant) -> u64 {
-        let nanos = when.saturating_duration_since(self.base).as_nanos();
-        let tick = u64::try_from(nanos.div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX);
-        tick.max(self.done + 1)
+    /// The tick, in milliseconds since the base and rounded up, at which something due at `when` fires.
+    #[must_use]
+    pub fn tick_of(&self, when: Instant) -> u64 {
+        let ahead = when.saturating_duration_since(self.base);
+        let millis = u64::from(ahead.subsec_nanos().div_ceil(1_000_000));
+        ahead.as_secs().saturating_mul(1000).saturating_add(millis).max(self.done + 1)
     }
 
     fn arm_tick(&mut self, index: u32, tick: u64) {
@@ -262,7 +270,7 @@ mod tests {
                     let when = want.remove(&index).expect("fired but not armed");
                     assert!(when <= now, "early");
                 }
-                assert!(want.values().all(|&when| when + TICK > now), "late");
+                assert!(want.values().all(|&when| when + Duration::from_millis(1) > now), "late");
             };
             for (index, delay, what) in steps {
                 match what {

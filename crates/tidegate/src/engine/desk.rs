@@ -12,6 +12,7 @@ use super::{Command, Lane};
 use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event, Timers, Token};
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, admission};
+use crate::policy::stale;
 use crate::service::{Dial, Origin, Peer, Service};
 
 /// The part of an event loop that is the same whatever it waits with.
@@ -22,6 +23,8 @@ pub(super) struct Desk<S: Service> {
     pub(super) commands: VecDeque<Command>,
     pub(super) fired: Vec<u32>,
     timers: Timers,
+    /// A deadline that counts from now on is not due before this tick of the timers.
+    soonest: u64,
     office: Arc<dyn PostOffice>,
     /// Connections that this thread has open, or is making.
     pub(super) open: usize,
@@ -41,6 +44,7 @@ impl<S: Service> Desk<S> {
             commands: VecDeque::new(),
             fired: Vec::new(),
             timers: Timers::new(now),
+            soonest: 0,
             open: 0,
             rest_until: None,
             stop_at: None,
@@ -59,9 +63,13 @@ impl<S: Service> Desk<S> {
         }
     }
 
-    /// Makes sure that the loop wakes up for the connection's next deadline.
+    /// Makes sure that the loop wakes up for the connection's next deadline. Follows every event, and so costs next
+    /// to nothing while something that fires early enough is armed anyway.
     #[inline]
     pub(super) fn arm(&mut self, token: Token, connection: &Connection<S::Session>) {
+        if !connection.wakes() && self.timers.fires_by(token.index, self.soonest) {
+            return;
+        }
         if let Some(at) = connection.deadline(&self.lane.policy) {
             self.timers.arm_no_later(token.index, at);
         }
@@ -100,6 +108,8 @@ impl<S: Service> Desk<S> {
     /// The thread has woken up: a new batch of events, and a new time.
     pub(super) fn woke(&mut self) {
         self.now = Instant::now();
+        let soonest = self.now.checked_add(stale::soonest(&self.lane.policy));
+        self.soonest = soonest.map_or(u64::MAX, |at| self.timers.tick_of(at));
         self.rest_until = self.rest_until.filter(|&at| at > self.now);
         self.lane.gate.woken();
         self.lane.counters.wake_ups.add(1);

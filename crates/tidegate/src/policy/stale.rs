@@ -16,6 +16,13 @@ pub struct Past {
     pub taken: Option<Instant>,
 }
 
+/// No time limit that begins to count now can be over earlier than this.
+#[must_use]
+pub fn soonest(policy: &Policy) -> Duration {
+    let limits = [policy.send_timeout, policy.first_byte_timeout, policy.idle_timeout];
+    limits.into_iter().flatten().chain([policy.linger_timeout]).min().unwrap_or_default()
+}
+
 /// The earliest time limit that applies, and why it closes the connection.
 #[must_use]
 pub fn limit(policy: &Policy, past: Past) -> Option<(Instant, CloseReason)> {

@@ -27,6 +27,8 @@ pub struct Features {
     pub defer_taskrun: bool,
     /// No submission index array (`NO_SQARRAY`, Linux 6.6).
     pub no_sqarray: bool,
+    /// The ring is named by its place in a table of the thread rather than by its descriptor (Linux 5.18).
+    pub registered_ring: bool,
     /// A table of direct descriptors (Linux 5.19 for accepting into it).
     pub direct: bool,
 }

@@ -49,6 +49,7 @@ fn describe(features: Features) -> String {
     let names = [
         (features.defer_taskrun, "SINGLE_ISSUER + DEFER_TASKRUN"),
         (features.no_sqarray, "NO_SQARRAY"),
+        (features.registered_ring, "registered ring"),
         (features.direct, "direct descriptors"),
     ];
     let used = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name);
