@@ -41,8 +41,8 @@ impl<S: Service> Client<S> {
     /// A wrong policy, an unavailable model, or a system that gave no thread, ring or memory.
     pub fn start(self) -> Result<RunningClient, StartError> {
         self.policy.check()?;
-        let model = choose(self.model)?;
-        let plan = Plan { service: Arc::new(self.service), policy: Arc::new(self.policy), listener: None };
+        let model = choose(self.model, &self.policy)?;
+        let plan = Plan::new(self.service, self.policy, None);
         let started = engine::start(model, plan).map_err(|source| StartError::Engine { model, source })?;
         let threads = Threads::new(started);
         let dialler = Dialler { gates: threads.gates.clone().into(), next: Arc::default() };

@@ -96,7 +96,7 @@ impl<S: Service> Server<S> {
     /// A wrong policy, an unavailable model or an unusable address; nothing is left behind.
     pub fn bind(self, addr: SocketAddr) -> Result<BoundServer<S>, StartError> {
         self.policy.check()?;
-        let model = choose(self.model)?;
+        let model = choose(self.model, &self.policy)?;
         let options = ListenOptions {
             backlog: self.policy.accept.backlog,
             defer_accept: self.policy.accept.defer.filter(|_| !self.service.speaks_first()),
@@ -110,12 +110,14 @@ impl<S: Service> Server<S> {
     }
 }
 
-pub(crate) fn choose(asked: Option<Model>) -> Result<Model, StartError> {
-    let Some(model) = asked else { return Ok(Model::best().model) };
-    match model.availability() {
-        Availability::Available(_) => Ok(model),
-        Availability::Unavailable(why) => Err(StartError::Unavailable { model, why }),
+/// The model asked for, or the best one; it must be available, and able to keep the policy.
+pub(crate) fn choose(asked: Option<Model>, policy: &Policy) -> Result<Model, StartError> {
+    let model = asked.unwrap_or_else(|| Model::best().model);
+    if let Availability::Unavailable(why) = model.availability() {
+        return Err(StartError::Unavailable { model, why });
     }
+    engine::check(model, policy)?;
+    Ok(model)
 }
 
 /// A server that listens and does not serve yet.
@@ -145,11 +147,7 @@ impl<S: Service> BoundServer<S> {
     /// The system gave no thread, ring or memory.
     pub fn start(self) -> Result<Running, StartError> {
         let model = self.model;
-        let plan = Plan {
-            service: Arc::new(self.server.service),
-            policy: Arc::new(self.server.policy),
-            listener: Some(Arc::new(self.listener)),
-        };
+        let plan = Plan::new(self.server.service, self.server.policy, Some(self.listener));
         let started = engine::start(model, plan).map_err(|source| StartError::Engine { model, source })?;
         Ok(Running { threads: Threads::new(started), local_addr: self.local_addr, model })
     }

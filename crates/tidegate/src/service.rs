@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-pub use crate::core::mail::{Mailbox, MailboxError};
+pub use crate::core::mail::{Mailbox, MailboxError, OffloadError};
 pub use crate::core::outbox::Outbox;
 
 /// Makes one [`Session`] for each connection. Shared by all I/O threads.
@@ -45,7 +45,8 @@ pub trait Service: Send + Sync + 'static {
 /// The state machine of one connection.
 ///
 /// All methods run on an I/O thread, never two at once for one session. They must not block: what
-/// takes long is given to a thread of the application's own, whose result comes back through a [`Mailbox`].
+/// takes long is [offloaded](Outbox::offload), and its result comes back as mail. A session that panics loses its
+/// connection, and no other.
 pub trait Session: Send + 'static {
     /// The connection stands. Called once, before everything else.
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
@@ -205,6 +206,23 @@ pub enum Mail {
     Timer,
     /// A value sent through the session's [`Mailbox`].
     Message(Box<dyn Any + Send>),
+    /// What an [offloaded](Outbox::offload) job returned.
+    Done(Box<dyn Any + Send>),
+    /// An offloaded job panicked.
+    JobPanicked,
+}
+
+/// What a session is in the middle of; see [`Outbox::awaits`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Awaits {
+    /// Nothing: between two messages.
+    #[default]
+    Nothing,
+    /// The rest of a message that has begun: a stop waits for it, and
+    /// [`Policy::min_rate`](crate::Policy::min_rate) applies.
+    Input,
+    /// Something of this end's own, such as mail with the answer: a stop waits for it.
+    Work,
 }
 
 /// The service does not want this connection.
@@ -226,25 +244,31 @@ pub enum CloseReason {
     IdleTimeout,
     /// The peer took nothing for [`Policy::send_timeout`](crate::Policy::send_timeout).
     SendTimeout,
+    /// The peer sent, or took, less than [`Policy::min_rate`](crate::Policy::min_rate) in mid-message.
+    MinRate,
     /// The session left more input unconsumed than [`Policy::input_bytes`](crate::Policy::input_bytes).
     InputLimit,
     /// The server stopped.
     Stopped,
+    /// The session panicked.
+    Panicked,
     /// The kernel reported another error.
     Error,
 }
 
 impl CloseReason {
     /// All of them, in the order of their counters.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Finished,
         Self::Aborted,
         Self::Reset,
         Self::FirstByteTimeout,
         Self::IdleTimeout,
         Self::SendTimeout,
+        Self::MinRate,
         Self::InputLimit,
         Self::Stopped,
+        Self::Panicked,
         Self::Error,
     ];
 
@@ -258,8 +282,10 @@ impl CloseReason {
             Self::FirstByteTimeout => "first-byte-timeout",
             Self::IdleTimeout => "idle-timeout",
             Self::SendTimeout => "send-timeout",
+            Self::MinRate => "min-rate",
             Self::InputLimit => "input-limit",
             Self::Stopped => "stopped",
+            Self::Panicked => "panicked",
             Self::Error => "error",
         }
     }

@@ -5,14 +5,16 @@
 //! next time, so nothing is lost if an engine defers it.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::mail::PostOffice;
-use super::outbox::{Outbox, Pieces, Queue};
+use super::mail::{PostOffice, Workers};
+use super::outbox::{Outbox, Pieces, Queue, Wishes};
 use super::table::Token;
-use crate::policy::{Policy, stale};
-use crate::service::{CloseReason, Consumed, Flow, Mail, Origin, Session};
+use crate::policy::Policy;
+use crate::policy::stale::{self, Pace};
+use crate::service::{Awaits, CloseReason, Consumed, Flow, Mail, Origin, Session};
 use crate::stats::Counters;
 
 /// What has happened to a connection.
@@ -85,6 +87,8 @@ pub struct Context<'a> {
     pub counters: &'a Counters,
     /// Who takes mail for it.
     pub office: &'a Arc<dyn PostOffice>,
+    /// Who takes its jobs.
+    pub workers: &'a dyn Workers,
     /// Its own token.
     pub token: Token,
 }
@@ -131,11 +135,11 @@ pub struct Connection<S> {
     full: bool,
     /// Accepted, and nothing was received yet.
     silent: bool,
-    /// Close as soon as nothing is in flight: the server drains.
-    leaving: bool,
     moved: Instant,
     taken: Instant,
-    wake: Option<Instant>,
+    wishes: Wishes,
+    /// How far ahead of the minimum rate it is, where there is one.
+    pace: Option<Box<Pace>>,
 }
 
 impl<S: Session> Connection<S> {
@@ -150,10 +154,10 @@ impl<S: Session> Connection<S> {
             receive_side: ReceiveSide::Open,
             full: false,
             silent: origin == Origin::Accepted,
-            leaving: false,
             moved: now,
             taken: now,
-            wake: None,
+            wishes: Wishes::default(),
+            pace: None,
         }
     }
 
@@ -162,7 +166,11 @@ impl<S: Session> Connection<S> {
     pub fn handle(&mut self, event: Event<'_>, context: &Context<'_>) -> Action {
         count(&event, context.counters);
         if !matches!(self.state, State::Closing { .. }) {
+            let moved = Moved::by(&event);
             self.take_in(event, context);
+            if context.policy.min_rate.is_some() {
+                self.keep_pace(moved, context);
+            }
             self.settle(context);
         } else if let Event::Sent(n) = event {
             self.queue.confirm(n);
@@ -209,7 +217,7 @@ impl<S: Session> Connection<S> {
     #[must_use]
     pub fn deadline(&self, policy: &Policy) -> Option<Instant> {
         let limit = self.limit(policy).map(|(at, _)| at);
-        match (limit, self.wake) {
+        match (limit, self.wishes.wake) {
             (Some(limit), Some(wake)) => Some(limit.min(wake)),
             (limit, wake) => limit.or(wake),
         }
@@ -219,7 +227,26 @@ impl<S: Session> Connection<S> {
     #[inline]
     #[must_use]
     pub fn wakes(&self) -> bool {
-        self.wake.is_some()
+        self.wishes.wake.is_some()
+    }
+
+    /// Notes who has to keep up with the minimum rate now, and what the bytes that moved are worth.
+    #[cold]
+    fn keep_pace(&mut self, moved: Moved, context: &Context<'_>) {
+        let Some(rate) = context.policy.min_rate else { return };
+        let in_message = !self.input.is_empty() || self.wishes.awaits == Awaits::Input;
+        let receives = self.state == State::Open
+            && !self.full // it is this end that does not read
+            && self.receive_side == ReceiveSide::Open
+            && in_message;
+        let sends = !self.queue.is_empty();
+        if !receives && !sends {
+            self.pace = None;
+            return;
+        }
+        let pace = self.pace.get_or_insert_default();
+        pace.receive = receives.then(|| rate.due(pace.receive, moved.received, context.now));
+        pace.send = sends.then(|| rate.due(pace.send, moved.sent, context.now));
     }
 
     fn limit(&self, policy: &Policy) -> Option<(Instant, CloseReason)> {
@@ -231,7 +258,8 @@ impl<S: Session> Connection<S> {
             _ => {}
         }
         let taken = (!self.queue.is_empty()).then_some(self.taken);
-        stale::limit(policy, stale::Past { silent: self.silent, moved: self.moved, taken })
+        let pace = self.pace.as_deref().copied().unwrap_or_default();
+        stale::limit(policy, stale::Past { silent: self.silent, moved: self.moved, taken, pace })
     }
 
     #[inline]
@@ -249,12 +277,9 @@ impl<S: Session> Connection<S> {
             }
             Event::SendFinished => self.send_side = SendSide::Finished,
             Event::Failed(kind) => self.close(CloseReason::of(kind), false, context),
-            Event::Mail(mail) if self.state == State::Open => {
-                self.call(context, |session, out| session.on_mail(mail, out));
-            }
-            Event::Mail(_) => {}
+            Event::Mail(mail) => self.mail(mail, context),
             Event::Deadline => self.expired(context),
-            Event::Drain => self.leaving = true,
+            Event::Drain => self.wishes.leaving = true,
             Event::Stop => self.close(CloseReason::Stopped, true, context),
         }
     }
@@ -263,8 +288,10 @@ impl<S: Session> Connection<S> {
     #[inline]
     fn call(&mut self, context: &Context<'_>, f: impl FnOnce(&mut S, &mut Outbox<'_>) -> Flow) {
         let was_empty = self.queue.is_empty();
-        let mut out = Outbox { queue: &mut self.queue, wake: &mut self.wake, context };
-        let flow = f(&mut self.session, &mut out);
+        let mut out = Outbox { queue: &mut self.queue, wishes: &mut self.wishes, context };
+        let Ok(flow) = catch_unwind(AssertUnwindSafe(|| f(&mut self.session, &mut out))) else {
+            return self.close(CloseReason::Panicked, true, context);
+        };
         if was_empty {
             self.taken = context.now; // the send timeout counts from when there was something to take
         }
@@ -289,6 +316,15 @@ impl<S: Session> Connection<S> {
         self.moved = context.now;
         if self.send_side == SendSide::Open {
             self.send_side = SendSide::Finishing;
+        }
+    }
+
+    fn mail(&mut self, mail: Mail, context: &Context<'_>) {
+        if matches!(mail, Mail::Done(_) | Mail::JobPanicked) {
+            self.wishes.jobs = self.wishes.jobs.saturating_sub(1);
+        }
+        if self.state == State::Open {
+            self.call(context, |session, out| session.on_mail(mail, out));
         }
     }
 
@@ -389,8 +425,8 @@ impl<S: Session> Connection<S> {
     }
 
     fn expired(&mut self, context: &Context<'_>) {
-        if self.wake.is_some_and(|at| at <= context.now) {
-            self.wake = None;
+        if self.wishes.wake.is_some_and(|at| at <= context.now) {
+            self.wishes.wake = None;
             if self.state == State::Open {
                 self.call(context, |session, out| session.on_mail(Mail::Timer, out));
             }
@@ -408,7 +444,7 @@ impl<S: Session> Connection<S> {
         }
         let both_ended = self.send_side == SendSide::Finished && self.receive_side == ReceiveSide::Ended;
         let finished = match self.state {
-            State::Open => both_ended || (self.leaving && self.input.is_empty()),
+            State::Open => both_ended || (self.wishes.leaving && !self.is_busy()),
             State::Draining { lingering: true } => both_ended,
             State::Draining { lingering: false } => true,
             State::Closing { .. } => false,
@@ -426,7 +462,37 @@ impl<S: Session> Connection<S> {
         self.queue.clear();
         self.input = Vec::new();
         context.counters.closed[why as usize].add(1);
-        self.session.on_close(why);
+        // What it could spoil by a panic is its own and goes with it.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.session.on_close(why)));
+    }
+
+    /// Whether it is between two messages, with nothing left to send.
+    #[must_use]
+    pub fn rests(&self) -> bool {
+        self.state == State::Open && self.queue.is_empty() && !self.is_busy()
+    }
+
+    /// The session is in the middle of something.
+    fn is_busy(&self) -> bool {
+        !self.input.is_empty() || self.wishes.awaits != Awaits::Nothing || self.wishes.jobs > 0
+    }
+}
+
+/// Bytes that an event is about.
+#[derive(Clone, Copy, Default)]
+struct Moved {
+    received: usize,
+    sent: usize,
+}
+
+impl Moved {
+    #[inline]
+    fn by(event: &Event<'_>) -> Self {
+        match event {
+            Event::Received(bytes) => Self { received: bytes.len(), sent: 0 },
+            Event::Sent(n) => Self { received: 0, sent: *n },
+            _ => Self::default(),
+        }
     }
 }
 

@@ -12,6 +12,26 @@ pub trait PostOffice: Send + Sync {
     fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError>;
 }
 
+/// Work that a session gives away.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Runs jobs away from the I/O threads. Implemented by the engines.
+pub trait Workers: Send + Sync {
+    /// Queues a job.
+    fn run(&self, job: Job) -> Result<(), OffloadError>;
+}
+
+/// A job was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OffloadError {
+    /// The queue is at its bound ([`Offload::queue`](crate::policy::Offload::queue)): answer that the server is busy, or try later.
+    #[error("the queue of offloaded jobs is full; answer busy, or raise offload.queue or offload.threads")]
+    Full,
+    /// Not one worker thread could be started.
+    #[error("no worker thread could be started; lower the number of threads or raise the system's limit")]
+    NoThread,
+}
+
 /// The address of one session; sends it values from any thread. Get it from
 /// [`Outbox::mailbox`](crate::Outbox::mailbox).
 #[derive(Clone)]

@@ -6,6 +6,7 @@
 //! | [`outbox`] | bytes on their way out, and what a session may do with them |
 //! | [`table`] | all connections of a thread, under tokens that are never reused |
 //! | [`timers`] | deadlines of all connections of a thread |
+//! | [`window`] | a bounded number of places, first in, first out |
 //! | [`mail`] | addresses of sessions, for other sessions and threads |
 //!
 //! `now` is always passed in. Engines drive it with real sockets, tests with anything.
@@ -15,7 +16,9 @@ pub mod mail;
 pub mod outbox;
 pub mod table;
 pub mod timers;
+pub mod window;
 
 pub use connection::{Action, Connection, Context, Event, Receive, Then};
 pub use table::{Table, Token};
 pub use timers::Timers;
+pub use window::{Place, Window};

@@ -1,13 +1,16 @@
 //! Bytes on their way out, and what a session may do with them.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::connection::Context;
-use super::mail::Mailbox;
+use super::mail::{Mailbox, OffloadError};
+use crate::service::{Awaits, Mail};
 
 /// Where a session puts its answer. Valid during one call.
 ///
@@ -18,8 +21,19 @@ use super::mail::Mailbox;
 /// [`is_full`](Self::is_full) and goes on in [`on_drained`](crate::Session::on_drained).
 pub struct Outbox<'a> {
     pub(super) queue: &'a mut Queue,
-    pub(super) wake: &'a mut Option<Instant>,
+    pub(super) wishes: &'a mut Wishes,
     pub(super) context: &'a Context<'a>,
+}
+
+/// What a session has asked for besides sending.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    pub(super) wake: Option<Instant>,
+    pub(super) awaits: Awaits,
+    /// The server drains: close as soon as nothing is in flight.
+    pub(super) leaving: bool,
+    /// Offloaded jobs whose result has not come back.
+    pub(super) jobs: u32,
 }
 
 impl Outbox<'_> {
@@ -59,12 +73,49 @@ impl Outbox<'_> {
     /// Asks for [`Mail::Timer`](crate::Mail::Timer) at `when`, in place of what was asked for before.
     /// Resolution one millisecond, rounded up.
     pub fn wake_at(&mut self, when: Instant) {
-        *self.wake = Some(when);
+        self.wishes.wake = Some(when);
     }
 
     /// Takes back what [`wake_at`](Self::wake_at) asked for.
     pub fn wake_never(&mut self) {
-        *self.wake = None;
+        self.wishes.wake = None;
+    }
+
+    /// Says what the session is in the middle of; holds until it says something else. Input that was left unconsumed
+    /// counts as [`Awaits::Input`] by itself, an offloaded job as [`Awaits::Work`].
+    pub fn awaits(&mut self, what: Awaits) {
+        self.wishes.awaits = what;
+    }
+
+    /// Whether the server is stopping: the connection closes once the session [awaits](Self::awaits) nothing and
+    /// everything is sent. A protocol that can say so tells its peer now.
+    #[inline]
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.wishes.leaving
+    }
+
+    /// Runs a job that takes long on a thread of its own kind; what it returns comes back as
+    /// [`Mail::Done`](crate::Mail::Done), in the order in which jobs end.
+    ///
+    /// # Errors
+    /// [`OffloadError`] when the queue is full ([`Policy::offload`](crate::Policy::offload)) or no thread could be
+    /// started; the job was not run.
+    pub fn offload<T: Any + Send>(
+        &mut self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<(), OffloadError> {
+        let Mailbox { office, token } = self.mailbox();
+        self.context.workers.run(Box::new(move || {
+            let mail = match catch_unwind(AssertUnwindSafe(job)) {
+                Ok(result) => Mail::Done(Box::new(result)),
+                Err(_) => Mail::JobPanicked,
+            };
+            // Only a thread that has stopped does not take it, and then nobody waits for it.
+            let _ = office.post(token, mail);
+        }))?;
+        self.wishes.jobs += 1;
+        Ok(())
     }
 
     /// The address under which other sessions and threads reach this session.

@@ -3,16 +3,19 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tidegate_sys::socket::is_exhaustion;
 
 use super::{Command, Lane};
 use crate::core::mail::PostOffice;
-use crate::core::{Connection, Context, Event, Timers, Token};
-use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, admission};
-use crate::policy::stale;
+use crate::core::{Connection, Context, Event, Place, Timers, Token, Window};
+use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission};
+use crate::policy::sends::WINDOW_TURN;
+use crate::policy::{stale, wait};
 use crate::service::{Dial, Origin, Peer, Service};
 
 /// The part of an event loop that is the same whatever it waits with.
@@ -27,7 +30,10 @@ pub(super) struct Desk<S: Service> {
     soonest: u64,
     office: Arc<dyn PostOffice>,
     /// Connections that this thread has open, or is making.
-    pub(super) open: usize,
+    open: usize,
+    pub(super) windows: Windows,
+    /// When there was last something to do.
+    active: Instant,
     /// Accepting rests until then: the process ran out of descriptors or memory.
     rest_until: Option<Instant>,
     /// When connections that are still there are reset; set once the thread is told to stop.
@@ -39,6 +45,13 @@ impl<S: Service> Desk<S> {
         let now = Instant::now();
         Self {
             office: lane.gate.clone(),
+            windows: Windows {
+                sends: Window::new(lane.policy.outstanding_sends.map(|n| lane.share_of(n.get() as usize))),
+                receives: Window::new(lane.policy.window.map(|n| lane.share_of(n.get()))),
+                inside: VecDeque::new(),
+                now,
+            },
+            active: now,
             lane,
             now,
             commands: VecDeque::new(),
@@ -59,6 +72,7 @@ impl<S: Service> Desk<S> {
             policy: &self.lane.policy,
             counters: &self.lane.counters,
             office: &self.office,
+            workers: &*self.lane.crew,
             token,
         }
     }
@@ -86,18 +100,25 @@ impl<S: Service> Desk<S> {
         origin: Origin,
     ) -> Option<Connection<S::Session>> {
         let peer = Peer { addr, origin, thread: self.lane.index };
-        match self.lane.service.open(&peer) {
-            Ok(session) => Some(Connection::new(session, origin, self.now)),
-            Err(_) => {
-                self.lane.counters.refused.add(1);
-                None
-            }
+        let session = open_session(&*self.lane.service, &peer);
+        if session.is_none() {
+            self.lane.counters.refused.add(1);
         }
+        session.map(|session| Connection::new(session, origin, self.now))
+    }
+
+    /// How long the thread may wait for the next event. After this it must [wake up](Self::woke).
+    pub(super) fn rest(&self, has_more_to_do: bool) -> Option<Duration> {
+        let spins = || wait::spins(self.lane.policy.wait, self.active, self.now);
+        if has_more_to_do || spins() || !self.lane.gate.prepare_sleep() {
+            return Some(Duration::ZERO);
+        }
+        self.sleep()
     }
 
     /// How long the thread may sleep; `None` is for ever.
-    pub(super) fn sleep(&self) -> Option<Duration> {
-        let deadline = [self.rest_until, self.stop_at].into_iter().flatten().min();
+    fn sleep(&self) -> Option<Duration> {
+        let deadline = [self.rest_until, self.stop_at, self.windows.rotation()].into_iter().flatten().min();
         let deadline = deadline.map(|at| at.saturating_duration_since(self.now));
         match (deadline, self.timers.sleep(self.now)) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -108,6 +129,7 @@ impl<S: Service> Desk<S> {
     /// The thread has woken up: a new batch of events, and a new time.
     pub(super) fn woke(&mut self) {
         self.now = Instant::now();
+        self.windows.now = self.now;
         let soonest = self.now.checked_add(stale::soonest(&self.lane.policy));
         self.soonest = soonest.map_or(u64::MAX, |at| self.timers.tick_of(at));
         self.rest_until = self.rest_until.filter(|&at| at > self.now);
@@ -116,7 +138,11 @@ impl<S: Service> Desk<S> {
     }
 
     /// Notes how many events the wake-up brought.
-    pub(super) fn batch(&self, events: usize) {
+    pub(super) fn batch(&mut self, events: usize) {
+        if events == 0 {
+            return;
+        }
+        self.active = self.now;
         let counters = &self.lane.counters;
         counters.events.add(events as u64);
         counters.largest_batch.at_least(events as u64);
@@ -138,7 +164,24 @@ impl<S: Service> Desk<S> {
         if self.lane.listener.is_none() || self.stop_at.is_some() || resting {
             return Admission::Wait;
         }
-        admission(self.open, self.lane.share, self.lane.policy.when_full)
+        let fullness = Fullness {
+            open: self.open,
+            share: self.lane.share,
+            total: self.lane.total.load(Relaxed),
+            most: self.lane.policy.max_connections,
+        };
+        admission(fullness, self.lane.policy.when_full)
+    }
+
+    /// Connections for which this thread has room.
+    pub(super) fn room(&self) -> usize {
+        self.lane.share.saturating_sub(self.open)
+    }
+
+    /// A connection takes its place among those that are open.
+    pub(super) fn opened(&mut self) {
+        self.open += 1;
+        self.lane.total.fetch_add(1, Relaxed);
     }
 
     /// Counts a failed accept and, if the process ran out of something, lets accepting rest.
@@ -166,6 +209,7 @@ impl<S: Service> Desk<S> {
     pub(super) fn closed(&mut self, token: Token) {
         self.disarm(token);
         self.open -= 1;
+        self.lane.total.fetch_sub(1, Relaxed);
         self.rest_until = None;
     }
 
@@ -186,6 +230,86 @@ impl<S: Service> Desk<S> {
     }
 }
 
+/// The places that connections of one thread share.
+pub(super) struct Windows {
+    /// For sends that the kernel has not finished with.
+    sends: Window,
+    /// For connections that may receive.
+    receives: Window,
+    /// Who has a place to receive, and since when.
+    inside: VecDeque<(Token, Instant)>,
+    now: Instant,
+}
+
+/// The places that one connection has.
+#[derive(Debug, Default)]
+pub(super) struct Seats {
+    send: Place,
+    receive: Place,
+    /// It has received something since it got its place.
+    pub(super) served: bool,
+}
+
+impl Windows {
+    /// Whether the connection may have a send outstanding; if not, it is told when it may.
+    #[inline]
+    pub(super) fn may_send(&mut self, token: Token, seats: &mut Seats) -> bool {
+        self.sends.enter(token, &mut seats.send)
+    }
+
+    /// Whether it may begin a send that the kernel might not finish with at once.
+    #[inline]
+    pub(super) fn could_send(&self, seats: &Seats) -> bool {
+        self.sends.has_room_for(seats.send)
+    }
+
+    /// Whether there is a bound on anything.
+    #[inline]
+    pub(super) fn are_bounded(&self) -> bool {
+        self.sends.is_bounded() || self.receives.is_bounded()
+    }
+
+    /// Its send is no longer outstanding.
+    #[inline]
+    pub(super) fn sent(&mut self, seats: &mut Seats) {
+        self.sends.leave(&mut seats.send);
+    }
+
+    /// Whether the connection may receive; if not, it is told when it may.
+    #[inline]
+    pub(super) fn may_receive(&mut self, token: Token, seats: &mut Seats) -> bool {
+        let was = seats.receive;
+        let may = self.receives.enter(token, &mut seats.receive);
+        if seats.receive != was && may {
+            self.seat(token, seats);
+        }
+        may
+    }
+
+    fn seat(&mut self, token: Token, seats: &mut Seats) {
+        seats.served = false;
+        self.inside.push_back((token, self.now));
+    }
+
+    /// The connection is gone.
+    #[inline]
+    pub(super) fn leave(&mut self, seats: &mut Seats) {
+        self.sends.leave(&mut seats.send);
+        self.receives.leave(&mut seats.receive);
+    }
+
+    /// When somebody may have to make room for somebody who waits.
+    fn rotation(&self) -> Option<Instant> {
+        let longest = self.inside.front().filter(|_| self.receives.is_wanted());
+        longest.map(|(_, since)| *since + WINDOW_TURN)
+    }
+}
+
+/// Asks the service for a session. A service that panics refuses the connection, and does no more harm.
+pub(super) fn open_session<S: Service>(service: &S, peer: &Peer) -> Option<S::Session> {
+    catch_unwind(AssertUnwindSafe(|| service.open(peer))).ok()?.ok()
+}
+
 /// What an event loop does between its events, the same whatever it waits with.
 pub(super) trait Rounds<S: Service> {
     fn desk(&mut self) -> &mut Desk<S>;
@@ -195,8 +319,56 @@ pub(super) trait Rounds<S: Service> {
     fn tell(&mut self, token: Token, event: Event<'_>);
     /// Tells every connection; dials that are under way are given up.
     fn tell_all(&mut self, event: fn() -> Event<'static>);
+    /// A connection's places, and whether it is between two messages.
+    fn seats(&mut self, token: Token) -> Option<(&mut Desk<S>, &mut Seats, bool)>;
+    /// A connection got a place it has waited for.
+    fn resume(&mut self, token: Token);
+    /// A connection has to wait before it may receive again.
+    fn step_back(&mut self, token: Token);
     /// Begins to make a connection.
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()>;
+
+    /// Gives places that have become free to those who wait for them.
+    fn give_places(&mut self) {
+        while let Some(token) = self.desk().windows.sends.pop_next() {
+            if let Some((desk, seats, _)) = self.seats(token)
+                && desk.windows.sends.admit(&mut seats.send)
+            {
+                self.resume(token);
+            }
+        }
+        if self.desk().windows.receives.is_wanted() {
+            self.rotate();
+        }
+        while let Some(token) = self.desk().windows.receives.pop_next() {
+            if let Some((desk, seats, _)) = self.seats(token)
+                && desk.windows.receives.admit(&mut seats.receive)
+            {
+                desk.windows.seat(token, seats);
+                self.resume(token);
+            }
+        }
+    }
+
+    /// Has those step back who are between two messages and have had their turn.
+    fn rotate(&mut self) {
+        for _ in 0..self.desk().windows.inside.len() {
+            let Some((token, since)) = self.desk().windows.inside.pop_front() else { return };
+            let Some((desk, seats, rests)) = self.seats(token) else { continue };
+            if seats.receive != Place::Inside {
+                continue;
+            }
+            let over = since + WINDOW_TURN <= desk.now;
+            if rests && (seats.served || over) {
+                desk.windows.receives.leave(&mut seats.receive);
+                desk.windows.receives.enter(token, &mut seats.receive); // at the end of the queue
+                self.step_back(token);
+            } else {
+                let since = if over { desk.now } else { since };
+                desk.windows.inside.push_back((token, since));
+            }
+        }
+    }
 
     /// Carries out what other threads have asked for.
     fn look_at_commands(&mut self) {
@@ -230,7 +402,7 @@ pub(super) trait Rounds<S: Service> {
     fn dial(&mut self, dial: Dial) {
         let desk = self.desk();
         desk.lane.counters.attempted.add(1);
-        let begun = match desk.stop_at.is_some() || desk.open >= desk.lane.share {
+        let begun = match desk.stop_at.is_some() || desk.room() == 0 {
             true => Err(io::Error::other("max_connections are open, or the client is stopping")),
             false => self.begin_dial(dial),
         };

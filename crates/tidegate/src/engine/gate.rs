@@ -56,7 +56,9 @@ impl Gate {
             if queue.closed {
                 return Err(MailboxError::Stopped);
             }
-            let urgent = matches!(command, Command::Drain);
+            // The results of jobs are bounded by the queue of jobs.
+            let urgent =
+                matches!(command, Command::Drain | Command::Mail(_, Mail::Done(_) | Mail::JobPanicked));
             if queue.waiting.len() >= self.bound && !urgent {
                 return Err(MailboxError::Full);
             }

@@ -8,9 +8,10 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::Plan;
+use super::desk::open_session;
 use crate::core::Token;
 use crate::core::mail::{MailboxError, PostOffice};
-use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, admission};
+use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission};
 use crate::service::{Mail, Origin, Peer, Service};
 use crate::stats::{Counters, Writers};
 
@@ -83,7 +84,7 @@ impl<S: Service> House<S> {
         origin: Origin,
         thread: usize,
     ) -> Option<S::Session> {
-        let session = self.plan.service.open(&Peer { addr, origin, thread }).ok();
+        let session = open_session(&*self.plan.service, &Peer { addr, origin, thread });
         if session.is_none() {
             self.counters.refused.add(1);
         }
@@ -122,7 +123,8 @@ impl<S: Service> House<S> {
         }
         state.rest_until = None;
         let policy = &self.plan.policy;
-        match admission(state.open, policy.max_connections, policy.when_full) {
+        let (open, most) = (state.open, policy.max_connections);
+        match admission(Fullness { open, share: most, total: open, most }, policy.when_full) {
             Admission::Wait => Poll::Pending,
             answer => Poll::Ready(Some(answer)),
         }
@@ -293,7 +295,8 @@ impl PostOffice for Post {
         if state.closed {
             return Ok(()); // dropped, as to a session that goes before it reads
         }
-        if state.mail.len() >= self.bound {
+        // The results of jobs are bounded by the queue of jobs.
+        if state.mail.len() >= self.bound && !matches!(mail, Mail::Done(_) | Mail::JobPanicked) {
             return Err(MailboxError::Full);
         }
         state.mail.push_back(mail);

@@ -1,11 +1,13 @@
 //! What an engine is given: a plan for all threads, and a lane for each.
 
 use std::io;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use tidegate_sys::socket::{DEFERS_ACCEPT, Listener};
 
+use super::crew::Crew;
 use super::{Gate, Model, room};
 use crate::policy::{Policy, accept};
 use crate::service::Service;
@@ -17,6 +19,9 @@ pub(crate) struct Plan<S: Service> {
     pub(crate) policy: Arc<Policy>,
     /// Present for a server.
     pub(crate) listener: Option<Arc<Listener>>,
+    pub(crate) crew: Arc<Crew>,
+    /// Connections that all I/O threads have open.
+    total: Arc<AtomicUsize>,
 }
 
 /// The threads of a running engine, and the doors to them.
@@ -35,6 +40,9 @@ pub(crate) struct Lane<S: Service> {
     pub(crate) listener: Option<Arc<Listener>>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) crew: Arc<Crew>,
+    /// Connections that all I/O threads have open.
+    pub(crate) total: Arc<AtomicUsize>,
     /// Connections this thread may have open.
     pub(crate) share: usize,
     /// I/O threads there are.
@@ -47,6 +55,11 @@ impl<S: Service> Lane<S> {
         room::descriptors_of_loop(self.threads)
     }
 
+    /// This thread's share of something that is limited for all of them.
+    pub(crate) fn share_of(&self, total: usize) -> usize {
+        accept::share(total, self.index, self.threads).max(1)
+    }
+
     /// Whether accepted connections come with their first data.
     pub(crate) fn defers(&self) -> bool {
         DEFERS_ACCEPT && self.policy.accept.defer.is_some() && !self.service.speaks_first()
@@ -54,6 +67,16 @@ impl<S: Service> Lane<S> {
 }
 
 impl<S: Service> Plan<S> {
+    pub(crate) fn new(service: S, policy: Policy, listener: Option<Listener>) -> Self {
+        Self {
+            crew: Arc::new(Crew::new(policy.offload)),
+            service: Arc::new(service),
+            policy: Arc::new(policy),
+            listener: listener.map(Arc::new),
+            total: Arc::default(),
+        }
+    }
+
     /// I/O threads to start, by the policy or, where that leaves it open, by the model.
     pub(crate) fn threads(&self, model: Model) -> usize {
         let default = model.default_threads().min(self.policy.max_connections);
@@ -68,6 +91,8 @@ impl<S: Service> Plan<S> {
             listener: self.listener.clone(),
             gate,
             counters: Arc::new(Counters::new(Writers::One)),
+            crew: self.crew.clone(),
+            total: self.total.clone(),
             share: accept::share(self.policy.max_connections, index, threads),
             threads,
         }

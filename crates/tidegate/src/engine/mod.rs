@@ -23,7 +23,9 @@ mod blocking;
 mod clerk;
 #[cfg(target_os = "linux")]
 mod completion;
+mod crew;
 mod desk;
+mod fit;
 pub(crate) mod gate;
 mod house;
 mod lane;
@@ -32,6 +34,7 @@ mod readiness;
 mod room;
 mod tokio;
 
+pub(crate) use fit::check;
 pub(crate) use gate::{Command, Gate};
 pub(crate) use lane::{Lane, Plan, Started};
 pub use model::{Availability, Choice, Model};

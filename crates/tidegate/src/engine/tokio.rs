@@ -205,6 +205,7 @@ impl<S: Service> Line<S> {
             policy: &self.house.plan.policy,
             counters: &self.house.counters,
             office: &self.office,
+            workers: &*self.house.plan.crew,
             token: ALONE,
         };
         self.connection.handle(event, &context);

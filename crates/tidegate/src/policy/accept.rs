@@ -1,5 +1,6 @@
 //! How many connections are let in, and how.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// Accepting.
@@ -8,11 +9,12 @@ pub struct Accept {
     /// Connections the kernel holds before they are accepted; the system caps it (Linux `net.core.somaxconn`).
     /// Default 4,096.
     pub backlog: u32,
-    /// Where accepts are posted as operations: post more when fewer than this are outstanding. Default 1.
-    /// *Not enforced yet*: a multishot accept is one operation without end.
-    pub low: u32,
-    /// Where accepts are posted as operations: post no more than this. Default 1. *Not enforced yet.*
-    pub high: u32,
+    /// Watermarks for accepts that are posted as operations. Default `None`: one operation without end (multishot), which
+    /// needs neither. Only for completion models.
+    pub posted: Option<PostedAccepts>,
+    /// TCP Fast Open (RFC 7413): a client that was here before sends its first data with its SYN. This many connections may be
+    /// waiting in that way. Default `None`: off. Linux only, and only where `net.ipv4.tcp_fastopen` has bit 2 set.
+    pub fast_open: Option<NonZeroU32>,
     /// First data with the accept: the kernel keeps a new connection to itself until its first data has come, at most for
     /// about this long (whole seconds, rounded up by the kernel to its next SYN-ACK retransmission). Saves a wake-up for
     /// each connection, and silent ones cost the server nothing. Linux only (`TCP_DEFER_ACCEPT`, `tcp(7)`); ignored for
@@ -27,8 +29,18 @@ pub struct Accept {
 
 impl Default for Accept {
     fn default() -> Self {
-        Self { backlog: 4096, low: 1, high: 1, defer: Some(Duration::from_secs(1)), batch: 64 }
+        Self { backlog: 4096, posted: None, fast_open: None, defer: Some(Duration::from_secs(1)), batch: 64 }
     }
+}
+
+/// Watermarks of outstanding accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PostedAccepts {
+    /// More are posted when fewer than this are outstanding.
+    pub low: NonZeroU32,
+    /// So many are then outstanding; twice as many, and more, up to the backlog, each time that all of them were
+    /// used up at once: the server is behind.
+    pub high: NonZeroU32,
 }
 
 /// What happens to connections that come while the server is full.
@@ -54,13 +66,27 @@ pub enum Admission {
 /// How long accepting rests after the process ran out of descriptors or memory, if no connection closes before.
 pub const EXHAUSTION_PAUSE: Duration = Duration::from_millis(100);
 
-/// May one more connection come in while `open` of `share` are?
+/// How full a server is, seen from one of its I/O threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Fullness {
+    /// Connections the thread has open.
+    pub open: usize,
+    /// Connections it may have open.
+    pub share: usize,
+    /// Connections all threads have open.
+    pub total: usize,
+    /// Connections all of them may have open.
+    pub most: usize,
+}
+
+/// May one more connection come in? A thread whose share is used up leaves it to the others, as long as there is room.
 #[must_use]
-pub fn admission(open: usize, share: usize, when_full: WhenFull) -> Admission {
+pub fn admission(fullness: Fullness, when_full: WhenFull) -> Admission {
+    let Fullness { open, share, total, most } = fullness;
     match when_full {
         _ if open < share => Admission::Admit,
-        WhenFull::Wait => Admission::Wait,
-        WhenFull::Refuse => Admission::Refuse,
+        WhenFull::Refuse if total >= most => Admission::Refuse,
+        WhenFull::Wait | WhenFull::Refuse => Admission::Wait,
     }
 }
 
@@ -83,8 +109,15 @@ mod tests {
 
     #[test]
     fn a_full_server_waits_or_refuses_as_told() {
-        assert_eq!(admission(9, 10, WhenFull::Wait), Admission::Admit);
-        assert_eq!(admission(10, 10, WhenFull::Wait), Admission::Wait);
-        assert_eq!(admission(11, 10, WhenFull::Refuse), Admission::Refuse);
+        let full = Fullness { open: 10, share: 10, total: 20, most: 20 };
+        assert_eq!(admission(Fullness { open: 9, ..full }, WhenFull::Wait), Admission::Admit);
+        assert_eq!(admission(full, WhenFull::Wait), Admission::Wait);
+        assert_eq!(admission(full, WhenFull::Refuse), Admission::Refuse);
+    }
+
+    #[test]
+    fn a_full_thread_refuses_nobody_while_another_has_room() {
+        let here = Fullness { open: 10, share: 10, total: 15, most: 20 };
+        assert_eq!(admission(here, WhenFull::Refuse), Admission::Wait);
     }
 }

@@ -1,6 +1,8 @@
 //! Relating the limits to one another.
 
-use super::{Accept, OutstandingSends, Policy, ReceiveStyle, Wait};
+use std::time::Duration;
+
+use super::{Policy, Wait};
 
 /// A policy that can not work, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,22 +32,20 @@ pub enum PolicyError {
         /// What to do.
         remedy: &'static str,
     },
-    /// A limit that has a name but no effect yet.
-    #[error("{0} is not enforced by this version: leave it at its default")]
-    NotEnforced(&'static str),
+    /// A limit that means nothing on the model that was asked for.
+    #[error("{name} can not be enforced on the model {model}: {remedy}")]
+    NotOnModel {
+        /// Name of the limit.
+        name: &'static str,
+        /// Name of the model.
+        model: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
 }
 
-/// Limits that have a name but no effect yet; setting one is an error.
-pub const NOT_ENFORCED: [&str; 8] = [
-    "accept.low",
-    "accept.high",
-    "min_rate_bytes_per_s",
-    "receive = ZeroByte",
-    "lock_memory",
-    "outstanding_sends",
-    "window",
-    "wait other than Block",
-];
+/// No time limit is longer: a century.
+const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 impl Policy {
     /// Checks every limit against its range and its neighbours.
@@ -53,27 +53,8 @@ impl Policy {
     /// # Errors
     /// The first contradiction found, with what to do about it.
     pub fn check(&self) -> Result<(), PolicyError> {
-        self.check_enforced()?;
         self.check_ranges()?;
         self.check_neighbours()
-    }
-
-    fn check_enforced(&self) -> Result<(), PolicyError> {
-        let default = Accept::default();
-        let set = [
-            self.accept.low != default.low,
-            self.accept.high != default.high,
-            self.min_rate_bytes_per_s.is_some(),
-            self.receive != ReceiveStyle::Posted,
-            self.lock_memory,
-            self.outstanding_sends != OutstandingSends::default(),
-            self.window.is_some(),
-            self.wait != Wait::Block,
-        ];
-        match NOT_ENFORCED.iter().zip(set).find(|(_, set)| *set) {
-            Some((name, _)) => Err(PolicyError::NotEnforced(name)),
-            None => Ok(()),
-        }
     }
 
     fn check_ranges(&self) -> Result<(), PolicyError> {
@@ -90,16 +71,9 @@ impl Policy {
         if let Some(threads) = self.threads {
             within("threads", threads.get(), 1, 65_536)?;
         }
-        for (name, timeout) in [
-            ("first_byte_timeout", self.first_byte_timeout),
-            ("idle_timeout", self.idle_timeout),
-            ("send_timeout", self.send_timeout),
-        ] {
-            if timeout.is_some_and(|t| t.is_zero()) {
-                let must = "longer than zero, or none at all".into();
-                return Err(PolicyError::Range { name, value: "0 s".into(), must });
-            }
-        }
+        within("offload.threads", self.offload.threads, 1, 65_536)?;
+        within("offload.queue", self.offload.queue, 1, 1 << 30)?;
+        self.check_times()?;
         if !self.buffer_bytes.is_multiple_of(4096) {
             let must = "a multiple of the page size (4096): a page is the least the system pins".into();
             return Err(PolicyError::Range {
@@ -107,6 +81,33 @@ impl Policy {
                 value: self.buffer_bytes.to_string(),
                 must,
             });
+        }
+        Ok(())
+    }
+
+    fn check_times(&self) -> Result<(), PolicyError> {
+        let spin = match self.wait {
+            Wait::SpinThenBlock(time) => Some(time),
+            Wait::Block | Wait::Spin => None,
+        };
+        for (name, timeout) in [
+            ("first_byte_timeout", self.first_byte_timeout),
+            ("idle_timeout", self.idle_timeout),
+            ("send_timeout", self.send_timeout),
+            ("min_rate.grace", self.min_rate.map(|rate| rate.grace)),
+            ("linger_timeout", Some(self.linger_timeout)),
+            ("drain_timeout", Some(self.drain_timeout)),
+            ("wait = SpinThenBlock", spin),
+        ] {
+            let may_be_zero = matches!(name, "linger_timeout" | "drain_timeout");
+            if timeout.is_some_and(|t| (t.is_zero() && !may_be_zero) || t > LONGEST) {
+                let must = "longer than zero and at most a century, or none at all".into();
+                return Err(PolicyError::Range {
+                    name,
+                    value: format!("{:?}", timeout.unwrap_or_default()),
+                    must,
+                });
+            }
         }
         Ok(())
     }
@@ -133,6 +134,17 @@ impl Policy {
                 "idle_timeout",
                 format!("{idle:?}"),
                 "a silent connection would be closed as idle first; make first_byte_timeout the shorter one",
+            );
+        }
+        if let Some(posted) = self.accept.posted
+            && posted.low > posted.high
+        {
+            return conflict(
+                "accept.posted.low",
+                posted.low.to_string(),
+                "accept.posted.high",
+                posted.high.to_string(),
+                "the low watermark must not lie above the high one",
             );
         }
         if let Some(threads) = self.threads
@@ -172,11 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_without_effect_is_refused_by_name() {
-        let policy = Policy { lock_memory: true, ..Policy::default() };
-        assert_eq!(policy.check(), Err(PolicyError::NotEnforced("lock_memory")));
-        let policy = Policy { wait: Wait::Spin, ..Policy::default() };
-        assert_eq!(policy.check(), Err(PolicyError::NotEnforced("wait other than Block")));
+    fn a_time_that_can_not_be_reckoned_with_is_refused() {
+        let policy = Policy { linger_timeout: Duration::MAX, ..Policy::default() };
+        assert!(policy.check().unwrap_err().to_string().contains("linger_timeout"));
+        let policy = Policy { idle_timeout: Some(Duration::ZERO), ..Policy::default() };
+        assert!(policy.check().unwrap_err().to_string().contains("idle_timeout"));
     }
 
     #[test]

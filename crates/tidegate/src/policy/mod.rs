@@ -5,22 +5,26 @@
 //! both limits and what to do. Engines never read a limit and decide: they ask the functions beside
 //! the limits ([`accept`], [`stale`], [`sends`]) or obey an action of the core.
 //!
-//! Limits that exist by name but are not enforced yet are listed in [`NOT_ENFORCED`] and refused when set:
-//! there is no silent knob.
+//! A limit that a model has no use for is refused by name when it is set for that model: there is no silent knob.
 
 pub mod accept;
 pub mod buffers;
 mod check;
+pub mod offload;
 pub mod sends;
 pub mod stale;
+pub mod wait;
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
-pub use accept::{Accept, WhenFull};
+pub use accept::{Accept, PostedAccepts, WhenFull};
 pub use buffers::ReceiveStyle;
-pub use check::{NOT_ENFORCED, PolicyError};
-pub use sends::{OutboxMarks, OutstandingSends};
+pub use check::PolicyError;
+pub use offload::Offload;
+pub use sends::OutboxMarks;
+pub use stale::MinRate;
+pub use wait::Wait;
 
 /// Every limit of a server or client.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,9 +46,9 @@ pub struct Policy {
     pub linger_timeout: Duration,
     /// How long [`stop`](crate::Running::stop) lets connections finish before it resets them. Default 10 s.
     pub drain_timeout: Duration,
-    /// Bytes a second below which a connection that is receiving or sending counts as stale. Default `None`.
-    /// *Not enforced yet.*
-    pub min_rate_bytes_per_s: Option<u64>,
+    /// A peer that is slower than this in the middle of a message, in either direction, is reset. Default `None`.
+    /// Cost: 48 bytes for each connection that is in the middle of one.
+    pub min_rate: Option<MinRate>,
     /// How a receive waits for data. Default [`ReceiveStyle::Posted`].
     pub receive: ReceiveStyle,
     /// Bytes of one receive buffer; a multiple of the page size. Default 16 KiB.
@@ -52,15 +56,19 @@ pub struct Policy {
     /// Receive buffers of each I/O thread, where the model pools them (`uring`: rounded up to a power of two,
     /// at most 32,768). Default 256. Readiness models need one.
     pub buffers: usize,
-    /// Keep the buffer pool in memory (`mlock`). Default off. *Not enforced yet.*
+    /// Keep the buffer pool in memory (`mlock(2)`). Default off. Not on `blocking`, `pool` and `tokio`, which have no pool.
+    /// Costs the whole pool at once, out of RLIMIT_MEMLOCK.
     pub lock_memory: bool,
     /// Bytes of input a session may leave unconsumed before the connection is closed. Default 64 KiB.
     pub input_bytes: usize,
     /// Low and high watermark of what a connection has to send.
     pub outbox: OutboxMarks,
-    /// Send operations in flight. *Not enforced yet* (engines keep one per connection).
-    pub outstanding_sends: OutstandingSends,
-    /// How many connections, first in first out, may have I/O posted at once. Default `None`: all. *Not enforced yet.*
+    /// Sends of the whole server that the kernel has not finished with; further ones wait their turn, first in first
+    /// out. Each connection has at most one. Default `None`: no limit. Each I/O thread has an equal share. Not on `blocking`,
+    /// `pool` (their threads are the limit) and `tokio`.
+    pub outstanding_sends: Option<NonZeroU32>,
+    /// How many connections, first in first out, may receive at once. Default `None`: all. One that has had an answer, or has
+    /// been silent for 100 ms, makes room for the next. Each I/O thread has an equal share. Not on `blocking`, `pool` and `tokio`.
     pub window: Option<NonZeroUsize>,
     /// Receives, and sends, one connection may do in a row before the others get their turn. Default 8.
     pub drain_budget: usize,
@@ -71,8 +79,10 @@ pub struct Policy {
     pub thread_stack_bytes: usize,
     /// Events or completions taken from the kernel at once. Default 256.
     pub events_per_wait: usize,
-    /// How an I/O thread waits. Default [`Wait::Block`]; the others are *not enforced yet*.
+    /// How an I/O thread waits. Default [`Wait::Block`], the only one for `blocking`, `pool` and `tokio`.
     pub wait: Wait,
+    /// Long work away from the I/O threads ([`Outbox::offload`](crate::Outbox::offload)).
+    pub offload: Offload,
     /// Pieces of mail and dials that may wait for one I/O thread. Default 1,000,000.
     pub mail_queue: usize,
     /// `SO_SNDBUF` of accepted sockets in bytes. Default `None`: the system tunes it.
@@ -80,17 +90,6 @@ pub struct Policy {
     /// `SO_RCVBUF` of accepted sockets in bytes. Default `None`: the system tunes it. 0 is not a buffer size on
     /// Linux (it takes its own minimum).
     pub socket_receive_buffer: Option<usize>,
-}
-
-/// How an I/O thread waits for events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// Sleep until something happens: costs a wake-up (45 to 60 µs on the machines measured), and no CPU while idle.
-    Block,
-    /// Ask again and again: no wake-up, and one processor wholly used by each thread.
-    Spin,
-    /// Ask for this long, then sleep.
-    SpinThenBlock(Duration),
 }
 
 impl Default for Policy {
@@ -104,20 +103,21 @@ impl Default for Policy {
             send_timeout: Some(Duration::from_secs(30)),
             linger_timeout: Duration::from_secs(2),
             drain_timeout: Duration::from_secs(10),
-            min_rate_bytes_per_s: None,
+            min_rate: None,
             receive: ReceiveStyle::Posted,
             buffer_bytes: 16 * 1024,
             buffers: 256,
             lock_memory: false,
             input_bytes: 64 * 1024,
             outbox: OutboxMarks::default(),
-            outstanding_sends: OutstandingSends::default(),
+            outstanding_sends: None,
             window: None,
             drain_budget: 8,
             threads: None,
             thread_stack_bytes: 128 * 1024,
             events_per_wait: 256,
             wait: Wait::Block,
+            offload: Offload::default(),
             mail_queue: 1_000_000,
             socket_send_buffer: None,
             socket_receive_buffer: None,

@@ -1,5 +1,7 @@
 //! How much may be on its way out.
 
+use std::time::Duration;
+
 /// Watermarks of a connection's outbox, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutboxMarks {
@@ -16,11 +18,5 @@ impl Default for OutboxMarks {
     }
 }
 
-/// Send operations that may be in flight at once. *Not enforced yet.*
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OutstandingSends {
-    /// For one connection; `None` leaves it to the engine.
-    pub per_connection: Option<u32>,
-    /// For the whole server; `None` is without limit.
-    pub per_server: Option<u32>,
-}
+/// How long a connection that says nothing keeps its place in the [window](crate::Policy::window) while others wait.
+pub const WINDOW_TURN: Duration = Duration::from_millis(100);

@@ -1,9 +1,42 @@
 //! When a connection counts as dead.
 
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use super::Policy;
 use crate::service::CloseReason;
+
+/// The slowest a peer may be in the middle of a message.
+///
+/// A peer is given `grace` at first, and 1/`bytes_per_s` seconds more for each byte, but never more than `grace` ahead: so one
+/// byte a second saves nobody, and a fast beginning does not pay for a long silence afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MinRate {
+    /// Bytes a second, in each direction, while there is something to receive or to send.
+    pub bytes_per_s: NonZeroU32,
+    /// How long a peer may fall behind.
+    pub grace: Duration,
+}
+
+impl MinRate {
+    /// When a peer that was due at `due` (`None`: begins now) has fallen behind for good, after `bytes` more have moved.
+    #[must_use]
+    pub fn due(&self, due: Option<Instant>, bytes: usize, now: Instant) -> Instant {
+        let furthest = now + self.grace;
+        let Some(due) = due else { return furthest };
+        let nanos = (bytes as u64).saturating_mul(1_000_000_000) / u64::from(self.bytes_per_s.get());
+        due.checked_add(Duration::from_nanos(nanos)).map_or(furthest, |due| due.min(furthest))
+    }
+}
+
+/// When a connection's peer has fallen behind [`MinRate`] for good, in each direction; `None` where nothing is to move.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    /// The peer is in the middle of sending something.
+    pub receive: Option<Instant>,
+    /// The peer has something to take.
+    pub send: Option<Instant>,
+}
 
 /// What is known of a connection's past, for the question when it has to end.
 #[derive(Clone, Copy, Debug)]
@@ -14,12 +47,15 @@ pub struct Past {
     pub moved: Instant,
     /// When the peer last took something; `None` while there is nothing to send.
     pub taken: Option<Instant>,
+    /// Against the minimum rate.
+    pub pace: Pace,
 }
 
 /// No time limit that begins to count now can be over earlier than this.
 #[must_use]
 pub fn soonest(policy: &Policy) -> Duration {
-    let limits = [policy.send_timeout, policy.first_byte_timeout, policy.idle_timeout];
+    let grace = policy.min_rate.map(|rate| rate.grace);
+    let limits = [policy.send_timeout, policy.first_byte_timeout, policy.idle_timeout, grace];
     limits.into_iter().flatten().chain([policy.linger_timeout]).min().unwrap_or_default()
 }
 
@@ -36,5 +72,27 @@ pub fn limit(policy: &Policy, past: Past) -> Option<(Instant, CloseReason)> {
         None
     };
     let idle = due(past.moved, policy.idle_timeout, CloseReason::IdleTimeout);
-    [send, first, idle].into_iter().flatten().min_by_key(|&(at, _)| at)
+    let slow = [past.pace.receive, past.pace.send].into_iter().flatten().min();
+    let slow = slow.map(|at| (at, CloseReason::MinRate));
+    [send, first, idle, slow].into_iter().flatten().min_by_key(|&(at, _)| at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trickle_falls_behind_and_a_fast_beginning_does_not_pay_for_a_silence() {
+        let rate = MinRate { bytes_per_s: NonZeroU32::new(100).unwrap(), grace: Duration::from_secs(5) };
+        let start = Instant::now();
+        let after = |s: f64| start + Duration::from_secs_f64(s);
+        let mut due = rate.due(None, 0, start);
+        for second in 1..=5 {
+            assert!(due > after(f64::from(second) - 0.1), "within its grace");
+            due = rate.due(Some(due), 1, after(f64::from(second)));
+        }
+        assert!(due < after(5.1), "one byte a second is worth 10 ms each");
+        let rich = rate.due(Some(after(5.0)), 1 << 30, after(1.0));
+        assert_eq!(rich, after(6.0));
+    }
 }

@@ -199,7 +199,8 @@ impl<S: Service> Line<S> {
     fn tell(&self, event: Event<'_>, office: &Arc<dyn PostOffice>) -> Action {
         let policy = &self.house.plan.policy;
         let now = Instant::now();
-        let context = Context { now, policy, counters: &self.house.counters, office, token: ALONE };
+        let workers = &*self.house.plan.crew;
+        let context = Context { now, policy, counters: &self.house.counters, office, workers, token: ALONE };
         let mut state = self.lock();
         let before = state.connection.action();
         let action = state.connection.handle(event, &context);

@@ -345,6 +345,7 @@ impl<S: Service> Worker<S> {
             policy: &self.house.plan.policy,
             counters: &self.counters,
             office,
+            workers: &*self.house.plan.crew,
             token: ALONE,
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{Chained, Close, Port};
 use crate::core::{Connection, Receive, Then, Token};
+use crate::engine::desk::{Seats, Windows};
 use crate::service::{Dial, Session};
 
 /// A connection and what the kernel holds for it.
@@ -22,6 +23,8 @@ pub(super) struct Entry<S, P: Port> {
     pub(super) fresh: bool,
     /// The shutdown of the sending side is in flight.
     pub(super) finishing: bool,
+    /// Its places in the windows of the thread.
+    pub(super) seats: Seats,
 }
 
 pub(super) enum Phase<S> {
@@ -52,12 +55,13 @@ impl<S: Session, P: Port> Entry<S, P> {
             doomed: false,
             fresh,
             finishing: false,
+            seats: Seats::default(),
         }
     }
 
     /// Hands over what the connection wants and what is not in flight already.
     #[inline]
-    pub(super) fn carry_out(&mut self, token: Token, port: &mut P) -> Turn {
+    pub(super) fn carry_out(&mut self, token: Token, port: &mut P, windows: &mut Windows) -> Turn {
         let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
         let action = connection.action();
         match action.then {
@@ -75,7 +79,7 @@ impl<S: Session, P: Port> Entry<S, P> {
             self.stopping = true;
             port.stop_receiving(token);
         }
-        if action.send && !self.sending {
+        if action.send && !self.sending && windows.may_send(token, &mut self.seats) {
             self.sending = true;
             let pieces = connection.take_pieces(PIECES);
             let last = action.then == Then::CloseAfterSend && !connection.queue().has_unsent();
@@ -85,7 +89,8 @@ impl<S: Session, P: Port> Entry<S, P> {
                 port.send(token, &self.socket, pieces);
             }
         }
-        if action.receive == Receive::Post && !self.receiving {
+        let wanted = action.receive == Receive::Post && !self.receiving;
+        if wanted && windows.may_receive(token, &mut self.seats) {
             self.receiving = true;
             if std::mem::take(&mut self.fresh) {
                 port.receive_once(token, &self.socket);

@@ -11,7 +11,7 @@ use super::entry::{Entry, Phase, Turn};
 use super::{Completion, Port, Setup};
 use crate::core::{Event, Table, Token};
 use crate::engine::Lane;
-use crate::engine::desk::{Desk, Rounds};
+use crate::engine::desk::{Desk, Rounds, Seats};
 use crate::engine::lane::Ready;
 use crate::policy::accept::Admission;
 use crate::service::{Dial, Origin, Service};
@@ -30,8 +30,20 @@ struct Accepts {
     endless: bool,
     /// Single ones.
     single: usize,
+    /// How many single ones were last outstanding at most, and how many it should be because the server is behind.
+    most: usize,
+    boost: usize,
     /// All were asked to end.
     stopping: bool,
+}
+
+impl Accepts {
+    /// All that were posted are used up: next time it is twice as many.
+    fn note_exhausted(&mut self) {
+        if self.single == 0 {
+            self.boost = self.most.saturating_mul(2);
+        }
+    }
 }
 
 struct Loop<P: Port, S: Service> {
@@ -92,9 +104,7 @@ impl<P: Port, S: Service> Loop<P, S> {
 
     fn turn(&mut self) -> io::Result<()> {
         self.look_after_accepts();
-        let timeout =
-            if self.desk.lane.gate.prepare_sleep() { self.desk.sleep() } else { Some(Duration::ZERO) };
-        let waited = self.port.wait(timeout);
+        let waited = self.port.wait(self.desk.rest(false));
         self.desk.woke();
         let mut events = 0;
         while let Some(completion) = self.port.next() {
@@ -103,6 +113,7 @@ impl<P: Port, S: Service> Loop<P, S> {
         }
         self.desk.batch(events);
         self.feed_starved();
+        self.give_places();
         self.look_at_commands();
         self.look_at_timers();
         waited
@@ -142,6 +153,7 @@ impl<P: Port, S: Service> Loop<P, S> {
         let stopped = ended && std::mem::take(&mut entry.stopping);
         match outcome {
             Ok(Some(buffer)) => {
+                entry.seats.served = true;
                 if let Phase::Open(connection) = &mut entry.phase {
                     let bytes = self.port.bytes(&buffer);
                     let event = if bytes.is_empty() { Event::PeerEnded } else { Event::Received(bytes) };
@@ -172,6 +184,7 @@ impl<P: Port, S: Service> Loop<P, S> {
         match (outcome, unsent) {
             (Ok(n), None) => {
                 entry.sending = false;
+                self.desk.windows.sent(&mut entry.seats);
                 self.desk.lane.counters.outstanding.sub(1);
                 self.tell(token, Event::Sent(n));
             }
@@ -182,6 +195,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             }
             (Err(e), _) => {
                 entry.sending = false;
+                self.desk.windows.sent(&mut entry.seats);
                 entry.chained = false;
                 self.desk.lane.counters.outstanding.sub(1);
                 self.tell(token, Event::Failed(e.kind()));
@@ -193,7 +207,7 @@ impl<P: Port, S: Service> Loop<P, S> {
     fn follow_up(&mut self, token: Token) {
         let Some(entry) = self.table.get_mut(token) else { return };
         let before = entry.outstanding();
-        let turn = entry.carry_out(token, &mut self.port);
+        let turn = entry.carry_out(token, &mut self.port, &mut self.desk.windows);
         self.desk.lane.counters.outstanding.add(entry.outstanding() - before);
         match turn {
             Turn::Over(_) => self.remove(token),
@@ -215,7 +229,8 @@ impl<P: Port, S: Service> Loop<P, S> {
             // Whether the chain has closed it is only known when the send has come back.
             return entry.doom(&mut self.port);
         }
-        let Some(entry) = self.table.remove(token) else { return };
+        let Some(mut entry) = self.table.remove(token) else { return };
+        self.desk.windows.leave(&mut entry.seats);
         let reset = match &entry.phase {
             Phase::Open(connection) => connection.action().then == crate::core::Then::Reset,
             Phase::Dialling(_) => false,
@@ -244,10 +259,13 @@ impl<P: Port, S: Service> Loop<P, S> {
         if self.accepts.stopping {
             return; // until all of them have come back
         }
-        let room = self.desk.lane.share.saturating_sub(self.desk.open).min(self.port.accept_room());
+        let room = self.desk.room().min(self.port.accept_room());
         match self.desk.admission() {
             Admission::Wait if posted => self.stop_accepting(),
             Admission::Wait => {}
+            Admission::Admit if self.desk.lane.policy.accept.posted.is_some() => {
+                self.keep_posted(&listener, room);
+            }
             // More may come in at once than there is room for: the whole backlog.
             Admission::Admit if room > self.desk.lane.policy.accept.backlog as usize => {
                 self.accept_all(&listener)
@@ -266,9 +284,22 @@ impl<P: Port, S: Service> Loop<P, S> {
     }
 
     fn accept_singly(&mut self, listener: &Listener, want: usize) {
+        self.accepts.most = want;
         while self.accepts.single < want {
             self.accepts.single += 1;
             self.port.accept_one(listener);
+        }
+    }
+
+    /// Keeps single accepts between their watermarks; more while the server is behind.
+    fn keep_posted(&mut self, listener: &Listener, room: usize) {
+        let accept = &self.desk.lane.policy.accept;
+        let Some(marks) = accept.posted else { return };
+        let (low, high) = (marks.low.get() as usize, marks.high.get() as usize);
+        if self.accepts.single < low.min(room) {
+            let want = high.max(self.accepts.boost).min(accept.backlog as usize).min(room);
+            self.accepts.boost /= 2;
+            self.accept_singly(listener, want);
         }
     }
 
@@ -282,6 +313,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             // Single accepts end with each completion; the endless one is the last to be left over.
             if self.accepts.single > 0 {
                 self.accepts.single -= 1;
+                self.accepts.note_exhausted();
             } else {
                 self.accepts.endless = false;
             }
@@ -306,7 +338,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             return self.port.close(socket, super::Close { reset: false, busy: false });
         };
         let token = self.table.insert(Entry::new(socket, Phase::Open(connection), self.data_with_accept));
-        self.desk.open += 1;
+        self.desk.opened();
         self.tell(token, Event::Opened);
     }
 
@@ -334,6 +366,25 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
         self.table.token_at(index)
     }
 
+    fn seats(&mut self, token: Token) -> Option<(&mut Desk<S>, &mut Seats, bool)> {
+        let entry = self.table.get_mut(token)?;
+        let rests = matches!(&entry.phase, Phase::Open(connection) if connection.rests());
+        Some((&mut self.desk, &mut entry.seats, rests))
+    }
+
+    fn resume(&mut self, token: Token) {
+        self.follow_up(token);
+    }
+
+    fn step_back(&mut self, token: Token) {
+        if let Some(entry) = self.table.get_mut(token)
+            && entry.receiving
+            && !std::mem::replace(&mut entry.stopping, true)
+        {
+            self.port.stop_receiving(token);
+        }
+    }
+
     #[inline]
     fn tell(&mut self, token: Token, event: Event<'_>) {
         let Some(entry) = self.table.get_mut(token) else { return };
@@ -358,7 +409,7 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
         let socket = self.port.dial(token, &dial)?;
         let same = self.table.insert(Entry::new(socket, Phase::Dialling(dial), false));
         debug_assert_eq!(same, token);
-        self.desk.open += 1;
+        self.desk.opened();
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::{More, Stream};
 
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
+use crate::engine::desk::Seats;
 use crate::service::{Dial, Session};
 
 /// A connection and what is known of its socket.
@@ -22,6 +23,10 @@ pub(in crate::engine) struct Entry<S> {
     pub(in crate::engine) watched: bool,
     /// It is in the loop's list of those to look at again.
     pub(in crate::engine) listed: bool,
+    /// Its places in the windows of the thread, and what they allow.
+    pub(in crate::engine) seats: Seats,
+    pub(in crate::engine) may_send: bool,
+    pub(in crate::engine) may_receive: bool,
 }
 
 pub(in crate::engine) enum Phase<S> {
@@ -48,7 +53,28 @@ impl<S: Session> Entry<S> {
     pub(in crate::engine) fn new(stream: Stream, phase: Phase<S>) -> Self {
         let dialling = matches!(phase, Phase::Dialling(_));
         let wanted = Readiness { readable: !dialling, writable: dialling };
-        Self { stream, phase, wanted, blocked: false, ended: false, watched: false, listed: false }
+        Self {
+            stream,
+            phase,
+            wanted,
+            blocked: false,
+            ended: false,
+            watched: false,
+            listed: false,
+            seats: Seats::default(),
+            may_send: true,
+            may_receive: true,
+        }
+    }
+
+    /// A send has been begun that the kernel has not finished with.
+    pub(in crate::engine) fn is_sending(&self) -> bool {
+        self.blocked
+    }
+
+    /// There is something to send, and no permission to.
+    pub(in crate::engine) fn waits_to_send(&self) -> bool {
+        matches!(&self.phase, Phase::Open(connection) if connection.action().send) && !self.may_send
     }
 
     /// What it waits for now.
@@ -57,7 +83,8 @@ impl<S: Session> Entry<S> {
             Phase::Dialling(_) => Readiness { readable: false, writable: true },
             Phase::Open(connection) => {
                 let action = connection.action();
-                Readiness { readable: action.receive == Receive::Post, writable: self.blocked && action.send }
+                let readable = action.receive == Receive::Post && self.may_receive;
+                Readiness { readable, writable: self.blocked && action.send }
             }
         }
     }
@@ -95,12 +122,15 @@ impl<S: Session> Entry<S> {
     pub(in crate::engine) fn receive(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Turn {
         for _ in 0..context.policy.drain_budget {
             let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
-            if connection.action().receive == Receive::Pause {
+            if connection.action().receive == Receive::Pause || !self.may_receive {
                 return Turn::Waits;
             }
             let event = match self.stream.receive(buffer) {
                 Ok(0) => Event::PeerEnded,
-                Ok(n) => Event::Received(&buffer[..n]),
+                Ok(n) => {
+                    self.seats.served = true;
+                    Event::Received(&buffer[..n])
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Turn::Waits,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => Event::Failed(e.kind()),
@@ -142,7 +172,7 @@ impl<S: Session> Entry<S> {
                 }
                 Then::Nothing | Then::CloseAfterSend => {}
             }
-            if !action.send || self.blocked {
+            if !action.send || self.blocked || !self.may_send {
                 let resumed = was == Receive::Pause && action.receive == Receive::Post;
                 return if resumed { Turn::Again } else { Turn::Waits };
             }

@@ -13,7 +13,7 @@ use super::entry::{Entry, Phase, Turn};
 use super::{Poller, Report, Source};
 use crate::core::{Connection, Event, Table, Token};
 use crate::engine::Lane;
-use crate::engine::desk::{Desk, Rounds};
+use crate::engine::desk::{Desk, Rounds, Seats};
 use crate::engine::lane::Ready;
 use crate::policy::accept::Admission;
 use crate::service::{Dial, Origin, Service};
@@ -72,9 +72,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
     }
 
     fn turn(&mut self) -> io::Result<()> {
-        let rest = self.again.is_empty() && self.desk.lane.gate.prepare_sleep();
-        let timeout = if rest { self.desk.sleep() } else { Some(Duration::ZERO) };
-        let waited = self.poller.wait(timeout, &mut self.reports);
+        let waited = self.poller.wait(self.desk.rest(!self.again.is_empty()), &mut self.reports);
         self.desk.woke();
         self.desk.batch(self.reports.len());
         let mut reports = std::mem::take(&mut self.reports);
@@ -83,6 +81,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
         }
         self.reports = reports;
         self.look_again();
+        self.give_places();
         self.look_at_commands();
         self.look_at_timers();
         self.look_after_listener()?;
@@ -94,7 +93,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
             Source::Waker => self.waker.clear(),
             Source::Listener => self.accept(),
             Source::Connection(token) => {
-                let Some(entry) = self.table.get_mut(token) else { return };
+                let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { return };
                 entry.ended |= report.ended;
                 if let Phase::Dialling(dial) = entry.phase {
                     return self.dial_ended(token, dial, report);
@@ -114,6 +113,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
         if let Phase::Open(connection) = &entry.phase {
             self.desk.arm(token, connection);
         }
+        let turn = settle_send(entry, &mut self.desk, token).max_with(turn);
         let wants = entry.wants();
         if !entry.watched {
             self.watch(token);
@@ -135,7 +135,8 @@ impl<P: Poller, S: Service> Loop<P, S> {
     }
 
     fn remove(&mut self, token: Token) {
-        if let Some(entry) = self.table.remove(token) {
+        if let Some(mut entry) = self.table.remove(token) {
+            self.desk.windows.leave(&mut entry.seats);
             if entry.watched {
                 self.poller.unwatch(token, entry.stream.as_raw_fd());
             }
@@ -147,7 +148,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
     fn look_again(&mut self) {
         for _ in 0..self.again.len() {
             let Some(token) = self.again.pop_front() else { return };
-            let Some(entry) = self.table.get_mut(token) else { continue };
+            let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { continue };
             entry.listed = false;
             let turn = entry.resume(&mut self.buffer, &self.desk.context(token));
             self.after(token, turn);
@@ -196,7 +197,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
     /// a connection that is answered and closed at once never costs a registration.
     fn serve(&mut self, stream: Stream, connection: Connection<S::Session>) {
         let token = self.insert(stream, Phase::Open(connection));
-        let Some(entry) = self.table.get_mut(token) else { return };
+        let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { return };
         let context = self.desk.context(token);
         let mut turn = entry.tell(Event::Opened, &context);
         if self.data_with_accept && turn != Turn::Over {
@@ -206,7 +207,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
     }
 
     fn insert(&mut self, stream: Stream, phase: Phase<S::Session>) -> Token {
-        self.desk.open += 1;
+        self.desk.opened();
         self.table.insert(Entry::new(stream, phase))
     }
 
@@ -248,6 +249,33 @@ impl<P: Poller, S: Service> Loop<P, S> {
     }
 }
 
+/// A connection that is about to have its turn, with what its places allow it to do.
+fn prepared<'a, S: Service>(
+    table: &'a mut Table<Entry<S::Session>>,
+    desk: &mut Desk<S>,
+    token: Token,
+) -> Option<&'a mut Entry<S::Session>> {
+    let entry = table.get_mut(token)?;
+    if desk.windows.are_bounded() && matches!(entry.phase, Phase::Open(_)) {
+        entry.may_receive = desk.windows.may_receive(token, &mut entry.seats);
+        entry.may_send = desk.windows.could_send(&entry.seats);
+    }
+    Some(entry)
+}
+
+/// After its turn: a send that the kernel has not finished with takes a place, and one that has none waits for it.
+fn settle_send<S: Service>(entry: &mut Entry<S::Session>, desk: &mut Desk<S>, token: Token) -> Turn {
+    if !desk.windows.are_bounded() {
+        return Turn::Waits;
+    }
+    if !entry.is_sending() && !entry.waits_to_send() {
+        desk.windows.sent(&mut entry.seats);
+        return Turn::Waits;
+    }
+    let may = desk.windows.may_send(token, &mut entry.seats);
+    if may && !entry.is_sending() { Turn::Again } else { Turn::Waits }
+}
+
 impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
     fn desk(&mut self) -> &mut Desk<S> {
         &mut self.desk
@@ -257,8 +285,22 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
         self.table.token_at(index)
     }
 
+    fn seats(&mut self, token: Token) -> Option<(&mut Desk<S>, &mut Seats, bool)> {
+        let entry = self.table.get_mut(token)?;
+        let rests = matches!(&entry.phase, Phase::Open(connection) if connection.rests());
+        Some((&mut self.desk, &mut entry.seats, rests))
+    }
+
+    fn resume(&mut self, token: Token) {
+        self.list(token);
+    }
+
+    fn step_back(&mut self, token: Token) {
+        self.list(token);
+    }
+
     fn tell(&mut self, token: Token, event: Event<'_>) {
-        if let Some(entry) = self.table.get_mut(token) {
+        if let Some(entry) = prepared(&mut self.table, &mut self.desk, token) {
             let turn = entry.tell(event, &self.desk.context(token));
             self.after(token, turn);
         }

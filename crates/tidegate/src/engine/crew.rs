@@ -1,0 +1,117 @@
+//! The threads that run what sessions offload: started when they are needed, never more than the policy allows.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::core::mail::{Job, OffloadError, Workers};
+use crate::policy::Offload;
+
+/// A bounded queue of jobs and its threads. They end, without being waited for, when the crew is dropped.
+pub(crate) struct Crew {
+    limits: Offload,
+    shop: Arc<Shop>,
+}
+
+struct Shop {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    /// Threads that wait for a job.
+    idle: usize,
+    closed: bool,
+}
+
+impl Crew {
+    pub(crate) fn new(limits: Offload) -> Self {
+        Self { limits, shop: Arc::new(Shop { state: Mutex::default(), changed: Condvar::new() }) }
+    }
+}
+
+impl Workers for Crew {
+    fn run(&self, job: Job) -> Result<(), OffloadError> {
+        let mut state = self.shop.lock();
+        if state.jobs.len() >= self.limits.queue {
+            return Err(OffloadError::Full);
+        }
+        if state.idle <= state.jobs.len() && state.threads < self.limits.threads {
+            let shop = self.shop.clone();
+            let spawned = std::thread::Builder::new().name("tidegate-job".into()).spawn(move || shop.work());
+            match spawned {
+                Ok(_) => state.threads += 1,
+                Err(_) if state.threads == 0 => return Err(OffloadError::NoThread),
+                Err(e) => tracing::warn!(error = %e, threads = state.threads, "no further thread for jobs"),
+            }
+        }
+        state.jobs.push_back(job);
+        drop(state);
+        self.shop.changed.notify_one();
+        Ok(())
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.shop.lock().closed = true;
+        self.shop.changed.notify_all();
+    }
+}
+
+impl Shop {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code that can panic runs under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        while let Some(job) = self.next() {
+            job(); // does not panic: it catches what the application's part does
+        }
+    }
+
+    /// The next job; `None` once the crew is gone and the queue is empty.
+    fn next(&self) -> Option<Job> {
+        let mut state = self.lock();
+        state.idle += 1;
+        let waited = self.changed.wait_while(state, |state| state.jobs.is_empty() && !state.closed);
+        state = waited.unwrap_or_else(PoisonError::into_inner);
+        state.idle -= 1;
+        state.jobs.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn the_queue_is_bounded_and_every_accepted_job_runs() {
+        let crew = Crew::new(Offload { threads: 1, queue: 2 });
+        let (go, gate) = mpsc::channel::<()>();
+        let (done, results) = mpsc::channel();
+        let (started, running) = mpsc::channel();
+        let first = done.clone();
+        crew.run(Box::new(move || {
+            started.send(()).unwrap();
+            gate.recv().unwrap();
+            first.send(0).unwrap();
+        }))
+        .unwrap();
+        running.recv().unwrap(); // the one thread is busy from here on
+        let job = |n| {
+            let done = done.clone();
+            Box::new(move || done.send(n).unwrap()) as Job
+        };
+        assert_eq!(crew.run(job(1)), Ok(()));
+        assert_eq!(crew.run(job(2)), Ok(()));
+        assert_eq!(crew.run(job(3)), Err(OffloadError::Full));
+        go.send(()).unwrap();
+        assert_eq!(results.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(crew.shop.lock().threads, 1);
+    }
+}

@@ -1,0 +1,61 @@
+//! Which limits mean something on which model.
+
+use super::Model;
+use crate::policy::{Policy, PolicyError, ReceiveStyle, Wait};
+
+/// Refuses a limit that the model can not keep, rather than ignoring it.
+pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
+    let loops = !matches!(model, Model::Blocking | Model::Pool | Model::Tokio);
+    let completes = matches!(model, Model::Uring | Model::Overlapped | Model::Iocp | Model::Rio);
+    let rules = [
+        (
+            policy.wait != Wait::Block && !loops,
+            "wait",
+            "choose a model with a loop of its own, such as epoll",
+        ),
+        (policy.lock_memory && !loops, "lock_memory", "it has no pool of buffers; choose epoll or uring"),
+        (
+            policy.outstanding_sends.is_some() && !loops,
+            "outstanding_sends",
+            "its threads or the library do the sending; choose epoll or uring, or limit threads and max_connections",
+        ),
+        (
+            policy.window.is_some() && !loops,
+            "window",
+            "choose epoll or uring; on pool the number of threads is the window",
+        ),
+        (
+            policy.receive == ReceiveStyle::ZeroByte && model == Model::Blocking,
+            "receive = ZeroByte",
+            "each of its threads has a buffer; choose any other model",
+        ),
+        (
+            policy.accept.posted.is_some() && !completes,
+            "accept.posted",
+            "it posts no accepts; set accept.batch and backlog instead",
+        ),
+    ];
+    match rules.into_iter().find(|(broken, ..)| *broken) {
+        Some((_, name, remedy)) => Err(PolicyError::NotOnModel { name, model: model.name(), remedy }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::num::NonZeroUsize;
+
+    #[test]
+    fn a_limit_without_a_meaning_is_refused_by_name_and_with_a_way_out() {
+        let policy = Policy { window: NonZeroUsize::new(100), ..Policy::default() };
+        let text = check(Model::Pool, &policy).unwrap_err().to_string();
+        assert!(text.contains("window") && text.contains("pool") && text.contains("threads"), "{text}");
+        assert_eq!(check(Model::Epoll, &policy), Ok(()));
+        let spin = Policy { wait: Wait::Spin, ..Policy::default() };
+        assert!(check(Model::Blocking, &spin).is_err() && check(Model::Select, &spin).is_ok());
+        for model in Model::ALL {
+            assert_eq!(check(model, &Policy::default()), Ok(()), "{model}");
+        }
+    }
+}
