@@ -11,7 +11,7 @@ use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate::{Model, system};
 use tidegate_lab::report::{self, Results};
-use tidegate_lab::{Bench, LabError, concurrency, models};
+use tidegate_lab::{Bench, LabError, concurrency, connections, models};
 
 use crate::{Failure, Outcome};
 
@@ -29,9 +29,10 @@ pub struct Args {
     /// Only these models.
     #[arg(long, value_name = "MODELS", value_delimiter = ',')]
     models: Vec<Model>,
-    /// models: connections of each row, in place of 7,000 and 12,000. concurrency: the only point.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    connections: Option<u32>,
+    /// models: connections of each row, in place of 7,000 and 12,000. concurrency: the points. connections: the rows of each model,
+    /// in place of 10,000 and 50,000.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    connections: Vec<u32>,
     /// models: seconds of each row.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..3600))]
     seconds: Option<u32>,
@@ -52,6 +53,8 @@ enum Experiment {
     Models,
     /// Responses a second and time per request at 10 to 10,000 concurrent.
     Concurrency,
+    /// What very many resting connections cost, for each of them and for a busy one; uring and epoll unless --models says otherwise.
+    Connections,
 }
 
 /// Runs the command.
@@ -65,13 +68,21 @@ pub fn run(args: Args) -> Outcome {
     if let Some(model) = args.models.iter().find(|m| !m.availability().is_available()) {
         return Err(Failure::Usage(anyhow!("the model {model} is unavailable; tidegate doctor says why")));
     }
-    let tables = args.experiment != Some(Experiment::Concurrency);
-    let figures = args.experiment != Some(Experiment::Models);
     let table_settings = args.models_settings(wanted.clone());
-    let figure_settings = args.concurrency_settings(wanted.clone());
-    let here = wanted.iter().filter(|m| m.availability().is_available()).count();
-    let steps = usize::from(tables) * here * table_settings.loads.len()
-        + usize::from(figures) * here * figure_settings.points.len() * figure_settings.repeats;
+    let figure_settings = args.concurrency_settings(wanted);
+    let crowd_settings = args.connections_settings();
+    let (tables, figures, crowds) = (
+        args.includes(Experiment::Models),
+        args.includes(Experiment::Concurrency),
+        args.includes(Experiment::Connections),
+    );
+    let here = |models: &[Model]| models.iter().filter(|m| m.availability().is_available()).count();
+    let steps = usize::from(tables) * here(&table_settings.models) * table_settings.loads.len()
+        + usize::from(figures)
+            * here(&figure_settings.models)
+            * figure_settings.points.len()
+            * figure_settings.repeats
+        + usize::from(crowds) * here(&crowd_settings.models) * crowd_settings.sizes.len();
     let bar = progress_bar(steps as u64);
     let step = |what: &str| {
         bar.set_message(what.to_owned());
@@ -83,6 +94,9 @@ pub fn run(args: Args) -> Outcome {
     }
     if figures {
         results.concurrency = Some(concurrency::run(&bench, &figure_settings, step));
+    }
+    if crowds {
+        results.connections = Some(connections::run(&bench, &crowd_settings, step));
     }
     bar.finish_and_clear();
     report::write(&args.out, &results).map_err(|e| Failure::Run(e.into()))?;
@@ -96,6 +110,10 @@ fn usage(e: LabError) -> Failure {
 }
 
 impl Args {
+    fn includes(&self, experiment: Experiment) -> bool {
+        self.experiment.is_none_or(|named| named == experiment)
+    }
+
     fn is_quick(&self) -> bool {
         self.quick || self.experiment.is_none()
     }
@@ -103,11 +121,38 @@ impl Args {
     fn models_settings(&self, wanted: Vec<Model>) -> models::Settings {
         let seconds = self.seconds.unwrap_or(if self.is_quick() { 2 } else { 10 });
         let mut settings = models::Settings::classic(wanted, Duration::from_secs(seconds.into()));
+        if !self.connections.is_empty() {
+            let sized = |load: &models::Load, n: usize| models::Load { connections: n, ..load.clone() };
+            let classic = settings.loads;
+            settings.loads = self
+                .sizes(&[])
+                .into_iter()
+                .flat_map(|n| classic.iter().map(move |load| sized(load, n)))
+                .collect();
+        }
         for load in &mut settings.loads {
-            load.connections = self.connections.map_or(load.connections, |n| n as usize);
             load.window = self.seconds.map_or(load.window, |s| Duration::from_secs(s.into()));
         }
         settings
+    }
+
+    /// What `--connections` says, or the default.
+    fn sizes(&self, default: &[usize]) -> Vec<usize> {
+        match self.connections.as_slice() {
+            [] => default.to_vec(),
+            given => given.iter().map(|&n| n as usize).collect(),
+        }
+    }
+
+    fn connections_settings(&self) -> connections::Settings {
+        let quick = self.is_quick();
+        let models =
+            if self.models.is_empty() { vec![Model::Uring, Model::Epoll] } else { self.models.clone() };
+        connections::Settings {
+            models,
+            sizes: self.sizes(if quick { &[1_000, 5_000] } else { &[10_000, 50_000] }),
+            round_trips: if quick { 5_000 } else { 20_000 },
+        }
     }
 
     fn concurrency_settings(&self, wanted: Vec<Model>) -> concurrency::Settings {
@@ -116,7 +161,7 @@ impl Args {
             if quick { &[10, 100, 1_000, 10_000] } else { &[10, 30, 100, 300, 1_000, 3_000, 10_000] };
         concurrency::Settings {
             models: wanted,
-            points: self.connections.map_or(points.to_vec(), |n| vec![n as usize]),
+            points: self.sizes(points),
             requests: self.requests.unwrap_or(if quick { 15_000 } else { 60_000 }),
             repeats: self.repeats.map_or(if quick { 2 } else { 4 }, |n| n as usize),
             keep_alive: self.keepalive,

@@ -37,6 +37,9 @@ pub struct Args {
     /// Echo: bytes of a message.
     #[arg(long, value_name = "BYTES", default_value_t = 4096)]
     size: usize,
+    /// Echo: messages of each connection, which then rests; the run ends when all of them came back.
+    #[arg(long, value_name = "MESSAGES", conflicts_with_all = ["requests", "duration"], value_parser = clap::value_parser!(u64).range(1..))]
+    messages: Option<u64>,
     /// Echo: messages in flight on each connection.
     #[arg(long, value_name = "MESSAGES", default_value_t = 1)]
     window: usize,
@@ -142,7 +145,8 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         Duration::try_from_secs_f64(s)
             .map_err(|_| Failure::Usage(anyhow!("{name} {s} is not a number of seconds")))
     };
-    let amount = match (args.requests, args.duration) {
+    let all = args.messages.map(|each| each.saturating_mul(args.connections as u64));
+    let amount = match (args.requests.or(all), args.duration) {
         (Some(n), _) => Amount::Requests(n),
         (None, Some(s)) => Amount::Time(seconds("-d", s)?),
         (None, None) => Amount::Time(Duration::from_secs(10)),
@@ -162,6 +166,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         connections: args.connections,
         amount,
         rate_bytes_per_s_per_block: args.rate,
+        messages_each: args.messages,
         timeout: seconds("--timeout", args.timeout)?,
         sources: args.sources,
         model: model(&args.model)?,

@@ -20,32 +20,52 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const INET_DIAG_SKMEMINFO: u16 = 7;
 const TCP: u8 = 6;
+const TCP_ESTABLISHED: u8 = 1;
 const NLMSG_HEADER: usize = 16;
 const INET_DIAG_MSG: usize = 72;
 
-/// Bytes of kernel memory of all sockets whose local port is `port`.
+/// What the kernel holds for the sockets of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sockets {
+    /// Bytes of kernel memory.
+    pub bytes: u64,
+    /// Those that are connected.
+    pub established: u64,
+}
+
+impl std::ops::AddAssign for Sockets {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.established += other.established;
+    }
+}
+
+/// All sockets whose local port is `port`.
 ///
 /// # Errors
 /// The system has no netlink, or no `inet_diag`.
-pub fn of_port(port: u16) -> io::Result<u64> {
-    let mut bytes = 0;
+pub fn of_port(port: u16) -> io::Result<Sockets> {
+    let mut sockets = Sockets::default();
     for family in [2u8, 10] {
-        bytes += of_family(port, family)?;
+        sockets += of_family(port, family)?;
     }
-    Ok(bytes)
+    Ok(sockets)
 }
 
-fn of_family(port: u16, family: u8) -> io::Result<u64> {
+fn of_family(port: u16, family: u8) -> io::Result<Sockets> {
     let socket = Socket::new(Domain::from(NETLINK), Type::RAW, Some(Protocol::from(NETLINK_SOCK_DIAG)))?;
     socket.set_read_timeout(Some(std::time::Duration::from_secs(2)))?;
     (&socket).write_all(&request(port, family))?;
     let mut buffer = vec![0u8; 64 * 1024];
-    let mut bytes = 0;
+    let mut sockets = Sockets::default();
     loop {
         let n = (&socket).read(&mut buffer)?;
         match sum(&buffer[..n], port)? {
-            (part, More::Yes) => bytes += part,
-            (part, More::No) => return Ok(bytes + part),
+            (part, More::Yes) => sockets += part,
+            (part, More::No) => {
+                sockets += part;
+                return Ok(sockets);
+            }
         }
     }
 }
@@ -70,30 +90,31 @@ enum More {
 }
 
 /// Sums the messages of one datagram.
-fn sum(mut datagram: &[u8], port: u16) -> io::Result<(u64, More)> {
-    let mut bytes = 0;
+fn sum(mut datagram: &[u8], port: u16) -> io::Result<(Sockets, More)> {
+    let mut sockets = Sockets::default();
     while let (Some(length), Some(kind)) = (u32_at(datagram, 0), u16_at(datagram, 4)) {
         let length = length as usize;
         let Some(message) = datagram.get(NLMSG_HEADER..length) else { break };
         match kind {
-            NLMSG_DONE => return Ok((bytes, More::No)),
+            NLMSG_DONE => return Ok((sockets, More::No)),
             NLMSG_ERROR => {
                 let code = u32_at(message, 0).unwrap_or(0) as i32;
                 return Err(io::Error::from_raw_os_error(-code));
             }
-            _ => bytes += of_message(message, port).unwrap_or(0),
+            _ => sockets += of_message(message, port).unwrap_or_default(),
         }
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or(&[]);
     }
-    Ok((bytes, More::Yes))
+    Ok((sockets, More::Yes))
 }
 
 /// An `inet_diag_msg` and its attributes (`linux/inet_diag.h`).
-fn of_message(message: &[u8], port: u16) -> Option<u64> {
+fn of_message(message: &[u8], port: u16) -> Option<Sockets> {
     let local = u16::from_be_bytes(message.get(4..6)?.try_into().ok()?);
     if local != port {
         return None;
     }
+    let established = u64::from(message.get(1) == Some(&TCP_ESTABLISHED));
     let mut bytes = SOCKET_BYTES;
     let mut attributes = message.get(INET_DIAG_MSG..)?;
     while let (Some(length), Some(kind)) = (u16_at(attributes, 0), u16_at(attributes, 2)) {
@@ -106,7 +127,7 @@ fn of_message(message: &[u8], port: u16) -> Option<u64> {
         }
         attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
     }
-    Some(bytes)
+    Some(Sockets { bytes, established })
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -125,6 +146,7 @@ mod tests {
     fn messages_of_the_port_are_summed_and_others_are_not() {
         let message = |port: u16| {
             let mut m = vec![0u8; NLMSG_HEADER + INET_DIAG_MSG];
+            m[NLMSG_HEADER + 1] = TCP_ESTABLISHED;
             m[NLMSG_HEADER + 4..NLMSG_HEADER + 6].copy_from_slice(&port.to_be_bytes());
             m.extend((4u16 + 32).to_ne_bytes());
             m.extend(INET_DIAG_SKMEMINFO.to_ne_bytes());
@@ -139,8 +161,8 @@ mod tests {
         let mut datagram = message(80);
         datagram.extend(message(81));
         datagram.extend(message(80));
-        let (bytes, _) = sum(&datagram, 80).unwrap();
-        assert_eq!(bytes, 2 * (SOCKET_BYTES + 124));
+        let (sockets, _) = sum(&datagram, 80).unwrap();
+        assert_eq!(sockets, Sockets { bytes: 2 * (SOCKET_BYTES + 124), established: 2 });
         assert!(sum(&datagram[..datagram.len() - 3], 80).is_ok(), "a cut message is left out");
     }
 
@@ -150,7 +172,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         match of_port(port) {
-            Ok(bytes) => assert!(bytes >= SOCKET_BYTES, "{bytes}"),
+            Ok(sockets) => assert!(sockets.bytes >= SOCKET_BYTES && sockets.established == 0, "{sockets:?}"),
             Err(e) => eprintln!("left out: no inet_diag here: {e}"),
         }
     }

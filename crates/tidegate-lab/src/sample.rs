@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernel_memory;
+use crate::kernel_memory::{self, Sockets};
 
 /// What a server used over a measuring window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -94,12 +94,42 @@ impl Sampler {
 
 impl Peaks {
     fn look(&mut self, pid: u32, port: u16) {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let status = status(pid);
         self.user_memory_kib = self.user_memory_kib.max(field(&status, "RssAnon:").unwrap_or(0));
         self.threads = self.threads.max(field(&status, "Threads:").unwrap_or(0));
-        let kernel = kernel_memory::of_port(port).ok().map(|bytes| bytes / 1024);
+        let kernel = kernel_memory::of_port(port).ok().map(|sockets| sockets.bytes / 1024);
         self.kernel_memory_kib = self.kernel_memory_kib.max(kernel);
     }
+}
+
+/// What a server holds at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Held {
+    /// Resident memory that is not backed by files, in bytes.
+    pub(crate) user_bytes: u64,
+    /// Its sockets; `None` where the kernel can not be asked.
+    pub(crate) sockets: Option<Sockets>,
+    /// Its threads.
+    pub(crate) threads: u64,
+}
+
+impl Held {
+    /// By process `pid`, a server that listens on `port`. Costs a walk through its pages and its sockets.
+    pub(crate) fn by(pid: u32, port: u16) -> Self {
+        let status = status(pid);
+        // RssAnon may be behind by some pages for each processor (`proc_pid_status(5)`); smaps_rollup counts them.
+        let pages = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let user_kib = field(&pages, "Anonymous:").or_else(|| field(&status, "RssAnon:")).unwrap_or(0);
+        Self {
+            user_bytes: user_kib * 1024,
+            sockets: kernel_memory::of_port(port).ok(),
+            threads: field(&status, "Threads:").unwrap_or(0),
+        }
+    }
+}
+
+fn status(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
 }
 
 fn field(status: &str, name: &str) -> Option<u64> {

@@ -191,6 +191,13 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
                     } else if progress.1.elapsed() > self.crew.plan.timeout || self.is_deserted() {
                         return; // the report says what is missing
                     }
+                    // Connections that do not stand have nothing to send.
+                    let n = match self.crew.plan.messages_each {
+                        Some(each) => {
+                            each.saturating_mul(self.crew.first_attempts_stand.load(Relaxed)).clamp(1, n)
+                        }
+                        None => n,
+                    };
                     ended as f64 / n as f64
                 }
             };

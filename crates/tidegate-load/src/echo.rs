@@ -93,6 +93,8 @@ pub(crate) struct EchoSession {
     thread: usize,
     schedule: Option<Schedule>,
     window: usize,
+    /// Messages to send in all.
+    quota: u64,
     /// Messages begun and messages that came back.
     sent: u64,
     back: u64,
@@ -114,6 +116,7 @@ impl Service for EchoLoad {
             thread: peer.thread,
             schedule: self.schedule(tag),
             window: self.window,
+            quota: self.crew.plan.messages_each.unwrap_or(u64::MAX),
             sent: 0,
             back: 0,
             offset: 0,
@@ -128,9 +131,9 @@ impl Service for EchoLoad {
 }
 
 impl EchoSession {
-    /// Sends as many messages as window and schedule allow.
+    /// Sends as many messages as quota, window and schedule allow.
     fn send(&mut self, out: &mut Outbox<'_>) {
-        while self.since.len() < self.window {
+        while self.sent < self.quota && self.since.len() < self.window {
             let now = Instant::now();
             if let Some(schedule) = &self.schedule
                 && schedule.due > now

@@ -51,6 +51,9 @@ pub struct Plan {
     pub amount: Amount,
     /// Echo only: bytes a second that each block of [`BLOCK`] connections sends; `None` is as fast as it goes.
     pub rate_bytes_per_s_per_block: Option<u64>,
+    /// Echo only: messages that each connection sends before it rests; `None` is as many as there is time for.
+    /// [`Amount::Requests`] has to be so many for each connection.
+    pub messages_each: Option<u64>,
     /// How long to wait for answers at the end, and for a connection to stand.
     pub timeout: Duration,
     /// Source addresses, from 127.0.0.1 on; `None` takes as many as the ports need. Only for targets in 127.0.0.0/8.
@@ -176,6 +179,9 @@ impl Plan {
                 return wrong("-r limits the bytes of echo messages; it means nothing for http");
             }
             _ => {}
+        }
+        if self.messages_each.is_some() && !matches!(self.protocol, Protocol::Echo { .. }) {
+            return wrong("--messages counts echo messages; it means nothing for http");
         }
         if let Some(sources) = self.sources {
             if sources == 0 || sources > 250 {

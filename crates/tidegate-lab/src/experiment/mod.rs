@@ -1,7 +1,9 @@
 //! The experiments.
 
 pub mod concurrency;
+pub mod connections;
 pub mod models;
+mod room;
 
 use std::path::PathBuf;
 use std::time::Duration;

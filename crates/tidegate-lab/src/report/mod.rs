@@ -8,11 +8,12 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{concurrency, models};
+use crate::experiment::{concurrency, connections, models};
 use crate::machine::Machine;
+use crate::spread::Spread;
 use crate::{Bench, LabError};
 
-pub use tables::{Cells, concurrency_cells, models_cells, sections};
+pub use tables::{Cells, concurrency_cells, connections_cells, models_cells, sections};
 
 /// Everything one `bench` measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +28,8 @@ pub struct Results {
     pub models: Option<models::Table>,
     /// Responses against concurrency, if that was measured.
     pub concurrency: Option<concurrency::Table>,
+    /// Very many connections, if they were measured.
+    pub connections: Option<connections::Table>,
 }
 
 impl Results {
@@ -39,6 +42,7 @@ impl Results {
             pinned_apart: bench.is_pinned_apart(),
             models: None,
             concurrency: None,
+            connections: None,
         }
     }
 
@@ -68,6 +72,9 @@ impl Results {
         if let Some(table) = &self.concurrency {
             add(&table.notes, &table.failed);
         }
+        if let Some(table) = &self.connections {
+            add(&table.notes, &table.failed);
+        }
         remarks.dedup();
         remarks
     }
@@ -76,7 +83,10 @@ impl Results {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let models = self.models.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
-        models && self.concurrency.as_ref().is_none_or(|t| t.failed.is_empty() && !t.points.is_empty())
+        let concurrency =
+            self.concurrency.as_ref().is_none_or(|t| t.failed.is_empty() && !t.points.is_empty());
+        let connections = self.connections.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
+        models && concurrency && connections
     }
 }
 
@@ -111,6 +121,9 @@ pub fn write(folder: &Path, results: &Results) -> Result<(), LabError> {
     if let Some(table) = &results.concurrency {
         put("concurrency.csv", &tables::csv(&tables::concurrency_rows(table)))?;
     }
+    if let Some(table) = &results.connections {
+        put("connections.csv", &tables::csv(&tables::connections_rows(table)))?;
+    }
     // Plain data always becomes JSON.
     put("report.json", &serde_json::to_string_pretty(results).unwrap_or_default())?;
     put("report.md", &tables::markdown(results, &charts))?;
@@ -125,8 +138,43 @@ struct Chart {
 }
 
 fn charts(results: &Results) -> Vec<Chart> {
-    let Some(table) = &results.concurrency else { return Vec::new() };
-    let series = |of: fn(&concurrency::Point) -> crate::spread::Spread| {
+    let mut charts = results.concurrency.as_ref().map(concurrency_charts).unwrap_or_default();
+    charts.extend(results.connections.as_ref().map(memory_chart));
+    charts
+}
+
+/// User and kernel memory of each model against connections.
+fn memory_chart(table: &connections::Table) -> Chart {
+    let mut series = memory_series(table, "kernel", |row| row.kernel_bytes_each);
+    series.extend(memory_series(table, "user", |row| row.user_bytes_each));
+    let title = "Server memory for each idle connection".to_owned();
+    let svg = svg::lines(&title, "connections", "bytes for each", svg::Scale::Log, &series);
+    Chart { name: "connections", title, svg }
+}
+
+fn memory_series(
+    table: &connections::Table,
+    name: &str,
+    of: fn(&connections::Row) -> Option<f64>,
+) -> Vec<svg::Series> {
+    let mut series: Vec<svg::Series> = Vec::new();
+    for row in &table.rows {
+        // A logarithmic axis has no place for nothing.
+        let figure = of(row).filter(|&bytes| bytes > 0.0);
+        let Some(spread) = figure.and_then(|bytes| Spread::of([bytes])) else { continue };
+        let name = format!("{} {name}", row.model);
+        if series.last().is_none_or(|s| s.name != name) {
+            series.push(svg::Series { name, points: Vec::new() });
+        }
+        if let Some(last) = series.last_mut() {
+            last.points.push((row.connected as f64, spread));
+        }
+    }
+    series
+}
+
+fn concurrency_charts(table: &concurrency::Table) -> Vec<Chart> {
+    let series = |of: fn(&concurrency::Point) -> Spread| {
         let mut series: Vec<svg::Series> = Vec::new();
         for point in &table.points {
             if series.last().is_none_or(|s| s.name != point.model) {
@@ -153,6 +201,6 @@ fn charts(results: &Results) -> Vec<Chart> {
     ]
 }
 
-fn per_thousand(s: crate::spread::Spread) -> crate::spread::Spread {
-    crate::spread::Spread { median: s.median / 1e3, min: s.min / 1e3, max: s.max / 1e3, count: s.count }
+fn per_thousand(s: Spread) -> Spread {
+    Spread { median: s.median / 1e3, min: s.min / 1e3, max: s.max / 1e3, count: s.count }
 }

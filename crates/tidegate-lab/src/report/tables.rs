@@ -2,7 +2,7 @@
 
 use super::{Chart, Results};
 use crate::experiment::models::Pace;
-use crate::experiment::{LeftOut, concurrency, models};
+use crate::experiment::{LeftOut, concurrency, connections, models};
 use crate::spread::Spread;
 
 /// A head and rows.
@@ -111,6 +111,67 @@ pub(super) fn concurrency_rows(table: &concurrency::Table) -> Cells {
     cells
 }
 
+/// Very many connections as cells, models that are left out included.
+#[must_use]
+pub fn connections_cells(table: &connections::Table) -> Cells {
+    let head = [
+        "model",
+        "connections asked for",
+        "attempted/connected/verified",
+        "held",
+        "user B/connection",
+        "kernel B/connection",
+        "connects/s",
+        "threads",
+        "probe alone µs (mean/p50/p99)",
+        "probe among idle µs (mean/p50/p99)",
+    ];
+    let each = |bytes: Option<f64>| bytes.map_or("not measured".into(), |b| grouped(b.round() as u64));
+    let probe = |p: &connections::Probe| format!("{:.0}/{}/{}", p.mean_us, p.p50_us, p.p99_us);
+    let mut cells: Cells = vec![head.map(Into::into).to_vec()];
+    for row in &table.rows {
+        cells.push(vec![
+            row.model.clone(),
+            grouped(row.asked),
+            [row.attempted, row.connected, row.verified].map(grouped).join("/"),
+            row.held.map_or("not measured".into(), grouped),
+            each(row.user_bytes_each),
+            each(row.kernel_bytes_each),
+            grouped(row.connects_per_s as u64),
+            row.threads.to_string(),
+            probe(&row.probe_alone),
+            row.probe_among.as_ref().map_or("–".into(), probe),
+        ]);
+    }
+    cells.extend(left_out(&table.left_out, head.len()));
+    cells
+}
+
+/// The same for CSV, every figure in a column of its own.
+pub(super) fn connections_rows(table: &connections::Table) -> Cells {
+    let head = "model,asked,attempted,connected,verified,held,held_s,connect_s,connects_per_s,threads,user_bytes_before,user_bytes_with,\
+        kernel_bytes_before,kernel_bytes_with,user_bytes_per_connection,kernel_bytes_per_connection,\
+        probe_alone_mean_us,probe_alone_p50_us,probe_alone_p99_us,probe_among_mean_us,probe_among_p50_us,probe_among_p99_us";
+    let mut cells: Cells = vec![head.split(',').map(Into::into).collect()];
+    let number = |n: Option<u64>| n.map(|n| n.to_string()).unwrap_or_default();
+    let decimal = |v: Option<f64>| v.map(|v| format!("{v:.4}")).unwrap_or_default();
+    for r in &table.rows {
+        let mut row = vec![r.model.clone()];
+        row.extend([r.asked, r.attempted, r.connected, r.verified].map(|n| n.to_string()));
+        row.push(number(r.held));
+        row.extend([r.held_s, r.load.connect_s, r.connects_per_s].map(|v| decimal(Some(v))));
+        row.extend([r.threads, r.user_bytes[0], r.user_bytes[1]].map(|n| n.to_string()));
+        row.extend([r.kernel_bytes.map(|b| b[0]), r.kernel_bytes.map(|b| b[1])].map(number));
+        row.extend([r.user_bytes_each, r.kernel_bytes_each].map(decimal));
+        for probe in [Some(r.probe_alone), r.probe_among] {
+            row.push(decimal(probe.map(|p| p.mean_us)));
+            row.extend([probe.map(|p| p.p50_us), probe.map(|p| p.p99_us)].map(number));
+        }
+        cells.push(row);
+    }
+    cells
+}
+
 /// A median with its minimum and maximum.
 fn spread(s: Spread, digits: usize) -> String {
     let number = |v: f64| if digits == 0 { grouped(v.round() as u64) } else { format!("{v:.digits$}") };
@@ -186,6 +247,14 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
             about,
         ));
     }
+    if let Some(table) = &results.connections {
+        let about = "An echo server on each model; connections are opened in blocks of 1,000, each sends one message of 64 bytes that has to come back right, \
+            and then rests. Held are those that still stood at the end. Memory is the server's with all of them less that before the first one, divided by those \
+            connected: user is resident memory not backed by files, buffers included; kernel is what the kernel charges to the sockets plus 3,392 bytes of structures \
+            for each. Connects are counted until the last attempt has ended. The probe is one more connection from a process of its own that sends 64 bytes at a time and waits for \
+            them, before the others are opened and while they rest. One run each.";
+        sections.push(("Very many connections".into(), connections_cells(table), about.into()));
+    }
     sections
 }
 
@@ -194,7 +263,8 @@ pub(super) fn reasons(results: &Results) -> Vec<&LeftOut> {
     let models = results.models.iter().flat_map(|t| &t.left_out);
     let concurrency = results.concurrency.iter().flat_map(|t| &t.left_out);
     let mut reasons: Vec<&LeftOut> = Vec::new();
-    for out in models.chain(concurrency) {
+    let connections = results.connections.iter().flat_map(|t| &t.left_out);
+    for out in models.chain(concurrency).chain(connections) {
         if !reasons.contains(&out) {
             reasons.push(out);
         }

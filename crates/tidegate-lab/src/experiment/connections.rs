@@ -1,0 +1,250 @@
+//! Very many connections: what each costs while it rests, and what they cost a connection that is busy.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tidegate::Model;
+use tidegate_load::Report;
+
+use super::room::{self, Limits, Plan};
+use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
+use crate::process::{Process, cpus};
+use crate::sample::Held;
+use crate::{Bench, LabError};
+
+/// Bytes of every message, the probe's included.
+pub const MESSAGE_BYTES: usize = 64;
+
+/// What is to be measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The models, in order.
+    pub models: Vec<Model>,
+    /// Connections of the rows of each.
+    pub sizes: Vec<usize>,
+    /// Round trips of each probe.
+    pub round_trips: u64,
+}
+
+/// Round trips of a busy connection, one message at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// How many.
+    pub round_trips: u64,
+    /// Mean time in microseconds.
+    pub mean_us: f64,
+    /// Median in microseconds.
+    pub p50_us: u64,
+    /// 99th percentile in microseconds.
+    pub p99_us: u64,
+}
+
+/// One model with one number of connections.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The model.
+    pub model: String,
+    /// Connections that were asked for; the machine may not have had room for as many.
+    pub asked: u64,
+    /// Connections attempted.
+    pub attempted: u64,
+    /// Connections that stood.
+    pub connected: u64,
+    /// Connections on which a message came back right.
+    pub verified: u64,
+    /// Connections that still stood at the end, as the kernel counts them; `None` where it can not be asked.
+    pub held: Option<u64>,
+    /// Seconds they were held after the last message.
+    pub held_s: f64,
+    /// Connections made a second, their messages included.
+    pub connects_per_s: f64,
+    /// Threads of the server.
+    pub threads: u64,
+    /// User memory of the server before the first connection and with all of them, in bytes.
+    pub user_bytes: [u64; 2],
+    /// Kernel memory of the server's sockets before and with them, in bytes.
+    pub kernel_bytes: Option<[u64; 2]>,
+    /// Growth of user memory for each connection, in bytes.
+    pub user_bytes_each: Option<f64>,
+    /// Growth of kernel memory for each connection, in bytes.
+    pub kernel_bytes_each: Option<f64>,
+    /// The probe before the first of the connections was opened.
+    pub probe_alone: Probe,
+    /// The probe while they rested; `None` if it was not served.
+    pub probe_among: Option<Probe>,
+    /// What the load saw.
+    pub load: Report,
+}
+
+/// All rows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// In the order of models, then sizes.
+    pub rows: Vec<Row>,
+    /// Models that can not be measured here.
+    pub left_out: Vec<LeftOut>,
+    /// Rows that failed, and why.
+    pub failed: Vec<LeftOut>,
+    /// What was measured differently, and why.
+    pub notes: Vec<String>,
+}
+
+/// Measures all rows; the models take turns at each size. `progress` is told of each row before it is measured.
+pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
+    let (models, left_out) = contestants(&settings.models);
+    let mut table = Table { left_out, ..Table::default() };
+    let load = Model::best().model;
+    for &asked in &settings.sizes {
+        for &model in &models {
+            let plan = room::plan(Limits::here(), model, load, asked);
+            table.notes.extend(plan.note.clone());
+            progress(&format!("{model}, {} connections", plan.connections));
+            match measure(bench, model, load, &plan, settings.round_trips) {
+                Ok(mut row) => {
+                    row.asked = asked as u64;
+                    table.notes.extend(shortfall(&row));
+                    table.rows.push(row);
+                }
+                Err(e) => {
+                    let model = format!("{model} with {asked}");
+                    table.failed.push(LeftOut { model, why: e.to_string() });
+                }
+            }
+        }
+    }
+    let order = |name: &str| Model::ALL.iter().position(|m| m.name() == name);
+    table.rows.sort_by_key(|row| (order(&row.model), row.asked));
+    table
+}
+
+/// One line about what a row did not reach.
+fn shortfall(row: &Row) -> Option<String> {
+    let Row { model, attempted, verified, .. } = row;
+    if verified < attempted {
+        let why = row.load.first_error.as_deref().unwrap_or("the others were not answered in time");
+        return Some(format!("{model}: {verified} of {attempted} connections verified: {why}"));
+    }
+    if let Some(held) = row.held.filter(|held| held < attempted) {
+        return Some(format!(
+            "{model}: {held} of {attempted} connections still stood after {:.1} s",
+            row.held_s
+        ));
+    }
+    row.probe_among
+        .is_none()
+        .then(|| format!("{model}: the probe was not served beside {attempted} connections"))
+}
+
+/// Measures one row, with a server of its own.
+fn measure(bench: &Bench, model: Model, load: Model, plan: &Plan, round_trips: u64) -> Result<Row, LabError> {
+    let server = start_server(bench, model, plan)?;
+    let (pid, port) = (server.process.id(), server.port);
+    let before = Held::by(pid, port);
+    let probe_alone = probe(bench, &server.url, round_trips)?;
+    let file = ResultFile::new();
+    let client = Crowd::open(bench, &server.url, load, plan, &file)?;
+    let after = Held::by(pid, port);
+    let rested = Instant::now();
+    let probe_among = probe(bench, &server.url, round_trips).ok();
+    let held = Held::by(pid, port).sockets.map(|sockets| sockets.established);
+    let held_s = rested.elapsed().as_secs_f64();
+    let report = client.close(&file)?;
+    let each = |[before, after]: [u64; 2]| {
+        (report.connected > 0).then(|| after.saturating_sub(before) as f64 / report.connected as f64)
+    };
+    let user_bytes = [before.user_bytes, after.user_bytes];
+    let kernel_bytes = before.sockets.zip(after.sockets).map(|(before, after)| [before.bytes, after.bytes]);
+    Ok(Row {
+        model: model.to_string(),
+        asked: plan.connections as u64,
+        attempted: plan.connections as u64,
+        connected: report.connected,
+        verified: report.verified_connections,
+        held,
+        held_s,
+        connects_per_s: report.connected as f64 / report.connect_s.max(1e-9),
+        threads: after.threads,
+        user_bytes,
+        kernel_bytes,
+        user_bytes_each: each(user_bytes),
+        kernel_bytes_each: kernel_bytes.and_then(each),
+        probe_alone,
+        probe_among,
+        load: report,
+    })
+}
+
+fn start_server(bench: &Bench, model: Model, plan: &Plan) -> Result<Server, LabError> {
+    let most = plan.server_connections.to_string();
+    // Connections are to stand whether they have spoken or not; small messages need no large buffers.
+    let mut options =
+        vec!["--max-connections", &most, "--defer-accept", "none", "--first-byte-timeout", "none"];
+    options.extend(["--buffers", "64", "--buffer-bytes", "4096"]);
+    let threads = plan.server_threads.map(|n| n.to_string());
+    if let Some(threads) = &threads {
+        options.extend(["--threads", threads]);
+    }
+    Server::start(bench, "echo", model, &options)
+}
+
+/// One busy connection in a process of its own.
+fn probe(bench: &Bench, url: &str, round_trips: u64) -> Result<Probe, LabError> {
+    let file = ResultFile::new();
+    let n = round_trips.to_string();
+    let size = MESSAGE_BYTES.to_string();
+    let args =
+        ["load", "echo", url, "-c", "1", "-n", &n, "--size", &size, "--threads", "1", "--tolerate-failures"];
+    let args = with_result(bench, &args, &file);
+    let name = format!("tidegate {}", args.join(" "));
+    let good = Process::start(bench, &args)?.wait(PATIENCE)?;
+    let report = file.read(&name)?;
+    if !good || report.requests < round_trips {
+        let why = report.first_error.unwrap_or_else(|| "the probe was not answered".into());
+        return Err(LabError::Process { what: name, why });
+    }
+    let l = &report.latency_us;
+    Ok(Probe { round_trips: report.requests, mean_us: l.mean, p50_us: l.p50, p99_us: l.p99 })
+}
+
+fn with_result(bench: &Bench, args: &[&str], file: &ResultFile) -> Vec<String> {
+    let mut args: Vec<String> = args.iter().map(ToString::to_string).collect();
+    args.extend(["--json".into(), file.0.display().to_string()]);
+    args.extend(cpus(&bench.load_cpus));
+    args
+}
+
+/// The resting connections, in a process of their own.
+struct Crowd {
+    process: Process,
+    name: String,
+    patience: Duration,
+}
+
+impl Crowd {
+    /// Opens them and waits until each has had its message back, or will not.
+    fn open(bench: &Bench, url: &str, load: Model, plan: &Plan, file: &ResultFile) -> Result<Self, LabError> {
+        let (n, size) = (plan.connections.to_string(), MESSAGE_BYTES.to_string());
+        let threads = plan.load_threads.to_string();
+        let mut args = vec!["load", "echo", url, "-c", &n, "--messages", "1", "--size", &size];
+        args.extend(["--model", load.name(), "--threads", &threads, "--phases", "--tolerate-failures"]);
+        let args = with_result(bench, &args, file);
+        let name = format!("tidegate {}", args.join(" "));
+        let mut process = Process::start(bench, &args)?;
+        // Opening and closing take their time if they are very many.
+        let patience = PATIENCE + Duration::from_millis(plan.connections as u64);
+        process.wait_for_line("phase connected", patience)?;
+        process.wait_for_line("phase done", patience)?;
+        Ok(Self { process, name, patience })
+    }
+
+    /// Closes them and says what became of them.
+    fn close(self, file: &ResultFile) -> Result<Report, LabError> {
+        let good = self.process.wait(self.patience)?;
+        let report = file.read(&self.name)?;
+        if !good {
+            let why = report.first_error.unwrap_or_else(|| "failed without saying why".into());
+            return Err(LabError::Process { what: self.name, why });
+        }
+        Ok(report)
+    }
+}

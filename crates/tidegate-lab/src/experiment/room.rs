@@ -1,0 +1,190 @@
+//! How many connections this machine can give, and the threads they need.
+
+use tidegate::{Model, system};
+
+/// Places of a server's table beside those of the connections asked for: the probe, and what is on its way.
+const SPARE: usize = 64;
+
+/// I/O threads of the server, if it can do with so few.
+const LEAST_THREADS: usize = 2;
+
+/// I/O threads that are tried before it is said that descriptors do not suffice. Each `uring` thread has a table of its own.
+const MOST_THREADS: usize = 256;
+
+/// Descriptors that a load which keeps one for each connection needs besides.
+const LOAD_RESERVE: usize = 64;
+
+/// Memory of an idle connection, both ends, kernel and user: an upper estimate, so that the machine does not run out in mid-run.
+const PAIR_BYTES: u64 = 8 * 1024;
+
+/// The same for `blocking`, with the stacks of two threads.
+const PAIR_BYTES_BLOCKING: u64 = 72 * 1024;
+
+/// Source addresses that the load spreads over at most.
+const SOURCES: u64 = 250;
+
+/// What a machine sets limits with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Open descriptors a process may have.
+    pub(super) descriptors: u64,
+    /// Memory to be had, in bytes.
+    pub(super) memory_bytes: u64,
+    /// Ports that one source address has for its connections.
+    pub(super) ports: u64,
+}
+
+impl Limits {
+    /// Of this machine, now. What can not be read is taken as no limit.
+    pub(super) fn here() -> Self {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let memory = read("/proc/meminfo");
+        let memory_kib = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+        let memory_kib = memory_kib.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        let range = read("/proc/sys/net/ipv4/ip_local_port_range");
+        let mut range = range.split_whitespace().map_while(|n| n.parse::<u64>().ok());
+        let ports = range.next().zip(range.next()).map(|(low, high)| (high + 1).saturating_sub(low));
+        Self {
+            descriptors: system::descriptor_limit().0,
+            memory_bytes: memory_kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024)),
+            ports: ports.unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// How server and load are to be started for some number of connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Connections that can be had.
+    pub(super) connections: usize,
+    /// I/O threads of the server; `None` where the model has its own idea of them.
+    pub(super) server_threads: Option<usize>,
+    /// `max_connections` of the server.
+    pub(super) server_connections: usize,
+    /// I/O threads of the load.
+    pub(super) load_threads: usize,
+    /// What is missing and what to do about it, if fewer can be had than were asked for.
+    pub(super) note: Option<String>,
+}
+
+/// Plans for `wanted` connections to a server on `model`, from a load on `load`.
+pub(super) fn plan(limits: Limits, model: Model, load: Model, wanted: usize) -> Plan {
+    let (room, note) = room(limits, model, load, wanted);
+    let connections = wanted.min(room);
+    let spare = SPARE + connections / 64;
+    let server_threads = threads(model, connections + spare);
+    let most = model.most_connections(server_threads.unwrap_or(model.default_threads()));
+    Plan {
+        connections,
+        server_threads,
+        server_connections: (connections + spare).min(most),
+        load_threads: load_threads(limits, load, connections),
+        note: note.filter(|_| room < wanted),
+    }
+}
+
+/// The fewest I/O threads whose descriptors and tables hold so many connections; one for each processor if none do.
+fn threads(model: Model, connections: usize) -> Option<usize> {
+    if matches!(model, Model::Blocking | Model::Pool) {
+        return None;
+    }
+    (LEAST_THREADS..=MOST_THREADS).find(|&n| model.most_connections(n) >= connections).or(Some(LEAST_THREADS))
+}
+
+/// The load dials each socket as an ordinary descriptor and moves it into a ring's table then, so its tables have to hold all.
+fn load_threads(limits: Limits, load: Model, connections: usize) -> usize {
+    let with_descriptors =
+        connections.saturating_add(usize::try_from(limits.descriptors).unwrap_or(usize::MAX));
+    match load {
+        Model::Uring if connections > 1 => threads(load, with_descriptors).unwrap_or(1),
+        _ => 1,
+    }
+}
+
+/// Connections there is room for, and the line that says what stands in the way of more.
+fn room(limits: Limits, model: Model, load: Model, wanted: usize) -> (usize, Option<String>) {
+    let server = match model {
+        Model::Uring => model.most_connections(MOST_THREADS),
+        _ => model.most_connections(threads(model, usize::MAX).unwrap_or(model.default_threads())),
+    };
+    let client = match load {
+        Model::Uring => usize::MAX,
+        _ => usize::try_from(limits.descriptors).unwrap_or(usize::MAX).saturating_sub(LOAD_RESERVE),
+    };
+    let pair = if model == Model::Blocking { PAIR_BYTES_BLOCKING } else { PAIR_BYTES };
+    let whole = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let limit = limits.descriptors;
+    let bounds = [
+        (
+            server.saturating_sub(SPARE),
+            format!(
+                "a server on {model} may have {limit} descriptors; raise that with ulimit -n, or take the model uring, whose tables need none"
+            ),
+        ),
+        (client, format!("the load may have {limit} descriptors; raise that with ulimit -n")),
+        (
+            whole(limits.memory_bytes / 10 * 9 / pair),
+            format!(
+                "{} MiB of memory are free and a connection may take {} KiB; free some",
+                limits.memory_bytes >> 20,
+                pair >> 10
+            ),
+        ),
+        (
+            whole(limits.ports.saturating_mul(SOURCES)),
+            format!(
+                "{SOURCES} source addresses have {} ports each; widen net.ipv4.ip_local_port_range",
+                limits.ports
+            ),
+        ),
+    ];
+    let Some((room, why)) = bounds.into_iter().min_by_key(|bound| bound.0) else { return (wanted, None) };
+    (room, Some(format!("{model}: {room} instead of {wanted} connections: {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AMPLE: Limits = Limits { descriptors: u64::MAX, memory_bytes: u64::MAX, ports: 28_232 };
+
+    #[test]
+    fn what_fits_is_given_in_full_with_places_to_spare() {
+        let plan = plan(AMPLE, Model::Epoll, Model::Epoll, 10);
+        assert_eq!((plan.connections, plan.server_threads, plan.note), (10, Some(2), None));
+        assert!(plan.server_connections > 10);
+    }
+
+    #[test]
+    fn each_scarce_thing_is_named_with_its_remedy() {
+        let scarce = [
+            (Limits { memory_bytes: 1 << 20, ..AMPLE }, "free some"),
+            (Limits { ports: 1, ..AMPLE }, "ip_local_port_range"),
+            (Limits { descriptors: 100, ..AMPLE }, "the load may have 100 descriptors"),
+        ];
+        for (limits, remedy) in scarce {
+            let plan = plan(limits, Model::Epoll, Model::Epoll, 1_000);
+            assert!(plan.connections < 1_000, "{plan:?}");
+            assert!(plan.note.is_some_and(|note| note.contains(remedy)), "{remedy}");
+        }
+        let everything = plan(AMPLE, Model::Epoll, Model::Uring, usize::MAX >> 8);
+        assert!(everything.connections < usize::MAX >> 8 && everything.note.is_some(), "{everything:?}");
+    }
+
+    #[test]
+    fn a_uring_server_and_its_load_get_threads_until_all_connections_fit() {
+        let n = 100_000;
+        let plan = plan(Limits::here(), Model::Uring, Model::Uring, n);
+        let threads = plan.server_threads.unwrap();
+        assert!(Model::Uring.most_connections(threads) >= plan.server_connections.min(n));
+        assert!(threads == 2 || Model::Uring.most_connections(threads - 1) < plan.server_connections);
+        assert!(plan.load_threads >= threads.min(2));
+    }
+
+    #[test]
+    fn models_with_threads_of_their_own_are_left_alone() {
+        for model in [Model::Blocking, Model::Pool] {
+            assert_eq!(plan(AMPLE, model, Model::Epoll, 10).server_threads, None);
+        }
+    }
+}
