@@ -33,7 +33,7 @@ pub struct Args {
     /// in place of 10,000 and 50,000.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     connections: Vec<u32>,
-    /// models: seconds of each row.
+    /// models: seconds of each row. connections: of each probe, and so the time they rest.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..3600))]
     seconds: Option<u32>,
     /// concurrency: requests of each run.
@@ -151,7 +151,7 @@ impl Args {
         connections::Settings {
             models,
             sizes: self.sizes(if quick { &[1_000, 5_000] } else { &[10_000, 50_000] }),
-            round_trips: if quick { 5_000 } else { 20_000 },
+            probe: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 5 }, Into::into)),
         }
     }
 

@@ -64,6 +64,63 @@ fn each_point_has_its_median_and_spread() {
 }
 
 #[test]
+fn every_resting_connection_is_verified_held_and_accounted_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["connections", "--models", "epoll,tokio", "--connections", "20,60", "--seconds", "1"];
+    let output = bench(&args, folder.path());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let table = results(folder.path()).connections.unwrap();
+    assert_eq!(table.rows.iter().map(|r| r.asked).collect::<Vec<_>>(), [20, 60, 20, 60]);
+    for row in &table.rows {
+        assert_eq!([row.attempted, row.connected, row.verified], [row.asked; 3], "{row:?}");
+        assert!(row.held.is_none_or(|held| held == row.asked), "{row:?}");
+        assert!(row.kernel_bytes_each.is_none_or(|bytes| bytes > 1_000.0), "{row:?}");
+        assert!(row.user_bytes[1] > 0 && row.threads > 0 && row.connects_per_s > 0.0, "{row:?}");
+        let among = row.probe_among.unwrap();
+        for probe in [row.probe_alone, among] {
+            assert!(probe.round_trips > 0 && 0 < probe.p50_us && probe.p50_us <= probe.p99_us, "{row:?}");
+        }
+    }
+    let csv = std::fs::read_to_string(folder.path().join("connections.csv")).unwrap();
+    let columns = |line: &str| line.split(',').count();
+    assert!(
+        csv.lines().count() == 5 && csv.lines().all(|l| columns(l) == columns(csv.lines().next().unwrap()))
+    );
+    let chart = std::fs::read_to_string(folder.path().join("connections.svg")).unwrap();
+    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(
+        page.contains(chart.trim_end()) && page.contains("20/20/20") && page.contains("user B/connection")
+    );
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("60/60/60") && shown.contains("probe among idle µs"), "{shown}");
+}
+
+#[test]
+fn fewer_descriptors_than_connections_are_said_and_what_fits_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    // The hard limit too, or the bench would raise the soft one again.
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -n 256; exec \"$0\" \"$@\"",
+            env!("CARGO_BIN_EXE_tidegate"),
+            "bench",
+            "connections",
+        ])
+        .args(["--models", "epoll", "--connections", "1000", "--seconds", "1", "--out"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let table = results(folder.path()).connections.unwrap();
+    let [row] = table.rows.as_slice() else { panic!("{table:?}") };
+    assert!(row.asked == 1000 && (1..256).contains(&row.attempted), "{row:?}");
+    assert_eq!([row.connected, row.verified], [row.attempted; 2], "{row:?}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("instead of 1000 connections") && shown.contains("ulimit -n"), "{shown}");
+}
+
+#[test]
 fn what_can_not_be_measured_is_refused_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");

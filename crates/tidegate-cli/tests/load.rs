@@ -162,3 +162,18 @@ fn bad_input_is_one_line_and_exit_code_2() {
         assert!(stderr.contains(part), "{args:?}: {stderr}");
     }
 }
+
+#[test]
+fn each_connection_sends_the_messages_it_is_told_to_and_then_rests() {
+    let server = Server::start("echo", "epoll");
+    let each = ["-c", "7", "--messages", "3", "--window", "2", "--size", "50", "--json", "-"];
+    let output = load(&[&["echo", server.url.as_str()][..], &each].concat());
+    let report = report(&output);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!((report.requests, report.verified_connections, report.open_at_end), (21, 7, 7), "{report:?}");
+    assert_eq!((report.bytes_sent, report.bytes_received), (7 * 3 * 50, 7 * 3 * 50));
+
+    let output = load(&["http", &server.url.replace("tcp", "http"), "--messages", "1"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("means nothing for http"), "{output:?}");
+}

@@ -22,8 +22,8 @@ pub struct Settings {
     pub models: Vec<Model>,
     /// Connections of the rows of each.
     pub sizes: Vec<usize>,
-    /// Round trips of each probe.
-    pub round_trips: u64,
+    /// How long each probe goes to and fro.
+    pub probe: Duration,
 }
 
 /// Round trips of a busy connection, one message at a time.
@@ -99,9 +99,8 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
             let plan = room::plan(Limits::here(), model, load, asked);
             table.notes.extend(plan.note.clone());
             progress(&format!("{model}, {} connections", plan.connections));
-            match measure(bench, model, load, &plan, settings.round_trips) {
-                Ok(mut row) => {
-                    row.asked = asked as u64;
+            match measure(bench, model, load, &plan, settings.probe) {
+                Ok(row) => {
                     table.notes.extend(shortfall(&row));
                     table.rows.push(row);
                 }
@@ -119,36 +118,39 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
 
 /// One line about what a row did not reach.
 fn shortfall(row: &Row) -> Option<String> {
-    let Row { model, attempted, verified, .. } = row;
-    if verified < attempted {
+    let Row { model, verified, .. } = row;
+    let wanted = row.load.connections as u64;
+    if *verified < wanted {
         let why = row.load.first_error.as_deref().unwrap_or("the others were not answered in time");
-        return Some(format!("{model}: {verified} of {attempted} connections verified: {why}"));
+        return Some(format!("{model}: {verified} of {wanted} connections verified: {why}"));
     }
-    if let Some(held) = row.held.filter(|held| held < attempted) {
+    if let Some(held) = row.held.filter(|&held| held < wanted) {
         return Some(format!(
-            "{model}: {held} of {attempted} connections still stood after {:.1} s",
+            "{model}: {held} of {wanted} connections still stood after {:.1} s",
             row.held_s
         ));
     }
     row.probe_among
         .is_none()
-        .then(|| format!("{model}: the probe was not served beside {attempted} connections"))
+        .then(|| format!("{model}: the probe was not served beside {wanted} connections"))
 }
 
 /// Measures one row, with a server of its own.
-fn measure(bench: &Bench, model: Model, load: Model, plan: &Plan, round_trips: u64) -> Result<Row, LabError> {
+fn measure(bench: &Bench, model: Model, load: Model, plan: &Plan, window: Duration) -> Result<Row, LabError> {
     let server = start_server(bench, model, plan)?;
     let (pid, port) = (server.process.id(), server.port);
     let before = Held::by(pid, port);
-    let probe_alone = probe(bench, &server.url, round_trips)?;
-    let file = ResultFile::new();
-    let client = Crowd::open(bench, &server.url, load, plan, &file)?;
+    let probe_alone = probe(bench, &server.url, window)?;
+    let crowd = Crowd::open(bench, &server.url, load, plan)?;
     let after = Held::by(pid, port);
     let rested = Instant::now();
-    let probe_among = probe(bench, &server.url, round_trips).ok();
+    let probe_among = probe(bench, &server.url, window).ok();
     let held = Held::by(pid, port).sockets.map(|sockets| sockets.established);
     let held_s = rested.elapsed().as_secs_f64();
-    let report = client.close(&file)?;
+    // The server first: the side that closes first keeps the address pairs for a while (TIME_WAIT, RFC 9293, section 3.4.1),
+    // and the load's ports are wanted again for the next row.
+    drop(server);
+    let report = crowd.disband();
     let each = |[before, after]: [u64; 2]| {
         (report.connected > 0).then(|| after.saturating_sub(before) as f64 / report.connected as f64)
     };
@@ -156,11 +158,12 @@ fn measure(bench: &Bench, model: Model, load: Model, plan: &Plan, round_trips: u
     let kernel_bytes = before.sockets.zip(after.sockets).map(|(before, after)| [before.bytes, after.bytes]);
     Ok(Row {
         model: model.to_string(),
-        asked: plan.connections as u64,
-        attempted: plan.connections as u64,
+        asked: plan.asked as u64,
+        attempted: report.attempted,
         connected: report.connected,
         verified: report.verified_connections,
-        held,
+        // The probe's own connection may still be on its way out.
+        held: held.map(|held| held.min(report.connected)),
         held_s,
         connects_per_s: report.connected as f64 / report.connect_s.max(1e-9),
         threads: after.threads,
@@ -188,17 +191,15 @@ fn start_server(bench: &Bench, model: Model, plan: &Plan) -> Result<Server, LabE
 }
 
 /// One busy connection in a process of its own.
-fn probe(bench: &Bench, url: &str, round_trips: u64) -> Result<Probe, LabError> {
+fn probe(bench: &Bench, url: &str, window: Duration) -> Result<Probe, LabError> {
     let file = ResultFile::new();
-    let n = round_trips.to_string();
-    let size = MESSAGE_BYTES.to_string();
-    let args =
-        ["load", "echo", url, "-c", "1", "-n", &n, "--size", &size, "--threads", "1", "--tolerate-failures"];
+    let (seconds, size) = (window.as_secs_f64().to_string(), MESSAGE_BYTES.to_string());
+    let args = ["load", "echo", url, "-c", "1", "-d", &seconds, "--size", &size, "--threads", "1"];
     let args = with_result(bench, &args, &file);
     let name = format!("tidegate {}", args.join(" "));
-    let good = Process::start(bench, &args)?.wait(PATIENCE)?;
+    let good = Process::start(bench, &args)?.wait(PATIENCE + window)?;
     let report = file.read(&name)?;
-    if !good || report.requests < round_trips {
+    if !good {
         let why = report.first_error.unwrap_or_else(|| "the probe was not answered".into());
         return Err(LabError::Process { what: name, why });
     }
@@ -216,35 +217,37 @@ fn with_result(bench: &Bench, args: &[&str], file: &ResultFile) -> Vec<String> {
 /// The resting connections, in a process of their own.
 struct Crowd {
     process: Process,
-    name: String,
-    patience: Duration,
+    report: Report,
 }
 
 impl Crowd {
     /// Opens them and waits until each has had its message back, or will not.
-    fn open(bench: &Bench, url: &str, load: Model, plan: &Plan, file: &ResultFile) -> Result<Self, LabError> {
+    fn open(bench: &Bench, url: &str, load: Model, plan: &Plan) -> Result<Self, LabError> {
+        let file = ResultFile::new();
         let (n, size) = (plan.connections.to_string(), MESSAGE_BYTES.to_string());
         let threads = plan.load_threads.to_string();
         let mut args = vec!["load", "echo", url, "-c", &n, "--messages", "1", "--size", &size];
         args.extend(["--model", load.name(), "--threads", &threads, "--phases", "--tolerate-failures"]);
-        let args = with_result(bench, &args, file);
+        let args = with_result(bench, &args, &file);
         let name = format!("tidegate {}", args.join(" "));
         let mut process = Process::start(bench, &args)?;
-        // Opening and closing take their time if they are very many.
+        // They take their time if they are very many.
         let patience = PATIENCE + Duration::from_millis(plan.connections as u64);
         process.wait_for_line("phase connected", patience)?;
         process.wait_for_line("phase done", patience)?;
-        Ok(Self { process, name, patience })
+        let report = file.read(&name)?; // written before it said so
+        match report.wrong {
+            0 => Ok(Self { process, report }),
+            _ => {
+                let why = report.first_error.unwrap_or_else(|| "bytes came back wrong".into());
+                Err(LabError::Process { what: name, why })
+            }
+        }
     }
 
-    /// Closes them and says what became of them.
-    fn close(self, file: &ResultFile) -> Result<Report, LabError> {
-        let good = self.process.wait(self.patience)?;
-        let report = file.read(&self.name)?;
-        if !good {
-            let why = report.first_error.unwrap_or_else(|| "failed without saying why".into());
-            return Err(LabError::Process { what: self.name, why });
-        }
-        Ok(report)
+    /// Ends the process, which is faster than closing them one by one, and says what became of them.
+    fn disband(self) -> Report {
+        drop(self.process);
+        self.report
     }
 }

@@ -50,11 +50,17 @@ impl Limits {
             ports: ports.unwrap_or(u64::MAX),
         }
     }
+
+    fn descriptors(self) -> usize {
+        usize::try_from(self.descriptors).unwrap_or(usize::MAX)
+    }
 }
 
 /// How server and load are to be started for some number of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
+    /// Connections asked for.
+    pub(super) asked: usize,
     /// Connections that can be had.
     pub(super) connections: usize,
     /// I/O threads of the server; `None` where the model has its own idea of them.
@@ -72,9 +78,10 @@ pub(super) fn plan(limits: Limits, model: Model, load: Model, wanted: usize) -> 
     let (room, note) = room(limits, model, load, wanted);
     let connections = wanted.min(room);
     let spare = SPARE + connections / 64;
-    let server_threads = threads(model, connections + spare);
+    let server_threads = server_threads(model, connections + spare);
     let most = model.most_connections(server_threads.unwrap_or(model.default_threads()));
     Plan {
+        asked: wanted,
         connections,
         server_threads,
         server_connections: (connections + spare).min(most),
@@ -83,33 +90,38 @@ pub(super) fn plan(limits: Limits, model: Model, load: Model, wanted: usize) -> 
     }
 }
 
-/// The fewest I/O threads whose descriptors and tables hold so many connections; one for each processor if none do.
-fn threads(model: Model, connections: usize) -> Option<usize> {
-    if matches!(model, Model::Blocking | Model::Pool) {
-        return None;
+/// I/O threads of a server; only on `uring` do more of them hold more connections.
+fn server_threads(model: Model, connections: usize) -> Option<usize> {
+    match model {
+        Model::Blocking | Model::Pool => None,
+        Model::Uring => Some(rings(connections)),
+        _ => Some(LEAST_THREADS),
     }
-    (LEAST_THREADS..=MOST_THREADS).find(|&n| model.most_connections(n) >= connections).or(Some(LEAST_THREADS))
 }
 
-/// The load dials each socket as an ordinary descriptor and moves it into a ring's table then, so its tables have to hold all.
+/// The fewest rings whose tables, and the descriptors of the process, hold so many connections.
+fn rings(connections: usize) -> usize {
+    let suffice = |&rings: &usize| Model::Uring.most_connections(rings) >= connections;
+    (LEAST_THREADS..MOST_THREADS).find(suffice).unwrap_or(MOST_THREADS)
+}
+
+/// The load dials each socket as an ordinary descriptor and then moves it into a ring's table, so its tables alone have to hold all.
 fn load_threads(limits: Limits, load: Model, connections: usize) -> usize {
-    let with_descriptors =
-        connections.saturating_add(usize::try_from(limits.descriptors).unwrap_or(usize::MAX));
     match load {
-        Model::Uring if connections > 1 => threads(load, with_descriptors).unwrap_or(1),
+        Model::Uring => rings(connections.saturating_add(limits.descriptors())),
         _ => 1,
     }
 }
 
 /// Connections there is room for, and the line that says what stands in the way of more.
 fn room(limits: Limits, model: Model, load: Model, wanted: usize) -> (usize, Option<String>) {
-    let server = match model {
-        Model::Uring => model.most_connections(MOST_THREADS),
-        _ => model.most_connections(threads(model, usize::MAX).unwrap_or(model.default_threads())),
+    let server = match server_threads(model, usize::MAX) {
+        Some(threads) => model.most_connections(threads),
+        None => model.most_connections(model.default_threads()),
     };
     let client = match load {
-        Model::Uring => usize::MAX,
-        _ => usize::try_from(limits.descriptors).unwrap_or(usize::MAX).saturating_sub(LOAD_RESERVE),
+        Model::Uring => load.most_connections(MOST_THREADS).saturating_sub(limits.descriptors()),
+        _ => limits.descriptors().saturating_sub(LOAD_RESERVE),
     };
     let pair = if model == Model::Blocking { PAIR_BYTES_BLOCKING } else { PAIR_BYTES };
     let whole = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
@@ -172,13 +184,17 @@ mod tests {
     }
 
     #[test]
-    fn a_uring_server_and_its_load_get_threads_until_all_connections_fit() {
-        let n = 100_000;
-        let plan = plan(Limits::here(), Model::Uring, Model::Uring, n);
-        let threads = plan.server_threads.unwrap();
-        assert!(Model::Uring.most_connections(threads) >= plan.server_connections.min(n));
-        assert!(threads == 2 || Model::Uring.most_connections(threads - 1) < plan.server_connections);
-        assert!(plan.load_threads >= threads.min(2));
+    fn rings_are_added_until_all_connections_fit_and_no_further() {
+        let most = |rings| Model::Uring.most_connections(rings);
+        for n in [10, 100_000, 400_000] {
+            let limits = Limits { memory_bytes: u64::MAX, ..Limits::here() };
+            let plan = plan(limits, Model::Uring, Model::Uring, n);
+            let threads = plan.server_threads.unwrap();
+            assert!(most(threads) >= plan.server_connections && plan.server_connections >= plan.connections);
+            assert!(threads == LEAST_THREADS || most(threads - 1) < plan.server_connections, "{plan:?}");
+            let tables = most(plan.load_threads).saturating_sub(limits.descriptors());
+            assert!(tables >= plan.connections || most(plan.load_threads) == usize::MAX, "{plan:?}");
+        }
     }
 
     #[test]

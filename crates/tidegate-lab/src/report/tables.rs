@@ -151,7 +151,7 @@ pub fn connections_cells(table: &connections::Table) -> Cells {
 pub(super) fn connections_rows(table: &connections::Table) -> Cells {
     let head = "model,asked,attempted,connected,verified,held,held_s,connect_s,connects_per_s,threads,user_bytes_before,user_bytes_with,\
         kernel_bytes_before,kernel_bytes_with,user_bytes_per_connection,kernel_bytes_per_connection,\
-        probe_alone_mean_us,probe_alone_p50_us,probe_alone_p99_us,probe_among_mean_us,probe_among_p50_us,probe_among_p99_us";
+        probe_alone_round_trips,probe_alone_mean_us,probe_alone_p50_us,probe_alone_p99_us,probe_among_round_trips,probe_among_mean_us,probe_among_p50_us,probe_among_p99_us";
     let mut cells: Cells = vec![head.split(',').map(Into::into).collect()];
     let number = |n: Option<u64>| n.map(|n| n.to_string()).unwrap_or_default();
     let decimal = |v: Option<f64>| v.map(|v| format!("{v:.4}")).unwrap_or_default();
@@ -164,6 +164,7 @@ pub(super) fn connections_rows(table: &connections::Table) -> Cells {
         row.extend([r.kernel_bytes.map(|b| b[0]), r.kernel_bytes.map(|b| b[1])].map(number));
         row.extend([r.user_bytes_each, r.kernel_bytes_each].map(decimal));
         for probe in [Some(r.probe_alone), r.probe_among] {
+            row.push(number(probe.map(|p| p.round_trips)));
             row.push(decimal(probe.map(|p| p.mean_us)));
             row.extend([probe.map(|p| p.p50_us), probe.map(|p| p.p99_us)].map(number));
         }
@@ -251,7 +252,7 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
         let about = "An echo server on each model; connections are opened in blocks of 1,000, each sends one message of 64 bytes that has to come back right, \
             and then rests. Held are those that still stood at the end. Memory is the server's with all of them less that before the first one, divided by those \
             connected: user is resident memory not backed by files, buffers included; kernel is what the kernel charges to the sockets plus 3,392 bytes of structures \
-            for each. Connects are counted until the last attempt has ended. The probe is one more connection from a process of its own that sends 64 bytes at a time and waits for \
+            for each (stacks of threads and tables of rings in the kernel are not in it). Connects are counted until the last attempt has ended. The probe is one more connection from a process of its own that sends 64 bytes at a time and waits for \
             them, before the others are opened and while they rest. One run each.";
         sections.push(("Very many connections".into(), connections_cells(table), about.into()));
     }
