@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use tidegate_load::Report;
 
@@ -165,15 +167,34 @@ fn bad_input_is_one_line_and_exit_code_2() {
 
 #[test]
 fn each_connection_sends_the_messages_it_is_told_to_and_then_rests() {
-    let server = Server::start("echo", "epoll");
-    let each = ["-c", "7", "--messages", "3", "--window", "2", "--size", "50", "--json", "-"];
-    let output = load(&[&["echo", server.url.as_str()][..], &each].concat());
+    static RECEIVED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    let addr = bad_server(|mut stream| {
+        let (mut buffer, mut received) = ([0; 4096], 0);
+        while let Ok(n @ 1..) = stream.read(&mut buffer) {
+            received += n;
+            if stream.write_all(&buffer[..n]).is_err() {
+                break;
+            }
+        }
+        RECEIVED.lock().unwrap().push(received);
+    });
+    let each = ["-c", "7", "--messages", "200", "--window", "2", "--size", "50", "--json", "-"];
+    let output = load(&[&["echo", addr.to_string().as_str()][..], &each].concat());
     let report = report(&output);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert_eq!((report.requests, report.verified_connections, report.open_at_end), (21, 7, 7), "{report:?}");
-    assert_eq!((report.bytes_sent, report.bytes_received), (7 * 3 * 50, 7 * 3 * 50));
+    assert_eq!(
+        (report.requests, report.verified_connections, report.open_at_end),
+        (1400, 7, 7),
+        "{report:?}"
+    );
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while RECEIVED.lock().unwrap().len() < 7 {
+        assert!(Instant::now() < deadline, "connections stay open after the load has ended");
+        std::thread::yield_now();
+    }
+    assert_eq!(*RECEIVED.lock().unwrap(), [200 * 50; 7]);
 
-    let output = load(&["http", &server.url.replace("tcp", "http"), "--messages", "1"]);
+    let output = load(&["http", &format!("http://{addr}/"), "--messages", "1"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("means nothing for http"), "{output:?}");
 }
