@@ -10,13 +10,14 @@
 //! | `epoll` | Linux readiness |
 //! | `ring` | Linux io_uring: submission, completion, provided buffers, direct descriptors |
 //! | [`waker`] | waking a loop from another thread |
+//! | [`pages`] | memory in whole pages, locked or not |
 //! | [`process`] | processors, descriptor limits, system facts |
 #![deny(clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn)]
 
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]
-pub use unix::{poll, process, select, socket, waker};
+pub use unix::{pages, poll, process, select, socket, waker};
 
 #[cfg(target_os = "linux")]
 mod linux;

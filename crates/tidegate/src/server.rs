@@ -100,6 +100,7 @@ impl<S: Service> Server<S> {
         let options = ListenOptions {
             backlog: self.policy.accept.backlog,
             defer_accept: self.policy.accept.defer.filter(|_| !self.service.speaks_first()),
+            fast_open: self.policy.accept.fast_open,
             send_buffer: self.policy.socket_send_buffer,
             receive_buffer: self.policy.socket_receive_buffer,
         };

@@ -36,8 +36,17 @@ pub fn tidegate(args: &[&str]) -> Command {
 
 /// The same, allowed so many descriptors.
 pub fn with_descriptors(limit: usize, args: &[&str]) -> Command {
+    with_limit("-n", limit, args)
+}
+
+/// The command under a lower limit on locked memory, in KiB.
+pub fn with_locked_memory(limit: usize, args: &[&str]) -> Command {
+    with_limit("-l", limit, args)
+}
+
+fn with_limit(which: &str, limit: usize, args: &[&str]) -> Command {
     let mut command = Command::new("sh");
-    let script = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
+    let script = format!("ulimit {which} {limit}; exec \"$0\" \"$@\"");
     command.args(["-c", &script, env!("CARGO_BIN_EXE_tidegate")]).args(args);
     command
 }

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use crate::kit::{Outcome, run, tidegate, with_descriptors};
+use crate::kit::{Outcome, run, tidegate, with_descriptors, with_locked_memory};
 
 fn serve(args: &[&str]) -> Outcome {
     run(&mut tidegate(&[&["serve"], args].concat()))
@@ -94,8 +94,27 @@ fn values_that_are_none() {
 #[test]
 fn what_there_is_no_flag_for() {
     refused(&serve(&["echo", "--page", "x"]), 2, &["--page"]);
-    refused(&serve(&["http", "--window", "10"]), 2, &["--window"]);
+    refused(&serve(&["http", "--busy-poll", "10"]), 2, &["--busy-poll"]);
     refused(&serve(&["gopher"]), 2, &["gopher"]);
+}
+
+#[test]
+fn limits_that_mean_nothing_on_the_model() {
+    let pool = serve(&["http", "--model", "pool", "--window", "10"]);
+    refused(&pool, 2, &["window", "pool", "number of threads"]);
+    let spin = serve(&["echo", "--model", "blocking", "--wait", "spin"]);
+    refused(&spin, 2, &["wait", "blocking", "epoll"]);
+    let marks = serve(&["echo", "--model", "poll", "--posted-accepts", "1:2"]);
+    refused(&marks, 2, &["accept.posted", "accept.batch"]);
+    refused(&serve(&["echo", "--posted-accepts", "3:2"]), 2, &["accept.posted.low (3)", "(2)"]);
+    refused(&serve(&["echo", "--wait", "sleep"]), 2, &["--wait", "spin:50ms"]);
+}
+
+#[test]
+fn more_memory_than_may_be_locked() {
+    let args =
+        ["serve", "echo", "--model", "epoll", "--threads", "1", "--lock-memory", "--buffer-bytes", "16m"];
+    refused(&run(&mut with_locked_memory(64, &args)), 1, &["lock_memory", "RLIMIT_MEMLOCK", "ulimit -l"]);
 }
 
 #[test]

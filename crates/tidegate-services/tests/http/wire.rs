@@ -4,12 +4,21 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::core::mail::PostOffice;
+use tidegate::core::mail::{Job, OffloadError, PostOffice, Workers};
 use tidegate::core::{Connection, Context, Event, Receive, Table, Then, Token};
 use tidegate::stats::{Counters, Writers};
 use tidegate::{Mail, MailboxError, Origin, Peer, Policy, Service};
 use tidegate_services::http::HttpSession;
 use tidegate_services::{Http, HttpLimits, Page};
+
+/// Takes no jobs.
+struct NoWorkers;
+
+impl Workers for NoWorkers {
+    fn run(&self, _: Job) -> Result<(), OffloadError> {
+        Err(OffloadError::NoThread)
+    }
+}
 
 /// Nobody sends mail here.
 struct NoMail;
@@ -83,6 +92,7 @@ impl Wire {
             policy: &self.policy,
             counters: &self.counters,
             office: &self.office,
+            workers: &NoWorkers,
             token: self.token,
         };
         let mut action = self.connection.handle(event, &context);

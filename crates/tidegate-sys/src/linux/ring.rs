@@ -130,7 +130,7 @@ impl Ring {
         features.direct = setup.table > 0 && ring.submitter().register_files_sparse(setup.table).is_ok();
         let door = Door::new(&ring);
         features.registered_ring = door.is_registered();
-        let buffers = Buffers::register(&ring, setup.buffers, setup.buffer_bytes, GROUP)?;
+        let buffers = Buffers::register(&ring, setup.buffers, setup.buffer_bytes, GROUP, setup.residence)?;
         Ok(Self { ring, door, buffers, in_flight: Slab::new(), features, overflow: VecDeque::new() })
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice, Read};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ pub struct ListenOptions {
     pub backlog: u32,
     /// Wait in the kernel for the first data of a connection, at most this long, before accepting it.
     pub defer_accept: Option<Duration>,
+    /// TCP Fast Open: connections that may be waiting with their first data before their handshake is over.
+    pub fast_open: Option<NonZeroU32>,
     /// `SO_SNDBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
     pub send_buffer: Option<usize>,
     /// `SO_RCVBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
@@ -53,6 +56,7 @@ impl Listener {
         }
         socket.bind(&addr.into())?;
         defer_accept(&socket, options.defer_accept)?;
+        fast_open(&socket, options.fast_open)?;
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
         Ok(Self(socket))
     }
@@ -108,6 +112,32 @@ fn defer_accept(socket: &Socket, wait: Option<Duration>) -> io::Result<()> {
 #[cfg(not(target_os = "linux"))]
 fn defer_accept(_: &Socket, _: Option<Duration>) -> io::Result<()> {
     Ok(())
+}
+
+/// `TCP_FASTOPEN`, `tcp(7)`. The option is accepted where the system has it turned off, so that is looked at first.
+#[cfg(target_os = "linux")]
+fn fast_open(socket: &Socket, queue: Option<NonZeroU32>) -> io::Result<()> {
+    const SERVER: u32 = 2;
+    let Some(queue) = queue else { return Ok(()) };
+    let on = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_fastopen");
+    let on = on.ok().and_then(|bits| bits.trim().parse::<u32>().ok()).unwrap_or(0);
+    if on & SERVER == 0 {
+        return Err(io::Error::other(
+            "TCP Fast Open is off for servers here: sysctl -w net.ipv4.tcp_fastopen=3, or leave it off",
+        ));
+    }
+    let queue = libc::c_int::try_from(queue.get()).unwrap_or(libc::c_int::MAX);
+    set_int_option(socket, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, queue)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn fast_open(_: &Socket, queue: Option<NonZeroU32>) -> io::Result<()> {
+    match queue {
+        Some(_) => {
+            Err(io::Error::new(io::ErrorKind::Unsupported, "TCP Fast Open is for Linux only: leave it off"))
+        }
+        None => Ok(()),
+    }
 }
 
 #[cfg(target_os = "linux")]

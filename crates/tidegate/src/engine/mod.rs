@@ -45,6 +45,7 @@ use crate::service::Service;
 
 /// Starts the threads of a model. Matched once here; from here on everything is monomorphic.
 pub(crate) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::Result<Started> {
+    room::check_locked(&plan.policy, model)?;
     match model {
         Model::Blocking => blocking::duplex::start(plan),
         Model::Pool => blocking::pool::start(plan),

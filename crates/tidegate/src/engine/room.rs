@@ -1,8 +1,12 @@
 //! How many connections the descriptors of this process leave room for.
 
-use tidegate_sys::process::descriptor_limit;
+use std::io;
+
+use tidegate_sys::pages::Residence;
+use tidegate_sys::process::{descriptor_limit, locked_memory_limit};
 
 use super::Model;
+use crate::policy::Policy;
 
 /// Descriptors left to the rest of the process: standard streams, listener, logs, what the application opens.
 const RESERVED: usize = 64;
@@ -35,6 +39,25 @@ pub(super) fn table(share: usize) -> (usize, usize) {
 
 fn slots(table: usize) -> usize {
     table - SLACK.min(table / 4)
+}
+
+/// Whether the pool of buffers may be paged out.
+pub(super) fn residence(policy: &Policy) -> Residence {
+    if policy.lock_memory { Residence::Locked } else { Residence::Pageable }
+}
+
+/// Makes sure, before any thread starts, that so many bytes of buffers may be locked.
+pub(super) fn check_locked(policy: &Policy, model: Model) -> io::Result<()> {
+    let threads = policy.threads.map_or(model.default_threads(), Into::into);
+    let each = if model == Model::Uring { policy.buffers.next_power_of_two() } else { 1 };
+    let bytes = (threads * each) as u64 * policy.buffer_bytes as u64;
+    match locked_memory_limit() {
+        Some(limit) if policy.lock_memory && bytes > limit => Err(io::Error::other(format!(
+            "lock_memory needs {bytes} bytes and RLIMIT_MEMLOCK is {limit}: raise it (ulimit -l, LimitMEMLOCK=), \
+             use fewer or smaller buffers, or leave lock_memory off"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Workers of `pool`, where the policy leaves it open.

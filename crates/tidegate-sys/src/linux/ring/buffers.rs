@@ -1,12 +1,13 @@
 //! Provided buffers: a ring of free buffers shared with the kernel (`io_uring_register_buf_ring(3)`).
 
 use std::io;
-use std::ptr;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::pages::{Pages, Residence};
 
 /// A received buffer that is out of the ring: give it back with [`Ring::recycle`](super::Ring::recycle).
 #[derive(Debug)]
@@ -34,8 +35,8 @@ impl Buffer {
 
 /// The memory of all buffers and the ring that lists the free ones.
 pub(super) struct Buffers {
-    entries: *mut BufRingEntry,
-    memory: *mut u8,
+    list: ManuallyDrop<Pages>,
+    memory: ManuallyDrop<Pages>,
     count: u16,
     each: usize,
     tail: u16,
@@ -44,12 +45,20 @@ pub(super) struct Buffers {
 
 impl Buffers {
     /// Maps `count` buffers of `each` bytes and lists all of them as free in group `group`.
-    pub(super) fn register(ring: &IoUring, count: u16, each: u32, group: u16) -> io::Result<Self> {
+    pub(super) fn register(
+        ring: &IoUring,
+        count: u16,
+        each: u32,
+        group: u16,
+        residence: Residence,
+    ) -> io::Result<Self> {
         assert!(count.is_power_of_two(), "the number of provided buffers is a power of two");
         let each = each as usize;
-        let entries = map(ring_bytes(count))?.cast::<BufRingEntry>();
-        let memory = map(each * usize::from(count))?;
-        let mut buffers = Self { entries, memory, count, each, tail: 0, leaked: false };
+        let list = Pages::new(usize::from(count) * size_of::<BufRingEntry>(), residence)?;
+        let memory = Pages::new(each * usize::from(count), residence)?;
+        let (list, memory) = (ManuallyDrop::new(list), ManuallyDrop::new(memory));
+        let mut buffers = Self { list, memory, count, each, tail: 0, leaked: false };
+        let entries = buffers.entries();
         // SAFETY: `entries` is page-aligned memory for `count` entries that stays mapped until
         // after the ring is gone (`Ring` drops the ring first, and leaks these if it can not).
         unsafe { ring.submitter().register_buf_ring_with_flags(entries as u64, count, group, 0) }?;
@@ -60,13 +69,18 @@ impl Buffers {
     }
 
     #[inline]
+    fn entries(&self) -> *mut BufRingEntry {
+        self.list.as_ptr().cast()
+    }
+
+    #[inline]
     pub(super) fn bytes(&self, buffer: &Buffer) -> &[u8] {
         debug_assert!(buffer.id < self.count && buffer.len() <= self.each);
         let at = usize::from(buffer.id) * self.each;
         // SAFETY: the kernel picked `id` from the ring, wrote `len` bytes into it and does not
         // touch it again until it is given back, which needs `buffer` by value. `min` keeps the
         // slice inside the mapping whatever the kernel answered.
-        unsafe { std::slice::from_raw_parts(self.memory.add(at), buffer.len().min(self.each)) }
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(at), buffer.len().min(self.each)) }
     }
 
     #[inline]
@@ -75,12 +89,12 @@ impl Buffers {
         // SAFETY: `at` < `count` entries are mapped; the kernel reads this entry only after the
         // tail below was published. Only the thread of the ring writes the tail.
         unsafe {
-            let entry = &mut *self.entries.add(at);
-            entry.set_addr(self.memory.add(usize::from(buffer.id) * self.each) as u64);
+            let entry = &mut *self.entries().add(at);
+            entry.set_addr(self.memory.as_ptr().add(usize::from(buffer.id) * self.each) as u64);
             entry.set_len(self.each as u32);
             entry.set_bid(buffer.id);
             self.tail = self.tail.wrapping_add(1);
-            let tail = BufRingEntry::tail(self.entries).cast_mut();
+            let tail = BufRingEntry::tail(self.entries()).cast_mut();
             AtomicU16::from_ptr(tail).store(self.tail, Ordering::Release);
         }
     }
@@ -91,28 +105,16 @@ impl Buffers {
     }
 }
 
-fn ring_bytes(count: u16) -> usize {
-    usize::from(count) * size_of::<BufRingEntry>()
-}
-
-fn map(bytes: usize) -> io::Result<*mut u8> {
-    // SAFETY: a fresh private mapping at an address the kernel picks overlaps nothing.
-    let at = unsafe {
-        mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-    }?;
-    Ok(at.cast())
-}
-
 impl Drop for Buffers {
     fn drop(&mut self) {
         if self.leaked {
             return;
         }
-        // SAFETY: both mappings were made by `map` with these sizes, no slice of them is alive
-        // (they borrow `self`), and the ring that wrote to them is gone or quiet.
+        // SAFETY: each is dropped once, here; no slice of them is alive (they borrow `self`), and the ring that
+        // wrote to them is gone or quiet.
         unsafe {
-            let _ = munmap(self.entries.cast(), ring_bytes(self.count));
-            let _ = munmap(self.memory.cast(), self.each * usize::from(self.count));
+            ManuallyDrop::drop(&mut self.list);
+            ManuallyDrop::drop(&mut self.memory);
         }
     }
 }

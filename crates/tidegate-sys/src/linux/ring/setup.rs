@@ -4,6 +4,8 @@ use std::io;
 
 use io_uring::IoUring;
 
+use crate::pages::Residence;
+
 /// Sizes of a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct RingSetup {
@@ -15,6 +17,8 @@ pub struct RingSetup {
     pub buffers: u16,
     /// Bytes of each provided buffer.
     pub buffer_bytes: u32,
+    /// Whether the buffers may be paged out.
+    pub residence: Residence,
     /// Slots of the table of direct descriptors; 0 for none. Capped by RLIMIT_NOFILE.
     pub table: u32,
 }

@@ -104,7 +104,7 @@ impl<S: Session, P: Port> Entry<S, P> {
     /// How to close it in its present state.
     pub(super) fn close(&self, reset: bool) -> Close {
         let dialling = matches!(self.phase, Phase::Dialling(_));
-        Close { reset, busy: self.receiving || self.sending || self.finishing || dialling }
+        Close { reset, receiving: self.receiving, busy: self.sending || self.finishing || dialling }
     }
 
     /// Ends a send that has a close chained to it; either the chain has closed the socket then, or it is broken.

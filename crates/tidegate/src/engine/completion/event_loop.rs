@@ -240,7 +240,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             self.port.closed(entry.socket);
         } else {
             let how = entry.close(reset);
-            self.port.close(entry.socket, how);
+            self.port.close(token, entry.socket, how);
         }
         self.desk.closed(token);
     }
@@ -335,7 +335,7 @@ impl<P: Port, S: Service> Loop<P, S> {
         let connection = if full { None } else { self.desk.admit(peer, Origin::Accepted) };
         let Some(connection) = connection else {
             self.desk.lane.counters.refused.add(u64::from(full));
-            return self.port.close(socket, super::Close { reset: false, busy: false });
+            return self.port.close(self.table.next_token(), socket, super::Close::default());
         };
         let token = self.table.insert(Entry::new(socket, Phase::Open(connection), self.data_with_accept));
         self.desk.opened();

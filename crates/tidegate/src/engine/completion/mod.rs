@@ -101,7 +101,7 @@ pub(super) trait Port: Sized + 'static {
     /// Shuts the sending side down.
     fn finish_sending(&mut self, token: Token, socket: &Self::Socket);
     /// Closes; what is in flight is stopped first.
-    fn close(&mut self, socket: Self::Socket, how: Close);
+    fn close(&mut self, token: Token, socket: Self::Socket, how: Close);
     /// Hands over what was asked for and waits until something has completed.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
     /// The next completion that is there.
@@ -122,11 +122,13 @@ pub(super) enum Chained {
 }
 
 /// How a connection is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Close {
     /// Send a reset rather than an end.
     pub(super) reset: bool,
-    /// Something is still in flight.
+    /// A receive is armed.
+    pub(super) receiving: bool,
+    /// Something else is in flight.
     pub(super) busy: bool,
 }
 

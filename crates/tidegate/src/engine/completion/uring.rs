@@ -25,6 +25,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use tidegate_sys::pages::Residence;
 use tidegate_sys::process::locked_memory_limit;
 use tidegate_sys::ring::{Buffer, Completion as Raw, Features, Handle, Payload, Ring, RingSetup};
 use tidegate_sys::socket::{Listener, Stream};
@@ -38,7 +39,9 @@ use crate::service::Dial;
 
 /// Whether it works here: makes a small ring.
 pub(crate) fn probe() -> Availability {
-    let setup = RingSetup { entries: 8, completions: 16, buffers: 1, buffer_bytes: 4096, table: 8 };
+    let residence = Residence::Pageable;
+    let setup =
+        RingSetup { entries: 8, completions: 16, buffers: 1, buffer_bytes: 4096, residence, table: 8 };
     match Ring::new(&setup) {
         Ok(ring) => Availability::Available(describe(ring.features())),
         Err(e) => Availability::Unavailable(format!("{e}; {}", remedy(&e))),
@@ -127,6 +130,7 @@ impl Port for Uring {
             completions: (policy.events_per_wait as u32 * 4).next_power_of_two().clamp(1024, 65_536),
             buffers: (policy.buffers as u16).next_power_of_two(),
             buffer_bytes: policy.buffer_bytes as u32,
+            residence: room::residence(policy),
             table: table as u32,
         })?;
         let slots = if ring.features().direct { slots } else { 0 };
@@ -230,7 +234,7 @@ impl Port for Uring {
         self.ring.shutdown(socket, std::net::Shutdown::Write, key(Kind::Finish, token));
     }
 
-    fn close(&mut self, socket: Handle, how: Close) {
+    fn close(&mut self, token: Token, socket: Handle, how: Close) {
         let ignored = key(Kind::Ignored, NOBODY);
         self.uncount(&socket);
         if how.reset {
@@ -238,6 +242,8 @@ impl Port for Uring {
         }
         if how.busy {
             self.stop_all(&socket);
+        } else if how.receiving {
+            self.stop_receiving(token); // found by its key; `stop_all` has to look at everything in the ring
         }
         self.ring.close(socket, ignored);
     }

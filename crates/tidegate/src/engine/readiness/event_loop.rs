@@ -6,15 +6,16 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_sys::pages::Pages;
 use tidegate_sys::socket::{Blocking, Stream};
 use tidegate_sys::waker::Waker;
 
 use super::entry::{Entry, Phase, Turn};
 use super::{Poller, Report, Source};
 use crate::core::{Connection, Event, Table, Token};
-use crate::engine::Lane;
 use crate::engine::desk::{Desk, Rounds, Seats};
 use crate::engine::lane::Ready;
+use crate::engine::{Lane, room};
 use crate::policy::accept::Admission;
 use crate::service::{Dial, Origin, Service};
 
@@ -34,7 +35,7 @@ struct Loop<P, S: Service> {
     /// Connections that have more to do than their last turn allowed.
     again: VecDeque<Token>,
     /// The one receive buffer: what a session leaves of it is copied, so it is free after each event.
-    buffer: Vec<u8>,
+    buffer: Pages,
     listening: bool,
     /// Accepted sockets have data: the listener defers accepts.
     data_with_accept: bool,
@@ -44,7 +45,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
     fn new(lane: Lane<S>, waker: Arc<Waker>) -> io::Result<Self> {
         let mut poller = P::new(lane.policy.events_per_wait)?;
         poller.watch_waker(waker.as_raw_fd())?;
-        let buffer = vec![0; lane.policy.buffer_bytes];
+        let buffer = Pages::new(lane.policy.buffer_bytes, room::residence(&lane.policy))?;
         let mut new = Self {
             poller,
             waker,

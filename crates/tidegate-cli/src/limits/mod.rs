@@ -1,12 +1,16 @@
-//! Every enforced limit of the policy as a flag, and how sizes and durations are written.
+//! Every limit of the policy as a flag.
 
-use std::num::NonZeroUsize;
+mod units;
+
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::ValueEnum;
-use tidegate::policy::WhenFull;
+use tidegate::policy::{MinRate, PostedAccepts, ReceiveStyle, Wait, WhenFull};
 use tidegate::{Model, Policy, system};
+pub use units::{Optional, size, time, time_or_none};
+use units::{marks, wait};
 
 use crate::Failure;
 
@@ -26,6 +30,15 @@ pub enum Full {
     Wait,
     /// They are accepted and closed at once.
     Refuse,
+}
+
+/// How a receive waits for data.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Receive {
+    /// A buffer is ready when data comes.
+    Posted,
+    /// The system reports data first; an idle connection must pin no buffer.
+    ZeroByte,
 }
 
 /// Limits. Sizes are bytes, or `64k`, `16KiB`, `1MiB`; times are `500ms`, `30s`, `5m`, and `none` where there may be none.
@@ -54,6 +67,12 @@ pub struct Limits {
     /// Connections a thread accepts in a row [default: 64].
     #[arg(long, value_name = "N")]
     accept_batch: Option<usize>,
+    /// Keep so many accepts posted, at least and at most (uring) [default: one that never ends].
+    #[arg(long, value_name = "LOW:HIGH", value_parser = marks)]
+    posted_accepts: Option<PostedAccepts>,
+    /// TCP Fast Open for this many waiting connections [default: off].
+    #[arg(long, value_name = "N")]
+    fast_open: Option<NonZeroU32>,
     /// Close an accepted connection that has sent nothing for this long, or none [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     first_byte_timeout: Option<Optional>,
@@ -63,6 +82,12 @@ pub struct Limits {
     /// Reset a connection whose peer takes nothing for this long, or none [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     send_timeout: Option<Optional>,
+    /// Reset a peer that is slower than this in the middle of a message, in bytes a second [default: off].
+    #[arg(long, value_name = "BYTES")]
+    min_rate: Option<NonZeroU32>,
+    /// How long a peer may fall behind --min-rate [default: 5s].
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "min_rate")]
+    min_rate_grace: Option<Duration>,
     /// How long to wait for the peer to close after a last answer [default: 2s].
     #[arg(long, value_name = "TIME", value_parser = time)]
     linger_timeout: Option<Duration>,
@@ -75,6 +100,12 @@ pub struct Limits {
     /// Receive buffers in the pool of each thread of uring [default: 256].
     #[arg(long, value_name = "N")]
     buffers: Option<usize>,
+    /// Keep the receive buffers in memory (mlock) [default: off].
+    #[arg(long)]
+    lock_memory: bool,
+    /// How a receive waits for data [default: posted].
+    #[arg(long, value_name = "STYLE")]
+    receive: Option<Receive>,
     /// Input a connection may leave unconsumed [default: 64KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     input_bytes: Option<usize>,
@@ -84,6 +115,21 @@ pub struct Limits {
     /// Unsent output above which a connection receives nothing more [default: 64KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     outbox_high: Option<usize>,
+    /// Sends of the whole server that the kernel has not finished with [default: no limit].
+    #[arg(long, value_name = "N")]
+    outstanding_sends: Option<NonZeroU32>,
+    /// Connections that may receive at once, first in, first out [default: all].
+    #[arg(long, value_name = "N")]
+    window: Option<NonZeroUsize>,
+    /// How an I/O thread waits: block, spin, or spin:TIME to spin for so long and then block [default: block].
+    #[arg(long, value_name = "HOW", value_parser = wait)]
+    wait: Option<Wait>,
+    /// Threads for work that sessions give away, started when needed [default: 4].
+    #[arg(long, value_name = "N")]
+    offload_threads: Option<usize>,
+    /// Jobs that may wait for those threads [default: 1024].
+    #[arg(long, value_name = "N")]
+    offload_queue: Option<usize>,
     /// Receives and sends of one connection in a row [default: 8].
     #[arg(long, value_name = "N")]
     drain_budget: Option<usize>,
@@ -103,10 +149,6 @@ pub struct Limits {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     socket_receive_buffer: Option<usize>,
 }
-
-/// A time, or none at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Optional(pub Option<Duration>);
 
 /// Puts what was given in the place of what is there.
 fn set<T>(limit: &mut T, given: Option<T>) {
@@ -139,6 +181,25 @@ impl Limits {
         set(&mut policy.first_byte_timeout, time(self.first_byte_timeout));
         set(&mut policy.idle_timeout, time(self.idle_timeout));
         set(&mut policy.send_timeout, time(self.send_timeout));
+        policy.accept.posted = self.posted_accepts;
+        policy.accept.fast_open = self.fast_open;
+        policy.min_rate = self.min_rate.map(|bytes_per_s| MinRate {
+            bytes_per_s,
+            grace: self.min_rate_grace.unwrap_or(Duration::from_secs(5)),
+        });
+        policy.lock_memory = self.lock_memory;
+        set(
+            &mut policy.receive,
+            self.receive.map(|style| match style {
+                Receive::Posted => ReceiveStyle::Posted,
+                Receive::ZeroByte => ReceiveStyle::ZeroByte,
+            }),
+        );
+        policy.outstanding_sends = self.outstanding_sends;
+        policy.window = self.window;
+        set(&mut policy.wait, self.wait);
+        set(&mut policy.offload.threads, self.offload_threads);
+        set(&mut policy.offload.queue, self.offload_queue);
         set(&mut policy.linger_timeout, self.linger_timeout);
         set(&mut policy.drain_timeout, self.drain_timeout);
         set(&mut policy.buffer_bytes, self.buffer_bytes);
@@ -177,79 +238,5 @@ impl Limits {
         }
         policy.max_connections = most;
         Ok(Some(format!("max_connections lowered to {most}: the descriptor limit is {limit}; {remedy}")))
-    }
-}
-
-/// Splits `64KiB` into the number and the unit.
-fn number_and_unit(text: &str) -> Option<(u64, &str)> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at_checked(digits)?;
-    Some((number.parse().ok()?, unit.trim_start()))
-}
-
-/// A size in bytes: `4096`, `64k`, `16KiB`, `1M`, `1GiB`. All units are powers of 1,024.
-pub fn size(text: &str) -> Result<usize, String> {
-    let parsed = number_and_unit(text).and_then(|(number, unit)| {
-        let factor = match unit.to_ascii_lowercase().as_str() {
-            "" | "b" => 1,
-            "k" | "kb" | "kib" => 1 << 10,
-            "m" | "mb" | "mib" => 1 << 20,
-            "g" | "gb" | "gib" => 1 << 30,
-            _ => return None,
-        };
-        usize::try_from(number.checked_mul(factor)?).ok()
-    });
-    parsed.ok_or_else(|| "not a size; write bytes, or 64k, 16KiB, 1MiB".into())
-}
-
-/// A time: `500ms`, `30s`, `5m`, `1h`; a year at most.
-pub fn time(text: &str) -> Result<Duration, String> {
-    const MOST_MS: u64 = 366 * 24 * 3600 * 1000;
-    let parsed = number_and_unit(text).and_then(|(number, unit)| {
-        let factor_ms = match unit {
-            "ms" => 1,
-            "s" => 1000,
-            "m" | "min" => 60 * 1000,
-            "h" => 3600 * 1000,
-            _ => return None,
-        };
-        number.checked_mul(factor_ms).filter(|&ms| ms <= MOST_MS).map(Duration::from_millis)
-    });
-    parsed.ok_or_else(|| "not a time; write 500ms, 30s, 5m or 1h (at most a year)".into())
-}
-
-/// A [`time`], or `none`.
-pub fn time_or_none(text: &str) -> Result<Optional, String> {
-    if text == "none" {
-        return Ok(Optional(None));
-    }
-    time(text).map(|time| Optional(Some(time))).map_err(|e| format!("{e}, or none"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_read_as_people_write_them() {
-        for (text, bytes) in
-            [("0", 0), ("4096", 4096), ("64k", 65_536), ("16KiB", 16_384), ("1 MiB", 1 << 20)]
-        {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "k", "-1", "1.5k", "1x", "99999999999999999999", "18446744073709551615k"] {
-            assert!(size(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn times_have_a_unit_or_are_none() {
-        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
-        assert_eq!(time_or_none("none"), Ok(Optional(None)));
-        assert_eq!(time_or_none("30s"), Ok(Optional(Some(Duration::from_secs(30)))));
-        for text in ["", "30", "s", "-1s", "1d", "none", "99999999999999999h"] {
-            assert!(time(text).is_err(), "{text}");
-        }
     }
 }

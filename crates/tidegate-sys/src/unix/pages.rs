@@ -1,0 +1,109 @@
+//! Memory in whole pages, which can be kept from being paged out (`mmap(2)`, `mlock(2)`).
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, ProtFlags, mlock, mmap_anonymous, munmap};
+
+/// Whether pages may be paged out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residence {
+    /// Untouched pages cost nothing; touched ones may be paged out.
+    Pageable,
+    /// All of them are in memory from the start and stay there. Counts towards RLIMIT_MEMLOCK.
+    Locked,
+}
+
+/// Zeroed memory of its own pages; given back when dropped.
+#[derive(Debug)]
+pub struct Pages {
+    at: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Pages {
+    /// Maps `bytes` (more than none), rounded up to whole pages by the system.
+    ///
+    /// # Errors
+    /// `ENOMEM` when there is no memory or address space; with [`Residence::Locked`] also when RLIMIT_MEMLOCK is too low,
+    /// and `EPERM` when nothing may be locked.
+    pub fn new(bytes: usize, residence: Residence) -> io::Result<Self> {
+        // SAFETY: a fresh private mapping at an address the kernel picks overlaps nothing.
+        let at = unsafe {
+            mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        }?;
+        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let pages = Self { at, bytes };
+        if residence == Residence::Locked {
+            // SAFETY: locking changes neither the contents nor the mapping.
+            unsafe { mlock(pages.at.as_ptr().cast(), bytes) }?;
+        }
+        Ok(pages)
+    }
+
+    /// The first byte, for a kernel interface that is given addresses.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.at.as_ptr()
+    }
+}
+
+impl Deref for Pages {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `bytes` bytes are mapped, zeroed by the system, for as long as `self` lives.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for Pages {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this size, and no slice of it is alive: they borrow `self`.
+        unsafe {
+            let _ = munmap(self.at.as_ptr().cast(), self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_zeroed_and_can_be_written_to_the_last_byte() {
+        let mut pages = Pages::new(3 * 4096, Residence::Pageable).unwrap();
+        assert!(pages.iter().all(|&byte| byte == 0));
+        pages[3 * 4096 - 1] = 7;
+        assert_eq!(pages.last(), Some(&7));
+    }
+
+    #[test]
+    fn no_pages_are_an_error() {
+        assert!(Pages::new(0, Residence::Pageable).is_err());
+    }
+
+    #[test]
+    fn locked_pages_are_all_in_memory() {
+        let before = locked_kib();
+        match Pages::new(64 * 4096, Residence::Locked) {
+            Ok(pages) => {
+                assert!(locked_kib() >= before + 256, "{} bytes", pages.len());
+            }
+            Err(e) => println!("left out: this process may lock too little memory ({e})"),
+        }
+    }
+
+    fn locked_kib() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+        line.and_then(|kib| kib.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(u64::MAX - 256)
+    }
+}
