@@ -450,25 +450,38 @@ impl Message {
     }
 }
 
+impl Ring {
+    /// Hands over what was asked for and takes what has completed, until nothing comes any more.
+    fn reap(&mut self) {
+        for _ in 0..1000 {
+            let _ = self.enter(Some(Duration::ZERO));
+            let mut quiet = true;
+            while self.next_completion().is_some() {
+                quiet = false;
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+}
+
 impl Drop for Ring {
     fn drop(&mut self) {
+        // What was asked for last, closes above all, comes first: the cancelling below looks through the whole
+        // ring for each operation that is left.
+        self.reap();
         self.door.close();
         // Shut the ring down before its memory is freed: cancel what is armed and wait for it.
         // Whatever does not come back in time is leaked rather than freed under the kernel's pen.
         let any = types::CancelBuilder::any();
         let limit = types::Timespec::new().sec(1);
-        let quiet = match self.ring.submitter().register_sync_cancel(Some(limit), any) {
+        let cancelled = match self.ring.submitter().register_sync_cancel(Some(limit), any) {
             Ok(()) => true,
             Err(e) => e.raw_os_error() == Some(libc::ENOENT),
         };
-        for _ in 0..100 {
-            let _ = self.enter(Some(Duration::ZERO));
-            while self.next_completion().is_some() {}
-            if self.in_flight.is_empty() {
-                break;
-            }
-        }
-        if !quiet || !self.in_flight.is_empty() {
+        self.reap();
+        if !cancelled || !self.in_flight.is_empty() {
             std::mem::forget(std::mem::take(&mut self.in_flight));
             self.buffers.leak();
         }

@@ -50,13 +50,15 @@ impl Door {
             queue.sync();
             queue.len()
         };
+        // Not to wait at all is cheaper than to wait for no time.
+        let want = u32::from(limit != Some(Duration::ZERO));
         let limit = limit.map(types::Timespec::from);
         let mut args = types::SubmitArgs::new();
         if let Some(limit) = &limit {
             args = args.timespec(limit);
         }
         let Some(place) = self.place else {
-            return ring.submitter().submit_with_args(1, &args);
+            return ring.submitter().submit_with_args(want as usize, &args);
         };
         /// `IORING_ENTER_REGISTERED_RING`.
         const REGISTERED_RING: u32 = 1 << 4;
@@ -68,7 +70,7 @@ impl Door {
                 libc::SYS_io_uring_enter,
                 place,
                 queued as libc::c_uint,
-                1 as libc::c_uint,
+                want as libc::c_uint,
                 flags,
                 &raw const args,
                 size_of_val(&args),
