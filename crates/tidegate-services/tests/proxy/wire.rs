@@ -7,10 +7,10 @@ use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tidegate::core::mail::PostOffice;
+use tidegate::core::mail::{Job, OffloadError, PostOffice, Workers};
 use tidegate::core::{Connection, Context, Event, Receive, Table, Then, Token};
 use tidegate::stats::{Counters, Writers};
-use tidegate::{Mail, MailboxError, Origin, Peer, Policy, Service, Session};
+use tidegate::{CloseReason, Mail, MailboxError, Origin, Peer, Policy, Service, Session};
 
 /// Mail that sessions sent, until it is [delivered](Wire::deliver).
 #[derive(Default)]
@@ -20,6 +20,15 @@ impl PostOffice for Office {
     fn post(&self, _: Token, mail: Mail) -> Result<(), MailboxError> {
         self.0.lock().map_err(|_| MailboxError::Stopped)?.push(mail);
         Ok(())
+    }
+}
+
+/// Nobody offloads anything here.
+pub struct NoWorkers;
+
+impl Workers for NoWorkers {
+    fn run(&self, _: Job) -> Result<(), OffloadError> {
+        Err(OffloadError::NoThread)
     }
 }
 
@@ -88,10 +97,14 @@ impl<S: Session> Wire<S> {
             policy: &self.policy,
             counters: &self.counters,
             office: &self.office,
+            workers: &NoWorkers,
             token: self.token,
         };
         let mut action = self.connection.handle(event, &context);
         loop {
+            // A panic ends its connection only; here it is an assertion that did not hold.
+            let panicked = self.counters.closed[CloseReason::Panicked as usize].get();
+            assert_eq!(panicked, 0, "the session panicked");
             let next = match action.then {
                 Then::FinishSending => {
                     self.finished = true;

@@ -81,6 +81,7 @@ impl Entry {
         let Action { receive, send, then } = self.action;
         assert_eq!(self.is_closing(), mind.closed.is_some(), "on_close and the action go together");
         if let Some(why) = mind.closed {
+            assert_ne!(why, CloseReason::Panicked, "an assertion of the session did not hold");
             assert_eq!((receive, send), (Receive::Pause, false), "nothing moves on a closed connection");
             assert_eq!(queue.len(), self.flying, "a closed connection keeps what is in flight only");
             if why == CloseReason::Finished {

@@ -13,6 +13,7 @@ use tidegate::stats::{Counters, Writers, sum};
 use tidegate::{CloseReason, Mail, MailboxError, Policy};
 
 use super::entry::Entry;
+use crate::wire::NoWorkers;
 
 /// Most connections at once.
 const MOST: usize = 6;
@@ -265,5 +266,5 @@ fn context<'a>(
     now: Instant,
     token: Token,
 ) -> Context<'a> {
-    Context { now, policy, counters, office, token }
+    Context { now, policy, counters, office, workers: &NoWorkers, token }
 }
