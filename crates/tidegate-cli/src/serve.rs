@@ -14,6 +14,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use tidegate::{CloseReason, Model, Policy, Running, Server, Service, StartError, Stats, system};
+use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 use tidegate_services::{Echo, Http, HttpLimits, Page};
 
 use crate::limits::{Limits, Optional, size, time_or_none};
@@ -46,6 +47,9 @@ struct How {
     /// Processors to run on, such as 0,1 [default: all].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
+    /// Require a PROXY protocol header (version 1 or 2) in front of each connection, which names its client.
+    #[arg(long)]
+    proxy_protocol: bool,
     /// Print all counters to stderr at exit, as one line of JSON.
     #[arg(long)]
     stats: bool,
@@ -126,8 +130,24 @@ impl HttpArgs {
 }
 
 impl How {
-    /// Serves until told to stop.
+    /// Serves until told to stop, behind the layers asked for.
     fn serve<S: Service>(
+        &self,
+        scheme: &str,
+        path: &str,
+        policy: Policy,
+        service: impl FnOnce() -> S,
+    ) -> Outcome {
+        if !self.proxy_protocol {
+            return self.serve_bare(scheme, path, policy, service);
+        }
+        let default = ProxyLimits::default();
+        let limits = ProxyLimits { header_bytes: default.header_bytes.min(policy.input_bytes), ..default };
+        limits.check(&policy).map_err(usage)?;
+        self.serve_bare(scheme, path, policy, || ProxyProtocol::new(service(), limits))
+    }
+
+    fn serve_bare<S: Service>(
         &self,
         scheme: &str,
         path: &str,

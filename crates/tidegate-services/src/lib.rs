@@ -4,10 +4,13 @@
 //! |---|---|
 //! | [`echo`] | sends back what it receives |
 //! | [`http`] | answers every HTTP request with the same page |
+//!
+//! [`layers`] wrap a service: any of them, or one of your own.
 #![forbid(unsafe_code)]
 
 pub mod echo;
 pub mod http;
+pub mod layers;
 
 pub use echo::Echo;
 pub use http::{Http, HttpLimits, HttpLimitsError, Page, PageError};

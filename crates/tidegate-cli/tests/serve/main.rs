@@ -4,5 +4,6 @@
 mod kit;
 
 mod doctor;
+mod proxy;
 mod refusals;
 mod runs;

@@ -42,15 +42,22 @@ impl Clerk {
             while let Some(command) = commands.pop_front() {
                 match command {
                     Command::Dial(to) => dial(to),
-                    Command::Drain => return self.stop(house),
+                    Command::Drain => return self.stop(house, commands),
                     Command::Mail(..) => {} // connections have post boxes of their own
                 }
             }
         }
     }
 
-    fn stop<S: Service>(&self, house: &House<S>) {
-        self.gate.close();
+    fn stop<S: Service>(&self, house: &House<S>, mut commands: VecDeque<Command>) {
+        self.gate.close(&mut commands);
+        for command in commands {
+            // Asked for together with the stop, or after it.
+            if let Command::Dial(dial) = command {
+                house.counters.attempted.add(1);
+                dial_failed(house, &dial, &io::Error::other("the client has stopped"));
+            }
+        }
         house.order_all(Order::Drain);
         if let Some(listener) = &house.plan.listener {
             listener.stop();

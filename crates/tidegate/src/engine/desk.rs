@@ -219,6 +219,17 @@ impl<S: Service> Desk<S> {
         self.lane.service.dial_failed(&dial, e);
     }
 
+    /// The loop has ended: whoever asked for a connection meanwhile is told that there will be none.
+    pub(super) fn shut(&mut self) {
+        self.lane.gate.close(&mut self.commands);
+        while let Some(command) = self.commands.pop_front() {
+            if let Command::Dial(dial) = command {
+                self.lane.counters.attempted.add(1);
+                self.dial_failed(dial, &io::Error::other("the client has stopped"));
+            }
+        }
+    }
+
     /// Notes the order to stop.
     pub(super) fn drain(&mut self) {
         self.stop_at.get_or_insert(self.now + self.lane.policy.drain_timeout);

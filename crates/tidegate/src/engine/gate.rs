@@ -1,12 +1,29 @@
 //! The door through which other threads reach an I/O thread: mail, dials and the order to stop.
 
+#[cfg(all(test, tidegate_loom))]
+mod model;
+
 use std::collections::VecDeque;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::core::Token;
 use crate::core::mail::{MailboxError, PostOffice};
 use crate::service::{Dial, Mail};
+use sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
+
+/// What the gate shares between threads with: of the standard library, or of loom, which tries every order in which the
+/// threads can run (see `model`).
+mod sync {
+    #[cfg(tidegate_loom)]
+    pub(super) use loom::sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    };
+    #[cfg(not(tidegate_loom))]
+    pub(super) use std::sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    };
+}
 
 /// What another thread may ask of an I/O thread.
 #[derive(Debug)]
@@ -24,7 +41,8 @@ pub(crate) struct Gate {
     queue: Mutex<Commands>,
     /// Length of the queue, to look at without the lock.
     waiting: AtomicUsize,
-    /// The thread sleeps, or is about to: whoever queues something must wake it.
+    /// The thread sleeps, or is about to: whoever queues something must wake it. Always exchanged, never just stored: who
+    /// reads what the other left here also sees what the other did to `waiting` before.
     asleep: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
     bound: usize,
@@ -82,25 +100,29 @@ impl Gate {
 
     /// Says that the thread is about to sleep. `false` if something waits already: then do not sleep.
     pub(crate) fn prepare_sleep(&self) -> bool {
-        self.asleep.store(true, Ordering::SeqCst);
+        self.asleep.swap(true, Ordering::SeqCst);
         let idle = self.waiting.load(Ordering::SeqCst) == 0;
         if !idle {
-            self.asleep.store(false, Ordering::SeqCst);
+            self.asleep.swap(false, Ordering::SeqCst);
         }
         idle
     }
 
     /// Says that the thread is awake.
     pub(crate) fn woken(&self) {
-        self.asleep.store(false, Ordering::SeqCst);
+        self.asleep.swap(false, Ordering::SeqCst);
     }
 
-    /// Takes no more commands.
-    pub(crate) fn close(&self) {
-        self.lock().closed = true;
+    /// Takes no more commands. Moves what was taken and still waits to the end of `into`: somebody was told that it
+    /// would be done.
+    pub(crate) fn close(&self, into: &mut VecDeque<Command>) {
+        let mut queue = self.lock();
+        queue.closed = true;
+        into.append(&mut queue.waiting);
+        self.waiting.store(0, Ordering::SeqCst);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Commands> {
+    fn lock(&self) -> MutexGuard<'_, Commands> {
         // No code that can panic runs under the lock, and the queue is valid at every step.
         self.queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -112,7 +134,7 @@ impl PostOffice for Gate {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(tidegate_loom)))]
 mod tests {
     use super::*;
     use std::sync::Arc;
@@ -140,7 +162,9 @@ mod tests {
         assert_eq!(gate.post(token, Mail::Timer), Ok(()));
         assert_eq!(gate.post(token, Mail::Timer), Err(MailboxError::Full));
         assert_eq!(gate.push(Command::Drain), Ok(()), "an order to stop always passes");
-        gate.close();
+        let mut rest = VecDeque::new();
+        gate.close(&mut rest);
+        assert!(matches!(rest.make_contiguous(), [Command::Mail(..), Command::Drain]), "{rest:?}");
         assert_eq!(gate.post(token, Mail::Timer), Err(MailboxError::Stopped));
     }
 }

@@ -69,7 +69,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        self.desk.lane.gate.close();
+        self.desk.shut();
     }
 
     fn turn(&mut self) -> io::Result<()> {

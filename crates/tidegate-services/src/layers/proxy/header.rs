@@ -1,0 +1,208 @@
+//! Reading one PROXY protocol header; sections 2.1 and 2.2 of the
+//! [specification](https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt).
+
+use std::net::SocketAddr;
+
+use ppp::{v1, v2};
+
+use super::HeaderFault;
+
+/// What is in front of the bytes of the connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// The beginning of a header, or nothing yet.
+    Part,
+    /// A header of so many bytes, which names this client.
+    Whole(usize, Client),
+}
+
+/// Whose connection it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Client {
+    /// A client at this address; `None` if it has none that is an IP address (a Unix socket).
+    Behind(Option<SocketAddr>),
+    /// The proxy's own (`LOCAL`: a health check), or the proxy does not know (`UNKNOWN`, `UNSPEC`): the address of the socket counts.
+    Socket,
+}
+
+/// The most bytes of a header of version 1, line end included (section 2.1).
+pub(super) const V1_BYTES: usize = 107;
+
+const V1_PREFIX: &[u8] = b"PROXY ";
+const V1_UNKNOWN: &[u8] = b"PROXY UNKNOWN";
+
+/// Bytes of a header of version 2 in front of its addresses; the last two of them are the length of the rest.
+const V2_FIXED_BYTES: usize = 16;
+
+/// Version 2 with the command `LOCAL`.
+const V2_LOCAL: u8 = 0x20;
+
+/// Reads the header at the front of `input`; one of version 2 may have at most `v2_bytes`.
+pub(super) fn read(input: &[u8], v2_bytes: usize) -> Result<Seen, HeaderFault> {
+    if begins(input, v2::PROTOCOL_PREFIX) {
+        version_2(input, v2_bytes)
+    } else if begins(input, V1_PREFIX) {
+        version_1(input)
+    } else {
+        Err(HeaderFault::Missing)
+    }
+}
+
+/// Whether `input` begins as `prefix` does, as far as it goes.
+fn begins(input: &[u8], prefix: &[u8]) -> bool {
+    input.iter().zip(prefix).all(|(a, b)| a == b)
+}
+
+/// The line is looked for first and decoded when it is whole, as section 2.1 asks for: half an address can look like a
+/// whole one, or like a wrong one.
+fn version_1(input: &[u8]) -> Result<Seen, HeaderFault> {
+    let window = input.get(..V1_BYTES).unwrap_or(input);
+    let Some(end) = window.windows(2).position(|pair| pair == b"\r\n") else {
+        return if input.len() < V1_BYTES { Ok(Seen::Part) } else { Err(HeaderFault::TooLong) };
+    };
+    let (line, whole) = (window.get(..end).unwrap_or_default(), window.get(..end + 2).unwrap_or_default());
+    // Whatever stands behind UNKNOWN is to be ignored (section 2.1), also what `ppp` would not understand.
+    if let Some(rest) = line.strip_prefix(V1_UNKNOWN)
+        && matches!(rest, [] | [b' ', ..])
+    {
+        return Ok(Seen::Whole(whole.len(), Client::Socket));
+    }
+    let client = match v1::Header::try_from(whole).map_err(|_| HeaderFault::Malformed)?.addresses {
+        v1::Addresses::Tcp4(ip) => Client::Behind(Some((ip.source_address, ip.source_port).into())),
+        v1::Addresses::Tcp6(ip) => Client::Behind(Some((ip.source_address, ip.source_port).into())),
+        v1::Addresses::Unknown => Client::Socket,
+    };
+    Ok(Seen::Whole(whole.len(), client))
+}
+
+/// The length is looked at first, so that what is too long is refused before it is kept. TLVs are skipped.
+fn version_2(input: &[u8], most: usize) -> Result<Seen, HeaderFault> {
+    let Some(&[.., command, _, high, low]) = input.first_chunk::<V2_FIXED_BYTES>() else {
+        return Ok(Seen::Part);
+    };
+    let length = V2_FIXED_BYTES + usize::from(u16::from_be_bytes([high, low]));
+    if length > most {
+        return Err(HeaderFault::TooLong);
+    }
+    let Some(whole) = input.get(..length) else { return Ok(Seen::Part) };
+    if command == V2_LOCAL {
+        return Ok(Seen::Whole(length, Client::Socket)); // whatever its family says (section 2.2)
+    }
+    let header = v2::Header::try_from(whole).map_err(|_| HeaderFault::Malformed)?;
+    let client = match header.addresses {
+        v2::Addresses::IPv4(ip) => Client::Behind(Some((ip.source_address, ip.source_port).into())),
+        v2::Addresses::IPv6(ip) => Client::Behind(Some((ip.source_address, ip.source_port).into())),
+        v2::Addresses::Unix(_) => Client::Behind(None),
+        v2::Addresses::Unspecified => Client::Socket,
+    };
+    Ok(Seen::Whole(length, client))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
+        [v2::PROTOCOL_PREFIX, &[command, family], &length, rest].concat()
+    }
+
+    fn behind(addr: &str) -> Client {
+        Client::Behind(Some(addr.parse().unwrap()))
+    }
+
+    /// Addresses as version 2 has them: source, destination, source port 4660, destination port 80.
+    fn ipv4() -> Vec<u8> {
+        [&[192, 0, 2, 7][..], &[127, 0, 0, 1], &[0x12, 0x34], &[0, 80]].concat()
+    }
+
+    fn ipv6() -> Vec<u8> {
+        let source: std::net::Ipv6Addr = "2001:db8::7".parse().unwrap();
+        [&source.octets()[..], &[0; 16], &[0x12, 0x34], &[0, 80]].concat()
+    }
+
+    #[test]
+    fn every_kind_of_header_names_its_client_wherever_it_is_cut() {
+        let tlv = [ipv4(), vec![4, 0, 3, b'a', b'b', b'c']].concat();
+        let cases = [
+            (b"PROXY TCP4 192.0.2.7 127.0.0.1 4660 80\r\n".to_vec(), behind("192.0.2.7:4660")),
+            (b"PROXY TCP6 2001:db8::7 ::1 4660 80\r\n".to_vec(), behind("[2001:db8::7]:4660")),
+            (b"PROXY UNKNOWN\r\n".to_vec(), Client::Socket),
+            (b"PROXY UNKNOWN a b c d e f g h \r i \n\r\n".to_vec(), Client::Socket),
+            (v2(0x21, 0x11, &ipv4()), behind("192.0.2.7:4660")),
+            (v2(0x21, 0x12, &ipv4()), behind("192.0.2.7:4660")),
+            (v2(0x21, 0x11, &tlv), behind("192.0.2.7:4660")),
+            (v2(0x21, 0x21, &ipv6()), behind("[2001:db8::7]:4660")),
+            (v2(0x21, 0x31, &[b'/'; 216]), Client::Behind(None)),
+            (v2(0x21, 0x00, &[]), Client::Socket),
+            (v2(0x21, 0x00, b"to be ignored"), Client::Socket),
+            (v2(0x20, 0x00, &[]), Client::Socket),
+            (v2(0x20, 0x11, &[]), Client::Socket),
+            (v2(0x20, 0x77, b"to be ignored"), Client::Socket),
+        ];
+        for (header, client) in cases {
+            for cut in 0..header.len() {
+                assert_eq!(read(&header[..cut], 512), Ok(Seen::Part), "{cut} bytes of {header:?}");
+            }
+            let whole = Ok(Seen::Whole(header.len(), client));
+            assert_eq!(read(&header, 512), whole, "{header:?}");
+            assert_eq!(read(&[&header[..], b"GET / \r\n"].concat(), 512), whole, "{header:?} and more");
+        }
+    }
+
+    #[test]
+    fn what_is_no_header_is_known_by_its_first_wrong_byte() {
+        for input in
+            [&b"G"[..], b"PROXy", b"PROXYTCP4", b"\n", b"\r\n\r\n\0\r\nQUIT\r", b"\r\n\r\nx", b"proxy TCP4"]
+        {
+            assert_eq!(read(input, 512), Err(HeaderFault::Missing), "{input:?}");
+        }
+    }
+
+    #[test]
+    fn nonsense_in_a_header_is_malformed() {
+        let lines = [
+            "PROXY \r\n",
+            "PROXY TCP4\r\n",
+            "PROXY TCP5 192.0.2.7 127.0.0.1 4660 80\r\n",
+            "PROXY UNKNOWNS\r\n",
+            "PROXY TCP4 192.0.2.7 127.0.0.1 4660\r\n",
+            "PROXY TCP4 192.0.2.7 127.0.0.1 4660 \r\n",
+            "PROXY TCP4 192.0.2.7 127.0.0.1 4660 80 \r\n",
+            "PROXY TCP4 192.0.2.7 127.0.0.1 04660 80\r\n",
+            "PROXY TCP4 192.0.2.7 127.0.0.1 65536 80\r\n",
+            "PROXY TCP4 ::1 ::1 4660 80\r\n",
+            "PROXY TCP6 192.0.2.7 127.0.0.1 4660 80\r\n",
+            "PROXY TCP4 192.0.2.7\r127.0.0.1 4660 80\r\n",
+            "PROXY TCP4 192.0.2.7 127.0.0.1 4660 \u{e9}\r\n",
+        ];
+        for line in lines {
+            assert_eq!(read(line.as_bytes(), 512), Err(HeaderFault::Malformed), "{line:?}");
+        }
+        for binary in [
+            v2(0x11, 0x11, &ipv4()),
+            v2(0x22, 0x11, &ipv4()),
+            v2(0x21, 0x41, &ipv4()),
+            v2(0x21, 0x13, &ipv4()),
+            v2(0x21, 0x21, &ipv4()),
+        ] {
+            assert_eq!(read(&binary, 512), Err(HeaderFault::Malformed), "{binary:?}");
+        }
+    }
+
+    #[test]
+    fn headers_have_a_bound_which_is_known_before_they_are_whole() {
+        let longest = format!("PROXY UNKNOWN {}\r\n", "x".repeat(V1_BYTES - 16));
+        assert_eq!(read(longest.as_bytes(), 512), Ok(Seen::Whole(107, Client::Socket)));
+        let longer = format!("PROXY UNKNOWN {}\r\n", "x".repeat(V1_BYTES - 15));
+        assert_eq!(read(&longer.as_bytes()[..106], 512), Ok(Seen::Part));
+        assert_eq!(read(&longer.as_bytes()[..107], 512), Err(HeaderFault::TooLong));
+        assert_eq!(read(longer.as_bytes(), 512), Err(HeaderFault::TooLong));
+
+        let full = v2(0x21, 0x11, &[ipv4(), vec![0; 512 - 16 - 12]].concat());
+        assert_eq!(read(&full, 512), Ok(Seen::Whole(512, behind("192.0.2.7:4660"))));
+        assert_eq!(read(&full[..16], 511), Err(HeaderFault::TooLong));
+        let local = v2(0x20, 0, &[0; 65_535]);
+        assert_eq!(read(&local[..16], 512), Err(HeaderFault::TooLong));
+    }
+}

@@ -1,0 +1,211 @@
+//! The PROXY protocol, versions 1 and 2: a proxy says in front of each connection whose it is
+//! ([specification](https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt)).
+//!
+//! [`ProxyProtocol`] wraps a service. The session inside is opened when the header is complete, with the client's address in
+//! [`Peer::addr`]; what follows the header is shown to it in the same call, from where it lies.
+//!
+//! The header is *required*: a connection without one is reset. To accept both would let everybody name an address
+//! (section 2). For the same reason the port must be reachable by the proxy only.
+//!
+//! `LOCAL`, `UNKNOWN` and `UNSPEC` leave the address of the socket. TLVs are skipped, checksums among them.
+
+mod header;
+mod session;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use tidegate::{Dial, Origin, Peer, Policy, Refusal, Service};
+
+pub use session::ProxySession;
+
+/// Bounds on a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProxyLimits {
+    /// Bytes of a header of version 2, TLVs included. Default 4 KiB. One of version 1 has at most 107.
+    ///
+    /// An unfinished header is input the session leaves, so this must not be above
+    /// [`Policy::input_bytes`](tidegate::Policy::input_bytes).
+    pub header_bytes: usize,
+    /// Time from the first byte of a header that did not arrive at once to its last; then the connection is reset.
+    /// `None` waits for ever. Default 5 s; below 3 s one lost packet is enough to miss it (section 2).
+    ///
+    /// How long the first byte may take is [`Policy::first_byte_timeout`](tidegate::Policy::first_byte_timeout).
+    pub header_timeout: Option<Duration>,
+}
+
+impl Default for ProxyLimits {
+    fn default() -> Self {
+        Self { header_bytes: 4096, header_timeout: Some(Duration::from_secs(5)) }
+    }
+}
+
+/// Least value of [`ProxyLimits::header_bytes`]: the fixed part and the longest addresses, those of Unix sockets.
+const LEAST_HEADER_BYTES: usize = 16 + 216;
+
+/// Limits that can not work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProxyLimitsError {
+    /// An unfinished header would be cut off by the policy.
+    #[error(
+        "header_bytes ({header_bytes}) contradicts input_bytes ({input_bytes}): \
+         an unfinished header is unconsumed input; lower header_bytes or raise input_bytes"
+    )]
+    HeaderAboveInput {
+        /// [`ProxyLimits::header_bytes`].
+        header_bytes: usize,
+        /// [`Policy::input_bytes`].
+        input_bytes: usize,
+    },
+    /// Not every header without TLVs fits.
+    #[error(
+        "header_bytes is {0}; it must be at least {LEAST_HEADER_BYTES}, which headers without TLVs may have"
+    )]
+    HeaderTooSmall(usize),
+    /// No header is fast enough.
+    #[error("header_timeout is zero; it must be longer than zero, or none at all")]
+    NoTime,
+}
+
+impl ProxyLimits {
+    /// Checks the limits, and against the policy the service is to run under.
+    ///
+    /// # Errors
+    /// The first contradiction found, with what to do about it.
+    pub fn check(&self, policy: &Policy) -> Result<(), ProxyLimitsError> {
+        let (header_bytes, input_bytes) = (self.header_bytes, policy.input_bytes);
+        if header_bytes < LEAST_HEADER_BYTES {
+            return Err(ProxyLimitsError::HeaderTooSmall(header_bytes));
+        }
+        if header_bytes > input_bytes {
+            return Err(ProxyLimitsError::HeaderAboveInput { header_bytes, input_bytes });
+        }
+        if self.header_timeout.is_some_and(|limit| limit.is_zero()) {
+            return Err(ProxyLimitsError::NoTime);
+        }
+        Ok(())
+    }
+}
+
+/// Why a connection had no header that could be used. It was reset, and counts as
+/// [`Aborted`](tidegate::CloseReason::Aborted); a truncated one was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HeaderFault {
+    /// It began with something else.
+    Missing,
+    /// It began as a header, and was none.
+    Malformed,
+    /// It was longer than the limit.
+    TooLong,
+    /// It took too long to arrive.
+    TooLate,
+    /// The peer finished sending in the middle of it. (Before it, a connection says nothing wrong: port checks do that.)
+    Truncated,
+}
+
+impl HeaderFault {
+    /// All of them, in the order of their counters.
+    pub const ALL: [Self; 5] =
+        [Self::Missing, Self::Malformed, Self::TooLong, Self::TooLate, Self::Truncated];
+
+    /// A short name, as used in counters and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Malformed => "malformed",
+            Self::TooLong => "too-long",
+            Self::TooLate => "too-late",
+            Self::Truncated => "truncated",
+        }
+    }
+}
+
+impl fmt::Display for HeaderFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How many connections had no header that could be used, by [`HeaderFault`]. Each is also logged, at level `debug`.
+#[derive(Debug, Default)]
+pub struct HeaderFaults([AtomicU64; HeaderFault::ALL.len()]);
+
+impl HeaderFaults {
+    /// Connections with this fault.
+    #[must_use]
+    pub fn of(&self, fault: HeaderFault) -> u64 {
+        self.0[fault as usize].load(Relaxed)
+    }
+
+    fn count(&self, fault: HeaderFault) {
+        self.0[fault as usize].fetch_add(1, Relaxed);
+    }
+}
+
+/// What all connections of one service share.
+#[derive(Debug)]
+struct Shared<S> {
+    service: S,
+    limits: ProxyLimits,
+    faults: Arc<HeaderFaults>,
+}
+
+/// A service behind a proxy that says whose connections it passes on.
+///
+/// ```
+/// use tidegate_services::{Echo, layers::{ProxyLimits, ProxyProtocol}};
+///
+/// let limits = ProxyLimits::default();
+/// limits.check(&tidegate::Policy::default())?;
+/// let service = ProxyProtocol::new(Echo, limits);
+/// let faults = service.faults();
+/// # let _ = (tidegate::Server::new(service), faults);
+/// # Ok::<(), tidegate_services::layers::ProxyLimitsError>(())
+/// ```
+#[derive(Debug)]
+pub struct ProxyProtocol<S>(Arc<Shared<S>>);
+
+impl<S: Service> ProxyProtocol<S> {
+    /// Requires a header within `limits` in front of each connection to `service`.
+    #[must_use]
+    pub fn new(service: S, limits: ProxyLimits) -> Self {
+        Self(Arc::new(Shared { service, limits, faults: Arc::default() }))
+    }
+
+    /// The counters of what was wrong; they stay valid while the service runs.
+    #[must_use]
+    pub fn faults(&self) -> Arc<HeaderFaults> {
+        self.0.faults.clone()
+    }
+}
+
+impl<S: Service> Service for ProxyProtocol<S> {
+    type Session = ProxySession<S>;
+
+    /// Connections this end dialled have no header; the session inside is opened at once.
+    fn open(&self, peer: &Peer) -> Result<ProxySession<S>, Refusal> {
+        match peer.origin {
+            Origin::Accepted => Ok(ProxySession::waiting(self.0.clone(), *peer)),
+            Origin::Dialled { .. } => self.0.service.open(peer).map(ProxySession::opened),
+        }
+    }
+
+    /// Never: whatever the service inside does, the proxy's header comes first.
+    fn speaks_first(&self) -> bool {
+        false
+    }
+
+    /// As the service inside: a header may leave the address of the socket in force.
+    fn needs_peer_addr(&self) -> bool {
+        self.0.service.needs_peer_addr()
+    }
+
+    fn dial_failed(&self, dial: &Dial, error: &io::Error) {
+        self.0.service.dial_failed(dial, error);
+    }
+}

@@ -1,0 +1,151 @@
+//! One connection: a header, then the session inside.
+
+use std::sync::Arc;
+
+use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Service, Session};
+
+use super::header::{self, Client, Seen};
+use super::{HeaderFault, Shared};
+
+/// One connection that begins with a header. Keeps nothing of what it receives.
+pub struct ProxySession<S: Service>(State<S>);
+
+enum State<S: Service> {
+    /// At the header.
+    Waiting(Waiting<S>),
+    /// Behind it: everything is the session's.
+    Open(S::Session),
+    /// There never was a session inside, and there will be none.
+    Over,
+}
+
+/// The header is not complete.
+struct Waiting<S> {
+    shared: Arc<Shared<S>>,
+    peer: Peer,
+    /// The header has begun, and so has its time.
+    begun: bool,
+}
+
+impl<S: Service> ProxySession<S> {
+    pub(super) fn waiting(shared: Arc<Shared<S>>, peer: Peer) -> Self {
+        Self(State::Waiting(Waiting { shared, peer, begun: false }))
+    }
+
+    pub(super) fn opened(session: S::Session) -> Self {
+        Self(State::Open(session))
+    }
+
+    #[cold]
+    fn fail(&mut self, fault: HeaderFault) {
+        if let State::Waiting(waiting) = &self.0 {
+            waiting.shared.faults.count(fault);
+            tracing::debug!(peer = ?waiting.peer.addr, %fault, "no PROXY protocol header that could be used");
+        }
+        self.0 = State::Over;
+    }
+
+    /// The connection has not got past its header.
+    #[cold]
+    fn on_header(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        let State::Waiting(waiting) = &mut self.0 else { return Consumed::all(input) };
+        match header::read(input, waiting.shared.limits.header_bytes) {
+            Ok(Seen::Part) => {
+                waiting.begin(out);
+                Consumed::bytes(0)
+            }
+            Ok(Seen::Whole(bytes, client)) => self.open(client, bytes, input, out),
+            Err(fault) => {
+                self.fail(fault);
+                Consumed::all(input).then(Flow::Abort)
+            }
+        }
+    }
+
+    /// Opens the session inside and shows it what follows the `header` bytes in front of `input`.
+    fn open(&mut self, client: Client, header: usize, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        let State::Waiting(waiting) = &mut self.0 else { return Consumed::all(input) };
+        if waiting.begun {
+            out.wake_never();
+        }
+        let addr = match client {
+            Client::Behind(addr) => addr,
+            Client::Socket => waiting.peer.addr,
+        };
+        let Ok(mut session) = waiting.shared.service.open(&Peer { addr, ..waiting.peer }) else {
+            self.0 = State::Over;
+            return Consumed::all(input).then(Flow::Close);
+        };
+        let flow = session.on_open(out);
+        let rest = input.get(header..).unwrap_or_default();
+        // Input that stays back because the outbox is full is shown when it has drained, as it is without a layer.
+        let looks = matches!(flow, Flow::Continue | Flow::Shutdown) && !rest.is_empty() && !out.is_full();
+        let then = if looks { session.on_bytes(rest, out) } else { Consumed::bytes(0) };
+        self.0 = State::Open(session);
+        let flow = if then.flow == Flow::Continue { flow } else { then.flow };
+        Consumed::bytes(header + then.bytes).then(flow)
+    }
+}
+
+impl<S: Service> Waiting<S> {
+    /// The header has begun and is not complete: from now on it has so much time.
+    fn begin(&mut self, out: &mut Outbox<'_>) {
+        let due = self.shared.limits.header_timeout.and_then(|limit| out.now().checked_add(limit));
+        if let Some(due) = due.filter(|_| !self.begun) {
+            out.wake_at(due);
+        }
+        self.begun = true;
+    }
+}
+
+impl<S: Service> Session for ProxySession<S> {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        match &mut self.0 {
+            State::Open(session) => session.on_open(out), // a connection this end dialled
+            State::Waiting(_) | State::Over => Flow::Continue,
+        }
+    }
+
+    #[inline]
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        match &mut self.0 {
+            State::Open(session) => session.on_bytes(input, out),
+            _ => self.on_header(input, out),
+        }
+    }
+
+    #[inline]
+    fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+        match &mut self.0 {
+            State::Open(session) => session.on_drained(out),
+            State::Waiting(_) | State::Over => Flow::Continue,
+        }
+    }
+
+    fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
+        match &mut self.0 {
+            State::Open(session) => return session.on_end(out),
+            State::Waiting(waiting) if waiting.begun => self.fail(HeaderFault::Truncated),
+            State::Waiting(_) | State::Over => {}
+        }
+        Flow::Close
+    }
+
+    #[inline]
+    fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+        match (&mut self.0, mail) {
+            (State::Open(session), mail) => session.on_mail(mail, out),
+            (State::Waiting(waiting), Mail::Timer) if waiting.begun => {
+                self.fail(HeaderFault::TooLate);
+                Flow::Abort
+            }
+            _ => Flow::Continue,
+        }
+    }
+
+    fn on_close(&mut self, why: CloseReason) {
+        if let State::Open(session) = &mut self.0 {
+            session.on_close(why);
+        }
+    }
+}

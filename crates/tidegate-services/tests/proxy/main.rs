@@ -1,0 +1,7 @@
+//! The PROXY protocol layer: without a network, and on every I/O model.
+
+mod diary;
+mod headers;
+mod layer;
+mod models;
+mod wire;

@@ -1,0 +1,180 @@
+//! A connection without a network, for any service: what a test sends goes in, what the session answers comes out.
+//!
+//! The fuzz targets use it too (`fuzz/bodies`).
+#![allow(dead_code, reason = "not every user uses all of it")]
+
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tidegate::core::mail::{Job, OffloadError, PostOffice, Workers};
+use tidegate::core::{Connection, Context, Event, Receive, Table, Then, Token};
+use tidegate::stats::{Counters, Writers};
+use tidegate::{CloseReason, Mail, MailboxError, Origin, Peer, Policy, Service, Session};
+
+/// Mail that sessions sent, until it is [delivered](Wire::deliver).
+#[derive(Default)]
+struct Office(Mutex<Vec<Mail>>);
+
+impl PostOffice for Office {
+    fn post(&self, _: Token, mail: Mail) -> Result<(), MailboxError> {
+        self.0.lock().map_err(|_| MailboxError::Stopped)?.push(mail);
+        Ok(())
+    }
+}
+
+/// Nobody offloads anything here.
+pub struct NoWorkers;
+
+impl Workers for NoWorkers {
+    fn run(&self, _: Job) -> Result<(), OffloadError> {
+        Err(OffloadError::NoThread)
+    }
+}
+
+/// How a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    Open,
+    Closed,
+    Reset,
+}
+
+pub struct Wire<S> {
+    connection: Connection<S>,
+    policy: Policy,
+    pub counters: Counters,
+    letters: Arc<Office>,
+    office: Arc<dyn PostOffice>,
+    token: Token,
+    pub now: Instant,
+    pub stands: Stands,
+    /// The sending side was finished.
+    pub finished: bool,
+    /// Everything answered so far.
+    pub output: Vec<u8>,
+    /// Whether the peer reads what it is sent.
+    pub reads: bool,
+}
+
+/// The address of every socket here.
+pub const SOCKET: &str = "198.51.100.1:1";
+
+pub fn peer(origin: Origin) -> Peer {
+    Peer { addr: SOCKET.parse().ok(), origin, thread: 3 }
+}
+
+impl<S: Session> Wire<S> {
+    /// An accepted connection to the service.
+    pub fn to(service: &impl Service<Session = S>, policy: Policy) -> Self {
+        Self::of(service, policy, Origin::Accepted)
+    }
+
+    pub fn of(service: &impl Service<Session = S>, policy: Policy, origin: Origin) -> Self {
+        let session = service.open(&peer(origin)).expect("the service takes everybody");
+        let now = Instant::now();
+        let letters = Arc::new(Office::default());
+        let mut wire = Self {
+            connection: Connection::new(session, origin, now),
+            policy,
+            counters: Counters::new(Writers::One),
+            office: letters.clone(),
+            letters,
+            token: Table::default().insert(()),
+            now,
+            stands: Stands::Open,
+            finished: false,
+            output: Vec::new(),
+            reads: true,
+        };
+        wire.happens(Event::Opened);
+        wire
+    }
+
+    pub fn happens(&mut self, event: Event<'_>) {
+        let context = Context {
+            now: self.now,
+            policy: &self.policy,
+            counters: &self.counters,
+            office: &self.office,
+            workers: &NoWorkers,
+            token: self.token,
+        };
+        let mut action = self.connection.handle(event, &context);
+        loop {
+            // A panic ends its connection only; here it is an assertion that did not hold.
+            let panicked = self.counters.closed[CloseReason::Panicked as usize].get();
+            assert_eq!(panicked, 0, "the session panicked");
+            let next = match action.then {
+                Then::FinishSending => {
+                    self.finished = true;
+                    Event::SendFinished
+                }
+                Then::Close => return self.stands = Stands::Closed,
+                Then::Reset => return self.stands = Stands::Reset,
+                Then::Nothing | Then::CloseAfterSend if action.send && self.reads => {
+                    let mut slices = [IoSlice::new(&[]); 64];
+                    let count = self.connection.queue().slices(&mut slices);
+                    let before = self.output.len();
+                    slices.iter().take(count).for_each(|slice| self.output.extend_from_slice(slice));
+                    Event::Sent(self.output.len() - before)
+                }
+                Then::Nothing | Then::CloseAfterSend => return,
+            };
+            action = self.connection.handle(next, &context);
+        }
+    }
+
+    /// The peer sends these bytes, in one piece.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        if self.stands == Stands::Open {
+            self.happens(Event::Received(bytes.as_ref()));
+        }
+    }
+
+    /// The peer finishes sending.
+    pub fn end(&mut self) {
+        if self.stands == Stands::Open {
+            self.happens(Event::PeerEnded);
+        }
+    }
+
+    /// The peer reads again what it is sent.
+    pub fn read(&mut self) {
+        self.reads = true;
+        self.happens(Event::Sent(0));
+    }
+
+    /// Time passes, and what is due happens.
+    pub fn wait(&mut self, time: Duration) {
+        self.now += time;
+        if self.deadline().is_some_and(|at| at <= self.now) {
+            self.happens(Event::Deadline);
+        }
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        self.connection.deadline(&self.policy)
+    }
+
+    /// Mail that was sent arrives.
+    pub fn deliver(&mut self) {
+        let letters = std::mem::take(&mut *self.letters.0.lock().expect("nothing panics under the lock"));
+        for letter in letters {
+            self.happens(Event::Mail(letter));
+        }
+    }
+
+    /// Bytes that wait for the peer to read them.
+    pub fn queued(&self) -> usize {
+        self.connection.queue().len()
+    }
+
+    pub fn wants_input(&self) -> bool {
+        self.connection.action().receive == Receive::Post
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.output).into_owned()
+    }
+}

@@ -1,0 +1,292 @@
+//! The ring: everything that hands memory to the kernel, also when it ends early. What is wrong here, AddressSanitizer sees
+//! (`.ci/sanitize`).
+#![cfg(target_os = "linux")]
+
+mod kit;
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tidegate_sys::ring::{Completion, Handle, Payload, Ring, RingSetup};
+use tidegate_sys::socket::{Blocking, Stream, peer_addr};
+use tidegate_sys::waker::Waker;
+
+use kit::{DEADLINE, listener, pair, plain};
+
+const SETUP: RingSetup = RingSetup { entries: 8, completions: 64, buffers: 4, buffer_bytes: 4096, table: 16 };
+
+/// A ring and the completions that nobody asked about yet.
+struct Bench {
+    ring: Ring,
+    came: VecDeque<Completion>,
+}
+
+impl Bench {
+    /// `None` where io_uring is forbidden or too old: then there is nothing to test.
+    fn new(setup: RingSetup) -> Option<Self> {
+        match Ring::new(&setup) {
+            Ok(ring) => Some(Self { ring, came: VecDeque::new() }),
+            Err(e) => {
+                eprintln!("io_uring is not available here: {e}");
+                None
+            }
+        }
+    }
+
+    /// Waits for a completion with this key.
+    fn wait(&mut self, key: u64) -> Completion {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            if let Some(at) = self.came.iter().position(|one| one.key == key) {
+                return self.came.remove(at).unwrap();
+            }
+            assert!(Instant::now() < until, "nothing came for {key}; {:?} did", self.came);
+            self.ring.enter(Some(Duration::from_millis(100))).unwrap();
+            while let Some(one) = self.ring.next_completion() {
+                self.came.push_back(one);
+            }
+        }
+    }
+
+    /// The bytes of a completed receive; the buffer goes back.
+    fn take(&mut self, completion: Completion) -> Vec<u8> {
+        let Some(buffer) = completion.buffer else { return Vec::new() };
+        let bytes = self.ring.received(&buffer).to_vec();
+        assert_eq!((bytes.len(), bytes.is_empty()), (buffer.len(), buffer.is_empty()));
+        self.ring.recycle(buffer);
+        bytes
+    }
+
+    /// Receives until so many bytes came.
+    fn receive(&mut self, socket: &Handle, key: u64, count: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            self.ring.receive_once(socket, key);
+            let one = self.wait(key);
+            all.extend(self.take(one));
+        }
+        all
+    }
+}
+
+/// Both kinds of handle to one connection each, where the ring has a table.
+fn handles(bench: &mut Bench) -> Vec<(Handle, TcpStream)> {
+    let (plain, far) = pair();
+    let mut all = vec![(Handle::Plain(plain.into()), far)];
+    if bench.ring.features().direct {
+        let (plain, far) = pair();
+        match bench.ring.register(OwnedFd::from(plain), 3) {
+            handle @ Handle::Direct(3) => all.push((handle, far)),
+            other => panic!("a free slot was not taken: {other:?}"),
+        }
+    }
+    all
+}
+
+#[test]
+fn accepted_bytes_come_and_go_through_both_kinds_of_handle() {
+    let Some(mut bench) = Bench::new(SETUP) else { return };
+    let listener = listener();
+    let directs = if bench.ring.features().direct { vec![false, true] } else { vec![false] };
+    for direct in directs {
+        for endless in [false, true] {
+            match endless {
+                true => bench.ring.accept_multi(listener.as_raw_fd(), 1, direct),
+                false => bench.ring.accept_one(listener.as_raw_fd(), 1, direct),
+            }
+            let mut far = plain(&listener);
+            let accepted = bench.wait(1);
+            assert_eq!(accepted.more, endless);
+            let near = Ring::adopt(accepted.result.unwrap(), direct);
+            if let Handle::Plain(fd) = &near {
+                assert_eq!(peer_addr(fd).unwrap(), far.local_addr().unwrap());
+            }
+            far.write_all(b"hello").unwrap();
+            assert_eq!(bench.receive(&near, 2, 5), b"hello");
+            let pieces = ["one ", "two ", "three"].map(Bytes::from).to_vec();
+            bench.ring.send(&near, Payload::Many(pieces), 3);
+            bench.ring.send(&near, Payload::One(Bytes::from(vec![b'x'; 9])), 4);
+            let (many, one) = (bench.wait(3), bench.wait(4));
+            assert_eq!((many.result.unwrap(), one.result.unwrap()), (13, 9));
+            assert!(matches!(many.payload, Some(Payload::Many(pieces)) if pieces.len() == 3));
+            assert!(matches!(one.payload, Some(Payload::One(bytes)) if bytes.len() == 9));
+            bench.ring.shutdown(&near, Shutdown::Write, 5);
+            assert_eq!(bench.wait(5).result.unwrap(), 0);
+            let mut heard = String::new();
+            far.read_to_string(&mut heard).unwrap();
+            assert_eq!(heard, "one two threexxxxxxxxx");
+            bench.ring.close(near, 6);
+            if endless {
+                bench.ring.cancel(1, 7);
+                assert!(!bench.wait(1).more, "the accept has ended");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_receive_without_end_stops_without_buffers_and_goes_on_with_them() {
+    let Some(mut bench) = Bench::new(SETUP) else { return };
+    for (near, mut far) in handles(&mut bench) {
+        let sent: Vec<u8> = (0..64 * 1024).map(|n: u32| (n % 251) as u8).collect();
+        let copy = sent.clone();
+        let writer = std::thread::spawn(move || {
+            far.write_all(&copy).unwrap();
+            far.shutdown(Shutdown::Write).unwrap();
+            far
+        });
+        let (mut held, mut heard, mut starved) = (Vec::new(), Vec::new(), 0);
+        bench.ring.receive_multi(&near, 1);
+        loop {
+            let one = bench.wait(1);
+            match &one.result {
+                Ok(0) => break,
+                Ok(_) => held.extend(one.buffer),
+                Err(e) => assert_eq!(e.raw_os_error(), Some(libc_enobufs()), "{e}"),
+            }
+            // Hold all buffers until there is none, then give them back and ask again.
+            if !one.more {
+                starved += 1;
+                for buffer in held.drain(..) {
+                    heard.extend_from_slice(bench.ring.received(&buffer));
+                    bench.ring.recycle(buffer);
+                }
+                bench.ring.receive_multi(&near, 1);
+            }
+        }
+        for buffer in held.drain(..) {
+            heard.extend_from_slice(bench.ring.received(&buffer));
+            bench.ring.recycle(buffer);
+        }
+        assert!(heard == sent, "{} bytes of {}", heard.len(), sent.len());
+        assert!(starved > 0, "four buffers never ran out");
+        writer.join().unwrap();
+        bench.ring.close(near, 2);
+    }
+}
+
+/// `ENOBUFS` of Linux.
+fn libc_enobufs() -> i32 {
+    rustix::io::Errno::NOBUFS.raw_os_error()
+}
+
+#[test]
+fn what_is_cancelled_completes_and_gives_its_memory_back() {
+    let Some(mut bench) = Bench::new(SETUP) else { return };
+    for (near, far) in handles(&mut bench) {
+        bench.ring.receive_multi(&near, 1);
+        bench.ring.send(&near, Payload::One(Bytes::from(vec![7; 32 << 20])), 2);
+        bench.ring.enter(Some(Duration::ZERO)).unwrap();
+        bench.ring.cancel_all(&near, 3);
+        let receive = bench.wait(1);
+        assert!(receive.result.is_err() && !receive.more, "{receive:?}");
+        let send = bench.wait(2);
+        assert!(matches!(send.payload, Some(Payload::One(bytes)) if bytes.len() == 32 << 20));
+        bench.ring.cancel_all(&near, 4); // nothing is left; that is no failure, and nothing completes
+        bench.ring.reset_on_close(&near, 5);
+        bench.ring.close(near, 6);
+        drop(far);
+    }
+}
+
+#[test]
+fn a_last_send_closes_with_it() {
+    let Some(mut bench) = Bench::new(SETUP) else { return };
+    if !bench.ring.features().direct {
+        return;
+    }
+    let (near, mut far) = pair();
+    let Handle::Direct(slot) = bench.ring.register(OwnedFd::from(near), 5) else { panic!("a free slot") };
+    bench.ring.send_and_close(slot, Payload::One(Bytes::from_static(b"bye")), 1, 2);
+    assert_eq!(bench.wait(1).result.unwrap(), 3);
+    let mut heard = String::new();
+    far.read_to_string(&mut heard).unwrap();
+    assert_eq!(heard, "bye");
+    // The slot is free: a send to it fails, and what was chained to the send does not happen.
+    bench.ring.send_and_close(slot, Payload::One(Bytes::from_static(b"nobody")), 3, 4);
+    assert!(bench.wait(3).result.is_err());
+    assert!(bench.wait(4).result.is_err());
+}
+
+#[test]
+fn more_than_the_queue_holds_is_handed_over_in_order() {
+    let Some(mut bench) = Bench::new(SETUP) else { return };
+    let (near, mut far) = pair();
+    let near = Handle::Plain(near.into());
+    let wakers: Vec<_> = (0..40).map(|_| Waker::new().unwrap()).collect();
+    for (key, waker) in wakers.iter().enumerate() {
+        bench.ring.poll_multi(waker.as_raw_fd(), key as u64);
+    }
+    bench.ring.send(&near, Payload::One(Bytes::from_static(b"x")), 100);
+    assert_eq!(bench.wait(100).result.unwrap(), 1);
+    far.read_exact(&mut [0]).unwrap();
+    for (key, waker) in wakers.iter().enumerate() {
+        waker.wake();
+        assert!(bench.wait(key as u64).more, "it stays armed");
+        waker.clear();
+    }
+}
+
+#[test]
+fn a_connection_is_dialled_or_the_error_comes() {
+    let Some(mut bench) = Bench::new(SETUP) else { return };
+    let listener = listener();
+    let to = listener.local_addr().unwrap();
+    let near = Handle::Plain(Stream::unconnected(to, Some("127.0.0.1:0".parse().unwrap())).unwrap().into());
+    bench.ring.connect(&near, to, 1);
+    assert_eq!(bench.wait(1).result.unwrap(), 0);
+    let (far, _) = listener.accept(Blocking::Waits).unwrap();
+    assert_eq!(far.send(b"hi").unwrap(), 2);
+    assert_eq!(bench.receive(&near, 2, 2), b"hi");
+    listener.stop();
+    drop(listener);
+    let late = Handle::Plain(Stream::unconnected(to, None).unwrap().into());
+    bench.ring.connect(&late, to, 3);
+    assert!(bench.wait(3).result.is_err());
+}
+
+#[test]
+fn a_ring_may_go_while_the_kernel_is_at_work() {
+    for entered in [false, true] {
+        let Some(mut bench) = Bench::new(SETUP) else { return };
+        let listener = listener();
+        let mut far = Vec::new();
+        bench.ring.accept_multi(listener.as_raw_fd(), 1, false);
+        for (near, other) in handles(&mut bench) {
+            bench.ring.receive_multi(&near, 2);
+            bench.ring.send(&near, Payload::One(Bytes::from(vec![7; 8 << 20])), 3);
+            let pieces = (0..Payload::MAX_PIECES).map(|_| Bytes::from(vec![8; 1 << 16])).collect();
+            bench.ring.send(&near, Payload::Many(pieces), 4);
+            std::mem::forget(near); // the descriptor outlives the ring
+            far.push(other);
+        }
+        if entered {
+            bench.ring.enter(Some(Duration::ZERO)).unwrap();
+            far.iter_mut().for_each(|far| far.write_all(b"into the buffers").unwrap());
+            bench.ring.enter(Some(Duration::from_millis(10))).unwrap();
+        }
+        drop(bench);
+        // Memory that the ring gave back is used for something else now; a late write would be seen.
+        let fresh = vec![0u8; 16 << 20];
+        assert!(fresh.iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn a_payload_advances_over_its_pieces() {
+    let pieces = || Payload::Many(["ab", "", "cde"].map(Bytes::from).to_vec());
+    let text = |payload: Option<Payload>| match payload {
+        None => String::new(),
+        Some(Payload::One(bytes)) => String::from_utf8(bytes.to_vec()).unwrap(),
+        Some(Payload::Many(pieces)) => String::from_utf8(pieces.concat()).unwrap(),
+    };
+    for n in 0..=5 {
+        assert_eq!(text(pieces().advance(n)), "abcde"[n..]);
+        assert_eq!(text(Payload::One(Bytes::from_static(b"abcde")).advance(n)), "abcde"[n..]);
+    }
+    assert!(pieces().advance(9).is_none() && Payload::One(Bytes::from_static(b"a")).advance(9).is_none());
+}

@@ -1,0 +1,136 @@
+//! The gate under loom: every order in which a few threads can run, and every value that they can see.
+//!
+//! `RUSTFLAGS="--cfg tidegate_loom" cargo test -p tidegate --lib gate::model`. A flag of its own rather than `loom`, under
+//! which tokio has no sockets.
+
+use std::collections::VecDeque;
+
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+use super::{Command, Gate};
+use crate::core::mail::MailboxError;
+use crate::service::Dial;
+
+/// More changes of thread than this in one run show nothing new, and take long.
+const PREEMPTIONS: usize = 3;
+
+fn explore(threads: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(PREEMPTIONS);
+    model.check(threads);
+}
+
+/// What an I/O thread sleeps on: like an eventfd, or the token of `thread::park`, it remembers that it was rung.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.changed.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.changed.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+fn gate(bound: usize) -> (Arc<Gate>, Arc<Bell>) {
+    let bell = Arc::new(Bell::default());
+    let rings = bell.clone();
+    (Arc::new(Gate::new(bound, move || rings.ring())), bell)
+}
+
+/// A command that can be told from others.
+fn command(tag: u64) -> Command {
+    Command::Dial(Dial::to(([127, 0, 0, 1], 1).into()).tag(tag))
+}
+
+fn tags(commands: VecDeque<Command>) -> Vec<u64> {
+    let tag = |command| match command {
+        Command::Dial(dial) => dial.tag,
+        other => panic!("{other:?} was never pushed"),
+    };
+    commands.into_iter().map(tag).collect()
+}
+
+/// One turn of a loop: sleeps unless something waits, then takes what does.
+fn turn(gate: &Gate, bell: &Bell, into: &mut VecDeque<Command>) {
+    if gate.prepare_sleep() {
+        bell.wait();
+    }
+    gate.woken();
+    gate.take(into);
+}
+
+/// If a wake-up were lost, the loop would sleep for ever: loom calls that a deadlock.
+#[test]
+fn no_wake_up_is_lost() {
+    explore(|| {
+        let (gate, bell) = gate(10);
+        let callers = [10, 20].map(|tag| {
+            let gate = gate.clone();
+            thread::spawn(move || gate.push(command(tag)).unwrap())
+        });
+        let mut taken = VecDeque::new();
+        while taken.len() < 2 {
+            turn(&gate, &bell, &mut taken);
+        }
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+        let mut tags = tags(taken);
+        tags.sort_unstable();
+        assert_eq!(tags, [10, 20], "each once");
+    });
+}
+
+/// A caller that pushes again while the loop is on its way to sleep, or wakes up from it.
+#[test]
+fn commands_of_one_caller_stay_in_order_and_all_arrive() {
+    explore(|| {
+        let (gate, bell) = gate(10);
+        let caller = {
+            let gate = gate.clone();
+            thread::spawn(move || (1..=3).for_each(|tag| gate.push(command(tag)).unwrap()))
+        };
+        let mut taken = VecDeque::new();
+        while taken.len() < 3 {
+            turn(&gate, &bell, &mut taken);
+        }
+        caller.join().unwrap();
+        assert_eq!(tags(taken), [1, 2, 3]);
+    });
+}
+
+/// What a caller was told is what happens: taken commands come out, before the close or with it, and refused ones do not.
+#[test]
+fn no_command_is_lost_at_the_close() {
+    explore(|| {
+        let (gate, _) = gate(1);
+        let callers = [1, 2].map(|tag| {
+            let gate = gate.clone();
+            thread::spawn(move || match gate.push(command(tag)) {
+                Ok(()) => Some(tag),
+                Err(MailboxError::Full | MailboxError::Stopped) => None,
+            })
+        });
+        let mut taken = VecDeque::new();
+        gate.take(&mut taken);
+        gate.close(&mut taken);
+        let mut told: Vec<_> = callers.into_iter().filter_map(|caller| caller.join().unwrap()).collect();
+        let mut late = VecDeque::new();
+        gate.take(&mut late);
+        assert!(late.is_empty(), "taken after the close");
+        let mut tags = tags(taken);
+        told.sort_unstable();
+        tags.sort_unstable();
+        assert_eq!(tags, told);
+    });
+}

@@ -1,0 +1,60 @@
+//! Answers of a server, as the load generator reads them.
+
+use crate::cuts::Cuts;
+
+/// The parser itself: it is private to the load generator and uses nothing of it.
+#[path = "../../../crates/tidegate-load/src/http/answer.rs"]
+mod parser;
+
+use parser::{Answer, KnownHead, Step};
+
+/// Answers, and whether what follows them was understood.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Understood {
+    answers: Vec<(u16, bool)>,
+    wrong: bool,
+}
+
+/// Answers of a server in pieces: what is understood does not depend on the pieces.
+pub fn answer(data: &[u8]) {
+    let Some(cuts) = Cuts::of(data) else { return };
+    let whole = read(&[cuts.stream]);
+    assert_eq!(read(&cuts.pieces()), whole, "the pieces make a difference");
+}
+
+/// Reads as a session does: what was not used is shown again with more, and the first answer that closes ends it.
+fn read(pieces: &[&[u8]]) -> Understood {
+    let (mut answer, mut known, mut understood) =
+        (Answer::default(), KnownHead::default(), Understood::default());
+    let mut input = Vec::new();
+    for piece in pieces {
+        input.extend_from_slice(piece);
+        let mut used = 0;
+        while used < input.len() {
+            let left = input.len() - used;
+            match answer.step(&input[used..], &mut known) {
+                Step::NeedsMore => break,
+                Step::Used(n) => used += progress(n, left),
+                Step::Complete { used: n, status, open } => {
+                    used += progress(n, left);
+                    understood.answers.push((status, open));
+                    if !open {
+                        return understood;
+                    }
+                }
+                Step::Wrong(_) => {
+                    understood.wrong = true;
+                    return understood;
+                }
+            }
+        }
+        input.drain(..used);
+    }
+    understood.answers.extend(answer.ends_with_the_connection().map(|status| (status, false)));
+    understood
+}
+
+fn progress(used: usize, left: usize) -> usize {
+    assert!((1..=left).contains(&used), "{used} bytes used of {left}");
+    used
+}

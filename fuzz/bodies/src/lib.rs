@@ -1,0 +1,26 @@
+//! What the fuzz targets run. Each takes any bytes and panics if a promise is broken.
+//!
+//! | target | what the bytes are | what is promised |
+//! |---|---|---|
+//! | [`core()`] | what happens to the connections of one thread, and what their sessions answer | no byte lost, doubled or reordered; counters balance; deadlines fire; actions follow from the state |
+//! | [`http()`] | cuts, then requests of a client | the answers do not depend on the cuts, and are HTTP; input is bounded |
+//! | [`proxy()`] | cuts, then a stream with a PROXY protocol header | the client and its bytes do not depend on the cuts; header is bounded |
+//! | [`answer()`] | cuts, then answers of a server to the load generator | what is understood does not depend on the cuts |
+//!
+//! `tests/corpora.rs` replays every corpus with a plain `cargo test`.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod core;
+mod cuts;
+mod http;
+mod proxy;
+// One harness for the tests of the layer and for the targets.
+#[path = "../../../crates/tidegate-services/tests/proxy/wire.rs"]
+#[allow(missing_docs, clippy::expect_used, reason = "a test harness")]
+mod wire;
+
+pub use self::answer::answer;
+pub use self::core::core;
+pub use self::http::http;
+pub use self::proxy::proxy;
