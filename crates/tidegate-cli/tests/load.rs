@@ -152,8 +152,15 @@ fn bad_input_is_one_line_and_exit_code_2() {
         (&["echo", "127.0.0.1:9", "-c", "100000000", "--model", "epoll"], "ulimit -n"),
         (&["echo", "127.0.0.1:9", "--model", "iocp"], "unavailable"),
         (&["echo", "127.0.0.1:9", "--model", "kqueue"], "unknown model"),
-        (&["echo", "127.0.0.1:9", "--no-keepalive"], "means nothing for echo"),
-        (&["http", "127.0.0.1:9", "-r", "5"], "means nothing for http"),
+        (&["echo", "127.0.0.1:9", "--no-keepalive"], "unexpected argument"),
+        (&["http", "127.0.0.1:9", "-r", "5"], "unexpected argument"),
+        (&["http", "127.0.0.1:9", "--rate", "0"], "--rate must be"),
+        (&["http", "127.0.0.1:9", "--rate", "5", "--ramp-rate", "5"], "FROM:SECONDS"),
+        (&["http", "127.0.0.1:9", "-n", "5", "--warm-up", "1"], "-d instead of -n"),
+        (&["http", "127.0.0.1:9", "-H", "nonsense"], "Name: value"),
+        (&["http", "127.0.0.1:9", "--check-status", "9xx"], "2xx"),
+        (&["http", "127.0.0.1:9", "--body-file", "/no/such/file"], "can not be read"),
+        (&["http", "127.0.0.1:9", "-d", "1e300"], "number of seconds"),
         (&["http", "127.0.0.1:9", "--json", "/no/such/folder/x.json"], "can not write"),
     ] {
         let output = load(args);
@@ -161,4 +168,100 @@ fn bad_input_is_one_line_and_exit_code_2() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
         assert!(stderr.contains(part), "{args:?}: {stderr}");
     }
+}
+
+#[test]
+fn an_open_loop_counts_from_when_a_request_was_due() {
+    // Holds its first answer back; the other 19 requests are due within 20 ms and wait behind it.
+    let addr = bad_server(|mut stream| {
+        let mut held = false;
+        while let Ok(1..) = stream.read(&mut [0; 4096]) {
+            if !std::mem::replace(&mut held, true) {
+                std::thread::sleep(std::time::Duration::from_millis(300));
+            }
+            if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+                return;
+            }
+        }
+    });
+    let url = addr.to_string();
+    let output = load(&["http", &url, "-c", "1", "-n", "20", "--rate", "1000", "--json", "-"]);
+    let report = report(&output);
+    let open = report.open_loop.unwrap();
+    assert_eq!((open.scheduled, open.started, open.not_started, report.requests), (20, 20, 0, 20));
+    assert!(report.latency_us.min >= 280_000, "every one of them waited: {:?}", report.latency_us);
+    assert!(open.late_starts >= 19 && open.worst_late_us >= 280_000, "{open:?}");
+}
+
+#[test]
+fn requests_that_found_no_connection_free_are_missed() {
+    let addr = bad_server(|mut stream| while let Ok(1..) = stream.read(&mut [0; 4096]) {});
+    let args = ["load", "http", &addr.to_string(), "-c", "2", "-d", "0.1", "--rate", "1000"];
+    let output =
+        Command::new(TIDEGATE).args(args).args(["--timeout", "0.1", "--json", "-"]).output().unwrap();
+    let report = report(&output);
+    let open = report.open_loop.unwrap();
+    assert_eq!((open.scheduled, open.started, open.not_started, report.timed_out), (100, 2, 98, 2));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn connections_made_for_each_request_keep_the_schedule_too() {
+    let server = Server::start("http", "epoll");
+    let args =
+        ["http", &server.url, "-c", "10", "-n", "100", "--rate", "2000", "--no-keepalive", "--json", "-"];
+    let report = report(&load(&args));
+    assert_eq!((report.requests, report.failed, report.attempted), (100, 0, 100), "{report:?}");
+    // The last one is due 99/2000 s after the first.
+    assert!(report.elapsed_s >= 0.05);
+}
+
+/// Answers with what was asked, until the connection ends.
+fn mirror(mut stream: std::net::TcpStream) {
+    let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
+    while let Ok(n @ 1..) = stream.read(&mut buffer) {
+        seen.extend_from_slice(&buffer[..n]);
+        // Every request of the test ends with this.
+        while let Some(end) = seen.windows(5).position(|part| part == b"[end]") {
+            let request: Vec<u8> = seen.drain(..end + 5).collect();
+            let head = format!("HTTP/1.1 201 Created\r\nContent-Length: {}\r\n\r\n", request.len());
+            if stream.write_all(&[head.as_bytes(), &request].concat()).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_have_the_shape_that_was_asked_for() {
+    let url = bad_server(mirror).to_string();
+    let shape = [
+        "http",
+        &url,
+        "-c",
+        "2",
+        "-n",
+        "40",
+        "--json",
+        "-",
+        "--body",
+        "hi [end]",
+        "-H",
+        "X-Y: z",
+        "--pipeline",
+        "4",
+    ];
+    let run = |more: &[&str]| {
+        let output = load(&[&shape, more].concat());
+        (output.status.code(), report(&output))
+    };
+    let (code, good) = run(&["--path", "/a", "--check-body-contains", "POST /a HTTP/1.1"]);
+    assert_eq!((code, good.requests, good.connected), (Some(0), 40, 2), "{good:?}");
+    let (code, field) = run(&["--method", "PUT", "--check-body-contains", "X-Y: z\r\n\r\nhi"]);
+    assert_eq!((code, field.requests), (Some(0), 40), "{field:?}");
+    // Both paths in turn: half of the answers name the other one.
+    let (code, turns) = run(&["--path", "/a", "--path", "/b", "--check-body-contains", "/b HTTP"]);
+    assert_eq!((code, turns.requests, turns.wrong), (Some(1), 20, 20), "{turns:?}");
+    let (code, status) = run(&["--check-status", "200,3xx"]);
+    assert_eq!((code, status.failed, status.failed_by_status[1]), (Some(1), 40, 40), "{status:?}");
 }

@@ -8,7 +8,9 @@
 //! | [`plan`] | what to do |
 //! | [`report`] | what came of it |
 //! | `conductor` | opening in blocks, measuring, draining |
-//! | `crew` | what all sessions share: budget, stage, tallies |
+//! | `crew`, `tally` | what all sessions share: budget, stage, tallies |
+//! | `pacer` | open loop: what is due when, and who begins it |
+//! | `ledger`, `window` | bringing the tallies together, each second and at the end |
 //! | `echo`, `http` | the sessions |
 #![forbid(unsafe_code)]
 
@@ -16,9 +18,15 @@ mod conductor;
 mod crew;
 mod echo;
 mod http;
+mod ledger;
+mod pacer;
 pub mod plan;
 pub mod report;
+mod shape;
+mod tally;
+mod target;
+mod window;
 
 pub use conductor::run;
-pub use plan::{Amount, LoadError, Plan, Protocol, Target};
+pub use plan::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Target};
 pub use report::{Phase, Report};
