@@ -159,6 +159,11 @@ fn bad_input_is_one_line_and_exit_code_2() {
         (&["http", "127.0.0.1:9", "-n", "5", "--warm-up", "1"], "-d instead of -n"),
         (&["http", "127.0.0.1:9", "-H", "nonsense"], "Name: value"),
         (&["http", "127.0.0.1:9", "--check-status", "9xx"], "2xx"),
+        (&["http", "127.0.0.1:9", "--fail-if", "p42>1ms"], "METRIC OP VALUE"),
+        (&["http", "127.0.0.1:9", "--json", "-", "--ndjson"], "standard output"),
+        (&["http", "127.0.0.1:9", "--source", "127.0.0.9-127.0.0.1"], "upwards"),
+        (&["http", "127.0.0.1:9", "--source", "::1"], "IPv6"),
+        (&["http", "127.0.0.1:9", "--server-pid", "4194305"], "no such process"),
         (&["http", "127.0.0.1:9", "--body-file", "/no/such/file"], "can not be read"),
         (&["http", "127.0.0.1:9", "-d", "1e300"], "number of seconds"),
         (&["http", "127.0.0.1:9", "--json", "/no/such/folder/x.json"], "can not write"),
@@ -264,4 +269,60 @@ fn requests_have_the_shape_that_was_asked_for() {
     assert_eq!((code, turns.requests, turns.wrong), (Some(1), 20, 20), "{turns:?}");
     let (code, status) = run(&["--check-status", "200,3xx"]);
     assert_eq!((code, status.failed, status.failed_by_status[1]), (Some(1), 40, 40), "{status:?}");
+}
+
+#[test]
+fn a_result_goes_wherever_it_is_asked_for_and_merges() {
+    let server = Server::start("http", "epoll");
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (json, hgrm, csv) = (file("a.json"), file("a.hgrm"), file("a.csv"));
+    let output = load(&[
+        "http",
+        &server.url,
+        "-c",
+        "4",
+        "-n",
+        "200",
+        "--json",
+        &json,
+        "--hgrm",
+        &hgrm,
+        "--csv",
+        &csv,
+        "--ndjson",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let read = |path: &str| std::fs::read_to_string(path).unwrap();
+    let result: Report = serde_json::from_str(&read(&json)).unwrap();
+    assert_eq!(tidegate_load::histogram::decode(&result.latency_v2).unwrap().len(), 200);
+    assert!(result.certificate.is_some());
+    assert!(read(&hgrm).contains("Total count    =          200]"));
+    // However many seconds it took, they add up.
+    let rows = read(&csv);
+    let column = |row: &str| row.split(',').nth(2).unwrap().parse::<u64>().unwrap();
+    assert_eq!(rows.lines().skip(1).map(column).sum::<u64>(), 200, "{rows}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let seconds = lines.lines().map(|line| serde_json::from_str::<tidegate_load::Second>(line).unwrap());
+    assert_eq!(seconds.map(|second| second.requests).sum::<u64>(), 200, "{lines}");
+
+    let merged =
+        Command::new(TIDEGATE).args(["load", "merge", &json, &json, "--json", "-"]).output().unwrap();
+    let merged = report(&merged);
+    assert_eq!((merged.requests, merged.connections), (400, 8));
+    assert_eq!(merged.latency_us.p99, result.latency_us.p99);
+    let bad = Command::new(TIDEGATE).args(["load", "merge", &csv]).output().unwrap();
+    assert_eq!(bad.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&bad.stderr).contains("no result of tidegate load --json"), "{bad:?}");
+}
+
+#[test]
+fn a_condition_that_holds_fails_the_run() {
+    let server = Server::start("http", "epoll");
+    let run =
+        |conditions: &[&str]| load(&[&["http", &server.url, "-c", "2", "-n", "20"], conditions].concat());
+    assert_eq!(run(&["--fail-if", "p99>1000s", "--fail-if", "errors>0"]).status.code(), Some(0));
+    let failed = run(&["--fail-if", "errors>0", "--fail-if", "p50<1000s"]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("--fail-if p50<1000s: it was"), "{failed:?}");
 }

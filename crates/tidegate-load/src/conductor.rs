@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::{Client, Model, Policy, RunningClient, system};
 
+use crate::certificate::{Evidence, certify};
 use crate::crew::{Crew, Stage};
 use crate::echo::EchoLoad;
 use crate::http::HttpLoad;
@@ -33,6 +34,14 @@ pub fn run(plan: &Plan, observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadE
     plan.check()?;
     let model = plan.model.unwrap_or_else(|| Model::best().model);
     check_descriptors(plan, model)?;
+    if let Some(pid) =
+        plan.server_pid.filter(|pid| !std::path::Path::new(&format!("/proc/{pid}/task")).exists())
+    {
+        let why = format!(
+            "--server-pid {pid}: there is no such process here; leave it out if the server is elsewhere"
+        );
+        return Err(LoadError::Plan(why));
+    }
     let threads = plan.threads.unwrap_or_else(|| system::allowed_cpus().len().max(1)).min(plan.connections);
     let crew = Arc::new(Crew::new(plan.clone(), threads));
     let policy = policy(plan, threads);
@@ -97,7 +106,7 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
         let begun = Instant::now();
         // Without a schedule, a fixed number of requests begins with the first connection.
         let at_once = crew.pacer.is_none() && matches!(crew.plan.amount, Amount::Requests(_));
-        let mut window = Window::open();
+        let mut window = Window::open(&crew.plan);
         if at_once {
             crew.set_stage(Stage::Measuring);
             (self.observer)(Phase::Measuring);
@@ -108,19 +117,33 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
         (self.observer)(Phase::Connected { attempted: crew.plan.connections as u64, connected });
         if !at_once {
             self.warm_up();
-            window = Window::open();
+            window = Window::open(&crew.plan);
             crew.set_stage(Stage::Measuring);
             (self.observer)(Phase::Measuring);
         }
         let mut ledger = Ledger::new(window.begun);
+        let before = self.client.stats();
         self.measure(&window, &mut ledger);
         self.begin_the_rest();
         window.close(crew);
+        let after = self.client.stats();
         crew.set_stage(Stage::Draining);
         self.wait_for_answers();
-        ledger.collect(crew, Instant::now());
+        if let Some(second) = ledger.collect(crew, Instant::now()) {
+            (self.observer)(Phase::Second { second });
+        }
         let mut report = self.report(&window, &mut ledger);
         report.connect_s = connect_s;
+        let (mean_in_flight, samples) = ledger.concurrency();
+        let evidence = Evidence {
+            generator: window.generator,
+            server: window.server,
+            mean_in_flight,
+            samples,
+            events_per_wake_up: (after.events - before.events) as f64
+                / (after.wake_ups - before.wake_ups).max(1) as f64,
+        };
+        report.certificate = Some(certify(&report, evidence));
         (self.observer)(Phase::Done { report: &report });
         crew.set_stage(Stage::Over);
         self.client.stop();
@@ -237,6 +260,7 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
                     ended as f64 / n as f64
                 }
             };
+            ledger.look(self.crew.sum(|t| t.in_flight));
             let now = Instant::now();
             if now >= ledger.next()
                 && let Some(second) = ledger.collect(self.crew, now)

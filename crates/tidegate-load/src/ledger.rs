@@ -6,6 +6,7 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 
 use crate::crew::Crew;
+use crate::histogram::encode;
 use crate::plan::Protocol;
 use crate::report::{Latency, OpenLoop, Report, Second};
 use crate::tally::histogram;
@@ -23,7 +24,7 @@ struct Counts {
 
 /// What has been brought together so far.
 pub(crate) struct Ledger {
-    pub(crate) latency_us: Histogram<u64>,
+    latency_us: Histogram<u64>,
     service_us: Histogram<u64>,
     seconds: Vec<Second>,
     /// Empty histograms that a thread gets in exchange for its own.
@@ -32,6 +33,8 @@ pub(crate) struct Ledger {
     before: Counts,
     since: Instant,
     begun: Instant,
+    /// Requests in flight, added up each time they were looked at, and how often that was.
+    looks: (u64, u64),
 }
 
 impl Ledger {
@@ -46,7 +49,19 @@ impl Ledger {
             before: Counts::default(),
             since: begun,
             begun,
+            looks: (0, 0),
         }
+    }
+
+    /// So many requests are in flight now.
+    pub(crate) fn look(&mut self, in_flight: u64) {
+        self.looks = (self.looks.0 + in_flight, self.looks.1 + 1);
+    }
+
+    /// The mean of the requests in flight, and how often it was looked.
+    pub(crate) fn concurrency(&self) -> (f64, u64) {
+        let (sum, looks) = self.looks;
+        (sum as f64 / looks.max(1) as f64, looks)
     }
 
     /// When the second that runs is over.
@@ -81,8 +96,10 @@ impl Ledger {
         let before = mem::replace(&mut self.before, counts);
         let since = mem::replace(&mut self.since, now);
         let length_s = now.saturating_duration_since(since).as_secs_f64();
-        if length_s <= 0.0 {
-            return None;
+        if length_s <= 0.0
+            || (length_s < 0.01 && counts.requests + counts.failed == before.requests + before.failed)
+        {
+            return None; // the last second has just been told
         }
         self.seconds.push(Second {
             at_s: now.saturating_duration_since(self.begun).as_secs_f64(),
@@ -133,6 +150,7 @@ impl Ledger {
             open.worst_late_us = open.worst_late_us.max(tally.worst_late_us);
         }
         report.latency_us = Latency::of(&self.latency_us);
+        report.latency_v2 = encode(&self.latency_us);
         report.seconds = mem::take(&mut self.seconds);
         if report.elapsed_s > 0.0 {
             report.requests_per_s = report.requests as f64 / report.elapsed_s;
@@ -144,6 +162,7 @@ impl Ledger {
             (open.scheduled, open.not_started) = pacer.outcome();
             open.rate_per_s = rate.requests_per_s;
             open.service_us = Latency::of(&self.service_us);
+            open.service_v2 = encode(&self.service_us);
             report.open_loop = Some(open);
         }
     }

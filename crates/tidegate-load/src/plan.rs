@@ -66,10 +66,14 @@ pub struct Plan {
     pub timeout: Duration,
     /// Source addresses, from 127.0.0.1 on; `None` takes as many as the ports need. Only for targets in 127.0.0.0/8.
     pub sources: Option<usize>,
+    /// Source addresses to take in turn, in place of `sources`.
+    pub source_range: Vec<IpAddr>,
     /// The I/O model; `None` is the best available.
     pub model: Option<Model>,
     /// I/O threads; `None` is one for each processor.
     pub threads: Option<usize>,
+    /// The server's process, if it runs here: the certificate looks at its processor time.
+    pub server_pid: Option<u32>,
 }
 
 /// A load could not be generated.
@@ -144,6 +148,12 @@ impl Plan {
             }
             _ => {}
         }
+        if let Some(odd) = self.source_range.iter().find(|ip| ip.is_ipv4() != self.target.is_ipv4()) {
+            return Err(LoadError::Plan(format!(
+                "--source {odd} can not reach {}: one is IPv4 and the other IPv6",
+                self.target
+            )));
+        }
         if let Some(sources) = self.sources {
             if sources == 0 || sources > 250 {
                 return wrong("--sources must be from 1 to 250");
@@ -190,6 +200,9 @@ impl Plan {
 
     /// Source addresses to spread over. Each has its own 28,000 or so ports, which last a while in TIME_WAIT.
     pub(crate) fn source_addresses(&self) -> Vec<SocketAddr> {
+        if !self.source_range.is_empty() {
+            return self.source_range.iter().map(|&ip| SocketAddr::new(ip, 0)).collect();
+        }
         let needed =
             self.connections.div_ceil(PER_SOURCE).max(if self.connection_per_request() { 8 } else { 1 });
         let count = self.sources.unwrap_or(if self.is_loopback4() { needed.min(250) } else { 1 });
@@ -217,8 +230,10 @@ pub(crate) mod tests {
             ramp_connections: Duration::ZERO,
             timeout: Duration::from_secs(10),
             sources: None,
+            source_range: Vec::new(),
             model: None,
             threads: None,
+            server_pid: None,
         }
     }
 

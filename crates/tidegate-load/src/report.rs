@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::certificate::Certificate;
+
 /// Where a run has got to; told to the observer of [`run`](crate::run).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Phase<'a> {
@@ -96,6 +98,9 @@ pub struct Report {
     /// From a request's first byte leaving (connection per request: from the dial) to its answer's last byte. In an open
     /// loop from when the request was *due*, whenever it left.
     pub latency_us: Latency,
+    /// All of `latency_us`: a histogram in microseconds, V2 encoding, compressed, base64. Any HdrHistogram tool reads it.
+    #[serde(default)]
+    pub latency_v2: String,
     /// Processor time of the generator in user mode during the window, in seconds.
     pub cpu_user_s: f64,
     /// Processor time of the generator in the kernel during the window, in seconds.
@@ -111,6 +116,9 @@ pub struct Report {
     /// What happened in each second of the window; in an open loop also while the last answers came.
     #[serde(default)]
     pub seconds: Vec<Second>,
+    /// Which side was the limit, and what makes the result doubtful; none in a merged result.
+    #[serde(default)]
+    pub certificate: Option<Certificate>,
 }
 
 /// How the schedule of an open loop was kept. It counts requests that were due in the window.
@@ -134,6 +142,8 @@ pub struct OpenLoop {
     pub worst_late_us: u64,
     /// Latency from when a request really began: what a closed loop would have reported.
     pub service_us: Latency,
+    /// All of `service_us`: a histogram in microseconds, V2 encoding, compressed, base64.
+    pub service_v2: String,
 }
 
 /// What happened in one second.

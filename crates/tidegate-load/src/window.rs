@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use tidegate::system;
 
 use crate::crew::Crew;
-use crate::plan::Amount;
+use crate::plan::{Amount, Plan};
+use crate::procs::{Sample, Share, sample};
 
 /// The time that counts.
 pub(crate) struct Window {
@@ -13,11 +14,17 @@ pub(crate) struct Window {
     pub(crate) length: Duration,
     /// Processor time, user and system, in seconds: at the beginning, then what was used.
     pub(crate) cpu_s: (f64, f64),
+    /// The busiest threads of generator and server, once it is closed.
+    pub(crate) generator: Option<Share>,
+    pub(crate) server: Option<Share>,
+    samples: (Sample, Option<Sample>),
 }
 
 impl Window {
-    pub(crate) fn open() -> Self {
-        Self { begun: Instant::now(), length: Duration::ZERO, cpu_s: processor_time_s() }
+    pub(crate) fn open(plan: &Plan) -> Self {
+        let samples = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))));
+        let cpu_s = processor_time_s();
+        Self { begun: Instant::now(), length: Duration::ZERO, cpu_s, generator: None, server: None, samples }
     }
 
     /// Ends it now, or with the last answer if a fixed number was asked for; with the schedule, if there is one.
@@ -35,6 +42,11 @@ impl Window {
                 Amount::Time(time) => time,
                 Amount::Requests(_) => self.length.max(pacer.length()),
             };
+        }
+        let passed = now.saturating_duration_since(self.begun);
+        self.generator = self.samples.0.until(&sample(None), passed);
+        if let (Some(before), Some(pid)) = (&self.samples.1, crew.plan.server_pid) {
+            self.server = before.until(&sample(Some(pid)), passed);
         }
         let cpu_s = processor_time_s();
         self.cpu_s = (cpu_s.0 - self.cpu_s.0, cpu_s.1 - self.cpu_s.1);

@@ -1,5 +1,6 @@
 //! The options of `load`, and the plan they make.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,11 +9,11 @@ use anyhow::{Context, anyhow};
 use tidegate::{Availability, Model};
 use tidegate_load::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Target};
 
+use super::threshold::Threshold;
 use crate::Failure;
 
 /// Options of `load`.
 #[derive(clap::Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
     pub kind: Kind,
@@ -24,6 +25,18 @@ pub enum Kind {
     Echo(EchoArgs),
     /// HTTP/1.1 requests.
     Http(HttpArgs),
+    /// Merge the JSON results of generators that ran at the same time.
+    Merge(MergeArgs),
+}
+
+/// Options of `load merge`.
+#[derive(clap::Args)]
+pub struct MergeArgs {
+    /// Files that --json wrote.
+    #[arg(required = true)]
+    pub results: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// Options that every load has.
@@ -65,6 +78,12 @@ pub struct Common {
     /// Source addresses in 127.0.0.0/8 to spread over [default: as many as the ports need].
     #[arg(long, value_name = "N")]
     sources: Option<usize>,
+    /// Source addresses to take in turn: ADDRESS, FROM-TO or several with commas, for example 10.0.0.1-10.0.0.8.
+    #[arg(long, value_name = "ADDR-RANGE", value_delimiter = ',', value_parser = addresses, conflicts_with = "sources")]
+    source: Vec<Addresses>,
+    /// The server's process id, if it runs here: the certificate then looks at its processor time too.
+    #[arg(long, value_name = "PID")]
+    server_pid: Option<u32>,
     /// Seconds to wait for connections to stand, and for the last answers.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     timeout: f64,
@@ -78,6 +97,19 @@ pub struct Output {
     /// Write the result as JSON to this file, or to standard output for -.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write the distribution of latencies to this file, as HdrHistogram percentiles in milliseconds.
+    #[arg(long, value_name = "FILE")]
+    pub hgrm: Option<PathBuf>,
+    /// Write a row for each second to this file.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write a line of JSON for each second to standard output; the summary goes to standard error.
+    #[arg(long, conflicts_with = "phases")]
+    pub ndjson: bool,
+    /// Exit with 1 if this holds, for example 'p99>5ms'; may be given several times. p50, p90, p99, p99.9, max and mean
+    /// in us, ms or s; errors and rps are plain numbers.
+    #[arg(long, value_name = "CONDITION")]
+    pub fail_if: Vec<Threshold>,
     /// Say on standard output when connections stand and when measuring begins and ends, and keep the connections open until
     /// a line comes in on standard input.
     #[arg(long)]
@@ -196,8 +228,10 @@ impl Common {
             ramp_connections: seconds("--ramp-connections", self.ramp_connections)?,
             timeout: seconds("--timeout", self.timeout)?,
             sources: self.sources,
+            source_range: self.source.iter().flat_map(|range| range.0.iter().copied()).collect(),
             model: model(&self.model)?,
             threads: self.threads,
+            server_pid: self.server_pid,
         };
         if self.threads == Some(0) {
             return Err(usage(anyhow!("--threads must be at least 1")));
@@ -243,6 +277,31 @@ fn status(text: &str) -> Result<RangeInclusive<u16>, String> {
     }
     let status: u16 = text.parse().ok().filter(|status| (100..=599).contains(status)).ok_or_else(wrong)?;
     Ok(status..=status)
+}
+
+/// Source addresses, written as one argument.
+#[derive(Clone, Debug)]
+struct Addresses(Vec<IpAddr>);
+
+/// One address, or all from one to another.
+fn addresses(text: &str) -> Result<Addresses, String> {
+    /// More source addresses than any machine has connections for.
+    const MOST: u32 = 65_536;
+    let wrong = |why: &str| format!("{why}; write ADDRESS or FROM-TO, for example 10.0.0.1-10.0.0.8");
+    let Some((from, to)) = text.split_once('-') else {
+        return text
+            .trim()
+            .parse()
+            .map(|addr| Addresses(vec![addr]))
+            .map_err(|_| wrong("that is no IP address"));
+    };
+    let ends = (from.trim().parse::<Ipv4Addr>(), to.trim().parse::<Ipv4Addr>());
+    let (Ok(from), Ok(to)) = ends else { return Err(wrong("a range goes from one IPv4 address to another")) };
+    let (from, to) = (u32::from(from), u32::from(to));
+    if from > to || to - from >= MOST {
+        return Err(wrong(&format!("a range goes upwards and holds at most {MOST} addresses")));
+    }
+    Ok(Addresses((from..=to).map(|addr| Ipv4Addr::from(addr).into()).collect()))
 }
 
 fn model(name: &str) -> Result<Option<Model>, Failure> {

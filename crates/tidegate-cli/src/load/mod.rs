@@ -1,10 +1,12 @@
 //! `tidegate load`.
 
 mod args;
+mod output;
 mod summary;
+mod threshold;
 
-use std::fs::File;
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -12,8 +14,8 @@ use tidegate::{StartError, system};
 use tidegate_load::{LoadError, Phase, Plan, Report};
 
 pub use args::Args;
-use args::{Common, Kind};
-use summary::summary;
+use args::{Common, Kind, MergeArgs, Output};
+use output::Sinks;
 
 use crate::{Failure, Outcome};
 
@@ -22,6 +24,7 @@ pub fn run(args: Args) -> Outcome {
     match args.kind {
         Kind::Echo(args) => generate(&args.plan()?, &args.common),
         Kind::Http(args) => generate(&args.plan()?, &args.common),
+        Kind::Merge(args) => merge(&args),
     }
 }
 
@@ -38,23 +41,19 @@ fn generate(plan: &Plan, args: &Common) -> Outcome {
             })
             .map_err(Failure::Usage)?;
     }
-    let mut json = match &output.json {
-        Some(path) if path.as_os_str() != "-" => Some(
-            File::create(path)
-                .with_context(|| format!("can not write {}", path.display()))
-                .map_err(Failure::Usage)?,
-        ),
-        _ => None,
-    };
-    let to_stdout = output.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
-    let mut teller =
-        Teller { phases: output.phases, terminal: std::io::stderr().is_terminal() && !output.phases };
+    let mut sinks = Sinks::open(output)?;
+    let terminal = std::io::stderr().is_terminal() && !output.phases;
+    let mut teller = Teller { phases: output.phases, terminal };
     let mut written = Ok(());
     let report = tidegate_load::run(plan, |phase| {
-        if let Phase::Done { report } = phase {
-            // Before the connections are closed: that takes a while if they are many.
-            teller.clear();
-            written = give_out(report, json.as_mut(), to_stdout, output.phases);
+        match phase {
+            Phase::Second { second } => sinks.second(second),
+            Phase::Done { report } => {
+                // Before the connections are closed: that takes a while if they are many.
+                teller.clear();
+                written = sinks.report(report);
+            }
+            _ => {}
         }
         teller.tell(phase);
     })
@@ -63,25 +62,33 @@ fn generate(plan: &Plan, args: &Common) -> Outcome {
         e => Failure::Usage(e.into()),
     })?;
     written?;
-    let good = report.is_clean() || (output.tolerate_failures && report.wrong == 0);
+    Ok(judge(&report, output))
+}
+
+fn merge(args: &MergeArgs) -> Outcome {
+    let read = |path: &PathBuf| -> anyhow::Result<Report> {
+        let text = std::fs::read(path).with_context(|| format!("{} can not be read", path.display()))?;
+        serde_json::from_slice(&text)
+            .with_context(|| format!("{} is no result of tidegate load --json", path.display()))
+    };
+    let reports =
+        args.results.iter().map(read).collect::<anyhow::Result<Vec<_>>>().map_err(Failure::Usage)?;
+    let merged = tidegate_load::merge(&reports).map_err(|e| Failure::Usage(e.into()))?;
+    Sinks::open(&args.output)?.report(&merged)?;
+    Ok(judge(&merged, &args.output))
+}
+
+/// The exit code of a result.
+fn judge(report: &Report, output: &Output) -> ExitCode {
+    let mut good = report.is_clean() || (output.tolerate_failures && report.wrong == 0);
     if !good && let Some(why) = &report.first_error {
         eprintln!("error: {why}");
     }
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(1) })
-}
-
-/// Gives the result out where it was asked for.
-fn give_out(report: &Report, json: Option<&mut File>, to_stdout: bool, phases: bool) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(report).context("the result can not be written as JSON")?;
-    if let Some(file) = json {
-        writeln!(file, "{text}").context("the result can not be written")?;
+    for why in output.fail_if.iter().filter_map(|threshold| threshold.violation(report)) {
+        eprintln!("error: {why}");
+        good = false;
     }
-    if to_stdout {
-        println!("{text}");
-    } else if !phases {
-        print!("{}", summary(report));
-    }
-    Ok(())
+    if good { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
 /// Says how the run goes: to the lab in lines, to a person on the terminal.

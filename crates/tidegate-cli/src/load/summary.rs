@@ -76,5 +76,11 @@ pub fn summary(r: &Report) -> String {
             ));
         }
     }
+    if let Some(certificate) = &r.certificate {
+        text.push_str(&format!("verdict      {certificate}\n"));
+        for warning in &certificate.warnings {
+            text.push_str(&format!("warning      {warning}: {}\n", warning.remedy()));
+        }
+    }
     text
 }
