@@ -22,9 +22,9 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 pub enum Kind {
     /// Messages that must come back byte for byte.
-    Echo(EchoArgs),
+    Echo(Box<EchoArgs>),
     /// HTTP/1.1 requests.
-    Http(HttpArgs),
+    Http(Box<HttpArgs>),
     /// Merge the JSON results of generators that ran at the same time.
     Merge(MergeArgs),
 }
