@@ -281,7 +281,7 @@ fn verdict(r: &Report, e: &Evidence, warnings: &[Warning]) -> (Verdict, &'static
     if generator_full {
         return (
             Verdict::Generator,
-            "a thread of it had no processor time left; give it more --threads and processors of its own",
+            "a thread of it was busy all the time or waited for a processor; give it more --threads and processors of its own",
         );
     }
     closed(r, e)
