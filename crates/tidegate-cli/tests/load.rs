@@ -154,8 +154,20 @@ fn bad_input_is_one_line_and_exit_code_2() {
         (&["echo", "127.0.0.1:9", "-c", "100000000", "--model", "epoll"], "ulimit -n"),
         (&["echo", "127.0.0.1:9", "--model", "iocp"], "unavailable"),
         (&["echo", "127.0.0.1:9", "--model", "kqueue"], "unknown model"),
-        (&["echo", "127.0.0.1:9", "--no-keepalive"], "means nothing for echo"),
-        (&["http", "127.0.0.1:9", "-r", "5"], "means nothing for http"),
+        (&["echo", "127.0.0.1:9", "--no-keepalive"], "unexpected argument"),
+        (&["http", "127.0.0.1:9", "-r", "5"], "unexpected argument"),
+        (&["http", "127.0.0.1:9", "--rate", "0"], "--rate must be"),
+        (&["http", "127.0.0.1:9", "--rate", "5", "--ramp-rate", "5"], "FROM:SECONDS"),
+        (&["http", "127.0.0.1:9", "-n", "5", "--warm-up", "1"], "-d instead of -n"),
+        (&["http", "127.0.0.1:9", "-H", "nonsense"], "Name: value"),
+        (&["http", "127.0.0.1:9", "--check-status", "9xx"], "2xx"),
+        (&["http", "127.0.0.1:9", "--fail-if", "p42>1ms"], "METRIC OP VALUE"),
+        (&["http", "127.0.0.1:9", "--json", "-", "--ndjson"], "standard output"),
+        (&["http", "127.0.0.1:9", "--source", "127.0.0.9-127.0.0.1"], "upwards"),
+        (&["http", "127.0.0.1:9", "--source", "::1"], "IPv6"),
+        (&["http", "127.0.0.1:9", "--server-pid", "4194305"], "no such process"),
+        (&["http", "127.0.0.1:9", "--body-file", "/no/such/file"], "can not be read"),
+        (&["http", "127.0.0.1:9", "-d", "1e300"], "number of seconds"),
         (&["http", "127.0.0.1:9", "--json", "/no/such/folder/x.json"], "can not write"),
     ] {
         let output = load(args);
@@ -196,5 +208,157 @@ fn each_connection_sends_the_messages_it_is_told_to_and_then_rests() {
 
     let output = load(&["http", &format!("http://{addr}/"), "--messages", "1"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("means nothing for http"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--messages"), "{output:?}");
+}
+
+#[test]
+fn an_open_loop_counts_from_when_a_request_was_due() {
+    // Holds its first answer back; the other 19 requests are due within 20 ms and wait behind it.
+    let addr = bad_server(|mut stream| {
+        let mut held = false;
+        while let Ok(1..) = stream.read(&mut [0; 4096]) {
+            if !std::mem::replace(&mut held, true) {
+                std::thread::sleep(std::time::Duration::from_millis(300));
+            }
+            if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+                return;
+            }
+        }
+    });
+    let url = addr.to_string();
+    let output = load(&["http", &url, "-c", "1", "-n", "20", "--rate", "1000", "--json", "-"]);
+    let report = report(&output);
+    let open = report.open_loop.unwrap();
+    assert_eq!((open.scheduled, open.started, open.not_started, report.requests), (20, 20, 0, 20));
+    assert!(report.latency_us.min >= 280_000, "every one of them waited: {:?}", report.latency_us);
+    assert!(open.late_starts >= 19 && open.worst_late_us >= 280_000, "{open:?}");
+}
+
+#[test]
+fn requests_that_found_no_connection_free_are_missed() {
+    let addr = bad_server(|mut stream| while let Ok(1..) = stream.read(&mut [0; 4096]) {});
+    let args = ["load", "http", &addr.to_string(), "-c", "2", "-d", "0.1", "--rate", "1000"];
+    let output =
+        Command::new(TIDEGATE).args(args).args(["--timeout", "0.1", "--json", "-"]).output().unwrap();
+    let report = report(&output);
+    let open = report.open_loop.unwrap();
+    assert_eq!((open.scheduled, open.started, open.not_started, report.timed_out), (100, 2, 98, 2));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn connections_made_for_each_request_keep_the_schedule_too() {
+    let server = Server::start("http", "epoll");
+    let args =
+        ["http", &server.url, "-c", "10", "-n", "100", "--rate", "2000", "--no-keepalive", "--json", "-"];
+    let report = report(&load(&args));
+    assert_eq!((report.requests, report.failed, report.attempted), (100, 0, 100), "{report:?}");
+    // The last one is due 99/2000 s after the first.
+    assert!(report.elapsed_s >= 0.05);
+}
+
+/// Answers with what was asked, until the connection ends.
+fn mirror(mut stream: std::net::TcpStream) {
+    let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
+    while let Ok(n @ 1..) = stream.read(&mut buffer) {
+        seen.extend_from_slice(&buffer[..n]);
+        // Every request of the test ends with this.
+        while let Some(end) = seen.windows(5).position(|part| part == b"[end]") {
+            let request: Vec<u8> = seen.drain(..end + 5).collect();
+            let head = format!("HTTP/1.1 201 Created\r\nContent-Length: {}\r\n\r\n", request.len());
+            if stream.write_all(&[head.as_bytes(), &request].concat()).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_have_the_shape_that_was_asked_for() {
+    let url = bad_server(mirror).to_string();
+    let shape = [
+        "http",
+        &url,
+        "-c",
+        "2",
+        "-n",
+        "40",
+        "--json",
+        "-",
+        "--body",
+        "hi [end]",
+        "-H",
+        "X-Y: z",
+        "--pipeline",
+        "4",
+    ];
+    let run = |more: &[&str]| {
+        let output = load(&[&shape, more].concat());
+        (output.status.code(), report(&output))
+    };
+    let (code, good) = run(&["--path", "/a", "--check-body-contains", "POST /a HTTP/1.1"]);
+    assert_eq!((code, good.requests, good.connected), (Some(0), 40, 2), "{good:?}");
+    let (code, field) = run(&["--method", "PUT", "--check-body-contains", "X-Y: z\r\n\r\nhi"]);
+    assert_eq!((code, field.requests), (Some(0), 40), "{field:?}");
+    // Both paths in turn: half of the answers name the other one.
+    let (code, turns) = run(&["--path", "/a", "--path", "/b", "--check-body-contains", "/b HTTP"]);
+    assert_eq!((code, turns.requests, turns.wrong), (Some(1), 20, 20), "{turns:?}");
+    let (code, status) = run(&["--check-status", "200,3xx"]);
+    assert_eq!((code, status.failed, status.failed_by_status[1]), (Some(1), 40, 40), "{status:?}");
+}
+
+#[test]
+fn a_result_goes_wherever_it_is_asked_for_and_merges() {
+    let server = Server::start("http", "epoll");
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (json, hgrm, csv) = (file("a.json"), file("a.hgrm"), file("a.csv"));
+    let output = load(&[
+        "http",
+        &server.url,
+        "-c",
+        "4",
+        "-n",
+        "200",
+        "--json",
+        &json,
+        "--hgrm",
+        &hgrm,
+        "--csv",
+        &csv,
+        "--ndjson",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let read = |path: &str| std::fs::read_to_string(path).unwrap();
+    let result: Report = serde_json::from_str(&read(&json)).unwrap();
+    assert_eq!(tidegate_load::histogram::decode(&result.latency_v2).unwrap().len(), 200);
+    assert!(result.certificate.is_some());
+    assert!(read(&hgrm).contains("Total count    =          200]"));
+    // However many seconds it took, they add up.
+    let rows = read(&csv);
+    let column = |row: &str| row.split(',').nth(2).unwrap().parse::<u64>().unwrap();
+    assert_eq!(rows.lines().skip(1).map(column).sum::<u64>(), 200, "{rows}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let seconds = lines.lines().map(|line| serde_json::from_str::<tidegate_load::Second>(line).unwrap());
+    assert_eq!(seconds.map(|second| second.requests).sum::<u64>(), 200, "{lines}");
+
+    let merged =
+        Command::new(TIDEGATE).args(["load", "merge", &json, &json, "--json", "-"]).output().unwrap();
+    let merged = report(&merged);
+    assert_eq!((merged.requests, merged.connections), (400, 8));
+    assert_eq!(merged.latency_us.p99, result.latency_us.p99);
+    let bad = Command::new(TIDEGATE).args(["load", "merge", &csv]).output().unwrap();
+    assert_eq!(bad.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&bad.stderr).contains("no result of tidegate load --json"), "{bad:?}");
+}
+
+#[test]
+fn a_condition_that_holds_fails_the_run() {
+    let server = Server::start("http", "epoll");
+    let run =
+        |conditions: &[&str]| load(&[&["http", &server.url, "-c", "2", "-n", "20"], conditions].concat());
+    assert_eq!(run(&["--fail-if", "p99>1000s", "--fail-if", "errors>0"]).status.code(), Some(0));
+    let failed = run(&["--fail-if", "errors>0", "--fail-if", "p50<1000s"]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("--fail-if p50<1000s: it was"), "{failed:?}");
 }

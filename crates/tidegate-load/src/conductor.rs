@@ -5,13 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tidegate::{Client, Model, Policy, RunningClient, Service, system};
+use tidegate::{Client, Model, Policy, RunningClient, system};
 
+use crate::certificate::{Evidence, certify};
 use crate::crew::{Crew, Stage};
 use crate::echo::EchoLoad;
 use crate::http::HttpLoad;
+use crate::ledger::Ledger;
+use crate::pacer::Pacer;
 use crate::plan::{Amount, BLOCK, LoadError, Plan, Protocol};
-use crate::report::{Latency, Phase, Report};
+use crate::report::{Phase, Report};
+use crate::window::Window;
 
 /// Attempts in flight while connections are opened: below every system's backlog.
 const OPENING: u64 = 128;
@@ -30,6 +34,14 @@ pub fn run(plan: &Plan, observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadE
     plan.check()?;
     let model = plan.model.unwrap_or_else(|| Model::best().model);
     check_descriptors(plan, model)?;
+    if let Some(pid) =
+        plan.server_pid.filter(|pid| !std::path::Path::new(&format!("/proc/{pid}/task")).exists())
+    {
+        let why = format!(
+            "--server-pid {pid}: there is no such process here; leave it out if the server is elsewhere"
+        );
+        return Err(LoadError::Plan(why));
+    }
     let threads = plan.threads.unwrap_or_else(|| system::allowed_cpus().len().max(1)).min(plan.connections);
     let crew = Arc::new(Crew::new(plan.clone(), threads));
     let policy = policy(plan, threads);
@@ -38,38 +50,14 @@ pub fn run(plan: &Plan, observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadE
             let load = EchoLoad::new(crew.clone(), *size, *window);
             let client = Client::new(load).policy(policy).model(model).start()?;
             let dial = |tag| crew.dial(tag, None);
-            Ok(Run { crew: &crew, client: &client, observer }.conduct(dial))
+            Ok(Run { crew: &crew, client: &client, observer, pace: &|| {} }.conduct(dial))
         }
-        Protocol::Http { path, host, keep_alive } => {
-            let load = Arc::new(HttpLoad::new(crew.clone(), host, path, *keep_alive));
-            let client = Client::new(Shared(load.clone())).policy(policy).model(model).start()?;
-            let dial = |tag: u64| {
-                // A connection that carries one request only exists for it.
-                if *keep_alive || crew.may_begin() {
-                    let thread = tag as usize % crew.threads();
-                    crew.tally(thread).in_flight += u64::from(!*keep_alive);
-                    load.dial(tag, Some(thread));
-                    return true;
-                }
-                false
-            };
-            Ok(Run { crew: &crew, client: &client, observer }.conduct(dial))
+        Protocol::Http(shape) => {
+            let load = HttpLoad::new(crew.clone(), shape.clone());
+            let client = Client::new(load.clone()).policy(policy).model(model).start()?;
+            let dial = |tag| load.open_place(tag);
+            Ok(Run { crew: &crew, client: &client, observer, pace: &|| load.pace() }.conduct(dial))
         }
-    }
-}
-
-/// A service that the conductor uses too.
-struct Shared(Arc<HttpLoad>);
-
-impl Service for Shared {
-    type Session = crate::http::HttpSession;
-
-    fn open(&self, peer: &tidegate::Peer) -> Result<Self::Session, tidegate::Refusal> {
-        self.0.open(peer)
-    }
-
-    fn dial_failed(&self, dial: &tidegate::Dial, error: &std::io::Error) {
-        self.0.dial_failed(dial, error);
     }
 }
 
@@ -103,47 +91,119 @@ struct Run<'a, F> {
     crew: &'a Crew,
     client: &'a RunningClient,
     observer: F,
+    /// Begins what is due on connections that do not stand yet.
+    pace: &'a dyn Fn(),
 }
+
+/// How long requests that were due in the window may still be begun after it: as long as a timer may be late.
+const GRACE: Duration = Duration::from_millis(20);
 
 impl<F: FnMut(Phase<'_>)> Run<'_, F> {
     /// From the first dial to the last answer. `dial` makes connection number so-and-so, or says that none is needed any more.
     fn conduct(mut self, dial: impl FnMut(u64) -> bool) -> Report {
-        self.crew.set_dialler(self.client.dialler());
+        let crew = self.crew;
+        crew.set_dialler(self.client.dialler());
         let begun = Instant::now();
-        let fixed = matches!(self.crew.plan.amount, Amount::Requests(_));
-        let mut window = Window::open();
-        if fixed {
-            self.crew.set_stage(Stage::Measuring);
+        // Without a schedule, a fixed number of requests begins with the first connection.
+        let at_once = crew.pacer.is_none() && matches!(crew.plan.amount, Amount::Requests(_));
+        let mut window = Window::open(&crew.plan);
+        if at_once {
+            crew.set_stage(Stage::Measuring);
             (self.observer)(Phase::Measuring);
         }
         self.open_all(dial);
         let connect_s = begun.elapsed().as_secs_f64();
-        let connected = self.crew.first_attempts_stand.load(Relaxed);
-        (self.observer)(Phase::Connected { attempted: self.crew.plan.connections as u64, connected });
-        if !fixed {
-            window = Window::open();
-            self.crew.set_stage(Stage::Measuring);
+        let connected = crew.first_attempts_stand.load(Relaxed);
+        (self.observer)(Phase::Connected { attempted: crew.plan.connections as u64, connected });
+        if !at_once {
+            self.warm_up();
+            window = Window::open(&crew.plan);
+            crew.set_stage(Stage::Measuring);
             (self.observer)(Phase::Measuring);
         }
-        self.measure(&window);
-        window.close(self.crew);
-        self.crew.set_stage(Stage::Draining);
+        let mut ledger = Ledger::new(window.begun);
+        let before = self.client.stats();
+        self.measure(&window, &mut ledger);
+        self.begin_the_rest();
+        window.close(crew);
+        let after = self.client.stats();
+        crew.set_stage(Stage::Draining);
         self.wait_for_answers();
-        let mut report = self.report(&window);
+        if let Some(second) = ledger.collect(crew, Instant::now()) {
+            (self.observer)(Phase::Second { second });
+        }
+        let mut report = self.report(&window, &mut ledger);
         report.connect_s = connect_s;
+        let (mean_in_flight, samples) = ledger.concurrency();
+        let evidence = Evidence {
+            generator: window.generator,
+            server: window.server,
+            mean_in_flight,
+            samples,
+            events_per_wake_up: (after.events - before.events) as f64
+                / (after.wake_ups - before.wake_ups).max(1) as f64,
+        };
+        report.certificate = Some(certify(&report, evidence));
         (self.observer)(Phase::Done { report: &report });
-        self.crew.set_stage(Stage::Over);
+        crew.set_stage(Stage::Over);
         self.client.stop();
         report
+    }
+
+    /// Starts the schedule, if there is one, and lets the load run for a time that does not count.
+    fn warm_up(&self) {
+        let (now, length) = (Instant::now(), self.crew.plan.warm_up);
+        if let Some(pacer) = &self.crew.pacer {
+            pacer.begin(now, now + length);
+        }
+        if !length.is_zero() {
+            self.rest_until(now + length);
+            (0..self.crew.threads()).for_each(|thread| self.crew.tally(thread).forget_failures());
+        }
+    }
+
+    /// Sleeps, but begins what is due meanwhile on connections that do not stand yet.
+    fn rest_until(&self, until: Instant) {
+        loop {
+            (self.pace)();
+            let now = Instant::now();
+            if now >= until {
+                return;
+            }
+            let next = match &self.crew.pacer {
+                // What is overdue waits for a connection, which sees to it itself.
+                Some(pacer) if self.crew.plan.connection_per_request() => {
+                    pacer.next_due().map_or(until, |due| due.max(now + LOOK).min(until))
+                }
+                _ => until,
+            };
+            std::thread::sleep(next - now);
+        }
+    }
+
+    /// Has requests begun that were due just before the end of the window.
+    fn begin_the_rest(&self) {
+        let begun = Instant::now();
+        while self.crew.pacer.as_ref().is_some_and(|pacer| !pacer.is_spent()) && begun.elapsed() < GRACE {
+            self.rest_until(Instant::now() + LOOK);
+        }
     }
 
     /// Opens the connections block by block; a block begins when every attempt of the one before has ended.
     fn open_all(&self, mut dial: impl FnMut(u64) -> bool) {
         let total = self.crew.plan.connections as u64;
+        if self.crew.pacer.is_some() && self.crew.plan.connection_per_request() {
+            // Each is made when its request is due.
+            (0..total).for_each(|place| _ = dial(place));
+            return;
+        }
+        let begun = Instant::now();
+        let interval = self.crew.plan.ramp_connections.div_f64(total.max(1) as f64);
         let mut dialled = 0;
         while dialled < total {
             let end = (dialled + BLOCK as u64).min(total);
             while dialled < end {
+                std::thread::sleep(interval.mul_f64(dialled as f64).saturating_sub(begun.elapsed()));
                 if !self.wait_until(|ended| dialled - ended < OPENING) || !dial(dialled) {
                     return;
                 }
@@ -173,22 +233,25 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
     }
 
     /// Lets the load run until there was enough of it.
-    fn measure(&mut self, window: &Window) {
+    fn measure(&mut self, window: &Window, ledger: &mut Ledger) {
         let mut told = Instant::now();
         let mut progress = (0, Instant::now());
         loop {
             let part = match self.crew.plan.amount {
                 Amount::Time(time) => {
-                    let left = time.saturating_sub(window.begun.elapsed());
-                    std::thread::sleep(left.min(Duration::from_millis(50)));
+                    let end = window.begun + time;
+                    let look = Instant::now() + Duration::from_millis(50);
+                    self.rest_until(look.min(end).min(ledger.next()));
                     window.begun.elapsed().as_secs_f64() / time.as_secs_f64()
                 }
                 Amount::Requests(n) => {
-                    std::thread::sleep(LOOK);
+                    self.rest_until(Instant::now() + LOOK);
                     let ended = self.crew.sum(|t| t.requests + t.failed);
-                    if ended != progress.0 {
+                    // On a schedule, nothing may be due for a long time.
+                    let next = self.crew.pacer.as_ref().and_then(Pacer::next_due);
+                    if ended != progress.0 || next.is_some_and(|due| due > Instant::now()) {
                         progress = (ended, Instant::now());
-                    } else if progress.1.elapsed() > self.crew.plan.timeout || self.is_deserted() {
+                    } else if progress.1.elapsed() > self.crew.plan.timeout {
                         return; // the report says what is missing
                     }
                     // Connections that do not stand have nothing to send.
@@ -198,14 +261,24 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
                         }
                         None => n,
                     };
+                    if ended < n && self.is_deserted() {
+                        return;
+                    }
                     ended as f64 / n as f64
                 }
             };
+            ledger.look(self.crew.sum(|t| t.in_flight));
+            let now = Instant::now();
+            if now >= ledger.next()
+                && let Some(second) = ledger.collect(self.crew, now)
+            {
+                (self.observer)(Phase::Second { second });
+            }
             if part >= 1.0 {
                 return;
             }
             if told.elapsed() > Duration::from_millis(100) {
-                told = Instant::now();
+                told = now;
                 let requests = self.crew.sum(|t| t.requests);
                 (self.observer)(Phase::Progress { requests, part });
             }
@@ -215,7 +288,9 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
     /// Whether no connection is open or being made, so that nothing will ever come any more.
     fn is_deserted(&self) -> bool {
         let stats = self.client.stats();
-        stats.attempted > 0
+        let between = self.crew.pacer.is_some() && self.crew.plan.connection_per_request();
+        !between
+            && stats.attempted > 0
             && stats.open() == 0
             && stats.attempted == stats.accepted + stats.dial_failed + stats.refused
     }
@@ -227,7 +302,7 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
         }
     }
 
-    fn report(&self, window: &Window) -> Report {
+    fn report(&self, window: &Window, ledger: &mut Ledger) -> Report {
         let plan = &self.crew.plan;
         let stats = self.client.stats();
         let mut report = Report {
@@ -237,6 +312,7 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
             threads: self.crew.threads(),
             connections: plan.connections,
             rate_bytes_per_s_per_block: plan.rate_bytes_per_s_per_block,
+            warm_up_s: plan.warm_up.as_secs_f64(),
             attempted: stats.attempted,
             connected: stats.accepted,
             connect_failed: stats.dial_failed,
@@ -246,84 +322,7 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
             cpu_system_s: window.cpu_s.1,
             ..Report::default()
         };
-        match &plan.protocol {
-            Protocol::Echo { size, .. } => {
-                report.protocol = "echo".into();
-                report.message_bytes = *size;
-                report.keep_alive = true;
-            }
-            Protocol::Http { keep_alive, .. } => {
-                report.protocol = "http".into();
-                report.keep_alive = *keep_alive;
-            }
-        }
-        let mut latency: Option<hdrhistogram::Histogram<u64>> = None;
-        for thread in 0..self.crew.threads() {
-            let tally = self.crew.tally(thread);
-            report.requests += tally.requests;
-            report.failed += tally.failed;
-            report.wrong += tally.wrong;
-            report.timed_out += tally.in_flight;
-            report.late_sends += tally.late_sends;
-            report.bytes_sent += tally.bytes_sent;
-            report.bytes_received += tally.bytes_received;
-            report.verified_connections += tally.verified_connections;
-            report.reconnects += tally.reconnects;
-            for (sum, n) in report.failed_by_status.iter_mut().zip(tally.failed_by_status) {
-                *sum += n;
-            }
-            report.first_error = report.first_error.take().or_else(|| tally.first_error.clone());
-            match &mut latency {
-                None => latency = Some(tally.latency_us.clone()),
-                // The bounds are the same, so nothing can be out of range.
-                Some(all) => _ = all.add(&tally.latency_us),
-            }
-        }
-        report.latency_us = latency.as_ref().map(Latency::of).unwrap_or_default();
-        if report.elapsed_s > 0.0 {
-            report.requests_per_s = report.requests as f64 / report.elapsed_s;
-            report.sent_bytes_per_s = report.bytes_sent as f64 / report.elapsed_s;
-            report.received_bytes_per_s = report.bytes_received as f64 / report.elapsed_s;
-        }
+        ledger.enter(self.crew, &mut report);
         report
     }
-}
-
-/// The time that counts.
-struct Window {
-    begun: Instant,
-    length: Duration,
-    /// Processor time, user and system, in seconds: at the beginning, then what was used.
-    cpu_s: (f64, f64),
-}
-
-impl Window {
-    fn open() -> Self {
-        Self { begun: Instant::now(), length: Duration::ZERO, cpu_s: processor_time_s() }
-    }
-
-    /// Ends it now, or with the last answer if a fixed number was asked for.
-    fn close(&mut self, crew: &Crew) {
-        let now = Instant::now();
-        let end = match crew.plan.amount {
-            Amount::Time(_) => Some(now),
-            Amount::Requests(_) => {
-                (0..crew.threads()).filter_map(|thread| crew.tally(thread).last_answer).max()
-            }
-        };
-        self.length = end.unwrap_or(now).saturating_duration_since(self.begun);
-        let cpu_s = processor_time_s();
-        self.cpu_s = (cpu_s.0 - self.cpu_s.0, cpu_s.1 - self.cpu_s.1);
-    }
-}
-
-/// Processor time of this process in user mode and in the kernel, in seconds (`/proc/self/stat`, `proc(5)`);
-/// zero where the system has no such file.
-fn processor_time_s() -> (f64, f64) {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The second field is a name in parentheses that may hold anything.
-    let mut fields = stat.rsplit(')').next().unwrap_or("").split_whitespace().skip(11);
-    let mut next = || fields.next().and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
-    let per_s = system::clock_ticks_per_s() as f64;
-    (next() / per_s, next() / per_s)
 }

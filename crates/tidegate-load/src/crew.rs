@@ -1,14 +1,15 @@
-//! What all sessions of a run share: the budget of requests, the stage of the run, and tallies.
+//! What all sessions of a run share: the budget of requests or their schedule, the stage of the run, and tallies.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use hdrhistogram::Histogram;
-use tidegate::{Dial, Dialler};
+use tidegate::{Dial, Dialler, Outbox};
 
+use crate::pacer::{Pacer, Turn, WakeUp};
 use crate::plan::{Amount, Plan};
+use crate::tally::{Flight, Tally};
 
 /// Where the run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,73 +25,12 @@ pub(crate) enum Stage {
     Over,
 }
 
-/// Tallies of one I/O thread.
-pub(crate) struct Tally {
-    pub(crate) latency_us: Histogram<u64>,
-    pub(crate) requests: u64,
-    pub(crate) failed: u64,
-    pub(crate) wrong: u64,
-    pub(crate) failed_by_status: [u64; 5],
-    pub(crate) late_sends: u64,
-    pub(crate) in_flight: u64,
-    pub(crate) bytes_sent: u64,
-    pub(crate) bytes_received: u64,
-    pub(crate) verified_connections: u64,
-    pub(crate) reconnects: u64,
-    pub(crate) last_answer: Option<Instant>,
-    pub(crate) first_error: Option<String>,
-    /// The head of the last answer and what it said: most answers begin alike.
-    pub(crate) last_head: crate::http::KnownHead,
-}
-
-impl Tally {
-    fn new() -> Self {
-        // 1 µs to 1 h with three digits is within what the histogram can do.
-        let latency_us = Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("valid bounds");
-        Self {
-            latency_us,
-            requests: 0,
-            failed: 0,
-            wrong: 0,
-            failed_by_status: [0; 5],
-            late_sends: 0,
-            in_flight: 0,
-            bytes_sent: 0,
-            bytes_received: 0,
-            verified_connections: 0,
-            reconnects: 0,
-            last_answer: None,
-            first_error: None,
-            last_head: Default::default(),
-        }
-    }
-
-    /// Notes a right answer; it counts if it belongs to the window.
-    #[inline]
-    pub(crate) fn answered(&mut self, crew: &Crew, since: Instant) {
-        self.in_flight -= 1;
-        if crew.counts() {
-            let now = Instant::now();
-            self.requests += 1;
-            let micros = now.saturating_duration_since(since).as_micros() as u64;
-            self.latency_us.saturating_record(micros.max(1));
-            self.last_answer = Some(now);
-        }
-    }
-
-    /// Notes `n` requests that came to nothing.
-    pub(crate) fn failed(&mut self, n: u64, why: impl FnOnce() -> String) {
-        self.in_flight -= n;
-        self.failed += n;
-        self.first_error.get_or_insert_with(why);
-        self.last_answer = Some(Instant::now());
-    }
-}
-
 /// What all sessions of a run share.
 pub(crate) struct Crew {
     pub(crate) plan: Plan,
     pub(crate) begun: Instant,
+    /// The schedule of an open loop.
+    pub(crate) pacer: Option<Pacer>,
     stage: AtomicU8,
     /// Requests that may still be begun; only with [`Amount::Requests`].
     budget: AtomicU64,
@@ -109,13 +49,15 @@ impl Crew {
             Amount::Requests(n) => n,
             Amount::Time(_) => u64::MAX,
         };
+        let pacer = Pacer::of(&plan);
         Self {
             sources: plan.source_addresses(),
+            tallies: (0..threads).map(|_| Mutex::new(Tally::new(pacer.is_some()))).collect(),
+            pacer,
             plan,
             begun: Instant::now(),
             stage: AtomicU8::new(Stage::Opening as u8),
             budget: AtomicU64::new(budget),
-            tallies: (0..threads).map(|_| Mutex::new(Tally::new())).collect(),
             dialler: OnceLock::new(),
             next_source: AtomicUsize::new(0),
             first_attempts_ended: AtomicU64::new(0),
@@ -145,16 +87,74 @@ impl Crew {
         self.stage.load(Relaxed) == stage as u8
     }
 
-    /// Whether an answer that comes now counts: inside the window, or while the last ones of a fixed number come in.
+    /// Whether what happens to a request now counts. In a closed loop: inside the window, or while the last ones of a fixed
+    /// number come in. In an open loop a request counts by when it was due, however late its answer is: to leave out what is
+    /// still missing at the end would leave out the slowest.
     #[inline]
-    pub(crate) fn counts(&self) -> bool {
+    pub(crate) fn counts(&self, flight: Flight) -> bool {
+        match &self.pacer {
+            None => self.is_measuring(),
+            Some(pacer) => pacer.is_measured(flight.due),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_measuring(&self) -> bool {
         self.is(Stage::Measuring)
+    }
+
+    /// Whether no request begins any more.
+    #[inline]
+    pub(crate) fn is_ending(&self) -> bool {
+        self.stage.load(Relaxed) > Stage::Measuring as u8
+    }
+
+    /// Takes leave for a connection to begin one more request at `now`. If there is none yet, the connection is woken when
+    /// there is; `wake_up` is what it keeps for that.
+    #[inline]
+    pub(crate) fn begin(&self, now: Instant, wake_up: &mut WakeUp, out: &mut Outbox<'_>) -> Option<Flight> {
+        match &self.pacer {
+            None => self.may_begin().then_some(Flight { due: now, left: now }),
+            Some(pacer) => self.begin_paced(pacer, now, wake_up, out),
+        }
+    }
+
+    fn begin_paced(
+        &self,
+        pacer: &Pacer,
+        now: Instant,
+        wake_up: &mut WakeUp,
+        out: &mut Outbox<'_>,
+    ) -> Option<Flight> {
+        if self.is_ending() {
+            return None;
+        }
+        let mut turn = pacer.turn(now, wake_up);
+        if turn == Turn::Wait && !pacer.enlist(out.mailbox()) {
+            turn = pacer.turn(now, wake_up); // it has just begun
+        }
+        match turn {
+            Turn::Begin(due) => return Some(Flight { due, left: now }),
+            Turn::Sleep(until) => out.wake_at(until),
+            Turn::Wait | Turn::Over => {}
+        }
+        None
+    }
+
+    /// Takes leave to begin one more request on a connection of its own.
+    pub(crate) fn begin_anew(&self) -> Option<Flight> {
+        let now = Instant::now();
+        match &self.pacer {
+            None => self.may_begin().then_some(Flight { due: now, left: now }),
+            Some(_) if self.is_ending() => None,
+            Some(pacer) => pacer.take(now).map(|due| Flight { due, left: now }),
+        }
     }
 
     /// Takes leave to begin one more request.
     #[inline]
-    pub(crate) fn may_begin(&self) -> bool {
-        if self.stage.load(Relaxed) > Stage::Measuring as u8 {
+    fn may_begin(&self) -> bool {
+        if self.is_ending() {
             return false;
         }
         match self.plan.amount {
@@ -167,7 +167,7 @@ impl Crew {
 
     /// Whether every request of a fixed number has been begun.
     pub(crate) fn is_spent(&self) -> bool {
-        self.budget.load(Relaxed) == 0
+        self.budget.load(Relaxed) == 0 || self.pacer.as_ref().is_some_and(Pacer::is_spent)
     }
 
     /// The tally of an I/O thread; locked by nobody else but the conductor, now and then.

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Origin, Outbox, Peer, Refusal, Service, Session};
 
 use crate::crew::{Crew, Stage};
+use crate::pacer::WakeUp;
 use crate::plan::BLOCK;
+use crate::tally::{Cause, Flight};
 
 /// Makes echo sessions.
 pub(crate) struct EchoLoad {
@@ -100,8 +102,9 @@ pub(crate) struct EchoSession {
     back: u64,
     /// Bytes of the message in question that came back.
     offset: usize,
-    /// When the messages in flight were sent.
-    since: VecDeque<Instant>,
+    /// The messages in flight.
+    flights: VecDeque<Flight>,
+    wake_up: WakeUp,
 }
 
 impl Service for EchoLoad {
@@ -120,7 +123,8 @@ impl Service for EchoLoad {
             sent: 0,
             back: 0,
             offset: 0,
-            since: VecDeque::new(),
+            flights: VecDeque::new(),
+            wake_up: None,
         })
     }
 
@@ -132,17 +136,15 @@ impl Service for EchoLoad {
 
 impl EchoSession {
     /// Sends as many messages as quota, window and schedule allow.
-    fn send(&mut self, out: &mut Outbox<'_>) {
-        while self.sent < self.quota && self.since.len() < self.window {
+    fn send(&mut self, out: &mut Outbox<'_>, cause: Cause) {
+        while self.sent < self.quota && self.flights.len() < self.window {
             let now = Instant::now();
             if let Some(schedule) = &self.schedule
                 && schedule.due > now
             {
                 return out.wake_at(schedule.due);
             }
-            if !self.crew.may_begin() {
-                return;
-            }
+            let Some(flight) = self.crew.begin(now, &mut self.wake_up, out) else { return };
             let mut tally = self.crew.tally(self.thread);
             if let Some(schedule) = &mut self.schedule {
                 // Half an interval late, and the answer before it was the reason: it says so, and the schedule moves on.
@@ -152,13 +154,10 @@ impl EchoSession {
                 }
                 schedule.due += schedule.interval;
             }
-            tally.in_flight += 1;
-            if self.crew.counts() {
-                tally.bytes_sent += self.pattern.size as u64;
-            }
+            tally.begun(&self.crew, flight, cause, self.pattern.size);
             drop(tally);
             out.share(self.pattern.message(self.tag, self.sent));
-            self.since.push_back(now);
+            self.flights.push_back(flight);
             self.sent += 1;
         }
     }
@@ -166,7 +165,7 @@ impl EchoSession {
     /// Compares what came back; `Err` is where it differs.
     fn compare(&mut self, mut input: &[u8]) -> Result<(), String> {
         let mut tally = self.crew.tally(self.thread);
-        if self.crew.counts() {
+        if self.crew.is_measuring() {
             tally.bytes_received += input.len() as u64;
         }
         while !input.is_empty() {
@@ -190,8 +189,8 @@ impl EchoSession {
             if self.back == 1 {
                 tally.verified_connections += 1;
             }
-            if let Some(since) = self.since.pop_front() {
-                tally.answered(&self.crew, since);
+            if let Some(flight) = self.flights.pop_front() {
+                tally.answered(&self.crew, flight);
             }
         }
         Ok(())
@@ -202,7 +201,7 @@ impl Session for EchoSession {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.crew.first_attempts_stand.fetch_add(1, Relaxed);
         self.crew.first_attempts_ended.fetch_add(1, Relaxed);
-        self.send(out);
+        self.send(out, Cause::Room);
         Flow::Continue
     }
 
@@ -210,21 +209,24 @@ impl Session for EchoSession {
         if let Err(why) = self.compare(input) {
             let mut tally = self.crew.tally(self.thread);
             tally.wrong += 1;
-            tally.failed(self.since.len().max(1) as u64 - u64::from(self.since.is_empty()), || why);
-            self.since.clear();
+            tally.failed(self.flights.len() as u64, || why);
+            self.flights.clear();
             return Consumed::all(input).then(Flow::Abort);
         }
-        self.send(out);
+        self.send(out, Cause::Room);
         Consumed::all(input)
     }
 
     fn on_mail(&mut self, _: Mail, out: &mut Outbox<'_>) -> Flow {
-        self.send(out);
+        self.send(out, Cause::WakeUp);
         Flow::Continue
     }
 
     fn on_close(&mut self, why: CloseReason) {
-        let lost = self.since.len() as u64;
+        if let Some(pacer) = &self.crew.pacer {
+            pacer.orphan(self.wake_up);
+        }
+        let lost = self.flights.len() as u64;
         if lost > 0 && !self.crew.is(Stage::Over) {
             let tag = self.tag;
             self.crew

@@ -1,244 +1,222 @@
-//! HTTP sessions: one request after the other, each answer read to its last byte.
+//! HTTP sessions: requests out, each answer read to its last byte.
 
 mod answer;
+mod dialling;
+mod search;
+mod service;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
-use tidegate::{CloseReason, Consumed, Dial, Flow, Origin, Outbox, Peer, Refusal, Service, Session};
+use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Session};
 
 pub(crate) use answer::KnownHead;
+pub(crate) use service::HttpLoad;
+
 use answer::{Answer, Step};
+use dialling::Places;
+use search::Search;
 
 use crate::crew::{Crew, Stage};
+use crate::pacer::WakeUp;
+use crate::plan::HttpShape;
+use crate::tally::{Cause, Flight, Tally};
 
-/// Makes HTTP sessions.
-pub(crate) struct HttpLoad {
-    pub(crate) crew: Arc<Crew>,
-    request: Bytes,
-    keep_alive: bool,
-    /// When each connection was dialled, in nanoseconds since the run began; for connections that carry one request.
-    dialled_ns: Arc<[AtomicU64]>,
-    /// Which connections of the plan have had their first attempt.
-    first: Arc<[AtomicU64]>,
-}
-
-impl HttpLoad {
-    pub(crate) fn new(crew: Arc<Crew>, host: &str, path: &str, keep_alive: bool) -> Self {
-        let close = if keep_alive { "" } else { "Connection: close\r\n" };
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: tidegate-load\r\n{close}\r\n");
-        let zeros = || (0..crew.plan.connections).map(|_| AtomicU64::new(0)).collect();
-        Self { request: request.into(), keep_alive, dialled_ns: zeros(), first: zeros(), crew }
-    }
-
-    /// Dials connection `tag` and notes when; the request it is to carry was taken from the budget before.
-    pub(crate) fn dial(&self, tag: u64, thread: Option<usize>) {
-        Again { crew: &self.crew, dialled_ns: &self.dialled_ns }.dial(tag, thread);
-    }
-
-    fn first_attempt_ended(&self, tag: u64, stands: bool) {
-        let Some(first) = self.first.get(tag as usize) else { return };
-        if first.swap(1, Relaxed) == 0 {
-            self.crew.first_attempts_ended.fetch_add(1, Relaxed);
-            self.crew.first_attempts_stand.fetch_add(u64::from(stands), Relaxed);
-        }
-    }
-}
-
-/// Dialling a connection of the plan once more.
-struct Again<'a> {
-    crew: &'a Crew,
-    dialled_ns: &'a [AtomicU64],
-}
-
-impl Again<'_> {
-    fn dial(&self, tag: u64, thread: Option<usize>) {
-        if let Some(at) = self.dialled_ns.get(tag as usize) {
-            at.store(self.crew.begun.elapsed().as_nanos() as u64, Relaxed);
-        }
-        self.crew.dial(tag, thread);
-    }
-
-    /// The next request of this place, on a connection of its own.
-    fn next(&self, tag: u64, thread: usize) {
-        if self.crew.may_begin() {
-            self.crew.tally(thread).in_flight += 1;
-            self.dial(tag, Some(thread));
-        }
-    }
+/// What all HTTP sessions of a run share.
+struct Common {
+    crew: Arc<Crew>,
+    shape: HttpShape,
+    /// The bytes of the requests, one for each path.
+    requests: Vec<Bytes>,
+    places: Places,
 }
 
 /// One HTTP connection.
 pub(crate) struct HttpSession {
-    crew: Arc<Crew>,
-    request: Bytes,
-    dialled_ns: Arc<[AtomicU64]>,
+    common: Arc<Common>,
     tag: u64,
     thread: usize,
-    keep_alive: bool,
     answer: Answer,
-    /// When the request in flight was begun.
-    since: Option<Instant>,
+    /// The request whose answer comes next, and those behind it: without pipelining there are none.
+    flight: Option<Flight>,
+    behind: VecDeque<Flight>,
+    wake_up: WakeUp,
+    /// Which path comes next.
+    path: usize,
+    search: Option<Box<Search>>,
     verified: bool,
 }
 
-impl Service for HttpLoad {
-    type Session = HttpSession;
-
-    fn open(&self, peer: &Peer) -> Result<HttpSession, Refusal> {
-        let Origin::Dialled { tag } = peer.origin else { return Err(Refusal) };
-        self.first_attempt_ended(tag, true);
-        Ok(HttpSession {
-            crew: self.crew.clone(),
-            request: self.request.clone(),
-            dialled_ns: self.dialled_ns.clone(),
-            tag,
-            thread: peer.thread,
-            keep_alive: self.keep_alive,
-            answer: Answer::default(),
-            since: None,
-            verified: false,
-        })
-    }
-
-    fn dial_failed(&self, dial: &Dial, error: &std::io::Error) {
-        let thread = dial.thread.unwrap_or(0);
-        self.first_attempt_ended(dial.tag, false);
-        if self.keep_alive {
-            let mut tally = self.crew.tally(thread);
-            tally.first_error.get_or_insert_with(|| format!("connecting failed: {error}"));
-        } else {
-            // The request this connection was to carry.
-            self.crew.tally(thread).failed(1, || format!("connecting failed: {error}"));
-            Again { crew: &self.crew, dialled_ns: &self.dialled_ns }.next(dial.tag, thread);
-        }
-    }
-}
-
 impl HttpSession {
-    /// Begins a request on a connection that is kept.
-    fn begin(&mut self, out: &mut Outbox<'_>) {
-        let crew = self.crew.clone();
-        if crew.may_begin() {
-            let mut tally = crew.tally(self.thread);
-            tally.in_flight += 1;
-            self.send(out, Instant::now(), &mut tally);
+    fn new(common: Arc<Common>, tag: u64, thread: usize) -> Self {
+        let search = common.shape.body_contains.as_ref().map(|text| Box::new(Search::new(text.clone())));
+        Self {
+            tag,
+            thread,
+            answer: Answer::default(),
+            flight: None,
+            behind: VecDeque::new(),
+            wake_up: None,
+            path: tag as usize % common.requests.len(),
+            search,
+            verified: false,
+            common,
         }
     }
 
-    fn send(&mut self, out: &mut Outbox<'_>, since: Instant, tally: &mut crate::crew::Tally) {
-        if self.crew.counts() {
-            tally.bytes_sent += self.request.len() as u64;
+    fn in_flight(&self) -> usize {
+        usize::from(self.flight.is_some()) + self.behind.len()
+    }
+
+    /// Begins as many requests as the connection has room and leave for.
+    fn fill(&mut self, out: &mut Outbox<'_>, cause: Cause) {
+        let common = self.common.clone();
+        let now = Instant::now();
+        while self.in_flight() < common.shape.pipeline {
+            let Some(flight) = common.crew.begin(now, &mut self.wake_up, out) else { return };
+            self.send(out, flight, cause, &mut common.crew.tally(self.thread));
         }
-        self.since = Some(since);
-        out.share(self.request.clone());
+    }
+
+    fn send(&mut self, out: &mut Outbox<'_>, flight: Flight, cause: Cause, tally: &mut Tally) {
+        let request = &self.common.requests[self.path];
+        self.path = (self.path + 1) % self.common.requests.len();
+        tally.begun(&self.common.crew, flight, cause, request.len());
+        out.share(request.clone());
+        match &self.flight {
+            None => self.flight = Some(flight),
+            Some(_) => self.behind.push_back(flight),
+        }
     }
 
     /// The whole answer is there. Returns whether it leaves the connection open.
-    fn complete(&mut self, status: u16, open: bool, tally: &mut crate::crew::Tally) -> bool {
-        let since = self.since.take();
-        match (status, since) {
-            (200..=299, Some(since)) => {
-                if !std::mem::replace(&mut self.verified, true) {
-                    tally.verified_connections += 1;
-                }
-                tally.answered(&self.crew, since);
+    fn complete(&mut self, status: u16, open: bool, tally: &mut Tally) -> bool {
+        let found = self.search.as_mut().is_none_or(|search| search.finish());
+        let Some(flight) = self.flight.take() else {
+            tally.wrong += 1;
+            tally.first_error.get_or_insert_with(|| "an answer that was not asked for".into());
+            return false;
+        };
+        self.flight = self.behind.pop_front();
+        if !self.common.shape.is_right(status) {
+            if let Some(class) = tally.failed_by_status.get_mut((status / 100).saturating_sub(1) as usize) {
+                *class += 1;
             }
-            (_, Some(_)) => {
-                if let Some(class) = tally.failed_by_status.get_mut((status / 100).saturating_sub(1) as usize)
-                {
-                    *class += 1;
-                }
-                tally.failed(1, || format!("the answer had status {status}"));
+            tally.failed(1, || format!("the answer had status {status}"));
+        } else if !found {
+            tally.wrong += 1;
+            tally.failed(1, || "an answer did not contain what --check-body-contains asks for".into());
+        } else {
+            if !std::mem::replace(&mut self.verified, true) {
+                tally.verified_connections += 1;
             }
-            (_, None) => {
-                tally.wrong += 1;
-                tally.first_error.get_or_insert_with(|| "an answer that was not asked for".into());
-                return false;
-            }
+            tally.answered(&self.common.crew, flight);
         }
         open
+    }
+
+    /// Reads answers from the front of `input`: how many bytes, and how the connection goes on.
+    fn read(&mut self, input: &[u8], tally: &mut Tally) -> (usize, Flow) {
+        let shape = &self.common.shape;
+        let (bodiless, keep_alive) = (shape.answers_without_body(), shape.keep_alive);
+        let mut used = 0;
+        while let Some(rest) = input.get(used..).filter(|rest| !rest.is_empty()) {
+            match self.answer.step(rest, &mut tally.last_head, bodiless) {
+                Step::NeedsMore => break,
+                Step::Used(n) => used += n,
+                Step::Body { used: n, body } => {
+                    self.look(&rest[..body]);
+                    used += n;
+                }
+                Step::Complete { used: n, body, status, open } => {
+                    self.look(&rest[..body]);
+                    used += n;
+                    if !self.complete(status, open && keep_alive, tally) {
+                        return (used, Flow::Close);
+                    }
+                }
+                Step::Wrong(why) => {
+                    tally.wrong += 1;
+                    if self.flight.take().is_some() {
+                        tally.failed(1, || format!("an answer could not be understood: {why}"));
+                    }
+                    return (used, Flow::Abort);
+                }
+            }
+        }
+        (used, Flow::Continue)
+    }
+
+    fn look(&mut self, body: &[u8]) {
+        if let Some(search) = &mut self.search {
+            search.feed(body);
+        }
     }
 }
 
 impl Session for HttpSession {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        if self.keep_alive {
-            self.begin(out);
-        } else {
-            let ns = self.dialled_ns.get(self.tag as usize).map_or(0, |at| at.load(Relaxed));
-            let crew = self.crew.clone();
-            self.send(out, crew.begun + Duration::from_nanos(ns), &mut crew.tally(self.thread));
+        if self.common.shape.keep_alive {
+            self.fill(out, Cause::Room);
+        } else if let Some(flight) = self.common.places.flight(self.tag) {
+            // It was noted as begun when it was dialled.
+            let request = &self.common.requests[self.path];
+            if self.common.crew.counts(flight) {
+                self.common.crew.tally(self.thread).bytes_sent += request.len() as u64;
+            }
+            out.share(request.clone());
+            self.flight = Some(flight);
         }
         Flow::Continue
     }
 
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
-        let crew = self.crew.clone();
-        let mut tally = crew.tally(self.thread);
-        let mut used = 0;
-        let mut begin = false;
-        let mut flow = Flow::Continue;
-        while used < input.len() {
-            match self.answer.step(&input[used..], &mut tally.last_head) {
-                Step::NeedsMore => break,
-                Step::Used(n) => used += n,
-                Step::Complete { used: n, status, open } => {
-                    used += n;
-                    if self.complete(status, open && self.keep_alive, &mut tally) {
-                        begin = true;
-                    } else {
-                        flow = Flow::Close;
-                        break;
-                    }
-                }
-                Step::Wrong(why) => {
-                    tally.wrong += 1;
-                    if self.since.take().is_some() {
-                        tally.failed(1, || format!("an answer could not be understood: {why}"));
-                    }
-                    flow = Flow::Abort;
-                    break;
-                }
-            }
-        }
-        if crew.counts() {
+        let common = self.common.clone();
+        let mut tally = common.crew.tally(self.thread);
+        let (used, flow) = self.read(input, &mut tally);
+        if common.crew.is_measuring() {
             tally.bytes_received += used as u64;
         }
         drop(tally);
-        if begin && flow == Flow::Continue {
-            self.begin(out);
+        if flow == Flow::Continue && common.shape.keep_alive {
+            self.fill(out, Cause::Room);
         }
         Consumed::bytes(used).then(flow)
     }
 
+    fn on_mail(&mut self, _: Mail, out: &mut Outbox<'_>) -> Flow {
+        self.fill(out, Cause::WakeUp);
+        Flow::Continue
+    }
+
     fn on_end(&mut self, _: &mut Outbox<'_>) -> Flow {
         if let Some(status) = self.answer.ends_with_the_connection() {
-            let crew = self.crew.clone();
-            self.complete(status, false, &mut crew.tally(self.thread));
+            let common = self.common.clone();
+            self.complete(status, false, &mut common.crew.tally(self.thread));
         }
         Flow::Close
     }
 
     fn on_close(&mut self, why: CloseReason) {
-        if self.crew.is(Stage::Over) {
+        let crew = &self.common.crew;
+        if crew.is(Stage::Over) {
             return;
         }
-        if self.since.take().is_some() {
-            let tag = self.tag;
-            self.crew
-                .tally(self.thread)
-                .failed(1, || format!("connection {tag}: closed before its answer was whole ({why})"));
+        let (tag, lost) = (self.tag, self.in_flight() as u64);
+        if lost > 0 {
+            let why = || format!("connection {tag}: closed before its answer was whole ({why})");
+            crew.tally(self.thread).failed(lost, why);
         }
-        let again = Again { crew: &self.crew, dialled_ns: &self.dialled_ns };
-        if !self.keep_alive {
-            again.next(self.tag, self.thread);
-        } else if !self.crew.is(Stage::Draining) && !self.crew.is_spent() {
-            self.crew.tally(self.thread).reconnects += 1;
-            again.dial(self.tag, Some(self.thread));
+        if let Some(pacer) = &crew.pacer {
+            pacer.orphan(self.wake_up);
+        }
+        if !self.common.shape.keep_alive {
+            self.common.next(tag, self.thread);
+        } else if !crew.is(Stage::Draining) && !crew.is_spent() {
+            crew.tally(self.thread).reconnects += 1;
+            crew.dial(tag, Some(self.thread));
         }
     }
 }

@@ -8,17 +8,32 @@
 //! | [`plan`] | what to do |
 //! | [`report`] | what came of it |
 //! | `conductor` | opening in blocks, measuring, draining |
-//! | `crew` | what all sessions share: budget, stage, tallies |
+//! | `crew`, `tally` | what all sessions share: budget, stage, tallies |
+//! | `pacer` | open loop: what is due when, and who begins it |
+//! | `ledger`, `window` | bringing the tallies together, each second and at the end |
+//! | [`certificate`], `procs` | which side was the limit |
+//! | [`histogram`], `merge` | distributions as text; several results as one |
 //! | `echo`, `http` | the sessions |
 #![forbid(unsafe_code)]
 
+pub mod certificate;
 mod conductor;
 mod crew;
 mod echo;
+pub mod histogram;
 mod http;
+mod ledger;
+mod merge;
+mod pacer;
 pub mod plan;
+mod procs;
 pub mod report;
+mod shape;
+mod tally;
+mod target;
+mod window;
 
 pub use conductor::run;
-pub use plan::{Amount, LoadError, Plan, Protocol, Target};
-pub use report::{Phase, Report};
+pub use merge::{MergeError, merge};
+pub use plan::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Target};
+pub use report::{Phase, Report, Second};

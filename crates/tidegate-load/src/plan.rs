@@ -1,9 +1,12 @@
 //! What to do.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use tidegate::{Model, StartError};
+
+pub use crate::shape::HttpShape;
+pub use crate::target::Target;
 
 /// Connections of one block; they are opened together and share a rate, as in the source.
 pub const BLOCK: usize = 1_000;
@@ -18,15 +21,8 @@ pub enum Protocol {
         /// Messages in flight on each connection.
         window: usize,
     },
-    /// GET requests.
-    Http {
-        /// The path asked for, with its query.
-        path: String,
-        /// The Host field.
-        host: String,
-        /// Keep connections; else each request has one of its own.
-        keep_alive: bool,
-    },
+    /// HTTP/1.1 requests.
+    Http(HttpShape),
 }
 
 /// When to stop.
@@ -36,6 +32,15 @@ pub enum Amount {
     Requests(u64),
     /// After this long; measured from when all connections stand.
     Time(Duration),
+}
+
+/// Open loop: requests begin on a schedule, whether or not the answers before them have come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// Requests a second, all connections together.
+    pub requests_per_s: f64,
+    /// The rate to begin with, and how long it takes to grow (or fall) evenly to `requests_per_s`.
+    pub ramp: Option<(f64, Duration)>,
 }
 
 /// A load to be generated.
@@ -54,14 +59,24 @@ pub struct Plan {
     /// Echo only: messages that each connection sends before it rests; `None` is as many as there is time for.
     /// [`Amount::Requests`] has to be so many for each connection.
     pub messages_each: Option<u64>,
+    /// Open loop at this rate; `None` is a closed loop, in which each answer makes room for the next request.
+    pub rate: Option<Rate>,
+    /// Load before the window that counts, from when all connections stand. Only with [`Amount::Time`].
+    pub warm_up: Duration,
+    /// Connections are opened evenly over this time; zero is as fast as it goes.
+    pub ramp_connections: Duration,
     /// How long to wait for answers at the end, and for a connection to stand.
     pub timeout: Duration,
     /// Source addresses, from 127.0.0.1 on; `None` takes as many as the ports need. Only for targets in 127.0.0.0/8.
     pub sources: Option<usize>,
+    /// Source addresses to take in turn, in place of `sources`.
+    pub source_range: Vec<IpAddr>,
     /// The I/O model; `None` is the best available.
     pub model: Option<Model>,
     /// I/O threads; `None` is one for each processor.
     pub threads: Option<usize>,
+    /// The server's process, if it runs here: the certificate looks at its processor time.
+    pub server_pid: Option<u32>,
 }
 
 /// A load could not be generated.
@@ -96,57 +111,6 @@ pub enum LoadError {
     Start(#[from] StartError),
 }
 
-/// Where a load goes, taken apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The address.
-    pub addr: SocketAddr,
-    /// Host and port as written, for the Host field.
-    pub host: String,
-    /// The path with its query; `/` if none is given.
-    pub path: String,
-}
-
-impl Target {
-    /// Takes `http://HOST[:PORT][/PATH]`, `tcp://HOST:PORT` or `HOST:PORT` apart and looks the host up.
-    ///
-    /// # Errors
-    /// [`LoadError::Target`], with what is wrong.
-    pub fn parse(text: &str) -> Result<Self, LoadError> {
-        let bad = |why: &str| LoadError::Target { target: text.into(), why: why.into() };
-        let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
-        if !matches!(scheme, "" | "http" | "tcp") {
-            return Err(bad("only http and tcp are spoken here"));
-        }
-        let (authority, path) = match rest.find(['/', '?']) {
-            Some(at) if rest[at..].starts_with('/') => (&rest[..at], rest[at..].to_owned()),
-            Some(at) => (&rest[..at], format!("/{}", &rest[at..])),
-            None => (rest, "/".to_owned()),
-        };
-        let path = path.split('#').next().unwrap_or("/").to_owned();
-        if path.bytes().any(|b| b <= b' ' || b == 0x7f) {
-            return Err(bad("the path has a space or a control character: encode it with %"));
-        }
-        let with_port = match (scheme, authority.rsplit_once(':')) {
-            (_, Some((host, port))) if !host.is_empty() && !port.ends_with(']') => {
-                port.parse::<u16>().map_err(|_| bad("the port is not a number from 1 to 65535"))?;
-                authority.to_owned()
-            }
-            ("http", _) if !authority.is_empty() => format!("{authority}:80"),
-            _ => return Err(bad("there is no HOST:PORT in it")),
-        };
-        let addr = with_port
-            .to_socket_addrs()
-            .map_err(|e| bad(&format!("the host can not be looked up: {e}")))?
-            .min_by_key(|addr| u8::from(addr.is_ipv6()))
-            .ok_or_else(|| bad("the host has no address"))?;
-        if addr.port() == 0 {
-            return Err(bad("port 0 can be listened on, but not connected to"));
-        }
-        Ok(Self { addr, host: authority.to_owned(), path })
-    }
-}
-
 /// Connections that one source address carries without slowing down.
 const PER_SOURCE: usize = 5_000;
 
@@ -173,15 +137,28 @@ impl Plan {
                 return wrong("--window must be from 1 to 1024 messages");
             }
         }
+        self.check_rate()?;
+        if let Protocol::Http(shape) = &self.protocol {
+            shape.check()?;
+        }
+        if !self.warm_up.is_zero() && matches!(self.amount, Amount::Requests(_)) {
+            return wrong("--warm-up needs a time to measure: give -d instead of -n");
+        }
         match (&self.protocol, self.rate_bytes_per_s_per_block) {
             (_, Some(0)) => return wrong("-r must be at least 1 byte per second"),
-            (Protocol::Http { .. }, Some(_)) => {
+            (Protocol::Http(_), Some(_)) => {
                 return wrong("-r limits the bytes of echo messages; it means nothing for http");
             }
             _ => {}
         }
         if self.messages_each.is_some() && !matches!(self.protocol, Protocol::Echo { .. }) {
             return wrong("--messages counts echo messages; it means nothing for http");
+        }
+        if let Some(odd) = self.source_range.iter().find(|ip| ip.is_ipv4() != self.target.is_ipv4()) {
+            return Err(LoadError::Plan(format!(
+                "--source {odd} can not reach {}: one is IPv4 and the other IPv6",
+                self.target
+            )));
         }
         if let Some(sources) = self.sources {
             if sources == 0 || sources > 250 {
@@ -196,17 +173,42 @@ impl Plan {
         Ok(())
     }
 
+    fn check_rate(&self) -> Result<(), LoadError> {
+        let wrong = |why: &str| Err(LoadError::Plan(why.into()));
+        let Some(rate) = self.rate else { return Ok(()) };
+        // Beyond this a request is due every nanosecond, which no clock can tell apart.
+        let sane = |per_s: f64| (0.001..=1e9).contains(&per_s);
+        if !sane(rate.requests_per_s) {
+            return wrong("--rate must be from 0.001 to 1000000000 requests per second");
+        }
+        if rate.ramp.is_some_and(|(from, _)| from != 0.0 && !sane(from)) {
+            return wrong("--ramp-rate must begin with 0 or with 0.001 to 1000000000 requests per second");
+        }
+        if rate.ramp.is_some_and(|(_, time)| time.is_zero()) {
+            return wrong("--ramp-rate must take longer than 0 seconds");
+        }
+        if self.rate_bytes_per_s_per_block.is_some() {
+            return wrong(
+                "-r paces each block of connections and --rate all of them together: give one of the two",
+            );
+        }
+        Ok(())
+    }
+
     fn is_loopback4(&self) -> bool {
         matches!(self.target.ip(), IpAddr::V4(ip) if ip.is_loopback())
     }
 
     /// Whether every request has a connection of its own.
     pub(crate) fn connection_per_request(&self) -> bool {
-        matches!(self.protocol, Protocol::Http { keep_alive: false, .. })
+        matches!(self.protocol, Protocol::Http(HttpShape { keep_alive: false, .. }))
     }
 
     /// Source addresses to spread over. Each has its own 28,000 or so ports, which last a while in TIME_WAIT.
     pub(crate) fn source_addresses(&self) -> Vec<SocketAddr> {
+        if !self.source_range.is_empty() {
+            return self.source_range.iter().map(|&ip| SocketAddr::new(ip, 0)).collect();
+        }
         let needed =
             self.connections.div_ceil(PER_SOURCE).max(if self.connection_per_request() { 8 } else { 1 });
         let count = self.sources.unwrap_or(if self.is_loopback4() { needed.min(250) } else { 1 });
@@ -218,33 +220,45 @@ impl Plan {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    #[test]
-    fn targets_are_taken_apart() {
-        let t = Target::parse("http://127.0.0.1:8080/a/b?c=d#e").unwrap();
-        assert_eq!(
-            (t.addr, t.host.as_str(), t.path.as_str()),
-            (([127, 0, 0, 1], 8080).into(), "127.0.0.1:8080", "/a/b?c=d")
-        );
-        assert_eq!(Target::parse("http://127.0.0.1").unwrap().addr.port(), 80);
-        assert_eq!(Target::parse("127.0.0.1:7?q").unwrap().path, "/?q");
-        assert_eq!(Target::parse("tcp://[::1]:9").unwrap().addr.port(), 9);
+    /// A plan like any other.
+    pub(crate) fn plan() -> Plan {
+        Plan {
+            target: ([127, 0, 0, 1], 9).into(),
+            protocol: Protocol::Echo { size: 1, window: 1 },
+            connections: 1,
+            amount: Amount::Requests(1),
+            rate_bytes_per_s_per_block: None,
+            messages_each: None,
+            rate: None,
+            warm_up: Duration::ZERO,
+            ramp_connections: Duration::ZERO,
+            timeout: Duration::from_secs(10),
+            sources: None,
+            source_range: Vec::new(),
+            model: None,
+            threads: None,
+            server_pid: None,
+        }
     }
 
     #[test]
-    fn a_bad_target_says_what_is_wrong() {
-        for (text, part) in [
-            ("https://127.0.0.1/", "only http and tcp"),
-            ("127.0.0.1", "no HOST:PORT"),
-            ("127.0.0.1:99999", "port is not a number"),
-            ("127.0.0.1:0", "port 0"),
-            ("http://127.0.0.1:80/a b", "space"),
-            ("", "no HOST:PORT"),
+    fn rates_that_can_not_be_are_refused() {
+        let with =
+            |requests_per_s, ramp| Plan { rate: Some(Rate { requests_per_s, ramp }), ..plan() }.check();
+        assert!(with(1000.0, Some((0.0, Duration::from_secs(1)))).is_ok());
+        for (per_s, ramp) in [
+            (0.0, None),
+            (-1.0, None),
+            (f64::NAN, None),
+            (f64::INFINITY, None),
+            (1.0, Some((-1.0, Duration::from_secs(1)))),
+            (1.0, Some((1.0, Duration::ZERO))),
         ] {
-            let message = Target::parse(text).unwrap_err().to_string();
-            assert!(message.contains(part), "{text}: {message}");
+            let why = with(per_s, ramp).unwrap_err().to_string();
+            assert!(why.contains("-rate must"), "{why}");
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::certificate::Certificate;
+
 /// Where a run has got to; told to the observer of [`run`](crate::run).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Phase<'a> {
@@ -20,6 +22,11 @@ pub enum Phase<'a> {
         requests: u64,
         /// Part of the run that is over, 0 to 1.
         part: f64,
+    },
+    /// One more second of the window is over.
+    Second {
+        /// What happened in it.
+        second: &'a Second,
     },
     /// The measuring window has ended and what was in flight has come back. Connections are still open; they are closed
     /// when the observer returns, which may take a while if they are many.
@@ -68,11 +75,11 @@ pub struct Report {
     pub elapsed_s: f64,
     /// Requests (echo: messages) answered right in the window.
     pub requests: u64,
-    /// Requests that failed: refused, cut off, wrong, or with a status other than 2xx.
+    /// Requests that failed: refused, cut off, wrong, or with a status that is not right (2xx, if nothing else was asked for).
     pub failed: u64,
     /// Of those, answers that were not what was sent, or not understood.
     pub wrong: u64,
-    /// Of those, answers by status class: 1xx, 2xx (never), 3xx, 4xx, 5xx.
+    /// Of those, answers by status class: 1xx, 2xx, 3xx, 4xx, 5xx.
     pub failed_by_status: [u64; 5],
     /// Requests still unanswered when the time to wait for them was over.
     pub timed_out: u64,
@@ -88,14 +95,78 @@ pub struct Report {
     pub sent_bytes_per_s: f64,
     /// Bytes received a second.
     pub received_bytes_per_s: f64,
-    /// From a request's first byte leaving (connection per request: from the dial) to its answer's last byte.
+    /// From a request's first byte leaving (connection per request: from the dial) to its answer's last byte. In an open
+    /// loop from when the request was *due*, whenever it left.
     pub latency_us: Latency,
+    /// All of `latency_us`: a histogram in microseconds, V2 encoding, compressed, base64. Any HdrHistogram tool reads it.
+    #[serde(default)]
+    pub latency_v2: String,
     /// Processor time of the generator in user mode during the window, in seconds.
     pub cpu_user_s: f64,
     /// Processor time of the generator in the kernel during the window, in seconds.
     pub cpu_system_s: f64,
     /// The first thing that went wrong, in words.
     pub first_error: Option<String>,
+    /// The schedule and how it was kept; none in a closed loop.
+    #[serde(default)]
+    pub open_loop: Option<OpenLoop>,
+    /// Seconds of load before the window.
+    #[serde(default)]
+    pub warm_up_s: f64,
+    /// What happened in each second of the window; in an open loop also while the last answers came.
+    #[serde(default)]
+    pub seconds: Vec<Second>,
+    /// Which side was the limit, and what makes the result doubtful; none in a merged result.
+    #[serde(default)]
+    pub certificate: Option<Certificate>,
+}
+
+/// How the schedule of an open loop was kept. It counts requests that were due in the window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OpenLoop {
+    /// Requests a second that were asked for, after the ramp if there was one.
+    pub rate_per_s: f64,
+    /// Requests of the schedule.
+    pub scheduled: u64,
+    /// Requests that were begun.
+    pub started: u64,
+    /// Requests that were due but found no connection free until the end.
+    pub not_started: u64,
+    /// Requests begun a second.
+    pub started_per_s: f64,
+    /// Requests begun more than 2 ms late, for any reason.
+    pub late_starts: u64,
+    /// Of those, requests that were late although a connection was free: the generator overslept.
+    pub late_wake_ups: u64,
+    /// The latest start, in microseconds after its time.
+    pub worst_late_us: u64,
+    /// Latency from when a request really began: what a closed loop would have reported.
+    pub service_us: Latency,
+    /// All of `service_us`: a histogram in microseconds, V2 encoding, compressed, base64.
+    pub service_v2: String,
+}
+
+/// What happened in one second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Second {
+    /// Its end, in seconds from the beginning of the window.
+    pub at_s: f64,
+    /// Its length in seconds; the last one may be short.
+    pub length_s: f64,
+    /// Requests answered right.
+    pub requests: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Requests of a schedule begun more than 2 ms late.
+    pub late_starts: u64,
+    /// Requests in flight at its end.
+    pub in_flight: u64,
+    /// Bytes sent.
+    pub bytes_sent: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// Latencies of its answers.
+    pub latency_us: Latency,
 }
 
 /// A distribution of latencies in microseconds, from a histogram with three significant digits.
@@ -137,6 +208,7 @@ impl Report {
     /// Whether everything that was asked for was done and was right.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.failed == 0 && self.timed_out == 0 && self.connect_failed == 0 && self.requests > 0
+        let all_begun = self.open_loop.as_ref().is_none_or(|open| open.not_started == 0);
+        all_begun && self.failed == 0 && self.timed_out == 0 && self.connect_failed == 0 && self.requests > 0
     }
 }

@@ -11,13 +11,21 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tidegate_sys::pages::Residence;
 use tidegate_sys::ring::{Completion, Handle, Payload, Ring, RingSetup};
 use tidegate_sys::socket::{Blocking, Stream, peer_addr};
 use tidegate_sys::waker::Waker;
 
 use kit::{DEADLINE, listener, pair, plain};
 
-const SETUP: RingSetup = RingSetup { entries: 8, completions: 64, buffers: 4, buffer_bytes: 4096, table: 16 };
+const SETUP: RingSetup = RingSetup {
+    entries: 8,
+    completions: 64,
+    buffers: 4,
+    buffer_bytes: 4096,
+    residence: Residence::Pageable,
+    table: 16,
+};
 
 /// A ring and the completions that nobody asked about yet.
 struct Bench {

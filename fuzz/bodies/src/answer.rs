@@ -12,18 +12,21 @@ use parser::{Answer, KnownHead, Step};
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Understood {
     answers: Vec<(u16, bool)>,
+    body_bytes: usize,
     wrong: bool,
 }
 
 /// Answers of a server in pieces: what is understood does not depend on the pieces.
 pub fn answer(data: &[u8]) {
     let Some(cuts) = Cuts::of(data) else { return };
-    let whole = read(&[cuts.stream]);
-    assert_eq!(read(&cuts.pieces()), whole, "the pieces make a difference");
+    for bodiless in [false, true] {
+        let whole = read(&[cuts.stream], bodiless);
+        assert_eq!(read(&cuts.pieces(), bodiless), whole, "the pieces make a difference");
+    }
 }
 
 /// Reads as a session does: what was not used is shown again with more, and the first answer that closes ends it.
-fn read(pieces: &[&[u8]]) -> Understood {
+fn read(pieces: &[&[u8]], bodiless: bool) -> Understood {
     let (mut answer, mut known, mut understood) =
         (Answer::default(), KnownHead::default(), Understood::default());
     let mut input = Vec::new();
@@ -32,11 +35,16 @@ fn read(pieces: &[&[u8]]) -> Understood {
         let mut used = 0;
         while used < input.len() {
             let left = input.len() - used;
-            match answer.step(&input[used..], &mut known) {
+            match answer.step(&input[used..], &mut known, bodiless) {
                 Step::NeedsMore => break,
                 Step::Used(n) => used += progress(n, left),
-                Step::Complete { used: n, status, open } => {
+                Step::Body { used: n, body } => {
                     used += progress(n, left);
+                    understood.body_bytes += body;
+                }
+                Step::Complete { used: n, body, status, open } => {
+                    used += progress(n, left);
+                    understood.body_bytes += body;
                     understood.answers.push((status, open));
                     if !open {
                         return understood;

@@ -32,8 +32,11 @@ pub(crate) enum Step {
     NeedsMore,
     /// So many bytes were read; go on.
     Used(usize),
-    /// The answer ends after so many bytes; `open` is whether the connection stays.
-    Complete { used: usize, status: u16, open: bool },
+    /// So many bytes were read, of which the first `body` belong to the body; go on.
+    Body { used: usize, body: usize },
+    /// The answer ends after so many bytes, the first `body` of which belong to its body; `open` is whether the connection
+    /// stays.
+    Complete { used: usize, body: usize, status: u16, open: bool },
     /// It makes no sense.
     Wrong(&'static str),
 }
@@ -53,28 +56,30 @@ const HEAD_LIMIT: usize = 64 * 1024;
 
 impl Answer {
     /// Reads on from the front of `input`.
-    pub(crate) fn step(&mut self, input: &[u8], known: &mut KnownHead) -> Step {
+    ///
+    /// `bodiless` is that answers have no body whatever their heads say: the request was HEAD.
+    pub(crate) fn step(&mut self, input: &[u8], known: &mut KnownHead, bodiless: bool) -> Step {
         match self {
-            Self::Head => self.head(input, known),
+            Self::Head => self.head(input, known, bodiless),
             Self::Length { left, status, open } => {
                 let used = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
                 *left -= used as u64;
                 if *left > 0 {
-                    return Step::Used(used);
+                    return Step::Body { used, body: used };
                 }
-                let step = Step::Complete { used, status: *status, open: *open };
+                let step = Step::Complete { used, body: used, status: *status, open: *open };
                 *self = Self::Head;
                 step
             }
             Self::Chunked { at, status, open } => match chunk(at, input) {
                 Step::Complete { used, .. } => {
-                    let step = Step::Complete { used, status: *status, open: *open };
+                    let step = Step::Complete { used, body: 0, status: *status, open: *open };
                     *self = Self::Head;
                     step
                 }
                 step => step,
             },
-            Self::ToEnd { .. } => Step::Used(input.len()),
+            Self::ToEnd { .. } => Step::Body { used: input.len(), body: input.len() },
         }
     }
 
@@ -86,7 +91,7 @@ impl Answer {
         }
     }
 
-    fn head(&mut self, input: &[u8], known: &mut KnownHead) -> Step {
+    fn head(&mut self, input: &[u8], known: &mut KnownHead, bodiless: bool) -> Step {
         if !known.bytes.is_empty() && input.starts_with(&known.bytes) {
             return self.begin_body(known.bytes.len(), known.body, known.status, known.open);
         }
@@ -116,7 +121,7 @@ impl Answer {
         if matches!(status, 100..=199) {
             return Step::Used(length); // an interim answer; the final one follows
         }
-        if matches!(status, 204 | 304) {
+        if bodiless || matches!(status, 204 | 304) {
             return self.begin_body(length, 0, status, open);
         }
         match (chunked, body) {
@@ -137,7 +142,7 @@ impl Answer {
 
     fn begin_body(&mut self, used: usize, body: u64, status: u16, open: bool) -> Step {
         if body == 0 {
-            return Step::Complete { used, status, open };
+            return Step::Complete { used, body: 0, status, open };
         }
         *self = Self::Length { left: body, status, open };
         Step::Used(used)
@@ -152,11 +157,13 @@ fn has_token(value: &[u8], token: &[u8]) -> bool {
 fn chunk(at: &mut Chunk, input: &[u8]) -> Step {
     if let Chunk::Data { left } = at {
         let used = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
+        // The last two bytes are the line end.
+        let body = usize::try_from(left.saturating_sub(2)).unwrap_or(usize::MAX).min(used);
         *left -= used as u64;
         if *left == 0 {
             *at = Chunk::Size;
         }
-        return Step::Used(used);
+        return Step::Body { used, body };
     }
     let Some(end) = input.iter().position(|&b| b == b'\n') else {
         return if input.len() < HEAD_LIMIT {
@@ -169,7 +176,7 @@ fn chunk(at: &mut Chunk, input: &[u8]) -> Step {
     if *at == Chunk::Trailer {
         let last = line.is_empty();
         return if last {
-            Step::Complete { used: end + 1, status: 0, open: true }
+            Step::Complete { used: end + 1, body: 0, status: 0, open: true }
         } else {
             Step::Used(end + 1)
         };
@@ -189,16 +196,21 @@ mod tests {
     use super::*;
 
     /// Reads a stream in pieces of the given size; returns the answers found.
-    fn read(stream: &[u8], piece: usize) -> Vec<(u16, bool)> {
+    fn read(stream: &[u8], piece: usize, bodies: &mut Vec<u8>) -> Vec<(u16, bool)> {
         let (mut answer, mut known, mut found) = (Answer::default(), KnownHead::default(), Vec::new());
         let (mut from, mut to) = (0, 0);
         while to < stream.len() {
             to = (to + piece).min(stream.len());
             while from < to {
-                match answer.step(&stream[from..to], &mut known) {
+                match answer.step(&stream[from..to], &mut known, false) {
                     Step::NeedsMore => break,
                     Step::Used(n) => from += n,
-                    Step::Complete { used, status, open } => {
+                    Step::Body { used, body } => {
+                        bodies.extend_from_slice(&stream[from..from + body]);
+                        from += used;
+                    }
+                    Step::Complete { used, body, status, open } => {
+                        bodies.extend_from_slice(&stream[from..from + body]);
                         from += used;
                         found.push((status, open));
                     }
@@ -223,7 +235,9 @@ mod tests {
         let expected =
             [(200, true), (200, true), (404, true), (204, true), (200, true), (500, false), (200, false)];
         for piece in 1..stream.len() {
-            assert_eq!(read(stream, piece), expected, "pieces of {piece}");
+            let mut bodies = Vec::new();
+            assert_eq!(read(stream, piece, &mut bodies), expected, "pieces of {piece}");
+            assert_eq!(bodies, b"helloworldabc0123456789xto the end", "pieces of {piece}");
         }
     }
 
@@ -234,12 +248,22 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         ] {
-            let step = Answer::default().step(stream, &mut KnownHead::default());
+            let step = Answer::default().step(stream, &mut KnownHead::default(), false);
             assert!(matches!(step, Step::Wrong(_)), "{step:?}");
         }
         let (mut answer, mut known) = (Answer::default(), KnownHead::default());
         let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-        assert_eq!(answer.step(head, &mut known), Step::Used(head.len()));
-        assert!(matches!(answer.step(b"zz\r\n", &mut known), Step::Wrong(_)));
+        assert_eq!(answer.step(head, &mut known, false), Step::Used(head.len()));
+        assert!(matches!(answer.step(b"zz\r\n", &mut known, false), Step::Wrong(_)));
+    }
+
+    #[test]
+    fn an_answer_to_head_ends_with_its_head() {
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
+        let (mut answer, mut known) = (Answer::default(), KnownHead::default());
+        for _ in 0..2 {
+            let step = answer.step(head, &mut known, true);
+            assert_eq!(step, Step::Complete { used: head.len(), body: 0, status: 200, open: true });
+        }
     }
 }

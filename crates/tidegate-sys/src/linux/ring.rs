@@ -468,14 +468,12 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // What was asked for last, closes above all, comes first: the cancelling below looks through the whole
-        // ring for each operation that is left.
+        // What was asked for last, closes above all, comes first: it would begin after the cancelling below, which
+        // looks through the whole ring for each operation that is left.
         self.reap();
         self.door.close();
         // Shut the ring down before its memory is freed: cancel what is armed and wait for it.
         // Whatever does not come back in time is leaked rather than freed under the kernel's pen.
-        // What was asked for and not yet handed over comes first: it would begin after the cancelling.
-        let _ = self.enter(Some(Duration::ZERO));
         let any = types::CancelBuilder::any();
         let limit = types::Timespec::new().sec(1);
         let cancelled = match self.ring.submitter().register_sync_cancel(Some(limit), any) {

@@ -1,0 +1,332 @@
+//! The options of `load`, and the plan they make.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use tidegate::{Availability, Model};
+use tidegate_load::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Target};
+
+use super::threshold::Threshold;
+use crate::Failure;
+
+/// Options of `load`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    pub kind: Kind,
+}
+
+#[derive(clap::Subcommand)]
+pub enum Kind {
+    /// Messages that must come back byte for byte.
+    Echo(Box<EchoArgs>),
+    /// HTTP/1.1 requests.
+    Http(Box<HttpArgs>),
+    /// Merge the JSON results of generators that ran at the same time.
+    Merge(MergeArgs),
+}
+
+/// Options of `load merge`.
+#[derive(clap::Args)]
+pub struct MergeArgs {
+    /// Files that --json wrote.
+    #[arg(required = true)]
+    pub results: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Options that every load has.
+#[derive(clap::Args)]
+pub struct Common {
+    /// Where to: http://HOST:PORT/PATH, tcp://HOST:PORT or HOST:PORT.
+    target: String,
+    /// Connections at once, opened in blocks of 1,000.
+    #[arg(short, long, value_name = "CONNS", default_value_t = 100)]
+    connections: usize,
+    /// Stop after this many requests.
+    #[arg(short = 'n', long, value_name = "REQUESTS", conflicts_with = "duration")]
+    requests: Option<u64>,
+    /// Stop after this many seconds [default: 10].
+    #[arg(short, long, value_name = "SECONDS")]
+    duration: Option<f64>,
+    /// Open loop: requests a second, all connections together, on an exact schedule; latency counts from when a request was
+    /// due [default: closed loop, each answer makes room for the next request].
+    #[arg(long, value_name = "REQ_PER_S")]
+    rate: Option<f64>,
+    /// With --rate: begin with this rate and come to the other evenly, for example 0:30.
+    #[arg(long, value_name = "FROM:SECONDS", requires = "rate")]
+    ramp_rate: Option<String>,
+    /// Seconds of load that do not count, before those of -d.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    warm_up: f64,
+    /// Open the connections evenly over this time [default: as fast as it goes].
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    ramp_connections: f64,
+    /// The I/O model of the generator, or auto.
+    #[arg(long, default_value = "auto")]
+    model: String,
+    /// I/O threads [default: one for each processor it may use].
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Run on these processors only, for example 1 or 0,1.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub cpus: Vec<usize>,
+    /// Source addresses in 127.0.0.0/8 to spread over [default: as many as the ports need].
+    #[arg(long, value_name = "N")]
+    sources: Option<usize>,
+    /// Source addresses to take in turn: ADDRESS, FROM-TO or several with commas, for example 10.0.0.1-10.0.0.8.
+    #[arg(long, value_name = "ADDR-RANGE", value_delimiter = ',', value_parser = addresses, conflicts_with = "sources")]
+    source: Vec<Addresses>,
+    /// The server's process id, if it runs here: the certificate then looks at its processor time too.
+    #[arg(long, value_name = "PID")]
+    server_pid: Option<u32>,
+    /// Seconds to wait for connections to stand, and for the last answers.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    timeout: f64,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Where results go.
+#[derive(clap::Args)]
+pub struct Output {
+    /// Write the result as JSON to this file, or to standard output for -.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write the distribution of latencies to this file, as HdrHistogram percentiles in milliseconds.
+    #[arg(long, value_name = "FILE")]
+    pub hgrm: Option<PathBuf>,
+    /// Write a row for each second to this file.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write a line of JSON for each second to standard output; the summary goes to standard error.
+    #[arg(long, conflicts_with = "phases")]
+    pub ndjson: bool,
+    /// Exit with 1 if this holds, for example 'p99>5ms'; may be given several times. p50, p90, p99, p99.9, max and mean
+    /// in us, ms or s; errors and rps are plain numbers.
+    #[arg(long, value_name = "CONDITION")]
+    pub fail_if: Vec<Threshold>,
+    /// Say on standard output when connections stand and when measuring begins and ends, and keep the connections open until
+    /// a line comes in on standard input.
+    #[arg(long)]
+    pub phases: bool,
+    /// Connections and requests that fail are a result and no error.
+    #[arg(long)]
+    pub tolerate_failures: bool,
+}
+
+/// Options of `load echo`.
+#[derive(clap::Args)]
+pub struct EchoArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// Bytes a second that each block of 1,000 connections sends [default: as fast as it goes].
+    #[arg(short = 'r', long, value_name = "BYTES_PER_S", conflicts_with = "rate")]
+    block_rate: Option<u64>,
+    /// Bytes of a message.
+    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
+    size: usize,
+    /// Messages of each connection, which then rests; the run ends when all of them came back.
+    #[arg(long, value_name = "MESSAGES", conflicts_with_all = ["requests", "duration"], value_parser = clap::value_parser!(u64).range(1..))]
+    messages: Option<u64>,
+    /// Messages in flight on each connection.
+    #[arg(long, value_name = "MESSAGES", default_value_t = 1)]
+    window: usize,
+}
+
+/// Options of `load http`.
+#[derive(clap::Args)]
+pub struct HttpArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// A new connection for each request.
+    #[arg(long)]
+    no_keepalive: bool,
+    /// The method [default: GET, with a body POST].
+    #[arg(long)]
+    method: Option<String>,
+    /// A field of the head, 'Name: value'; may be given several times. Replaces what would be sent under that name.
+    #[arg(short = 'H', long = "header", value_name = "FIELD")]
+    headers: Vec<String>,
+    /// The body of the requests.
+    #[arg(long, value_name = "TEXT", conflicts_with = "body_file")]
+    body: Option<String>,
+    /// A file that is the body of the requests.
+    #[arg(long, value_name = "FILE")]
+    body_file: Option<PathBuf>,
+    /// A path to ask for instead of the target's; several are taken in turn.
+    #[arg(long = "path", value_name = "PATH")]
+    paths: Vec<String>,
+    /// Statuses of right answers, for example 200, 2xx or 200,404.
+    #[arg(long, value_name = "LIST", default_value = "2xx", value_delimiter = ',', value_parser = status)]
+    check_status: Vec<RangeInclusive<u16>>,
+    /// What the body of a right answer contains.
+    #[arg(long, value_name = "TEXT")]
+    check_body_contains: Option<String>,
+    /// Requests in flight on each connection.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pipeline: usize,
+}
+
+fn usage(e: impl Into<anyhow::Error>) -> Failure {
+    Failure::Usage(e.into())
+}
+
+impl EchoArgs {
+    /// The plan these options make.
+    pub fn plan(&self) -> Result<Plan, Failure> {
+        let target = Target::parse(&self.common.target).map_err(usage)?;
+        let protocol = Protocol::Echo { size: self.size, window: self.window };
+        self.common.plan(&target, protocol, Bounds { block_rate: self.block_rate, messages: self.messages })
+    }
+}
+
+impl HttpArgs {
+    /// The plan these options make.
+    pub fn plan(&self) -> Result<Plan, Failure> {
+        let target = Target::parse(&self.common.target).map_err(usage)?;
+        let body = match (&self.body, &self.body_file) {
+            (Some(text), _) => text.clone().into_bytes(),
+            (None, Some(path)) => std::fs::read(path)
+                .with_context(|| format!("--body-file {} can not be read", path.display()))
+                .map_err(usage)?,
+            (None, None) => Vec::new(),
+        };
+        let has_body = self.body.is_some() || self.body_file.is_some();
+        let mut shape = HttpShape::get(&*target.host, &*target.path);
+        shape.method = self.method.clone().unwrap_or_else(|| if has_body { "POST" } else { "GET" }.into());
+        shape.headers = self.headers.iter().map(|field| header(field)).collect::<Result<_, _>>()?;
+        shape.body = body.into();
+        shape.keep_alive = !self.no_keepalive;
+        shape.pipeline = self.pipeline;
+        shape.right_status = self.check_status.clone();
+        shape.body_contains = self.check_body_contains.clone().map(Into::into);
+        if !self.paths.is_empty() {
+            shape.paths = self.paths.clone();
+        }
+        self.common.plan(&target, Protocol::Http(shape), Bounds::default())
+    }
+}
+
+/// What only echo messages can be limited by.
+#[derive(Default)]
+struct Bounds {
+    /// Bytes a second of a block.
+    block_rate: Option<u64>,
+    /// Messages of each connection.
+    messages: Option<u64>,
+}
+
+impl Common {
+    fn plan(&self, target: &Target, protocol: Protocol, bounds: Bounds) -> Result<Plan, Failure> {
+        let all = bounds.messages.map(|each| each.saturating_mul(self.connections as u64));
+        let amount = match (self.requests.or(all), self.duration) {
+            (Some(n), _) => Amount::Requests(n),
+            (None, Some(s)) => Amount::Time(seconds("-d", s)?),
+            (None, None) => Amount::Time(Duration::from_secs(10)),
+        };
+        let ramp = self.ramp_rate.as_deref().map(ramp).transpose()?;
+        let plan = Plan {
+            target: target.addr,
+            protocol,
+            connections: self.connections,
+            amount,
+            rate_bytes_per_s_per_block: bounds.block_rate,
+            messages_each: bounds.messages,
+            rate: self.rate.map(|requests_per_s| Rate { requests_per_s, ramp }),
+            warm_up: seconds("--warm-up", self.warm_up)?,
+            ramp_connections: seconds("--ramp-connections", self.ramp_connections)?,
+            timeout: seconds("--timeout", self.timeout)?,
+            sources: self.sources,
+            source_range: self.source.iter().flat_map(|range| range.0.iter().copied()).collect(),
+            model: model(&self.model)?,
+            threads: self.threads,
+            server_pid: self.server_pid,
+        };
+        if self.threads == Some(0) {
+            return Err(usage(anyhow!("--threads must be at least 1")));
+        }
+        plan.check().map_err(|e: LoadError| usage(e))?;
+        Ok(plan)
+    }
+}
+
+fn seconds(name: &str, s: f64) -> Result<Duration, Failure> {
+    // More would not fit into an instant of the clock any more.
+    const MOST: f64 = 1e9;
+    Duration::try_from_secs_f64(s)
+        .ok()
+        .filter(|_| s <= MOST)
+        .ok_or_else(|| usage(anyhow!("{name} {s} is not a number of seconds from 0 to {MOST}")))
+}
+
+fn ramp(text: &str) -> Result<(f64, Duration), Failure> {
+    let parts = text.split_once(':').and_then(|(from, s)| Some((from.parse().ok()?, s.parse().ok()?)));
+    let (from, s) = parts.ok_or_else(|| {
+        usage(anyhow!(
+            "--ramp-rate {text:?} is not FROM:SECONDS, like 0:30 for a rate that grows from 0 within 30 s"
+        ))
+    })?;
+    Ok((from, seconds("--ramp-rate", s)?))
+}
+
+fn header(field: &str) -> Result<(String, String), Failure> {
+    match field.split_once(':') {
+        Some((name, value)) => Ok((name.to_owned(), value.trim().to_owned())),
+        None => Err(usage(anyhow!("-H {field:?} has no colon; write -H 'Name: value'"))),
+    }
+}
+
+/// One status, or a class of them like `2xx`.
+fn status(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let wrong = || format!("{text:?} is not a status like 200, nor a class like 2xx");
+    let (class, rest) = text.split_at_checked(1).ok_or_else(wrong)?;
+    if rest.eq_ignore_ascii_case("xx") {
+        let class: u16 = class.parse().ok().filter(|class| (1..=5).contains(class)).ok_or_else(wrong)?;
+        return Ok(class * 100..=class * 100 + 99);
+    }
+    let status: u16 = text.parse().ok().filter(|status| (100..=599).contains(status)).ok_or_else(wrong)?;
+    Ok(status..=status)
+}
+
+/// Source addresses, written as one argument.
+#[derive(Clone, Debug)]
+struct Addresses(Vec<IpAddr>);
+
+/// One address, or all from one to another.
+fn addresses(text: &str) -> Result<Addresses, String> {
+    /// More source addresses than any machine has connections for.
+    const MOST: u32 = 65_536;
+    let wrong = |why: &str| format!("{why}; write ADDRESS or FROM-TO, for example 10.0.0.1-10.0.0.8");
+    let Some((from, to)) = text.split_once('-') else {
+        return text
+            .trim()
+            .parse()
+            .map(|addr| Addresses(vec![addr]))
+            .map_err(|_| wrong("that is no IP address"));
+    };
+    let ends = (from.trim().parse::<Ipv4Addr>(), to.trim().parse::<Ipv4Addr>());
+    let (Ok(from), Ok(to)) = ends else { return Err(wrong("a range goes from one IPv4 address to another")) };
+    let (from, to) = (u32::from(from), u32::from(to));
+    if from > to || to - from >= MOST {
+        return Err(wrong(&format!("a range goes upwards and holds at most {MOST} addresses")));
+    }
+    Ok(Addresses((from..=to).map(|addr| Ipv4Addr::from(addr).into()).collect()))
+}
+
+fn model(name: &str) -> Result<Option<Model>, Failure> {
+    if name == "auto" {
+        return Ok(None);
+    }
+    let model: Model = name.parse().map_err(|e: String| usage(anyhow!(e)))?;
+    match model.availability() {
+        Availability::Available(_) => Ok(Some(model)),
+        Availability::Unavailable(why) => Err(usage(anyhow!(
+            "the model {model} is unavailable: {why}; tidegate doctor lists what works here"
+        ))),
+    }
+}

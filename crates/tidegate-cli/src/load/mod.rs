@@ -1,0 +1,139 @@
+//! `tidegate load`.
+
+mod args;
+mod output;
+mod summary;
+mod threshold;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use tidegate::{StartError, system};
+use tidegate_load::{LoadError, Phase, Plan, Report};
+
+pub use args::Args;
+use args::{Common, Kind, MergeArgs, Output};
+use output::Sinks;
+
+use crate::{Failure, Outcome};
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    match args.kind {
+        Kind::Echo(args) => generate(&args.plan()?, &args.common),
+        Kind::Http(args) => generate(&args.plan()?, &args.common),
+        Kind::Merge(args) => merge(&args),
+    }
+}
+
+fn generate(plan: &Plan, args: &Common) -> Outcome {
+    let output = &args.output;
+    if !args.cpus.is_empty() {
+        system::pin_to_cpus(&args.cpus)
+            .with_context(|| {
+                format!(
+                    "--cpus {:?} can not be used; this process may use {:?}",
+                    args.cpus,
+                    system::allowed_cpus()
+                )
+            })
+            .map_err(Failure::Usage)?;
+    }
+    let mut sinks = Sinks::open(output)?;
+    let terminal = std::io::stderr().is_terminal() && !output.phases;
+    let mut teller = Teller { phases: output.phases, terminal };
+    let mut written = Ok(());
+    let report = tidegate_load::run(plan, |phase| {
+        match phase {
+            Phase::Second { second } => sinks.second(second),
+            Phase::Done { report } => {
+                // Before the connections are closed: that takes a while if they are many.
+                teller.clear();
+                written = sinks.report(report);
+            }
+            _ => {}
+        }
+        teller.tell(phase);
+    })
+    .map_err(|e| match e {
+        LoadError::Start(StartError::Engine { .. }) => Failure::Run(e.into()),
+        e => Failure::Usage(e.into()),
+    })?;
+    written?;
+    Ok(judge(&report, output))
+}
+
+fn merge(args: &MergeArgs) -> Outcome {
+    let read = |path: &PathBuf| -> anyhow::Result<Report> {
+        let text = std::fs::read(path).with_context(|| format!("{} can not be read", path.display()))?;
+        serde_json::from_slice(&text)
+            .with_context(|| format!("{} is no result of tidegate load --json", path.display()))
+    };
+    let reports =
+        args.results.iter().map(read).collect::<anyhow::Result<Vec<_>>>().map_err(Failure::Usage)?;
+    let merged = tidegate_load::merge(&reports).map_err(|e| Failure::Usage(e.into()))?;
+    Sinks::open(&args.output)?.report(&merged)?;
+    Ok(judge(&merged, &args.output))
+}
+
+/// The exit code of a result.
+fn judge(report: &Report, output: &Output) -> ExitCode {
+    let mut good = report.is_clean() || (output.tolerate_failures && report.wrong == 0);
+    if !good && let Some(why) = &report.first_error {
+        eprintln!("error: {why}");
+    }
+    for why in output.fail_if.iter().filter_map(|threshold| threshold.violation(report)) {
+        eprintln!("error: {why}");
+        good = false;
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+/// Says how the run goes: to the lab in lines, to a person on the terminal.
+struct Teller {
+    phases: bool,
+    terminal: bool,
+}
+
+impl Teller {
+    fn tell(&mut self, phase: Phase<'_>) {
+        match phase {
+            Phase::Connected { attempted, connected } => {
+                self.line(&format!("phase connected {attempted} {connected}"));
+                self.show(&format!("{connected} of {attempted} connections stand"));
+            }
+            Phase::Measuring => self.line("phase measuring"),
+            Phase::Progress { requests, part } => {
+                self.show(&format!("{:3.0}%  {requests} requests", part * 100.0));
+            }
+            Phase::Second { .. } => {}
+            Phase::Done { .. } => {
+                self.line("phase done");
+                if self.phases {
+                    // The end of the input counts as a line: whoever waited for us has gone.
+                    let _ = std::io::stdin().read_line(&mut String::new());
+                }
+            }
+        }
+    }
+
+    fn line(&self, text: &str) {
+        if self.phases {
+            println!("{text}");
+            // Nobody reads any more: the run goes on, and its result is in the file.
+            let _ = std::io::stdout().flush();
+        }
+    }
+
+    fn show(&self, text: &str) {
+        if self.terminal {
+            eprint!("\r\x1b[K{text}");
+        }
+    }
+
+    fn clear(&self) {
+        self.show("");
+    }
+}

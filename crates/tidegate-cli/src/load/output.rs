@@ -1,0 +1,114 @@
+//! Where results go: files, standard output, a stream of seconds.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use tidegate_load::histogram::{decode, percentiles};
+use tidegate_load::{Report, Second};
+
+use super::args::Output;
+use super::summary::summary;
+use crate::Failure;
+
+/// Open files, so that what can not be written is known before the load and not after it.
+pub struct Sinks {
+    json: Option<File>,
+    json_to_stdout: bool,
+    hgrm: Option<File>,
+    csv: Option<File>,
+    ndjson: bool,
+    /// The summary is not wanted.
+    quiet: bool,
+}
+
+impl Sinks {
+    /// Opens what was asked for.
+    pub fn open(output: &Output) -> Result<Self, Failure> {
+        let json_to_stdout = output.json.as_deref() == Some(Path::new("-"));
+        if json_to_stdout && output.ndjson {
+            let why = anyhow!("--json - and --ndjson would mix on standard output: give --json a file");
+            return Err(Failure::Usage(why));
+        }
+        Ok(Self {
+            json: if json_to_stdout { None } else { create(&output.json)? },
+            json_to_stdout,
+            hgrm: create(&output.hgrm)?,
+            csv: create(&output.csv)?,
+            ndjson: output.ndjson,
+            quiet: output.phases,
+        })
+    }
+
+    /// One more second is over.
+    pub fn second(&self, second: &Second) {
+        if self.ndjson
+            && let Ok(line) = serde_json::to_string(second)
+        {
+            // Nobody reads any more: the run goes on, and its result is in the files.
+            let mut out = std::io::stdout().lock();
+            let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+        }
+    }
+
+    /// Gives the result out where it was asked for.
+    pub fn report(&mut self, report: &Report) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(report).context("the result can not be written as JSON")?;
+        if let Some(file) = &mut self.json {
+            writeln!(file, "{text}").context("the result can not be written")?;
+        }
+        if let Some(file) = &mut self.hgrm {
+            let histogram = decode(&report.latency_v2)?;
+            file.write_all(percentiles(&histogram).as_bytes())
+                .context("the percentiles can not be written")?;
+        }
+        if let Some(file) = &mut self.csv {
+            file.write_all(csv(&report.seconds).as_bytes()).context("the seconds can not be written")?;
+        }
+        match () {
+            () if self.json_to_stdout => println!("{text}"),
+            () if self.quiet => {}
+            () if self.ndjson => eprint!("{}", summary(report)),
+            () => print!("{}", summary(report)),
+        }
+        Ok(())
+    }
+}
+
+fn create(path: &Option<PathBuf>) -> Result<Option<File>, Failure> {
+    let Some(path) = path else { return Ok(None) };
+    let file = File::create(path).with_context(|| format!("can not write {}", path.display()));
+    file.map(Some).map_err(Failure::Usage)
+}
+
+/// One row for each second. Numbers only, so nothing needs quotes.
+fn csv(seconds: &[Second]) -> String {
+    let mut text = String::from(
+        "at_s,length_s,requests,failed,late_starts,in_flight,bytes_sent,bytes_received,\
+         mean_us,min_us,p50_us,p75_us,p90_us,p99_us,p99_9_us,max_us\n",
+    );
+    for s in seconds {
+        let l = &s.latency_us;
+        text.push_str(&format!(
+            "{:.3},{:.3},{},{},{},{},{},{},{:.1},{},{},{},{},{},{},{}\n",
+            s.at_s,
+            s.length_s,
+            s.requests,
+            s.failed,
+            s.late_starts,
+            s.in_flight,
+            s.bytes_sent,
+            s.bytes_received,
+            l.mean,
+            l.min,
+            l.p50,
+            l.p75,
+            l.p90,
+            l.p99,
+            l.p99_9,
+            l.max,
+        ));
+    }
+    text
+}

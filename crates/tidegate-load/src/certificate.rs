@@ -1,0 +1,408 @@
+//! What a result is worth: which side was the limit, and what makes it doubtful. Pure: it looks at figures only.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::procs::Share;
+
+use crate::report::Report;
+
+/// A thread that wants more than this of the time is at its end.
+const FULL: f64 = 0.9;
+/// A server whose busiest thread wants less than this has room.
+const ROOM: f64 = 0.8;
+/// A server whose busiest thread wants less than this is not kept by its processor, but may wait for something else.
+const IDLE: f64 = 0.3;
+/// Answers that take longer than this, in µs, are not explained by sleeping and waking.
+const SLOW_US: f64 = 2_000.0;
+/// Samples below which a mean concurrency says nothing.
+const SAMPLES: u64 = 15;
+
+/// What was seen besides the report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The busiest thread of the generator; none if the system does not tell.
+    pub generator: Option<Share>,
+    /// The busiest thread of the server; none without `--server-pid`.
+    pub server: Option<Share>,
+    /// Mean of the requests in flight, as seen now and then.
+    pub mean_in_flight: f64,
+    /// How often it was looked at.
+    pub samples: u64,
+    /// Events that one wake-up of a generator thread brought, on average.
+    pub events_per_wake_up: f64,
+}
+
+/// Which side was the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The result is about the server.
+    Server,
+    /// The result is about the generator.
+    Generator,
+    /// Both had room.
+    Neither,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Server => "the server was the limit",
+            Self::Generator => "the generator was the limit",
+            Self::Neither => "neither was the limit",
+        })
+    }
+}
+
+/// What makes a result doubtful.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Warning {
+    /// A thread of the generator had nothing left.
+    GeneratorBusy {
+        /// The share of the time it ran.
+        ran: f64,
+    },
+    /// A thread of the generator had to wait for a processor.
+    GeneratorStarved {
+        /// The share of the time it waited.
+        waited: f64,
+    },
+    /// The generator woke up late for requests that a connection was free for.
+    LateWakeUps {
+        /// Requests it was late for.
+        late: u64,
+        /// Requests begun.
+        started: u64,
+    },
+    /// Fewer requests were begun than were due.
+    PacingMissed {
+        /// Requests a second that were asked for.
+        asked_per_s: f64,
+        /// Requests a second that were begun.
+        started_per_s: f64,
+    },
+    /// Requests whose latency is not known, and is in no percentile.
+    LostSamples {
+        /// How many.
+        lost: u64,
+        /// How many are known.
+        known: u64,
+    },
+    /// Rate times latency is not what was in flight (J. D. C. Little, 1961): time is missing somewhere.
+    LittlesLaw {
+        /// Requests in flight, seen.
+        seen: f64,
+        /// Rate times mean latency.
+        computed: f64,
+    },
+    /// Both sides sleep and wake each other; the result is about the cost of that.
+    WakeUpBound,
+    /// The window was too short to say much.
+    ShortWindow {
+        /// Its length in seconds.
+        elapsed_s: f64,
+    },
+    /// The server's processor was not looked at.
+    ServerUnseen,
+}
+
+impl Warning {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::GeneratorBusy { .. } => {
+                "give it more --threads and processors, or run several and `load merge`"
+            }
+            Self::GeneratorStarved { .. } => "give it a processor that nothing else uses, with --cpus",
+            Self::LateWakeUps { .. } => {
+                "free its processor of other work, or read from-start latencies beside the others"
+            }
+            Self::PacingMissed { .. } => {
+                "raise -c so that a connection is free for each request, or lower --rate"
+            }
+            Self::LostSamples { .. } => "raise --timeout or lower the load; the true percentiles are higher",
+            Self::LittlesLaw { .. } => "measure longer; if it stays, do not trust the latencies",
+            Self::WakeUpBound => {
+                "raise -c until one side is busy, or compare processor time per request instead of rates"
+            }
+            Self::ShortWindow { .. } => "measure longer, with -d 10",
+            Self::ServerUnseen => "give --server-pid to have its processor looked at",
+        }
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |share: f64| share * 100.0;
+        match *self {
+            Self::GeneratorBusy { ran } => {
+                write!(f, "a thread of the generator was busy {:.0}% of the time", percent(ran))
+            }
+            Self::GeneratorStarved { waited } => {
+                write!(
+                    f,
+                    "a thread of the generator waited {:.0}% of the time for a processor",
+                    percent(waited)
+                )
+            }
+            Self::LateWakeUps { late, started } => {
+                write!(f, "the generator woke up late for {late} of {started} requests")
+            }
+            Self::PacingMissed { asked_per_s, started_per_s } => {
+                write!(f, "{started_per_s:.1} requests/s were begun and {asked_per_s:.1} were due")
+            }
+            Self::LostSamples { lost, known } => {
+                write!(f, "the latencies of {lost} requests are not known, beside {known} that are")
+            }
+            Self::LittlesLaw { seen, computed } => {
+                write!(f, "{seen:.1} requests were in flight, but rate times latency is {computed:.1}")
+            }
+            Self::WakeUpBound => f.write_str("both sides sleep and wake each other up"),
+            Self::ShortWindow { elapsed_s } => write!(f, "the window was only {elapsed_s:.2} s long"),
+            Self::ServerUnseen => f.write_str("the server's processor was not looked at"),
+        }
+    }
+}
+
+/// Which side was the limit, why, and what makes the result doubtful.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Certificate {
+    /// Which side was the limit.
+    pub verdict: Verdict,
+    /// Why, and what to do, in words.
+    pub because: String,
+    /// What makes the result doubtful.
+    pub warnings: Vec<Warning>,
+    /// What it was judged by, besides the report.
+    pub evidence: Evidence,
+}
+
+impl fmt::Display for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.verdict, self.because)
+    }
+}
+
+/// Judges a result.
+#[must_use]
+pub fn certify(report: &Report, evidence: Evidence) -> Certificate {
+    let mut warnings = warnings(report, &evidence);
+    let (verdict, because) = verdict(report, &evidence, &warnings);
+    // Awake with one event at a time, and nothing that would explain it: both sleep in turns.
+    if verdict == Verdict::Neither && report.open_loop.is_none() {
+        warnings.push(Warning::WakeUpBound);
+    }
+    if evidence.server.is_none() {
+        warnings.push(Warning::ServerUnseen);
+    }
+    Certificate { verdict, because: because.into(), warnings, evidence }
+}
+
+fn warnings(r: &Report, e: &Evidence) -> Vec<Warning> {
+    let mut found = Vec::new();
+    if let Some(share) = e.generator {
+        if share.ran >= FULL {
+            found.push(Warning::GeneratorBusy { ran: share.ran });
+        }
+        if share.waited >= 0.1 {
+            found.push(Warning::GeneratorStarved { waited: share.waited });
+        }
+    }
+    let mut lost = r.timed_out;
+    let mut mean_us = r.latency_us.mean;
+    if let Some(open) = &r.open_loop {
+        if is_many(open.late_wake_ups, open.started) {
+            found.push(Warning::LateWakeUps { late: open.late_wake_ups, started: open.started });
+        }
+        if (open.started as f64) < open.scheduled as f64 * 0.999 {
+            let asked_per_s = if r.elapsed_s > 0.0 { open.scheduled as f64 / r.elapsed_s } else { 0.0 };
+            found.push(Warning::PacingMissed { asked_per_s, started_per_s: open.started_per_s });
+        }
+        lost += open.not_started;
+        mean_us = open.service_us.mean;
+    }
+    if lost > 0 {
+        found.push(Warning::LostSamples { lost, known: r.requests });
+    }
+    let computed = r.requests_per_s * mean_us / 1e6;
+    // What failed was in flight too, but has no latency.
+    if e.samples >= SAMPLES
+        && r.failed == 0
+        && (e.mean_in_flight - computed).abs() > 1.0 + e.mean_in_flight.max(computed) * 0.15
+    {
+        found.push(Warning::LittlesLaw { seen: e.mean_in_flight, computed });
+    }
+    if r.elapsed_s < 1.0 {
+        found.push(Warning::ShortWindow { elapsed_s: r.elapsed_s });
+    }
+    found
+}
+
+/// More than one in a hundred.
+fn is_many(part: u64, all: u64) -> bool {
+    part > all / 100
+}
+
+fn verdict(r: &Report, e: &Evidence, warnings: &[Warning]) -> (Verdict, &'static str) {
+    let generator_full = e.generator.is_some_and(|share| share.wanted() >= FULL || share.waited >= 0.2);
+    if r.requests == 0 {
+        return (
+            Verdict::Neither,
+            "no request was answered right, so nothing was measured; see the first error",
+        );
+    }
+    if let Some(open) = &r.open_loop {
+        let late = is_many(open.late_starts, open.started);
+        let missed = warnings.iter().any(|w| matches!(w, Warning::PacingMissed { .. }));
+        return match (late || missed, generator_full) {
+            (false, _) => (Verdict::Neither, "the rate asked for was kept; raise --rate to find the limit"),
+            (true, true) => (
+                Verdict::Generator,
+                "it could not keep the rate with the processor it had; give it more --threads and processors of its own",
+            ),
+            (true, false)
+                if is_many(open.late_wake_ups, open.started) && open.late_wake_ups * 2 > open.late_starts =>
+            {
+                (
+                    Verdict::Generator,
+                    "it woke up late although connections were free; free its processor of other work",
+                )
+            }
+            (true, false) => (
+                Verdict::Server,
+                "requests were late because all connections waited for answers; lower --rate, or raise -c to be sure",
+            ),
+        };
+    }
+    if generator_full {
+        return (
+            Verdict::Generator,
+            "a thread of it was busy all the time or waited for a processor; give it more --threads and processors of its own",
+        );
+    }
+    closed(r, e)
+}
+
+fn closed(r: &Report, e: &Evidence) -> (Verdict, &'static str) {
+    let slow = r.latency_us.mean >= SLOW_US;
+    match e.server {
+        Some(share) if share.wanted() >= ROOM => (
+            Verdict::Server,
+            "its busiest thread had no processor time left and the generator had; that is its capacity",
+        ),
+        Some(share) if share.wanted() < IDLE && slow => (
+            Verdict::Server,
+            "neither processor was busy, so it waited for something else (a lock, a disk, another server); look there",
+        ),
+        Some(_) => (
+            Verdict::Neither,
+            "both had processor time left, so waking each other up took the time; raise -c, or compare processor time per request",
+        ),
+        None if e.generator.is_none() => (
+            Verdict::Neither,
+            "this system does not tell how busy a thread is; look at the processors yourself",
+        ),
+        None if e.events_per_wake_up < 2.0 && !slow => (
+            Verdict::Neither,
+            "judged from the generator's side, which slept between single answers; raise -c, or give --server-pid",
+        ),
+        None => (
+            Verdict::Server,
+            "judged from the generator's side, which had processor time left while all connections waited; --server-pid makes sure",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Latency, OpenLoop};
+
+    /// 1,000 requests/s of `ms` each, closed loop, for 5 s.
+    fn closed_loop(ms: f64) -> Report {
+        let latency_us = Latency { mean: ms * 1e3, ..Latency::default() };
+        Report { requests: 5_000, requests_per_s: 1_000.0, elapsed_s: 5.0, latency_us, ..Report::default() }
+    }
+
+    fn seen(generator: (f64, f64), server: Option<f64>) -> Evidence {
+        Evidence {
+            generator: Some(Share { ran: generator.0, waited: generator.1 }),
+            server: server.map(|ran| Share { ran, waited: 0.0 }),
+            mean_in_flight: 10.0,
+            samples: 100,
+            events_per_wake_up: 5.0,
+        }
+    }
+
+    fn open_loop(late: u64, late_wake_ups: u64, not_started: u64) -> Report {
+        let service_us = Latency { mean: 10_000.0, ..Latency::default() };
+        let started = 5_000 - not_started;
+        let open = OpenLoop {
+            scheduled: 5_000,
+            started,
+            not_started,
+            late_starts: late,
+            late_wake_ups,
+            service_us,
+            ..OpenLoop::default()
+        };
+        Report { open_loop: Some(open), ..closed_loop(10.0) }
+    }
+
+    #[test]
+    fn a_closed_loop_is_limited_by_whoever_is_busy() {
+        for (generator, server, ms, expected) in [
+            ((0.95, 0.0), Some(0.5), 10.0, Verdict::Generator),
+            ((0.4, 0.5), Some(0.5), 10.0, Verdict::Generator),
+            ((0.95, 0.0), Some(0.95), 10.0, Verdict::Generator),
+            ((0.5, 0.0), Some(0.97), 10.0, Verdict::Server),
+            ((0.05, 0.0), Some(0.05), 10.0, Verdict::Server),
+            ((0.4, 0.0), Some(0.5), 10.0, Verdict::Neither),
+            ((0.5, 0.0), None, 10.0, Verdict::Server),
+        ] {
+            let certificate = certify(&closed_loop(ms), seen(generator, server));
+            assert_eq!(certificate.verdict, expected, "{generator:?} {server:?}: {certificate}");
+        }
+        let single = Evidence { events_per_wake_up: 1.0, ..seen((0.4, 0.0), None) };
+        let certificate = certify(&closed_loop(0.1), single);
+        assert_eq!(certificate.verdict, Verdict::Neither);
+        assert!(
+            certificate.warnings.contains(&Warning::WakeUpBound)
+                && certificate.warnings.contains(&Warning::ServerUnseen)
+        );
+    }
+
+    #[test]
+    fn an_open_loop_is_limited_by_whoever_made_it_late() {
+        for (report, generator, expected) in [
+            (open_loop(10, 10, 0), (0.5, 0.0), Verdict::Neither),
+            (open_loop(500, 10, 0), (0.5, 0.0), Verdict::Server),
+            (open_loop(500, 400, 0), (0.5, 0.0), Verdict::Generator),
+            (open_loop(500, 10, 0), (0.95, 0.0), Verdict::Generator),
+            (open_loop(0, 0, 3_000), (0.1, 0.0), Verdict::Server),
+        ] {
+            assert_eq!(certify(&report, seen(generator, None)).verdict, expected, "{report:?}");
+        }
+    }
+
+    #[test]
+    fn doubts_are_named_with_their_remedies() {
+        let missing = Report { timed_out: 3, elapsed_s: 0.5, ..closed_loop(30.0) };
+        let found = certify(&missing, seen((0.95, 0.3), Some(0.9))).warnings;
+        for warning in [
+            Warning::GeneratorBusy { ran: 0.95 },
+            Warning::GeneratorStarved { waited: 0.3 },
+            Warning::LostSamples { lost: 3, known: 5_000 },
+            Warning::LittlesLaw { seen: 10.0, computed: 30.0 },
+            Warning::ShortWindow { elapsed_s: 0.5 },
+        ] {
+            assert!(found.contains(&warning), "{warning} in {found:?}");
+            assert!(!warning.remedy().is_empty());
+        }
+        assert_eq!(certify(&closed_loop(10.0), seen((0.5, 0.0), Some(0.9))).warnings, []);
+    }
+}

@@ -1,0 +1,175 @@
+//! Results of several generators that ran at the same time, as one.
+
+use hdrhistogram::Histogram;
+
+use crate::histogram::{HistogramError, decode, encode};
+use crate::report::{Latency, OpenLoop, Report};
+
+/// Results could not be merged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MergeError {
+    /// There is nothing to merge.
+    #[error("there is no result to merge: name the JSON files of at least one run")]
+    Nothing,
+    /// They are results of different things.
+    #[error(
+        "result {number} is of {found} and the first one of {first}: merge only what was measured together"
+    )]
+    Different {
+        /// Which one, from 1.
+        number: usize,
+        /// What it is of.
+        found: String,
+        /// What the first one is of.
+        first: String,
+    },
+    /// One has no histogram.
+    #[error("result {number}: {source}")]
+    Histogram {
+        /// Which one, from 1.
+        number: usize,
+        /// Why.
+        source: HistogramError,
+    },
+}
+
+/// Merges results of generators that ran at the same time: counts and rates are summed, latencies come from the merged
+/// histograms and lose nothing. `seconds` stays empty, because percentiles of seconds can not be merged.
+///
+/// # Errors
+/// [`MergeError`] if they do not go together.
+pub fn merge(reports: &[Report]) -> Result<Report, MergeError> {
+    let first = reports.first().ok_or(MergeError::Nothing)?;
+    let kind = |r: &Report| {
+        let pace = if r.open_loop.is_some() { "an open loop" } else { "a closed loop" };
+        format!("{} with {pace}", r.protocol)
+    };
+    let mut sum = Report {
+        format: first.format,
+        protocol: first.protocol.clone(),
+        keep_alive: first.keep_alive,
+        message_bytes: first.message_bytes,
+        ..Report::default()
+    };
+    let mut latency_us = crate::tally::histogram();
+    let mut service_us = crate::tally::histogram();
+    let mut open: Option<OpenLoop> = None;
+    for (at, r) in reports.iter().enumerate() {
+        let number = at + 1;
+        if kind(r) != kind(first) {
+            return Err(MergeError::Different { number, found: kind(r), first: kind(first) });
+        }
+        let add = |all: &mut Histogram<u64>, text: &str| {
+            let one = decode(text).map_err(|source| MergeError::Histogram { number, source })?;
+            // Values outside the bounds were cut when they were recorded; other tools' histograms are stretched to fit.
+            all.auto(true);
+            let _ = all.add(one);
+            Ok(())
+        };
+        add(&mut latency_us, &r.latency_v2)?;
+        if let Some(o) = &r.open_loop {
+            add(&mut service_us, &o.service_v2)?;
+            add_open(open.get_or_insert_default(), o);
+        }
+        add_counts(&mut sum, r);
+    }
+    sum.latency_us = Latency::of(&latency_us);
+    sum.latency_v2 = encode(&latency_us);
+    if let Some(open) = &mut open {
+        open.service_us = Latency::of(&service_us);
+        open.service_v2 = encode(&service_us);
+    }
+    sum.open_loop = open;
+    Ok(sum)
+}
+
+fn add_open(sum: &mut OpenLoop, o: &OpenLoop) {
+    sum.rate_per_s += o.rate_per_s;
+    sum.scheduled += o.scheduled;
+    sum.started += o.started;
+    sum.not_started += o.not_started;
+    sum.started_per_s += o.started_per_s;
+    sum.late_starts += o.late_starts;
+    sum.late_wake_ups += o.late_wake_ups;
+    sum.worst_late_us = sum.worst_late_us.max(o.worst_late_us);
+}
+
+fn add_counts(sum: &mut Report, r: &Report) {
+    let join = |all: &mut String, one: &str| {
+        if !all.split(", ").any(|part| part == one) {
+            all.push_str(if all.is_empty() { "" } else { ", " });
+            all.push_str(one);
+        }
+    };
+    join(&mut sum.target, &r.target);
+    join(&mut sum.model, &r.model);
+    sum.threads += r.threads;
+    sum.connections += r.connections;
+    sum.attempted += r.attempted;
+    sum.connected += r.connected;
+    sum.verified_connections += r.verified_connections;
+    sum.reconnects += r.reconnects;
+    sum.connect_failed += r.connect_failed;
+    sum.open_at_end += r.open_at_end;
+    sum.connect_s = sum.connect_s.max(r.connect_s);
+    sum.elapsed_s = sum.elapsed_s.max(r.elapsed_s);
+    sum.warm_up_s = sum.warm_up_s.max(r.warm_up_s);
+    sum.requests += r.requests;
+    sum.failed += r.failed;
+    sum.wrong += r.wrong;
+    for (all, one) in sum.failed_by_status.iter_mut().zip(r.failed_by_status) {
+        *all += one;
+    }
+    sum.timed_out += r.timed_out;
+    sum.late_sends += r.late_sends;
+    sum.requests_per_s += r.requests_per_s;
+    sum.bytes_sent += r.bytes_sent;
+    sum.bytes_received += r.bytes_received;
+    sum.sent_bytes_per_s += r.sent_bytes_per_s;
+    sum.received_bytes_per_s += r.received_bytes_per_s;
+    sum.cpu_user_s += r.cpu_user_s;
+    sum.cpu_system_s += r.cpu_system_s;
+    sum.first_error = sum.first_error.take().or_else(|| r.first_error.clone());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(latencies: std::ops::Range<u64>) -> Report {
+        let mut histogram = crate::tally::histogram();
+        latencies.clone().for_each(|us| histogram.saturating_record(us));
+        Report {
+            protocol: "http".into(),
+            requests: latencies.count() as u64,
+            requests_per_s: 10.0,
+            latency_us: Latency::of(&histogram),
+            latency_v2: encode(&histogram),
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn two_halves_merge_to_the_whole() {
+        let merged = merge(&[result(1..5_000), result(5_000..10_000)]).unwrap();
+        let whole = result(1..10_000);
+        assert_eq!((merged.requests, merged.latency_us), (whole.requests, whole.latency_us));
+        assert_eq!(decode(&merged.latency_v2), decode(&whole.latency_v2));
+        assert_eq!(merged.requests_per_s, 20.0);
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        let echo = Report { protocol: "echo".into(), ..result(1..2) };
+        let bare = Report { latency_v2: String::new(), ..result(1..2) };
+        for (reports, part) in [
+            (vec![], "no result"),
+            (vec![result(1..2), echo], "result 2 is of echo"),
+            (vec![bare], "result 1: not a histogram"),
+        ] {
+            let why = merge(&reports).unwrap_err().to_string();
+            assert!(why.contains(part), "{why}");
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Open loop: which request is due when, and which connection begins it.
+//!
+//! All threads share one schedule: request `k` of the run is due at its start plus [`Schedule::due`]`(k)`, computed from `k`
+//! alone, so nothing adds up and nothing drifts. A request is taken by the first connection that is free when it is due, of
+//! whatever thread. A connection with nothing to do takes a *wake-up* for a request that nobody else will wake for, and
+//! sleeps until then; one whose answer has just come takes what is due at once. So a timer's tick (one millisecond) delays
+//! only what is due while no answer comes.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use tidegate::Mailbox;
+
+use crate::plan::{Amount, Plan, Rate};
+
+/// A start later than this after its time counts as late: two ticks of the library's timers.
+pub(crate) const LATE: Duration = Duration::from_millis(2);
+
+/// When each request is due, as a function of its number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    /// Requests a second at the beginning and, from `ramp_s` on, for ever.
+    from: f64,
+    to: f64,
+    ramp_s: f64,
+}
+
+impl Schedule {
+    pub(crate) fn new(rate: Rate) -> Self {
+        let to = rate.requests_per_s;
+        match rate.ramp {
+            Some((from, time)) => Self { from, to, ramp_s: time.as_secs_f64() },
+            None => Self { from: to, to, ramp_s: 0.0 },
+        }
+    }
+
+    /// Requests of the ramp; a fraction.
+    fn ramp_requests(&self) -> f64 {
+        (self.from + self.to) / 2.0 * self.ramp_s
+    }
+
+    /// Seconds from the start to request `k`. While the rate grows, `k = from·t + (to − from)·t²/(2·ramp)`.
+    fn due_s(&self, k: u64) -> f64 {
+        let (k, ramp) = (k as f64, self.ramp_requests());
+        if k >= ramp {
+            return self.ramp_s + (k - ramp) / self.to;
+        }
+        let slope = (self.to - self.from) / self.ramp_s;
+        let root = (self.from * self.from + 2.0 * slope * k).max(0.0).sqrt();
+        if k == 0.0 {
+            return 0.0; // and not 0/0
+        }
+        // This form of the solution loses no digits, whatever the sign of the slope.
+        2.0 * k / (self.from + root)
+    }
+
+    /// Time from the start to request `k`.
+    pub(crate) fn due(&self, k: u64) -> Duration {
+        Duration::try_from_secs_f64(self.due_s(k)).unwrap_or(Duration::MAX)
+    }
+
+    /// Requests that are due before `time`.
+    pub(crate) fn before(&self, time: Duration) -> u64 {
+        let t = time.as_secs_f64();
+        let k = if t >= self.ramp_s {
+            self.ramp_requests() + (t - self.ramp_s) * self.to
+        } else {
+            let slope = (self.to - self.from) / self.ramp_s;
+            self.from * t + slope * t * t / 2.0
+        };
+        // The float may be a request off on either side; `due` decides.
+        let mut k = k as u64;
+        while k > 0 && self.due(k - 1) >= time {
+            k -= 1;
+        }
+        while self.due(k) < time {
+            k += 1;
+        }
+        k
+    }
+}
+
+/// What a connection with nothing to do is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Begin the request that was due then.
+    Begin(Instant),
+    /// Sleep until then.
+    Sleep(Instant),
+    /// Nothing is due before the run has begun: wait for mail.
+    Wait,
+    /// Everything has been begun.
+    Over,
+}
+
+/// A wake-up that a connection has taken: the number of the request it wakes for.
+pub(crate) type WakeUp = Option<u64>;
+
+/// The schedule of a run, shared by all connections.
+pub(crate) struct Pacer {
+    schedule: Schedule,
+    start: OnceLock<Instant>,
+    measured: OnceLock<Instant>,
+    /// The first request that is not to be begun.
+    end: u64,
+    /// The first request that nobody has begun.
+    next: AtomicU64,
+    /// The first request that nobody wakes up for.
+    unwatched: AtomicU64,
+    /// Wake-ups whose connection is gone, and whether there are any.
+    orphans: Mutex<Vec<u64>>,
+    has_orphans: AtomicBool,
+    /// Connections that stood before the run began.
+    waiting: Mutex<Vec<Mailbox>>,
+}
+
+impl Pacer {
+    /// The pacer of a plan, if it has a rate.
+    pub(crate) fn of(plan: &Plan) -> Option<Self> {
+        let schedule = Schedule::new(plan.rate?);
+        let end = match plan.amount {
+            Amount::Requests(n) => n,
+            Amount::Time(time) => schedule.before(plan.warm_up + time),
+        };
+        Some(Self {
+            schedule,
+            start: OnceLock::new(),
+            measured: OnceLock::new(),
+            end,
+            next: AtomicU64::new(0),
+            unwatched: AtomicU64::new(0),
+            orphans: Mutex::default(),
+            has_orphans: AtomicBool::new(false),
+            waiting: Mutex::default(),
+        })
+    }
+
+    /// The run begins at `start`, and what is due from `measured` on counts.
+    pub(crate) fn begin(&self, start: Instant, measured: Instant) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        // Set once, by the conductor; the order matters: who sees the start also sees the rest.
+        let _ = self.measured.set(measured);
+        let _ = self.start.set(start);
+        for mailbox in waiting.drain(..) {
+            // Gone meanwhile: it needs no mail.
+            let _ = mailbox.send(());
+        }
+    }
+
+    /// Has a connection that was told to [`Wait`](Turn::Wait) woken when the run begins; `false` if it has begun.
+    pub(crate) fn enlist(&self, mailbox: Mailbox) -> bool {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.start.get().is_none();
+        if before {
+            waiting.push(mailbox);
+        }
+        before
+    }
+
+    /// Takes the first request that is due, if there is one.
+    pub(crate) fn take(&self, now: Instant) -> Option<Instant> {
+        let start = *self.start.get()?;
+        let due = |k: u64| start.checked_add(self.schedule.due(k));
+        let mut k = self.next.load(Relaxed);
+        loop {
+            let when = due(k).filter(|&when| k < self.end && when <= now)?;
+            match self.next.compare_exchange_weak(k, k + 1, Relaxed, Relaxed) {
+                Ok(_) => return Some(when),
+                Err(other) => k = other,
+            }
+        }
+    }
+
+    /// What a connection with room for a request is to do. `wake_up` is the one it holds, and stays its own.
+    pub(crate) fn turn(&self, now: Instant, wake_up: &mut WakeUp) -> Turn {
+        let Some(start) = self.start.get() else { return Turn::Wait };
+        if let Some(due) = self.take(now) {
+            return Turn::Begin(due);
+        }
+        let when = |k: u64| start.checked_add(self.schedule.due(k));
+        // A wake-up that has been used, or whose request somebody else has begun, is given back.
+        if let Some(k) = *wake_up
+            && k >= self.next.load(Relaxed)
+            && let Some(when) = when(k).filter(|&when| when > now)
+        {
+            return Turn::Sleep(when);
+        }
+        let k = self.adopt().unwrap_or_else(|| {
+            let next = self.next.load(Relaxed);
+            // Always `Some`, so never an error.
+            self.unwatched.fetch_update(Relaxed, Relaxed, |k| Some(k.max(next) + 1)).unwrap_or(next).max(next)
+        });
+        *wake_up = Some(k);
+        match when(k) {
+            Some(when) if k < self.end => Turn::Sleep(when),
+            _ => Turn::Over,
+        }
+    }
+
+    fn adopt(&self) -> Option<u64> {
+        if !self.has_orphans.load(Relaxed) {
+            return None;
+        }
+        let mut orphans = self.orphans.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = self.next.load(Relaxed);
+        orphans.retain(|&k| k >= next);
+        let first = orphans.iter().enumerate().min_by_key(|(_, k)| **k).map(|(at, _)| at);
+        let adopted = first.map(|at| orphans.swap_remove(at));
+        self.has_orphans.store(!orphans.is_empty(), Relaxed);
+        adopted
+    }
+
+    /// A connection is gone, and nobody wakes up for its request.
+    pub(crate) fn orphan(&self, wake_up: WakeUp) {
+        let Some(k) = wake_up.filter(|&k| k < self.end && k >= self.next.load(Relaxed)) else { return };
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner).push(k);
+        self.has_orphans.store(true, Relaxed);
+    }
+
+    /// When the next request that nobody has begun is due.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let k = self.next.load(Relaxed);
+        (k < self.end).then(|| self.start.get()?.checked_add(self.schedule.due(k))).flatten()
+    }
+
+    /// Whether a request that was due then counts.
+    #[inline]
+    pub(crate) fn is_measured(&self, due: Instant) -> bool {
+        self.measured.get().is_some_and(|&from| due >= from)
+    }
+
+    /// Whether all requests have been begun.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.next.load(Relaxed) >= self.end
+    }
+
+    /// Measured requests of the schedule, and those of them that have not been begun.
+    pub(crate) fn outcome(&self) -> (u64, u64) {
+        let lead = self.start.get().zip(self.measured.get()).map(|(s, m)| m.saturating_duration_since(*s));
+        let first = self.schedule.before(lead.unwrap_or_default()).min(self.end);
+        let next = self.next.load(Relaxed).clamp(first, self.end);
+        (self.end - first, self.end - next)
+    }
+
+    /// How long the schedule of a fixed number of requests takes.
+    pub(crate) fn length(&self) -> Duration {
+        self.schedule.due(self.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::plan;
+
+    fn pacer(requests_per_s: f64, ramp: Option<(f64, Duration)>, n: u64) -> Pacer {
+        let rate = Some(Rate { requests_per_s, ramp });
+        Pacer::of(&Plan { rate, amount: Amount::Requests(n), ..plan() }).unwrap()
+    }
+
+    #[test]
+    fn a_schedule_does_not_drift() {
+        let schedule = Schedule::new(Rate { requests_per_s: 3.0, ramp: None });
+        assert_eq!(schedule.due(0), Duration::ZERO);
+        assert_eq!(schedule.due(3_000_000_000), Duration::from_secs(1_000_000_000));
+        assert_eq!(schedule.before(Duration::from_secs(10)), 30);
+        assert_eq!(schedule.before(Duration::from_millis(334)), 2);
+    }
+
+    #[test]
+    fn a_ramp_grows_evenly_and_then_holds() {
+        for (from, to, before) in [(0.0, 100.0, 500), (100.0, 0.1, 500), (50.0, 150.0, 1000)] {
+            let rate = Rate { requests_per_s: to, ramp: Some((from, Duration::from_secs(10))) };
+            let schedule = Schedule::new(rate);
+            assert!(schedule.before(Duration::from_secs(10)).abs_diff(before) <= 1, "{from} to {to}");
+            let beyond = schedule.before(Duration::from_secs(20)) - schedule.before(Duration::from_secs(10));
+            assert!(beyond.abs_diff((to * 10.0) as u64) <= 1, "{from} to {to}: {beyond}");
+            assert!((1..900).all(|k| schedule.due(k) >= schedule.due(k - 1)), "{from} to {to}");
+        }
+    }
+
+    #[test]
+    fn each_request_is_begun_once_and_never_before_its_time() {
+        let pacer = pacer(1000.0, None, 10);
+        let start = Instant::now();
+        pacer.begin(start, start);
+        let at = |ms| start + Duration::from_millis(ms);
+        assert_eq!(pacer.take(at(0)), Some(at(0)));
+        assert_eq!(pacer.take(at(0)), None);
+        // After a stall everything that was due is there, each with its own time.
+        assert_eq!(
+            std::iter::from_fn(|| pacer.take(at(5))).collect::<Vec<_>>(),
+            (1..=5).map(at).collect::<Vec<_>>()
+        );
+        assert_eq!(std::iter::from_fn(|| pacer.take(at(50))).count(), 4, "nothing beyond the end");
+        assert!(pacer.is_spent());
+        assert_eq!(pacer.outcome(), (10, 0));
+    }
+
+    #[test]
+    fn every_request_has_a_connection_that_wakes_for_it() {
+        let pacer = pacer(1000.0, None, 100);
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut wake_ups = [None; 4];
+        assert_eq!(pacer.turn(start, &mut wake_ups[0]), Turn::Wait);
+        pacer.begin(start, start);
+        assert_eq!(pacer.turn(start, &mut wake_ups[0]), Turn::Begin(start));
+        for (i, wake_up) in wake_ups.iter_mut().enumerate() {
+            assert_eq!(pacer.turn(start, wake_up), Turn::Sleep(at(i as u64 + 1)));
+        }
+        // The second connection goes; the next one with nothing to do wakes in its place.
+        pacer.orphan(wake_ups[1]);
+        assert_eq!(pacer.turn(at(1), &mut wake_ups[0]), Turn::Begin(at(1)));
+        assert_eq!(pacer.turn(at(1), &mut wake_ups[0]), Turn::Sleep(at(2)));
+        assert_eq!(pacer.turn(at(1), &mut None), Turn::Sleep(at(5)));
+        // Woken for nothing: it keeps its place.
+        assert_eq!(pacer.turn(at(1), &mut wake_ups[2]), Turn::Sleep(at(3)));
+    }
+
+    #[test]
+    fn what_was_not_begun_is_known() {
+        let pacer = pacer(1000.0, None, 100);
+        let start = Instant::now();
+        pacer.begin(start, start + Duration::from_millis(10));
+        while pacer.take(start + Duration::from_millis(29)).is_some() {}
+        assert_eq!(pacer.outcome(), (90, 70));
+    }
+}

@@ -1,0 +1,188 @@
+//! What an HTTP request looks like, and what its answer has to.
+
+use std::ops::RangeInclusive;
+
+use bytes::Bytes;
+
+use crate::plan::LoadError;
+
+/// The shape of HTTP requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpShape {
+    /// The Host field.
+    pub host: String,
+    /// The paths asked for, with their queries; each connection takes them in turn.
+    pub paths: Vec<String>,
+    /// The method.
+    pub method: String,
+    /// Further fields, and fields in place of those that would be sent anyway (Host, User-Agent, Connection, Content-Length).
+    pub headers: Vec<(String, String)>,
+    /// The body; with one, its length is announced.
+    pub body: Bytes,
+    /// Keep connections; else each request has one of its own.
+    pub keep_alive: bool,
+    /// Requests in flight on each connection (RFC 9112, section 9.3.2).
+    pub pipeline: usize,
+    /// Statuses of right answers.
+    pub right_status: Vec<RangeInclusive<u16>>,
+    /// What the body of a right answer contains; costs a search of every answer.
+    pub body_contains: Option<Bytes>,
+}
+
+impl HttpShape {
+    /// A plain GET over connections that are kept; 2xx is right.
+    #[must_use]
+    pub fn get(host: impl Into<String>, path: impl Into<String>) -> Self {
+        Self {
+            host: host.into(),
+            paths: vec![path.into()],
+            method: "GET".into(),
+            headers: Vec::new(),
+            body: Bytes::new(),
+            keep_alive: true,
+            pipeline: 1,
+            right_status: vec![200..=299],
+            body_contains: None,
+        }
+    }
+
+    /// Checks the shape for what can not be sent.
+    ///
+    /// # Errors
+    /// [`LoadError::Plan`] with what to change.
+    pub fn check(&self) -> Result<(), LoadError> {
+        let wrong = |why: String| Err(LoadError::Plan(why));
+        if !is_token(&self.method) {
+            return wrong(format!("--method {:?} is not a word like GET or POST", self.method));
+        }
+        if self.method == "CONNECT" {
+            return wrong("--method CONNECT makes a tunnel, and there is nothing to measure in it".into());
+        }
+        let odd = |text: &str| text.bytes().any(|b| b <= b' ' || b == 0x7f);
+        match self.paths.iter().find(|path| odd(path) || !(path.starts_with('/') || *path == "*")) {
+            Some(path) => {
+                return wrong(format!(
+                    "--path {path:?} must begin with / and have no space: encode it with %"
+                ));
+            }
+            None if self.paths.is_empty() => return wrong("there must be at least one --path".into()),
+            None => {}
+        }
+        for (name, value) in &self.headers {
+            if !is_token(name) || value.bytes().any(|b| (b < b' ' && b != b'\t') || b == 0x7f) {
+                return wrong(format!(
+                    "-H \"{name}: {value}\" is no field; write -H 'Name: value' on one line"
+                ));
+            }
+            if name.eq_ignore_ascii_case("transfer-encoding") {
+                return wrong("-H Transfer-Encoding can not be sent: bodies go with their length".into());
+            }
+        }
+        if self.pipeline == 0 || self.pipeline > 1024 {
+            return wrong("--pipeline must be from 1 to 1024 requests".into());
+        }
+        if self.pipeline > 1 && !self.keep_alive {
+            return wrong("--pipeline needs connections that are kept: leave --no-keepalive out".into());
+        }
+        if self.right_status.is_empty() || self.right_status.iter().any(|range| range.is_empty()) {
+            return wrong("--check-status must name a status, like 200, 2xx or 200,404".into());
+        }
+        if self.body_contains.as_ref().is_some_and(|text| text.is_empty()) {
+            return wrong("--check-body-contains must say what: an empty text is in every body".into());
+        }
+        Ok(())
+    }
+
+    /// The bytes of the requests, one for each path.
+    pub(crate) fn requests(&self) -> Vec<Bytes> {
+        self.paths.iter().map(|path| self.request(path)).collect()
+    }
+
+    fn request(&self, path: &str) -> Bytes {
+        let mut text = format!("{} {path} HTTP/1.1\r\n", self.method);
+        let mut field = |name: &str, value: &str| {
+            if !self.headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name)) {
+                text.push_str(&format!("{name}: {value}\r\n"));
+            }
+        };
+        field("Host", &self.host);
+        field("User-Agent", "tidegate-load");
+        if !self.keep_alive {
+            field("Connection", "close");
+        }
+        // A method that is made for bodies announces an empty one too (RFC 9110, section 8.6).
+        if !self.body.is_empty() || matches!(&*self.method, "POST" | "PUT" | "PATCH") {
+            field("Content-Length", &self.body.len().to_string());
+        }
+        for (name, value) in &self.headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        text.push_str("\r\n");
+        let mut bytes = text.into_bytes();
+        bytes.extend_from_slice(&self.body);
+        bytes.into()
+    }
+
+    /// Whether an answer has no body whatever its head says (RFC 9112, section 6.3).
+    pub(crate) fn answers_without_body(&self) -> bool {
+        self.method == "HEAD"
+    }
+
+    /// Whether a status is right.
+    #[inline]
+    pub(crate) fn is_right(&self, status: u16) -> bool {
+        self.right_status.iter().any(|range| range.contains(&status))
+    }
+}
+
+/// `token` of RFC 9110, section 5.6.2.
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(shape: &HttpShape) -> String {
+        shape.check().unwrap();
+        String::from_utf8(shape.requests().concat()).unwrap()
+    }
+
+    #[test]
+    fn a_request_is_written_as_asked() {
+        let mut shape = HttpShape::get("h:1", "/a");
+        assert_eq!(text(&shape), "GET /a HTTP/1.1\r\nHost: h:1\r\nUser-Agent: tidegate-load\r\n\r\n");
+        shape.method = "POST".into();
+        shape.body = Bytes::from_static(b"xyz");
+        shape.headers =
+            vec![("host".into(), "other".into()), ("X".into(), "1".into()), ("X".into(), "2".into())];
+        shape.keep_alive = false;
+        assert_eq!(
+            text(&shape),
+            "POST /a HTTP/1.1\r\nUser-Agent: tidegate-load\r\nConnection: close\r\nContent-Length: 3\r\n\
+             host: other\r\nX: 1\r\nX: 2\r\n\r\nxyz"
+        );
+    }
+
+    #[test]
+    fn what_can_not_be_sent_is_refused() {
+        let get = || HttpShape::get("h", "/");
+        for (shape, part) in [
+            (HttpShape { method: "G T".into(), ..get() }, "--method"),
+            (HttpShape { method: "CONNECT".into(), ..get() }, "tunnel"),
+            (HttpShape { paths: vec!["a".into()], ..get() }, "--path"),
+            (HttpShape { paths: vec!["/a b".into()], ..get() }, "--path"),
+            (HttpShape { headers: vec![("A B".into(), "c".into())], ..get() }, "Name: value"),
+            (HttpShape { headers: vec![("A".into(), "c\r\nB: d".into())], ..get() }, "Name: value"),
+            (HttpShape { headers: vec![("Transfer-Encoding".into(), "chunked".into())], ..get() }, "length"),
+            (HttpShape { pipeline: 0, ..get() }, "--pipeline"),
+            (HttpShape { pipeline: 2, keep_alive: false, ..get() }, "--no-keepalive"),
+            (HttpShape { right_status: vec![], ..get() }, "--check-status"),
+            (HttpShape { body_contains: Some(Bytes::new()), ..get() }, "empty"),
+        ] {
+            let why = shape.check().unwrap_err().to_string();
+            assert!(why.contains(part), "{part}: {why}");
+        }
+    }
+}
