@@ -223,11 +223,11 @@ impl<S: Session> Connection<S> {
         }
     }
 
-    /// Whether the session has asked to be woken at some time.
+    /// Whether its next deadline may be earlier than [`stale::soonest`] says: the session has asked to be woken, or it lingers.
     #[inline]
     #[must_use]
-    pub fn wakes(&self) -> bool {
-        self.wishes.wake.is_some()
+    pub fn has_own_deadline(&self) -> bool {
+        self.wishes.wake.is_some() || self.state == State::Draining { lingering: true }
     }
 
     /// Notes who has to keep up with the minimum rate now, and what the bytes that moved are worth.

@@ -81,7 +81,7 @@ impl<S: Service> Desk<S> {
     /// to nothing while something that fires early enough is armed anyway.
     #[inline]
     pub(super) fn arm(&mut self, token: Token, connection: &Connection<S::Session>) {
-        if !connection.wakes() && self.timers.fires_by(token.index, self.soonest) {
+        if !connection.has_own_deadline() && self.timers.fires_by(token.index, self.soonest) {
             return;
         }
         if let Some(at) = connection.deadline(&self.lane.policy) {

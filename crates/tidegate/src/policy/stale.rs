@@ -51,12 +51,12 @@ pub struct Past {
     pub pace: Pace,
 }
 
-/// No time limit that begins to count now can be over earlier than this.
+/// No time limit that begins to count now can be over earlier than this; but for lingering, which is short and rare.
 #[must_use]
 pub fn soonest(policy: &Policy) -> Duration {
     let grace = policy.min_rate.map(|rate| rate.grace);
     let limits = [policy.send_timeout, policy.first_byte_timeout, policy.idle_timeout, grace];
-    limits.into_iter().flatten().chain([policy.linger_timeout]).min().unwrap_or_default()
+    limits.into_iter().flatten().min().unwrap_or(Duration::MAX)
 }
 
 /// The earliest time limit that applies, and why it closes the connection.
