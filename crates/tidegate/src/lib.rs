@@ -56,8 +56,8 @@ pub use engine::{Availability, Choice, Model};
 pub use policy::{Policy, PolicyError};
 pub use server::{Running, Server, StartError};
 pub use service::{
-    CloseReason, Consumed, Dial, Flow, Mail, Mailbox, MailboxError, Origin, Outbox, Peer, Refusal, Service,
-    Session,
+    Awaits, CloseReason, Consumed, Dial, Flow, Mail, Mailbox, MailboxError, OffloadError, Origin, Outbox,
+    Peer, Refusal, Service, Session,
 };
 pub use stats::Stats;
 

@@ -135,6 +135,8 @@ pub struct Connection<S> {
     full: bool,
     /// Accepted, and nothing was received yet.
     silent: bool,
+    /// The engine does not let it send for now: that is not its peer's fault.
+    held_back: bool,
     moved: Instant,
     taken: Instant,
     wishes: Wishes,
@@ -154,6 +156,7 @@ impl<S: Session> Connection<S> {
             receive_side: ReceiveSide::Open,
             full: false,
             silent: origin == Origin::Accepted,
+            held_back: false,
             moved: now,
             taken: now,
             wishes: Wishes::default(),
@@ -188,6 +191,14 @@ impl<S: Session> Connection<S> {
     #[inline]
     pub fn take_pieces(&mut self, most: usize) -> Pieces {
         self.queue.take(most)
+    }
+
+    /// Says whether it has to wait before it may send: until then its peer is not blamed for taking nothing.
+    #[inline]
+    pub fn hold_back(&mut self, held_back: bool, now: Instant) {
+        if std::mem::replace(&mut self.held_back, held_back) && !held_back {
+            self.taken = now;
+        }
     }
 
     /// What the connection wants now.
@@ -239,7 +250,7 @@ impl<S: Session> Connection<S> {
             && !self.full // it is this end that does not read
             && self.receive_side == ReceiveSide::Open
             && in_message;
-        let sends = !self.queue.is_empty();
+        let sends = !self.queue.is_empty() && !self.held_back;
         if !receives && !sends {
             self.pace = None;
             return;
@@ -257,7 +268,7 @@ impl<S: Session> Connection<S> {
             }
             _ => {}
         }
-        let taken = (!self.queue.is_empty()).then_some(self.taken);
+        let taken = (!self.queue.is_empty() && !self.held_back).then_some(self.taken);
         let pace = self.pace.as_deref().copied().unwrap_or_default();
         stale::limit(policy, stale::Past { silent: self.silent, moved: self.moved, taken, pace })
     }

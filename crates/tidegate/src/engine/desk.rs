@@ -274,6 +274,11 @@ impl Windows {
         self.sends.has_room_for(seats.send)
     }
 
+    /// The time of this batch.
+    pub(super) fn now(&self) -> Instant {
+        self.now
+    }
+
     /// Whether there is a bound on anything.
     #[inline]
     pub(super) fn are_bounded(&self) -> bool {

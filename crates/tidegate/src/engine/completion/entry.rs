@@ -79,7 +79,11 @@ impl<S: Session, P: Port> Entry<S, P> {
             self.stopping = true;
             port.stop_receiving(token);
         }
-        if action.send && !self.sending && windows.may_send(token, &mut self.seats) {
+        let may_send = action.send && !self.sending && windows.may_send(token, &mut self.seats);
+        if windows.are_bounded() && action.send && !self.sending {
+            connection.hold_back(!may_send, windows.now());
+        }
+        if may_send {
             self.sending = true;
             let pieces = connection.take_pieces(PIECES);
             let last = action.then == Then::CloseAfterSend && !connection.queue().has_unsent();

@@ -113,9 +113,9 @@ impl<P: Port, S: Service> Loop<P, S> {
         }
         self.desk.batch(events);
         self.feed_starved();
-        self.give_places();
         self.look_at_commands();
         self.look_at_timers();
+        self.give_places();
         waited
     }
 

@@ -82,9 +82,9 @@ impl<P: Poller, S: Service> Loop<P, S> {
         }
         self.reports = reports;
         self.look_again();
-        self.give_places();
         self.look_at_commands();
         self.look_at_timers();
+        self.give_places();
         self.look_after_listener()?;
         waited
     }
@@ -257,9 +257,12 @@ fn prepared<'a, S: Service>(
     token: Token,
 ) -> Option<&'a mut Entry<S::Session>> {
     let entry = table.get_mut(token)?;
-    if desk.windows.are_bounded() && matches!(entry.phase, Phase::Open(_)) {
+    if desk.windows.are_bounded()
+        && let Phase::Open(connection) = &mut entry.phase
+    {
         entry.may_receive = desk.windows.may_receive(token, &mut entry.seats);
         entry.may_send = desk.windows.could_send(&entry.seats);
+        connection.hold_back(!entry.may_send, desk.now);
     }
     Some(entry)
 }

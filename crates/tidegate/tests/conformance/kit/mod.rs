@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidegate::policy::OutboxMarks;
-use tidegate::{Availability, Model, Policy, Running, Server, Service, Stats};
+use tidegate::{Availability, Model, Policy, PolicyError, Running, Server, Service, StartError, Stats};
 
 pub use callers::{Ending, Hatch, connect, connect_narrow, exchange, hear, hear_all, hear_some, reset};
 pub use deadline::Deadline;
@@ -84,6 +84,22 @@ pub fn tight(model: Model) -> Policy {
         socket_send_buffer: Some(8 * 1024),
         socket_receive_buffer: Some(8 * 1024),
         ..policy
+    }
+}
+
+/// The policy, if the model can keep it; else makes sure that it is refused, by the name of the limit.
+pub fn kept_by(model: Model, policy: Policy, limit: &str) -> Option<Policy> {
+    let addr = "127.0.0.1:0".parse().expect("an address");
+    match Server::new(sessions(Echo::default)).model(model).policy(policy.clone()).bind(addr) {
+        Ok(_) => Some(policy),
+        Err(StartError::Policy(PolicyError::NotOnModel { name, .. })) => {
+            assert_eq!(name, limit);
+            assert!(
+                matches!(model, Model::Blocking | Model::Pool | Model::Tokio) || limit == "accept.posted"
+            );
+            None
+        }
+        Err(e) => panic!("{e}"),
     }
 }
 

@@ -1,0 +1,44 @@
+//! [`Policy::outstanding_sends`]: a reader that takes nothing keeps its place until `send_timeout`; others wait, and are served.
+
+use std::io::Write;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use tidegate::{CloseReason, Model, Policy};
+
+use crate::kit::{self, Ending, Producer, Tape};
+
+on_every_model!(case);
+
+const TOTAL: usize = 4 << 20;
+
+fn case(model: Model) {
+    let tape = Tape::new(9);
+    let (service, witness) = Producer::service(&tape, TOTAL as u64);
+    let policy = Policy {
+        outstanding_sends: NonZeroU32::new(1),
+        send_timeout: Some(Duration::from_millis(700)),
+        socket_send_buffer: Some(16 * 1024),
+        ..kit::with_threads(model, 1)
+    };
+    let Some(policy) = kit::kept_by(model, policy, "outstanding_sends") else { return };
+    let server = kit::serve(model, policy, service);
+    let mut stuck = kit::connect_narrow(server.local_addr());
+    stuck.write_all(b"go").expect("send");
+    kit::hear(&mut stuck, 1); // it has its place, and takes no more
+    let others: Vec<_> = (0..3)
+        .map(|_| {
+            let (addr, tape) = (server.local_addr(), tape.clone());
+            std::thread::spawn(move || {
+                let mut stream = kit::connect(addr);
+                stream.write_all(b"go").expect("send");
+                let (heard, ending) = kit::hear_all(&mut stream);
+                assert_eq!((heard.len(), ending), (TOTAL, Ending::EndOfStream));
+                tape.check(0, &heard);
+            })
+        })
+        .collect();
+    others.into_iter().for_each(|other| other.join().expect("a reader"));
+    assert_eq!(witness.closings()[0], CloseReason::SendTimeout, "the others waited for it");
+    kit::finish(server);
+}
