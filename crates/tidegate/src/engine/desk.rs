@@ -41,8 +41,7 @@ pub(super) struct Desk<S: Service> {
 }
 
 impl<S: Service> Desk<S> {
-    pub(super) fn new(lane: Lane<S>) -> Self {
-        let now = Instant::now();
+    pub(super) fn new(lane: Lane<S>, now: Instant) -> Self {
         Self {
             office: lane.gate.clone(),
             windows: Windows {
@@ -127,8 +126,8 @@ impl<S: Service> Desk<S> {
     }
 
     /// The thread has woken up: a new batch of events, and a new time.
-    pub(super) fn woke(&mut self) {
-        self.now = Instant::now();
+    pub(super) fn woke(&mut self, now: Instant) {
+        self.now = now;
         self.windows.now = self.now;
         let soonest = self.now.checked_add(stale::soonest(&self.lane.policy));
         self.soonest = soonest.map_or(u64::MAX, |at| self.timers.tick_of(at));
@@ -161,7 +160,7 @@ impl<S: Service> Desk<S> {
     /// May the next connection come in now?
     pub(super) fn admission(&self) -> Admission {
         let resting = self.rest_until.is_some_and(|at| at > self.now);
-        if self.lane.listener.is_none() || self.stop_at.is_some() || resting {
+        if !self.lane.listens || self.stop_at.is_some() || resting {
             return Admission::Wait;
         }
         let fullness = Fullness {

@@ -37,7 +37,8 @@ pub(crate) struct Lane<S: Service> {
     pub(crate) index: usize,
     pub(crate) service: Arc<S>,
     pub(crate) policy: Arc<Policy>,
-    pub(crate) listener: Option<Arc<Listener>>,
+    /// Whether it accepts connections.
+    pub(crate) listens: bool,
     pub(crate) gate: Arc<Gate>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) crew: Arc<Crew>,
@@ -88,7 +89,7 @@ impl<S: Service> Plan<S> {
             index,
             service: self.service.clone(),
             policy: self.policy.clone(),
-            listener: self.listener.clone(),
+            listens: self.listener.is_some(),
             gate,
             counters: Arc::new(Counters::new(Writers::One)),
             crew: self.crew.clone(),

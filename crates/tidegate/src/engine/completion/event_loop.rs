@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_sys::socket::Listener;
 use tidegate_sys::waker::Waker;
 
 use super::entry::{Entry, Phase, Turn};
@@ -17,8 +16,12 @@ use crate::policy::accept::Admission;
 use crate::service::{Dial, Origin, Service};
 
 /// Runs one I/O thread until it has been told to stop and its connections are gone.
-pub(super) fn run<P: Port, S: Service>(lane: Lane<S>, waker: Arc<Waker>, ready: Ready) {
-    if let Some(mut event_loop) = ready.report(Loop::<P, S>::new(lane, waker)) {
+pub(super) fn run<P: Port, S: Service>(
+    lane: Lane<S>,
+    (waker, listener): (Arc<Waker>, Option<Arc<P::Listener>>),
+    ready: Ready,
+) {
+    if let Some(mut event_loop) = ready.report(Loop::<P, S>::new(lane, waker, listener)) {
         event_loop.run();
     }
 }
@@ -46,8 +49,10 @@ impl Accepts {
     }
 }
 
-struct Loop<P: Port, S: Service> {
+/// One I/O thread's work. The simulation steps it by [`turn`](Self::turn).
+pub(in crate::engine) struct Loop<P: Port, S: Service> {
     port: P,
+    listener: Option<Arc<P::Listener>>,
     desk: Desk<S>,
     waker: Arc<Waker>,
     table: Table<Entry<S::Session, P>>,
@@ -62,12 +67,16 @@ struct Loop<P: Port, S: Service> {
 const SINGLE_ACCEPTS: usize = 64;
 
 impl<P: Port, S: Service> Loop<P, S> {
-    fn new(mut lane: Lane<S>, waker: Arc<Waker>) -> io::Result<Self> {
+    pub(in crate::engine) fn new(
+        mut lane: Lane<S>,
+        waker: Arc<Waker>,
+        listener: Option<Arc<P::Listener>>,
+    ) -> io::Result<Self> {
         let (mut port, holds) = P::new(&Setup {
             policy: &lane.policy,
             share: lane.share,
             peer_addr: lane.service.needs_peer_addr(),
-            dials: lane.listener.is_none(),
+            dials: listener.is_none(),
             descriptors: lane.descriptors(),
         })?;
         port.watch_waker(&waker);
@@ -81,19 +90,21 @@ impl<P: Port, S: Service> Loop<P, S> {
             );
             lane.share = holds;
         }
+        let now = port.now();
         Ok(Self {
             port,
+            listener,
             waker,
             table: Table::default(),
             accepts: Accepts::default(),
             starved: Vec::new(),
             data_with_accept: lane.defers(),
-            desk: Desk::new(lane),
+            desk: Desk::new(lane, now),
         })
     }
 
     fn run(&mut self) {
-        while self.desk.stop_at.is_none() || !self.table.is_empty() {
+        while !self.is_over() {
             if let Err(e) = self.turn() {
                 tracing::error!(error = %e, "waiting for completions failed");
                 std::thread::sleep(Duration::from_millis(10));
@@ -102,10 +113,16 @@ impl<P: Port, S: Service> Loop<P, S> {
         self.desk.shut();
     }
 
-    fn turn(&mut self) -> io::Result<()> {
+    /// Whether it was told to stop, and its connections are gone.
+    pub(in crate::engine) fn is_over(&self) -> bool {
+        self.desk.stop_at.is_some() && self.table.is_empty()
+    }
+
+    /// Waits once, and does what follows.
+    pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
         self.look_after_accepts();
         let waited = self.port.wait(self.desk.rest(false));
-        self.desk.woke();
+        self.desk.woke(self.port.now());
         let mut events = 0;
         while let Some(completion) = self.port.next() {
             self.completion(completion);
@@ -254,7 +271,7 @@ impl<P: Port, S: Service> Loop<P, S> {
 
     /// Keeps accepts posted exactly while connections may come in, and never more than there is room for.
     fn look_after_accepts(&mut self) {
-        let Some(listener) = self.desk.lane.listener.clone() else { return };
+        let Some(listener) = self.listener.clone() else { return };
         let posted = self.accepts.endless || self.accepts.single > 0;
         if self.accepts.stopping {
             return; // until all of them have come back
@@ -276,14 +293,14 @@ impl<P: Port, S: Service> Loop<P, S> {
         }
     }
 
-    fn accept_all(&mut self, listener: &Listener) {
+    fn accept_all(&mut self, listener: &P::Listener) {
         if !self.accepts.endless {
             self.accepts.endless = true;
             self.port.accept_all(listener);
         }
     }
 
-    fn accept_singly(&mut self, listener: &Listener, want: usize) {
+    fn accept_singly(&mut self, listener: &P::Listener, want: usize) {
         self.accepts.most = want;
         while self.accepts.single < want {
             self.accepts.single += 1;
@@ -292,7 +309,7 @@ impl<P: Port, S: Service> Loop<P, S> {
     }
 
     /// Keeps single accepts between their watermarks; more while the server is behind.
-    fn keep_posted(&mut self, listener: &Listener, room: usize) {
+    fn keep_posted(&mut self, listener: &P::Listener, room: usize) {
         let accept = &self.desk.lane.policy.accept;
         let Some(marks) = accept.posted else { return };
         let (low, high) = (marks.low.get() as usize, marks.high.get() as usize);

@@ -16,7 +16,7 @@ pub(super) mod uring;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate_sys::socket::{Blocking, Listener};
 use tidegate_sys::waker::Waker;
@@ -66,6 +66,8 @@ pub(super) trait Port: Sized + 'static {
     type Buffer;
     /// What a send did not take.
     type Unsent;
+    /// Where connections come in.
+    type Listener;
 
     /// A queue for the calling thread, and how many connections it can hold.
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
@@ -74,9 +76,9 @@ pub(super) trait Port: Sized + 'static {
     /// Connections that can be accepted in the way the next accept would take.
     fn accept_room(&self) -> usize;
     /// Accepts without end.
-    fn accept_all(&mut self, listener: &Listener);
+    fn accept_all(&mut self, listener: &Self::Listener);
     /// Accepts one connection.
-    fn accept_one(&mut self, listener: &Listener);
+    fn accept_one(&mut self, listener: &Self::Listener);
     /// Ends [`accept_all`](Self::accept_all) and every `accept_one`; each still completes.
     fn stop_accepting(&mut self);
     /// Makes a connection.
@@ -104,6 +106,11 @@ pub(super) trait Port: Sized + 'static {
     fn close(&mut self, token: Token, socket: Self::Socket, how: Close);
     /// Hands over what was asked for and waits until something has completed.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+    /// The time. A simulation has its own.
+    #[inline]
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
     /// The next completion that is there.
     fn next(&mut self) -> Option<Completion<Self>>;
     /// The bytes in a buffer.
@@ -133,7 +140,10 @@ pub(super) struct Close {
 }
 
 /// Starts one loop for each I/O thread.
-pub(super) fn start<P: Port, S: Service>(plan: Plan<S>, model: Model) -> io::Result<Started> {
+pub(super) fn start<P: Port<Listener = Listener>, S: Service>(
+    plan: Plan<S>,
+    model: Model,
+) -> io::Result<Started> {
     let threads = plan.threads(model);
     if let Some(listener) = &plan.listener {
         listener.set_blocking(Blocking::Waits)?;
@@ -141,7 +151,7 @@ pub(super) fn start<P: Port, S: Service>(plan: Plan<S>, model: Model) -> io::Res
     let prepare = |_| {
         let waker = Arc::new(Waker::new()?);
         let wakes = waker.clone();
-        Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), waker))
+        Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), (waker, plan.listener.clone())))
     };
     plan.start_lanes(threads, prepare, event_loop::run::<P, S>)
 }

@@ -121,6 +121,7 @@ impl Port for Uring {
     type Socket = Handle;
     type Buffer = Buffer;
     type Unsent = Payload;
+    type Listener = Listener;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let (table, slots) = if setup.peer_addr { (0, 0) } else { room::table(setup.share) };

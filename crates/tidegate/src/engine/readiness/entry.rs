@@ -5,13 +5,15 @@ use std::io::{self, IoSlice};
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::{More, Stream};
 
+use super::Wire;
+
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
 use crate::engine::desk::Seats;
 use crate::service::{Dial, Session};
 
 /// A connection and what is known of its socket.
-pub(in crate::engine) struct Entry<S> {
-    pub(in crate::engine) stream: Stream,
+pub(in crate::engine) struct Entry<S, W = Stream> {
+    pub(in crate::engine) stream: W,
     pub(in crate::engine) phase: Phase<S>,
     /// What the poller was last told to wait for.
     pub(in crate::engine) wanted: Readiness,
@@ -49,8 +51,8 @@ pub(in crate::engine) enum Turn {
 /// Most pieces sent by one call.
 const SLICES: usize = 64;
 
-impl<S: Session> Entry<S> {
-    pub(in crate::engine) fn new(stream: Stream, phase: Phase<S>) -> Self {
+impl<S: Session, W: Wire> Entry<S, W> {
+    pub(in crate::engine) fn new(stream: W, phase: Phase<S>) -> Self {
         let dialling = matches!(phase, Phase::Dialling(_));
         let wanted = Readiness { readable: !dialling, writable: dialling };
         Self {

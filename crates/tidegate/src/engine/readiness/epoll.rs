@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use tidegate_sys::epoll::{Epoll as Instance, Report as Raw};
 use tidegate_sys::poll::Readiness;
+use tidegate_sys::socket::Listener;
 
 use super::{Poller, Report, Source};
 use crate::core::Token;
@@ -46,6 +47,8 @@ pub(crate) struct Epoll {
 }
 
 impl Poller for Epoll {
+    type Listener = Listener;
+
     fn new(events: usize) -> io::Result<Self> {
         Ok(Self { instance: Instance::new()?, raw: vec![Raw::EMPTY; events] })
     }

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_sys::pages::Pages;
-use tidegate_sys::socket::{Blocking, Stream};
 use tidegate_sys::waker::Waker;
 
 use super::entry::{Entry, Phase, Turn};
-use super::{Poller, Report, Source};
+use super::{Incoming, Poller, Report, Source, Wire};
 use crate::core::{Connection, Event, Table, Token};
 use crate::engine::desk::{Desk, Rounds, Seats};
 use crate::engine::lane::Ready;
@@ -20,17 +19,26 @@ use crate::policy::accept::Admission;
 use crate::service::{Dial, Origin, Service};
 
 /// Runs one I/O thread until it has been told to stop and its connections are gone.
-pub(super) fn run<P: Poller, S: Service>(lane: Lane<S>, waker: Arc<Waker>, ready: Ready) {
-    if let Some(mut event_loop) = ready.report(Loop::<P, S>::new(lane, waker)) {
+pub(super) fn run<P: Poller, S: Service>(
+    lane: Lane<S>,
+    (waker, listener): (Arc<Waker>, Option<Arc<P::Listener>>),
+    ready: Ready,
+) {
+    if let Some(mut event_loop) = ready.report(Loop::<P, S>::new(lane, waker, listener)) {
         event_loop.run();
     }
 }
 
-struct Loop<P, S: Service> {
+/// The sockets of a poller.
+type Stream<P> = <<P as Poller>::Listener as Incoming>::Stream;
+
+/// One I/O thread's work. The simulation steps it by [`turn`](Self::turn).
+pub(in crate::engine) struct Loop<P: Poller, S: Service> {
     poller: P,
+    listener: Option<Arc<P::Listener>>,
     desk: Desk<S>,
     waker: Arc<Waker>,
-    table: Table<Entry<S::Session>>,
+    table: Table<Entry<S::Session, Stream<P>>>,
     reports: Vec<Report>,
     /// Connections that have more to do than their last turn allowed.
     again: VecDeque<Token>,
@@ -42,12 +50,18 @@ struct Loop<P, S: Service> {
 }
 
 impl<P: Poller, S: Service> Loop<P, S> {
-    fn new(lane: Lane<S>, waker: Arc<Waker>) -> io::Result<Self> {
+    pub(in crate::engine) fn new(
+        lane: Lane<S>,
+        waker: Arc<Waker>,
+        listener: Option<Arc<P::Listener>>,
+    ) -> io::Result<Self> {
         let mut poller = P::new(lane.policy.events_per_wait)?;
         poller.watch_waker(waker.as_raw_fd())?;
         let buffer = Pages::new(lane.policy.buffer_bytes, room::residence(&lane.policy))?;
+        let now = poller.now();
         let mut new = Self {
             poller,
+            listener,
             waker,
             table: Table::default(),
             reports: Vec::new(),
@@ -55,14 +69,14 @@ impl<P: Poller, S: Service> Loop<P, S> {
             buffer,
             listening: false,
             data_with_accept: lane.defers(),
-            desk: Desk::new(lane),
+            desk: Desk::new(lane, now),
         };
         new.look_after_listener()?;
         Ok(new)
     }
 
     fn run(&mut self) {
-        while self.desk.stop_at.is_none() || !self.table.is_empty() {
+        while !self.is_over() {
             if let Err(e) = self.turn() {
                 // Only a broken set of descriptors gets here; go on slowly rather than spin or give up.
                 tracing::error!(error = %e, "waiting for sockets failed");
@@ -72,9 +86,15 @@ impl<P: Poller, S: Service> Loop<P, S> {
         self.desk.shut();
     }
 
-    fn turn(&mut self) -> io::Result<()> {
+    /// Whether it was told to stop, and its connections are gone.
+    pub(in crate::engine) fn is_over(&self) -> bool {
+        self.desk.stop_at.is_some() && self.table.is_empty()
+    }
+
+    /// Waits once, and does what follows.
+    pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
         let waited = self.poller.wait(self.desk.rest(!self.again.is_empty()), &mut self.reports);
-        self.desk.woke();
+        self.desk.woke(self.poller.now());
         self.desk.batch(self.reports.len());
         let mut reports = std::mem::take(&mut self.reports);
         for report in reports.drain(..) {
@@ -158,7 +178,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
 
     /// Watches the listener exactly while a connection may come in.
     fn look_after_listener(&mut self) -> io::Result<()> {
-        let Some(listener) = &self.desk.lane.listener else { return Ok(()) };
+        let Some(listener) = &self.listener else { return Ok(()) };
         let fd = listener.as_raw_fd();
         let listen = self.desk.admission() != Admission::Wait;
         if listen && !self.listening {
@@ -171,13 +191,13 @@ impl<P: Poller, S: Service> Loop<P, S> {
     }
 
     fn accept(&mut self) {
-        let Some(listener) = self.desk.lane.listener.clone() else { return };
+        let Some(listener) = self.listener.clone() else { return };
         for _ in 0..self.desk.lane.policy.accept.batch {
             let admission = self.desk.admission();
             if admission == Admission::Wait {
                 return;
             }
-            match listener.accept(Blocking::Never) {
+            match listener.accept() {
                 Ok((stream, peer)) => {
                     self.desk.lane.counters.attempted.add(1);
                     if admission == Admission::Refuse {
@@ -196,7 +216,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
 
     /// Serves an accepted socket. If its first data came with the accept, it is looked at before the poller hears of it:
     /// a connection that is answered and closed at once never costs a registration.
-    fn serve(&mut self, stream: Stream, connection: Connection<S::Session>) {
+    fn serve(&mut self, stream: Stream<P>, connection: Connection<S::Session>) {
         let token = self.insert(stream, Phase::Open(connection));
         let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { return };
         let context = self.desk.context(token);
@@ -207,7 +227,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
         self.after(token, turn);
     }
 
-    fn insert(&mut self, stream: Stream, phase: Phase<S::Session>) -> Token {
+    fn insert(&mut self, stream: Stream<P>, phase: Phase<S::Session>) -> Token {
         self.desk.opened();
         self.table.insert(Entry::new(stream, phase))
     }
@@ -251,11 +271,11 @@ impl<P: Poller, S: Service> Loop<P, S> {
 }
 
 /// A connection that is about to have its turn, with what its places allow it to do.
-fn prepared<'a, S: Service>(
-    table: &'a mut Table<Entry<S::Session>>,
+fn prepared<'a, S: Service, W: Wire>(
+    table: &'a mut Table<Entry<S::Session, W>>,
     desk: &mut Desk<S>,
     token: Token,
-) -> Option<&'a mut Entry<S::Session>> {
+) -> Option<&'a mut Entry<S::Session, W>> {
     let entry = table.get_mut(token)?;
     if desk.windows.are_bounded()
         && let Phase::Open(connection) = &mut entry.phase
@@ -268,7 +288,11 @@ fn prepared<'a, S: Service>(
 }
 
 /// After its turn: a send that the kernel has not finished with takes a place, and one that has none waits for it.
-fn settle_send<S: Service>(entry: &mut Entry<S::Session>, desk: &mut Desk<S>, token: Token) -> Turn {
+fn settle_send<S: Service, W: Wire>(
+    entry: &mut Entry<S::Session, W>,
+    desk: &mut Desk<S>,
+    token: Token,
+) -> Turn {
     if !desk.windows.are_bounded() {
         return Turn::Waits;
     }
@@ -321,7 +345,7 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
     }
 
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()> {
-        let stream = Stream::dial(dial.to, dial.from, Blocking::Never)?;
+        let stream = Stream::<P>::dial(dial.to, dial.from)?;
         let token = self.insert(stream, Phase::Dialling(dial));
         self.watch(token);
         Ok(())

@@ -19,12 +19,14 @@ pub(super) mod select;
 
 pub(super) use entry::{Entry, Phase, Turn};
 
-use std::io;
-use std::os::fd::RawFd;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate_sys::poll::Readiness;
+use tidegate_sys::socket::{Blocking, Listener, More, Stream};
 use tidegate_sys::waker::Waker;
 
 use super::{Gate, Model, Plan, Started};
@@ -50,6 +52,9 @@ pub(super) struct Report {
 
 /// A way of waiting for many sockets.
 pub(super) trait Poller: Sized + 'static {
+    /// Where connections come in.
+    type Listener: Incoming;
+
     /// Takes at most `events` reports from the kernel at once, where it can be told.
     fn new(events: usize) -> io::Result<Self>;
     /// Watches the waker for ever.
@@ -66,18 +71,87 @@ pub(super) trait Poller: Sized + 'static {
     fn unwatch(&mut self, token: Token, fd: RawFd);
     /// Waits and appends reports.
     fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()>;
+    /// The time. A simulation has its own.
+    #[inline]
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+}
+
+/// A listening socket that never waits: the system's, or a simulated one.
+pub(super) trait Incoming: AsRawFd {
+    /// What it accepts.
+    type Stream: Wire;
+    /// Takes one connection.
+    fn accept(&self) -> io::Result<(Self::Stream, Option<SocketAddr>)>;
+}
+
+/// A connected socket that never waits: the system's, or a simulated one. Closed when dropped.
+pub(super) trait Wire: AsRawFd + Sized {
+    /// Begins to connect; writable when that has ended.
+    fn dial(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Self>;
+    /// How the attempt to connect ended.
+    fn take_error(&self) -> io::Result<Option<io::Error>>;
+    /// Receives; 0 means that the peer finished sending.
+    fn receive(&self, into: &mut [u8]) -> io::Result<usize>;
+    /// Sends; may take less than all.
+    fn send_vectored(&self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize>;
+    /// Ends the sending side.
+    fn shutdown_send(&self) -> io::Result<()>;
+    /// Makes the coming close a reset.
+    fn reset_on_close(&self) -> io::Result<()>;
+}
+
+impl Incoming for Listener {
+    type Stream = Stream;
+
+    #[inline]
+    fn accept(&self) -> io::Result<(Stream, Option<SocketAddr>)> {
+        self.accept(Blocking::Never)
+    }
+}
+
+impl Wire for Stream {
+    fn dial(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Self> {
+        Self::dial(to, from, Blocking::Never)
+    }
+
+    fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.take_error()
+    }
+
+    #[inline]
+    fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.receive(into)
+    }
+
+    #[inline]
+    fn send_vectored(&self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize> {
+        self.send_vectored(slices, more)
+    }
+
+    fn shutdown_send(&self) -> io::Result<()> {
+        self.shutdown_send()
+    }
+
+    fn reset_on_close(&self) -> io::Result<()> {
+        self.reset_on_close()
+    }
 }
 
 /// Starts one loop for each I/O thread.
-pub(super) fn start<P: Poller, S: Service>(plan: Plan<S>, model: Model) -> io::Result<Started> {
+pub(super) fn start<P: Poller<Listener = Listener>, S: Service>(
+    plan: Plan<S>,
+    model: Model,
+) -> io::Result<Started> {
     let threads = plan.threads(model);
     if let Some(listener) = &plan.listener {
-        listener.set_blocking(tidegate_sys::socket::Blocking::Never)?;
+        listener.set_blocking(Blocking::Never)?;
     }
     let prepare = |_| {
         let waker = Arc::new(Waker::new()?);
         let wakes = waker.clone();
-        Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), waker))
+        Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), (waker, plan.listener.clone())))
     };
     plan.start_lanes(threads, prepare, event_loop::run::<P, S>)
 }

@@ -19,6 +19,7 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use tidegate_sys::poll::{PollSet, Readiness};
+use tidegate_sys::socket::Listener;
 
 use super::{Poller, Report, Source};
 use crate::core::Token;
@@ -55,6 +56,8 @@ impl Poll {
 }
 
 impl Poller for Poll {
+    type Listener = Listener;
+
     fn new(_events: usize) -> io::Result<Self> {
         Ok(Self { set: PollSet::default(), sources: Vec::new(), positions: Vec::new() })
     }

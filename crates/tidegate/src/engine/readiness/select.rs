@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::select::SelectSet;
+use tidegate_sys::socket::Listener;
 
 use super::{Poller, Report, Source};
 use crate::core::Token;
@@ -60,6 +61,8 @@ impl Select {
 }
 
 impl Poller for Select {
+    type Listener = Listener;
+
     fn new(_events: usize) -> io::Result<Self> {
         Ok(Self { set: SelectSet::default(), sources: Vec::new() })
     }
