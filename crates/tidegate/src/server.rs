@@ -149,8 +149,9 @@ impl<S: Service> BoundServer<S> {
     pub fn start(self) -> Result<Running, StartError> {
         let model = self.model;
         let plan = Plan::new(self.server.service, self.server.policy, Some(self.listener));
+        let policy = plan.policy.clone();
         let started = engine::start(model, plan).map_err(|source| StartError::Engine { model, source })?;
-        Ok(Running { threads: Threads::new(started), local_addr: self.local_addr, model })
+        Ok(Running { threads: Threads::new(started), local_addr: self.local_addr, model, policy })
     }
 }
 
@@ -160,6 +161,8 @@ pub struct Running {
     threads: Threads,
     local_addr: SocketAddr,
     model: Model,
+    /// As it was at the start.
+    policy: Arc<Policy>,
 }
 
 impl Running {
@@ -179,6 +182,25 @@ impl Running {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.threads.stats()
+    }
+
+    /// The limits it was started with.
+    #[must_use]
+    pub fn first_policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Goes on with other limits, such as another strategy; connections that are open look at them at once. What was laid out
+    /// at the start has to stay: [`Policy::as_far_as_possible`] takes the rest over.
+    ///
+    /// # Errors
+    /// A wrong policy, one that the model can not keep, or one that changes a limit that is fixed; nothing is changed then.
+    pub fn set_policy(&self, policy: Policy) -> Result<(), PolicyError> {
+        policy.check()?;
+        engine::check(self.model, &policy)?;
+        self.policy.check_change(&policy)?;
+        self.threads.set_policy(&Arc::new(policy));
+        Ok(())
     }
 
     /// Stops accepting and lets connections finish what is in flight, at most for
@@ -214,6 +236,13 @@ impl Threads {
         for gate in &self.gates {
             // A gate that is closed belongs to a thread that has stopped already.
             let _ = gate.push(Command::Drain);
+        }
+    }
+
+    fn set_policy(&self, policy: &Arc<Policy>) {
+        for gate in &self.gates {
+            // A thread that has stopped needs no limits.
+            let _ = gate.push(Command::Policy(policy.clone()));
         }
     }
 

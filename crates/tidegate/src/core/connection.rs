@@ -201,6 +201,13 @@ impl<S: Session> Connection<S> {
         }
     }
 
+    /// Whether it was last said to have to wait.
+    #[inline]
+    #[must_use]
+    pub fn is_held_back(&self) -> bool {
+        self.held_back
+    }
+
     /// What the connection wants now.
     #[inline]
     #[must_use]

@@ -43,6 +43,7 @@ impl Clerk {
                 match command {
                     Command::Dial(to) => dial(to),
                     Command::Drain => return self.stop(house, commands),
+                    Command::Policy(policy) => house.set_policy(policy),
                     Command::Mail(..) => {} // connections have post boxes of their own
                 }
             }
@@ -62,7 +63,7 @@ impl Clerk {
         if let Some(listener) = &house.plan.listener {
             listener.stop();
         }
-        let mut empty = house.wait_empty(house.plan.policy.drain_timeout);
+        let mut empty = house.wait_empty(house.policy().drain_timeout);
         while !empty {
             // Again and again: a connection may have come in between.
             house.order_all(Order::Stop);

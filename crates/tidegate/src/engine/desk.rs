@@ -15,7 +15,7 @@ use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event, Place, Timers, Token, Window};
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission};
 use crate::policy::sends::WINDOW_TURN;
-use crate::policy::{stale, wait};
+use crate::policy::{Policy, stale, wait};
 use crate::service::{Dial, Origin, Peer, Service};
 
 /// The part of an event loop that is the same whatever it waits with.
@@ -44,12 +44,7 @@ impl<S: Service> Desk<S> {
     pub(super) fn new(lane: Lane<S>, now: Instant) -> Self {
         Self {
             office: lane.gate.clone(),
-            windows: Windows {
-                sends: Window::new(lane.policy.outstanding_sends.map(|n| lane.share_of(n.get() as usize))),
-                receives: Window::new(lane.policy.window.map(|n| lane.share_of(n.get()))),
-                inside: VecDeque::new(),
-                now,
-            },
+            windows: Windows::new(&lane, now),
             active: now,
             lane,
             now,
@@ -129,11 +124,16 @@ impl<S: Service> Desk<S> {
     pub(super) fn woke(&mut self, now: Instant) {
         self.now = now;
         self.windows.now = self.now;
-        let soonest = self.now.checked_add(stale::soonest(&self.lane.policy));
-        self.soonest = soonest.map_or(u64::MAX, |at| self.timers.tick_of(at));
+        self.look_ahead();
         self.rest_until = self.rest_until.filter(|&at| at > self.now);
         self.lane.gate.woken();
         self.lane.counters.wake_ups.add(1);
+    }
+
+    /// Reckons how early a deadline that begins to count now could be.
+    fn look_ahead(&mut self) {
+        let soonest = self.now.checked_add(stale::soonest(&self.lane.policy));
+        self.soonest = soonest.map_or(u64::MAX, |at| self.timers.tick_of(at));
     }
 
     /// Notes how many events the wake-up brought.
@@ -229,6 +229,13 @@ impl<S: Service> Desk<S> {
         }
     }
 
+    /// Goes on with other limits. All places are free then: connections have to ask for them again.
+    fn set_policy(&mut self, policy: Arc<Policy>) {
+        self.lane.set_policy(policy);
+        self.windows = Windows::new(&self.lane, self.now);
+        self.look_ahead();
+    }
+
     /// Notes the order to stop.
     pub(super) fn drain(&mut self) {
         self.stop_at.get_or_insert(self.now + self.lane.policy.drain_timeout);
@@ -261,6 +268,15 @@ pub(super) struct Seats {
 }
 
 impl Windows {
+    fn new<S: Service>(lane: &Lane<S>, now: Instant) -> Self {
+        Self {
+            sends: Window::new(lane.policy.outstanding_sends.map(|n| lane.share_of(n.get() as usize))),
+            receives: Window::new(lane.policy.window.map(|n| lane.share_of(n.get()))),
+            inside: VecDeque::new(),
+            now,
+        }
+    }
+
     /// Whether the connection may have a send outstanding; if not, it is told when it may.
     #[inline]
     pub(super) fn may_send(&mut self, token: Token, seats: &mut Seats) -> bool {
@@ -330,6 +346,8 @@ pub(super) trait Rounds<S: Service> {
     fn desk(&mut self) -> &mut Desk<S>;
     /// The token of a place in the table that is taken.
     fn token_at(&self, index: u32) -> Option<Token>;
+    /// All connections, and those that are being made.
+    fn tokens(&self) -> Vec<Token>;
     /// Tells a connection something, and does what follows.
     fn tell(&mut self, token: Token, event: Event<'_>);
     /// Tells every connection; dials that are under way are given up.
@@ -392,11 +410,24 @@ pub(super) trait Rounds<S: Service> {
             match command {
                 Command::Mail(token, mail) => self.tell(token, Event::Mail(mail)),
                 Command::Dial(dial) => self.dial(dial),
+                Command::Policy(policy) => self.change_policy(policy),
                 Command::Drain => {
                     self.desk().drain();
                     self.tell_all(|| Event::Drain);
                 }
             }
+        }
+    }
+
+    /// Goes on with other limits; every connection looks at them, and queues for its places anew.
+    fn change_policy(&mut self, policy: Arc<Policy>) {
+        self.desk().set_policy(policy);
+        for token in self.tokens() {
+            if let Some((_, seats, _)) = self.seats(token) {
+                *seats = Seats::default();
+            }
+            self.step_back(token);
+            self.resume(token);
         }
     }
 

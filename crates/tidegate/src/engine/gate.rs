@@ -4,9 +4,11 @@
 mod model;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::core::Token;
 use crate::core::mail::{MailboxError, PostOffice};
+use crate::policy::Policy;
 use crate::service::{Dial, Mail};
 use sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 
@@ -32,6 +34,8 @@ pub(crate) enum Command {
     Mail(Token, Mail),
     /// Make a connection.
     Dial(Dial),
+    /// Go on with these limits.
+    Policy(Arc<Policy>),
     /// Stop accepting; let connections finish.
     Drain,
 }
@@ -75,8 +79,10 @@ impl Gate {
                 return Err(MailboxError::Stopped);
             }
             // The results of jobs are bounded by the queue of jobs.
-            let urgent =
-                matches!(command, Command::Drain | Command::Mail(_, Mail::Done(_) | Mail::JobPanicked));
+            let urgent = matches!(
+                command,
+                Command::Drain | Command::Policy(_) | Command::Mail(_, Mail::Done(_) | Mail::JobPanicked)
+            );
             if queue.waiting.len() >= self.bound && !urgent {
                 return Err(MailboxError::Full);
             }

@@ -7,10 +7,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use arc_swap::{ArcSwap, Guard};
+
 use super::Plan;
 use super::desk::open_session;
 use crate::core::Token;
 use crate::core::mail::{MailboxError, PostOffice};
+use crate::policy::Policy;
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission};
 use crate::service::{Mail, Origin, Peer, Service};
 use crate::stats::{Counters, Writers};
@@ -18,6 +21,8 @@ use crate::stats::{Counters, Writers};
 /// What all connections of a server or client without loops share.
 pub(super) struct House<S: Service> {
     pub(super) plan: Plan<S>,
+    /// The limits as they are now.
+    policy: ArcSwap<Policy>,
     pub(super) counters: Arc<Counters>,
     state: Mutex<State>,
     changed: Condvar,
@@ -49,12 +54,35 @@ impl<S: Service> House<S> {
     pub(super) fn new(plan: Plan<S>) -> Arc<Self> {
         let counters = Arc::new(Counters::new(Writers::Many));
         Arc::new(Self {
+            policy: ArcSwap::new(plan.policy.clone()),
             plan,
             counters,
             state: Mutex::default(),
             changed: Condvar::new(),
             stopped: Arc::default(),
         })
+    }
+
+    /// The limits as they are now. Costs a few nanoseconds.
+    #[inline]
+    pub(super) fn policy(&self) -> Guard<Arc<Policy>> {
+        self.policy.load()
+    }
+
+    /// Goes on with other limits, and has every connection look at them.
+    pub(super) fn set_policy(&self, policy: Arc<Policy>) {
+        self.policy.store(policy);
+        let posts: Vec<_> = {
+            let mut state = self.lock();
+            if let Some(acceptor) = state.acceptor.take() {
+                acceptor.wake();
+            }
+            state.posts.values().cloned().collect()
+        };
+        self.changed.notify_all();
+        for post in posts.iter().filter_map(Weak::upgrade) {
+            post.wake();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -68,7 +96,7 @@ impl<S: Service> House<S> {
         state.open += 1;
         state.next += 1;
         let id = state.next;
-        let bound = self.plan.policy.mail_queue;
+        let bound = self.policy().mail_queue;
         let post = Arc::new(Post { state: Mutex::default(), bound, stopped: self.stopped.clone() });
         if state.stopping {
             post.lock().order = Some(Order::Drain);
@@ -122,7 +150,7 @@ impl<S: Service> House<S> {
             return Poll::Pending;
         }
         state.rest_until = None;
-        let policy = &self.plan.policy;
+        let policy = self.policy();
         let (open, most) = (state.open, policy.max_connections);
         match admission(Fullness { open, share: most, total: open, most }, policy.when_full) {
             Admission::Wait => Poll::Pending,
@@ -138,7 +166,7 @@ impl<S: Service> House<S> {
     /// Whether one more connection may be dialled.
     pub(super) fn may_dial(&self) -> bool {
         let state = self.lock();
-        !state.stopping && state.open < self.plan.policy.max_connections
+        !state.stopping && state.open < self.policy().max_connections
     }
 
     /// Counts a failed accept; accepting rests if the process ran out of something.
@@ -238,6 +266,12 @@ impl Post {
         let mut state = self.lock();
         state.order = state.order.max(Some(order));
         if let Some(waker) = &state.waker {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &self.lock().waker {
             waker.wake_by_ref();
         }
     }

@@ -46,6 +46,8 @@ pub(crate) struct Lane<S: Service> {
     pub(crate) total: Arc<AtomicUsize>,
     /// Connections this thread may have open.
     pub(crate) share: usize,
+    /// Connections it can have open whatever it may.
+    pub(crate) holds: usize,
     /// I/O threads there are.
     pub(crate) threads: usize,
 }
@@ -59,6 +61,13 @@ impl<S: Service> Lane<S> {
     /// This thread's share of something that is limited for all of them.
     pub(crate) fn share_of(&self, total: usize) -> usize {
         accept::share(total, self.index, self.threads).max(1)
+    }
+
+    /// Goes on with other limits.
+    pub(crate) fn set_policy(&mut self, policy: Arc<Policy>) {
+        let share = accept::share(policy.max_connections, self.index, self.threads);
+        self.share = share.min(self.holds);
+        self.policy = policy;
     }
 
     /// Whether accepted connections come with their first data.
@@ -95,6 +104,7 @@ impl<S: Service> Plan<S> {
             crew: self.crew.clone(),
             total: self.total.clone(),
             share: accept::share(self.policy.max_connections, index, threads),
+            holds: usize::MAX,
             threads,
         }
     }

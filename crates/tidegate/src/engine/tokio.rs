@@ -180,7 +180,7 @@ impl<S: Service> Future for Line<S> {
         while let Some(delivery) = line.seat.post.take() {
             line.tell(delivery.into_event());
         }
-        for _ in 0..line.house.plan.policy.drain_budget {
+        for _ in 0..line.house.policy().drain_budget {
             let action = line.connection.action();
             if matches!(action.then, Then::Close | Then::Reset) {
                 line.end(action.then);
@@ -202,7 +202,7 @@ impl<S: Service> Line<S> {
     fn tell(&mut self, event: Event<'_>) {
         let context = Context {
             now: Instant::now(),
-            policy: &self.house.plan.policy,
+            policy: &self.house.policy(),
             counters: &self.house.counters,
             office: &self.office,
             workers: &*self.house.plan.crew,
@@ -241,7 +241,7 @@ impl<S: Service> Line<S> {
             return Poll::Pending;
         }
         BUFFER.with_borrow_mut(|buffer| {
-            buffer.resize(self.house.plan.policy.buffer_bytes, 0);
+            buffer.resize(self.house.policy().buffer_bytes, 0);
             let mut room = ReadBuf::new(buffer);
             let event = match Pin::new(&mut self.stream).poll_read(task, &mut room) {
                 Poll::Pending => return Poll::Pending,
@@ -257,7 +257,7 @@ impl<S: Service> Line<S> {
 
     /// Ready when a deadline has come, or when it may have moved; else the task will be woken for it.
     fn watch_deadline(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
-        let Some(at) = self.connection.deadline(&self.house.plan.policy) else { return Poll::Pending };
+        let Some(at) = self.connection.deadline(&self.house.policy()) else { return Poll::Pending };
         let timer = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(at.into())));
         // A timer that is set too early only makes the task look once more; moving it with every byte would cost more.
         if timer.is_elapsed() || timer.deadline().into_std() > at {

@@ -42,6 +42,9 @@ pub enum PolicyError {
         /// What to do.
         remedy: &'static str,
     },
+    /// A limit that can not be changed while a server runs.
+    #[error("{0} is fixed while a server runs: keep it as it is, or restart with the other one")]
+    Fixed(&'static str),
 }
 
 /// No time limit is longer: a century.

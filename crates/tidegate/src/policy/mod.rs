@@ -9,6 +9,7 @@
 
 pub mod accept;
 pub mod buffers;
+mod change;
 mod check;
 pub mod offload;
 pub mod sends;

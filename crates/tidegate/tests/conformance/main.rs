@@ -38,6 +38,7 @@ mod either_side_may_finish_first;
 mod every_model_of_this_system_is_here;
 mod everybody_gets_a_turn_in_a_window;
 mod leftover_input_is_shown_again;
+mod limits_change_while_the_server_runs;
 mod long_work_holds_nobody_up;
 mod mail_reaches_every_session;
 mod outstanding_sends_are_bounded;

@@ -197,7 +197,7 @@ impl<S: Service> Line<S> {
 
     /// Tells the connection something, and wakes the threads that have to know.
     fn tell(&self, event: Event<'_>, office: &Arc<dyn PostOffice>) -> Action {
-        let policy = &self.house.plan.policy;
+        let policy = &*self.house.policy();
         let now = Instant::now();
         let workers = &*self.house.plan.crew;
         let context = Context { now, policy, counters: &self.house.counters, office, workers, token: ALONE };
@@ -220,7 +220,7 @@ impl<S: Service> Line<S> {
 
     fn receive_all(&self) {
         let office: Arc<dyn PostOffice> = self.seat.post.clone();
-        let mut buffer = vec![0; self.house.plan.policy.buffer_bytes];
+        let mut buffer = vec![0; self.house.policy().buffer_bytes];
         self.tell(Event::Opened, &office);
         while self.wait_until_wanted() {
             let event = match self.stream.receive(&mut buffer) {
@@ -272,7 +272,7 @@ impl<S: Service> Line<S> {
                 drop(state);
                 self.send(pieces, &office);
             } else {
-                let deadline = state.connection.deadline(&self.house.plan.policy);
+                let deadline = state.connection.deadline(&self.house.policy());
                 state.sleeps_until = deadline;
                 drop(state);
                 self.sender.wait(deadline.map(|at| at.saturating_duration_since(Instant::now())));

@@ -36,6 +36,7 @@ use super::super::{Availability, Model, Plan, Started};
 use super::staff::{accept_all, connect, spawn};
 use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event};
+use crate::policy::Policy;
 use crate::service::{Dial, Origin, Service};
 use crate::stats::{Counters, Writers};
 
@@ -236,7 +237,7 @@ impl<S: Service> Worker<S> {
     }
 
     fn run(&self) {
-        let mut buffer = vec![0; self.house.plan.policy.buffer_bytes];
+        let mut buffer = vec![0; self.house.policy().buffer_bytes];
         while let Some(job) = self.queue.pop() {
             let Some(mut held) = self.take_on(job, &mut buffer) else { continue };
             match self.stay_with(&mut held, &mut buffer) {
@@ -273,7 +274,8 @@ impl<S: Service> Worker<S> {
             turn: Turn::Waits,
             seat,
         });
-        let context = self.context(&held.office);
+        let policy = self.house.policy();
+        let context = self.context(&policy, &held.office);
         let turn = match held.entry.tell(Event::Opened, &context) {
             Turn::Over => Turn::Over,
             _ => held.entry.resume(buffer, &context),
@@ -290,7 +292,8 @@ impl<S: Service> Worker<S> {
                 return Outcome::Over;
             }
             while let Some(delivery) = held.seat.post.take() {
-                let turn = held.entry.tell(delivery.into_event(), &self.context(&held.office));
+                let turn =
+                    held.entry.tell(delivery.into_event(), &self.context(&self.house.policy(), &held.office));
                 held.turn = held.turn.max_with(turn);
             }
             if held.turn == Turn::Over {
@@ -298,14 +301,15 @@ impl<S: Service> Worker<S> {
             }
             let others = self.queue.others_wait(&self.alarm);
             turns += 1;
-            if others && turns > self.house.plan.policy.drain_budget {
+            if others && turns > self.house.policy().drain_budget {
                 return Outcome::GiveBack;
             }
             let ready = match held.turn {
                 Turn::Again => self.wait(held, Some(Duration::ZERO)),
                 _ => self.wait(held, others.then_some(PATIENCE)),
             };
-            let context = self.context(&held.office);
+            let policy = self.house.policy();
+            let context = self.context(&policy, &held.office);
             let quiet = !ready.readable && !ready.writable;
             held.turn = match held.turn {
                 Turn::Again => held.entry.resume(buffer, &context),
@@ -321,7 +325,7 @@ impl<S: Service> Worker<S> {
     /// Sleeps until the socket is ready for what the connection wants, mail comes, or a deadline does.
     fn wait(&self, held: &Held<S>, limit: Option<Duration>) -> Readiness {
         let Phase::Open(connection) = &held.entry.phase else { return Readiness::default() };
-        let deadline = connection.deadline(&self.house.plan.policy);
+        let deadline = connection.deadline(&self.house.policy());
         let deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let limit = match (deadline, limit) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -339,10 +343,10 @@ impl<S: Service> Worker<S> {
         ready
     }
 
-    fn context<'a>(&'a self, office: &'a Arc<dyn PostOffice>) -> Context<'a> {
+    fn context<'a>(&'a self, policy: &'a Policy, office: &'a Arc<dyn PostOffice>) -> Context<'a> {
         Context {
             now: Instant::now(),
-            policy: &self.house.plan.policy,
+            policy,
             counters: &self.counters,
             office,
             workers: &*self.house.plan.crew,

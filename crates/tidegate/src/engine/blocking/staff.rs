@@ -17,7 +17,7 @@ pub(super) fn spawn<S: Service>(
     name: &str,
     run: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    let stack = house.plan.policy.thread_stack_bytes;
+    let stack = house.policy().thread_stack_bytes;
     std::thread::Builder::new().name(format!("tidegate-{name}")).stack_size(stack).spawn(run)
 }
 

@@ -80,7 +80,7 @@ impl<S: Session, P: Port> Entry<S, P> {
             port.stop_receiving(token);
         }
         let may_send = action.send && !self.sending && windows.may_send(token, &mut self.seats);
-        if windows.are_bounded() && action.send && !self.sending {
+        if (windows.are_bounded() || connection.is_held_back()) && action.send && !self.sending {
             connection.hold_back(!may_send, windows.now());
         }
         if may_send {

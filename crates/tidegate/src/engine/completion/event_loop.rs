@@ -80,6 +80,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             descriptors: lane.descriptors(),
         })?;
         port.watch_waker(&waker);
+        lane.holds = holds;
         if holds < lane.share {
             let (asked, thread) = (lane.share, lane.index);
             tracing::warn!(
@@ -379,6 +380,10 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
         &mut self.desk
     }
 
+    fn tokens(&self) -> Vec<Token> {
+        self.table.tokens()
+    }
+
     fn token_at(&self, index: u32) -> Option<Token> {
         self.table.token_at(index)
     }
@@ -412,7 +417,7 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
     }
 
     fn tell_all(&mut self, event: fn() -> Event<'static>) {
-        for token in self.table.tokens() {
+        for token in self.tokens() {
             let Some(entry) = self.table.get_mut(token) else { continue };
             match &entry.phase {
                 Phase::Open(_) => self.tell(token, event()),

@@ -277,7 +277,8 @@ fn prepared<'a, S: Service, W: Wire>(
     token: Token,
 ) -> Option<&'a mut Entry<S::Session, W>> {
     let entry = table.get_mut(token)?;
-    if desk.windows.are_bounded()
+    let restricted = !entry.may_receive || !entry.may_send; // by a bound that may be gone
+    if (desk.windows.are_bounded() || restricted)
         && let Phase::Open(connection) = &mut entry.phase
     {
         entry.may_receive = desk.windows.may_receive(token, &mut entry.seats);
@@ -309,6 +310,10 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
         &mut self.desk
     }
 
+    fn tokens(&self) -> Vec<Token> {
+        self.table.tokens()
+    }
+
     fn token_at(&self, index: u32) -> Option<Token> {
         self.table.token_at(index)
     }
@@ -335,7 +340,7 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
     }
 
     fn tell_all(&mut self, event: fn() -> Event<'static>) {
-        for token in self.table.tokens() {
+        for token in self.tokens() {
             let Some(entry) = self.table.get_mut(token) else { continue };
             match &entry.phase {
                 Phase::Open(_) => self.tell(token, event()),

@@ -1,0 +1,52 @@
+//! [`Running::set_policy`](tidegate::Running::set_policy): other limits hold at once, for open connections too; those that were
+//! laid out at the start are refused by name.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use tidegate::policy::WhenFull;
+use tidegate::{CloseReason, Model, Policy, PolicyError};
+
+use crate::kit::{self, Echo, Ending};
+
+on_every_model!(case);
+
+fn case(model: Model) {
+    let (service, _) = Echo::service();
+    let mut policy = kit::with_threads(model, 1);
+    policy.accept.defer = None;
+    let server = kit::serve(model, policy.clone(), service);
+    let mut streams: Vec<_> = (0..4).map(|_| kit::connect(server.local_addr())).collect();
+    streams.iter_mut().for_each(|stream| kit::exchange(stream, b"before"));
+
+    let fixed = Policy { mail_queue: 7, ..policy.clone() };
+    assert_eq!(server.set_policy(fixed), Err(PolicyError::Fixed("mail_queue")));
+    let wrong = Policy { drain_budget: 0, ..policy.clone() };
+    assert!(matches!(server.set_policy(wrong), Err(PolicyError::Range { name: "drain_budget", .. })));
+
+    let full = Policy { max_connections: 4, when_full: WhenFull::Refuse, ..policy.clone() };
+    server.set_policy(full.clone()).expect("fewer connections");
+    // The order may come a moment after the call.
+    kit::until("a connection is refused", || {
+        let mut late = kit::connect(server.local_addr());
+        late.set_read_timeout(Some(Duration::from_millis(100))).expect("timeout");
+        let heard = kit::hear_some(&mut late, &mut [0]);
+        heard.is_ok_and(|n| n == 0) && server.stats().refused > 0
+    });
+    if !matches!(model, Model::Blocking | Model::Pool | Model::Tokio) {
+        let narrow = Policy { window: NonZeroUsize::new(1), ..full.clone() };
+        server.set_policy(narrow).expect("a window");
+        for _ in 0..3 {
+            streams.iter_mut().for_each(|stream| kit::exchange(stream, b"one after the other"));
+        }
+        server.set_policy(full).expect("no window");
+        streams.iter_mut().for_each(|stream| kit::exchange(stream, b"all at once"));
+    }
+    let brief = Policy { idle_timeout: Some(Duration::from_millis(200)), first_byte_timeout: None, ..policy };
+    server.set_policy(brief).expect("a shorter time limit");
+    for mut stream in streams {
+        assert_eq!(kit::hear_all(&mut stream), (Vec::new(), Ending::EndOfStream));
+    }
+    kit::until("all are counted", || server.stats().closed_by(CloseReason::IdleTimeout) >= 4);
+    kit::finish(server);
+}
