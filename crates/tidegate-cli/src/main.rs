@@ -5,6 +5,7 @@ mod bench;
 mod doctor;
 mod limits;
 mod load;
+mod metrics;
 mod serve;
 
 use std::process::ExitCode;

@@ -18,6 +18,7 @@ use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 use tidegate_services::{Echo, Http, HttpLimits, Page};
 
 use crate::limits::{Limits, Optional, size, time_or_none};
+use crate::metrics::{self, Board};
 use crate::{Failure, Outcome};
 
 /// Options of `serve`.
@@ -53,6 +54,9 @@ struct How {
     /// Print all counters to stderr at exit, as one line of JSON.
     #[arg(long)]
     stats: bool,
+    /// Publish counters for Prometheus here (/metrics), and the probes /healthz and /readyz.
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
+    metrics: Option<SocketAddr>,
     #[command(flatten)]
     limits: Limits,
 }
@@ -95,13 +99,13 @@ pub fn run(args: Args) -> Outcome {
     match *args.what {
         What::Echo(how) => {
             let policy = how.limits.policy();
-            how.serve("tcp", "", policy, || Echo)
+            how.serve("echo", "tcp", "", policy, || Echo)
         }
         What::Http(args) => {
             let policy = args.how.limits.policy();
             let limits = args.limits(&policy)?;
             let page = args.page.as_deref().map_or_else(|| Ok(Page::default()), Page::read).map_err(usage)?;
-            args.how.serve("http", "/", policy, || Http::new(page, limits))
+            args.how.serve("http", "http", "/", policy, || Http::new(page, limits))
         }
     }
 }
@@ -133,22 +137,24 @@ impl How {
     /// Serves until told to stop, behind the layers asked for.
     fn serve<S: Service>(
         &self,
+        name: &'static str,
         scheme: &str,
         path: &str,
         policy: Policy,
         service: impl FnOnce() -> S,
     ) -> Outcome {
         if !self.proxy_protocol {
-            return self.serve_bare(scheme, path, policy, service);
+            return self.serve_bare(name, scheme, path, policy, service);
         }
         let default = ProxyLimits::default();
         let limits = ProxyLimits { header_bytes: default.header_bytes.min(policy.input_bytes), ..default };
         limits.check(&policy).map_err(usage)?;
-        self.serve_bare(scheme, path, policy, || ProxyProtocol::new(service(), limits))
+        self.serve_bare(name, scheme, path, policy, || ProxyProtocol::new(service(), limits))
     }
 
     fn serve_bare<S: Service>(
         &self,
+        name: &'static str,
         scheme: &str,
         path: &str,
         mut policy: Policy,
@@ -165,17 +171,30 @@ impl How {
         }
         let drain_timeout = policy.drain_timeout;
         let bound = Server::new(service()).policy(policy).model(model).bind(self.listen).map_err(failure)?;
+        let board = Board::new();
+        let metrics = self.publish(&board)?;
         let mut stop = StopSignals::register().map_err(Failure::Run)?;
         let running = bound.start().map_err(failure)?;
+        board.accepting(name, &running);
         announce(&format!("{scheme}://{}{path}", running.local_addr()))?;
         stop.wait();
+        board.draining();
         running.stop();
         say_draining(&running, drain_timeout);
         let stats = running.join();
+        drop(metrics); // it answers to the end of the drain
         if self.stats {
             eprintln!("{}", to_json(model, &stats));
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Starts the listener of `--metrics`, if there is to be one.
+    fn publish(&self, board: &Arc<Board>) -> Result<Option<Running>, Failure> {
+        let Some(addr) = self.metrics else { return Ok(None) };
+        let running = metrics::serve(addr, board).map_err(failure)?;
+        note(&format!("metrics on http://{}/metrics", running.local_addr()));
+        Ok(Some(running))
     }
 
     fn pin(&self) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 #![cfg(unix)]
 
 mod kit;
+mod metrics;
 
 mod doctor;
 mod proxy;

@@ -1,0 +1,137 @@
+//! `--metrics`: what is published, and the probes.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+use tidegate::Model;
+
+use crate::kit::{DEADLINE, Server, run, tidegate};
+
+const LAST: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+fn start(model: &str, more: &[&str]) -> (Server, SocketAddr) {
+    let args = ["serve", "http", "--listen", "127.0.0.1:0", "--model", model, "--metrics", "127.0.0.1:0"];
+    let server = Server::start(&[&args, more].concat());
+    let line = server.wait_for("metrics on http://");
+    let addr = line.split("http://").nth(1).unwrap().trim_end_matches("/metrics").parse().unwrap();
+    (server, addr)
+}
+
+fn raw(addr: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect_timeout(&addr, DEADLINE).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn get(addr: SocketAddr, path: &str) -> (String, String) {
+    let answer = raw(addr, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+    (head.lines().next().unwrap().into(), body.into())
+}
+
+/// Name with labels to value; fails unless every family has a HELP and a TYPE of its own.
+fn samples(page: &str) -> HashMap<String, u64> {
+    let mut kinds = HashMap::new();
+    let mut samples = HashMap::new();
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(matches!(kind, "counter" | "gauge"), "{line}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            assert!(page.contains(&format!("# HELP {name} ")), "{name} has no help");
+            assert_eq!(kinds.insert(name.to_owned(), kind), None, "{name} twice");
+        } else if !line.starts_with('#') {
+            let (key, value) = line.rsplit_once(' ').unwrap();
+            assert!(kinds.contains_key(key.split('{').next().unwrap()), "{key} has no type");
+            assert_eq!(samples.insert(key.to_owned(), value.parse().unwrap()), None, "{key} twice");
+        }
+    }
+    samples
+}
+
+#[test]
+fn counters_of_every_model_are_published_while_it_runs() {
+    for model in Model::available() {
+        let (server, addr) = start(model.name(), &[]);
+        let sent = server.talk(LAST).len() as u64;
+        let (status, page) = get(addr, "/metrics");
+        assert_eq!(status, "HTTP/1.1 200 OK");
+        let samples = samples(&page);
+        assert_eq!(samples["tidegate_connections_accepted_total"], 1, "{model}");
+        assert_eq!(samples["tidegate_received_bytes_total"], LAST.len() as u64, "{model}");
+        assert_eq!(samples["tidegate_sent_bytes_total"], sent, "{model}");
+        assert_eq!(samples["tidegate_accepting"], 1);
+        assert!(samples["process_max_fds"] > 0);
+        let version = env!("CARGO_PKG_VERSION");
+        let info = format!(r#"tidegate_server_info{{model="{model}",service="http",version="{version}"}}"#);
+        assert_eq!(samples.get(&info), Some(&1), "{page}");
+    }
+}
+
+#[test]
+fn readiness_ends_with_the_drain_and_liveness_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page");
+    std::fs::File::create(&page).unwrap().set_len(32 << 20).unwrap(); // more than the kernel takes
+    let slow = ["--drain-timeout", "10m", "--send-timeout", "none", "--page", page.to_str().unwrap()];
+    let (server, addr) = start("poll", &slow);
+    assert_eq!(get(addr, "/readyz"), ("HTTP/1.1 200 OK".into(), "accepting\n".into()));
+    let mut reader = server.connect();
+    reader.write_all(LAST.as_bytes()).unwrap();
+    reader.read_exact(&mut [0]).unwrap();
+    server.signal(Signal::TERM);
+    server.wait_for("stopping: 1 connections");
+    assert_eq!(get(addr, "/readyz"), ("HTTP/1.1 503 Service Unavailable".into(), "draining\n".into()));
+    assert_eq!(get(addr, "/healthz").0, "HTTP/1.1 200 OK");
+    assert_eq!(samples(&get(addr, "/metrics").1)["tidegate_accepting"], 0);
+    std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+    assert_eq!(server.ended().0.code(), Some(0));
+}
+
+#[test]
+fn strange_requests_are_answered_and_do_no_harm() {
+    let (_server, addr) = start("poll", &[]);
+    for (request, status) in [
+        ("GET /elsewhere HTTP/1.1\r\n\r\n", "404"),
+        ("POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n", "405"),
+        ("\0\0\0\0", "400"),
+        (&format!("GET /metrics HTTP/1.1\r\nx: {}", "y".repeat(8 * 1024)), "431"),
+    ] {
+        let answer = raw(addr, request);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request:.40}: {answer}");
+    }
+    let head = raw(addr, "HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
+}
+
+#[test]
+fn an_address_that_is_taken_is_an_error_and_nothing_is_served() {
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = holder.local_addr().unwrap().to_string();
+    let outcome = run(&mut tidegate(&["serve", "http", "--listen", "127.0.0.1:0", "--metrics", &addr]));
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
+    assert!(outcome.stderr.contains(&addr) && outcome.stderr.contains("another program uses port"));
+}
+
+/// Prometheus's own checker, where it is installed; the parser above checks the same rules everywhere.
+#[test]
+fn promtool_has_nothing_to_say_where_it_is_installed() {
+    let checker = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut checker) = checker else { return };
+    let (_server, addr) = start("poll", &[]);
+    checker.stdin.take().unwrap().write_all(get(addr, "/metrics").1.as_bytes()).unwrap();
+    let said = checker.wait_with_output().unwrap();
+    assert!(said.status.success(), "{said:?}");
+    assert_eq!(String::from_utf8_lossy(&said.stdout) + String::from_utf8_lossy(&said.stderr), "");
+}
