@@ -5,6 +5,7 @@ mod bench;
 mod doctor;
 mod limits;
 mod load;
+mod log;
 mod metrics;
 mod serve;
 
@@ -18,6 +19,8 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(name = "tidegate", version, propagate_version = true)]
 struct Cli {
+    #[command(flatten)]
+    log: log::Args,
     #[command(subcommand)]
     command: Command,
 }
@@ -52,25 +55,17 @@ type Outcome = Result<ExitCode, Failure>;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    log_to_stderr();
-    let outcome = match cli.command {
+    let outcome = cli.log.start().and_then(|()| match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Load(args) => load::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
-    };
+    });
     let (error, code) = match outcome {
         Ok(code) => return code,
         Err(Failure::Usage(e)) => (e, 2),
         Err(Failure::Run(e)) => (e, 1),
     };
-    eprintln!("error: {error:#}");
+    log::failed(&error, code);
     ExitCode::from(code)
-}
-
-/// Logs go to stderr; `TIDEGATE_LOG` filters them (`warn` by default).
-fn log_to_stderr() {
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }

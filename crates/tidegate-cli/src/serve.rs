@@ -18,6 +18,7 @@ use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 use tidegate_services::{Echo, Http, HttpLimits, Page};
 
 use crate::limits::{Limits, Optional, size, time_or_none};
+use crate::log::note;
 use crate::metrics::{self, Board};
 use crate::{Failure, Outcome};
 
@@ -114,11 +115,6 @@ fn usage(e: impl Into<anyhow::Error>) -> Failure {
     Failure::Usage(e.into())
 }
 
-/// One line about what was decided without being asked.
-fn note(text: &str) {
-    eprintln!("note: {text}");
-}
-
 impl HttpArgs {
     fn limits(&self, policy: &Policy) -> Result<HttpLimits, Failure> {
         let default = HttpLimits::default();
@@ -163,11 +159,11 @@ impl How {
         policy.check().map_err(usage)?;
         self.pin()?; // before any thread starts, so that all of them stay there
         if let Err(e) = system::raise_descriptor_limit() {
-            note(&format!("the descriptor limit stays as it is: {e}"));
+            note("descriptor-limit", &format!("the descriptor limit stays as it is: {e}"));
         }
         let model = self.choose();
         if let Some(text) = self.limits.fit(&mut policy, model)? {
-            note(&text);
+            note("max-connections", &text);
         }
         let drain_timeout = policy.drain_timeout;
         let bound = Server::new(service()).policy(policy).model(model).bind(self.listen).map_err(failure)?;
@@ -193,7 +189,7 @@ impl How {
     fn publish(&self, board: &Arc<Board>) -> Result<Option<Running>, Failure> {
         let Some(addr) = self.metrics else { return Ok(None) };
         let running = metrics::serve(addr, board).map_err(failure)?;
-        note(&format!("metrics on http://{}/metrics", running.local_addr()));
+        note("metrics", &format!("metrics on http://{}/metrics", running.local_addr()));
         Ok(Some(running))
     }
 
@@ -211,7 +207,7 @@ impl How {
     fn choose(&self) -> Model {
         self.model.0.unwrap_or_else(|| {
             let choice = Model::best();
-            note(&format!("model {}: {}", choice.model, choice.why));
+            note("model", &format!("model {}: {}", choice.model, choice.why));
             choice.model
         })
     }
@@ -235,9 +231,12 @@ fn announce(url: &str) -> Result<(), Failure> {
 fn say_draining(running: &Running, timeout: Duration) {
     let open = running.stats().open();
     if open > 0 {
-        note(&format!(
-            "stopping: {open} connections may finish within {timeout:?}; signal again to exit at once"
-        ));
+        note(
+            "stopping",
+            &format!(
+                "stopping: {open} connections may finish within {timeout:?}; signal again to exit at once"
+            ),
+        );
     }
 }
 

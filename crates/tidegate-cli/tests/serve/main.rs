@@ -2,6 +2,7 @@
 #![cfg(unix)]
 
 mod kit;
+mod logs;
 mod metrics;
 
 mod doctor;
