@@ -9,6 +9,7 @@
 //! | [`select`], [`poll`] | the portable readiness calls |
 //! | `epoll` | Linux readiness |
 //! | `ring` | Linux io_uring: submission, completion, provided buffers, direct descriptors |
+//! | [`handover`] | passing descriptors to another process |
 //! | [`waker`] | waking a loop from another thread |
 //! | [`pages`] | memory in whole pages, locked or not |
 //! | [`process`] | processors, descriptor limits, system facts |
@@ -17,7 +18,7 @@
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]
-pub use unix::{pages, poll, process, select, socket, waker};
+pub use unix::{handover, pages, poll, process, select, socket, waker};
 
 #[cfg(target_os = "linux")]
 mod linux;

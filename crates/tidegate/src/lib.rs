@@ -63,6 +63,7 @@ pub use stats::Stats;
 
 /// What applications need of the system besides sockets: limits and processors.
 pub mod system {
+    pub use tidegate_sys::handover;
     pub use tidegate_sys::process::{
         allowed_cpus, clock_ticks_per_s, descriptor_limit, locked_memory_limit, page_bytes, pin_to_cpus,
         raise_descriptor_limit, system_name,

@@ -2,10 +2,12 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-use tidegate_sys::socket::{ListenOptions, Listener};
+use tidegate_sys::socket::{Blocking, ListenOptions, Listener};
 
 use crate::engine::{self, Availability, Command, Gate, Model, Plan, Started};
 use crate::policy::{Policy, PolicyError};
@@ -33,6 +35,12 @@ pub enum StartError {
         /// The address asked for.
         addr: SocketAddr,
         /// What the system said.
+        source: io::Error,
+    },
+    /// The socket given can not be listened on.
+    #[error("can not take over the listening socket: {source}; pass a listening TCP socket")]
+    Adopt {
+        /// What is wrong with it.
         source: io::Error,
     },
     /// The threads or their kernel objects could not be made.
@@ -97,17 +105,41 @@ impl<S: Service> Server<S> {
     pub fn bind(self, addr: SocketAddr) -> Result<BoundServer<S>, StartError> {
         self.policy.check()?;
         let model = choose(self.model, &self.policy)?;
-        let options = ListenOptions {
+        let listen = |source| StartError::Listen { addr, source };
+        let listener = Listener::bind(addr, &self.listen_options()).map_err(listen)?;
+        let local_addr = listener.local_addr().map_err(listen)?;
+        Ok(BoundServer { server: self, model, listener, local_addr })
+    }
+
+    /// Accepts from a TCP socket that listens already: from a service manager, or from the process this one succeeds.
+    ///
+    /// Gets the options that [`bind`](Self::bind) sets, the backlog among them. Other processes may hold the same socket and accept
+    /// from it at the same time, on models that [go together](Model::shares_listener_with); it is never shut down, only
+    /// closed.
+    ///
+    /// # Errors
+    /// A wrong policy, an unavailable model, or a descriptor that is no listening TCP socket.
+    pub fn listen_on(self, socket: OwnedFd) -> Result<BoundServer<S>, StartError> {
+        self.policy.check()?;
+        let model = choose(self.model, &self.policy)?;
+        let adopt = |source| StartError::Adopt { source };
+        let listener = Listener::adopt(socket, &self.listen_options()).map_err(adopt)?;
+        let local_addr = listener.local_addr().map_err(adopt)?;
+        if model == Model::Uring {
+            // The others say for themselves that they need the contrary.
+            listener.set_blocking(Blocking::Waits).map_err(adopt)?;
+        }
+        Ok(BoundServer { server: self, model, listener, local_addr })
+    }
+
+    fn listen_options(&self) -> ListenOptions {
+        ListenOptions {
             backlog: self.policy.accept.backlog,
             defer_accept: self.policy.accept.defer.filter(|_| !self.service.speaks_first()),
             fast_open: self.policy.accept.fast_open,
             send_buffer: self.policy.socket_send_buffer,
             receive_buffer: self.policy.socket_receive_buffer,
-        };
-        let listen = |source| StartError::Listen { addr, source };
-        let listener = Listener::bind(addr, &options).map_err(listen)?;
-        let local_addr = listener.local_addr().map_err(listen)?;
-        Ok(BoundServer { server: self, model, listener, local_addr })
+        }
     }
 }
 
@@ -140,6 +172,14 @@ impl<S: Service> BoundServer<S> {
     #[must_use]
     pub fn model(&self) -> Model {
         self.model
+    }
+
+    /// A second descriptor of the listening socket, to be given to another process.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn share_listener(&self) -> io::Result<OwnedFd> {
+        self.listener.share()
     }
 
     /// Starts the I/O threads; returns once all of them serve.
@@ -205,10 +245,17 @@ impl Running {
 
     /// The same counters for another thread, such as one that publishes them. Outlives the server; then they stand still.
     /// Each call sums the counters of all I/O threads: microseconds, and no lock.
-    #[must_use]
     pub fn watch(&self) -> impl Fn() -> Stats + Clone + Send + Sync + use<> {
         let counters = self.threads.counters.clone();
         move || sum(&counters)
+    }
+
+    /// Whether one of the I/O threads has ended without having been told to: its connections are gone, and it accepts no more.
+    /// Panics of services and sessions are caught; this would be a mistake in an engine, or a panic in a destructor. Of the threads
+    /// that `blocking` starts for connections, and of the tasks of `tokio`, it knows nothing.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.threads.is_broken()
     }
 
     /// Stops accepting and lets connections finish what is in flight, at most for
@@ -229,18 +276,29 @@ pub(crate) struct Threads {
     pub(crate) gates: Vec<Arc<Gate>>,
     counters: Vec<Arc<Counters>>,
     handles: Vec<JoinHandle<()>>,
+    stopping: AtomicBool,
 }
 
 impl Threads {
     pub(crate) fn new(started: Started) -> Self {
-        Self { gates: started.gates, counters: started.counters, handles: started.threads }
+        Self {
+            gates: started.gates,
+            counters: started.counters,
+            handles: started.threads,
+            stopping: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn stats(&self) -> Stats {
         sum(&self.counters)
     }
 
+    fn is_broken(&self) -> bool {
+        !self.stopping.load(Relaxed) && self.handles.iter().any(JoinHandle::is_finished)
+    }
+
     pub(crate) fn stop(&self) {
+        self.stopping.store(true, Relaxed);
         for gate in &self.gates {
             // A gate that is closed belongs to a thread that has stopped already.
             let _ = gate.push(Command::Drain);
@@ -275,5 +333,62 @@ impl Drop for Threads {
 impl std::fmt::Debug for Threads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Threads").field("count", &self.handles.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::{Consumed, Flow, Outbox, Peer, Refusal, Session};
+    use std::io::Write;
+    use std::time::{Duration, Instant};
+
+    /// Calls of sessions are guarded; its destructor is not.
+    struct Fragile;
+
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            panic!("on purpose, in a test");
+        }
+    }
+
+    impl Session for Fragile {
+        fn on_bytes(&mut self, input: &[u8], _out: &mut Outbox<'_>) -> Consumed {
+            Consumed::all(input).then(Flow::Close)
+        }
+    }
+
+    struct Breaks;
+
+    impl Service for Breaks {
+        type Session = Fragile;
+        fn open(&self, _peer: &Peer) -> Result<Fragile, Refusal> {
+            Ok(Fragile)
+        }
+    }
+
+    #[test]
+    fn a_thread_that_ends_by_itself_is_noticed() {
+        let policy = Policy { threads: std::num::NonZeroUsize::new(1), ..Policy::default() };
+        let server = Server::new(Breaks).model(Model::Poll).policy(policy);
+        let running = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+        assert!(!running.is_broken());
+        let mut stream = std::net::TcpStream::connect(running.local_addr()).unwrap();
+        stream.write_all(b"x").unwrap();
+        let start = Instant::now();
+        while !running.is_broken() {
+            assert!(start.elapsed() < Duration::from_secs(60), "nobody noticed");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_thread_that_was_told_to_stop_is_not_broken() {
+        let policy = Policy { threads: std::num::NonZeroUsize::new(1), ..Policy::default() };
+        let server = Server::new(Breaks).model(Model::Poll).policy(policy);
+        let running = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+        running.stop();
+        assert!(!running.is_broken());
+        assert_eq!(running.join().accepted, 0);
     }
 }

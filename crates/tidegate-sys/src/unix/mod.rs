@@ -1,5 +1,6 @@
 //! What every Unix has.
 
+pub mod handover;
 pub mod pages;
 pub mod poll;
 pub mod process;

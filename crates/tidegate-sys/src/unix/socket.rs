@@ -47,18 +47,39 @@ impl Listener {
     pub fn bind(addr: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
-        socket.set_tcp_nodelay(true)?;
-        if let Some(bytes) = options.send_buffer {
-            socket.set_send_buffer_size(bytes)?;
-        }
-        if let Some(bytes) = options.receive_buffer {
-            socket.set_recv_buffer_size(bytes)?;
-        }
+        inherited(&socket, options)?; // buffer sizes count for the handshake: before it listens
         socket.bind(&addr.into())?;
         defer_accept(&socket, options.defer_accept)?;
         fast_open(&socket, options.fast_open)?;
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
         Ok(Self(socket))
+    }
+
+    /// Takes over a socket that listens already, and gives it these options; other holders of the same socket see them too.
+    ///
+    /// Fails with [`io::ErrorKind::InvalidInput`], the socket untouched, if it is not a listening TCP socket.
+    pub fn adopt(fd: OwnedFd, options: &ListenOptions) -> io::Result<Self> {
+        check_listens(&fd)?;
+        let socket = Socket::from(fd);
+        inherited(&socket, options)?;
+        // Somebody else may have set it: no deferring has to be said, too.
+        defer_accept(&socket, Some(options.defer_accept.unwrap_or_default()))?;
+        fast_open(&socket, options.fast_open)?;
+        // On a socket that listens this only changes the backlog.
+        socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
+        Ok(Self(socket))
+    }
+
+    /// Whether a connection waits to be accepted, as of now. A failure to find out counts as no.
+    pub fn has_waiting(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut listener = [PollFd::new(&self.0, PollFlags::IN)];
+        poll(&mut listener, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// A second descriptor of the same socket, for another process.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        Ok(self.0.try_clone()?.into())
     }
 
     /// The address it is bound to.
@@ -80,12 +101,6 @@ impl Listener {
     pub fn to_std(&self) -> io::Result<std::net::TcpListener> {
         Ok(self.0.try_clone()?.into())
     }
-
-    /// Wakes a thread that sleeps in [`accept`](Self::accept): the listener stops listening.
-    pub fn stop(&self) {
-        // Errors mean that it no longer listens, which is what was asked for.
-        let _ = self.0.shutdown(std::net::Shutdown::Both);
-    }
 }
 
 impl AsFd for Listener {
@@ -100,10 +115,41 @@ impl AsRawFd for Listener {
     }
 }
 
+/// What accepted sockets get from their listener.
+fn inherited(socket: &Socket, options: &ListenOptions) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    if let Some(bytes) = options.send_buffer {
+        socket.set_send_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = options.receive_buffer {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    Ok(())
+}
+
+/// Whether a descriptor from elsewhere is what it is said to be: `SO_TYPE`, `SO_ACCEPTCONN` (`socket(7)`) and its family.
+fn check_listens(fd: &OwnedFd) -> io::Result<()> {
+    let wrong = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    let socket = SockRef::from(fd);
+    let Ok(kind) = socket.r#type() else { return wrong("the descriptor is no socket") };
+    if kind != Type::STREAM {
+        return wrong("the socket is no stream socket");
+    }
+    if socket.local_addr()?.as_socket().is_none() {
+        return wrong("the socket is neither IPv4 nor IPv6");
+    }
+    if !rustix::net::sockopt::socket_acceptconn(fd)? {
+        return wrong("the socket does not listen");
+    }
+    Ok(())
+}
+
 #[cfg(target_os = "linux")]
 fn defer_accept(socket: &Socket, wait: Option<Duration>) -> io::Result<()> {
     if let Some(wait) = wait {
-        let seconds = libc::c_int::try_from(wait.as_secs().max(1)).unwrap_or(libc::c_int::MAX);
+        // Part of a second would be rounded to none, which is off.
+        let least = u64::from(!wait.is_zero());
+        let seconds = libc::c_int::try_from(wait.as_secs().max(least)).unwrap_or(libc::c_int::MAX);
         set_int_option(socket, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)?;
     }
     Ok(())

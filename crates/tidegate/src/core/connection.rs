@@ -241,11 +241,14 @@ impl<S: Session> Connection<S> {
         }
     }
 
-    /// Whether its next deadline may be earlier than [`stale::soonest`] says: the session has asked to be woken, or it lingers.
+    /// Whether its next deadline may be earlier than [`stale::soonest`] says: the session has asked to be woken, it lingers, or a
+    /// stop waits for its first word.
     #[inline]
     #[must_use]
     pub fn has_own_deadline(&self) -> bool {
-        self.wishes.wake.is_some() || self.state == State::Draining { lingering: true }
+        self.wishes.wake.is_some()
+            || self.wishes.leaving
+            || self.state == State::Draining { lingering: true }
     }
 
     /// Notes who has to keep up with the minimum rate now, and what the bytes that moved are worth.
@@ -272,6 +275,9 @@ impl<S: Session> Connection<S> {
             State::Closing { .. } => return None,
             State::Draining { lingering: true } if self.queue.is_empty() => {
                 return Some((self.moved + policy.linger_timeout, CloseReason::Finished));
+            }
+            State::Open if self.wishes.leaving && self.silent && self.queue.is_empty() => {
+                return self.moved.checked_add(stale::FIRST_WORD).map(|at| (at, CloseReason::Finished));
             }
             _ => {}
         }
@@ -462,7 +468,7 @@ impl<S: Session> Connection<S> {
         }
         let both_ended = self.send_side == SendSide::Finished && self.receive_side == ReceiveSide::Ended;
         let finished = match self.state {
-            State::Open => both_ended || (self.wishes.leaving && !self.is_busy()),
+            State::Open => both_ended || (self.wishes.leaving && !self.is_busy() && !self.is_new(context)),
             State::Draining { lingering: true } => both_ended,
             State::Draining { lingering: false } => true,
             State::Closing { .. } => false,
@@ -488,6 +494,14 @@ impl<S: Session> Connection<S> {
     #[must_use]
     pub fn rests(&self) -> bool {
         self.state == State::Open && self.queue.is_empty() && !self.is_busy()
+    }
+
+    /// It was accepted a moment ago, and its first request may be on its way, or here and not yet looked at: a stop must not
+    /// destroy that by a reset.
+    fn is_new(&self, context: &Context<'_>) -> bool {
+        self.silent
+            && self.receive_side == ReceiveSide::Open
+            && self.moved.checked_add(stale::FIRST_WORD).is_some_and(|at| context.now < at)
     }
 
     /// The session is in the middle of something.

@@ -60,9 +60,6 @@ impl Clerk {
             }
         }
         house.order_all(Order::Drain);
-        if let Some(listener) = &house.plan.listener {
-            listener.stop();
-        }
         let mut empty = house.wait_empty(house.policy().drain_timeout);
         while !empty {
             // Again and again: a connection may have come in between.

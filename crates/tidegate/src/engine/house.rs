@@ -3,11 +3,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
+use tidegate_sys::waker::Waker as Bell;
 
 use super::Plan;
 use super::desk::open_session;
@@ -26,6 +27,9 @@ pub(super) struct House<S: Service> {
     pub(super) counters: Arc<Counters>,
     state: Mutex<State>,
     changed: Condvar,
+    /// Wakes an acceptor that is a thread and waits for the listener. The listener itself is left as it is: another
+    /// process may hold it, to go on with it.
+    bell: OnceLock<Arc<Bell>>,
     /// The engine has stopped; shared with every post box.
     stopped: Arc<AtomicBool>,
 }
@@ -33,6 +37,8 @@ pub(super) struct House<S: Service> {
 #[derive(Default)]
 struct State {
     open: usize,
+    /// An acceptor may be about to bring in one more connection.
+    accepting: bool,
     stopping: bool,
     rest_until: Option<Instant>,
     next: u64,
@@ -59,6 +65,7 @@ impl<S: Service> House<S> {
             counters,
             state: Mutex::default(),
             changed: Condvar::new(),
+            bell: OnceLock::new(),
             stopped: Arc::default(),
         })
     }
@@ -88,6 +95,17 @@ impl<S: Service> House<S> {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing that can panic runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The acceptor begins its work; the house is not empty until it has ended.
+    pub(super) fn begin_accepting(self: &Arc<Self>) -> Duty<S> {
+        self.lock().accepting = true;
+        Duty(self.clone())
+    }
+
+    /// What the acceptor is to be woken with.
+    pub(super) fn set_bell(&self, bell: Arc<Bell>) {
+        let _ = self.bell.set(bell); // there is one acceptor
     }
 
     /// Takes a place for a connection.
@@ -183,11 +201,6 @@ impl<S: Service> House<S> {
         }
     }
 
-    /// Whether the house stops.
-    pub(super) fn stopping(&self) -> bool {
-        self.lock().stopping
-    }
-
     /// Stops accepting, and gives every connection that is there, or still comes, an order.
     pub(super) fn order_all(&self, order: Order) {
         let posts: Vec<_> = {
@@ -199,6 +212,9 @@ impl<S: Service> House<S> {
             state.posts.values().cloned().collect()
         };
         self.changed.notify_all();
+        if let Some(bell) = self.bell.get() {
+            bell.wake();
+        }
         for post in posts.iter().filter_map(Weak::upgrade) {
             post.order(order);
         }
@@ -209,10 +225,21 @@ impl<S: Service> House<S> {
         self.stopped.store(true, Relaxed);
     }
 
-    /// Waits until no connection is open; `false` if that takes longer than `limit`.
+    /// Waits until no connection is open and none can come; `false` if that takes longer than `limit`.
     pub(super) fn wait_empty(&self, limit: Duration) -> bool {
-        let empty = self.changed.wait_timeout_while(self.lock(), limit, |state| state.open > 0);
+        let empty =
+            self.changed.wait_timeout_while(self.lock(), limit, |state| state.open > 0 || state.accepting);
         !empty.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+/// An acceptor's time of work; ends when dropped.
+pub(super) struct Duty<S: Service>(Arc<House<S>>);
+
+impl<S: Service> Drop for Duty<S> {
+    fn drop(&mut self) {
+        self.0.lock().accepting = false;
+        self.0.changed.notify_all();
     }
 }
 

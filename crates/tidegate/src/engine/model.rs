@@ -118,6 +118,15 @@ impl Model {
         }
     }
 
+    /// Whether servers on this model and on `other`, in two processes, can accept from one and the same listening socket.
+    ///
+    /// Whether accepting waits is a property of the socket, not of its descriptor (`O_NONBLOCK`, `open(2)`): `uring` needs it to
+    /// wait, all others need it not to.
+    #[must_use]
+    pub fn shares_listener_with(self, other: Self) -> bool {
+        (self == Self::Uring) == (other == Self::Uring)
+    }
+
     /// The models that can be used here.
     #[must_use]
     pub fn available() -> Vec<Self> {

@@ -59,7 +59,11 @@ pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
     let house = House::new(plan);
     let counters = house.counters.clone();
     if let Some(listener) = listener {
-        runtime.spawn(accept_all(house.clone(), listener));
+        let (front, duty) = (house.clone(), house.begin_accepting());
+        runtime.spawn(async move {
+            accept_all(front, listener).await;
+            drop(duty);
+        });
     }
     let spawner = runtime.handle().clone();
     let (done, until_done) = oneshot::channel::<()>();

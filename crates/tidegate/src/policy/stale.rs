@@ -38,6 +38,9 @@ pub struct Pace {
     pub send: Option<Instant>,
 }
 
+/// How long after it was accepted a connection may say its first word when the server stops.
+pub const FIRST_WORD: Duration = Duration::from_secs(1);
+
 /// What is known of a connection's past, for the question when it has to end.
 #[derive(Clone, Copy, Debug)]
 pub struct Past {

@@ -2,7 +2,7 @@
 //!
 //! # How it waits
 //! The receiving thread sleeps in `recv`, shows what came to the session, and wakes the sending thread, which sleeps on
-//! a condition and then in `send`. An acceptor sleeps in `accept`. This is the blocking server of the source.
+//! a condition and then in `send`. An acceptor sleeps in `poll` on the listener when nobody waits there. This is the blocking server of the source.
 //!
 //! # What it bounds
 //! Two threads for each connection: the first limit is the number of threads (`kernel.threads-max`, `kernel.pid_max`,
@@ -28,7 +28,7 @@ use tidegate_sys::socket::{Blocking, Stream};
 use super::super::clerk::{Clerk, dial_failed};
 use super::super::house::{ALONE, House, Seat};
 use super::super::{Availability, Plan, Started};
-use super::staff::{accept_all, connect, spawn};
+use super::staff::{connect, spawn, start_acceptor};
 use crate::core::mail::PostOffice;
 use crate::core::outbox::Pieces;
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
@@ -43,16 +43,14 @@ pub(crate) fn probe() -> Availability {
 /// Starts the acceptor and the clerk; connections bring their own threads.
 pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
     if let Some(listener) = &plan.listener {
-        listener.set_blocking(Blocking::Waits)?;
+        listener.set_blocking(Blocking::Never)?;
     }
     let clerk = Clerk::new(plan.policy.mail_queue);
     let gate = clerk.gate.clone();
     let house = House::new(plan);
     let counters = house.counters.clone();
     let (front, back) = (house.clone(), house.clone());
-    let acceptor = spawn(&house, "accept", move || {
-        accept_all(&front, Blocking::Waits, |stream, peer| begin(&front, stream, peer));
-    })?;
+    let acceptor = start_acceptor(&house, Blocking::Waits, move |stream, peer| begin(&front, stream, peer))?;
     let back_office = spawn(&house, "clerk", move || {
         clerk.run(&back, |dial| {
             let house = back.clone();

@@ -33,7 +33,7 @@ use super::super::house::{ALONE, House, Seat};
 use super::super::readiness::{Entry, Phase, Turn};
 use super::super::room::POOL_WORKERS;
 use super::super::{Availability, Model, Plan, Started};
-use super::staff::{accept_all, connect, spawn};
+use super::staff::{connect, spawn, start_acceptor};
 use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event};
 use crate::policy::Policy;
@@ -51,7 +51,7 @@ pub(crate) fn probe() -> Availability {
 /// Starts the workers, the acceptor and the clerk.
 pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
     if let Some(listener) = &plan.listener {
-        listener.set_blocking(Blocking::Waits)?;
+        listener.set_blocking(Blocking::Never)?;
     }
     let policy = plan.policy.clone();
     let workers = plan.threads(Model::Pool);
@@ -90,10 +90,8 @@ fn staff<S: Service>(
         dials.close();
     })?;
     started.threads.push(back_office);
-    started.threads.push(spawn(house, "accept", move || {
-        accept_all(&front, Blocking::Never, |stream, peer| {
-            feed.push(Job::Accepted { stream, peer, seat: front.enter() });
-        });
+    started.threads.push(start_acceptor(house, Blocking::Never, move |stream, peer| {
+        feed.push(Job::Accepted { stream, peer, seat: front.enter() });
     })?);
     Ok(())
 }

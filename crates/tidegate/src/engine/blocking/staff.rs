@@ -2,9 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use tidegate_sys::poll::{Readiness, wait_pair};
 use tidegate_sys::socket::{Blocking, Stream};
+use tidegate_sys::waker::Waker;
 
 use super::super::clerk::dial_failed;
 use super::super::house::House;
@@ -21,9 +25,25 @@ pub(super) fn spawn<S: Service>(
     std::thread::Builder::new().name(format!("tidegate-{name}")).stack_size(stack).spawn(run)
 }
 
+/// Starts the thread that accepts until the house stops; `serve` takes each connection that is let in.
+pub(super) fn start_acceptor<S: Service>(
+    house: &Arc<House<S>>,
+    blocking: Blocking,
+    serve: impl FnMut(Stream, Option<SocketAddr>) + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let bell = Arc::new(Waker::new()?);
+    house.set_bell(bell.clone());
+    let (front, duty) = (house.clone(), house.begin_accepting());
+    spawn(house, "accept", move || {
+        accept_all(&front, &bell, blocking, serve);
+        drop(duty);
+    })
+}
+
 /// Accepts until the house stops; `serve` takes each connection that is let in.
-pub(super) fn accept_all<S: Service>(
+fn accept_all<S: Service>(
     house: &House<S>,
+    bell: &Waker,
     blocking: Blocking,
     mut serve: impl FnMut(Stream, Option<SocketAddr>),
 ) {
@@ -38,7 +58,13 @@ pub(super) fn accept_all<S: Service>(
                     serve(stream, peer);
                 }
             }
-            Err(_) if house.stopping() => return,
+            // Waiting in accept itself could be ended by shutting the socket down only, for every process that holds it.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let wanted = Readiness { readable: true, writable: false };
+                if let Err(e) = wait_pair(listener.as_raw_fd(), wanted, bell.as_raw_fd(), None) {
+                    house.accept_failed(&e);
+                }
+            }
             Err(e) => house.accept_failed(&e),
         }
     }

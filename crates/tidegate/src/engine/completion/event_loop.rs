@@ -41,6 +41,10 @@ struct Accepts {
 }
 
 impl Accepts {
+    fn are_posted(&self) -> bool {
+        self.endless || self.single > 0
+    }
+
     /// All that were posted are used up: next time it is twice as many.
     fn note_exhausted(&mut self) {
         if self.single == 0 {
@@ -114,9 +118,19 @@ impl<P: Port, S: Service> Loop<P, S> {
         self.desk.shut();
     }
 
-    /// Whether it was told to stop, and its connections are gone.
+    /// Whether it was told to stop, and its connections are gone. An accept that is still posted may bring one more.
     pub(in crate::engine) fn is_over(&self) -> bool {
-        self.desk.stop_at.is_some() && self.table.is_empty()
+        self.desk.stop_at.is_some()
+            && self.table.is_empty()
+            && !self.accepts.are_posted()
+            && !self.is_owed()
+    }
+
+    /// Whether connections wait that another ring was perhaps not woken for. The kernel wakes one accept for each connection
+    /// (`poll_exclusive` of IORING_OP_ACCEPT); if that was one of this ring and was being ended, nobody else hears of it.
+    fn is_owed(&self) -> bool {
+        let waits = || self.listener.as_ref().is_some_and(|listener| P::has_waiting(listener));
+        self.desk.room().min(self.port.accept_room()) > 0 && !self.desk.out_of_patience() && waits()
     }
 
     /// Waits once, and does what follows.
@@ -273,13 +287,20 @@ impl<P: Port, S: Service> Loop<P, S> {
     /// Keeps accepts posted exactly while connections may come in, and never more than there is room for.
     fn look_after_accepts(&mut self) {
         let Some(listener) = self.listener.clone() else { return };
-        let posted = self.accepts.endless || self.accepts.single > 0;
+        let posted = self.accepts.are_posted();
         if self.accepts.stopping {
             return; // until all of them have come back
         }
         let room = self.desk.room().min(self.port.accept_room());
         match self.desk.admission() {
             Admission::Wait if posted => self.stop_accepting(),
+            Admission::Wait if self.desk.stop_at.is_some() => {
+                if self.is_owed() {
+                    // Takes what is there, and ends in the same breath.
+                    self.accept_singly(&listener, room.min(SINGLE_ACCEPTS));
+                    self.stop_accepting();
+                }
+            }
             Admission::Wait => {}
             Admission::Admit if self.desk.lane.policy.accept.posted.is_some() => {
                 self.keep_posted(&listener, room);
@@ -358,6 +379,9 @@ impl<P: Port, S: Service> Loop<P, S> {
         let token = self.table.insert(Entry::new(socket, Phase::Open(connection), self.data_with_accept));
         self.desk.opened();
         self.tell(token, Event::Opened);
+        if self.desk.stop_at.is_some() {
+            self.tell(token, Event::Drain); // it has missed that
+        }
     }
 
     fn dialled(&mut self, token: Token, outcome: io::Result<()>) {

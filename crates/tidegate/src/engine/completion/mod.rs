@@ -79,6 +79,8 @@ pub(super) trait Port: Sized + 'static {
     fn accept_all(&mut self, listener: &Self::Listener);
     /// Accepts one connection.
     fn accept_one(&mut self, listener: &Self::Listener);
+    /// Whether connections wait to be accepted.
+    fn has_waiting(listener: &Self::Listener) -> bool;
     /// Ends [`accept_all`](Self::accept_all) and every `accept_one`; each still completes.
     fn stop_accepting(&mut self);
     /// Makes a connection.

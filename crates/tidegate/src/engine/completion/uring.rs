@@ -172,6 +172,10 @@ impl Port for Uring {
         self.ring.accept_one(listener.as_raw_fd(), key(kind, NOBODY), direct);
     }
 
+    fn has_waiting(listener: &Listener) -> bool {
+        listener.has_waiting()
+    }
+
     fn stop_accepting(&mut self) {
         for kind in [Kind::AcceptDirect, Kind::AcceptPlain] {
             self.ring.cancel(key(kind, NOBODY), key(Kind::Ignored, NOBODY));
