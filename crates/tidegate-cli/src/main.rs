@@ -3,10 +3,13 @@
 
 mod bench;
 mod doctor;
+mod handover;
+mod life;
 mod limits;
 mod load;
 mod log;
 mod metrics;
+mod origin;
 mod serve;
 
 use std::process::ExitCode;

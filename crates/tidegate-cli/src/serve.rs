@@ -2,24 +2,26 @@
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::mpsc::{self, Sender};
 
 use anyhow::{Context, anyhow};
 use clap::Subcommand;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
-use signal_hook::iterator::Signals;
+use sd_notify::NotifyState;
 use tidegate::{CloseReason, Model, Policy, Running, Server, Service, StartError, Stats, system};
 use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 use tidegate_services::{Echo, Http, HttpLimits, Page};
 
+use crate::handover::{Door, Estate, Inheritance};
+use crate::life::{self, End};
 use crate::limits::{Limits, Optional, size, time_or_none};
 use crate::log::note;
 use crate::metrics::{self, Board};
+use crate::origin::{Asked as AskedSockets, Origin};
 use crate::{Failure, Outcome};
 
 /// Options of `serve`.
@@ -40,9 +42,13 @@ enum What {
 /// Where and how any service runs.
 #[derive(clap::Args)]
 struct How {
-    /// Address to listen on; port 0 lets the system pick one.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080", value_parser = address)]
-    listen: SocketAddr,
+    /// Address to listen on; port 0 lets the system pick one [default: 127.0.0.1:8080, or a socket that is passed].
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
+    listen: Option<SocketAddr>,
+    /// Take the listening socket of the server that runs with the same PATH, which then drains and exits; and let a
+    /// successor find this one there.
+    #[arg(long, value_name = "PATH")]
+    handover: Option<PathBuf>,
     /// I/O model: blocking, pool, select, poll, epoll, uring, tokio, or auto for the best one available.
     #[arg(long, value_name = "MODEL", default_value = "auto", value_parser = model)]
     model: Asked,
@@ -79,6 +85,9 @@ struct HttpArgs {
     #[command(flatten)]
     how: How,
 }
+
+/// Where to listen if nobody says so.
+const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
 /// The model asked for; `None` is `auto`.
 #[derive(Clone, Copy)]
@@ -166,31 +175,79 @@ impl How {
             note("max-connections", &text);
         }
         let drain_timeout = policy.drain_timeout;
-        let bound = Server::new(service()).policy(policy).model(model).bind(self.listen).map_err(failure)?;
+        let asked =
+            AskedSockets { handover: self.handover.as_deref(), listen: self.listen, metrics: self.metrics };
+        let origin = Origin::find(asked, model)?;
+        let server = Server::new(service()).policy(policy).model(model);
+        let bound = match origin.listener {
+            Some(socket) => server.listen_on(socket),
+            None => server.bind(self.address()),
+        }
+        .map_err(failure)?;
+        let mut estate = Estate { model, sockets: Vec::new() };
+        if self.handover.is_some() {
+            estate
+                .sockets
+                .push(bound.share_listener().context("no descriptor is left").map_err(Failure::Run)?);
+        }
         let board = Board::new();
-        let metrics = self.publish(&board)?;
-        let mut stop = StopSignals::register().map_err(Failure::Run)?;
+        let metrics = self.publish(&board, origin.metrics, &mut estate)?;
+        let (ends, told) = mpsc::channel();
+        life::report_signals(ends.clone()).map_err(Failure::Run)?;
         let running = bound.start().map_err(failure)?;
         board.accepting(name, &running);
+        let door = self.open_door(estate, ends)?;
         announce(&format!("{scheme}://{}{path}", running.local_addr()))?;
-        stop.wait();
+        if let Some(predecessor) = origin.predecessor {
+            relieve(&predecessor);
+        }
+        life::tell_manager(NotifyState::Ready);
+        let end = life::wait(&told, || running.is_broken());
+        life::tell_manager(NotifyState::Stopping);
         board.draining();
-        running.stop();
-        say_draining(&running, drain_timeout);
-        let stats = running.join();
-        drop(metrics); // it answers to the end of the drain
+        drop(door);
+        if end == End::Broken {
+            return Err(broken(running));
+        }
+        // The probes answer to the end of the drain, unless a successor answers them.
+        let metrics = metrics.filter(|_| end != End::Succeeded);
+        let stats = life::drain(running, drain_timeout).map_err(Failure::Run)?;
+        drop(metrics);
         if self.stats {
             eprintln!("{}", to_json(model, &stats));
         }
         Ok(ExitCode::SUCCESS)
     }
 
+    fn address(&self) -> SocketAddr {
+        self.listen.unwrap_or(DEFAULT_ADDRESS)
+    }
+
     /// Starts the listener of `--metrics`, if there is to be one.
-    fn publish(&self, board: &Arc<Board>) -> Result<Option<Running>, Failure> {
+    fn publish(
+        &self,
+        board: &Arc<Board>,
+        inherited: Option<OwnedFd>,
+        estate: &mut Estate,
+    ) -> Result<Option<Running>, Failure> {
         let Some(addr) = self.metrics else { return Ok(None) };
-        let running = metrics::serve(addr, board).map_err(failure)?;
+        let (running, share) = metrics::serve(addr, inherited, board).map_err(failure)?;
+        if self.handover.is_some() {
+            estate.sockets.push(share.context("no descriptor is left").map_err(Failure::Run)?);
+        }
         note("metrics", &format!("metrics on http://{}/metrics", running.local_addr()));
         Ok(Some(running))
+    }
+
+    /// Lets a successor find this process, if there may be one.
+    fn open_door(&self, estate: Estate, ends: Sender<End>) -> Result<Option<Door>, Failure> {
+        let Some(path) = &self.handover else { return Ok(None) };
+        let taken = move || _ = ends.send(End::Succeeded);
+        let door = Door::open(path, estate, taken);
+        let door = door.with_context(|| {
+            format!("can not put a socket at {}; name a path in a folder that may be written", path.display())
+        });
+        door.map(Some).map_err(Failure::Run)
     }
 
     fn pin(&self) -> Result<(), Failure> {
@@ -216,7 +273,7 @@ impl How {
 /// What the user can put right on the command line is usage; the rest is the run.
 fn failure(e: StartError) -> Failure {
     match e {
-        StartError::Policy(_) | StartError::Unavailable { .. } => usage(e),
+        StartError::Policy(_) | StartError::Unavailable { .. } | StartError::Adopt { .. } => usage(e),
         _ => Failure::Run(e.into()),
     }
 }
@@ -228,35 +285,21 @@ fn announce(url: &str) -> Result<(), Failure> {
     said.context("can not write to stdout").map_err(Failure::Run)
 }
 
-fn say_draining(running: &Running, timeout: Duration) {
-    let open = running.stats().open();
-    if open > 0 {
-        note(
-            "stopping",
-            &format!(
-                "stopping: {open} connections may finish within {timeout:?}; signal again to exit at once"
-            ),
-        );
+/// The predecessor drains from now on. If it has gone meanwhile, that is what was wanted.
+fn relieve(predecessor: &UnixStream) {
+    match Inheritance::ready(predecessor) {
+        Ok(()) => note("handover", "accepting in the place of the running server, which drains now"),
+        Err(e) => note("handover", &format!("accepting; the server that ran before is gone already: {e}")),
     }
 }
 
-/// SIGTERM and SIGINT: the first is waited for, the second ends the process with code 1.
-struct StopSignals(Signals);
-
-impl StopSignals {
-    fn register() -> anyhow::Result<Self> {
-        let stopping = Arc::new(AtomicBool::new(false));
-        for signal in [SIGTERM, SIGINT] {
-            // In this order: the first signal finds the flag down and puts it up.
-            flag::register_conditional_shutdown(signal, 1, Arc::clone(&stopping))?;
-            flag::register(signal, Arc::clone(&stopping))?;
-        }
-        Ok(Self(Signals::new([SIGTERM, SIGINT])?))
-    }
-
-    fn wait(&mut self) {
-        self.0.forever().next();
-    }
+/// Ends what is left of a server that has lost an I/O thread.
+fn broken(running: Running) -> Failure {
+    tracing::error!(event = "broken", "an I/O thread has ended by itself; stopping the others");
+    drop(running); // stops and waits, at most for the drain timeout
+    Failure::Run(anyhow!(
+        "an I/O thread has ended by itself and its connections are lost; start again, and report what was logged above"
+    ))
 }
 
 /// All counters under their names.

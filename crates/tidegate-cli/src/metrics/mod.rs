@@ -13,6 +13,7 @@ mod session;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -107,8 +108,18 @@ fn policy() -> Policy {
     }
 }
 
-/// Answers on `addr` from now on. The model is `poll`: everywhere available, and enough for this.
-pub fn serve(addr: SocketAddr, board: &Arc<Board>) -> Result<Running, StartError> {
+/// Answers from now on: on `socket` if one was inherited, else on `addr`. Also gives a second descriptor of the socket, for a successor.
+/// The model is `poll`: everywhere available, and enough for this.
+pub fn serve(
+    addr: SocketAddr,
+    socket: Option<OwnedFd>,
+    board: &Arc<Board>,
+) -> Result<(Running, std::io::Result<OwnedFd>), StartError> {
     let server = Server::new(Metrics(Arc::clone(board))).policy(policy()).model(Model::Poll);
-    server.bind(addr)?.start()
+    let bound = match socket {
+        Some(socket) => server.listen_on(socket)?,
+        None => server.bind(addr)?,
+    };
+    let share = bound.share_listener();
+    Ok((bound.start()?, share))
 }

@@ -91,12 +91,13 @@ impl Server {
     }
 
     pub fn of(command: &mut Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
+        Self::started(command.stdin(Stdio::null()))
+    }
+
+    /// With the standard input the command has.
+    pub fn started(command: &mut Command) -> Self {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
         let watchdog = Watchdog::over(Pid::from_child(&child));
         let (lines, stderr) = mpsc::channel();
         let errors = BufReader::new(child.stderr.take().unwrap());

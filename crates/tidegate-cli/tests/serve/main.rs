@@ -8,4 +8,5 @@ mod metrics;
 mod doctor;
 mod proxy;
 mod refusals;
+mod restarts;
 mod runs;

@@ -246,9 +246,7 @@ impl<S: Session> Connection<S> {
     #[inline]
     #[must_use]
     pub fn has_own_deadline(&self) -> bool {
-        self.wishes.wake.is_some()
-            || self.wishes.leaving
-            || self.state == State::Draining { lingering: true }
+        self.wishes.wake.is_some() || self.wishes.leaving || self.state == State::Draining { lingering: true }
     }
 
     /// Notes who has to keep up with the minimum rate now, and what the bytes that moved are worth.

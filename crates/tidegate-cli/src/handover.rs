@@ -1,0 +1,180 @@
+//! `serve --handover PATH`: a process that is started later takes the listening sockets of the one that runs, so that a
+//! restart refuses nobody.
+//!
+//! ```text
+//! successor                        the one that runs
+//!     ── connect PATH ──────────────▶  same user? (both ends ask the kernel)
+//!     ── "tidegate handover 1" ─────▶
+//!     ◀─ model + listening sockets ──  goes on accepting
+//!   starts accepting
+//!     ── "ready" ───────────────────▶  drains, exits 0
+//!   puts its own socket at PATH
+//! ```
+//!
+//! Whatever goes wrong before "ready" leaves the first as it is. In between both accept from the same socket.
+
+use std::fs::Permissions;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use tidegate::Model;
+use tidegate::system::handover::{is_same_user, receive, send};
+
+use crate::log::note;
+
+/// Changes with the protocol: a successor that speaks another one is turned away.
+const HELLO: &[u8] = b"tidegate handover 1";
+const READY: &[u8] = b"ready";
+
+/// How long one end waits for the other to say something. Starting 256 threads takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Longest message.
+const MESSAGE_BYTES: usize = 64;
+
+/// What the running server gave, and the connection to it.
+pub struct Inheritance {
+    stream: UnixStream,
+    /// The model it runs on.
+    pub model: Model,
+    /// Its listening socket.
+    pub listener: OwnedFd,
+    /// The listening socket of its `--metrics`.
+    pub metrics: Option<OwnedFd>,
+}
+
+impl Inheritance {
+    /// Asks whoever runs behind `path`; `None` if nobody does.
+    ///
+    /// # Errors
+    /// `path` is something else than a socket, or belongs to another user, or the answer makes no sense.
+    pub fn ask(path: &Path) -> anyhow::Result<Option<Self>> {
+        let shown = path.display();
+        match std::fs::symlink_metadata(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e).with_context(|| format!("can not look at {shown}")),
+            Ok(there) if !there.file_type().is_socket() => {
+                bail!("{shown} exists and is no socket; name another path for --handover");
+            }
+            Ok(_) => {}
+        }
+        let stream = match UnixStream::connect(path) {
+            Ok(stream) => stream,
+            // Left over by a process that was killed.
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+            Err(e) => return Err(e).with_context(|| format!("can not connect to {shown}")),
+        };
+        set_patience(&stream)?;
+        ensure!(
+            is_same_user(&stream)?,
+            "the server behind {shown} runs as another user; run as the same one"
+        );
+        Self::take(stream).with_context(|| format!("the server behind {shown} did not hand over")).map(Some)
+    }
+
+    fn take(stream: UnixStream) -> anyhow::Result<Self> {
+        send(&stream, HELLO, &[])?;
+        let mut message = [0; MESSAGE_BYTES];
+        let (n, descriptors) = receive(&stream, &mut message)?;
+        let name = std::str::from_utf8(message.get(..n).unwrap_or_default())?;
+        let model = name.parse().map_err(|e: String| anyhow!("it answers {name:?}: {e}"))?;
+        let mut descriptors = descriptors.into_iter();
+        let listener = descriptors.next().context("it sent no listening socket")?;
+        Ok(Self { stream, model, listener, metrics: descriptors.next() })
+    }
+
+    /// Tells the running server that its successor accepts: it drains now.
+    pub fn ready(stream: &UnixStream) -> io::Result<()> {
+        send(stream, READY, &[])
+    }
+
+    /// The parts: the connection, the listening socket, and that of the metrics.
+    pub fn into_parts(self) -> (UnixStream, OwnedFd, Option<OwnedFd>) {
+        (self.stream, self.listener, self.metrics)
+    }
+}
+
+fn set_patience(stream: &UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+/// What a running server has to give.
+pub struct Estate {
+    /// The model it runs on.
+    pub model: Model,
+    /// The listening socket first, then that of the metrics if there is one.
+    pub sockets: Vec<OwnedFd>,
+}
+
+/// The socket at PATH, by which a successor finds this process. Removed when dropped, unless a successor's stands there.
+pub struct Door {
+    path: PathBuf,
+    /// Device and inode of the socket.
+    mark: (u64, u64),
+}
+
+impl Door {
+    /// Puts a socket at `path`, in the place of one that is there, and answers on a thread of its own. `taken` is called once, when
+    /// a successor accepts.
+    ///
+    /// # Errors
+    /// The folder does not exist or may not be written.
+    pub fn open(path: &Path, estate: Estate, taken: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        // Made beside it and moved: nobody finds it with other rights, and there is never none.
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(format!(".{}", std::process::id()));
+        let beside = PathBuf::from(beside);
+        let listener = UnixListener::bind(&beside)?;
+        let moved = std::fs::set_permissions(&beside, Permissions::from_mode(0o600))
+            .and_then(|()| std::fs::symlink_metadata(&beside))
+            .and_then(|there| std::fs::rename(&beside, path).map(|()| (there.dev(), there.ino())));
+        let mark = moved.inspect_err(|_| _ = std::fs::remove_file(&beside))?;
+        std::thread::Builder::new().name("tidegate-handover".into()).spawn(move || {
+            if answer(&listener, &estate) {
+                taken();
+            }
+        })?;
+        Ok(Self { path: path.into(), mark })
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let there = std::fs::symlink_metadata(&self.path).map(|there| (there.dev(), there.ino()));
+        if there.is_ok_and(|there| there == self.mark) {
+            let _ = std::fs::remove_file(&self.path); // gone already is as good
+        }
+    }
+}
+
+/// Answers one after the other until a successor is ready.
+fn answer(listener: &UnixListener, estate: &Estate) -> bool {
+    loop {
+        let heir = listener.accept().map_err(anyhow::Error::from);
+        match heir.and_then(|(stream, _)| give(&stream, estate)) {
+            Ok(()) => return true,
+            Err(e) => note("handover-failed", &format!("no successor, serving on: {e:#}")),
+        }
+        // Errors of accept (no descriptors) may last; a try now and then is enough.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn give(stream: &UnixStream, estate: &Estate) -> anyhow::Result<()> {
+    set_patience(stream)?;
+    ensure!(is_same_user(stream)?, "somebody asked who runs as another user");
+    let mut message = [0; MESSAGE_BYTES];
+    let (n, _) = receive(stream, &mut message).context("it said nothing")?;
+    ensure!(message.get(..n) == Some(HELLO), "it speaks another version of the protocol");
+    let sockets: Vec<_> = estate.sockets.iter().map(AsFd::as_fd).collect();
+    send(stream, estate.model.name().as_bytes(), &sockets).context("the sockets could not be sent")?;
+    let (n, _) = receive(stream, &mut message).context("it did not get ready")?;
+    ensure!(message.get(..n) == Some(READY), "it gave up before it accepted");
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! The life of a server: what ends it, how it drains, and what the service manager hears of it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use signal_hook::iterator::Signals;
+use tidegate::{CloseReason, Running, Stats};
+
+use crate::log::note;
+
+/// What ends a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// SIGTERM or SIGINT.
+    Signal,
+    /// A successor accepts.
+    Succeeded,
+    /// An I/O thread ended by itself.
+    Broken,
+}
+
+/// How often the I/O threads are looked at: one wake-up of a thread that does nothing else.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Waits for the end, looking now and then whether the server is broken.
+pub fn wait(ends: &Receiver<End>, mut is_broken: impl FnMut() -> bool) -> End {
+    loop {
+        match ends.recv_timeout(LOOK) {
+            Ok(end) => return end,
+            Err(RecvTimeoutError::Timeout) if !is_broken() => {}
+            Err(_) => return End::Broken,
+        }
+    }
+}
+
+/// SIGTERM and SIGINT: the first is reported through `ends`, the second ends the process with code 1.
+pub fn report_signals(ends: Sender<End>) -> anyhow::Result<()> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        // In this order: the first signal finds the flag down and puts it up.
+        flag::register_conditional_shutdown(signal, 1, Arc::clone(&stopping))?;
+        flag::register(signal, Arc::clone(&stopping))?;
+    }
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let report = move || signals.forever().take_while(|_| ends.send(End::Signal).is_ok()).for_each(drop);
+    std::thread::Builder::new().name("tidegate-signals".into()).spawn(report)?;
+    Ok(())
+}
+
+/// Stops the server, waits until it has, and says what became of its connections.
+///
+/// # Errors
+/// An I/O thread has panicked.
+pub fn drain(running: Running, timeout: Duration) -> anyhow::Result<Stats> {
+    let before = running.stats();
+    if before.open() > 0 {
+        let open = before.open();
+        let text = format!(
+            "stopping: {open} connections may finish within {timeout:?}; signal again to exit at once"
+        );
+        note("stopping", &text);
+    }
+    running.stop();
+    let after = catch_unwind(AssertUnwindSafe(|| running.join()));
+    let after =
+        after.map_err(|_| anyhow!("an I/O thread panicked while draining; its connections are lost"))?;
+    note("drained", &Drained::between(&before, &after).to_string());
+    Ok(after)
+}
+
+/// What became of the connections that were open when the server was told to stop, and of those that were just coming.
+#[derive(Debug, PartialEq, Eq)]
+struct Drained {
+    finished: u64,
+    /// Still busy when the drain timeout was over.
+    cut: u64,
+    /// Ended by their peer, a time limit or an error.
+    otherwise: u64,
+}
+
+impl Drained {
+    fn between(before: &Stats, after: &Stats) -> Self {
+        let by = |why| after.closed_by(why).saturating_sub(before.closed_by(why));
+        let (finished, cut) = (by(CloseReason::Finished), by(CloseReason::Stopped));
+        let all = after.closed_total().saturating_sub(before.closed_total());
+        Self { finished, cut, otherwise: all.saturating_sub(finished + cut) }
+    }
+}
+
+impl std::fmt::Display for Drained {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { finished, cut, otherwise } = self;
+        write!(f, "drained: {finished} connections finished, {cut} were cut off at the drain timeout, ")?;
+        write!(f, "{otherwise} ended otherwise")
+    }
+}
+
+/// Tells the service manager, if there is one (`NOTIFY_SOCKET`, `sd_notify(3)`).
+pub fn tell_manager(state: NotifyState<'_>) {
+    let told = sd_notify::notify(&[state]).context("the service manager could not be told");
+    if let Err(e) = told {
+        tracing::warn!(event = "notify-failed", "{e:#}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_broken_server_is_noticed_without_anybody_saying_so() {
+        let (_ends, told) = mpsc::channel();
+        let mut looks = 0;
+        let broken = || {
+            looks += 1;
+            looks == 2
+        };
+        assert_eq!(wait(&told, broken), End::Broken);
+    }
+
+    #[test]
+    fn who_says_so_is_heard_first() {
+        let (ends, told) = mpsc::channel();
+        ends.send(End::Succeeded).unwrap();
+        assert_eq!(wait(&told, || true), End::Succeeded);
+    }
+
+    #[test]
+    fn only_what_ended_in_the_drain_counts() {
+        let mut before = Stats::default();
+        before.closed[CloseReason::Finished as usize] = 5;
+        before.closed[CloseReason::Stopped as usize] = 1;
+        let mut after = before.clone();
+        after.closed[CloseReason::Finished as usize] = 7;
+        after.closed[CloseReason::Stopped as usize] = 4;
+        after.closed[CloseReason::Reset as usize] = 1;
+        assert_eq!(Drained::between(&before, &after), Drained { finished: 2, cut: 3, otherwise: 1 });
+    }
+}

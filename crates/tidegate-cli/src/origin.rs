@@ -1,0 +1,111 @@
+//! Where the sockets of `serve` come from that it does not make itself: the service manager, or the server it succeeds.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use listenfd::ListenFd;
+use tidegate::Model;
+
+use crate::Failure;
+use crate::handover::Inheritance;
+use crate::log::note;
+
+/// What the command line says about sockets.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// `--handover`.
+    pub handover: Option<&'a Path>,
+    /// `--listen`, if it was given.
+    pub listen: Option<SocketAddr>,
+    /// `--metrics`.
+    pub metrics: Option<SocketAddr>,
+}
+
+fn usage(e: anyhow::Error) -> Failure {
+    Failure::Usage(e)
+}
+
+/// Where the sockets come from that this process does not make itself.
+#[derive(Default)]
+pub struct Origin {
+    /// To listen on, in place of an address.
+    pub listener: Option<OwnedFd>,
+    /// For `--metrics`.
+    pub metrics: Option<OwnedFd>,
+    /// The connection to the server that runs, which is to drain once this one accepts.
+    pub predecessor: Option<UnixStream>,
+}
+
+impl Origin {
+    /// A socket from the service manager goes before one of a running server; that one is relieved all the same.
+    pub fn find(how: Asked<'_>, model: Model) -> Result<Self, Failure> {
+        let mut origin = match how.handover {
+            Some(path) => Self::inherited(path, &how, model)?,
+            None => Self::default(),
+        };
+        if let Some(socket) = passed()? {
+            let addr =
+                socket.local_addr().context("the passed socket has no address").map_err(Failure::Run)?;
+            note(
+                "socket-activation",
+                &format!("listening on {addr}, the socket that was passed (LISTEN_FDS)"),
+            );
+            origin.listener = Some(socket.into());
+        }
+        Ok(origin)
+    }
+
+    fn inherited(path: &Path, how: &Asked<'_>, model: Model) -> Result<Self, Failure> {
+        let Some(found) = Inheritance::ask(path).map_err(usage)? else { return Ok(Self::default()) };
+        if !model.shares_listener_with(found.model) {
+            return Err(usage(anyhow!(
+                "a server on {model} can not accept beside the running one on {}: choose --model {}, or stop that one first",
+                found.model,
+                found.model
+            )));
+        }
+        let (predecessor, listener, metrics) = found.into_parts();
+        let listener = expected(listener, how.listen)?;
+        let metrics = match (metrics, how.metrics) {
+            (Some(socket), Some(addr)) if is_at(&socket, addr) => Some(socket),
+            _ => None,
+        };
+        Ok(Self { listener: Some(listener), metrics, predecessor: Some(predecessor) })
+    }
+}
+
+/// The socket that the service manager passed.
+fn passed() -> Result<Option<TcpListener>, Failure> {
+    let mut sockets = ListenFd::from_env();
+    if sockets.len() > 1 {
+        return Err(usage(anyhow!("{} sockets were passed (LISTEN_FDS); pass one", sockets.len())));
+    }
+    if sockets.len() == 0 {
+        return Ok(None);
+    }
+    let socket = sockets.take_tcp_listener(0);
+    socket.context("what was passed (LISTEN_FDS) is no listening TCP socket").map_err(usage)
+}
+
+/// Whether an inherited socket is what was asked for; port 0 is any port.
+fn is_at(socket: &OwnedFd, addr: SocketAddr) -> bool {
+    local_addr(socket).is_some_and(|here| here == addr || addr.port() == 0 && here.ip() == addr.ip())
+}
+
+fn local_addr(socket: &OwnedFd) -> Option<SocketAddr> {
+    TcpListener::from(socket.try_clone().ok()?).local_addr().ok()
+}
+
+/// An inherited socket must not silently stand for another address.
+fn expected(socket: OwnedFd, asked: Option<SocketAddr>) -> Result<OwnedFd, Failure> {
+    match asked {
+        Some(addr) if !is_at(&socket, addr) => Err(usage(anyhow!(
+            "--listen is {addr}, but the running server listens on {}: leave --listen out, or stop that one first",
+            local_addr(&socket).map_or("an unknown address".into(), |addr| addr.to_string())
+        ))),
+        _ => Ok(socket),
+    }
+}

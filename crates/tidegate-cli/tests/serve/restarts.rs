@@ -1,0 +1,246 @@
+//! Socket activation, hand-over to a successor, and what a drain says at its end.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
+
+use rustix::process::Signal;
+use tidegate::Model;
+
+use crate::kit::{DEADLINE, Server, run, tidegate};
+
+const LAST: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+fn get(addr: SocketAddr) -> std::io::Result<usize> {
+    let mut stream = TcpStream::connect_timeout(&addr, DEADLINE)?;
+    stream.set_read_timeout(Some(DEADLINE))?;
+    stream.write_all(LAST.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, page)) if head.starts_with("HTTP/1.1 200 ") => Ok(page.len()),
+        _ => Err(std::io::Error::other(format!("{answer:?}"))),
+    }
+}
+
+/// `serve http` with a hand-over at `path`.
+fn handing(path: &Path, model: Model, more: &[&str]) -> Command {
+    let fixed = ["serve", "http", "--model", model.name(), "--threads", "2", "--handover"];
+    tidegate(&[&fixed[..], &[path.to_str().unwrap()], more].concat())
+}
+
+/// Clients that ask again and again, a connection for each request, until told to end.
+struct Crowd {
+    over: Arc<AtomicBool>,
+    answers: Arc<AtomicUsize>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+const MOST_REQUESTS: usize = 50_000;
+
+impl Crowd {
+    fn asking(addr: SocketAddr) -> Self {
+        let (over, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let threads = (0..4)
+            .map(|_| {
+                let (over, answers) = (over.clone(), answers.clone());
+                std::thread::spawn(move || {
+                    for _ in 0..MOST_REQUESTS {
+                        assert_eq!(get(addr).expect("no request fails"), 4096);
+                        answers.fetch_add(1, Relaxed);
+                        if over.load(Relaxed) {
+                            return;
+                        }
+                    }
+                })
+            })
+            .collect();
+        Self { over, answers, threads }
+    }
+
+    /// Waits for so many more answers.
+    fn hears(&self, more: usize) {
+        let (start, goal) = (Instant::now(), self.answers.load(Relaxed) + more);
+        while self.answers.load(Relaxed) < goal {
+            assert!(start.elapsed() < DEADLINE && self.threads.iter().all(|thread| !thread.is_finished()));
+            std::thread::yield_now();
+        }
+    }
+
+    fn end(self) -> usize {
+        self.over.store(true, Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().expect("no request failed"));
+        self.answers.load(Relaxed)
+    }
+}
+
+#[test]
+fn a_restart_by_hand_over_fails_no_request_on_any_model() {
+    for model in Model::available() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("door");
+        let mut running = Server::of(&mut handing(&path, model, &["--listen", "127.0.0.1:0"]));
+        let addr = running.addr;
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let crowd = Crowd::asking(addr);
+        for _ in 0..3 {
+            crowd.hears(50);
+            let next = Server::of(&mut handing(&path, model, &[]));
+            assert_eq!(next.addr, addr, "{model}");
+            let (status, _, stderr) = std::mem::replace(&mut running, next).ended();
+            assert_eq!(status.code(), Some(0), "{model}: {stderr:?}");
+            assert!(stderr.iter().any(|line| line.contains(" 0 were cut off")), "{model}: {stderr:?}");
+            assert!(path.exists(), "the successor's");
+        }
+        crowd.hears(50);
+        assert!(crowd.end() >= 200);
+        running.signal(Signal::TERM);
+        assert_eq!(running.ended().0.code(), Some(0));
+        assert!(!path.exists(), "the last one takes it away");
+    }
+}
+
+#[test]
+fn a_successor_that_fails_leaves_the_first_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("door");
+    let first = Server::of(&mut handing(&path, Model::Poll, &["--listen", "127.0.0.1:0"]));
+    let elsewhere = run(&mut handing(&path, Model::Poll, &["--listen", "127.0.0.1:1"]));
+    assert_eq!((elsewhere.code, elsewhere.stdout.as_str()), (Some(2), ""));
+    assert!(elsewhere.stderr.contains(&format!("the running server listens on {}", first.addr)));
+    let contrary = run(&mut handing(&path, Model::Poll, &["--outbox-low", "1m"]));
+    assert_eq!(contrary.code, Some(2));
+    if Model::Uring.availability().is_available() {
+        let other = run(&mut handing(&path, Model::Uring, &[]));
+        assert_eq!(other.code, Some(2));
+        assert!(other.stderr.contains("--model poll"), "{}", other.stderr);
+    }
+    // Takes the sockets, and dies before it is ready.
+    let mut dying = UnixStream::connect(&path).unwrap();
+    dying.write_all(b"tidegate handover 1").unwrap();
+    assert_eq!(dying.read(&mut [0; 64]).unwrap(), "poll".len());
+    drop(dying);
+    first.wait_for("it gave up before it accepted");
+    let mut strange = UnixStream::connect(&path).unwrap();
+    strange.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    first.wait_for("another version of the protocol");
+    assert_eq!(get(first.addr).unwrap(), 4096);
+    let second = Server::of(&mut handing(&path, Model::Poll, &[]));
+    assert_eq!(first.ended().0.code(), Some(0));
+    assert_eq!(get(second.addr).unwrap(), 4096);
+}
+
+#[test]
+fn the_metrics_are_handed_over_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("door");
+    let args = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
+    let first = Server::of(&mut handing(&path, Model::Poll, &args));
+    let said = first.wait_for("metrics on ");
+    let addr = said.split("http://").nth(1).unwrap().trim_end_matches("/metrics");
+    let second = Server::of(&mut handing(&path, Model::Poll, &["--metrics", addr]));
+    assert_eq!(first.ended().0.code(), Some(0));
+    assert_eq!(second.wait_for("metrics on "), said);
+}
+
+#[test]
+fn a_path_that_is_taken_or_left_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    let outcome = run(&mut handing(&file, Model::Poll, &["--listen", "127.0.0.1:0"]));
+    assert_eq!(outcome.code, Some(2));
+    assert!(outcome.stderr.contains("is no socket; name another path"));
+    assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+    let path = folder.path().join("door");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap()); // its process was killed
+    let server = Server::of(&mut handing(&path, Model::Poll, &["--listen", "127.0.0.1:0"]));
+    assert_eq!(get(server.addr).unwrap(), 4096);
+}
+
+/// A service manager's way of starting: the socket is descriptor 3.
+fn activated(socket: impl Into<OwnedFd>, args: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    let script = "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tidegate")]).args(args);
+    command.stdin(Stdio::from(socket.into()));
+    command
+}
+
+#[test]
+fn a_passed_socket_is_served_and_outlives_the_server_on_every_model() {
+    for model in Model::available() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = socket.local_addr().unwrap();
+        for _ in 0..2 {
+            let mut command =
+                activated(socket.try_clone().unwrap(), &["serve", "http", "--model", model.name()]);
+            let server = Server::started(&mut command);
+            assert_eq!(server.addr, addr, "{model}");
+            server.wait_for("the socket that was passed (LISTEN_FDS)");
+            assert_eq!(get(addr).unwrap(), 4096, "{model}");
+            server.signal(Signal::TERM);
+            assert_eq!(server.ended().0.code(), Some(0), "{model}");
+        }
+    }
+}
+
+#[test]
+fn a_passed_descriptor_that_does_not_listen_is_bad_usage() {
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let connected = TcpStream::connect(holder.local_addr().unwrap()).unwrap();
+    let output = activated(connected, &["serve", "http", "--model", "poll"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("does not listen"), "{output:?}");
+}
+
+#[test]
+fn the_service_manager_hears_of_start_and_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(DEADLINE)).unwrap();
+    let hear = || {
+        let mut message = [0; 128];
+        let n = manager.recv(&mut message).unwrap();
+        String::from_utf8_lossy(&message[..n]).trim().to_owned()
+    };
+    let mut command = tidegate(&["serve", "http", "--listen", "127.0.0.1:0", "--model", "poll"]);
+    let server = Server::of(command.env("NOTIFY_SOCKET", &path));
+    assert_eq!(hear(), "READY=1");
+    server.signal(Signal::TERM);
+    assert_eq!(hear(), "STOPPING=1");
+    assert_eq!(server.ended().0.code(), Some(0));
+}
+
+#[test]
+fn a_drain_says_who_finished_and_who_was_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page");
+    std::fs::File::create(&page).unwrap().set_len(32 << 20).unwrap(); // more than the kernel takes
+    let page = page.to_str().unwrap();
+    for (timeout, reads, says) in [
+        ("100ms", false, "0 connections finished, 1 were cut off"),
+        ("1m", true, "1 connections finished, 0 were"),
+    ] {
+        let args = ["serve", "http", "--listen", "127.0.0.1:0", "--model", "poll", "--page", page];
+        let server = Server::start(&[&args[..], &["--drain-timeout", timeout]].concat());
+        let mut reader = server.connect();
+        reader.write_all(LAST.as_bytes()).unwrap();
+        reader.read_exact(&mut [0]).unwrap();
+        server.signal(Signal::TERM);
+        server.wait_for("stopping: 1 connections");
+        if reads {
+            std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+        }
+        server.wait_for(says);
+        assert_eq!(server.ended().0.code(), Some(0));
+    }
+}
