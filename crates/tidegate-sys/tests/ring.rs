@@ -250,7 +250,6 @@ fn a_connection_is_dialled_or_the_error_comes() {
     let (far, _) = listener.accept(Blocking::Waits).unwrap();
     assert_eq!(far.send(b"hi").unwrap(), 2);
     assert_eq!(bench.receive(&near, 2, 2), b"hi");
-    listener.stop();
     drop(listener);
     let late = Handle::Plain(Stream::unconnected(to, None).unwrap().into());
     bench.ring.connect(&late, to, 3);

@@ -162,11 +162,7 @@ fn listeners_have_their_options_and_stop() {
     let (near, peer) = listener.accept(Blocking::Waits).unwrap();
     assert_eq!(near.peer_addr().unwrap(), peer.unwrap());
     assert_eq!(peer.unwrap().ip(), from.ip());
-    std::thread::scope(|scope| {
-        let sleeper = scope.spawn(|| listener.accept(Blocking::Waits).map(|_| ()));
-        listener.stop();
-        assert!(sleeper.join().unwrap().is_err(), "it no longer listens");
-    });
+    drop(listener);
     let refused = match Stream::dial(addr, None, Blocking::Never) {
         Err(e) => e,
         Ok(stream) => {
