@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use tidegate::{CloseReason, Running, Stats};
 
+use crate::limits::Strategy;
 use crate::log::note;
 
 /// What ends a server.
@@ -26,30 +27,51 @@ pub enum End {
     Broken,
 }
 
+/// What a running server is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// End.
+    End(End),
+    /// Go on with another strategy.
+    Strategy(Strategy),
+}
+
 /// How often the I/O threads are looked at: one wake-up of a thread that does nothing else.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Waits for the end, looking now and then whether the server is broken.
-pub fn wait(ends: &Receiver<End>, mut is_broken: impl FnMut() -> bool) -> End {
+/// Waits for the end, looking now and then whether the server is broken, and follows other words.
+pub fn wait(
+    words: &Receiver<Word>,
+    mut is_broken: impl FnMut() -> bool,
+    mut follow: impl FnMut(Strategy),
+) -> End {
     loop {
-        match ends.recv_timeout(LOOK) {
-            Ok(end) => return end,
+        match words.recv_timeout(LOOK) {
+            Ok(Word::End(end)) => return end,
+            Ok(Word::Strategy(strategy)) => follow(strategy),
             Err(RecvTimeoutError::Timeout) if !is_broken() => {}
             Err(_) => return End::Broken,
         }
     }
 }
 
-/// SIGTERM and SIGINT: the first is reported through `ends`, the second ends the process with code 1.
-pub fn report_signals(ends: Sender<End>) -> anyhow::Result<()> {
+/// SIGTERM and SIGINT: the first is reported through `words`, the second ends the process with code 1. SIGUSR1 asks for the
+/// throughput strategy, SIGUSR2 for the one of many connections.
+pub fn report_signals(words: Sender<Word>) -> anyhow::Result<()> {
     let stopping = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         // In this order: the first signal finds the flag down and puts it up.
         flag::register_conditional_shutdown(signal, 1, Arc::clone(&stopping))?;
         flag::register(signal, Arc::clone(&stopping))?;
     }
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
-    let report = move || signals.forever().take_while(|_| ends.send(End::Signal).is_ok()).for_each(drop);
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
+    let word = |signal| match signal {
+        SIGUSR1 => Word::Strategy(Strategy::Throughput),
+        SIGUSR2 => Word::Strategy(Strategy::Connections),
+        _ => Word::End(End::Signal),
+    };
+    let report =
+        move || signals.forever().take_while(|&signal| words.send(word(signal)).is_ok()).for_each(drop);
     std::thread::Builder::new().name("tidegate-signals".into()).spawn(report)?;
     Ok(())
 }
@@ -123,14 +145,17 @@ mod tests {
             looks += 1;
             looks == 2
         };
-        assert_eq!(wait(&told, broken), End::Broken);
+        assert_eq!(wait(&told, broken, |_| {}), End::Broken);
     }
 
     #[test]
     fn who_says_so_is_heard_first() {
         let (ends, told) = mpsc::channel();
-        ends.send(End::Succeeded).unwrap();
-        assert_eq!(wait(&told, || true), End::Succeeded);
+        let mut followed = Vec::new();
+        ends.send(Word::Strategy(Strategy::Throughput)).unwrap();
+        ends.send(Word::End(End::Succeeded)).unwrap();
+        assert_eq!(wait(&told, || true, |strategy| followed.push(strategy)), End::Succeeded);
+        assert_eq!(followed, [Strategy::Throughput]);
     }
 
     #[test]

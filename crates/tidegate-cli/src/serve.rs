@@ -17,8 +17,8 @@ use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 use tidegate_services::{Echo, Http, HttpLimits, Page};
 
 use crate::handover::{Door, Estate, Inheritance};
-use crate::life::{self, End};
-use crate::limits::{Limits, Optional, size, time_or_none};
+use crate::life::{self, End, Word};
+use crate::limits::{Limits, Optional, Strategy, size, time_or_none};
 use crate::log::note;
 use crate::metrics::{self, Board};
 use crate::origin::{Asked as AskedSockets, Origin};
@@ -202,7 +202,7 @@ impl How {
             relieve(&predecessor);
         }
         life::tell_manager(NotifyState::Ready);
-        let end = life::wait(&told, || running.is_broken());
+        let end = life::wait(&told, || running.is_broken(), |strategy| self.change(&running, strategy));
         life::tell_manager(NotifyState::Stopping);
         board.draining();
         drop(door);
@@ -217,6 +217,15 @@ impl How {
             eprintln!("{}", to_json(model, &stats));
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Goes on with another strategy.
+    fn change(&self, running: &Running, strategy: Strategy) {
+        let policy = self.limits.changed_to(strategy, running.first_policy());
+        match running.set_policy(policy) {
+            Ok(()) => note("strategy", &format!("the strategy is {strategy:?} from now on")),
+            Err(e) => note("strategy", &format!("the strategy stays as it is: {e}")),
+        }
     }
 
     fn address(&self) -> SocketAddr {
@@ -240,9 +249,9 @@ impl How {
     }
 
     /// Lets a successor find this process, if there may be one.
-    fn open_door(&self, estate: Estate, ends: Sender<End>) -> Result<Option<Door>, Failure> {
+    fn open_door(&self, estate: Estate, words: Sender<Word>) -> Result<Option<Door>, Failure> {
         let Some(path) = &self.handover else { return Ok(None) };
-        let taken = move || _ = ends.send(End::Succeeded);
+        let taken = move || _ = words.send(Word::End(End::Succeeded));
         let door = Door::open(path, estate, taken);
         let door = door.with_context(|| {
             format!("can not put a socket at {}; name a path in a folder that may be written", path.display())

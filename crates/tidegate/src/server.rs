@@ -30,28 +30,28 @@ pub enum StartError {
         why: String,
     },
     /// The address can not be listened on.
-    #[error("can not listen on {addr}: {source}{}", remedy(.source, *.addr))]
+    #[error("can not listen on {addr}: {error}{}", remedy(.error, *.addr))]
     Listen {
         /// The address asked for.
         addr: SocketAddr,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
     /// The socket given can not be listened on.
-    #[error("can not take over the listening socket: {source}; pass a listening TCP socket")]
+    #[error("can not take over the listening socket: {error}; pass a listening TCP socket")]
     Adopt {
         /// What is wrong with it.
-        source: io::Error,
+        error: io::Error,
     },
     /// The threads or their kernel objects could not be made.
     #[error(
-        "can not start the model {model}: {source}; lower threads, max_connections or buffers, or raise the limits of the process"
+        "can not start the model {model}: {error}; lower threads, max_connections or buffers, or raise the limits of the process"
     )]
     Engine {
         /// The model asked for.
         model: Model,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -105,7 +105,7 @@ impl<S: Service> Server<S> {
     pub fn bind(self, addr: SocketAddr) -> Result<BoundServer<S>, StartError> {
         self.policy.check()?;
         let model = choose(self.model, &self.policy)?;
-        let listen = |source| StartError::Listen { addr, source };
+        let listen = |error| StartError::Listen { addr, error };
         let listener = Listener::bind(addr, &self.listen_options()).map_err(listen)?;
         let local_addr = listener.local_addr().map_err(listen)?;
         Ok(BoundServer { server: self, model, listener, local_addr })
@@ -122,7 +122,7 @@ impl<S: Service> Server<S> {
     pub fn listen_on(self, socket: OwnedFd) -> Result<BoundServer<S>, StartError> {
         self.policy.check()?;
         let model = choose(self.model, &self.policy)?;
-        let adopt = |source| StartError::Adopt { source };
+        let adopt = |error| StartError::Adopt { error };
         let listener = Listener::adopt(socket, &self.listen_options()).map_err(adopt)?;
         let local_addr = listener.local_addr().map_err(adopt)?;
         if model == Model::Uring {
@@ -190,7 +190,7 @@ impl<S: Service> BoundServer<S> {
         let model = self.model;
         let plan = Plan::new(self.server.service, self.server.policy, Some(self.listener));
         let policy = plan.policy.clone();
-        let started = engine::start(model, plan).map_err(|source| StartError::Engine { model, source })?;
+        let started = engine::start(model, plan).map_err(|error| StartError::Engine { model, error })?;
         Ok(Running { threads: Threads::new(started), local_addr: self.local_addr, model, policy })
     }
 }

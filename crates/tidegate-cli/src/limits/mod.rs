@@ -15,7 +15,7 @@ use units::{marks, wait};
 use crate::Failure;
 
 /// The two strategies of the policy.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Strategy {
     /// Few connections at once, large buffers, busy ones refused.
     Throughput,
@@ -160,7 +160,22 @@ fn set<T>(limit: &mut T, given: Option<T>) {
 impl Limits {
     /// The preset with what was given.
     pub fn policy(&self) -> Policy {
-        let mut policy = match self.strategy {
+        self.policy_with(self.strategy)
+    }
+
+    /// The same with another preset, as far as a server that runs under `running` can change to it.
+    pub fn changed_to(&self, strategy: Strategy, running: &Policy) -> Policy {
+        let preset = self.policy_with(Some(strategy));
+        let most = preset.max_connections.min(running.max_connections);
+        Policy {
+            max_connections: most,            // what descriptors and tables were laid out for
+            input_bytes: running.input_bytes, // services rely on it
+            ..preset.as_far_as_possible(running)
+        }
+    }
+
+    fn policy_with(&self, strategy: Option<Strategy>) -> Policy {
+        let mut policy = match strategy {
             Some(Strategy::Throughput) => Policy::throughput(),
             Some(Strategy::Connections) => Policy::connections(),
             None => Policy::default(),

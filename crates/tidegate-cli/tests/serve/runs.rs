@@ -49,6 +49,24 @@ fn echo_sends_back_and_says_where_it_is() {
 }
 
 #[test]
+fn the_strategy_changes_while_it_runs() {
+    let server =
+        Server::start(&["serve", "echo", "--listen", "127.0.0.1:0", "--model", "poll", "--threads", "1"]);
+    let mut stream = server.connect();
+    for (signal, strategy) in [(Signal::USR1, "Throughput"), (Signal::USR2, "Connections")] {
+        server.signal(signal);
+        server.wait_for(&format!("the strategy is {strategy} from now on"));
+        stream.write_all(b"still here").unwrap();
+        let mut back = [0; 10];
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(&back, b"still here");
+    }
+    drop(stream);
+    server.signal(Signal::TERM);
+    assert_eq!(server.ended().0.code(), Some(0));
+}
+
+#[test]
 fn auto_says_which_model_and_why() {
     let server = Server::start(&["serve", "http", "--listen", "127.0.0.1:0"]);
     let best = Model::best();

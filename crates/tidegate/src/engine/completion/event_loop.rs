@@ -120,10 +120,7 @@ impl<P: Port, S: Service> Loop<P, S> {
 
     /// Whether it was told to stop, and its connections are gone. An accept that is still posted may bring one more.
     pub(in crate::engine) fn is_over(&self) -> bool {
-        self.desk.stop_at.is_some()
-            && self.table.is_empty()
-            && !self.accepts.are_posted()
-            && !self.is_owed()
+        self.desk.stop_at.is_some() && self.table.is_empty() && !self.accepts.are_posted() && !self.is_owed()
     }
 
     /// Whether connections wait that another ring was perhaps not woken for. The kernel wakes one accept for each connection
