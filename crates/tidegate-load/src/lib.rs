@@ -14,8 +14,10 @@
 //! | [`certificate`], `procs` | which side was the limit |
 //! | [`histogram`], `merge` | distributions as text; several results as one |
 //! | `echo`, `http` | the sessions |
+//! | [`attack`](mod@attack) | a mixed attack on a server of one's own |
 #![forbid(unsafe_code)]
 
+pub mod attack;
 pub mod certificate;
 mod conductor;
 mod crew;
@@ -33,6 +35,7 @@ mod tally;
 mod target;
 mod window;
 
+pub use attack::{Attack, AttackReport, attack};
 pub use conductor::run;
 pub use merge::{MergeError, merge};
 pub use plan::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Target};

@@ -27,6 +27,8 @@ pub enum Kind {
     Http(Box<HttpArgs>),
     /// Merge the JSON results of generators that ran at the same time.
     Merge(MergeArgs),
+    /// Attack a server of this machine, to see that it survives: silent, trickling, flooding, half-open and resetting connections.
+    Attack(super::attack::AttackArgs),
 }
 
 /// Options of `load merge`.
@@ -255,7 +257,7 @@ impl Common {
     }
 }
 
-fn seconds(name: &str, s: f64) -> Result<Duration, Failure> {
+pub fn seconds(name: &str, s: f64) -> Result<Duration, Failure> {
     // More would not fit into an instant of the clock any more.
     const MOST: f64 = 1e9;
     Duration::try_from_secs_f64(s)
@@ -318,7 +320,7 @@ fn addresses(text: &str) -> Result<Addresses, String> {
     Ok(Addresses((from..=to).map(|addr| Ipv4Addr::from(addr).into()).collect()))
 }
 
-fn model(name: &str) -> Result<Option<Model>, Failure> {
+pub fn model(name: &str) -> Result<Option<Model>, Failure> {
     if name == "auto" {
         return Ok(None);
     }

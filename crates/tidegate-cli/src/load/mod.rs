@@ -1,6 +1,7 @@
 //! `tidegate load`.
 
 mod args;
+mod attack;
 mod output;
 mod summary;
 mod threshold;
@@ -25,6 +26,7 @@ pub fn run(args: Args) -> Outcome {
         Kind::Echo(args) => generate(&args.plan()?, &args.common),
         Kind::Http(args) => generate(&args.plan()?, &args.common),
         Kind::Merge(args) => merge(&args),
+        Kind::Attack(args) => attack::run(&args),
     }
 }
 

@@ -1,0 +1,126 @@
+//! `tidegate load attack`: a bounded mixed attack on a server of this machine.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use comfy_table::{Table, presets};
+use tidegate::{StartError, system};
+use tidegate_load::attack::{KindReport, Speech};
+use tidegate_load::{Attack, AttackReport, LoadError, Target, attack};
+
+use super::args::{model, seconds};
+use crate::{Failure, Outcome};
+
+/// Options of `load attack`.
+#[derive(clap::Args)]
+pub struct AttackArgs {
+    /// A server of this machine: http://HOST:PORT/PATH, or tcp://HOST:PORT or HOST:PORT for bytes instead of requests.
+    target: String,
+    /// How long, in seconds.
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 30.0)]
+    duration: f64,
+    /// Connections that never speak.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    silent: usize,
+    /// Connections that send one byte a second of a request.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    trickle: usize,
+    /// Connections that send as fast as they can and never read.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    flood: usize,
+    /// Connections that finish sending in mid-request, and stay.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    half_open: usize,
+    /// Connections a second that are made and reset, at once or in mid-request.
+    #[arg(long, value_name = "PER_S", default_value_t = 100)]
+    reset_rate: u32,
+    /// The I/O model of the attackers, or auto.
+    #[arg(long, default_value = "auto")]
+    model: String,
+    /// Run on these processors only, for example 1 or 0,1.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// Write what came of it as JSON to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Say on standard output when every connection was tried once.
+    #[arg(long)]
+    phases: bool,
+}
+
+/// Attacks, and shows what the server did about it.
+pub fn run(args: &AttackArgs) -> Outcome {
+    let plan = args.plan()?;
+    if !args.cpus.is_empty() {
+        system::pin_to_cpus(&args.cpus)
+            .context("can not keep to the processors asked for")
+            .map_err(Failure::Usage)?;
+    }
+    let mut said = !args.phases;
+    let report = attack(&plan, |report| {
+        if !said && report.has_begun() {
+            said = true;
+            println!("phase attacking");
+        }
+        ControlFlow::Continue(())
+    })
+    .map_err(|e| match e {
+        LoadError::Start(StartError::Engine { .. }) => Failure::Run(e.into()),
+        e => Failure::Usage(e.into()),
+    })?;
+    if let Some(path) = &args.json {
+        // Plain data always becomes JSON.
+        let text = serde_json::to_string_pretty(&report).unwrap_or_default();
+        std::fs::write(path, text).with_context(|| format!("can not write {}", path.display()))?;
+    }
+    show(&report);
+    Ok(ExitCode::SUCCESS)
+}
+
+impl AttackArgs {
+    fn plan(&self) -> Result<Attack, Failure> {
+        let usage = |e: LoadError| Failure::Usage(e.into());
+        let plan = Attack {
+            target: Target::parse(&self.target).map_err(usage)?,
+            speech: if self.target.starts_with("http://") { Speech::Http } else { Speech::Bytes },
+            duration: seconds("-d", self.duration)?,
+            silent: self.silent,
+            trickle: self.trickle,
+            flood: self.flood,
+            half_open: self.half_open,
+            resets_per_s: self.reset_rate,
+            model: model(&self.model)?,
+        };
+        plan.check().map_err(usage)?;
+        Ok(plan)
+    }
+}
+
+fn show(report: &AttackReport) {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "attackers",
+        "at once",
+        "opened",
+        "failed",
+        "closed by server",
+        "reset by server",
+        "by themselves",
+        "still there",
+        "lasted s (min/mean/max)",
+    ]);
+    for kind in report.kinds.iter().filter(|kind| kind.wanted > 0) {
+        let KindReport { opened, failed, closed_by_server, reset_by_server, .. } = kind;
+        let lasted =
+            kind.lasted_s.map_or("–".to_owned(), |[min, mean, max]| format!("{min:.1}/{mean:.1}/{max:.1}"));
+        let per = if kind.kind == "reset" { format!("{}/s", kind.wanted) } else { kind.wanted.to_string() };
+        let mut row = vec![kind.kind.clone(), per];
+        row.extend([opened, failed, closed_by_server, reset_by_server].map(ToString::to_string));
+        row.extend([kind.ended_by_attacker.to_string(), kind.standing.to_string(), lasted]);
+        table.add_row(row);
+    }
+    println!("{} under attack for {:.1} s\n{table}", report.target, report.duration_s);
+}

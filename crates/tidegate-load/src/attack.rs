@@ -1,0 +1,352 @@
+//! A bounded mixed attack on a server of one's own, to see that it survives: connections that never speak, that trickle, that
+//! flood and never read, that finish in mid-request, and that reset.
+//!
+//! It is an ordinary client of the library, so it attacks only with what any peer could do. It goes to addresses of
+//! this machine and to no other: [`Attack::check`] asks the system whether the target is one. Sessions are in
+//! `attack/session.rs`, what came of it in [`AttackReport`].
+
+mod report;
+mod session;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use tidegate::policy::OutboxMarks;
+use tidegate::{Client, Dial, Model, Policy, RunningClient, system};
+
+use crate::plan::{LoadError, Target};
+pub use report::{AttackReport, KindReport};
+use session::{Attackers, Told};
+
+/// What a connection of an attack does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Never speaks.
+    Silent,
+    /// Sends one byte a second.
+    Trickle,
+    /// Sends as fast as it can and never reads.
+    Flood,
+    /// Finishes sending in mid-request, and stays.
+    HalfOpen,
+    /// Resets: every other one as soon as it stands, the rest in mid-request.
+    Reset,
+}
+
+impl Kind {
+    /// All of them, in the order of reports.
+    pub const ALL: [Self; 5] = [Self::Silent, Self::Trickle, Self::Flood, Self::HalfOpen, Self::Reset];
+
+    /// One word for tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Silent => "silent",
+            Self::Trickle => "trickle",
+            Self::Flood => "flood",
+            Self::HalfOpen => "half-open",
+            Self::Reset => "reset",
+        }
+    }
+}
+
+/// What is sent in pieces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Speech {
+    /// Requests for this target.
+    Http,
+    /// Bytes.
+    Bytes,
+}
+
+/// An attack to be made.
+#[derive(Clone, Debug)]
+pub struct Attack {
+    /// Where to: an address of this machine.
+    pub target: Target,
+    /// What is sent.
+    pub speech: Speech,
+    /// How long.
+    pub duration: Duration,
+    /// Connections that never speak.
+    pub silent: usize,
+    /// Connections that send one byte a second.
+    pub trickle: usize,
+    /// Connections that flood and never read.
+    pub flood: usize,
+    /// Connections that finish sending in mid-request.
+    pub half_open: usize,
+    /// Connections a second that are made and reset.
+    pub resets_per_s: u32,
+    /// The I/O model of the attackers; `None` is the best available.
+    pub model: Option<Model>,
+}
+
+/// No attack is longer; a bound on a typing error.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Most connections of one kind, and resets a second.
+const MOST: usize = 100_000;
+
+/// A connection the server has ended is opened again, but no sooner than so long after it was opened before.
+const REOPEN: Duration = Duration::from_secs(1);
+
+/// Resets that may be under way at once, in seconds of their rate: dials into a full backlog wait.
+const PENDING_RESETS_S: usize = 5;
+
+/// How often the campaign looks at what is due, when nothing is told.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Descriptors that are needed besides the connections.
+const RESERVE: usize = 64;
+
+impl Attack {
+    /// Checks the settings, and that the target belongs to this machine.
+    ///
+    /// # Errors
+    /// [`LoadError::Plan`] with what to change; [`LoadError::Descriptors`].
+    pub fn check(&self) -> Result<(), LoadError> {
+        let wrong = |why: String| Err(LoadError::Plan(why));
+        if self.duration.is_zero() || self.duration > LONGEST {
+            return wrong(format!("-d must be longer than 0 and at most {} seconds", LONGEST.as_secs()));
+        }
+        let counts = [
+            ("--silent", self.silent),
+            ("--trickle", self.trickle),
+            ("--flood", self.flood),
+            ("--half-open", self.half_open),
+            ("--reset-rate", self.resets_per_s as usize),
+        ];
+        if let Some((name, n)) = counts.into_iter().find(|&(_, n)| n > MOST) {
+            return wrong(format!("{name} {n} is more than {MOST}"));
+        }
+        if counts.iter().all(|&(_, n)| n == 0) {
+            return wrong("there is nothing to do: give at least one of --silent, --trickle, --flood, --half-open and --reset-rate".into());
+        }
+        if !is_of_this_machine(self.target.addr.ip()) {
+            return wrong(format!(
+                "{} is not an address of this machine: an attack goes only to servers of one's own, so run it where the server runs",
+                self.target.addr
+            ));
+        }
+        Ok(())
+    }
+
+    /// Connections at once.
+    fn most(&self) -> usize {
+        self.kept().iter().map(|&(_, n)| n).sum::<usize>() + self.resets_per_s as usize * PENDING_RESETS_S
+    }
+
+    /// Kinds whose connections are opened again whenever the server has ended them.
+    fn kept(&self) -> [(Kind, usize); 4] {
+        [
+            (Kind::Silent, self.silent),
+            (Kind::Trickle, self.trickle),
+            (Kind::Flood, self.flood),
+            (Kind::HalfOpen, self.half_open),
+        ]
+    }
+}
+
+/// Whether packets to this address stay here: then, and only then, the system sends from the very address it sends to. Nothing is
+/// sent to find out, and a setting that lets foreign addresses be bound does not matter.
+fn is_of_this_machine(ip: IpAddr) -> bool {
+    if ip.is_loopback() {
+        return true;
+    }
+    let any: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((ip, 9))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == ip)
+}
+
+/// Attacks. `watch` sees how it goes some hundred times a second, and may end it early.
+///
+/// # Errors
+/// [`LoadError`] if it can not be made at all. What the server does about it is the report.
+pub fn attack(
+    attack: &Attack,
+    watch: impl FnMut(&AttackReport) -> ControlFlow<()>,
+) -> Result<AttackReport, LoadError> {
+    attack.check()?;
+    let model = attack.model.unwrap_or_else(|| Model::best().model);
+    check_descriptors(attack, model)?;
+    let (tell, told) = channel();
+    let attackers = Attackers::new(attack, tell);
+    let client = Client::new(attackers).policy(policy(attack)).model(model).start()?;
+    let report = AttackReport::new(attack, model);
+    let mut campaign = Campaign {
+        attack,
+        client: &client,
+        told,
+        report,
+        due: BinaryHeap::new(),
+        resets: 0,
+        resets_pending: 0,
+    };
+    campaign.run(watch);
+    let report = campaign.report;
+    client.stop();
+    client.join();
+    Ok(report)
+}
+
+fn check_descriptors(attack: &Attack, model: Model) -> Result<(), LoadError> {
+    // A failure leaves the limit as it is, which is looked at next.
+    let _ = system::raise_descriptor_limit();
+    let (limit, _) = system::descriptor_limit();
+    let connections = if model == Model::Uring { 0 } else { attack.most() }; // slots of a ring's table cost none
+    if (connections + RESERVE) as u64 > limit {
+        return Err(LoadError::Descriptors { connections, reserve: RESERVE, limit });
+    }
+    Ok(())
+}
+
+fn policy(attack: &Attack) -> Policy {
+    Policy {
+        max_connections: attack.most() + 1,
+        threads: NonZeroUsize::new(1),
+        first_byte_timeout: None,
+        send_timeout: None,
+        drain_timeout: Duration::ZERO,
+        outbox: OutboxMarks { low: 16 * 1024, high: 64 * 1024 },
+        ..Policy::default()
+    }
+}
+
+struct Campaign<'a> {
+    attack: &'a Attack,
+    client: &'a RunningClient,
+    told: Receiver<Told>,
+    report: AttackReport,
+    /// When which connection is opened again.
+    due: BinaryHeap<Reverse<(Instant, Kind)>>,
+    /// Resets begun, and those of them under way.
+    resets: u64,
+    resets_pending: usize,
+}
+
+impl Campaign<'_> {
+    fn run(&mut self, mut watch: impl FnMut(&AttackReport) -> ControlFlow<()>) {
+        let start = Instant::now();
+        let end = start + self.attack.duration;
+        for (kind, n) in self.attack.kept() {
+            self.due.extend((0..n).map(|i| Reverse((start + REOPEN.mul_f64(i as f64 / n as f64), kind))));
+        }
+        loop {
+            let now = Instant::now();
+            self.report.duration_s = now.duration_since(start).as_secs_f64();
+            if now >= end || watch(&self.report).is_break() {
+                return;
+            }
+            self.open(now, start);
+            match self.told.recv_timeout(LOOK) {
+                Ok(told) => self.take_in(told, end),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            while let Ok(told) = self.told.try_recv() {
+                self.take_in(told, end);
+            }
+        }
+    }
+
+    /// Opens what is due.
+    fn open(&mut self, now: Instant, start: Instant) {
+        while let Some(&Reverse((at, kind))) = self.due.peek()
+            && at <= now
+        {
+            self.due.pop();
+            self.dial(kind, 0);
+        }
+        let rate = self.attack.resets_per_s;
+        let wanted = (now.duration_since(start).as_secs_f64() * f64::from(rate)) as u64;
+        while self.resets < wanted {
+            self.resets += 1;
+            // What could not be begun in its time is left out rather than made up for.
+            if self.resets_pending < rate as usize * PENDING_RESETS_S {
+                self.resets_pending += 1;
+                self.dial(Kind::Reset, self.resets % 2);
+            }
+        }
+    }
+
+    fn dial(&self, kind: Kind, variant: u64) {
+        let to: SocketAddr = self.attack.target.addr;
+        // The client runs until the campaign is over, and its queue is longer than all connections together.
+        let _ = self.client.dialler().dial(Dial::to(to).tag(session::tag(kind, variant)));
+    }
+
+    fn take_in(&mut self, told: Told, end: Instant) {
+        let kind = told.kind();
+        let entry = self.report.of(kind);
+        match told {
+            Told::Stood { .. } => {
+                entry.opened += 1;
+                entry.standing += 1;
+            }
+            Told::Failed { .. } => entry.failed += 1,
+            Told::Ended { lasted, how, .. } => entry.ended(lasted, how),
+        }
+        let over = match told {
+            Told::Stood { .. } => return,
+            Told::Failed { .. } => Duration::ZERO,
+            Told::Ended { lasted, .. } => lasted,
+        };
+        if kind == Kind::Reset {
+            self.resets_pending = self.resets_pending.saturating_sub(1);
+            return;
+        }
+        let again = Instant::now() + REOPEN.saturating_sub(over);
+        if again < end {
+            self.due.push(Reverse((again, kind)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attack_on(addr: &str) -> Attack {
+        Attack {
+            target: Target { addr: addr.parse().unwrap(), host: addr.into(), path: "/".into() },
+            speech: Speech::Http,
+            duration: Duration::from_secs(1),
+            silent: 1,
+            trickle: 0,
+            flood: 0,
+            half_open: 0,
+            resets_per_s: 0,
+            model: None,
+        }
+    }
+
+    #[test]
+    fn strangers_are_left_alone() {
+        // Blocks kept for documentation (RFC 5737, RFC 3849): nobody has them.
+        for stranger in ["192.0.2.1:80", "203.0.113.7:80", "[2001:db8::1]:80"] {
+            let why = attack_on(stranger).check().unwrap_err().to_string();
+            assert!(why.contains("not an address of this machine"), "{why}");
+        }
+        for own in ["127.0.0.1:80", "127.9.8.7:80", "[::1]:80"] {
+            assert!(attack_on(own).check().is_ok(), "{own}");
+        }
+    }
+
+    #[test]
+    fn an_attack_is_bounded_and_does_something() {
+        let attack = attack_on("127.0.0.1:80");
+        let wrong = |attack: Attack| attack.check().unwrap_err().to_string();
+        assert!(wrong(Attack { silent: 0, ..attack.clone() }).contains("nothing to do"));
+        assert!(wrong(Attack { duration: Duration::from_secs(7200), ..attack.clone() }).contains("-d must"));
+        assert!(wrong(Attack { flood: 1_000_000, ..attack }).contains("--flood"));
+    }
+}

@@ -1,0 +1,123 @@
+//! What came of an attack.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tidegate::Model;
+
+use super::session::How;
+use super::{Attack, Kind};
+
+/// What the server did to the attackers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AttackReport {
+    /// Version of this format: 1.
+    pub format: u32,
+    /// Where it went.
+    pub target: String,
+    /// The I/O model of the attackers.
+    pub model: String,
+    /// Seconds it lasted.
+    pub duration_s: f64,
+    /// One entry for each kind of connection.
+    pub kinds: Vec<KindReport>,
+}
+
+/// What the server did to the connections of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KindReport {
+    /// Its name.
+    pub kind: String,
+    /// Connections kept open at once; of resets, those made a second.
+    pub wanted: u64,
+    /// Connections that stood.
+    pub opened: u64,
+    /// Connections that could not be made.
+    pub failed: u64,
+    /// Connections the server closed.
+    pub closed_by_server: u64,
+    /// Connections the server reset.
+    pub reset_by_server: u64,
+    /// Connections the attackers ended themselves.
+    pub ended_by_attacker: u64,
+    /// Connections that stood at the end.
+    pub standing: u64,
+    /// How long the connections lasted that the server ended, in seconds: shortest, mean, longest.
+    pub lasted_s: Option<[f64; 3]>,
+}
+
+impl AttackReport {
+    pub(super) fn new(attack: &Attack, model: Model) -> Self {
+        let wanted = |kind| match kind {
+            Kind::Silent => attack.silent as u64,
+            Kind::Trickle => attack.trickle as u64,
+            Kind::Flood => attack.flood as u64,
+            Kind::HalfOpen => attack.half_open as u64,
+            Kind::Reset => u64::from(attack.resets_per_s),
+        };
+        let kind =
+            |kind: Kind| KindReport { kind: kind.name().into(), wanted: wanted(kind), ..Default::default() };
+        Self {
+            format: 1,
+            target: attack.target.addr.to_string(),
+            model: model.to_string(),
+            duration_s: 0.0,
+            kinds: Kind::ALL.map(kind).into(),
+        }
+    }
+
+    pub(super) fn of(&mut self, kind: Kind) -> &mut KindReport {
+        &mut self.kinds[kind as usize] // one for each kind, in this order
+    }
+
+    /// Whether every connection that is to be kept was tried once.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        let kept = self.kinds.iter().filter(|entry| entry.kind != Kind::Reset.name());
+        kept.into_iter().all(|entry| entry.opened + entry.failed >= entry.wanted)
+    }
+
+    /// The entry of this kind.
+    #[must_use]
+    pub fn kind(&self, kind: Kind) -> Option<&KindReport> {
+        self.kinds.iter().find(|entry| entry.kind == kind.name())
+    }
+}
+
+impl KindReport {
+    /// Connections the server ended, either way.
+    #[must_use]
+    pub fn ended_by_server(&self) -> u64 {
+        self.closed_by_server + self.reset_by_server
+    }
+
+    pub(super) fn ended(&mut self, lasted: Duration, how: How) {
+        self.standing = self.standing.saturating_sub(1);
+        match how {
+            How::Closed => self.closed_by_server += 1,
+            How::Reset => self.reset_by_server += 1,
+            How::Itself => {
+                self.ended_by_attacker += 1;
+                return;
+            }
+        }
+        let (s, n) = (lasted.as_secs_f64(), self.ended_by_server() as f64);
+        let [shortest, mean, longest] = self.lasted_s.unwrap_or([s, s, s]);
+        self.lasted_s = Some([shortest.min(s), mean + (s - mean) / n, longest.max(s)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_ended_is_counted_apart_from_what_the_attacker_did() {
+        let mut report = KindReport { standing: 3, ..KindReport::default() };
+        report.ended(Duration::from_secs(1), How::Closed);
+        report.ended(Duration::from_secs(3), How::Reset);
+        report.ended(Duration::from_secs(100), How::Itself);
+        assert_eq!((report.ended_by_server(), report.ended_by_attacker, report.standing), (2, 1, 0));
+        assert_eq!(report.lasted_s, Some([1.0, 2.0, 3.0]));
+    }
+}

@@ -1,0 +1,199 @@
+//! One connection of an attack.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Origin, Outbox, Peer, Refusal, Service, Session};
+
+use super::{Attack, Kind, Speech};
+
+/// How long a connection that is to be reset in mid-request waits for its first bytes to arrive.
+const BEFORE_RESET: Duration = Duration::from_millis(50);
+
+/// How long a trickling connection waits between two bytes.
+const BETWEEN_BYTES: Duration = Duration::from_secs(1);
+
+/// Bytes of one piece of a flood.
+const FLOOD_BYTES: usize = 16 * 1024;
+
+/// What becomes of a connection, told to the campaign.
+pub(super) enum Told {
+    Stood { kind: Kind },
+    Failed { kind: Kind },
+    Ended { kind: Kind, lasted: Duration, how: How },
+}
+
+impl Told {
+    pub(super) fn kind(&self) -> Kind {
+        match *self {
+            Self::Stood { kind } | Self::Failed { kind } | Self::Ended { kind, .. } => kind,
+        }
+    }
+}
+
+/// Who ended a connection, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// The server closed it.
+    Closed,
+    /// The server reset it.
+    Reset,
+    /// The attacker did, as it was to.
+    Itself,
+}
+
+/// The number of a dial: its kind, and which sort of it.
+pub(super) fn tag(kind: Kind, variant: u64) -> u64 {
+    (kind as u64) << 8 | variant
+}
+
+fn kind_of(tag: u64) -> Option<Kind> {
+    Kind::ALL.into_iter().find(|&kind| kind as u64 == tag >> 8)
+}
+
+/// Makes the sessions.
+pub(super) struct Attackers {
+    tell: Sender<Told>,
+    words: Arc<Words>,
+}
+
+/// What is sent.
+struct Words {
+    /// A request that is never completed.
+    begun: Bytes,
+    /// Much of what the server has to answer.
+    flood: Bytes,
+}
+
+impl Attackers {
+    pub(super) fn new(attack: &Attack, tell: Sender<Told>) -> Self {
+        let (host, path) = (&attack.target.host, &attack.target.path);
+        let words = match attack.speech {
+            Speech::Http => {
+                let begun = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Slow: ");
+                let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+                let flood = request.repeat(FLOOD_BYTES / request.len() + 1);
+                Words { begun: begun.into(), flood: flood.into() }
+            }
+            Speech::Bytes => Words { begun: "attack".into(), flood: "x".repeat(FLOOD_BYTES).into() },
+        };
+        Self { tell, words: Arc::new(words) }
+    }
+
+    fn tell(&self, told: Told) {
+        let _ = self.tell.send(told); // the campaign is over: nobody counts any more
+    }
+}
+
+impl Service for Attackers {
+    type Session = Attacker;
+
+    fn open(&self, peer: &Peer) -> Result<Attacker, Refusal> {
+        let Origin::Dialled { tag } = peer.origin else { return Err(Refusal) };
+        let kind = kind_of(tag).ok_or(Refusal)?;
+        self.tell(Told::Stood { kind });
+        Ok(Attacker {
+            kind,
+            at_once: tag & 1 == 1,
+            stood: Instant::now(),
+            said: 0,
+            ended: false,
+            tell: self.tell.clone(),
+            words: self.words.clone(),
+        })
+    }
+
+    fn dial_failed(&self, dial: &Dial, _: &std::io::Error) {
+        if let Some(kind) = kind_of(dial.tag) {
+            self.tell(Told::Failed { kind });
+        }
+    }
+}
+
+/// One connection.
+pub(super) struct Attacker {
+    kind: Kind,
+    /// Of those that reset: before anything was said.
+    at_once: bool,
+    stood: Instant,
+    /// Bytes of a request said, one at a time.
+    said: usize,
+    /// The server has ended it.
+    ended: bool,
+    tell: Sender<Told>,
+    words: Arc<Words>,
+}
+
+impl Attacker {
+    fn flood(&self, out: &mut Outbox<'_>) -> Flow {
+        // A full outbox is also what keeps this end from reading: the library receives nothing for a connection that has
+        // as much to send as it may.
+        while !out.is_full() {
+            out.share(self.words.flood.clone());
+        }
+        Flow::Continue
+    }
+
+    fn trickle(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let byte = self.words.begun.get(self.said).copied().unwrap_or(b'x');
+        self.said += 1;
+        out.write(&[byte]);
+        out.wake_at(out.now() + BETWEEN_BYTES);
+        Flow::Continue
+    }
+}
+
+impl Session for Attacker {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        match self.kind {
+            Kind::Silent => Flow::Continue,
+            Kind::Trickle => self.trickle(out),
+            Kind::Flood => self.flood(out),
+            Kind::HalfOpen => {
+                out.share(self.words.begun.clone());
+                Flow::Shutdown
+            }
+            Kind::Reset if self.at_once => Flow::Abort,
+            Kind::Reset => {
+                out.share(self.words.begun.clone());
+                out.wake_at(out.now() + BEFORE_RESET);
+                Flow::Continue
+            }
+        }
+    }
+
+    fn on_bytes(&mut self, input: &[u8], _: &mut Outbox<'_>) -> Consumed {
+        Consumed::all(input)
+    }
+
+    fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+        if self.kind == Kind::Flood { self.flood(out) } else { Flow::Continue }
+    }
+
+    fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+        match (mail, self.kind) {
+            (Mail::Timer, Kind::Trickle) => self.trickle(out),
+            (Mail::Timer, Kind::Reset) => Flow::Abort,
+            _ => Flow::Continue,
+        }
+    }
+
+    fn on_end(&mut self, _: &mut Outbox<'_>) -> Flow {
+        self.ended = true;
+        // A reset leaves no pair of addresses waiting (TIME_WAIT): the next connection needs them.
+        Flow::Abort
+    }
+
+    fn on_close(&mut self, why: CloseReason) {
+        let how = match why {
+            _ if self.ended => How::Closed,
+            CloseReason::Aborted => How::Itself,
+            CloseReason::Stopped => return, // the attack is over
+            CloseReason::Finished => How::Closed,
+            _ => How::Reset,
+        };
+        let _ = self.tell.send(Told::Ended { kind: self.kind, lasted: self.stood.elapsed(), how });
+    }
+}
