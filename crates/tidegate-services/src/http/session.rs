@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tidegate::service::Awaits;
 use tidegate::{Consumed, Flow, Mail, Outbox, Session};
 
 use super::answer::Slot;
@@ -16,6 +17,8 @@ pub struct HttpSession {
     reading: Reading,
     /// A timer runs for the request that is being read.
     timed: bool,
+    /// The library was told that the rest of a request is awaited.
+    awaited: bool,
 }
 
 /// What the next byte belongs to.
@@ -39,7 +42,7 @@ enum Step {
 
 impl HttpSession {
     pub(super) fn new(slot: Arc<Slot>) -> Self {
-        Self { slot, reading: Reading::Head { seen: 0 }, timed: false }
+        Self { slot, reading: Reading::Head { seen: 0 }, timed: false, awaited: false }
     }
 
     #[inline]
@@ -60,7 +63,7 @@ impl HttpSession {
                     return Ok(Step::Unfinished);
                 }
                 match head::parse(input, limit)? {
-                    Some(head) => self.begin(&head, out),
+                    Some(head) => self.begin(&head, head.bytes == input.len(), out),
                     None => {
                         *seen = input.len();
                         Ok(Step::Unfinished)
@@ -71,7 +74,8 @@ impl HttpSession {
                 let (method, connection) = (*method, *connection);
                 let progress = body.advance(input, &self.slot.limits)?;
                 if progress.ended {
-                    Ok(Step::Answered(progress.used, self.answer(method, connection, out)))
+                    let is_last = progress.used == input.len();
+                    Ok(Step::Answered(progress.used, self.answer(method, connection, is_last, out)))
                 } else {
                     Ok(Step::Used(progress.used))
                 }
@@ -79,11 +83,11 @@ impl HttpSession {
         }
     }
 
-    /// A head is complete: answers it, or goes on to its body.
+    /// A head is complete: answers it, or goes on to its body. `is_last` is whether nothing has come after it.
     #[inline]
-    fn begin(&mut self, head: &Head, out: &mut Outbox<'_>) -> Result<Step, Fault> {
+    fn begin(&mut self, head: &Head, is_last: bool, out: &mut Outbox<'_>) -> Result<Step, Fault> {
         if head.framing == Framing::Length(0) {
-            return Ok(Step::Answered(head.bytes, self.answer(head.method, head.connection, out)));
+            return Ok(Step::Answered(head.bytes, self.answer(head.method, head.connection, is_last, out)));
         }
         let body = match head.framing {
             Framing::Length(length) if length > self.slot.limits.body_bytes => {
@@ -101,9 +105,19 @@ impl HttpSession {
 
     /// Answers a request that has been read to its end.
     #[inline]
-    fn answer(&mut self, method: Method, connection: Connection, out: &mut Outbox<'_>) -> Flow {
+    fn answer(
+        &mut self,
+        method: Method,
+        connection: Connection,
+        is_last: bool,
+        out: &mut Outbox<'_>,
+    ) -> Flow {
         self.reading = Reading::Head { seen: 0 };
         self.untime(out);
+        // A server that stops says so with the last answer it owes (RFC 9112, section 9.6). The client did not ask for the
+        // end and may be sending already, so that it could miss the answer.
+        let leaves = is_last && connection != Connection::Closes && out.is_draining();
+        let connection = if leaves { Connection::Closes } else { connection };
         match method {
             Method::Get | Method::Head => self.slot.answer(method == Method::Head, connection, out),
             Method::Other => {
@@ -121,7 +135,11 @@ impl HttpSession {
                 self.slot.refuse(Status::NotImplemented, why, false, connection, out);
             }
         }
-        if connection == Connection::Closes { Flow::Close } else { Flow::Continue }
+        match connection {
+            Connection::Closes if leaves => Flow::Linger,
+            Connection::Closes => Flow::Close,
+            _ => Flow::Continue,
+        }
     }
 
     /// The last answer of this connection. The peer may still be sending: linger, so that it can be read.
@@ -136,9 +154,12 @@ impl HttpSession {
         Flow::Linger
     }
 
-    /// A request has begun and is not complete: from now on it has so much time.
+    /// A request has begun and is not complete: from now on it has so much time, and has to keep up with the policy's
+    /// minimum rate; a server that stops waits for it.
     #[cold]
     fn time(&mut self, out: &mut Outbox<'_>) {
+        out.awaits(Awaits::Input); // of a body nothing is kept, so the library could not tell
+        self.awaited = true;
         let due = self.slot.limits.request_timeout.and_then(|limit| out.now().checked_add(limit));
         if let Some(due) = due.filter(|_| !self.timed) {
             self.timed = true;
@@ -148,6 +169,10 @@ impl HttpSession {
 
     #[inline]
     fn untime(&mut self, out: &mut Outbox<'_>) {
+        if self.awaited {
+            self.awaited = false;
+            out.awaits(Awaits::Nothing);
+        }
         if self.timed {
             self.timed = false;
             out.wake_never();

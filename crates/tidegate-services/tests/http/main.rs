@@ -5,6 +5,8 @@ mod wire;
 mod answers;
 mod bodies;
 mod chunking;
+mod leaving;
 mod limits;
 mod noise;
+mod pace;
 mod timing;

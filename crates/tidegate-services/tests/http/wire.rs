@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tidegate::core::mail::{Job, OffloadError, PostOffice, Workers};
 use tidegate::core::{Connection, Context, Event, Receive, Table, Then, Token};
 use tidegate::stats::{Counters, Writers};
-use tidegate::{Mail, MailboxError, Origin, Peer, Policy, Service};
+use tidegate::{CloseReason, Mail, MailboxError, Origin, Peer, Policy, Service};
 use tidegate_services::http::HttpSession;
 use tidegate_services::{Http, HttpLimits, Page};
 
@@ -64,6 +64,11 @@ impl Wire {
 
     pub fn with(limits: HttpLimits) -> Self {
         Self::of(&Http::new(Page::new(PAGE, "text/html; charset=utf-8"), limits))
+    }
+
+    /// Under this policy, with the default limits of the service.
+    pub fn under(policy: Policy) -> Self {
+        Self { policy, ..Self::new() }
     }
 
     pub fn of(service: &Http) -> Self {
@@ -130,6 +135,16 @@ impl Wire {
     /// The client finishes sending.
     pub fn end(&mut self) {
         self.happens(Event::PeerEnded);
+    }
+
+    /// The server is told to stop.
+    pub fn drain(&mut self) {
+        self.happens(Event::Drain);
+    }
+
+    /// Why it was closed.
+    pub fn closed_by(&self, why: CloseReason) -> bool {
+        self.counters.closed[why as usize].get() == 1
     }
 
     /// Time passes, and what is due happens.

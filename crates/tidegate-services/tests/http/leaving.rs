@@ -1,0 +1,59 @@
+//! A server that stops finishes what was begun, and says with its last answer that it leaves.
+
+use crate::wire::{Stands, Wire, answers};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+fn last_says_close(wire: &Wire, count: usize) {
+    let answers = answers(&wire.output);
+    assert_eq!(answers.len(), count);
+    for (i, answer) in answers.iter().enumerate() {
+        let said = (i + 1 == count).then_some("close");
+        assert_eq!((answer.status, answer.field("connection")), (200, said), "answer {i}");
+    }
+}
+
+#[test]
+fn a_connection_between_requests_is_closed_at_once() {
+    let mut wire = Wire::new();
+    wire.send(GET);
+    wire.drain();
+    assert_eq!((wire.statuses(), wire.stands), (vec![200], Stands::Closed));
+}
+
+#[test]
+fn a_request_that_was_begun_is_answered_and_the_answer_says_close() {
+    let with_body = "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody";
+    for request in [GET, with_body] {
+        for cut in 1..request.len() {
+            let mut wire = Wire::new();
+            wire.send(&request[..cut]);
+            wire.drain();
+            assert_eq!(wire.stands, Stands::Open, "cut at {cut}");
+            wire.send(&request[cut..]);
+            last_says_close(&wire, 1);
+            // The client did not ask for the end and may be sending: it must still be able to read the answer.
+            assert_eq!(wire.stands, Stands::Lingers);
+        }
+    }
+}
+
+#[test]
+fn of_several_requests_that_have_come_the_last_answer_says_it() {
+    let mut wire = Wire::new();
+    wire.send(&GET[..5]);
+    wire.drain();
+    wire.send([&GET[5..], GET, GET].concat());
+    last_says_close(&wire, 3);
+    assert_eq!(wire.stands, Stands::Lingers);
+}
+
+#[test]
+fn a_client_that_asked_for_the_end_is_not_waited_for() {
+    let mut wire = Wire::new();
+    wire.send("GET / HTTP/1.1\r\nHost: a\r\n");
+    wire.drain();
+    wire.send("Connection: close\r\n\r\n");
+    last_says_close(&wire, 1);
+    assert_eq!(wire.stands, Stands::Closed);
+}
