@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Value, json};
-use tidegate::{Availability, Model, system};
+use tidegate::{Availability, Model, Policy, system};
 
 use crate::{Failure, Outcome};
 
@@ -79,9 +79,36 @@ fn limits() -> Vec<Limit> {
         ),
     ];
     if cfg!(target_os = "linux") {
+        limits.extend(of_memory());
         limits.extend(of_linux());
     }
     limits
+}
+
+/// Memory, and the connections that fit into it whatever their peers do.
+fn of_memory() -> [Limit; 2] {
+    let policy = Policy::default();
+    let bound = Model::best().model.memory_bound(&policy);
+    let fit = memory_bytes().map(|bytes| bound.connections_within(bytes));
+    [
+        Limit { name: "memory, bytes", value: memory_bytes().map(Into::into), remedy: None },
+        Limit::number(
+            "connections that always fit into it",
+            fit,
+            policy.max_connections as u64,
+            "with default limits on the model of auto, in the worst case: bound them with --max-connections, or each with --outbox-high, --input-bytes and --buffer-bytes",
+        ),
+    ]
+}
+
+/// What the machine has, or what the control group of this process may use of it.
+fn memory_bytes() -> Option<u64> {
+    let meminfo = sysctl("../meminfo")?;
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = total.split_whitespace().next()?.parse().ok()?;
+    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let group = group.and_then(|text| text.trim().parse::<u64>().ok()); // "max" is no limit
+    Some(group.unwrap_or(u64::MAX).min(kib.saturating_mul(1024)))
 }
 
 /// What the files under `/proc` say.

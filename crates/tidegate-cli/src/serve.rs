@@ -174,6 +174,15 @@ impl How {
         if let Some(text) = self.limits.fit(&mut policy, model)? {
             note("max-connections", &text);
         }
+        let memory = model.memory_bound(&policy);
+        tracing::info!(
+            model = model.name(),
+            bytes = memory.total(),
+            connections = memory.connections,
+            each_connection = memory.each_connection,
+            process = memory.process,
+            "the most memory that the limits allow"
+        );
         let drain_timeout = policy.drain_timeout;
         let asked =
             AskedSockets { handover: self.handover.as_deref(), listen: self.listen, metrics: self.metrics };

@@ -29,6 +29,7 @@ mod fit;
 pub(crate) mod gate;
 mod house;
 mod lane;
+mod memory;
 mod model;
 mod readiness;
 mod room;

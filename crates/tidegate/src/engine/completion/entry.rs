@@ -19,8 +19,9 @@ pub(super) struct Entry<S, P: Port> {
     pub(super) chained: bool,
     /// It is over as soon as the chained send has come back.
     doomed: bool,
-    /// Its first data came with the accept: the first receive does not have to stay armed.
-    pub(super) fresh: bool,
+    /// The next receive does not have to stay armed: the first data came with the accept, or the connection was held back. Who is
+    /// held back once will be again, and a receive that stays armed would meanwhile fill buffer upon buffer that must be kept.
+    pub(super) once: bool,
     /// The shutdown of the sending side is in flight.
     pub(super) finishing: bool,
     /// Its places in the windows of the thread.
@@ -44,7 +45,7 @@ pub(super) enum Turn {
 const PIECES: usize = 64;
 
 impl<S: Session, P: Port> Entry<S, P> {
-    pub(super) fn new(socket: P::Socket, phase: Phase<S>, fresh: bool) -> Self {
+    pub(super) fn new(socket: P::Socket, phase: Phase<S>, once: bool) -> Self {
         Self {
             socket,
             phase,
@@ -53,7 +54,7 @@ impl<S: Session, P: Port> Entry<S, P> {
             sending: false,
             chained: false,
             doomed: false,
-            fresh,
+            once,
             finishing: false,
             seats: Seats::default(),
         }
@@ -74,6 +75,7 @@ impl<S: Session, P: Port> Entry<S, P> {
                 port.finish_sending(token, &self.socket);
             }
         }
+        self.once |= action.receive == Receive::Pause;
         // What is armed is stopped first: a chain that closes must find nothing else in flight.
         if action.receive == Receive::Pause && self.receiving && !self.stopping {
             self.stopping = true;
@@ -96,7 +98,7 @@ impl<S: Session, P: Port> Entry<S, P> {
         let wanted = action.receive == Receive::Post && !self.receiving;
         if wanted && windows.may_receive(token, &mut self.seats) {
             self.receiving = true;
-            if std::mem::take(&mut self.fresh) {
+            if std::mem::take(&mut self.once) {
                 port.receive_once(token, &self.socket);
             } else {
                 port.receive(token, &self.socket);

@@ -1,0 +1,51 @@
+//! How each model uses memory, for the bound that a policy sets on it.
+
+use super::Model;
+use crate::policy::Policy;
+use crate::policy::memory::{Footprint, MemoryBound, bound};
+
+/// Buffers the kernel fills for one connection in one go before its thread can pause it (`MULTISHOT_MAX_RETRY` in Linux'
+/// `io_uring/net.c`).
+const RING_BURST: usize = 32;
+
+impl Model {
+    /// The most user memory that `policy` allows on this model, whatever the peers do.
+    #[must_use]
+    pub fn memory_bound(self, policy: &Policy) -> MemoryBound {
+        bound(policy, self.footprint(policy))
+    }
+
+    fn footprint(self, policy: &Policy) -> Footprint {
+        let threads = policy.threads.map_or(self.default_threads(), Into::into);
+        let of_loop =
+            Footprint { threads, buffers: 1, stack: false, own_buffers: 0, own_threads: 0, burst: 1 };
+        match self {
+            // A receive and a send thread, and the buffer of the former.
+            Self::Blocking => Footprint { threads: 0, own_buffers: 1, own_threads: 2, ..of_loop },
+            Self::Pool => Footprint { stack: true, ..of_loop },
+            Self::Uring => {
+                let buffers = policy.buffers.next_power_of_two();
+                Footprint { buffers, burst: RING_BURST.min(buffers), ..of_loop }
+            }
+            _ => of_loop,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_model_has_for_each_connection_shows_in_the_bound() {
+        let policy = Policy::default();
+        let each = |model: Model| model.memory_bound(&policy).each_connection;
+        assert_eq!(each(Model::Epoll), each(Model::Select));
+        let stacks = 2 * policy.thread_stack_bytes as u64 + policy.buffer_bytes as u64;
+        assert_eq!(each(Model::Blocking), each(Model::Epoll) + stacks);
+        assert!(each(Model::Uring) > each(Model::Epoll));
+        // With few buffers a burst can not be long.
+        let few = Policy { buffers: 1, ..policy.clone() };
+        assert_eq!(Model::Uring.memory_bound(&few).each_connection, each(Model::Epoll));
+    }
+}
