@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use crate::poll::Readiness;
+
 /// An epoll instance.
 #[derive(Debug)]
 pub struct Epoll {
@@ -65,6 +67,13 @@ impl Epoll {
     /// Reports as long as the descriptor is readable (level-triggered).
     pub fn add_level(&self, fd: RawFd, key: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, key)
+    }
+
+    /// Reports as long as the descriptor is ready for any of what is wanted, or broken (level-triggered).
+    pub fn add_level_for(&self, fd: RawFd, wanted: Readiness, key: u64) -> io::Result<()> {
+        let events = [(wanted.readable, libc::EPOLLIN), (wanted.writable, libc::EPOLLOUT)];
+        let events = events.into_iter().filter(|(wants, _)| *wants).fold(0, |all, (_, event)| all | event);
+        self.control(libc::EPOLL_CTL_ADD, fd, events, key)
     }
 
     /// Reports a listener that several instances share to about one of them.

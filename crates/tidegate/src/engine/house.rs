@@ -320,6 +320,13 @@ impl Post {
         }
     }
 
+    /// Whether there is an order or mail.
+    #[cfg(target_os = "linux")] // parked connections ask, and only Linux parks them
+    pub(super) fn has_delivery(&self) -> bool {
+        let state = self.lock();
+        state.order.is_some() || !state.mail.is_empty()
+    }
+
     /// The next order or piece of mail.
     pub(super) fn take(&self) -> Option<Delivery> {
         let mut state = self.lock();

@@ -1,0 +1,150 @@
+//! Where `pool` parks connections that have nothing to say while others wait for a worker.
+//!
+//! One thread sleeps in `epoll_wait` for all of them. A connection leaves the lot for the queue of the workers when its socket is
+//! ready, when mail comes for it, or when its deadline does; so a worker never looks at one that has nothing to do, and
+//! any number of silent peers costs the others nothing.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Wake, Waker as TaskWaker};
+use std::time::Instant;
+
+use tidegate_sys::epoll::{Epoll, Report};
+use tidegate_sys::waker::Waker;
+
+use super::pool::{Held, Job, Queue};
+use crate::core::{Table, Timers, Token};
+use crate::policy::Policy;
+use crate::service::Service;
+
+/// Reports taken from the kernel at once.
+const BATCH: usize = 64;
+
+const WAKER: u64 = u64::MAX;
+
+/// The connections that are parked.
+pub(super) struct Lot<S: Service> {
+    epoll: Epoll,
+    waker: Waker,
+    state: Mutex<State<S>>,
+    queue: Arc<Queue<S>>,
+    closed: AtomicBool,
+}
+
+struct State<S: Service> {
+    parked: Table<Box<Held<S>>>,
+    timers: Timers,
+    fired: Vec<u32>,
+    /// Until when the watching thread sleeps; `None` is for ever.
+    sleeps_until: Option<Instant>,
+}
+
+/// Takes one connection out when there is mail for it.
+struct Call<S: Service> {
+    lot: Weak<Lot<S>>,
+    token: Token,
+}
+
+impl<S: Service> Wake for Call<S> {
+    fn wake(self: Arc<Self>) {
+        if let Some(lot) = self.lot.upgrade() {
+            lot.unpark(self.token);
+        }
+    }
+}
+
+impl<S: Service> Lot<S> {
+    pub(super) fn new(queue: Arc<Queue<S>>) -> io::Result<Arc<Self>> {
+        let (epoll, waker) = (Epoll::new()?, Waker::new()?);
+        epoll.add_level(waker.as_raw_fd(), WAKER)?;
+        let state = State {
+            parked: Table::default(),
+            timers: Timers::new(Instant::now()),
+            fired: Vec::new(),
+            sleeps_until: None,
+        };
+        Ok(Arc::new(Self { epoll, waker, state: Mutex::new(state), queue, closed: AtomicBool::new(false) }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        // No code of the application runs under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a connection until there is something to do for it.
+    pub(super) fn park(self: &Arc<Self>, held: Box<Held<S>>, policy: &Policy) {
+        let (fd, wanted, deadline) =
+            (held.entry.stream.as_raw_fd(), held.entry.wants(), held.deadline(policy));
+        let post = held.seat.post.clone();
+        let mut state = self.lock();
+        let token = state.parked.insert(held);
+        if let Some(at) = deadline {
+            state.timers.arm_no_later(token.index, at);
+            if state.sleeps_until.is_none_or(|until| at < until) {
+                self.waker.wake();
+            }
+        }
+        let watched = self.epoll.add_level_for(fd, wanted, token.to_u64());
+        drop(state);
+        // Not under the lock: whoever sends mail holds the lock of the post when it comes for ours.
+        post.wakes(&TaskWaker::from(Arc::new(Call { lot: Arc::downgrade(self), token })));
+        // Mail may have come before that; and what can not be watched must be looked at in turn.
+        if watched.is_err() || post.has_delivery() {
+            self.unpark(token);
+        }
+    }
+
+    /// Takes a connection out and gives it to the workers; nothing if it is gone already.
+    fn unpark(&self, token: Token) {
+        let mut state = self.lock();
+        let Some(held) = state.parked.remove(token) else { return };
+        state.timers.disarm(token.index);
+        // Under the lock: the token's index, and after a close the descriptor, may be given out again at once.
+        let _ = self.epoll.remove(held.entry.stream.as_raw_fd()); // it may not have been added
+        drop(state);
+        self.queue.push(Job::Rotated(held));
+    }
+
+    /// Watches on the calling thread until the lot is closed.
+    pub(super) fn watch(&self) {
+        let mut reports = [Report::EMPTY; BATCH];
+        while !self.closed.load(Relaxed) {
+            let timeout = {
+                let mut state = self.lock();
+                let now = Instant::now();
+                let timeout = state.timers.sleep(now);
+                state.sleeps_until = timeout.map(|timeout| now + timeout);
+                timeout
+            };
+            let n = self.epoll.wait(&mut reports, timeout).unwrap_or_else(|e| {
+                // Only a signal or a shortage of memory: what is due is looked at all the same.
+                tracing::debug!(error = %e, "watching parked connections was interrupted");
+                0
+            });
+            for report in reports.iter().take(n) {
+                match report.key() {
+                    WAKER => self.waker.clear(),
+                    key => self.unpark(Token::from_u64(key)),
+                }
+            }
+            self.unpark_due();
+        }
+    }
+
+    fn unpark_due(&self) {
+        let mut state = self.lock();
+        let State { parked, timers, fired, .. } = &mut *state;
+        timers.advance(Instant::now(), fired);
+        let due: Vec<Token> = fired.drain(..).filter_map(|index| parked.token_at(index)).collect();
+        drop(state);
+        due.into_iter().for_each(|token| self.unpark(token));
+    }
+
+    /// Ends the watching; nothing is parked any more.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Relaxed);
+        self.waker.wake();
+    }
+}

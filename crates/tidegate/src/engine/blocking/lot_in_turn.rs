@@ -1,0 +1,38 @@
+//! Where `pool` parks connections on systems without epoll: at the end of the queue, to be looked at in turn.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use super::pool::{Held, Job, Queue};
+use crate::policy::Policy;
+use crate::service::Service;
+
+/// The way back into the queue.
+pub(super) struct Lot<S: Service> {
+    queue: Arc<Queue<S>>,
+    closed: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl<S: Service> Lot<S> {
+    pub(super) fn new(queue: Arc<Queue<S>>) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { queue, closed: Mutex::new(false), changed: Condvar::new() }))
+    }
+
+    /// Lets the others have their turn first.
+    pub(super) fn park(self: &Arc<Self>, held: Box<Held<S>>, _: &Policy) {
+        self.queue.push(Job::Rotated(held));
+    }
+
+    /// There is nothing to watch: sleeps until the lot is closed.
+    pub(super) fn watch(&self) {
+        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_while(closed, |closed| !*closed));
+    }
+
+    /// Ends the watching.
+    pub(super) fn close(&self) {
+        *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+}
