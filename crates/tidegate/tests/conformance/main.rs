@@ -45,6 +45,7 @@ mod mail_reaches_every_session;
 mod outstanding_sends_are_bounded;
 mod pipelined_requests_are_answered_in_order;
 mod the_counters_balance;
+mod the_quiet_are_not_forgotten;
 mod thousands_of_connections_are_served;
 mod timers_fire_in_order_and_never_early;
 mod waiting_costs_no_cpu;
