@@ -44,6 +44,11 @@ pub fn with_locked_memory(limit: usize, args: &[&str]) -> Command {
     with_limit("-l", limit, args)
 }
 
+/// The command with room for only so many bytes of address space, in KiB: threads can not be made then.
+pub fn with_address_space(limit: usize, args: &[&str]) -> Command {
+    with_limit("-v", limit, args)
+}
+
 fn with_limit(which: &str, limit: usize, args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     let script = format!("ulimit {which} {limit}; exec \"$0\" \"$@\"");

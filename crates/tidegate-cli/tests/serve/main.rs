@@ -6,6 +6,7 @@ mod logs;
 mod metrics;
 
 mod doctor;
+mod exhaustion;
 mod proxy;
 mod refusals;
 mod restarts;

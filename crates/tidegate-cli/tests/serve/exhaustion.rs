@@ -1,0 +1,142 @@
+//! The server runs out of what it needs: it neither spins nor exits, and everybody is served in the end.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+
+use rustix::process::Signal;
+use tidegate::Model;
+
+use crate::kit::{Server, tidegate, with_address_space, with_descriptors};
+
+/// More than descriptors: most of them have to wait in the backlog.
+const CLIENTS: usize = 1_000;
+
+/// A busy loop would use a processor for as long as the server is full; this is no more than a small part of it.
+const CALM: f64 = 0.5;
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+fn cpu_s(server: &Server) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.pid())).unwrap();
+    let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+    let ticks: u64 = fields.skip(11).take(2).map(|f| f.parse::<u64>().unwrap()).sum();
+    ticks as f64 / tidegate::system::clock_ticks_per_s() as f64
+}
+
+fn rest_for(time: std::time::Duration) {
+    let start = std::time::Instant::now();
+    while let Some(left) = time.checked_sub(start.elapsed()) {
+        thread::park_timeout(left);
+    }
+}
+
+fn answered(stream: &mut TcpStream) -> bool {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).is_ok_and(|_| answer.starts_with("HTTP/1.1 200 "))
+}
+
+/// Holders take every place and stay silent; then many clients ask. While nobody can be served the server must rest; once the holders have
+/// gone everybody must be.
+fn holds_out(server: Server, holders: usize) {
+    let _ = tidegate::system::raise_descriptor_limit();
+    let mut held: Vec<TcpStream> = (0..holders).map(|_| server.connect()).collect();
+    for stream in &mut held {
+        stream.write_all(b"GET /").unwrap();
+    }
+    let mut clients: Vec<TcpStream> = (0..CLIENTS - holders).map(|_| server.connect()).collect();
+    for stream in &mut clients {
+        stream.write_all(REQUEST).unwrap();
+    }
+    let window = std::time::Duration::from_secs(2);
+    let before = cpu_s(&server);
+    rest_for(window);
+    let used = (cpu_s(&server) - before) / window.as_secs_f64();
+    assert!(used < CALM, "{used} of a processor while full");
+    drop(held);
+    for (i, stream) in clients.iter_mut().enumerate() {
+        assert!(answered(stream), "client {i}");
+    }
+    assert!(
+        server.talk("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").starts_with("HTTP/1.1 200 ")
+    );
+    server.signal(Signal::TERM);
+    let (status, ..) = server.ended();
+    assert_eq!(status.code(), Some(0));
+}
+
+const LISTEN: [&str; 4] = ["serve", "http", "--listen", "127.0.0.1:0"];
+
+/// `pool` has a descriptor for each worker.
+fn args(model: Model) -> Vec<&'static str> {
+    let mut args = LISTEN.to_vec();
+    args.extend(["--model", model.name()]);
+    if model == Model::Pool {
+        args.extend(["--threads", "16"]);
+    }
+    args
+}
+
+#[test]
+fn a_server_with_256_descriptors_and_1000_clients_is_calm_and_serves_all_of_them() {
+    for model in Model::available() {
+        let server = Server::of(&mut with_descriptors(256, &args(model)));
+        holds_out(server, 700); // more than the rings of two threads hold
+    }
+}
+
+fn counter(stderr: &[String], name: &str) -> u64 {
+    let line = stderr.iter().find(|line| line.starts_with('{')).expect("the counters");
+    serde_json::from_str::<serde_json::Value>(line).unwrap()[name].as_u64().expect("a number")
+}
+
+#[test]
+fn a_server_that_gets_no_more_threads_refuses_and_goes_on() {
+    // Each connection wants two stacks of 64 MiB of address space: a few hundred connections at most.
+    let mut options = args(Model::Blocking);
+    options.extend(["--thread-stack-bytes", "64MiB", "--defer-accept", "none", "--stats"]);
+    let server = Server::of(&mut with_address_space(4 << 20, &options));
+    let _ = tidegate::system::raise_descriptor_limit();
+    let mut refused = 0;
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        let mut stream = server.connect();
+        let asked = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let mut first = [0; 15];
+        match asked.and_then(|()| stream.read_exact(&mut first)) {
+            Ok(()) => held.push(stream),
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 0 && held.len() > 1, "{refused} refused, {} held", held.len());
+    drop(held);
+    // It recovers by itself, as soon as the threads of the others have ended.
+    let deadline = std::time::Instant::now() + crate::kit::DEADLINE / 2;
+    let served = || {
+        let mut stream = server.connect();
+        stream.write_all(REQUEST).is_ok() && answered(&mut stream)
+    };
+    while !served() {
+        assert!(std::time::Instant::now() < deadline, "it did not recover");
+    }
+    server.signal(Signal::TERM);
+    let (status, _, stderr) = server.ended();
+    assert_eq!(status.code(), Some(0));
+    assert!(counter(&stderr, "no_threads") >= refused, "{stderr:?}");
+}
+
+#[test]
+fn a_ring_with_one_buffer_serves_everybody() {
+    let mut options = args(Model::Uring);
+    if !Model::Uring.availability().is_available() {
+        return println!("left out: no io_uring here");
+    }
+    options.extend(["--buffers", "1", "--buffer-bytes", "4096", "--threads", "1", "--stats"]);
+    let server = Server::start(&options);
+    let load = crate::kit::run(&mut tidegate(&["load", "http", &server.url, "-c", "200", "-n", "5000"]));
+    assert_eq!(load.code, Some(0), "{}", load.stderr);
+    server.signal(Signal::TERM);
+    let (status, _, stderr) = server.ended();
+    assert_eq!(status.code(), Some(0));
+    assert!(counter(&stderr, "no_buffers") > 0, "{stderr:?}");
+}
