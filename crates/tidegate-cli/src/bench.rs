@@ -11,7 +11,7 @@ use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate::{Model, system};
 use tidegate_lab::report::{self, Results};
-use tidegate_lab::{Bench, LabError, concurrency, connections, models};
+use tidegate_lab::{Bench, LabError, concurrency, connections, models, survival};
 
 use crate::{Failure, Outcome};
 
@@ -30,10 +30,10 @@ pub struct Args {
     #[arg(long, value_name = "MODELS", value_delimiter = ',')]
     models: Vec<Model>,
     /// models: connections of each row, in place of 7,000 and 12,000. concurrency: the points. connections: the rows of each model,
-    /// in place of 10,000 and 50,000.
+    /// in place of 10,000 and 50,000. survival: well-behaved clients, in place of 50.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     connections: Vec<u32>,
-    /// models: seconds of each row. connections: of each probe, and so the time they rest.
+    /// models: seconds of each row. connections: of each probe, and so the time they rest. survival: of the attack.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..3600))]
     seconds: Option<u32>,
     /// concurrency: requests of each run.
@@ -55,6 +55,8 @@ enum Experiment {
     Concurrency,
     /// What very many resting connections cost, for each of them and for a busy one; uring and epoll unless --models says otherwise.
     Connections,
+    /// What well-behaved clients get before, under and after a mixed attack, on every model.
+    Survival,
 }
 
 /// Runs the command.
@@ -71,10 +73,12 @@ pub fn run(args: Args) -> Outcome {
     let table_settings = args.models_settings(wanted.clone());
     let figure_settings = args.concurrency_settings(wanted);
     let crowd_settings = args.connections_settings();
-    let (tables, figures, crowds) = (
+    let siege_settings = args.survival_settings();
+    let (tables, figures, crowds, sieges) = (
         args.includes(Experiment::Models),
         args.includes(Experiment::Concurrency),
         args.includes(Experiment::Connections),
+        args.includes(Experiment::Survival),
     );
     let here = |models: &[Model]| models.iter().filter(|m| m.availability().is_available()).count();
     let steps = usize::from(tables) * here(&table_settings.models) * table_settings.loads.len()
@@ -82,7 +86,8 @@ pub fn run(args: Args) -> Outcome {
             * here(&figure_settings.models)
             * figure_settings.points.len()
             * figure_settings.repeats
-        + usize::from(crowds) * here(&crowd_settings.models) * crowd_settings.sizes.len();
+        + usize::from(crowds) * here(&crowd_settings.models) * crowd_settings.sizes.len()
+        + usize::from(sieges) * here(&siege_settings.models);
     let bar = progress_bar(steps as u64);
     let step = |what: &str| {
         bar.set_message(what.to_owned());
@@ -97,6 +102,9 @@ pub fn run(args: Args) -> Outcome {
     }
     if crowds {
         results.connections = Some(connections::run(&bench, &crowd_settings, step));
+    }
+    if sieges {
+        results.survival = Some(survival::run(&bench, &siege_settings, step));
     }
     bar.finish_and_clear();
     report::write(&args.out, &results).map_err(|e| Failure::Run(e.into()))?;
@@ -152,6 +160,19 @@ impl Args {
             models,
             sizes: self.sizes(if quick { &[1_000, 5_000] } else { &[10_000, 50_000] }),
             probe: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 5 }, Into::into)),
+        }
+    }
+
+    fn survival_settings(&self) -> survival::Settings {
+        let quick = self.is_quick();
+        let seconds = Duration::from_secs;
+        let attack = seconds(self.seconds.map_or(if quick { 8 } else { 30 }, Into::into));
+        survival::Settings {
+            models: if self.models.is_empty() { Model::ALL.to_vec() } else { self.models.clone() },
+            clients: self.sizes(&[50]).first().copied().unwrap_or(50),
+            undisturbed: seconds(if quick { 3 } else { 8 }).min(attack),
+            attack,
+            attackers: survival::Attackers::default(),
         }
     }
 

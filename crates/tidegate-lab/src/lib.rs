@@ -5,7 +5,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`experiment`] | Table 6-3, responses a second against concurrency, and very many connections |
+//! | [`experiment`] | Table 6-3, responses a second against concurrency, very many connections, and survival under attack |
 //! | [`process`] | starting and stopping the processes |
 //! | [`sample`], [`kernel_memory`] | what the server uses while it is measured |
 //! | [`spread`] | medians, with minimum and maximum |
@@ -23,7 +23,7 @@ pub mod spread;
 
 use std::path::PathBuf;
 
-pub use experiment::{concurrency, connections, models};
+pub use experiment::{concurrency, connections, models, survival};
 
 /// Something the lab could not do.
 #[derive(Debug, thiserror::Error)]

@@ -4,6 +4,7 @@ pub mod concurrency;
 pub mod connections;
 pub mod models;
 mod room;
+pub mod survival;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -113,6 +114,10 @@ impl ResultFile {
     }
 
     fn read(&self, load: &str) -> Result<Report, LabError> {
+        self.read_as(load)
+    }
+
+    fn read_as<T: serde::de::DeserializeOwned>(&self, load: &str) -> Result<T, LabError> {
         let failed = |why: String| LabError::Process { what: load.into(), why };
         let text = std::fs::read_to_string(&self.0).map_err(|e| failed(format!("left no result: {e}")))?;
         serde_json::from_str(&text).map_err(|e| failed(format!("left a result that can not be read: {e}")))

@@ -1,6 +1,7 @@
 //! What was measured, in every format: Markdown, CSV, JSON, SVG charts, and one HTML page that holds all of it.
 
 mod html;
+mod siege;
 mod svg;
 mod tables;
 
@@ -8,7 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{concurrency, connections, models};
+use crate::experiment::{concurrency, connections, models, survival};
 use crate::machine::Machine;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
@@ -30,6 +31,9 @@ pub struct Results {
     pub concurrency: Option<concurrency::Table>,
     /// Very many connections, if they were measured.
     pub connections: Option<connections::Table>,
+    /// Survival under attack, if that was measured.
+    #[serde(default)]
+    pub survival: Option<survival::Table>,
 }
 
 impl Results {
@@ -43,6 +47,7 @@ impl Results {
             models: None,
             concurrency: None,
             connections: None,
+            survival: None,
         }
     }
 
@@ -75,6 +80,9 @@ impl Results {
         if let Some(table) = &self.connections {
             add(&table.notes, &table.failed);
         }
+        if let Some(table) = &self.survival {
+            add(&[], &table.failed);
+        }
         remarks.dedup();
         remarks
     }
@@ -86,7 +94,8 @@ impl Results {
         let concurrency =
             self.concurrency.as_ref().is_none_or(|t| t.failed.is_empty() && !t.points.is_empty());
         let connections = self.connections.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
-        models && concurrency && connections
+        let survival = self.survival.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
+        models && concurrency && connections && survival
     }
 }
 
@@ -123,6 +132,9 @@ pub fn write(folder: &Path, results: &Results) -> Result<(), LabError> {
     }
     if let Some(table) = &results.connections {
         put("connections.csv", &tables::csv(&tables::connections_rows(table)))?;
+    }
+    if let Some(table) = &results.survival {
+        put("survival.csv", &tables::csv(&siege::cells(table)))?;
     }
     // Plain data always becomes JSON.
     put("report.json", &serde_json::to_string_pretty(results).unwrap_or_default())?;

@@ -56,7 +56,7 @@ pub fn models_cells(table: &models::Table) -> Cells {
     cells
 }
 
-fn left_out(models: &[LeftOut], width: usize) -> impl Iterator<Item = Vec<String>> {
+pub(super) fn left_out(models: &[LeftOut], width: usize) -> impl Iterator<Item = Vec<String>> {
     models.iter().map(move |out| {
         let mut row = vec!["–".to_owned(); width];
         row[0].clone_from(&out.model);
@@ -183,7 +183,7 @@ fn spread(s: Spread, digits: usize) -> String {
 }
 
 /// With commas between thousands.
-fn grouped(n: u64) -> String {
+pub(super) fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -256,6 +256,7 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
             them, before the others are opened and while they rest. One run each.";
         sections.push(("Very many connections".into(), connections_cells(table), about.into()));
     }
+    sections.extend(results.survival.as_ref().map(super::siege::section));
     sections
 }
 
@@ -265,7 +266,8 @@ pub(super) fn reasons(results: &Results) -> Vec<&LeftOut> {
     let concurrency = results.concurrency.iter().flat_map(|t| &t.left_out);
     let mut reasons: Vec<&LeftOut> = Vec::new();
     let connections = results.connections.iter().flat_map(|t| &t.left_out);
-    for out in models.chain(concurrency).chain(connections) {
+    let survival = results.survival.iter().flat_map(|t| &t.left_out);
+    for out in models.chain(concurrency).chain(connections).chain(survival) {
         if !reasons.contains(&out) {
             reasons.push(out);
         }
