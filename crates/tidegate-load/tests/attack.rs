@@ -29,11 +29,11 @@ fn attack_on(server: &Running, speech: Speech) -> Attack {
 }
 
 fn hasty() -> Policy {
-    let soon = Some(Duration::from_millis(100));
+    let soon = Duration::from_millis(100);
     Policy {
-        first_byte_timeout: soon,
-        send_timeout: soon,
-        min_rate: NonZeroU32::new(500).map(|bytes_per_s| MinRate { bytes_per_s, grace: soon.unwrap() }),
+        first_byte_timeout: Some(soon),
+        send_timeout: Some(soon),
+        min_rate: NonZeroU32::new(500).map(|bytes_per_s| MinRate { bytes_per_s, grace: soon }),
         drain_timeout: Duration::ZERO,
         ..Policy::default()
     }
