@@ -344,7 +344,10 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
             let Some(entry) = self.table.get_mut(token) else { continue };
             match &entry.phase {
                 Phase::Open(_) => self.tell(token, event()),
-                Phase::Dialling(_) => self.remove(token),
+                &Phase::Dialling(dial) => {
+                    self.remove(token);
+                    self.desk.dial_failed(dial, &io::Error::other("the client is stopping"));
+                }
             }
         }
     }
