@@ -172,6 +172,11 @@ impl<S: Service> Desk<S> {
         admission(fullness, self.lane.policy.when_full)
     }
 
+    /// Whether a connection that came in nevertheless is one too many.
+    pub(super) fn is_full(&self) -> bool {
+        self.lane.total.load(Relaxed) >= self.lane.policy.max_connections
+    }
+
     /// Connections for which this thread has room.
     pub(super) fn room(&self) -> usize {
         self.lane.share.saturating_sub(self.open)

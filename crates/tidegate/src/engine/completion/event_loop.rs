@@ -367,7 +367,7 @@ impl<P: Port, S: Service> Loop<P, S> {
 
     fn enter(&mut self, socket: P::Socket, peer: Option<std::net::SocketAddr>) {
         self.desk.lane.counters.attempted.add(1);
-        let full = self.desk.admission() == Admission::Refuse;
+        let full = self.desk.is_full();
         let connection = if full { None } else { self.desk.admit(peer, Origin::Accepted) };
         let Some(connection) = connection else {
             self.desk.lane.counters.refused.add(u64::from(full));
