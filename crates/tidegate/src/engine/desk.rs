@@ -112,7 +112,9 @@ impl<S: Service> Desk<S> {
 
     /// How long the thread may sleep; `None` is for ever.
     fn sleep(&self) -> Option<Duration> {
-        let deadline = [self.rest_until, self.stop_at, self.windows.rotation()].into_iter().flatten().min();
+        // Once it has passed, all were told to stop: what is left is on its way back, and asking does not make it faster.
+        let stop = self.stop_at.filter(|&at| at > self.now);
+        let deadline = [self.rest_until, stop, self.windows.rotation()].into_iter().flatten().min();
         let deadline = deadline.map(|at| at.saturating_duration_since(self.now));
         match (deadline, self.timers.sleep(self.now)) {
             (Some(a), Some(b)) => Some(a.min(b)),
