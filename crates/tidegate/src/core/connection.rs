@@ -447,6 +447,7 @@ impl<S: Session> Connection<S> {
     }
 
     fn expired(&mut self, context: &Context<'_>) {
+        self.full |= self.queue.len() >= context.policy.outbox.high; // the policy may be another one
         if self.wishes.wake.is_some_and(|at| at <= context.now) {
             self.wishes.wake = None;
             if self.state == State::Open {

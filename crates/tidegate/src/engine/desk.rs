@@ -240,7 +240,7 @@ impl<S: Service> Desk<S> {
     fn set_policy(&mut self, policy: Arc<Policy>) {
         self.lane.set_policy(policy);
         self.windows = Windows::new(&self.lane, self.now);
-        self.look_ahead();
+        self.soonest = 0; // deadlines that began to count under longer limits may be due any time: arm each anew
     }
 
     /// Notes the order to stop.
@@ -433,6 +433,7 @@ pub(super) trait Rounds<S: Service> {
             if let Some((_, seats, _)) = self.seats(token) {
                 *seats = Seats::default();
             }
+            self.tell(token, Event::Deadline);
             self.step_back(token);
             self.resume(token);
         }
