@@ -274,14 +274,15 @@ impl<S: Session> Connection<S> {
             State::Draining { lingering: true } if self.queue.is_empty() => {
                 return Some((self.moved + policy.linger_timeout, CloseReason::Finished));
             }
-            State::Open if self.wishes.leaving && self.silent && self.queue.is_empty() => {
-                return self.moved.checked_add(stale::FIRST_WORD).map(|at| (at, CloseReason::Finished));
-            }
             _ => {}
         }
+        let leaves = self.state == State::Open && self.wishes.leaving && self.silent && self.queue.is_empty();
+        let first_word = leaves.then(|| self.moved.checked_add(stale::FIRST_WORD)).flatten();
+        let first_word = first_word.map(|at| (at, CloseReason::Finished));
         let taken = (!self.queue.is_empty() && !self.held_back).then_some(self.taken);
         let pace = self.pace.as_deref().copied().unwrap_or_default();
-        stale::limit(policy, stale::Past { silent: self.silent, moved: self.moved, taken, pace })
+        let limit = stale::limit(policy, stale::Past { silent: self.silent, moved: self.moved, taken, pace });
+        [limit, first_word].into_iter().flatten().min_by_key(|&(at, _)| at)
     }
 
     #[inline]
