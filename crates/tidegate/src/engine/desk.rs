@@ -159,10 +159,14 @@ impl<S: Service> Desk<S> {
         self.lane.gate.take(&mut self.commands);
     }
 
+    /// Whether accepting rests, because the process ran out of something.
+    pub(super) fn is_resting(&self) -> bool {
+        self.rest_until.is_some_and(|at| at > self.now)
+    }
+
     /// May the next connection come in now?
     pub(super) fn admission(&self) -> Admission {
-        let resting = self.rest_until.is_some_and(|at| at > self.now);
-        if !self.lane.listens || self.stop_at.is_some() || resting {
+        if !self.lane.listens || self.stop_at.is_some() || self.is_resting() {
             return Admission::Wait;
         }
         let fullness = Fullness {

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_sys::socket::is_exhaustion;
 use tidegate_sys::waker::Waker;
 
 use super::entry::{Entry, Phase, Turn};
@@ -292,7 +293,7 @@ impl<P: Port, S: Service> Loop<P, S> {
         match self.desk.admission() {
             Admission::Wait if posted => self.stop_accepting(),
             Admission::Wait if self.desk.stop_at.is_some() => {
-                if self.is_owed() {
+                if self.is_owed() && !self.desk.is_resting() {
                     // Takes what is there, and ends in the same breath.
                     self.accept_singly(&listener, room.min(SINGLE_ACCEPTS));
                     self.stop_accepting();
@@ -360,7 +361,8 @@ impl<P: Port, S: Service> Loop<P, S> {
         }
         match outcome {
             Ok((socket, peer)) => self.enter(socket, peer),
-            Err(_) if stopping => {}
+            // Exhaustion counts all the same: accepts that take the last connections at a stop must rest too.
+            Err(e) if stopping && !is_exhaustion(&e) => {}
             Err(e) => self.desk.accept_failed(&e),
         }
     }
