@@ -472,3 +472,40 @@ pub(super) trait Rounds<S: Service> {
         }
     }
 }
+
+/// What the simulation looks at between turns: what a connection wants, and what was done about it.
+#[cfg(test)]
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) deadline: Option<Instant>,
+    /// `None` while it is being made.
+    pub(super) action: Option<crate::core::Action>,
+    /// It will be looked at again without a cause from outside.
+    pub(super) listed: bool,
+    /// An operation is in flight, or may be done as soon as the socket is ready.
+    pub(super) receives: bool,
+    pub(super) sends: bool,
+    pub(super) finishes: bool,
+    pub(super) receive_place: Place,
+    pub(super) send_place: Place,
+}
+
+#[cfg(test)]
+impl View {
+    pub(super) fn new<S: crate::service::Session>(
+        connection: Option<&Connection<S>>,
+        seats: &Seats,
+        policy: &crate::policy::Policy,
+    ) -> Self {
+        Self {
+            deadline: connection.and_then(|connection| connection.deadline(policy)),
+            action: connection.map(Connection::action),
+            listed: false,
+            receives: false,
+            sends: false,
+            finishes: false,
+            receive_place: seats.receive,
+            send_place: seats.send,
+        }
+    }
+}

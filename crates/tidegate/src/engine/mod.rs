@@ -33,6 +33,8 @@ mod memory;
 mod model;
 mod readiness;
 mod room;
+#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
+mod simulated;
 mod tokio;
 
 pub(crate) use fit::check;

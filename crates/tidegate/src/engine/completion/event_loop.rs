@@ -11,6 +11,8 @@ use super::entry::{Entry, Phase, Turn};
 use super::{Completion, Port, Setup};
 use crate::core::{Event, Table, Token};
 use crate::engine::Lane;
+#[cfg(test)]
+use crate::engine::desk::View;
 use crate::engine::desk::{Desk, Rounds, Seats};
 use crate::engine::lane::Ready;
 use crate::policy::accept::Admission;
@@ -356,7 +358,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             }
         }
         let stopping = self.accepts.stopping;
-        if self.accepts.single == 0 && !self.accepts.endless {
+        if !self.accepts.are_posted() {
             self.accepts.stopping = false;
         }
         match outcome {
@@ -459,5 +461,36 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
         debug_assert_eq!(same, token);
         self.desk.opened();
         Ok(())
+    }
+}
+
+/// What the simulation looks at between turns.
+#[cfg(test)]
+impl<P: Port, S: Service> Loop<P, S> {
+    /// What [`run`](Self::run) does at its end.
+    pub(in crate::engine) fn shut(&mut self) {
+        self.desk.shut();
+    }
+
+    pub(in crate::engine) fn inspect(&mut self, mut look: impl FnMut(&P::Socket, View)) {
+        for token in self.table.tokens() {
+            if let Some(entry) = self.table.get_mut(token) {
+                let connection = match &entry.phase {
+                    Phase::Open(connection) => Some(connection),
+                    Phase::Dialling(_) => None,
+                };
+                let view = View {
+                    receives: entry.receiving,
+                    sends: entry.sending,
+                    finishes: entry.finishing,
+                    ..View::new(connection, &entry.seats, &self.desk.lane.policy)
+                };
+                look(&entry.socket, view);
+            }
+        }
+    }
+
+    pub(in crate::engine) fn port(&mut self) -> &mut P {
+        &mut self.port
     }
 }

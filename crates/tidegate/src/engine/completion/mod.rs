@@ -13,6 +13,9 @@ mod event_loop;
 
 pub(super) mod uring;
 
+#[cfg(test)]
+pub(super) use event_loop::Loop;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -12,6 +12,8 @@ use tidegate_sys::waker::Waker;
 use super::entry::{Entry, Phase, Turn};
 use super::{Incoming, Poller, Report, Source, Wire};
 use crate::core::{Connection, Event, Table, Token};
+#[cfg(test)]
+use crate::engine::desk::View;
 use crate::engine::desk::{Desk, Rounds, Seats};
 use crate::engine::lane::Ready;
 use crate::engine::{Lane, room};
@@ -357,5 +359,32 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
         let token = self.insert(stream, Phase::Dialling(dial));
         self.watch(token);
         Ok(())
+    }
+}
+
+/// What the simulation looks at between turns.
+#[cfg(test)]
+impl<P: Poller, S: Service> Loop<P, S> {
+    /// What [`run`](Self::run) does at its end.
+    pub(in crate::engine) fn shut(&mut self) {
+        self.desk.shut();
+    }
+
+    pub(in crate::engine) fn inspect(&mut self, mut look: impl FnMut(&Stream<P>, View)) {
+        for token in self.table.tokens() {
+            if let Some(entry) = self.table.get_mut(token) {
+                let connection = match &entry.phase {
+                    Phase::Open(connection) => Some(connection),
+                    Phase::Dialling(_) => None,
+                };
+                let view = View {
+                    listed: entry.listed,
+                    receives: entry.may_receive,
+                    sends: entry.may_send,
+                    ..View::new(connection, &entry.seats, &self.desk.lane.policy)
+                };
+                look(&entry.stream, view);
+            }
+        }
     }
 }

@@ -18,6 +18,8 @@ pub(super) mod poll;
 pub(super) mod select;
 
 pub(super) use entry::{Entry, Phase, Turn};
+#[cfg(test)]
+pub(super) use event_loop::Loop;
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;

@@ -1,0 +1,247 @@
+//! What the simulated kernel does with the operations that were handed to it.
+
+use std::io::ErrorKind;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::{Buffer, Kind, Rest, SimPort, Slot};
+use crate::engine::completion::Completion;
+use crate::engine::simulated::line::{Server, address};
+use crate::engine::simulated::world::{Happening, World};
+
+impl SimPort {
+    /// An accept looks for a connection as soon as it is handed over.
+    pub(super) fn accept_at_once(&mut self, world: &mut World) {
+        let Some(at) = self.operations.len().checked_sub(1) else { return };
+        if let Kind::Accept { endless } = self.operations[at].kind {
+            self.step_accept(at, endless, world);
+        }
+    }
+
+    /// Does what can be done of every operation, in any order.
+    pub(super) fn work(&mut self, world: &mut World) {
+        if world.woken.swap(false, SeqCst) {
+            self.completed.push_back((None, Completion::Woken));
+        }
+        let count = self.operations.len();
+        let first = if count > 0 { world.rng.usize(..count) } else { 0 };
+        for step in 0..count {
+            let at = (first + step) % count;
+            // An operation without end goes on as long as there is something, or is interrupted.
+            let most = world.rng.u8(1..=4);
+            for _ in 0..most {
+                let operation = &self.operations[at];
+                if operation.not_before <= world.now && !operation.over {
+                    self.step(at, world);
+                }
+            }
+        }
+        self.operations.retain(|operation| !operation.over);
+        self.finish_closing(world);
+    }
+
+    /// What was closed is closed for the peer as soon as nothing keeps it open any more.
+    fn finish_closing(&mut self, world: &mut World) {
+        let operations = &self.operations;
+        self.closing.retain(|&id| {
+            if operations.iter().any(|operation| operation.id == id) {
+                return true;
+            }
+            let reset = matches!(world.lines[id].server, Server::Closing { reset: true });
+            world.close(id, reset);
+            false
+        });
+    }
+
+    fn step(&mut self, at: usize, world: &mut World) {
+        match self.operations[at].kind {
+            Kind::Accept { endless } => self.step_accept(at, endless, world),
+            Kind::Receive { endless } => self.step_receive(at, endless, world),
+            Kind::Send { .. } => self.step_send(at, world),
+            Kind::Finish => self.step_finish(at, world),
+            Kind::Dial => self.step_dial(at, world),
+        }
+    }
+
+    /// Whether a cancellation comes in time; a race that is lost is lost once.
+    fn is_cancelled(&mut self, at: usize, world: &mut World) -> bool {
+        self.operations[at].cancelled && !world.chance(world.moods.loses)
+    }
+
+    fn complete(&mut self, at: usize, ended: bool, completion: Completion<Self>) {
+        let operation = &mut self.operations[at];
+        operation.over |= ended;
+        let id = (operation.id != usize::MAX).then_some(operation.id);
+        self.completed.push_back((id, completion));
+    }
+
+    fn step_accept(&mut self, at: usize, endless: bool, world: &mut World) {
+        let there = !world.backlog.is_empty();
+        if self.operations[at].cancelled && (!there || self.is_cancelled(at, world)) {
+            let outcome = Err(Errno::CANCELED.into());
+            return self.complete(at, true, Completion::Accepted { outcome, ended: true });
+        }
+        if !there {
+            return;
+        }
+        if let Some(e) = world.accept_error() {
+            return self.complete(at, true, Completion::Accepted { outcome: Err(e), ended: true });
+        }
+        let Some(id) = world.backlog.pop_front() else { return };
+        self.taken += 1;
+        if self.taken > self.slots {
+            world.fail(|| "a connection is lost: accepted into a full table".into());
+        }
+        world.stands(id);
+        let ended = !endless || world.chance(world.moods.ends);
+        let outcome = Ok((Slot(id), Some(address(id))));
+        self.complete(at, ended, Completion::Accepted { outcome, ended });
+    }
+
+    fn step_receive(&mut self, at: usize, endless: bool, world: &mut World) {
+        let (token, id) = (self.operations[at].token, self.operations[at].id);
+        let readable = world.lines[id].is_readable();
+        if self.operations[at].cancelled && (!readable || self.is_cancelled(at, world)) {
+            let outcome = Err(Errno::CANCELED.into());
+            return self.complete(at, true, Completion::Received { token, outcome, ended: true });
+        }
+        if !readable {
+            return;
+        }
+        let mut most = self.buffer_bytes as u64;
+        if world.chance(world.moods.partial) {
+            most = world.rng.u64(1..=most);
+        }
+        let more = world.lines[id].arrived > world.lines[id].received;
+        if more && self.buffers == 0 {
+            world.tally.no_buffers += 1;
+            let outcome = Err(Errno::NOBUFS.into());
+            return self.complete(at, true, Completion::Received { token, outcome, ended: true });
+        }
+        let outcome = match world.receive(id, most) {
+            Ok(0) => {
+                world.was_received(id, 0);
+                Ok(self.empty_buffer(world))
+            }
+            Ok(n) => {
+                self.buffers -= 1;
+                let mut bytes = vec![0; n as usize];
+                world.lines[id].copy_arrived(&mut bytes);
+                world.was_received(id, n);
+                Ok(Some(Buffer(bytes)))
+            }
+            Err(e) => Err(e),
+        };
+        let went_on = matches!(&outcome, Ok(Some(buffer)) if !buffer.0.is_empty());
+        let ended = !went_on || !endless || world.chance(world.moods.ends);
+        self.complete(at, ended, Completion::Received { token, outcome, ended });
+    }
+
+    /// The end of a stream may or may not take a buffer.
+    fn empty_buffer(&mut self, world: &mut World) -> Option<Buffer> {
+        if self.buffers == 0 || world.rng.bool() {
+            return None;
+        }
+        self.buffers -= 1;
+        Some(Buffer(Vec::new()))
+    }
+
+    fn step_send(&mut self, at: usize, world: &mut World) {
+        let cancelled = self.is_cancelled(at, world);
+        let (token, id) = (self.operations[at].token, self.operations[at].id);
+        let Kind::Send { bytes, sent, chained } = &mut self.operations[at].kind else { return };
+        let left = bytes.get(*sent..).unwrap_or_default();
+        let mut outcome = Ok(0);
+        if !cancelled && !left.is_empty() && world.lines[id].is_writable() {
+            outcome = world.send(id, left);
+            *sent += outcome.as_ref().map_or(0, |n| *n as usize);
+        }
+        let all = *sent == bytes.len();
+        let stops = cancelled || outcome.is_err() || (*sent > 0 && world.chance(world.moods.partial));
+        if !all && !stops {
+            if self.operations[at].cancelled {
+                world.plan(Duration::from_micros(200), Happening::Nudge); // it comes late, but it comes
+            }
+            return;
+        }
+        let (n, chained) = (*sent, *chained);
+        let unsent = (!all).then(|| Rest(bytes.split_off(n)));
+        let outcome = match outcome {
+            _ if n > 0 => Ok(n),
+            Ok(_) => Err(Errno::CANCELED.into()),
+            Err(e) => Err(e),
+        };
+        if all && chained {
+            self.close_chained(id, world);
+        }
+        let unsent = if outcome.is_ok() { unsent } else { None };
+        self.complete(at, true, Completion::Sent { token, outcome, unsent });
+    }
+
+    /// The close that was chained to a send: nothing else may be in flight, or the socket stays open.
+    fn close_chained(&mut self, id: usize, world: &mut World) {
+        let others = self.operations.iter().filter(|o| o.id == id && !o.over && !o.cancelled).count();
+        if others > 1 {
+            world.fail(|| format!("{id} is closed by a chain while {others} operations are in flight"));
+        }
+        world.lines[id].server = Server::Closing { reset: false };
+        world.lines[id].chained = true;
+        self.closing.push(id);
+    }
+
+    fn step_finish(&mut self, at: usize, world: &mut World) {
+        let (token, id) = (self.operations[at].token, self.operations[at].id);
+        let outcome = match self.is_cancelled(at, world) {
+            true => Err(Errno::CANCELED.into()),
+            false => world.shut_down(id),
+        };
+        self.complete(at, true, Completion::SendFinished { token, outcome });
+    }
+
+    fn step_dial(&mut self, at: usize, world: &mut World) {
+        let (token, id) = (self.operations[at].token, self.operations[at].id);
+        let outcome = match (self.is_cancelled(at, world), world.lines[id].part.unreachable) {
+            (true, _) => Err(Errno::CANCELED.into()),
+            (false, true) => Err(Errno::CONNREFUSED.into()),
+            (false, false) => Ok(()),
+        };
+        if outcome.is_ok() {
+            world.begins(id);
+        }
+        self.complete(at, true, Completion::Dialled { token, outcome });
+    }
+
+    /// The loop takes a completion, and knows what it says from now on.
+    pub(super) fn note_taken(&mut self, world: &mut World, id: Option<usize>, completion: &Completion<Self>) {
+        world.moved = true;
+        if let Completion::Accepted { outcome, ended } = completion {
+            let unseen = outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionAborted);
+            world.tally.accept_errors_unseen += u64::from(unseen && self.stopping);
+            self.accepts -= usize::from(*ended);
+            self.stopping &= self.accepts > 0;
+        }
+        let Some(id) = id else { return };
+        let flying = &mut world.lines[id].flying;
+        match completion {
+            Completion::Received { outcome, ended, .. } => {
+                flying.receive &= !ended;
+                let n = outcome.as_ref().ok().and_then(Option::as_ref).map_or(0, |buffer| buffer.0.len());
+                if n > 0 {
+                    world.was_delivered(id, n as u64);
+                }
+            }
+            Completion::Sent { outcome, unsent, .. } => {
+                // What comes back is sent again by the loop: for it the send is still in flight.
+                flying.send = unsent.is_some();
+                if let Ok(n) = outcome {
+                    world.was_confirmed(id, *n as u64);
+                }
+            }
+            Completion::SendFinished { .. } => flying.finish = false,
+            Completion::Dialled { .. } => flying.dial = false,
+            Completion::Accepted { .. } | Completion::Woken | Completion::Ignored => {}
+        }
+    }
+}

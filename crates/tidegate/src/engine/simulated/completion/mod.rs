@@ -1,0 +1,434 @@
+//! A simulated port: operations of a kernel queue that complete in any order, late, in part, or not as asked.
+
+mod kernel;
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use tidegate_sys::waker::Waker;
+
+use crate::core::outbox::Pieces;
+use crate::core::{Place, Receive, Then, Token};
+use crate::engine::completion::{Chained, Close, Completion, Port, Setup};
+use crate::engine::desk::View;
+use crate::engine::simulated::line::{Server, id_of};
+use crate::engine::simulated::world::{Happening, World, with};
+use crate::service::Dial;
+
+/// The listening socket.
+pub(super) struct Door;
+
+/// A socket in the port's table.
+#[derive(Debug)]
+pub(super) struct Slot(pub(super) usize);
+
+/// A buffer of the pool, out with received bytes.
+pub(super) struct Buffer(Vec<u8>);
+
+/// What a send did not take.
+pub(super) struct Rest(Vec<u8>);
+
+#[derive(Debug)]
+enum Kind {
+    Accept { endless: bool },
+    Receive { endless: bool },
+    Send { bytes: Vec<u8>, sent: usize, chained: bool },
+    Finish,
+    Dial,
+}
+
+/// An operation in flight.
+#[derive(Debug)]
+struct Operation {
+    kind: Kind,
+    /// Of nobody, for accepts.
+    token: Token,
+    id: usize,
+    /// Nothing is done about it before.
+    not_before: Instant,
+    cancelled: bool,
+    /// Its completion was made.
+    over: bool,
+}
+
+/// What is handed over with the next wait, in this order.
+#[derive(Debug)]
+enum Request {
+    Start(Operation),
+    StopAccepting,
+    StopReceiving(Token),
+    StopAll(usize),
+    Close { id: usize, reset: bool },
+}
+
+/// A completion, and what becomes of it if the loop no longer knows the connection.
+type Completed = (Option<usize>, Completion<SimPort>);
+
+/// Slots that connections which are being refused may take beside those that are served.
+const SLACK: usize = 64;
+
+/// A simulated kernel queue.
+pub(super) struct SimPort {
+    requests: Vec<Request>,
+    operations: Vec<Operation>,
+    completed: VecDeque<Completed>,
+    /// Sockets that were closed while something was in flight on them.
+    closing: Vec<usize>,
+    /// Buffers of the pool that are free, and how many there are.
+    buffers: usize,
+    pool: usize,
+    buffer_bytes: usize,
+    /// Connections in the table, as the loop counts them, and how many it may have.
+    taken: usize,
+    slots: usize,
+    /// Accepts that were posted and have not ended, as the loop sees it; they were asked to.
+    accepts: usize,
+    stopping: bool,
+}
+
+const NOBODY: Token = Token { index: u32::MAX, generation: 0 };
+
+impl Port for SimPort {
+    type Socket = Slot;
+    type Buffer = Buffer;
+    type Unsent = Rest;
+    type Listener = Door;
+
+    fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
+        let pool = setup.policy.buffers.next_power_of_two();
+        let new = Self {
+            requests: Vec::new(),
+            operations: Vec::new(),
+            completed: VecDeque::new(),
+            closing: Vec::new(),
+            buffers: pool,
+            pool,
+            buffer_bytes: setup.policy.buffer_bytes,
+            taken: 0,
+            slots: setup.share + SLACK,
+            accepts: 0,
+            stopping: false,
+        };
+        Ok((new, setup.share))
+    }
+
+    fn watch_waker(&mut self, _: &Waker) {}
+
+    fn accept_room(&self) -> usize {
+        (self.slots - SLACK).saturating_sub(self.taken)
+    }
+
+    fn accept_all(&mut self, _: &Door) {
+        self.accepts += 1;
+        self.start(Kind::Accept { endless: true }, NOBODY, usize::MAX);
+    }
+
+    fn accept_one(&mut self, _: &Door) {
+        self.accepts += 1;
+        self.start(Kind::Accept { endless: false }, NOBODY, usize::MAX);
+    }
+
+    fn has_waiting(_: &Door) -> bool {
+        with(|world| !world.backlog.is_empty())
+    }
+
+    fn stop_accepting(&mut self) {
+        self.stopping = true;
+        self.requests.push(Request::StopAccepting);
+    }
+
+    fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Slot> {
+        let id = id_of(dial.to);
+        let refused = with(|world| {
+            if world.chance(world.moods.exhausted) {
+                world.tally.no_descriptors += 1;
+                return true;
+            }
+            world.stands(id);
+            world.lines[id].flying.dial = true;
+            false
+        });
+        if refused {
+            return Err(Errno::MFILE.into());
+        }
+        self.taken += 1;
+        self.start(Kind::Dial, token, id);
+        Ok(Slot(id))
+    }
+
+    fn receive(&mut self, token: Token, socket: &Slot) {
+        self.start_receive(token, socket, true);
+    }
+
+    fn receive_once(&mut self, token: Token, socket: &Slot) {
+        self.start_receive(token, socket, false);
+    }
+
+    fn stop_receiving(&mut self, token: Token) {
+        if let Some(operation) = self.operation(token) {
+            let id = operation.id;
+            with(|world| world.lines[id].flying.stopping = true);
+        }
+        self.requests.push(Request::StopReceiving(token));
+    }
+
+    fn stop_all(&mut self, socket: &Slot) {
+        self.requests.push(Request::StopAll(socket.0));
+    }
+
+    fn send(&mut self, token: Token, socket: &Slot, pieces: Pieces) {
+        self.start_send(token, socket, flat(&pieces), false);
+    }
+
+    fn send_last(&mut self, token: Token, socket: &Slot, pieces: Pieces) -> Chained {
+        let chains = with(|world| world.moods.chains);
+        self.start_send(token, socket, flat(&pieces), chains);
+        if chains { Chained::Yes } else { Chained::No }
+    }
+
+    fn closed(&mut self, socket: Slot) {
+        self.taken -= 1;
+        with(|world| {
+            let server = world.lines[socket.0].server;
+            if !matches!(server, Server::Closed | Server::Closing { .. }) {
+                world.fail(|| format!("{} is taken for closed, and is {server:?}", socket.0));
+            }
+        });
+    }
+
+    fn send_rest(&mut self, token: Token, socket: &Slot, unsent: Rest) {
+        with(|world| world.lines[socket.0].flying.send = false);
+        self.start_send(token, socket, unsent.0, false);
+    }
+
+    fn finish_sending(&mut self, token: Token, socket: &Slot) {
+        with(|world| {
+            let twice = std::mem::replace(&mut world.lines[socket.0].flying.finish, true);
+            if twice {
+                world.fail(|| format!("{}: two shutdowns in flight", socket.0));
+            }
+        });
+        self.start(Kind::Finish, token, socket.0);
+    }
+
+    fn close(&mut self, token: Token, socket: Slot, how: Close) {
+        let id = socket.0;
+        self.taken -= 1;
+        with(|world| {
+            let line = &mut world.lines[id];
+            let flying = line.flying;
+            if line.server != Server::Open {
+                world.fail(|| format!("{id} is closed twice"));
+            } else if (flying.send || flying.finish || flying.dial) && !how.busy {
+                world.fail(|| format!("{id} is closed over what is in flight: {flying:?}, {how:?}"));
+            } else if flying.receive && !how.busy && !how.receiving {
+                world.fail(|| format!("{id} is closed, and its receive stays armed: {how:?}"));
+            } else {
+                line.server = Server::Closing { reset: how.reset };
+            }
+        });
+        match how {
+            Close { busy: true, .. } => self.requests.push(Request::StopAll(id)),
+            Close { receiving: true, .. } => self.requests.push(Request::StopReceiving(token)),
+            Close { .. } => {}
+        }
+        self.requests.push(Request::Close { id, reset: how.reset });
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        with(|world| {
+            self.check_bounds(world);
+            self.hand_over(world);
+            if !self.completed.is_empty() {
+                world.moved = true;
+            }
+            let waits = if self.completed.is_empty() { timeout } else { Some(Duration::ZERO) };
+            world.sleep(waits, |world| {
+                self.work(world);
+                !self.completed.is_empty()
+            });
+            self.work(world); // after a stall
+            world.note(|| format!("woken by {} completions", self.completed.len()));
+            Ok(())
+        })
+    }
+
+    fn next(&mut self) -> Option<Completion<Self>> {
+        with(|world| {
+            world.suddenly();
+            if world.chance(world.moods.sudden) {
+                self.work(world);
+            }
+            let (id, completion) = self.completed.pop_front()?;
+            self.note_taken(world, id, &completion);
+            Some(completion)
+        })
+    }
+
+    fn bytes<'a>(&'a self, buffer: &'a Buffer) -> &'a [u8] {
+        &buffer.0
+    }
+
+    fn recycle(&mut self, _: Buffer) {
+        self.buffers += 1;
+        if self.buffers > self.pool {
+            with(|world| world.fail(|| "a buffer comes back twice".into()));
+        }
+    }
+
+    fn is_out_of_buffers(e: &io::Error) -> bool {
+        e.raw_os_error() == Some(Errno::NOBUFS.raw_os_error())
+    }
+
+    fn now(&self) -> Instant {
+        with(|world| world.now)
+    }
+}
+
+fn flat(pieces: &Pieces) -> Vec<u8> {
+    match pieces {
+        Pieces::One(piece) => piece.to_vec(),
+        Pieces::Many(pieces) => pieces.concat(),
+    }
+}
+
+/// What the loop asks for.
+impl SimPort {
+    fn start(&mut self, kind: Kind, token: Token, id: usize) {
+        let not_before = with(|world| {
+            let late = world.chance(world.moods.late) || matches!(kind, Kind::Dial);
+            let after = if late {
+                crate::engine::simulated::script::time(&mut world.rng, 60)
+            } else {
+                Duration::ZERO
+            };
+            if late {
+                world.plan(after, Happening::Nudge);
+            }
+            world.now + after
+        });
+        let operation = Operation { kind, token, id, not_before, cancelled: false, over: false };
+        self.requests.push(Request::Start(operation));
+    }
+
+    fn start_receive(&mut self, token: Token, socket: &Slot, endless: bool) {
+        with(|world| {
+            let flying = &mut world.lines[socket.0].flying;
+            flying.stopping = false;
+            if std::mem::replace(&mut flying.receive, true) {
+                world.fail(|| format!("{}: two receives in flight", socket.0));
+            }
+        });
+        self.start(Kind::Receive { endless }, token, socket.0);
+    }
+
+    fn start_send(&mut self, token: Token, socket: &Slot, bytes: Vec<u8>, chained: bool) {
+        with(|world| {
+            let twice = std::mem::replace(&mut world.lines[socket.0].flying.send, true);
+            if twice || bytes.is_empty() {
+                let n = bytes.len();
+                world.fail(|| format!("{}: a send of {n} bytes, another in flight: {twice}", socket.0));
+            }
+        });
+        self.start(Kind::Send { bytes, sent: 0, chained }, token, socket.0);
+    }
+
+    fn operation(&self, token: Token) -> Option<&Operation> {
+        let asked = self.requests.iter().filter_map(|request| match request {
+            Request::Start(operation) => Some(operation),
+            _ => None,
+        });
+        self.operations
+            .iter()
+            .chain(asked)
+            .find(|operation| operation.token == token && matches!(operation.kind, Kind::Receive { .. }))
+    }
+
+    fn hand_over(&mut self, world: &mut World) {
+        for request in std::mem::take(&mut self.requests) {
+            world.note(|| format!("  handed over: {request:?}"));
+            match request {
+                Request::Start(operation) => {
+                    self.operations.push(operation);
+                    self.accept_at_once(world);
+                }
+                Request::StopAccepting => {
+                    self.cancel(|operation| matches!(operation.kind, Kind::Accept { .. }))
+                }
+                Request::StopReceiving(token) => self.cancel(|operation| {
+                    operation.token == token && matches!(operation.kind, Kind::Receive { .. })
+                }),
+                Request::StopAll(id) => self.cancel(|operation| operation.id == id),
+                Request::Close { id, reset } => {
+                    world.lines[id].server = Server::Closing { reset };
+                    self.closing.push(id);
+                }
+            }
+        }
+    }
+
+    fn cancel(&mut self, which: impl Fn(&Operation) -> bool) {
+        self.operations.iter_mut().filter(|operation| which(operation)).for_each(|o| o.cancelled = true);
+    }
+
+    /// The bounds of the policy on what is in flight at once.
+    fn check_bounds(&self, world: &mut World) {
+        let open = world.lines.iter().filter(|line| line.server == Server::Open);
+        let (mut sends, mut receives) = (0, 0);
+        for line in open {
+            sends += usize::from(line.flying.send);
+            receives += usize::from(line.flying.receive && !line.flying.stopping);
+        }
+        let policy = world.policy.clone();
+        if world.switched {
+            return;
+        }
+        if policy.outstanding_sends.is_some_and(|most| sends > most.get() as usize) {
+            world.fail(|| format!("{sends} sends are outstanding, more than outstanding_sends"));
+        }
+        if policy.window.is_some_and(|most| receives > most.get()) {
+            world.fail(|| format!("{receives} connections receive, more than the window"));
+        }
+    }
+}
+
+/// When everything is over: nothing is left with the kernel.
+pub(super) fn check_empty(port: &mut SimPort) {
+    with(|world| {
+        port.hand_over(world);
+        for _ in 0..1000 {
+            port.work(world);
+            world.now += Duration::from_millis(1);
+        }
+        while let Some((id, completion)) = port.completed.pop_front() {
+            port.note_taken(world, id, &completion);
+            if let Completion::Received { outcome: Ok(Some(_)), .. } = completion {
+                port.buffers += 1;
+            }
+        }
+        let live = port.operations.len();
+        let (buffers, pool, taken) = (port.buffers, port.pool, port.taken);
+        if live > 0 || buffers != pool {
+            world.fail(|| {
+                format!("left: {live} operations, {taken} sockets, {buffers} of {pool} buffers free")
+            });
+        }
+    });
+}
+
+impl World {
+    /// After a turn: whatever the connection wants is in flight.
+    pub(super) fn check_flying_view(&mut self, socket: &Slot, view: &View) {
+        self.check_view(socket.0, view);
+        let Some(action) = view.action else { return };
+        let receives =
+            view.receives || view.receive_place == Place::Waiting || action.receive == Receive::Pause;
+        let sends = view.sends || view.send_place == Place::Waiting || !action.send;
+        let finishes = view.finishes || action.then != Then::FinishSending;
+        if !receives || !sends || !finishes {
+            self.fail(|| format!("{} wants something that nobody has asked for: {view:?}", socket.0));
+        }
+    }
+}

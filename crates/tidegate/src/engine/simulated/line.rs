@@ -1,0 +1,379 @@
+//! One connection: what the kernel holds of it, and what has to come out of it.
+//!
+//! Bytes are not stored: byte `n` of each direction follows from `n`, so that positions are enough. What the loop hands to
+//! the kernel, and what sessions are shown, is compared with that byte by byte.
+
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::script::{Acts, Part};
+use super::world::{Happening, World};
+use crate::core::Token;
+use crate::service::{CloseReason, Flow};
+
+/// Descriptors of simulated sockets start here.
+pub(super) const FIRST_FD: i32 = 1000;
+
+/// The address of a peer, which says which one it is.
+pub(super) fn address(id: usize) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, id as u16 + 1).into()
+}
+
+/// The peer with this address.
+pub(super) fn id_of(address: SocketAddr) -> usize {
+    usize::from(address.port() - 1)
+}
+
+/// Byte `at` of the stream with this number.
+#[inline]
+fn byte(stream: u64, at: u64) -> u8 {
+    ((at ^ (stream << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 53) as u8
+}
+
+/// Where this end's socket stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Server {
+    /// Not accepted, or not dialled.
+    Away,
+    /// The loop has it.
+    Open,
+    /// The loop has closed it; the peer does not know yet, because something is still in flight.
+    Closing {
+        reset: bool,
+    },
+    Closed,
+}
+
+/// What one direction of a socket is, or has become, ready for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Edge {
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+}
+
+/// Operations the loop has in flight, as it sees it: until their last completion was taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flying {
+    pub(super) receive: bool,
+    pub(super) stopping: bool,
+    pub(super) send: bool,
+    pub(super) finish: bool,
+    pub(super) dial: bool,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) part: Part,
+    streams: (u64, u64),
+    pub(super) server: Server,
+    /// From the peer: arrived, and received by the loop.
+    pub(super) arrived: u64,
+    pub(super) received: u64,
+    /// Received, and the loop knows it.
+    pub(super) delivered: u64,
+    pub(super) peer_ended: bool,
+    /// The loop has seen the end.
+    pub(super) end_seen: bool,
+    /// To the peer: taken by the kernel, and heard by the peer.
+    pub(super) taken: u64,
+    pub(super) heard: u64,
+    /// Taken, and the loop knows it.
+    pub(super) confirmed: u64,
+    /// The loop has shut the sending side down.
+    pub(super) finished: bool,
+    /// The stream is broken; the loop is told so once.
+    pub(super) broken: Option<Errno>,
+    break_told: bool,
+    /// The peer has closed, or broken off.
+    pub(super) gone: bool,
+    pub(super) hearing: bool,
+    pub(super) saying: bool,
+    /// A send took less than all: the kernel reports when there is room again.
+    pub(super) no_space: bool,
+    /// It will say so soon, so many times.
+    pub(super) awaits_writable: u32,
+    pub(super) edge: Edge,
+    pub(super) watched: Option<(Token, bool, bool)>,
+    pub(super) flying: Flying,
+    /// Receives of the present turn.
+    pub(super) receives: usize,
+    /// Closed by the kernel itself, after the last send.
+    pub(super) chained: bool,
+    pub(super) log: Log,
+}
+
+/// What the session has seen and done, against which the loop is held.
+#[derive(Debug)]
+pub(super) struct Log {
+    pub(super) opened: Option<Instant>,
+    pub(super) closed: Option<CloseReason>,
+    pub(super) dropped: bool,
+    pub(super) ended: bool,
+    pub(super) consumed: u64,
+    pub(super) shown: u64,
+    pub(super) written: u64,
+    /// How it asked to go on, if not just so.
+    pub(super) flow: Flow,
+    /// Closed with input left, which makes it linger.
+    pub(super) lingers: bool,
+    /// When something last moved; when the peer last took something, or there was first something to take.
+    pub(super) moved: Instant,
+    pub(super) took: Instant,
+    pub(super) silent: bool,
+    /// The poller would not take it.
+    pub(super) unwatched: bool,
+}
+
+impl Line {
+    pub(super) fn new(id: usize, part: &Part, start: Instant) -> Self {
+        let id = id as u64;
+        let echoes = matches!(part.acts, Acts::Echo { .. });
+        Self {
+            part: part.clone(),
+            streams: (2 * id, if echoes { 2 * id } else { 2 * id + 1 }),
+            server: Server::Away,
+            arrived: 0,
+            received: 0,
+            delivered: 0,
+            peer_ended: false,
+            end_seen: false,
+            taken: 0,
+            heard: 0,
+            confirmed: 0,
+            finished: false,
+            broken: None,
+            break_told: false,
+            gone: false,
+            hearing: false,
+            saying: false,
+            no_space: false,
+            awaits_writable: 0,
+            edge: Edge::default(),
+            watched: None,
+            flying: Flying::default(),
+            receives: 0,
+            chained: false,
+            log: Log {
+                opened: None,
+                closed: None,
+                dropped: false,
+                ended: false,
+                consumed: 0,
+                shown: 0,
+                written: 0,
+                flow: Flow::Continue,
+                lingers: false,
+                moved: start,
+                took: start,
+                silent: true,
+                unwatched: false,
+            },
+        }
+    }
+
+    /// The loop would get something, or be told of an end, if it received.
+    pub(super) fn is_readable(&self) -> bool {
+        self.arrived > self.received || self.peer_ended || self.broken.is_some()
+    }
+
+    /// The kernel would take something.
+    pub(super) fn is_writable(&self) -> bool {
+        self.broken.is_some() || self.room() > 0
+    }
+
+    pub(super) fn room(&self) -> u64 {
+        self.part.outbound.saturating_sub(self.taken - self.heard)
+    }
+
+    /// The bytes from the peer that come next.
+    pub(super) fn copy_arrived(&self, into: &mut [u8]) {
+        for (at, to) in (self.received..).zip(into) {
+            *to = byte(self.streams.0, at);
+        }
+    }
+
+    /// Whether these are the peer's bytes from `at` on.
+    pub(super) fn is_said(&self, at: u64, bytes: &[u8]) -> bool {
+        bytes.iter().zip(at..).all(|(&b, at)| b == byte(self.streams.0, at))
+    }
+
+    /// The bytes that the session sends from `at` on.
+    pub(super) fn to_say(&self, at: u64, n: usize) -> Vec<u8> {
+        (at..).take(n).map(|at| byte(self.streams.1, at)).collect()
+    }
+
+    /// The error of a broken stream, once; after that it is just at its end.
+    fn break_error(&mut self) -> Option<io::Error> {
+        let errno = self.broken?;
+        (!std::mem::replace(&mut self.break_told, true)).then(|| errno.into())
+    }
+
+    /// The peer may see a stream that is cut short.
+    fn is_excused(&self) -> bool {
+        self.broken.is_some() || self.gone
+    }
+}
+
+/// What the loop does to a socket.
+impl World {
+    /// What a receive of at most `most` bytes gives; 0 is the end.
+    pub(super) fn receive(&mut self, id: usize, most: u64) -> io::Result<u64> {
+        let line = &mut self.lines[id];
+        if line.server != Server::Open && !matches!(line.server, Server::Closing { .. }) {
+            self.fail(|| format!("received on {id}, which is not open"));
+            return Err(ErrorKind::NotConnected.into());
+        }
+        let there = line.arrived - line.received;
+        if there > 0 {
+            return Ok(there.min(most));
+        }
+        if let Some(e) = line.break_error() {
+            return Err(e);
+        }
+        if line.peer_ended || line.broken.is_some() {
+            return Ok(0);
+        }
+        Err(ErrorKind::WouldBlock.into())
+    }
+
+    /// The loop was given so many bytes, or the end.
+    pub(super) fn was_received(&mut self, id: usize, n: u64) {
+        self.note(|| format!("  {id} received {n}"));
+        self.moved = true;
+        let line = &mut self.lines[id];
+        line.received += n;
+        line.end_seen |= n == 0;
+        let (blocked, pause) = (!line.saying && !line.gone, line.part.pause_ms);
+        if blocked && n > 0 {
+            self.goes_on_saying(id, Duration::from_millis(pause));
+        }
+    }
+
+    /// The loop knows of `n` bytes that came in.
+    pub(super) fn was_delivered(&mut self, id: usize, n: u64) {
+        let now = self.now;
+        let line = &mut self.lines[id];
+        line.delivered += n;
+        if line.server == Server::Open {
+            self.tally.received += n;
+        }
+        let log = &mut line.log;
+        log.silent = false;
+        if log.flow == Flow::Continue || log.flow == Flow::Shutdown {
+            log.moved = now;
+        }
+    }
+
+    /// The loop knows of `n` bytes that were sent.
+    pub(super) fn was_confirmed(&mut self, id: usize, n: u64) {
+        let now = self.now;
+        let line = &mut self.lines[id];
+        line.confirmed += n;
+        (line.log.moved, line.log.took) = (now, now);
+        if line.server == Server::Open {
+            self.tally.taken += n;
+        }
+    }
+
+    /// Gives the kernel bytes to send; how many it takes.
+    pub(super) fn send(&mut self, id: usize, bytes: &[u8]) -> io::Result<u64> {
+        let line = &mut self.lines[id];
+        if line.finished || line.server == Server::Closed || line.server == Server::Away {
+            self.fail(|| format!("sent on {id}, whose sending side is closed"));
+            return Err(Errno::PIPE.into());
+        }
+        if let Some(e) = line.break_error() {
+            return Err(e);
+        }
+        if line.broken.is_some() {
+            return Err(Errno::PIPE.into());
+        }
+        let n = line.room().min(bytes.len() as u64);
+        let wrong = line.to_say(line.taken, n as usize) != bytes[..n as usize];
+        let (from, beyond) = (line.taken, line.taken + n > line.log.written);
+        line.taken += n;
+        if wrong || beyond {
+            self.fail(|| format!("{id}: other bytes are sent than were written, in {from}..{}", from + n));
+        }
+        self.moved |= n > 0;
+        self.note(|| format!("  {id} sent {n} of {}", bytes.len()));
+        if self.lines[id].gone && n > 0 {
+            self.plan(Duration::from_micros(200), Happening::BreaksOff(id));
+        }
+        self.goes_on_hearing(id);
+        Ok(n)
+    }
+
+    /// The loop ends the sending side.
+    pub(super) fn shut_down(&mut self, id: usize) -> io::Result<()> {
+        let line = &mut self.lines[id];
+        if line.broken.is_some() {
+            return Err(Errno::NOTCONN.into());
+        }
+        let twice = std::mem::replace(&mut line.finished, true);
+        if twice {
+            self.fail(|| format!("{id}: finished sending twice"));
+        }
+        self.check_end(id);
+        self.goes_on_hearing(id);
+        Ok(())
+    }
+
+    /// The loop has closed a socket, and nothing is in flight on it any more: the peer gets to know.
+    pub(super) fn close(&mut self, id: usize, reset: bool) {
+        self.moved = true;
+        let line = &mut self.lines[id];
+        if !matches!(line.server, Server::Open | Server::Closing { .. }) {
+            return self.fail(|| format!("{id} closed twice"));
+        }
+        line.server = Server::Closed;
+        line.watched = None;
+        let unread = line.arrived > line.received;
+        self.note(|| format!("  {id} closed{}", if reset { " with a reset" } else { "" }));
+        self.check_close(id, reset);
+        let line = &mut self.lines[id];
+        if reset || unread {
+            line.gone = true; // `tcp(7)`: input that nobody has read makes the close a reset
+        } else {
+            line.finished = true;
+            self.goes_on_hearing(id);
+        }
+    }
+
+    /// An end that the peer takes for the whole: everything that was written must be there.
+    fn check_end(&mut self, id: usize) {
+        let line = &self.lines[id];
+        let (taken, written) = (line.taken, line.log.written);
+        if taken != written && !line.is_excused() {
+            self.fail(|| format!("{id}: the stream ends after {taken} of {written} bytes"));
+        }
+    }
+
+    fn check_close(&mut self, id: usize, reset: bool) {
+        use CloseReason::{Error, Finished, IdleTimeout, Reset};
+        let line = &self.lines[id];
+        let why = line.log.closed;
+        match why {
+            _ if line.log.opened.is_none() => {} // refused
+            // A close that was chained to the last send comes before the loop knows, and whatever that does meanwhile.
+            _ if line.chained => self.check_end(id),
+            None => self.fail(|| format!("{id} is closed, and its session does not know")),
+            Some(Finished) if reset => self.fail(|| format!("{id} is finished, and reset")),
+            Some(Finished) => self.check_end(id),
+            Some(IdleTimeout | Reset | Error) => {}
+            Some(why) if !reset => self.fail(|| format!("{id} is not reset, and was closed by {why}")),
+            Some(_) => {}
+        }
+    }
+
+    /// A connection that was accepted, or has been made.
+    pub(super) fn stands(&mut self, id: usize) {
+        self.note(|| format!("  {id} stands"));
+        self.moved = true;
+        self.lines[id].server = Server::Open;
+    }
+}

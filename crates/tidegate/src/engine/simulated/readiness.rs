@@ -1,0 +1,404 @@
+//! A simulated poller and its sockets: level- or edge-triggered, as the seed says.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use tidegate_sys::poll::Readiness;
+use tidegate_sys::socket::More;
+
+use super::line::{Edge, FIRST_FD, address, id_of};
+use super::world::{Happening, World, with};
+use crate::core::{Place, Receive, Token};
+use crate::engine::desk::View;
+use crate::engine::readiness::{Incoming, Poller, Report, Source, Wire};
+
+const LISTENER_FD: RawFd = FIRST_FD - 1;
+
+/// The listening socket.
+pub(super) struct Door;
+
+impl AsRawFd for Door {
+    fn as_raw_fd(&self) -> RawFd {
+        LISTENER_FD
+    }
+}
+
+impl Incoming for Door {
+    type Stream = Sock;
+
+    fn accept(&self) -> io::Result<(Sock, Option<SocketAddr>)> {
+        with(|world| {
+            world.suddenly();
+            if let Some(e) = world.accept_error() {
+                return Err(e);
+            }
+            let id = world.backlog.pop_front().ok_or(ErrorKind::WouldBlock)?;
+            world.stands(id);
+            Ok((Sock(id), Some(address(id))))
+        })
+    }
+}
+
+impl World {
+    /// An accept fails, if it does.
+    pub(super) fn accept_error(&mut self) -> Option<io::Error> {
+        self.unaccepted = None;
+        let errno = match self.exhausted.filter(|(until, _)| *until > self.now) {
+            Some((_, errno)) => errno,
+            None if !self.chance(self.moods.exhausted) => return None,
+            None => [Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::CONNABORTED, Errno::MFILE]
+                [self.rng.usize(..5)],
+        };
+        if errno != Errno::CONNABORTED && self.exhausted.is_none() {
+            // It does not go away by being asked again.
+            self.exhausted = Some((self.now + super::script::time(&mut self.rng, 300), errno));
+        }
+        self.note(|| format!("  accept fails: {errno}"));
+        self.moved |= errno == Errno::CONNABORTED;
+        self.tally.accept_errors += 1;
+        match errno {
+            Errno::NFILE | Errno::MFILE => self.tally.no_descriptors += 1,
+            Errno::NOMEM | Errno::NOBUFS => self.tally.no_buffers += 1,
+            _ => {}
+        }
+        Some(errno.into())
+    }
+}
+
+/// A connected socket; dropping it closes it.
+pub(super) struct Sock(usize);
+
+impl Sock {
+    fn id(fd: RawFd) -> usize {
+        (fd - FIRST_FD) as usize
+    }
+}
+
+impl AsRawFd for Sock {
+    fn as_raw_fd(&self) -> RawFd {
+        FIRST_FD + self.0 as RawFd
+    }
+}
+
+impl Drop for Sock {
+    fn drop(&mut self) {
+        with(|world| {
+            let reset = matches!(world.lines[self.0].server, super::line::Server::Closing { reset: true });
+            world.close(self.0, reset);
+        });
+    }
+}
+
+impl Wire for Sock {
+    fn dial(to: SocketAddr, _from: Option<SocketAddr>) -> io::Result<Self> {
+        with(|world| {
+            let id = id_of(to);
+            if world.chance(world.moods.exhausted) {
+                world.tally.no_descriptors += 1;
+                return Err(Errno::MFILE.into());
+            }
+            world.stands(id);
+            // Ready when the attempt has ended.
+            world.lines[id].flying.dial = true;
+            let after = super::script::time(&mut world.rng, 100);
+            world.plan(after, Happening::Connects(id));
+            Ok(Self(id))
+        })
+    }
+
+    fn take_error(&self) -> io::Result<Option<io::Error>> {
+        with(|world| {
+            let line = &mut world.lines[self.0];
+            if line.flying.dial {
+                world.fail(|| "the end of a dial is looked for before it has come".into());
+                return Ok(None);
+            }
+            Ok(line.part.unreachable.then(|| Errno::CONNREFUSED.into()))
+        })
+    }
+
+    fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        with(|world| {
+            let id = self.0;
+            if world.chance(world.moods.interrupted) {
+                world.moved = true;
+                return Err(ErrorKind::Interrupted.into());
+            }
+            let mut most = into.len() as u64;
+            if !world.moods.edges && world.chance(world.moods.partial) {
+                // With edges less than was asked for says that there is no more (`epoll(7)`).
+                most = world.rng.u64(1..=most);
+            }
+            let outcome = world.receive(id, most);
+            if let Ok(n) = outcome {
+                let line = &mut world.lines[id];
+                let piece = into.get_mut(..n as usize).unwrap_or_default();
+                line.copy_arrived(piece);
+                line.receives += 1;
+                // A turn, and one more for a connection that was cut short in it.
+                let (receives, most) = (line.receives, 2 * world.policy.drain_budget);
+                if receives > most && !world.switched {
+                    world.fail(|| format!("{id}: {receives} receives in a turn, and {most} are allowed"));
+                }
+                world.was_received(id, n);
+                if n > 0 {
+                    world.was_delivered(id, n);
+                }
+            }
+            world.suddenly();
+            outcome.map(|n| n as usize)
+        })
+    }
+
+    fn send_vectored(&self, slices: &[IoSlice<'_>], _more: More) -> io::Result<usize> {
+        with(|world| {
+            let id = self.0;
+            world.suddenly();
+            if world.chance(world.moods.interrupted) {
+                world.moved = true;
+                return Err(ErrorKind::Interrupted.into());
+            }
+            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+            if bytes.is_empty() {
+                world.fail(|| format!("{id}: a send of nothing"));
+            }
+            let refuses = world.chance(world.moods.would_block) && world.lines[id].broken.is_none();
+            if refuses || !world.lines[id].is_writable() {
+                world.waits_for_space(id);
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            let mut most = bytes.len();
+            if world.chance(world.moods.partial) {
+                most = world.rng.usize(1..=most);
+            }
+            let n = world.send(id, bytes.get(..most).unwrap_or_default())?;
+            if n < bytes.len() as u64 {
+                world.waits_for_space(id);
+            }
+            world.was_confirmed(id, n);
+            Ok(n as usize)
+        })
+    }
+
+    fn shutdown_send(&self) -> io::Result<()> {
+        with(|world| world.shut_down(self.0))
+    }
+
+    fn reset_on_close(&self) -> io::Result<()> {
+        with(|world| {
+            world.lines[self.0].server = super::line::Server::Closing { reset: true };
+            Ok(())
+        })
+    }
+}
+
+impl World {
+    /// The kernel will say when it takes bytes again.
+    fn waits_for_space(&mut self, id: usize) {
+        self.lines[id].no_space = true;
+        if self.lines[id].room() * 3 >= self.lines[id].part.outbound {
+            // It only seemed to have no room.
+            self.lines[id].no_space = false;
+            let after = Duration::from_micros(self.rng.u64(..2_000));
+            self.plan(after, Happening::Writable(id));
+            self.lines[id].awaits_writable += 1;
+        }
+    }
+
+    /// A dial that was under way has ended.
+    pub(super) fn connects(&mut self, id: usize) {
+        let line = &mut self.lines[id];
+        line.flying.dial = false;
+        line.edge.writable = true;
+        if line.part.unreachable {
+            line.edge.readable = true;
+        } else {
+            self.begins(id);
+        }
+    }
+
+    /// What a socket is ready for at this moment.
+    fn readiness(&self, id: usize) -> Readiness {
+        let line = &self.lines[id];
+        if line.flying.dial {
+            return Readiness::default();
+        }
+        Readiness { readable: line.is_readable(), writable: line.is_writable() }
+    }
+
+    /// What a poller would report of a socket.
+    fn report(&self, id: usize) -> Option<Report> {
+        let line = &self.lines[id];
+        let (token, readable, writable) = line.watched?;
+        let is = self.readiness(id);
+        let ready = match (self.moods.edges, self.moods.terse) {
+            (true, _) if !line.edge.readable && !line.edge.writable => return None,
+            (true, true) => Readiness { readable: line.edge.readable, writable: line.edge.writable },
+            (true, false) => is,
+            (false, _) if line.broken.is_some() && (readable || writable) => is,
+            (false, _) => Readiness { readable: is.readable && readable, writable: is.writable && writable },
+        };
+        let ended = self.moods.edges && (line.peer_ended || line.broken.is_some());
+        let any = ready.readable || ready.writable;
+        any.then_some(Report { source: Source::Connection(token), ready, ended })
+    }
+}
+
+/// Waits for simulated sockets.
+pub(super) struct SimPoller {
+    events: usize,
+    listening: bool,
+}
+
+impl Poller for SimPoller {
+    type Listener = Door;
+
+    fn new(events: usize) -> io::Result<Self> {
+        Ok(Self { events, listening: false })
+    }
+
+    fn watch_waker(&mut self, _: RawFd) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn watch_listener(&mut self, fd: RawFd) -> io::Result<()> {
+        assert!(fd == LISTENER_FD && !std::mem::replace(&mut self.listening, true), "watched twice");
+        Ok(())
+    }
+
+    fn unwatch_listener(&mut self, fd: RawFd) {
+        assert!(fd == LISTENER_FD && std::mem::take(&mut self.listening), "not watched");
+    }
+
+    fn watch(&mut self, token: Token, fd: RawFd, wanted: Readiness) -> io::Result<()> {
+        with(|world| {
+            let id = Sock::id(fd);
+            if world.chance(world.moods.unwatched) {
+                world.tally.no_buffers += 1;
+                world.lines[id].log.unwatched = true;
+                return Err(Errno::NOMEM.into());
+            }
+            let is = world.readiness(id);
+            let line = &mut world.lines[id];
+            line.edge = Edge { readable: is.readable, writable: is.writable };
+            let before = line.watched.replace((token, wanted.readable, wanted.writable));
+            if before.is_some() {
+                world.fail(|| format!("{id} is watched twice"));
+            }
+            Ok(())
+        })
+    }
+
+    fn change(&mut self, token: Token, fd: RawFd, wanted: Readiness) {
+        with(|world| {
+            let line = &mut world.lines[Sock::id(fd)];
+            match &mut line.watched {
+                Some(watched) => *watched = (token, wanted.readable, wanted.writable),
+                None => world.fail(|| "a change of what is not watched".into()),
+            }
+        });
+    }
+
+    fn unwatch(&mut self, _: Token, fd: RawFd) {
+        with(|world| {
+            if world.lines[Sock::id(fd)].watched.take().is_none() {
+                world.fail(|| "what is not watched is forgotten".into());
+            }
+        });
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()> {
+        with(|world| {
+            world.sleep(timeout, |world| self.is_ready(world));
+            self.collect(world, into);
+            Ok(())
+        })
+    }
+
+    fn now(&self) -> Instant {
+        with(|world| world.now)
+    }
+}
+
+impl SimPoller {
+    fn is_ready(&self, world: &World) -> bool {
+        world.woken.load(SeqCst)
+            || (self.listening && !world.backlog.is_empty())
+            || (0..world.lines.len()).any(|id| world.report(id).is_some())
+    }
+
+    /// Reports in any order, and no more than were asked for; some about nothing.
+    fn collect(&mut self, world: &mut World, into: &mut Vec<Report>) {
+        let mut found: Vec<(Report, Option<usize>)> = Vec::new();
+        let nothing = Readiness { readable: true, writable: false };
+        if world.woken.load(SeqCst) {
+            found.push((Report { source: Source::Waker, ready: nothing, ended: false }, None));
+        }
+        let lost = world.listening_for_nothing();
+        if self.listening && (!world.backlog.is_empty() || lost) {
+            found.push((Report { source: Source::Listener, ready: nothing, ended: false }, None));
+        }
+        found.extend((0..world.lines.len()).filter_map(|id| Some((world.report(id)?, Some(id)))));
+        world.rng.shuffle(&mut found);
+        found.truncate(self.events);
+        for (report, id) in found {
+            match (report.source, id) {
+                (Source::Waker, _) => world.woken.store(false, SeqCst),
+                (_, Some(id)) => world.lines[id].edge = Edge::default(),
+                _ => {}
+            }
+            into.push(report);
+        }
+        self.add_spurious(world, into);
+        world.note(|| format!("woken by {:?}", into.iter().map(|report| report.source).collect::<Vec<_>>()));
+    }
+
+    fn add_spurious(&self, world: &mut World, into: &mut Vec<Report>) {
+        if !world.chance(world.moods.spurious) {
+            return;
+        }
+        let id = world.rng.usize(..world.lines.len());
+        let Some((mut token, ..)) = world.lines[id].watched else { return };
+        if world.lines[id].flying.dial {
+            return; // a connection is being made: there the poller is asked, and not the socket
+        }
+        if world.rng.u8(..4) == 0 {
+            token.generation = token.generation.wrapping_sub(1); // of a connection that is gone
+        }
+        if into.iter().any(|report| report.source == Source::Connection(token)) {
+            return; // one report of each socket is all a poller gives
+        }
+        let ready = Readiness { readable: world.rng.bool(), writable: world.rng.bool() };
+        into.push(Report { source: Source::Connection(token), ready, ended: false });
+    }
+}
+
+impl World {
+    fn listening_for_nothing(&mut self) -> bool {
+        self.chance(self.moods.spurious)
+    }
+
+    /// After a turn: whatever the connection wants, something will bring it.
+    pub(super) fn check_ready_view(&mut self, fd: RawFd, view: &View) {
+        let id = Sock::id(fd);
+        self.check_view(id, view);
+        let Some(action) = view.action else { return };
+        let is = self.readiness(id);
+        let line = &self.lines[id];
+        let (reads, writes) = line.watched.map_or((false, false), |(_, reads, writes)| (reads, writes));
+        let listens = action.receive == Receive::Post && is.readable && view.receive_place != Place::Waiting;
+        let hears = view.receives && if self.moods.edges { line.edge.readable } else { reads };
+        if listens && !view.listed && !hears {
+            return self.fail(|| format!("{id} has input, and nobody will look: {view:?}"));
+        }
+        let coming = line.edge.writable || line.no_space || line.awaits_writable > 0;
+        let takes = view.sends && if self.moods.edges { coming } else { writes };
+        if action.send && view.send_place != Place::Waiting && !view.listed && !takes {
+            self.fail(|| format!("{id} has something to send, and nobody will: {view:?}"));
+        }
+    }
+}

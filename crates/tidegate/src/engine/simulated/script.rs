@@ -1,0 +1,279 @@
+//! What a seed decides: the limits, the kernel's moods, and what each peer and each session is going to do.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use crate::policy::{Accept, MinRate, OutboxMarks, Policy, PostedAccepts, Wait, WhenFull};
+use crate::service::Flow;
+
+/// How often the kernel does what it may but seldom does; chances of one in 256.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moods {
+    /// Less than what could be received or sent; an interrupted call; EAGAIN while there is room.
+    pub(super) partial: u8,
+    pub(super) interrupted: u8,
+    pub(super) would_block: u8,
+    /// Reports about nothing, and wake-ups for nothing.
+    pub(super) spurious: u8,
+    /// Accepts that fail: no descriptors, no memory, a connection that went away.
+    pub(super) exhausted: u8,
+    /// A descriptor that can not be watched.
+    pub(super) unwatched: u8,
+    /// Something of the peer's happens in the middle of the loop's turn.
+    pub(super) sudden: u8,
+    /// Operations without end that end; cancellations that come too late; completions that take their time.
+    pub(super) ends: u8,
+    pub(super) loses: u8,
+    pub(super) late: u8,
+    /// The thread gets the processor later than it asked for.
+    pub(super) stalls: u8,
+    /// Reports come once, when something becomes ready, rather than as long as it is.
+    pub(super) edges: bool,
+    /// An edge report says only what is new.
+    pub(super) terse: bool,
+    /// The port chains closes to last sends.
+    pub(super) chains: bool,
+}
+
+impl Moods {
+    fn new(rng: &mut Rng) -> Self {
+        let calm = rng.u8(..4) == 0;
+        let mut mood = |most: u8| if calm || rng.bool() { 0 } else { rng.u8(..=most) };
+        Self {
+            partial: mood(128),
+            interrupted: mood(40),
+            would_block: mood(60),
+            spurious: mood(80),
+            exhausted: mood(60),
+            unwatched: mood(20),
+            sudden: mood(100),
+            ends: mood(100),
+            loses: mood(160),
+            late: mood(120),
+            stalls: mood(60),
+            edges: rng.bool(),
+            terse: rng.bool(),
+            chains: rng.bool(),
+        }
+    }
+}
+
+/// Whether something that happens so often out of 256 happens now.
+pub(super) fn chance(rng: &mut Rng, of_256: u8) -> bool {
+    of_256 > 0 && rng.u8(..) < of_256
+}
+
+/// Any number up to `most`; each order of magnitude is equally likely.
+pub(super) fn size(rng: &mut Rng, most: u64) -> u64 {
+    let bits = rng.u32(0..=most.max(1).ilog2());
+    rng.u64(0..=(1 << bits)).min(most)
+}
+
+/// A time up to so many milliseconds, with a rest below the tick of the timers.
+pub(super) fn time(rng: &mut Rng, most_ms: u64) -> Duration {
+    let whole = Duration::from_millis(size(rng, most_ms));
+    if rng.bool() { whole } else { whole + Duration::from_nanos(rng.u64(1..1_000_000)) }
+}
+
+/// What a seed decides.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) moods: Moods,
+    pub(super) policy: Policy,
+    /// Connections are dialled rather than accepted.
+    pub(super) dials: bool,
+    pub(super) parts: Vec<Part>,
+    /// The limits are changed while the loop runs.
+    pub(super) switch: Option<(Duration, Policy)>,
+    /// When the loop is told to stop.
+    pub(super) drain_at: Duration,
+}
+
+/// One connection: the peer's part and the session's.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) comes_at: Duration,
+    /// Sizes of the kernel's buffers towards this end and towards the peer.
+    pub(super) inbound: u64,
+    pub(super) outbound: u64,
+    /// Bytes the peer sends, at most so many at once, with such pauses.
+    pub(super) says: u64,
+    pub(super) chunk: u64,
+    pub(super) pause_ms: u64,
+    pub(super) then: Afterwards,
+    pub(super) hears: Hearing,
+    /// It breaks off at this time after it came.
+    pub(super) breaks_off: Option<Duration>,
+    /// The dial fails.
+    pub(super) unreachable: bool,
+    pub(super) acts: Acts,
+}
+
+/// What a peer does when it has said everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Afterwards {
+    /// Finishes sending, and goes on hearing.
+    Finishes,
+    /// Closes, whatever it has not heard.
+    Leaves,
+    /// Stays until this end closes.
+    Stays,
+}
+
+/// How a peer takes what it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hearing {
+    Eager,
+    Slow { bytes: u64, pause_ms: u64 },
+    Never,
+}
+
+/// What a session does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acts {
+    /// Sends back what it is shown. `thrifty`: stops when its outbox is full, and leaves the rest.
+    Echo { thrifty: bool },
+    /// Answers by mail, later.
+    Mails { within_ms: u64 },
+    /// Only takes whole units of this many bytes, and answers each.
+    Units { unit: u64, answer: u64 },
+    /// Is woken again and again, and says something each time.
+    Wakes { every_ms: u64, times: u32 },
+    /// Does something final after this many bytes.
+    Ends { after: u64, flow: Flow },
+    /// Says much, as fast as it is taken; then something final.
+    Produces { total: u64, piece: u64, flow: Flow },
+    /// Panics after this many bytes.
+    Panics { after: u64 },
+    /// Is refused by the service.
+    Refused,
+}
+
+impl Script {
+    pub(super) fn new(rng: &mut Rng, completes: bool) -> Self {
+        let moods = Moods::new(rng);
+        let policy = policy(rng, completes);
+        let switch = (rng.u8(..4) == 0).then(|| {
+            let other = self::policy(rng, completes).as_far_as_possible(&policy);
+            (time(rng, 500), other)
+        });
+        let parts = (0..rng.usize(1..=10)).map(|_| part(rng)).collect();
+        Self {
+            moods,
+            policy,
+            dials: rng.u8(..5) == 0,
+            parts,
+            switch,
+            drain_at: Duration::from_micros(rng.u64(..1_200_000)),
+        }
+    }
+}
+
+fn maybe<T>(rng: &mut Rng, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
+    if rng.bool() { Some(make(rng)) } else { None }
+}
+
+/// Limits as tight as can be, so that each is met often.
+fn policy(rng: &mut Rng, completes: bool) -> Policy {
+    let idle = maybe(rng, |rng| time(rng, 600).max(Duration::from_micros(1)));
+    let first = maybe(rng, |rng| time(rng, 600).max(Duration::from_micros(1)));
+    let low = size(rng, 4096) as usize;
+    let wait = match rng.u8(..20) {
+        0 => Wait::Spin,
+        1..4 => Wait::SpinThenBlock(Duration::from_micros(rng.u64(1..3_000))),
+        _ => Wait::Block,
+    };
+    let posted = |rng: &mut Rng| {
+        let high = rng.u32(1..=8);
+        PostedAccepts { low: at_least_one(rng.u32(1..=high)), high: at_least_one(high) }
+    };
+    Policy {
+        max_connections: rng.usize(1..=8),
+        accept: Accept {
+            backlog: rng.u32(1..=8),
+            posted: if completes { maybe(rng, posted) } else { None },
+            defer: maybe(rng, |_| Duration::from_secs(1)),
+            batch: rng.usize(1..=4),
+            ..Accept::default()
+        },
+        when_full: if rng.bool() { WhenFull::Wait } else { WhenFull::Refuse },
+        first_byte_timeout: first.map(|first| idle.map_or(first, |idle| first.min(idle))),
+        idle_timeout: idle,
+        send_timeout: maybe(rng, |rng| time(rng, 600).max(Duration::from_micros(1))),
+        linger_timeout: time(rng, 300),
+        drain_timeout: time(rng, 400),
+        min_rate: maybe(rng, |rng| MinRate {
+            bytes_per_s: at_least_one(rng.u32(1..5_000)),
+            grace: time(rng, 400).max(Duration::from_micros(1)),
+        }),
+        buffer_bytes: 4096 * rng.usize(1..=2),
+        buffers: rng.usize(1..=4),
+        input_bytes: size(rng, 16 * 1024).max(1) as usize,
+        outbox: OutboxMarks { low, high: low + 1 + size(rng, 8 * 1024) as usize },
+        outstanding_sends: if rng.u8(..3) == 0 { NonZeroU32::new(rng.u32(1..4)) } else { None },
+        window: if rng.u8(..3) == 0 { NonZeroUsize::new(rng.usize(1..4)) } else { None },
+        drain_budget: rng.usize(1..=8),
+        threads: NonZeroUsize::new(1),
+        events_per_wait: size(rng, 32).max(1) as usize,
+        wait,
+        mail_queue: rng.usize(1..=16),
+        ..Policy::default()
+    }
+}
+
+fn at_least_one(n: u32) -> NonZeroU32 {
+    NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN)
+}
+
+fn part(rng: &mut Rng) -> Part {
+    let says = match rng.u8(..8) {
+        0 => 0,
+        1 => size(rng, 200_000),
+        _ => size(rng, 20_000),
+    };
+    let hears = match rng.u8(..8) {
+        0 => Hearing::Never,
+        1 | 2 => Hearing::Slow { bytes: size(rng, 4_000).max(1), pause_ms: size(rng, 64).max(1) },
+        _ => Hearing::Eager,
+    };
+    let then = match rng.u8(..4) {
+        0 => Afterwards::Leaves,
+        1 => Afterwards::Stays,
+        _ => Afterwards::Finishes,
+    };
+    let chunk = if rng.u8(..6) == 0 { 1 } else { size(rng, 8_000).max(1) };
+    Part {
+        comes_at: time(rng, 300),
+        inbound: size(rng, 64 * 1024).max(1),
+        outbound: size(rng, 64 * 1024).max(1),
+        says: says.min(chunk * 1_000),
+        chunk,
+        pause_ms: if rng.bool() { 0 } else { size(rng, 64) },
+        then,
+        hears,
+        breaks_off: if rng.u8(..5) == 0 { Some(time(rng, 400)) } else { None },
+        unreachable: rng.u8(..6) == 0,
+        acts: acts(rng),
+    }
+}
+
+fn acts(rng: &mut Rng) -> Acts {
+    let last = |rng: &mut Rng| match rng.u8(..5) {
+        0 => Flow::Abort,
+        1 => Flow::Shutdown,
+        2 => Flow::Linger,
+        _ => Flow::Close,
+    };
+    match rng.u8(..16) {
+        0..5 => Acts::Echo { thrifty: rng.bool() },
+        5 | 6 => Acts::Mails { within_ms: size(rng, 200) },
+        7 | 8 => Acts::Units { unit: size(rng, 20_000).max(1), answer: size(rng, 2_000) },
+        9 | 10 => Acts::Wakes { every_ms: size(rng, 128), times: rng.u32(1..8) },
+        11 | 12 => Acts::Ends { after: size(rng, 10_000), flow: last(rng) },
+        13 => Acts::Produces { total: size(rng, 200_000), piece: size(rng, 8_000).max(1), flow: last(rng) },
+        14 => Acts::Panics { after: size(rng, 5_000) },
+        _ => Acts::Refused,
+    }
+}

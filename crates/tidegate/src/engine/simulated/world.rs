@@ -1,0 +1,359 @@
+//! The simulated world: virtual time, what is going to happen in it, and what is watched over.
+//!
+//! One world for each thread, because the contracts of pollers and ports make sockets out of nothing, as a kernel does.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use rustix::io::Errno;
+
+use super::line::Line;
+use super::script::{Moods, Script, chance};
+use crate::core::{Place, Receive};
+use crate::engine::desk::View;
+use crate::engine::{Command, Gate};
+use crate::policy::accept::EXHAUSTION_PAUSE;
+use crate::policy::{Policy, Wait};
+use crate::service::{Dial, Flow, Mailbox, MailboxError};
+
+thread_local! {
+    static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+}
+
+/// Makes a world the one of this thread; returns the one before.
+pub(super) fn enter(world: Option<World>) -> Option<World> {
+    WORLD.replace(world)
+}
+
+/// Works on the world of this thread. Sessions and loops are called without it in hand.
+pub(super) fn with<T>(f: impl FnOnce(&mut World) -> T) -> T {
+    WORLD.with_borrow_mut(|world| f(world.as_mut().expect("a simulation runs on this thread")))
+}
+
+/// What is going to happen.
+#[derive(Debug)]
+pub(super) enum Happening {
+    /// A peer connects; says the next of what it has to say; hears; has nothing more to say; closes; breaks off.
+    Comes(usize),
+    Says(usize),
+    Hears(usize),
+    HasSaid(usize),
+    Leaves(usize),
+    BreaksOff(usize),
+    /// A socket that would not take bytes takes them again.
+    Writable(usize),
+    /// An operation may go on.
+    Nudge,
+    /// Another thread posts mail: an answer of so many bytes.
+    Mail(Mailbox, u64),
+    /// This end dials; the attempt has come to its end.
+    Dials(usize),
+    Connects(usize),
+    /// The limits are changed.
+    Switch,
+    /// The loop is told to stop.
+    Drain,
+}
+
+/// Sums that the counters of the loop are compared with.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) accept_errors: u64,
+    /// Errors that came while accepts were being cancelled, which nobody counts.
+    pub(super) accept_errors_unseen: u64,
+    pub(super) no_descriptors: u64,
+    pub(super) no_buffers: u64,
+    pub(super) received: u64,
+    pub(super) taken: u64,
+    pub(super) mail_lost: u64,
+    pub(super) live: u64,
+    pub(super) sessions: u64,
+    pub(super) refusals: u64,
+    pub(super) dial_failures: u64,
+    pub(super) dialled: u64,
+}
+
+/// Turns without progress that are taken for spinning.
+const IDLE_TURNS: u32 = 300;
+/// Turns that no seed needs.
+const TURNS: u32 = 200_000;
+
+pub(super) struct World {
+    pub(super) rng: Rng,
+    pub(super) start: Instant,
+    pub(super) now: Instant,
+    /// How much later than it asked the loop was woken.
+    pub(super) slack: Duration,
+    pub(super) moods: Moods,
+    pub(super) policy: Arc<Policy>,
+    pub(super) lines: Vec<Line>,
+    /// Connections that wait to be accepted.
+    pub(super) backlog: VecDeque<usize>,
+    pub(super) gate: Arc<Gate>,
+    pub(super) woken: Arc<AtomicBool>,
+    pub(super) tally: Tally,
+    pub(super) drained_at: Option<Instant>,
+    /// The limits it is changed to. From then on it depends on the order of events which limits apply, and what follows from
+    /// the limits alone is no longer looked at.
+    switch: Option<Arc<Policy>>,
+    pub(super) switched: bool,
+    agenda: BTreeMap<(Instant, u64), Happening>,
+    number: u64,
+    turns: u32,
+    idle_turns: u32,
+    /// The process has run out of something until then.
+    pub(super) exhausted: Option<(Instant, Errno)>,
+    /// Since when there was room for a connection that waits, and no accept was tried.
+    pub(super) unaccepted: Option<Instant>,
+    /// Places in the windows: taken, and waited for; to receive and to send.
+    places: [(usize, usize); 2],
+    /// Something moved since the loop last waited.
+    pub(super) moved: bool,
+    /// The first thing that must not be.
+    pub(super) fault: Option<String>,
+    pub(super) trace: bool,
+}
+
+impl World {
+    pub(super) fn new(rng: Rng, script: &Script, trace: bool) -> Self {
+        let start = Instant::now();
+        let woken = Arc::new(AtomicBool::new(false));
+        let wake = woken.clone();
+        let mut new = Self {
+            rng,
+            start,
+            now: start,
+            slack: Duration::ZERO,
+            moods: script.moods,
+            policy: Arc::new(script.policy.clone()),
+            lines: script.parts.iter().enumerate().map(|(id, part)| Line::new(id, part, start)).collect(),
+            backlog: VecDeque::new(),
+            gate: Arc::new(Gate::new(script.policy.mail_queue, move || wake.store(true, SeqCst))),
+            woken,
+            tally: Tally::default(),
+            drained_at: None,
+            switch: script.switch.as_ref().map(|(_, policy)| Arc::new(policy.clone())),
+            switched: false,
+            agenda: BTreeMap::new(),
+            number: 0,
+            turns: 0,
+            idle_turns: 0,
+            exhausted: None,
+            unaccepted: None,
+            places: Default::default(),
+            moved: true,
+            fault: None,
+            trace,
+        };
+        for (id, part) in script.parts.iter().enumerate() {
+            let first = if script.dials { Happening::Dials(id) } else { Happening::Comes(id) };
+            new.plan(part.comes_at, first);
+        }
+        new.plan(script.drain_at, Happening::Drain);
+        if let Some((at, _)) = script.switch {
+            new.plan(at, Happening::Switch);
+        }
+        new
+    }
+
+    /// Something will happen after this time.
+    pub(super) fn plan(&mut self, after: Duration, what: Happening) {
+        self.number += 1;
+        self.agenda.insert((self.now + after, self.number), what);
+    }
+
+    /// Something that must not be. The first one counts.
+    #[track_caller]
+    pub(super) fn fail(&mut self, what: impl FnOnce() -> String) {
+        if self.fault.is_none() {
+            let text =
+                format!("{} (at {:?}, {})", what(), self.now - self.start, std::panic::Location::caller());
+            self.note(|| format!("VIOLATION: {text}"));
+            self.fault = Some(text);
+        }
+    }
+
+    /// Writes a line of the trace.
+    pub(super) fn note(&self, what: impl FnOnce() -> String) {
+        if self.trace {
+            eprintln!("{:>12?} {}", self.now - self.start, what());
+        }
+    }
+
+    pub(super) fn chance(&mut self, of_256: u8) -> bool {
+        chance(&mut self.rng, of_256)
+    }
+
+    /// Lets time pass until `ready` or until the loop wants to go on, whatever happens meanwhile.
+    pub(super) fn sleep(&mut self, timeout: Option<Duration>, mut ready: impl FnMut(&mut Self) -> bool) {
+        self.count_turn();
+        self.slack = Duration::ZERO;
+        if timeout == Some(Duration::ZERO) && (self.switched || self.policy.wait != Wait::Block) {
+            self.slack = Duration::from_micros(self.rng.u64(50..500)); // a spinning thread needs time too
+            self.now += self.slack;
+            self.moved = true;
+        }
+        let until = timeout.and_then(|timeout| self.now.checked_add(timeout));
+        self.catch_up();
+        while !ready(self) && self.fault.is_none() {
+            let next = self.agenda.first_key_value().map(|((at, _), _)| *at);
+            match (next, until) {
+                (Some(at), until) if until.is_none_or(|until| at <= until) => {
+                    self.now = self.now.max(at);
+                    self.catch_up();
+                }
+                (_, Some(until)) => {
+                    self.moved |= until > self.now;
+                    self.now = self.now.max(until);
+                    break;
+                }
+                (_, None) => return self.fail(|| "the loop sleeps for ever".into()),
+            }
+        }
+        if self.chance(self.moods.stalls) {
+            let stall = super::script::time(&mut self.rng, 40);
+            self.now += stall;
+            self.slack += stall;
+            self.catch_up();
+        }
+    }
+
+    fn count_turn(&mut self) {
+        self.turns += 1;
+        self.idle_turns = if std::mem::take(&mut self.moved) { 0 } else { self.idle_turns + 1 };
+        if self.idle_turns > IDLE_TURNS || self.turns > TURNS {
+            let (turns, idle) = (self.turns, self.idle_turns);
+            self.fail(|| format!("the loop spins: {turns} turns, the last {idle} without anything moving"));
+        }
+        for line in &mut self.lines {
+            line.receives = 0;
+        }
+    }
+
+    /// Has everything happen whose time has come.
+    fn catch_up(&mut self) {
+        while let Some(entry) = self.agenda.first_entry() {
+            if entry.key().0 > self.now {
+                return;
+            }
+            let what = entry.remove();
+            self.moved = true;
+            self.happen(what);
+        }
+    }
+
+    /// What has to hold of a connection after each turn, whatever it waits with.
+    pub(super) fn check_view(&mut self, id: usize, view: &View) {
+        self.check_deadline(id, view.deadline);
+        for (at, place) in [view.receive_place, view.send_place].into_iter().enumerate() {
+            self.places[at].0 += usize::from(place == Place::Inside);
+            self.places[at].1 += usize::from(place == Place::Waiting);
+        }
+        let log = &self.lines[id].log;
+        let listens = view.action.is_some_and(|action| action.receive == Receive::Post);
+        let going = matches!(log.flow, Flow::Continue | Flow::Shutdown);
+        let (shown, delivered) = (log.shown, self.lines[id].delivered);
+        if listens && going && shown != delivered {
+            self.fail(|| format!("session {id} was shown {shown} of {delivered} bytes, and could take more"));
+        }
+    }
+
+    /// What has to hold after each turn, when every connection was looked at.
+    pub(super) fn check_turn(&mut self) {
+        let bounds =
+            [self.policy.window.map(|n| n.get()), self.policy.outstanding_sends.map(|n| n.get() as usize)];
+        for ((taken, waiting), bound) in std::mem::take(&mut self.places).into_iter().zip(bounds) {
+            let bound = bound.unwrap_or(usize::MAX);
+            if !self.switched && (taken > bound || (waiting > 0 && taken < bound)) {
+                self.fail(|| format!("{taken} of {bound} places are taken, and {waiting} connections wait"));
+            }
+        }
+        let room = self.tally.live < self.policy.max_connections as u64;
+        if self.backlog.is_empty() || !room || self.drained_at.is_some() || self.switched {
+            self.unaccepted = None;
+            return;
+        }
+        // A pause, and a cancellation that takes its time.
+        let longest = EXHAUSTION_PAUSE + Duration::from_millis(50) + self.slack;
+        if self.now > *self.unaccepted.get_or_insert(self.now) + longest {
+            self.fail(|| "connections wait, there is room, and nobody accepts".into());
+        }
+    }
+
+    /// A deadline that has come was looked at in this turn.
+    pub(super) fn check_deadline(&mut self, id: usize, deadline: Option<Instant>) {
+        let now = self.now;
+        if let Some(at) = deadline.filter(|&at| at + super::actor::TICK <= now) {
+            let late = now - at;
+            self.fail(|| format!("a deadline of {id} has passed {late:?} ago, and nothing was done"));
+        }
+    }
+
+    fn happen(&mut self, what: Happening) {
+        self.note(|| format!("{what:?}"));
+        match what {
+            Happening::Comes(id) => self.comes(id),
+            Happening::Says(id) => self.says(id),
+            Happening::Hears(id) => self.hears(id),
+            Happening::HasSaid(id) => self.has_said(id),
+            Happening::Leaves(id) => self.leaves(id),
+            Happening::BreaksOff(id) => self.breaks_off(id),
+            Happening::Writable(id) => {
+                self.lines[id].edge.writable = true;
+                self.lines[id].awaits_writable -= 1;
+            }
+            Happening::Connects(id) => self.connects(id),
+            Happening::Nudge => {}
+            Happening::Mail(to, answer) => self.post(to, answer),
+            Happening::Dials(id) => self.asks_to_dial(id),
+            Happening::Switch => {
+                if let Some(policy) = self.switch.clone() {
+                    self.switched = true;
+                    self.policy = policy.clone();
+                    let _ = self.gate.push(Command::Policy(policy));
+                }
+            }
+            Happening::Drain => {
+                self.drained_at = Some(self.now);
+                let _ = self.gate.push(Command::Drain);
+            }
+        }
+    }
+
+    fn post(&mut self, to: Mailbox, answer: u64) {
+        match to.send(answer) {
+            Err(MailboxError::Full) => self.plan(Duration::from_millis(1), Happening::Mail(to, answer)),
+            Err(MailboxError::Stopped) => self.tally.mail_lost += 1,
+            Ok(()) => {}
+        }
+    }
+
+    fn asks_to_dial(&mut self, id: usize) {
+        let dial = Dial::to(super::line::address(id)).tag(id as u64);
+        match self.gate.push(Command::Dial(dial)) {
+            Ok(()) => self.tally.dialled += 1,
+            Err(MailboxError::Full) => self.plan(Duration::from_millis(1), Happening::Dials(id)),
+            Err(MailboxError::Stopped) => {}
+        }
+    }
+
+    /// What of the peer's doings is next, happens now: in the middle of what the loop is doing.
+    pub(super) fn suddenly(&mut self) {
+        if !self.chance(self.moods.sudden) {
+            return;
+        }
+        let own = |what: &Happening| {
+            use Happening::{Comes, Connects, Dials, Drain, Nudge, Switch};
+            matches!(what, Drain | Switch | Dials(_) | Comes(_) | Connects(_) | Nudge)
+        };
+        let soon = self.agenda.iter().take(3).find(|(_, what)| !own(what)).map(|(key, _)| *key);
+        if let Some(what) = soon.and_then(|key| self.agenda.remove(&key)) {
+            self.moved = true;
+            self.happen(what);
+        }
+    }
+}
