@@ -162,7 +162,13 @@ fn listeners_have_their_options_and_stop() {
     let (near, peer) = listener.accept(Blocking::Waits).unwrap();
     assert_eq!(near.peer_addr().unwrap(), peer.unwrap());
     assert_eq!(peer.unwrap().ip(), from.ip());
+    assert!(!listener.has_waiting());
+    let shared = Listener::adopt(listener.share().unwrap(), &options).unwrap();
     drop(listener);
+    let again = Stream::dial(addr, None, Blocking::Waits).unwrap();
+    assert_eq!(again.send(b"x").unwrap(), 1);
+    assert!(shared.accept(Blocking::Waits).is_ok(), "one holder is enough");
+    drop(shared);
     let refused = match Stream::dial(addr, None, Blocking::Never) {
         Err(e) => e,
         Ok(stream) => {

@@ -41,6 +41,8 @@ struct Accepts {
     boost: usize,
     /// All were asked to end.
     stopping: bool,
+    /// How often connections were looked for after the order to stop.
+    last_looks: u32,
 }
 
 impl Accepts {
@@ -69,6 +71,10 @@ pub(in crate::engine) struct Loop<P: Port, S: Service> {
     /// Accepted sockets have data: the listener defers accepts.
     data_with_accept: bool,
 }
+
+/// How often a thread that stops looks for connections nobody was woken for. If somebody still waits by then, there are many,
+/// and each new one wakes another ring.
+const LAST_LOOKS: u32 = 8;
 
 /// Single accepts posted at once when the room is too small for an endless one.
 const SINGLE_ACCEPTS: usize = 64;
@@ -123,20 +129,24 @@ impl<P: Port, S: Service> Loop<P, S> {
 
     /// Whether it was told to stop, and its connections are gone. An accept that is still posted may bring one more.
     pub(in crate::engine) fn is_over(&self) -> bool {
-        self.desk.stop_at.is_some() && self.table.is_empty() && !self.accepts.are_posted() && !self.is_owed()
+        let may_accept = || !self.desk.out_of_patience() && (self.accepts.are_posted() || self.is_owed());
+        self.desk.stop_at.is_some() && self.table.is_empty() && !may_accept()
     }
 
     /// Whether connections wait that another ring was perhaps not woken for. The kernel wakes one accept for each connection
     /// (`poll_exclusive` of IORING_OP_ACCEPT); if that was one of this ring and was being ended, nobody else hears of it.
     fn is_owed(&self) -> bool {
         let waits = || self.listener.as_ref().is_some_and(|listener| P::has_waiting(listener));
-        self.desk.room().min(self.port.accept_room()) > 0 && !self.desk.out_of_patience() && waits()
+        let room = self.desk.room().min(self.port.accept_room());
+        room > 0 && self.accepts.last_looks < LAST_LOOKS && !self.desk.out_of_patience() && waits()
     }
 
     /// Waits once, and does what follows.
     pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
         self.look_after_accepts();
-        let waited = self.port.wait(self.desk.rest(false));
+        // A stop without connections has nothing to sleep for: either accepts are to be asked to end again, or it is over.
+        let ends = self.desk.stop_at.is_some() && (self.accepts.stopping || self.table.is_empty());
+        let waited = self.port.wait(self.desk.rest(ends));
         self.desk.woke(self.port.now());
         let mut events = 0;
         while let Some(completion) = self.port.next() {
@@ -289,6 +299,11 @@ impl<P: Port, S: Service> Loop<P, S> {
         let Some(listener) = self.listener.clone() else { return };
         let posted = self.accepts.are_posted();
         if self.accepts.stopping {
+            if posted && self.desk.stop_at.is_some() {
+                // One that is just being carried out is not found (io_uring_prep_cancel(3)) and then waits on; if others were found,
+                // that does not even show. So the loop does not sleep before all have come back, and asks again.
+                self.port.stop_accepting();
+            }
             return; // until all of them have come back
         }
         let room = self.desk.room().min(self.port.accept_room());
@@ -297,6 +312,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             Admission::Wait if self.desk.stop_at.is_some() => {
                 if self.is_owed() && !self.desk.is_resting() {
                     // Takes what is there, and ends in the same breath.
+                    self.accepts.last_looks += 1;
                     self.accept_singly(&listener, room.min(SINGLE_ACCEPTS));
                     self.stop_accepting();
                 }
