@@ -14,9 +14,9 @@ use std::time::Instant;
 use tidegate_sys::epoll::{Epoll, Report};
 use tidegate_sys::waker::Waker;
 
+use super::super::house::House;
 use super::pool::{Held, Job, Queue};
 use crate::core::{Table, Timers, Token};
-use crate::policy::Policy;
 use crate::service::Service;
 
 /// Reports taken from the kernel at once.
@@ -74,9 +74,10 @@ impl<S: Service> Lot<S> {
     }
 
     /// Keeps a connection until there is something to do for it.
-    pub(super) fn park(self: &Arc<Self>, held: Box<Held<S>>, policy: &Policy) {
+    pub(super) fn park(self: &Arc<Self>, held: Box<Held<S>>, house: &House<S>) {
+        let policy = house.policy();
         let (fd, wanted, deadline) =
-            (held.entry.stream.as_raw_fd(), held.entry.wants(), held.deadline(policy));
+            (held.entry.stream.as_raw_fd(), held.entry.wants(), held.deadline(&policy));
         let post = held.seat.post.clone();
         let mut state = self.lock();
         let token = state.parked.insert(held);
@@ -90,8 +91,8 @@ impl<S: Service> Lot<S> {
         drop(state);
         // Not under the lock: whoever sends mail holds the lock of the post when it comes for ours.
         post.wakes(&TaskWaker::from(Arc::new(Call { lot: Arc::downgrade(self), token })));
-        // Mail may have come before that; and what can not be watched must be looked at in turn.
-        if watched.is_err() || post.has_delivery() {
+        // Mail, or other limits, may have come before that; and what can not be watched must be looked at in turn.
+        if watched.is_err() || post.has_delivery() || !Arc::ptr_eq(&policy, &house.policy()) {
             self.unpark(token);
         }
     }

@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use super::super::house::House;
 use super::pool::{Held, Job, Queue};
-use crate::policy::Policy;
 use crate::service::Service;
 
 /// The way back into the queue.
@@ -20,7 +20,7 @@ impl<S: Service> Lot<S> {
     }
 
     /// Lets the others have their turn first.
-    pub(super) fn park(self: &Arc<Self>, held: Box<Held<S>>, _: &Policy) {
+    pub(super) fn park(self: &Arc<Self>, held: Box<Held<S>>, _: &House<S>) {
         self.queue.push(Job::Rotated(held));
     }
 

@@ -265,7 +265,7 @@ impl<S: Service> Worker<S> {
             match self.stay_with(&mut held, &mut buffer) {
                 Outcome::Over => drop(held),
                 Outcome::GiveBack => self.queue.push(Job::Rotated(held)),
-                Outcome::Park => self.lot.park(held, &self.house.plan.policy),
+                Outcome::Park => self.lot.park(held, &self.house),
             }
         }
     }
