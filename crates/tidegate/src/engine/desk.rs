@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use tidegate_sys::socket::is_exhaustion;
 
+use super::windows::Windows;
 use super::{Command, Lane};
 use crate::core::mail::PostOffice;
-use crate::core::{Connection, Context, Event, Place, Timers, Token, Window};
+use crate::core::{Connection, Context, Timers, Token};
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission};
-use crate::policy::sends::WINDOW_TURN;
 use crate::policy::{Policy, stale, wait};
 use crate::service::{Dial, Origin, Peer, Service};
 
@@ -241,7 +241,7 @@ impl<S: Service> Desk<S> {
     }
 
     /// Goes on with other limits. All places are free then: connections have to ask for them again.
-    fn set_policy(&mut self, policy: Arc<Policy>) {
+    pub(super) fn set_policy(&mut self, policy: Arc<Policy>) {
         self.lane.set_policy(policy);
         self.windows = Windows::new(&self.lane, self.now);
         self.soonest = 0; // deadlines that began to count under longer limits may be due any time: arm each anew
@@ -258,254 +258,7 @@ impl<S: Service> Desk<S> {
     }
 }
 
-/// The places that connections of one thread share.
-pub(super) struct Windows {
-    /// For sends that the kernel has not finished with.
-    sends: Window,
-    /// For connections that may receive.
-    receives: Window,
-    /// Who has a place to receive, and since when.
-    inside: VecDeque<(Token, Instant)>,
-    now: Instant,
-}
-
-/// The places that one connection has.
-#[derive(Debug, Default)]
-pub(super) struct Seats {
-    send: Place,
-    receive: Place,
-    /// It has received something since it got its place.
-    pub(super) served: bool,
-}
-
-impl Windows {
-    fn new<S: Service>(lane: &Lane<S>, now: Instant) -> Self {
-        Self {
-            sends: Window::new(lane.policy.outstanding_sends.map(|n| lane.share_of(n.get() as usize))),
-            receives: Window::new(lane.policy.window.map(|n| lane.share_of(n.get()))),
-            inside: VecDeque::new(),
-            now,
-        }
-    }
-
-    /// Whether the connection may have a send outstanding; if not, it is told when it may.
-    #[inline]
-    pub(super) fn may_send(&mut self, token: Token, seats: &mut Seats) -> bool {
-        self.sends.enter(token, &mut seats.send)
-    }
-
-    /// Whether it may begin a send that the kernel might not finish with at once.
-    #[inline]
-    pub(super) fn could_send(&self, seats: &Seats) -> bool {
-        self.sends.has_room_for(seats.send)
-    }
-
-    /// The time of this batch.
-    pub(super) fn now(&self) -> Instant {
-        self.now
-    }
-
-    /// Whether there is a bound on anything.
-    #[inline]
-    pub(super) fn are_bounded(&self) -> bool {
-        self.sends.is_bounded() || self.receives.is_bounded()
-    }
-
-    /// Its send is no longer outstanding.
-    #[inline]
-    pub(super) fn sent(&mut self, seats: &mut Seats) {
-        self.sends.leave(&mut seats.send);
-    }
-
-    /// Whether the connection may receive; if not, it is told when it may.
-    #[inline]
-    pub(super) fn may_receive(&mut self, token: Token, seats: &mut Seats) -> bool {
-        let was = seats.receive;
-        let may = self.receives.enter(token, &mut seats.receive);
-        if seats.receive != was && may {
-            self.seat(token, seats);
-        }
-        may
-    }
-
-    fn seat(&mut self, token: Token, seats: &mut Seats) {
-        seats.served = false;
-        self.inside.push_back((token, self.now));
-    }
-
-    /// The connection is gone.
-    #[inline]
-    pub(super) fn leave(&mut self, seats: &mut Seats) {
-        self.sends.leave(&mut seats.send);
-        self.receives.leave(&mut seats.receive);
-    }
-
-    /// When somebody may have to make room for somebody who waits.
-    fn rotation(&self) -> Option<Instant> {
-        let longest = self.inside.front().filter(|_| self.receives.is_wanted());
-        longest.map(|(_, since)| *since + WINDOW_TURN)
-    }
-}
-
 /// Asks the service for a session. A service that panics refuses the connection, and does no more harm.
 pub(super) fn open_session<S: Service>(service: &S, peer: &Peer) -> Option<S::Session> {
     catch_unwind(AssertUnwindSafe(|| service.open(peer))).ok()?.ok()
-}
-
-/// What an event loop does between its events, the same whatever it waits with.
-pub(super) trait Rounds<S: Service> {
-    fn desk(&mut self) -> &mut Desk<S>;
-    /// The token of a place in the table that is taken.
-    fn token_at(&self, index: u32) -> Option<Token>;
-    /// All connections, and those that are being made.
-    fn tokens(&self) -> Vec<Token>;
-    /// Tells a connection something, and does what follows.
-    fn tell(&mut self, token: Token, event: Event<'_>);
-    /// Tells every connection; dials that are under way are given up.
-    fn tell_all(&mut self, event: fn() -> Event<'static>);
-    /// A connection's places, and whether it is between two messages.
-    fn seats(&mut self, token: Token) -> Option<(&mut Desk<S>, &mut Seats, bool)>;
-    /// A connection got a place it has waited for.
-    fn resume(&mut self, token: Token);
-    /// A connection has to wait before it may receive again.
-    fn step_back(&mut self, token: Token);
-    /// Begins to make a connection.
-    fn begin_dial(&mut self, dial: Dial) -> io::Result<()>;
-
-    /// Gives places that have become free to those who wait for them.
-    fn give_places(&mut self) {
-        while let Some(token) = self.desk().windows.sends.pop_next() {
-            if let Some((desk, seats, _)) = self.seats(token)
-                && desk.windows.sends.admit(&mut seats.send)
-            {
-                self.resume(token);
-            }
-        }
-        if self.desk().windows.receives.is_wanted() {
-            self.rotate();
-        }
-        while let Some(token) = self.desk().windows.receives.pop_next() {
-            if let Some((desk, seats, _)) = self.seats(token)
-                && desk.windows.receives.admit(&mut seats.receive)
-            {
-                desk.windows.seat(token, seats);
-                self.resume(token);
-            }
-        }
-    }
-
-    /// Has those step back who are between two messages and have had their turn.
-    fn rotate(&mut self) {
-        for _ in 0..self.desk().windows.inside.len() {
-            let Some((token, since)) = self.desk().windows.inside.pop_front() else { return };
-            let Some((desk, seats, rests)) = self.seats(token) else { continue };
-            if seats.receive != Place::Inside {
-                continue;
-            }
-            let over = since + WINDOW_TURN <= desk.now;
-            if rests && (seats.served || over) {
-                desk.windows.receives.leave(&mut seats.receive);
-                desk.windows.receives.enter(token, &mut seats.receive); // at the end of the queue
-                self.step_back(token);
-            } else {
-                let since = if over { desk.now } else { since };
-                desk.windows.inside.push_back((token, since));
-            }
-        }
-    }
-
-    /// Carries out what other threads have asked for.
-    fn look_at_commands(&mut self) {
-        self.desk().take_commands();
-        while let Some(command) = self.desk().commands.pop_front() {
-            match command {
-                Command::Mail(token, mail) => self.tell(token, Event::Mail(mail)),
-                Command::Dial(dial) => self.dial(dial),
-                Command::Policy(policy) => self.change_policy(policy),
-                Command::Drain => {
-                    self.desk().drain();
-                    self.tell_all(|| Event::Drain);
-                }
-            }
-        }
-    }
-
-    /// Goes on with other limits; every connection looks at them, and queues for its places anew.
-    fn change_policy(&mut self, policy: Arc<Policy>) {
-        self.desk().set_policy(policy);
-        for token in self.tokens() {
-            if let Some((_, seats, _)) = self.seats(token) {
-                *seats = Seats::default();
-            }
-            self.tell(token, Event::Deadline);
-            self.step_back(token);
-            self.resume(token);
-        }
-    }
-
-    /// Tells connections whose deadline may have come; and all of them when the time to finish is over.
-    fn look_at_timers(&mut self) {
-        self.desk().fire_timers();
-        while let Some(index) = self.desk().fired.pop() {
-            if let Some(token) = self.token_at(index) {
-                self.tell(token, Event::Deadline);
-            }
-        }
-        if self.desk().out_of_patience() {
-            self.tell_all(|| Event::Stop);
-        }
-    }
-
-    /// Makes a connection, or says why not.
-    fn dial(&mut self, dial: Dial) {
-        let desk = self.desk();
-        desk.lane.counters.attempted.add(1);
-        let begun = match desk.stop_at.is_some() || desk.room() == 0 {
-            true => Err(io::Error::other("max_connections are open, or the client is stopping")),
-            false => self.begin_dial(dial),
-        };
-        if let Err(e) = begun {
-            if is_exhaustion(&e) {
-                self.desk().exhausted(&e);
-            }
-            self.desk().dial_failed(dial, &e);
-        }
-    }
-}
-
-/// What the simulation looks at between turns: what a connection wants, and what was done about it.
-#[cfg(test)]
-#[derive(Debug)]
-pub(super) struct View {
-    pub(super) deadline: Option<Instant>,
-    /// `None` while it is being made.
-    pub(super) action: Option<crate::core::Action>,
-    /// It will be looked at again without a cause from outside.
-    pub(super) listed: bool,
-    /// An operation is in flight, or may be done as soon as the socket is ready.
-    pub(super) receives: bool,
-    pub(super) sends: bool,
-    pub(super) finishes: bool,
-    pub(super) receive_place: Place,
-    pub(super) send_place: Place,
-}
-
-#[cfg(test)]
-impl View {
-    pub(super) fn new<S: crate::service::Session>(
-        connection: Option<&Connection<S>>,
-        seats: &Seats,
-        policy: &crate::policy::Policy,
-    ) -> Self {
-        Self {
-            deadline: connection.and_then(|connection| connection.deadline(policy)),
-            action: connection.map(Connection::action),
-            listed: false,
-            receives: false,
-            sends: false,
-            finishes: false,
-            receive_place: seats.receive,
-            send_place: seats.send,
-        }
-    }
 }

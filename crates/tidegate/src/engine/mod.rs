@@ -33,9 +33,11 @@ mod memory;
 mod model;
 mod readiness;
 mod room;
+mod rounds;
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 mod simulated;
 mod tokio;
+mod windows;
 
 pub(crate) use fit::check;
 pub(crate) use gate::{Command, Gate};

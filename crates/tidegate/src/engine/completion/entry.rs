@@ -2,7 +2,7 @@
 
 use super::{Chained, Close, Port};
 use crate::core::{Connection, Receive, Then, Token};
-use crate::engine::desk::{Seats, Windows};
+use crate::engine::windows::{Seats, Windows};
 use crate::service::{Dial, Session};
 
 /// A connection and what the kernel holds for it.

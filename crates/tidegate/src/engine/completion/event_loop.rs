@@ -11,10 +11,12 @@ use super::entry::{Entry, Phase, Turn};
 use super::{Completion, Port, Setup};
 use crate::core::{Event, Table, Token};
 use crate::engine::Lane;
-#[cfg(test)]
-use crate::engine::desk::View;
-use crate::engine::desk::{Desk, Rounds, Seats};
+use crate::engine::desk::Desk;
 use crate::engine::lane::Ready;
+use crate::engine::rounds::Rounds;
+#[cfg(test)]
+use crate::engine::simulated::view::View;
+use crate::engine::windows::Seats;
 use crate::policy::accept::Admission;
 use crate::service::{Dial, Origin, Service};
 

@@ -8,7 +8,7 @@ use tidegate_sys::socket::{More, Stream};
 use super::Wire;
 
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
-use crate::engine::desk::Seats;
+use crate::engine::windows::Seats;
 use crate::service::{Dial, Session};
 
 /// A connection and what is known of its socket.

@@ -12,10 +12,12 @@ use tidegate_sys::waker::Waker;
 use super::entry::{Entry, Phase, Turn};
 use super::{Incoming, Poller, Report, Source, Wire};
 use crate::core::{Connection, Event, Table, Token};
-#[cfg(test)]
-use crate::engine::desk::View;
-use crate::engine::desk::{Desk, Rounds, Seats};
+use crate::engine::desk::Desk;
 use crate::engine::lane::Ready;
+use crate::engine::rounds::Rounds;
+#[cfg(test)]
+use crate::engine::simulated::view::View;
+use crate::engine::windows::Seats;
 use crate::engine::{Lane, room};
 use crate::policy::accept::Admission;
 use crate::service::{Dial, Origin, Service};

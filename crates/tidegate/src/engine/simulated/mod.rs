@@ -19,6 +19,7 @@ mod line;
 mod peer;
 mod readiness;
 mod script;
+pub(super) mod view;
 mod world;
 
 use std::collections::BTreeMap;

@@ -13,8 +13,8 @@ use tidegate_sys::socket::More;
 use super::line::{Edge, FIRST_FD, address, id_of};
 use super::world::{Happening, World, with};
 use crate::core::{Place, Receive, Token};
-use crate::engine::desk::View;
 use crate::engine::readiness::{Incoming, Poller, Report, Source, Wire};
+use crate::engine::simulated::view::View;
 
 const LISTENER_FD: RawFd = FIRST_FD - 1;
 

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::line::Line;
 use super::script::{Moods, Script, chance};
 use crate::core::{Place, Receive};
-use crate::engine::desk::View;
+use crate::engine::simulated::view::View;
 use crate::engine::{Command, Gate};
 use crate::policy::accept::EXHAUSTION_PAUSE;
 use crate::policy::{Policy, Wait};

@@ -12,8 +12,8 @@ use tidegate_sys::waker::Waker;
 use crate::core::outbox::Pieces;
 use crate::core::{Place, Receive, Then, Token};
 use crate::engine::completion::{Chained, Close, Completion, Port, Setup};
-use crate::engine::desk::View;
 use crate::engine::simulated::line::{Server, id_of};
+use crate::engine::simulated::view::View;
 use crate::engine::simulated::world::{Happening, World, with};
 use crate::service::Dial;
 

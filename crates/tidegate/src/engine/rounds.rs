@@ -1,0 +1,135 @@
+//! What an event loop does between its events, the same whatever it waits with: commands, timers, places.
+
+use std::io;
+use std::sync::Arc;
+
+use tidegate_sys::socket::is_exhaustion;
+
+use super::Command;
+use super::desk::Desk;
+use super::windows::Seats;
+use crate::core::{Event, Place, Token};
+use crate::policy::Policy;
+use crate::policy::sends::WINDOW_TURN;
+use crate::service::{Dial, Service};
+
+/// What an event loop does between its events, the same whatever it waits with.
+pub(super) trait Rounds<S: Service> {
+    fn desk(&mut self) -> &mut Desk<S>;
+    /// The token of a place in the table that is taken.
+    fn token_at(&self, index: u32) -> Option<Token>;
+    /// All connections, and those that are being made.
+    fn tokens(&self) -> Vec<Token>;
+    /// Tells a connection something, and does what follows.
+    fn tell(&mut self, token: Token, event: Event<'_>);
+    /// Tells every connection; dials that are under way are given up.
+    fn tell_all(&mut self, event: fn() -> Event<'static>);
+    /// A connection's places, and whether it is between two messages.
+    fn seats(&mut self, token: Token) -> Option<(&mut Desk<S>, &mut Seats, bool)>;
+    /// A connection got a place it has waited for.
+    fn resume(&mut self, token: Token);
+    /// A connection has to wait before it may receive again.
+    fn step_back(&mut self, token: Token);
+    /// Begins to make a connection.
+    fn begin_dial(&mut self, dial: Dial) -> io::Result<()>;
+
+    /// Gives places that have become free to those who wait for them.
+    fn give_places(&mut self) {
+        while let Some(token) = self.desk().windows.sends.pop_next() {
+            if let Some((desk, seats, _)) = self.seats(token)
+                && desk.windows.sends.admit(&mut seats.send)
+            {
+                self.resume(token);
+            }
+        }
+        if self.desk().windows.receives.is_wanted() {
+            self.rotate();
+        }
+        while let Some(token) = self.desk().windows.receives.pop_next() {
+            if let Some((desk, seats, _)) = self.seats(token)
+                && desk.windows.receives.admit(&mut seats.receive)
+            {
+                desk.windows.seat(token, seats);
+                self.resume(token);
+            }
+        }
+    }
+
+    /// Has those step back who are between two messages and have had their turn.
+    fn rotate(&mut self) {
+        for _ in 0..self.desk().windows.inside.len() {
+            let Some((token, since)) = self.desk().windows.inside.pop_front() else { return };
+            let Some((desk, seats, rests)) = self.seats(token) else { continue };
+            if seats.receive != Place::Inside {
+                continue;
+            }
+            let over = since + WINDOW_TURN <= desk.now;
+            if rests && (seats.served || over) {
+                desk.windows.receives.leave(&mut seats.receive);
+                desk.windows.receives.enter(token, &mut seats.receive); // at the end of the queue
+                self.step_back(token);
+            } else {
+                let since = if over { desk.now } else { since };
+                desk.windows.inside.push_back((token, since));
+            }
+        }
+    }
+
+    /// Carries out what other threads have asked for.
+    fn look_at_commands(&mut self) {
+        self.desk().take_commands();
+        while let Some(command) = self.desk().commands.pop_front() {
+            match command {
+                Command::Mail(token, mail) => self.tell(token, Event::Mail(mail)),
+                Command::Dial(dial) => self.dial(dial),
+                Command::Policy(policy) => self.change_policy(policy),
+                Command::Drain => {
+                    self.desk().drain();
+                    self.tell_all(|| Event::Drain);
+                }
+            }
+        }
+    }
+
+    /// Goes on with other limits; every connection looks at them, and queues for its places anew.
+    fn change_policy(&mut self, policy: Arc<Policy>) {
+        self.desk().set_policy(policy);
+        for token in self.tokens() {
+            if let Some((_, seats, _)) = self.seats(token) {
+                *seats = Seats::default();
+            }
+            self.tell(token, Event::Deadline);
+            self.step_back(token);
+            self.resume(token);
+        }
+    }
+
+    /// Tells connections whose deadline may have come; and all of them when the time to finish is over.
+    fn look_at_timers(&mut self) {
+        self.desk().fire_timers();
+        while let Some(index) = self.desk().fired.pop() {
+            if let Some(token) = self.token_at(index) {
+                self.tell(token, Event::Deadline);
+            }
+        }
+        if self.desk().out_of_patience() {
+            self.tell_all(|| Event::Stop);
+        }
+    }
+
+    /// Makes a connection, or says why not.
+    fn dial(&mut self, dial: Dial) {
+        let desk = self.desk();
+        desk.lane.counters.attempted.add(1);
+        let begun = match desk.stop_at.is_some() || desk.room() == 0 {
+            true => Err(io::Error::other("max_connections are open, or the client is stopping")),
+            false => self.begin_dial(dial),
+        };
+        if let Err(e) = begun {
+            if is_exhaustion(&e) {
+                self.desk().exhausted(&e);
+            }
+            self.desk().dial_failed(dial, &e);
+        }
+    }
+}

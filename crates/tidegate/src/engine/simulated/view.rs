@@ -1,0 +1,43 @@
+//! What the simulation looks at between turns.
+
+use std::time::Instant;
+
+use crate::core::{Action, Connection, Place};
+use crate::engine::windows::Seats;
+use crate::policy::Policy;
+use crate::service::Session;
+
+/// What a connection wants, and what was done about it.
+#[derive(Debug)]
+pub(in crate::engine) struct View {
+    pub(in crate::engine) deadline: Option<Instant>,
+    /// `None` while it is being made.
+    pub(in crate::engine) action: Option<Action>,
+    /// It will be looked at again without a cause from outside.
+    pub(in crate::engine) listed: bool,
+    /// An operation is in flight, or may be done as soon as the socket is ready.
+    pub(in crate::engine) receives: bool,
+    pub(in crate::engine) sends: bool,
+    pub(in crate::engine) finishes: bool,
+    pub(in crate::engine) receive_place: Place,
+    pub(in crate::engine) send_place: Place,
+}
+
+impl View {
+    pub(in crate::engine) fn new<S: Session>(
+        connection: Option<&Connection<S>>,
+        seats: &Seats,
+        policy: &Policy,
+    ) -> Self {
+        Self {
+            deadline: connection.and_then(|connection| connection.deadline(policy)),
+            action: connection.map(Connection::action),
+            listed: false,
+            receives: false,
+            sends: false,
+            finishes: false,
+            receive_place: seats.receive,
+            send_place: seats.send,
+        }
+    }
+}
