@@ -147,7 +147,9 @@ impl<P: Port, S: Service> Loop<P, S> {
     pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
         self.look_after_accepts();
         // A stop without connections has nothing to sleep for: either accepts are to be asked to end again, or it is over.
-        let ends = self.desk.stop_at.is_some() && (self.accepts.stopping || self.table.is_empty());
+        // But while accepting rests, because there are no descriptors, it can not go on either.
+        let idle = self.table.is_empty() && !self.desk.is_resting();
+        let ends = self.desk.stop_at.is_some() && (self.accepts.stopping || idle);
         let waited = self.port.wait(self.desk.rest(ends));
         self.desk.woke(self.port.now());
         let mut events = 0;
