@@ -298,7 +298,8 @@ fn flat(pieces: &Pieces) -> Vec<u8> {
 impl SimPort {
     fn start(&mut self, kind: Kind, token: Token, id: usize) {
         let not_before = with(|world| {
-            let late = world.chance(world.moods.late) || matches!(kind, Kind::Dial);
+            let may_wait = !matches!(kind, Kind::Accept { .. }); // that is tried as soon as it is handed over
+            let late = may_wait && world.chance(world.moods.late) || matches!(kind, Kind::Dial);
             let after = if late {
                 crate::engine::simulated::script::time(&mut world.rng, 60)
             } else {
@@ -355,7 +356,12 @@ impl SimPort {
                     self.accept_at_once(world);
                 }
                 Request::StopAccepting => {
-                    self.cancel(|operation| matches!(operation.kind, Kind::Accept { .. }))
+                    // One that is just being carried out is not found (`io_uring_prep_cancel(3)`), and waits on.
+                    let misses = world.moods.loses / 4;
+                    for operation in &mut self.operations {
+                        let accepts = matches!(operation.kind, Kind::Accept { .. });
+                        operation.cancelled |= accepts && !world.chance(misses);
+                    }
                 }
                 Request::StopReceiving(token) => self.cancel(|operation| {
                     operation.token == token && matches!(operation.kind, Kind::Receive { .. })
@@ -398,6 +404,10 @@ impl SimPort {
 pub(super) fn check_empty(port: &mut SimPort) {
     with(|world| {
         port.hand_over(world);
+        // Nothing outlasts the drain timeout: accepts that have not come back by then go with the ring.
+        if world.drained_at.is_some_and(|at| world.now >= at + world.policy.drain_timeout) || world.switched {
+            port.operations.retain(|operation| !matches!(operation.kind, Kind::Accept { .. }));
+        }
         for _ in 0..1000 {
             port.work(world);
             world.now += Duration::from_millis(1);
