@@ -70,7 +70,7 @@ impl Outbox<'_> {
         self.context.now
     }
 
-    /// Asks for [`Mail::Timer`](crate::Mail::Timer) at `when`, in place of what was asked for before.
+    /// Asks for [`Mail::Timer`] at `when`, in place of what was asked for before.
     /// Resolution one millisecond, rounded up.
     pub fn wake_at(&mut self, when: Instant) {
         self.wishes.wake = Some(when);
@@ -96,7 +96,7 @@ impl Outbox<'_> {
     }
 
     /// Runs a job that takes long on a thread of its own kind; what it returns comes back as
-    /// [`Mail::Done`](crate::Mail::Done), in the order in which jobs end.
+    /// [`Mail::Done`], in the order in which jobs end.
     ///
     /// # Errors
     /// [`OffloadError`] when the queue is full ([`Policy::offload`](crate::Policy::offload)) or no thread could be
