@@ -93,6 +93,9 @@ enum Kind {
 
 const KIND_SHIFT: u32 = 56;
 
+/// Free slots below which a close that is about to happen is waited for.
+const SCARCE: usize = 1024;
+
 fn key(kind: Kind, token: Token) -> u64 {
     (kind as u64) << KIND_SHIFT | token.to_u64()
 }
@@ -107,6 +110,8 @@ pub(crate) struct Uring {
     slots: usize,
     /// Connections in the table.
     direct: usize,
+    /// Those of them whose chained close may not have been carried out yet.
+    ending: usize,
     /// Connections with ordinary descriptors, and how many there may be.
     plain: usize,
     descriptors: usize,
@@ -141,6 +146,7 @@ impl Port for Uring {
             waker: -1,
             slots,
             direct: 0,
+            ending: 0,
             plain: 0,
             descriptors: setup.descriptors,
             free,
@@ -228,7 +234,12 @@ impl Port for Uring {
     }
 
     fn closed(&mut self, socket: Handle) {
-        self.uncount(&socket);
+        // The kernel closes after it has told of the send, and not before what is handed over next: an accept into a table
+        // that is still full would lose its connection.
+        match socket {
+            Handle::Direct(_) if !self.dials => self.ending += 1,
+            other => self.uncount(&other),
+        }
     }
 
     fn send_rest(&mut self, token: Token, socket: &Handle, unsent: Payload) {
@@ -254,7 +265,11 @@ impl Port for Uring {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let entered = self.ring.enter(timeout);
+        let ended = std::mem::take(&mut self.ending);
+        // Near its end the table may have kept accepts from being posted: they are looked at again.
+        let scarce = ended > 0 && self.direct + SCARCE >= self.slots;
+        let entered = self.ring.enter(if scarce { Some(Duration::ZERO) } else { timeout });
+        self.direct -= ended;
         self.free.append(&mut self.closing); // their closes are handed over now
         entered
     }
