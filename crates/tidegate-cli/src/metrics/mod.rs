@@ -2,7 +2,7 @@
 //!
 //! | path | answer |
 //! |---|---|
-//! | `/metrics` | every counter of [`Stats`](tidegate::Stats), text exposition format 0.0.4 |
+//! | `/metrics` | every counter of [`Stats`], text exposition format 0.0.4 |
 //! | `/healthz` | 200 as long as the process answers |
 //! | `/readyz` | 200 while connections are accepted, 503 before and once draining |
 //!
