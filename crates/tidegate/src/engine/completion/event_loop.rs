@@ -14,7 +14,7 @@ use crate::engine::Lane;
 use crate::engine::desk::Desk;
 use crate::engine::lane::Ready;
 use crate::engine::rounds::Rounds;
-#[cfg(test)]
+#[cfg(all(test, not(tidegate_loom)))]
 use crate::engine::simulated::view::View;
 use crate::engine::windows::Seats;
 use crate::policy::accept::Admission;
@@ -485,7 +485,7 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
 }
 
 /// What the simulation looks at between turns.
-#[cfg(test)]
+#[cfg(all(test, not(tidegate_loom)))]
 impl<P: Port, S: Service> Loop<P, S> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {

@@ -13,7 +13,7 @@ mod event_loop;
 
 pub(super) mod uring;
 
-#[cfg(test)]
+#[cfg(all(test, not(tidegate_loom)))]
 pub(super) use event_loop::Loop;
 
 use std::io;

@@ -15,7 +15,7 @@ use crate::core::{Connection, Event, Table, Token};
 use crate::engine::desk::Desk;
 use crate::engine::lane::Ready;
 use crate::engine::rounds::Rounds;
-#[cfg(test)]
+#[cfg(all(test, not(tidegate_loom)))]
 use crate::engine::simulated::view::View;
 use crate::engine::windows::Seats;
 use crate::engine::{Lane, room};
@@ -365,7 +365,7 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
 }
 
 /// What the simulation looks at between turns.
-#[cfg(test)]
+#[cfg(all(test, not(tidegate_loom)))]
 impl<P: Poller, S: Service> Loop<P, S> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {

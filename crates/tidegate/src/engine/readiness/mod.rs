@@ -18,7 +18,7 @@ pub(super) mod poll;
 pub(super) mod select;
 
 pub(super) use entry::{Entry, Phase, Turn};
-#[cfg(test)]
+#[cfg(all(test, not(tidegate_loom)))]
 pub(super) use event_loop::Loop;
 
 use std::io::{self, IoSlice};
