@@ -480,7 +480,13 @@ impl Drop for Ring {
             Ok(()) => true,
             Err(e) => e.raw_os_error() == Some(libc::ENOENT),
         };
-        self.reap();
+        for _ in 0..100 {
+            self.reap();
+            if self.in_flight.is_empty() {
+                break;
+            }
+            let _ = self.enter(Some(Duration::from_millis(1)));
+        }
         if !cancelled || !self.in_flight.is_empty() {
             std::mem::forget(std::mem::take(&mut self.in_flight));
             self.buffers.leak();
