@@ -1,7 +1,10 @@
 //! The good path.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tidegate::Model;
@@ -164,6 +167,51 @@ fn a_second_signal_does_not_wait_for_slow_readers() {
     server.wait_for("stopping: 1 connections may finish within 600s");
     server.signal(Signal::INT);
     assert_eq!(server.ended().0.code(), Some(1));
+}
+
+/// Asks again and again on one connection until the server says that it leaves; `None` where this thread was held up for so long that the
+/// server may have taken the connection for idle.
+fn ask_until_told_to_leave(server: &Server, answers: &AtomicUsize) -> Option<()> {
+    const PAGE: usize = 4096;
+    let mut stream = BufReader::new(server.connect());
+    loop {
+        let asked = Instant::now();
+        let mut answer = || {
+            stream.get_mut().write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                if stream.read_line(&mut head)? == 0 {
+                    return Err(std::io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            stream.read_exact(&mut [0; PAGE]).map(|()| head)
+        };
+        match answer() {
+            Ok(head) if head.contains("Connection: close\r\n") => return Some(()),
+            Ok(_) => _ = answers.fetch_add(1, Ordering::Relaxed),
+            Err(_) if asked.elapsed() > Duration::from_millis(500) => return None,
+            Err(e) => panic!("no answer: {e}"),
+        }
+    }
+}
+
+#[test]
+fn a_stop_cuts_no_answer_of_a_kept_connection() {
+    for model in Model::available() {
+        let server = Server::start(&["serve", "http", "--model", model.name(), "--listen", "127.0.0.1:0"]);
+        let answers = AtomicUsize::new(0);
+        let told = thread::scope(|scope| {
+            let ask = || scope.spawn(|| ask_until_told_to_leave(&server, &answers));
+            let clients: Vec<_> = (0..32).map(|_| ask()).collect();
+            while answers.load(Ordering::Relaxed) < 1_000 {
+                thread::yield_now();
+            }
+            server.signal(Signal::TERM);
+            clients.into_iter().filter_map(|client| client.join().expect("a client")).count()
+        });
+        assert!(told > 0, "{model}");
+        assert_eq!(server.ended().0.code(), Some(0), "{model}");
+    }
 }
 
 #[cfg(target_os = "linux")]

@@ -227,16 +227,13 @@ impl Ring {
     /// Sends all of `payload` and then closes the table's slot, in one chain: the last bytes leave in one
     /// segment with the end of the stream (`MSG_MORE`).
     ///
-    /// If the send completes with all bytes, the slot is closed. If it does not, the chain is broken: the close
-    /// completes with `ECANCELED` under `close_key`, and the slot is still open.
+    /// If the send completes with all bytes, the slot is free once the close has completed under `close_key`, which may be
+    /// several calls later. If it does not, the chain is broken: the close completes with `ECANCELED`, and the slot is still open.
     pub fn send_and_close(&mut self, slot: u32, payload: Payload, key: u64, close_key: u64) {
         let flags = libc::MSG_WAITALL | libc::MSG_MORE;
         let send = self.send_entry(&Handle::Direct(slot), payload, flags, key);
         let close = opcode::Close::new(types::Fixed(slot)).build();
-        self.push_pair(
-            send.flags(squeue::Flags::IO_LINK),
-            close.flags(squeue::Flags::SKIP_SUCCESS).user_data(close_key),
-        );
+        self.push_pair(send.flags(squeue::Flags::IO_LINK), close.user_data(close_key));
     }
 
     fn send_entry(&mut self, socket: &Handle, payload: Payload, flags: i32, key: u64) -> squeue::Entry {

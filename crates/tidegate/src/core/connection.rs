@@ -137,6 +137,8 @@ pub struct Connection<S> {
     silent: bool,
     /// The engine does not let it send for now: that is not its peer's fault.
     held_back: bool,
+    /// Something was received since it was told to leave: the peer has had its last word.
+    spoke: bool,
     moved: Instant,
     taken: Instant,
     wishes: Wishes,
@@ -157,6 +159,7 @@ impl<S: Session> Connection<S> {
             full: false,
             silent: origin == Origin::Accepted,
             held_back: false,
+            spoke: false,
             moved: now,
             taken: now,
             wishes: Wishes::default(),
@@ -242,7 +245,7 @@ impl<S: Session> Connection<S> {
     }
 
     /// Whether its next deadline may be earlier than [`stale::soonest`] says: the session has asked to be woken, it lingers, or a
-    /// stop waits for its first word.
+    /// stop waits for its last word.
     #[inline]
     #[must_use]
     pub fn has_own_deadline(&self) -> bool {
@@ -276,13 +279,13 @@ impl<S: Session> Connection<S> {
             }
             _ => {}
         }
-        let leaves = self.state == State::Open && self.wishes.leaving && self.silent && self.queue.is_empty();
-        let first_word = leaves.then(|| self.moved.checked_add(stale::FIRST_WORD)).flatten();
-        let first_word = first_word.map(|at| (at, CloseReason::Finished));
+        let leaves = self.wishes.leaving && !self.spoke && self.rests();
+        let last_word = leaves.then(|| self.moved.checked_add(stale::LAST_WORD)).flatten();
+        let last_word = last_word.map(|at| (at, CloseReason::Finished));
         let taken = (!self.queue.is_empty() && !self.held_back).then_some(self.taken);
         let pace = self.pace.as_deref().copied().unwrap_or_default();
         let limit = stale::limit(policy, stale::Past { silent: self.silent, moved: self.moved, taken, pace });
-        [limit, first_word].into_iter().flatten().min_by_key(|&(at, _)| at)
+        [limit, last_word].into_iter().flatten().min_by_key(|&(at, _)| at)
     }
 
     #[inline]
@@ -303,6 +306,8 @@ impl<S: Session> Connection<S> {
             Event::Mail(mail) => self.mail(mail, context),
             Event::Deadline => self.expired(context),
             Event::Drain => self.wishes.leaving = true,
+            // Who only had leave to say one more word is not cut off.
+            Event::Stop if self.rests() => self.close(CloseReason::Finished, false, context),
             Event::Stop => self.close(CloseReason::Stopped, true, context),
         }
     }
@@ -354,6 +359,7 @@ impl<S: Session> Connection<S> {
     #[inline]
     fn received(&mut self, bytes: &[u8], context: &Context<'_>) {
         self.silent = false;
+        self.spoke |= self.wishes.leaving;
         if self.state != State::Open {
             return; // lingering: discarded, and it does not prolong the wait
         }
@@ -468,12 +474,30 @@ impl<S: Session> Connection<S> {
         }
         let both_ended = self.send_side == SendSide::Finished && self.receive_side == ReceiveSide::Ended;
         let finished = match self.state {
-            State::Open => both_ended || (self.wishes.leaving && !self.is_busy() && !self.is_new(context)),
-            State::Draining { lingering: true } => both_ended,
-            State::Draining { lingering: false } => true,
+            State::Open if !both_ended => return self.leave(context),
+            State::Open => true,
+            State::Draining { lingering } => both_ended || !lingering,
             State::Closing { .. } => false,
         };
         if finished {
+            self.close(CloseReason::Finished, false, context);
+        }
+    }
+
+    /// Ends a connection that was told to leave, between two messages. What its peer may be sending must not be met by a reset: a
+    /// next request may be on its way, or here and not yet looked at, so for a moment it is waited for; and behind that one nothing
+    /// is answered any more, but the peer gets to read what was.
+    #[inline]
+    fn leave(&mut self, context: &Context<'_>) {
+        if !self.wishes.leaving || self.is_busy() {
+            return;
+        }
+        let recent = || self.moved.checked_add(stale::LAST_WORD).is_some_and(|at| context.now < at);
+        if self.receive_side != ReceiveSide::Open {
+            self.close(CloseReason::Finished, false, context);
+        } else if self.spoke {
+            self.linger(context);
+        } else if !recent() {
             self.close(CloseReason::Finished, false, context);
         }
     }
@@ -496,12 +520,10 @@ impl<S: Session> Connection<S> {
         self.state == State::Open && self.queue.is_empty() && !self.is_busy()
     }
 
-    /// It was accepted a moment ago, and its first request may be on its way, or here and not yet looked at: a stop must not
-    /// destroy that by a reset.
-    fn is_new(&self, context: &Context<'_>) -> bool {
-        self.silent
-            && self.receive_side == ReceiveSide::Open
-            && self.moved.checked_add(stale::FIRST_WORD).is_some_and(|at| context.now < at)
+    /// Whether what it receives is discarded.
+    #[cfg(all(test, not(tidegate_loom)))]
+    pub(crate) fn is_lingering(&self) -> bool {
+        self.state == State::Draining { lingering: true }
     }
 
     /// The session is in the middle of something.

@@ -38,8 +38,8 @@ pub struct Pace {
     pub send: Option<Instant>,
 }
 
-/// How long after it was accepted a connection may say its first word when the server stops.
-pub const FIRST_WORD: Duration = Duration::from_secs(1);
+/// How long after something last moved on it, or it was accepted, a connection may say one more word when the server stops.
+pub const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// What is known of a connection's past, for the question when it has to end.
 #[derive(Clone, Copy, Debug)]

@@ -89,12 +89,11 @@ enum Kind {
     Receive,
     Send,
     Finish,
+    /// A close that was chained to a send; the index is its slot.
+    Closed,
 }
 
 const KIND_SHIFT: u32 = 56;
-
-/// Free slots below which a close that is about to happen is waited for.
-const SCARCE: usize = 1024;
 
 fn key(kind: Kind, token: Token) -> u64 {
     (kind as u64) << KIND_SHIFT | token.to_u64()
@@ -110,8 +109,6 @@ pub(crate) struct Uring {
     slots: usize,
     /// Connections in the table.
     direct: usize,
-    /// Those of them whose chained close may not have been carried out yet.
-    ending: usize,
     /// Connections with ordinary descriptors, and how many there may be.
     plain: usize,
     descriptors: usize,
@@ -146,7 +143,6 @@ impl Port for Uring {
             waker: -1,
             slots,
             direct: 0,
-            ending: 0,
             plain: 0,
             descriptors: setup.descriptors,
             free,
@@ -222,8 +218,8 @@ impl Port for Uring {
     fn send_last(&mut self, token: Token, socket: &Handle, pieces: Pieces) -> Chained {
         match socket {
             Handle::Direct(slot) => {
-                let ignored = key(Kind::Ignored, NOBODY);
-                self.ring.send_and_close(*slot, payload(pieces), key(Kind::Send, token), ignored);
+                let closed = key(Kind::Closed, Token { index: *slot, generation: 0 });
+                self.ring.send_and_close(*slot, payload(pieces), key(Kind::Send, token), closed);
                 Chained::Yes
             }
             Handle::Plain(_) => {
@@ -233,13 +229,10 @@ impl Port for Uring {
         }
     }
 
-    fn closed(&mut self, socket: Handle) {
-        // The kernel closes after it has told of the send, and not before what is handed over next: an accept into a table
-        // that is still full would lose its connection.
-        match socket {
-            Handle::Direct(_) if !self.dials => self.ending += 1,
-            other => self.uncount(&other),
-        }
+    fn closed(&mut self, _socket: Handle) {
+        // Its slot is free when the close itself has come back. The kernel tells of the send first, and closes when it gets to it (it
+        // does only some of what is due in each call): an accept into a table that is still full would lose its connection, and a
+        // socket put into the slot meanwhile would be closed in the place of the old one.
     }
 
     fn send_rest(&mut self, token: Token, socket: &Handle, unsent: Payload) {
@@ -265,11 +258,7 @@ impl Port for Uring {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let ended = std::mem::take(&mut self.ending);
-        // Near its end the table may have kept accepts from being posted: they are looked at again.
-        let scarce = ended > 0 && self.direct + SCARCE >= self.slots;
-        let entered = self.ring.enter(if scarce { Some(Duration::ZERO) } else { timeout });
-        self.direct -= ended;
+        let entered = self.ring.enter(timeout);
         self.free.append(&mut self.closing); // their closes are handed over now
         entered
     }
@@ -291,6 +280,12 @@ impl Port for Uring {
                     self.ring.poll_multi(self.waker, key(Kind::Waker, NOBODY));
                 }
                 Completion::Woken
+            }
+            k if k == Kind::Closed as u64 => {
+                if raw.result.is_ok() {
+                    self.slot_is_free(token.index); // otherwise the chain is broken, and the socket open
+                }
+                Completion::Ignored
             }
             _ => Completion::Ignored,
         })
@@ -333,6 +328,14 @@ impl Uring {
                 }
             }
             Handle::Plain(_) => self.plain -= 1,
+        }
+    }
+
+    /// The kernel has carried out a chained close.
+    fn slot_is_free(&mut self, slot: u32) {
+        self.direct -= 1;
+        if self.dials {
+            self.free.push(slot);
         }
     }
 

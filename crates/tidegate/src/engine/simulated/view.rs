@@ -13,6 +13,8 @@ pub(in crate::engine) struct View {
     pub(in crate::engine) deadline: Option<Instant>,
     /// `None` while it is being made.
     pub(in crate::engine) action: Option<Action>,
+    /// What it receives is discarded.
+    pub(in crate::engine) lingers: bool,
     /// It will be looked at again without a cause from outside.
     pub(in crate::engine) listed: bool,
     /// An operation is in flight, or may be done as soon as the socket is ready.
@@ -32,6 +34,7 @@ impl View {
         Self {
             deadline: connection.and_then(|connection| connection.deadline(policy)),
             action: connection.map(Connection::action),
+            lingers: connection.is_some_and(Connection::is_lingering),
             listed: false,
             receives: false,
             sends: false,

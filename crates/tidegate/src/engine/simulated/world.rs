@@ -257,7 +257,12 @@ impl World {
         let listens = view.action.is_some_and(|action| action.receive == Receive::Post);
         let going = matches!(log.flow, Flow::Continue | Flow::Shutdown);
         let (shown, delivered) = (log.shown, self.lines[id].delivered);
-        if listens && going && shown != delivered {
+        // Behind the last word before a stop nothing is answered any more.
+        let left = view.lingers && self.drained_at.is_some();
+        if view.lingers && going && !log.lingers && !left {
+            self.fail(|| format!("session {id} goes on, and what comes is discarded"));
+        }
+        if listens && going && !left && shown != delivered {
             self.fail(|| format!("session {id} was shown {shown} of {delivered} bytes, and could take more"));
         }
     }
