@@ -1,7 +1,7 @@
 //! The good path.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -171,9 +171,9 @@ fn a_second_signal_does_not_wait_for_slow_readers() {
 
 /// Asks again and again on one connection until the server says that it leaves; `None` where this thread was held up for so long that the
 /// server may have taken the connection for idle.
-fn ask_until_told_to_leave(server: &Server, answers: &AtomicUsize) -> Option<()> {
+fn ask_until_told_to_leave(stream: TcpStream, answers: &AtomicUsize) -> Option<()> {
     const PAGE: usize = 4096;
-    let mut stream = BufReader::new(server.connect());
+    let mut stream = BufReader::new(stream);
     loop {
         let asked = Instant::now();
         let mut answer = || {
@@ -201,8 +201,9 @@ fn a_stop_cuts_no_answer_of_a_kept_connection() {
         let server = Server::start(&["serve", "http", "--model", model.name(), "--listen", "127.0.0.1:0"]);
         let answers = AtomicUsize::new(0);
         let told = thread::scope(|scope| {
-            let ask = || scope.spawn(|| ask_until_told_to_leave(&server, &answers));
-            let clients: Vec<_> = (0..32).map(|_| ask()).collect();
+            let answers = &answers;
+            let ask = |stream| scope.spawn(move || ask_until_told_to_leave(stream, answers));
+            let clients: Vec<_> = (0..32).map(|_| ask(server.connect())).collect();
             while answers.load(Ordering::Relaxed) < 1_000 {
                 thread::yield_now();
             }
