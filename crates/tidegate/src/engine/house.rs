@@ -187,6 +187,12 @@ impl<S: Service> House<S> {
         !state.stopping && state.open < self.policy().max_connections
     }
 
+    /// Whether one of those may come in for whom the kernel had already opened the connection when the house was told to stop.
+    pub(super) fn has_room_for_the_rest(&self) -> bool {
+        let state = self.lock();
+        state.open < self.policy().max_connections && state.rest_until.is_none_or(|at| at <= Instant::now())
+    }
+
     /// Counts a failed accept; accepting rests if the process ran out of something.
     pub(super) fn accept_failed(&self, e: &std::io::Error) {
         use tidegate_sys::socket::{is_exhaustion, is_lost_connection, is_out_of_descriptors};

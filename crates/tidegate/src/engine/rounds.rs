@@ -30,6 +30,8 @@ pub(super) trait Rounds<S: Service> {
     fn resume(&mut self, token: Token);
     /// A connection has to wait before it may receive again.
     fn step_back(&mut self, token: Token);
+    /// Before a stop: lets those in for whom the kernel has already opened the connection.
+    fn let_in_the_rest(&mut self);
     /// Begins to make a connection.
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()>;
 
@@ -84,6 +86,7 @@ pub(super) trait Rounds<S: Service> {
                 Command::Dial(dial) => self.dial(dial),
                 Command::Policy(policy) => self.change_policy(policy),
                 Command::Drain => {
+                    self.let_in_the_rest();
                     self.desk().drain();
                     self.tell_all(|| Event::Drain);
                 }

@@ -97,7 +97,7 @@ async fn accept_all<S: Service>(house: Arc<House<S>>, listener: TcpListener) {
             Poll::Pending => Poll::Pending,
         });
         match next.await {
-            None => return,
+            None => return accept_the_rest(&house, &listener).await,
             Some((Admission::Refuse, Ok(_))) => {
                 house.counters.attempted.add(1);
                 house.counters.refused.add(1);
@@ -111,6 +111,22 @@ async fn accept_all<S: Service>(house: Arc<House<S>>, listener: TcpListener) {
                 sleep(EXHAUSTION_PAUSE).await;
             }
         }
+    }
+}
+
+/// When the house stops: takes those for whom the kernel has already opened the connection.
+async fn accept_the_rest<S: Service>(house: &Arc<House<S>>, listener: &TcpListener) {
+    for _ in 0..house.policy().accept.backlog {
+        if !house.has_room_for_the_rest() {
+            return;
+        }
+        let next = poll_fn(|task| match listener.poll_accept(task) {
+            Poll::Ready(Ok(accepted)) => Poll::Ready(Some(accepted)),
+            _ => Poll::Ready(None),
+        });
+        let Some((stream, peer)) = next.await else { return };
+        house.counters.attempted.add(1);
+        begin(house, stream, peer, Origin::Accepted);
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn start_acceptor<S: Service>(
     })
 }
 
-/// Accepts until the house stops; `serve` takes each connection that is let in.
+/// Accepts until the house stops, and then those who wait already; `serve` takes each connection that is let in.
 fn accept_all<S: Service>(
     house: &House<S>,
     bell: &Waker,
@@ -67,6 +67,14 @@ fn accept_all<S: Service>(
             }
             Err(e) => house.accept_failed(&e),
         }
+    }
+    for _ in 0..house.policy().accept.backlog {
+        if !house.has_room_for_the_rest() {
+            return;
+        }
+        let Ok((stream, peer)) = listener.accept(blocking) else { return };
+        house.counters.attempted.add(1);
+        serve(stream, peer);
     }
 }
 

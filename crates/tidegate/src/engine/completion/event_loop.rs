@@ -474,6 +474,9 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
         }
     }
 
+    /// The accepts that are posted take them, and then the [last looks](LAST_LOOKS).
+    fn let_in_the_rest(&mut self) {}
+
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()> {
         let token = self.table.next_token();
         let socket = self.port.dial(token, &dial)?;

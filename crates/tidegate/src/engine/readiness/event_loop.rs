@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -194,28 +195,31 @@ impl<P: Poller, S: Service> Loop<P, S> {
         Ok(())
     }
 
+    /// Accepts as many as one turn may take.
     fn accept(&mut self) {
-        let Some(listener) = self.listener.clone() else { return };
-        for _ in 0..self.desk.lane.policy.accept.batch {
-            let admission = self.desk.admission();
-            if admission == Admission::Wait {
-                return;
-            }
-            match listener.accept() {
-                Ok((stream, peer)) => {
-                    self.desk.lane.counters.attempted.add(1);
-                    if admission == Admission::Refuse {
-                        self.desk.lane.counters.refused.add(1);
-                        continue;
-                    }
-                    if let Some(connection) = self.desk.admit(peer, Origin::Accepted) {
-                        self.serve(stream, connection);
-                    }
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) => self.desk.accept_failed(&e),
-            }
+        let _ = (0..self.desk.lane.policy.accept.batch).try_for_each(|_| self.accept_next());
+    }
+
+    /// Accepts one connection, or finds that there is none, or no room for it.
+    fn accept_next(&mut self) -> ControlFlow<()> {
+        let Some(listener) = self.listener.clone() else { return ControlFlow::Break(()) };
+        let admission = self.desk.admission();
+        if admission == Admission::Wait {
+            return ControlFlow::Break(());
         }
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                self.desk.lane.counters.attempted.add(1);
+                if admission == Admission::Refuse {
+                    self.desk.lane.counters.refused.add(1);
+                } else if let Some(connection) = self.desk.admit(peer, Origin::Accepted) {
+                    self.serve(stream, connection);
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return ControlFlow::Break(()),
+            Err(e) => self.desk.accept_failed(&e),
+        }
+        ControlFlow::Continue(())
     }
 
     /// Serves an accepted socket. If its first data came with the accept, it is looked at before the poller hears of it:
@@ -354,6 +358,10 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
                 }
             }
         }
+    }
+
+    fn let_in_the_rest(&mut self) {
+        let _ = (0..self.desk.lane.policy.accept.backlog).try_for_each(|_| self.accept_next());
     }
 
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()> {
