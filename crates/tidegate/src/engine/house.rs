@@ -11,6 +11,8 @@ use arc_swap::{ArcSwap, Guard};
 use tidegate_sys::waker::Waker as Bell;
 
 use super::Plan;
+use tidegate_sys::socket::Listener;
+
 use super::desk::open_session;
 use crate::core::Token;
 use crate::core::mail::{MailboxError, PostOffice};
@@ -22,6 +24,8 @@ use crate::stats::{Counters, Writers};
 /// What all connections of a server or client without loops share.
 pub(super) struct House<S: Service> {
     pub(super) plan: Plan<S>,
+    /// Until somebody accepts.
+    listener: Mutex<Option<Arc<Listener>>>,
     /// The limits as they are now.
     policy: ArcSwap<Policy>,
     pub(super) counters: Arc<Counters>,
@@ -57,10 +61,11 @@ pub(super) enum Order {
 }
 
 impl<S: Service> House<S> {
-    pub(super) fn new(plan: Plan<S>) -> Arc<Self> {
+    pub(super) fn new(mut plan: Plan<S>) -> Arc<Self> {
         let counters = Arc::new(Counters::new(Writers::Many));
         Arc::new(Self {
             policy: ArcSwap::new(plan.policy.clone()),
+            listener: Mutex::new(plan.listener.take()),
             plan,
             counters,
             state: Mutex::default(),
@@ -68,6 +73,11 @@ impl<S: Service> House<S> {
             bell: OnceLock::new(),
             stopped: Arc::default(),
         })
+    }
+
+    /// Hands over the listener to the one who accepts. When that one ends, so that nobody comes who would not be served, it is closed.
+    pub(super) fn take_listener(&self) -> Option<Arc<Listener>> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The limits as they are now. Costs a few nanoseconds.

@@ -30,7 +30,8 @@ pub(super) trait Rounds<S: Service> {
     fn resume(&mut self, token: Token);
     /// A connection has to wait before it may receive again.
     fn step_back(&mut self, token: Token);
-    /// Before a stop: lets those in for whom the kernel has already opened the connection.
+    /// Before a stop: lets those in for whom the kernel has already opened the connection, and closes the listener as soon as
+    /// that is done. Who comes later would not be served.
     fn let_in_the_rest(&mut self);
     /// Begins to make a connection.
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()>;

@@ -44,9 +44,9 @@ pub(crate) fn probe() -> Availability {
 }
 
 /// Starts the runtime, and the clerk that keeps it until all connections are gone.
-pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
+pub(crate) fn start<S: Service>(mut plan: Plan<S>) -> io::Result<Started> {
     let runtime = runtime(plan.threads(Model::Tokio))?;
-    let listener = match &plan.listener {
+    let listener = match plan.listener.take() {
         Some(listener) => {
             listener.set_blocking(Blocking::Never)?;
             let _inside = runtime.enter();

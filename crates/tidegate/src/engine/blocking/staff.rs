@@ -47,7 +47,7 @@ fn accept_all<S: Service>(
     blocking: Blocking,
     mut serve: impl FnMut(Stream, Option<SocketAddr>),
 ) {
-    let Some(listener) = house.plan.listener.clone() else { return };
+    let Some(listener) = house.take_listener() else { return };
     while let Some(admission) = house.wait_for_admission() {
         match listener.accept(blocking) {
             Ok((stream, peer)) => {

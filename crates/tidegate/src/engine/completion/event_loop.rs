@@ -319,6 +319,8 @@ impl<P: Port, S: Service> Loop<P, S> {
                     self.accepts.last_looks += 1;
                     self.accept_singly(&listener, room.min(SINGLE_ACCEPTS));
                     self.stop_accepting();
+                } else if room > 0 && !self.desk.is_resting() {
+                    self.listener = None; // who comes now would not be served
                 }
             }
             Admission::Wait => {}

@@ -362,6 +362,11 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
 
     fn let_in_the_rest(&mut self) {
         let _ = (0..self.desk.lane.policy.accept.backlog).try_for_each(|_| self.accept_next());
+        if let Some(listener) = self.listener.take()
+            && std::mem::take(&mut self.listening)
+        {
+            self.poller.unwatch_listener(listener.as_raw_fd());
+        }
     }
 
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()> {
