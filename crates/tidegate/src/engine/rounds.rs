@@ -30,9 +30,9 @@ pub(super) trait Rounds<S: Service> {
     fn resume(&mut self, token: Token);
     /// A connection has to wait before it may receive again.
     fn step_back(&mut self, token: Token);
-    /// Before a stop: lets those in for whom the kernel has already opened the connection, and closes the listener as soon as
-    /// that is done. Who comes later would not be served.
-    fn let_in_the_rest(&mut self);
+    /// Lets those in for whom the kernel has already opened the connection, closes the listener, since who comes later would not
+    /// be served, and tells every connection to finish.
+    fn begin_to_stop(&mut self);
     /// Begins to make a connection.
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()>;
 
@@ -86,11 +86,7 @@ pub(super) trait Rounds<S: Service> {
                 Command::Mail(token, mail) => self.tell(token, Event::Mail(mail)),
                 Command::Dial(dial) => self.dial(dial),
                 Command::Policy(policy) => self.change_policy(policy),
-                Command::Drain => {
-                    self.let_in_the_rest();
-                    self.desk().drain();
-                    self.tell_all(|| Event::Drain);
-                }
+                Command::Drain => self.begin_to_stop(),
             }
         }
     }

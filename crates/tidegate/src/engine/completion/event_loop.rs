@@ -68,6 +68,8 @@ pub(in crate::engine) struct Loop<P: Port, S: Service> {
     waker: Arc<Waker>,
     table: Table<Entry<S::Session, P>>,
     accepts: Accepts,
+    /// It stops, and the connections do not know yet.
+    untold: bool,
     /// Connections whose receive ended because all buffers were in use.
     starved: Vec<Token>,
     /// Accepted sockets have data: the listener defers accepts.
@@ -113,6 +115,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             waker,
             table: Table::default(),
             accepts: Accepts::default(),
+            untold: false,
             starved: Vec::new(),
             data_with_accept: lane.defers(),
             desk: Desk::new(lane, now),
@@ -319,8 +322,8 @@ impl<P: Port, S: Service> Loop<P, S> {
                     self.accepts.last_looks += 1;
                     self.accept_singly(&listener, room.min(SINGLE_ACCEPTS));
                     self.stop_accepting();
-                } else if room > 0 && !self.desk.is_resting() {
-                    self.listener = None; // who comes now would not be served
+                } else {
+                    self.close_up(room);
                 }
             }
             Admission::Wait => {}
@@ -334,6 +337,16 @@ impl<P: Port, S: Service> Loop<P, S> {
             Admission::Admit if self.accepts.endless => self.stop_accepting(),
             Admission::Admit => self.accept_singly(&listener, room.min(SINGLE_ACCEPTS)),
             Admission::Refuse => self.accept_singly(&listener, 1),
+        }
+    }
+
+    /// A stop has taken whoever waited. Only now are connections told: a client that is told may come again at once.
+    fn close_up(&mut self, room: usize) {
+        if room > 0 && !self.desk.is_resting() {
+            self.listener = None; // who comes now would not be served
+        }
+        if std::mem::take(&mut self.untold) {
+            self.tell_all(|| Event::Drain);
         }
     }
 
@@ -476,8 +489,14 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
         }
     }
 
-    /// The accepts that are posted take them, and then the [last looks](LAST_LOOKS).
-    fn let_in_the_rest(&mut self) {}
+    /// The accepts that are posted take those who wait, and then the [last looks](LAST_LOOKS).
+    fn begin_to_stop(&mut self) {
+        self.desk.drain();
+        match self.listener {
+            Some(_) => self.untold = true,
+            None => self.tell_all(|| Event::Drain),
+        }
+    }
 
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()> {
         let token = self.table.next_token();

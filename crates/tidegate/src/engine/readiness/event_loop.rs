@@ -360,13 +360,15 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
         }
     }
 
-    fn let_in_the_rest(&mut self) {
+    fn begin_to_stop(&mut self) {
         let _ = (0..self.desk.lane.policy.accept.backlog).try_for_each(|_| self.accept_next());
         if let Some(listener) = self.listener.take()
             && std::mem::take(&mut self.listening)
         {
             self.poller.unwatch_listener(listener.as_raw_fd());
         }
+        self.desk.drain();
+        self.tell_all(|| Event::Drain);
     }
 
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()> {
