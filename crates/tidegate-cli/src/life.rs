@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use tidegate::{CloseReason, Running, Stats};
+use tidegate_tls::Identity;
 
 use crate::limits::Strategy;
 use crate::log::note;
@@ -32,8 +33,17 @@ pub enum End {
 pub enum Word {
     /// End.
     End(End),
-    /// Go on with another strategy.
+    /// Go on with something changed.
+    Change(Change),
+}
+
+/// What changes while a server runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Another strategy.
     Strategy(Strategy),
+    /// The files of the certificate are read again.
+    Certificate,
 }
 
 /// How often the I/O threads are looked at: one wake-up of a thread that does nothing else.
@@ -43,12 +53,12 @@ const LOOK: Duration = Duration::from_secs(1);
 pub fn wait(
     words: &Receiver<Word>,
     mut is_broken: impl FnMut() -> bool,
-    mut follow: impl FnMut(Strategy),
+    mut follow: impl FnMut(Change),
 ) -> End {
     loop {
         match words.recv_timeout(LOOK) {
             Ok(Word::End(end)) => return end,
-            Ok(Word::Strategy(strategy)) => follow(strategy),
+            Ok(Word::Change(change)) => follow(change),
             Err(RecvTimeoutError::Timeout) if !is_broken() => {}
             Err(_) => return End::Broken,
         }
@@ -56,8 +66,8 @@ pub fn wait(
 }
 
 /// SIGTERM and SIGINT: the first is reported through `words`, the second ends the process with code 1. SIGUSR1 asks for the
-/// throughput strategy, SIGUSR2 for the one of many connections.
-pub fn report_signals(words: Sender<Word>) -> anyhow::Result<()> {
+/// throughput strategy, SIGUSR2 for the one of many connections. SIGHUP ends the process as ever, unless there is a `certificate`.
+pub fn report_signals(words: Sender<Word>, certificate: Option<&Identity>) -> anyhow::Result<()> {
     let stopping = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         // In this order: the first signal finds the flag down and puts it up.
@@ -65,9 +75,13 @@ pub fn report_signals(words: Sender<Word>) -> anyhow::Result<()> {
         flag::register(signal, Arc::clone(&stopping))?;
     }
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
+    if certificate.is_some() {
+        signals.handle().add_signal(SIGHUP)?;
+    }
     let word = |signal| match signal {
-        SIGUSR1 => Word::Strategy(Strategy::Throughput),
-        SIGUSR2 => Word::Strategy(Strategy::Connections),
+        SIGUSR1 => Word::Change(Change::Strategy(Strategy::Throughput)),
+        SIGUSR2 => Word::Change(Change::Strategy(Strategy::Connections)),
+        SIGHUP => Word::Change(Change::Certificate),
         _ => Word::End(End::Signal),
     };
     let report =
@@ -152,10 +166,10 @@ mod tests {
     fn who_says_so_is_heard_first() {
         let (ends, told) = mpsc::channel();
         let mut followed = Vec::new();
-        ends.send(Word::Strategy(Strategy::Throughput)).unwrap();
+        ends.send(Word::Change(Change::Strategy(Strategy::Throughput))).unwrap();
         ends.send(Word::End(End::Succeeded)).unwrap();
-        assert_eq!(wait(&told, || true, |strategy| followed.push(strategy)), End::Succeeded);
-        assert_eq!(followed, [Strategy::Throughput]);
+        assert_eq!(wait(&told, || true, |change| followed.push(change)), End::Succeeded);
+        assert_eq!(followed, [Change::Strategy(Strategy::Throughput)]);
     }
 
     #[test]

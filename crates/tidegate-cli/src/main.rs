@@ -11,6 +11,7 @@ mod log;
 mod metrics;
 mod origin;
 mod serve;
+mod tls;
 
 use std::process::ExitCode;
 

@@ -1,25 +1,25 @@
 //! Where the sockets of `serve` come from that it does not make itself: the service manager, or the server it succeeds.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use listenfd::ListenFd;
-use tidegate::Model;
+use tidegate::system::local_endpoint;
+use tidegate::{Endpoint, Model};
 
 use crate::Failure;
 use crate::handover::Inheritance;
 use crate::log::note;
 
 /// What the command line says about sockets.
-#[derive(Clone, Copy)]
 pub struct Asked<'a> {
     /// `--handover`.
     pub handover: Option<&'a Path>,
     /// `--listen`, if it was given.
-    pub listen: Option<SocketAddr>,
+    pub listen: Option<Endpoint>,
     /// `--metrics`.
     pub metrics: Option<SocketAddr>,
 }
@@ -41,19 +41,16 @@ pub struct Origin {
 
 impl Origin {
     /// A socket from the service manager goes before one of a running server; that one is relieved all the same.
-    pub fn find(how: Asked<'_>, model: Model) -> Result<Self, Failure> {
+    pub fn find(how: &Asked<'_>, model: Model) -> Result<Self, Failure> {
         let mut origin = match how.handover {
-            Some(path) => Self::inherited(path, &how, model)?,
+            Some(path) => Self::inherited(path, how, model)?,
             None => Self::default(),
         };
         if let Some(socket) = passed()? {
-            let addr =
-                socket.local_addr().context("the passed socket has no address").map_err(Failure::Run)?;
-            note(
-                "socket-activation",
-                &format!("listening on {addr}, the socket that was passed (LISTEN_FDS)"),
-            );
-            origin.listener = Some(socket.into());
+            let at =
+                local_endpoint(&socket).context("the passed socket has no address").map_err(Failure::Run)?;
+            note("socket-activation", &format!("listening on {at}, the socket that was passed (LISTEN_FDS)"));
+            origin.listener = Some(socket);
         }
         Ok(origin)
     }
@@ -68,9 +65,9 @@ impl Origin {
             )));
         }
         let (predecessor, listener, metrics) = found.into_parts();
-        let listener = expected(listener, how.listen)?;
+        let listener = expected(listener, how.listen.as_ref())?;
         let metrics = match (metrics, how.metrics) {
-            (Some(socket), Some(addr)) if is_at(&socket, addr) => Some(socket),
+            (Some(socket), Some(addr)) if is_at(&socket, &addr.into()) => Some(socket),
             _ => None,
         };
         Ok(Self { listener: Some(listener), metrics, predecessor: Some(predecessor) })
@@ -78,7 +75,7 @@ impl Origin {
 }
 
 /// The socket that the service manager passed.
-fn passed() -> Result<Option<TcpListener>, Failure> {
+fn passed() -> Result<Option<OwnedFd>, Failure> {
     let mut sockets = ListenFd::from_env();
     if sockets.len() > 1 {
         return Err(usage(anyhow!("{} sockets were passed (LISTEN_FDS); pass one", sockets.len())));
@@ -86,25 +83,32 @@ fn passed() -> Result<Option<TcpListener>, Failure> {
     if sockets.len() == 0 {
         return Ok(None);
     }
-    let socket = sockets.take_tcp_listener(0);
-    socket.context("what was passed (LISTEN_FDS) is no listening TCP socket").map_err(usage)
+    // What is not of the kind stays there to be taken as another.
+    if let Ok(Some(socket)) = sockets.take_tcp_listener(0) {
+        return Ok(Some(socket.into()));
+    }
+    let socket = sockets.take_unix_listener(0);
+    let socket = socket.context("what was passed (LISTEN_FDS) is neither a TCP nor a Unix stream socket");
+    Ok(socket.map_err(usage)?.map(OwnedFd::from))
 }
 
 /// Whether an inherited socket is what was asked for; port 0 is any port.
-fn is_at(socket: &OwnedFd, addr: SocketAddr) -> bool {
-    local_addr(socket).is_some_and(|here| here == addr || addr.port() == 0 && here.ip() == addr.ip())
-}
-
-fn local_addr(socket: &OwnedFd) -> Option<SocketAddr> {
-    TcpListener::from(socket.try_clone().ok()?).local_addr().ok()
+fn is_at(socket: &OwnedFd, asked: &Endpoint) -> bool {
+    let Ok(here) = local_endpoint(socket) else { return false };
+    match (&here, asked) {
+        (Endpoint::Tcp(here), Endpoint::Tcp(asked)) | (Endpoint::Mptcp(here), Endpoint::Mptcp(asked)) => {
+            here == asked || asked.port() == 0 && here.ip() == asked.ip()
+        }
+        _ => here == *asked,
+    }
 }
 
 /// An inherited socket must not silently stand for another address.
-fn expected(socket: OwnedFd, asked: Option<SocketAddr>) -> Result<OwnedFd, Failure> {
+fn expected(socket: OwnedFd, asked: Option<&Endpoint>) -> Result<OwnedFd, Failure> {
     match asked {
-        Some(addr) if !is_at(&socket, addr) => Err(usage(anyhow!(
-            "--listen is {addr}, but the running server listens on {}: leave --listen out, or stop that one first",
-            local_addr(&socket).map_or("an unknown address".into(), |addr| addr.to_string())
+        Some(at) if !is_at(&socket, at) => Err(usage(anyhow!(
+            "--listen is {at}, but the running server listens on {}: leave --listen out, or stop that one first",
+            local_endpoint(&socket).map_or("an unknown address".into(), |here| here.to_string())
         ))),
         _ => Ok(socket),
     }

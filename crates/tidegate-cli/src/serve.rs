@@ -12,16 +12,20 @@ use std::sync::mpsc::{self, Sender};
 use anyhow::{Context, anyhow};
 use clap::Subcommand;
 use sd_notify::NotifyState;
-use tidegate::{CloseReason, Model, Policy, Running, Server, Service, StartError, Stats, system};
+use tidegate::{
+    CloseReason, Endpoint, Model, ParseEndpointError, Policy, Running, Server, Service, StartError, Stats,
+    system,
+};
 use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 use tidegate_services::{Echo, Http, HttpLimits, Page};
 
 use crate::handover::{Door, Estate, Inheritance};
-use crate::life::{self, End, Word};
+use crate::life::{self, Change, End, Word};
 use crate::limits::{Limits, Optional, Strategy, size, time_or_none};
 use crate::log::note;
 use crate::metrics::{self, Board};
 use crate::origin::{Asked as AskedSockets, Origin};
+use crate::tls::{Secure, TlsArgs};
 use crate::{Failure, Outcome};
 
 /// Options of `serve`.
@@ -42,9 +46,13 @@ enum What {
 /// Where and how any service runs.
 #[derive(clap::Args)]
 struct How {
-    /// Address to listen on; port 0 lets the system pick one [default: 127.0.0.1:8080, or a socket that is passed].
-    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
-    listen: Option<SocketAddr>,
+    /// Where to listen: ADDR:PORT (port 0 lets the system pick one), unix:PATH for a Unix socket with this file, or unix:@NAME for
+    /// one without [default: 127.0.0.1:8080, or a socket that is passed].
+    #[arg(long, value_name = "ADDR:PORT", value_parser = endpoint)]
+    listen: Option<Endpoint>,
+    /// Listen with Multipath TCP (RFC 8684); clients that have only plain TCP are served as well.
+    #[arg(long)]
+    mptcp: bool,
     /// Take the listening socket of the server that runs with the same PATH, which then drains and exits; and let a
     /// successor find this one there.
     #[arg(long, value_name = "PATH")]
@@ -58,6 +66,8 @@ struct How {
     /// Require a PROXY protocol header (version 1 or 2) in front of each connection, which names its client.
     #[arg(long)]
     proxy_protocol: bool,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Print all counters to stderr at exit, as one line of JSON.
     #[arg(long)]
     stats: bool,
@@ -89,6 +99,31 @@ struct HttpArgs {
 /// Where to listen if nobody says so.
 const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
+/// What a service is called, and how clients name it.
+struct Kind {
+    name: &'static str,
+    /// The scheme of its URL, and the one over TLS.
+    schemes: [&'static str; 2],
+    path: &'static str,
+    /// What it speaks, for ALPN.
+    protocols: &'static [&'static str],
+}
+
+const ECHO: Kind = Kind { name: "echo", schemes: ["tcp", "tls"], path: "", protocols: &[] };
+const HTTP: Kind = Kind { name: "http", schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
+
+impl Kind {
+    /// The URL of a server that listens there. A Unix socket is written as `load` takes it.
+    fn url(&self, at: &Endpoint, secure: Option<&Secure>) -> String {
+        let scheme = self.schemes[usize::from(secure.is_some())];
+        match (at.addr(), secure) {
+            (Some(addr), _) => format!("{scheme}://{addr}{}", self.path),
+            (None, None) => at.to_string(),
+            (None, Some(_)) => format!("{scheme}://{at}"),
+        }
+    }
+}
+
 /// The model asked for; `None` is `auto`.
 #[derive(Clone, Copy)]
 struct Asked(Option<Model>);
@@ -104,18 +139,25 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "not an address; write ADDR:PORT, such as 127.0.0.1:8080 or [::1]:8080".into())
 }
 
+fn endpoint(text: &str) -> Result<Endpoint, String> {
+    if text.starts_with("localhost:") {
+        return address(text).map(Endpoint::from);
+    }
+    text.parse().map_err(|e: ParseEndpointError| e.to_string())
+}
+
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
     match *args.what {
         What::Echo(how) => {
             let policy = how.limits.policy();
-            how.serve("echo", "tcp", "", policy, || Echo)
+            how.serve(&ECHO, policy, || Echo)
         }
         What::Http(args) => {
             let policy = args.how.limits.policy();
             let limits = args.limits(&policy)?;
             let page = args.page.as_deref().map_or_else(|| Ok(Page::default()), Page::read).map_err(usage)?;
-            args.how.serve("http", "http", "/", policy, || Http::new(page, limits))
+            args.how.serve(&HTTP, policy, || Http::new(page, limits))
         }
     }
 }
@@ -139,30 +181,35 @@ impl HttpArgs {
 }
 
 impl How {
-    /// Serves until told to stop, behind the layers asked for.
-    fn serve<S: Service>(
+    /// Serves until told to stop, behind the layers asked for: the header of a proxy comes first and in the clear, then TLS.
+    fn serve<S: Service>(&self, kind: &Kind, mut policy: Policy, service: impl FnOnce() -> S) -> Outcome {
+        match self.tls.read(kind.protocols, &self.limits, &mut policy)? {
+            None => self.serve_behind_proxy(kind, policy, None, service),
+            Some(tls) => self.serve_behind_proxy(kind, policy, Some(&tls), || tls.around(service())),
+        }
+    }
+
+    fn serve_behind_proxy<S: Service>(
         &self,
-        name: &'static str,
-        scheme: &str,
-        path: &str,
+        kind: &Kind,
         policy: Policy,
+        secure: Option<&Secure>,
         service: impl FnOnce() -> S,
     ) -> Outcome {
         if !self.proxy_protocol {
-            return self.serve_bare(name, scheme, path, policy, service);
+            return self.serve_bare(kind, policy, secure, service);
         }
         let default = ProxyLimits::default();
         let limits = ProxyLimits { header_bytes: default.header_bytes.min(policy.input_bytes), ..default };
         limits.check(&policy).map_err(usage)?;
-        self.serve_bare(name, scheme, path, policy, || ProxyProtocol::new(service(), limits))
+        self.serve_bare(kind, policy, secure, || ProxyProtocol::new(service(), limits))
     }
 
     fn serve_bare<S: Service>(
         &self,
-        name: &'static str,
-        scheme: &str,
-        path: &str,
+        kind: &Kind,
         mut policy: Policy,
+        secure: Option<&Secure>,
         service: impl FnOnce() -> S,
     ) -> Outcome {
         policy.check().map_err(usage)?;
@@ -185,14 +232,21 @@ impl How {
         );
         let drain_timeout = policy.drain_timeout;
         let asked =
-            AskedSockets { handover: self.handover.as_deref(), listen: self.listen, metrics: self.metrics };
-        let origin = Origin::find(asked, model)?;
+            AskedSockets { handover: self.handover.as_deref(), listen: self.asked()?, metrics: self.metrics };
+        let origin = Origin::find(&asked, model)?;
         let server = Server::new(service()).policy(policy).model(model);
         let bound = match origin.listener {
             Some(socket) => server.listen_on(socket),
-            None => server.bind(self.address()),
+            None => server.bind(asked.listen.unwrap_or(DEFAULT_ADDRESS.into())),
         }
         .map_err(failure)?;
+        // The file of a socket belongs to the last server that accepts from it; a service manager keeps its own.
+        let bound = match origin.predecessor {
+            Some(_) => {
+                bound.own_socket_file().context("the file of the socket is gone").map_err(Failure::Run)?
+            }
+            None => bound,
+        };
         let mut estate = Estate { model, sockets: Vec::new() };
         if self.handover.is_some() {
             estate
@@ -202,28 +256,39 @@ impl How {
         let board = Board::new();
         let metrics = self.publish(&board, origin.metrics, &mut estate)?;
         let (ends, told) = mpsc::channel();
-        life::report_signals(ends.clone()).map_err(Failure::Run)?;
-        let running = bound.start().map_err(failure)?;
-        board.accepting(name, &running);
+        life::report_signals(ends.clone(), secure.map(|secure| &*secure.identity)).map_err(Failure::Run)?;
+        let mut running = bound.start().map_err(failure)?;
+        board.accepting(kind.name, &running);
         let door = self.open_door(estate, ends)?;
-        announce(&format!("{scheme}://{}{path}", running.local_addr()))?;
+        announce(&kind.url(running.local_addr(), secure))?;
         if let Some(predecessor) = origin.predecessor {
             relieve(&predecessor);
         }
         life::tell_manager(NotifyState::Ready);
-        let end = life::wait(&told, || running.is_broken(), |strategy| self.change(&running, strategy));
+        let change = |change| match (change, secure) {
+            (Change::Strategy(strategy), _) => self.change(&running, strategy),
+            (Change::Certificate, Some(secure)) => secure.reload(),
+            (Change::Certificate, None) => {} // SIGHUP is not asked for then
+        };
+        let end = life::wait(&told, || running.is_broken(), change);
         life::tell_manager(NotifyState::Stopping);
         board.draining();
         drop(door);
-        if end == End::Broken {
-            return Err(broken(running));
+        match end {
+            End::Broken => return Err(broken(running)),
+            End::Succeeded => running.keep_socket_file(),
+            End::Signal => {}
         }
         // The probes answer to the end of the drain, unless a successor answers them.
         let metrics = metrics.filter(|_| end != End::Succeeded);
         let stats = life::drain(running, drain_timeout).map_err(Failure::Run)?;
         drop(metrics);
         if self.stats {
-            eprintln!("{}", to_json(model, &stats));
+            let mut counters = to_json(model, &stats);
+            if let Some(secure) = secure {
+                counters["tls"] = secure.to_json();
+            }
+            eprintln!("{counters}");
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -237,8 +302,16 @@ impl How {
         }
     }
 
-    fn address(&self) -> SocketAddr {
-        self.listen.unwrap_or(DEFAULT_ADDRESS)
+    /// Where to listen, if the command line says so.
+    fn asked(&self) -> Result<Option<Endpoint>, Failure> {
+        match (&self.listen, self.mptcp) {
+            (listen, false) => Ok(listen.clone()),
+            (None, true) => Ok(Some(Endpoint::Mptcp(DEFAULT_ADDRESS))),
+            (Some(Endpoint::Tcp(addr) | Endpoint::Mptcp(addr)), true) => Ok(Some(Endpoint::Mptcp(*addr))),
+            (Some(_), true) => {
+                Err(usage(anyhow!("--mptcp needs --listen ADDR:PORT: a Unix socket has one path only")))
+            }
+        }
     }
 
     /// Starts the listener of `--metrics`, if there is to be one.

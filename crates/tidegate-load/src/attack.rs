@@ -10,7 +10,7 @@ mod session;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use tidegate::policy::OutboxMarks;
 use tidegate::{Client, Dial, Model, Policy, RunningClient, system};
 
-use crate::plan::{LoadError, Target};
+use crate::plan::{LoadError, Security, Target};
 pub use report::{AttackReport, KindReport};
 use session::{Attackers, Told};
 
@@ -128,10 +128,16 @@ impl Attack {
         if counts.iter().all(|&(_, n)| n == 0) {
             return wrong("there is nothing to do: give at least one of --silent, --trickle, --flood, --half-open and --reset-rate".into());
         }
-        if !is_of_this_machine(self.target.addr.ip()) {
+        let target = &self.target.endpoint;
+        if self.target.security == Security::Tls {
+            return wrong("an attack is not encrypted: give the target without TLS".into());
+        }
+        if target.is_unix() && self.resets_per_s > 0 {
+            return wrong("a Unix socket knows no resets: leave --reset-rate out".into());
+        }
+        if target.addr().is_some_and(|addr| !is_of_this_machine(addr.ip())) {
             return wrong(format!(
-                "{} is not an address of this machine: an attack goes only to servers of one's own, so run it where the server runs",
-                self.target.addr
+                "{target} is not an address of this machine: an attack goes only to servers of one's own, so run it where the server runs"
             ));
         }
         Ok(())
@@ -279,7 +285,7 @@ impl Campaign<'_> {
     }
 
     fn dial(&self, kind: Kind, variant: u64) {
-        let to: SocketAddr = self.attack.target.addr;
+        let to = &self.attack.target.endpoint;
         // The client runs until the campaign is over, and its queue is longer than all connections together.
         let _ = self.client.dialler().dial(Dial::to(to).tag(session::tag(kind, variant)));
     }
@@ -317,7 +323,12 @@ mod tests {
 
     fn attack_on(addr: &str) -> Attack {
         Attack {
-            target: Target { addr: addr.parse().unwrap(), host: addr.into(), path: "/".into() },
+            target: Target {
+                endpoint: addr.parse().unwrap(),
+                security: Security::Plain,
+                host: addr.into(),
+                path: "/".into(),
+            },
             speech: Speech::Http,
             duration: Duration::from_secs(1),
             silent: 1,

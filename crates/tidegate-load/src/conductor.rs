@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tidegate::{Client, Model, Policy, RunningClient, system};
+use tidegate::{Client, Model, Policy, RunningClient, Service, system};
+use tidegate_tls::{TlsClient, TlsCounters, TlsLimits};
 
 use crate::certificate::{Evidence, certify};
 use crate::crew::{Crew, Stage};
@@ -14,7 +15,7 @@ use crate::http::HttpLoad;
 use crate::ledger::Ledger;
 use crate::pacer::Pacer;
 use crate::plan::{Amount, BLOCK, LoadError, Plan, Protocol};
-use crate::report::{Phase, Report};
+use crate::report::{Phase, Report, TlsReport};
 use crate::window::Window;
 
 /// Attempts in flight while connections are opened: below every system's backlog.
@@ -48,17 +49,33 @@ pub fn run(plan: &Plan, observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadE
     match &plan.protocol {
         Protocol::Echo { size, window } => {
             let load = EchoLoad::new(crew.clone(), *size, *window);
-            let client = Client::new(load).policy(policy).model(model).start()?;
+            let (client, tls) = start(plan, load, policy, model)?;
             let dial = |tag| crew.dial(tag, None);
-            Ok(Run { crew: &crew, client: &client, observer, pace: &|| {} }.conduct(dial))
+            Ok(Run { crew: &crew, client: &client, tls, observer, pace: &|| {} }.conduct(dial))
         }
         Protocol::Http(shape) => {
             let load = HttpLoad::new(crew.clone(), shape.clone());
-            let client = Client::new(load.clone()).policy(policy).model(model).start()?;
+            let (client, tls) = start(plan, load.clone(), policy, model)?;
             let dial = |tag| load.open_place(tag);
-            Ok(Run { crew: &crew, client: &client, observer, pace: &|| load.pace() }.conduct(dial))
+            Ok(Run { crew: &crew, client: &client, tls, observer, pace: &|| load.pace() }.conduct(dial))
         }
     }
+}
+
+/// Starts a client for these sessions, and says where it counts handshakes if they are encrypted.
+fn start<S: Service>(
+    plan: &Plan,
+    load: S,
+    policy: Policy,
+    model: Model,
+) -> Result<(RunningClient, Option<Arc<TlsCounters>>), LoadError> {
+    let Some(tls) = &plan.tls else {
+        return Ok((Client::new(load).policy(policy).model(model).start()?, None));
+    };
+    let limits = TlsLimits { handshake_timeout: Some(tls.handshake_timeout) };
+    let service = TlsClient::new(load, plan.target.clone(), &tls.name, tls.trust.clone(), limits)?;
+    let counters = service.counters();
+    Ok((Client::new(service).policy(policy).model(model).start()?, Some(counters)))
 }
 
 fn policy(plan: &Plan, threads: usize) -> Policy {
@@ -90,6 +107,7 @@ fn check_descriptors(plan: &Plan, model: Model) -> Result<(), LoadError> {
 struct Run<'a, F> {
     crew: &'a Crew,
     client: &'a RunningClient,
+    tls: Option<Arc<TlsCounters>>,
     observer: F,
     /// Begins what is due on connections that do not stand yet.
     pace: &'a dyn Fn(),
@@ -305,6 +323,8 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
     fn report(&self, window: &Window, ledger: &mut Ledger) -> Report {
         let plan = &self.crew.plan;
         let stats = self.client.stats();
+        // To the client such a connection stood.
+        let no_tls = self.tls.as_ref().map_or(0, |tls| tls.failed());
         let mut report = Report {
             format: 1,
             target: plan.target.to_string(),
@@ -314,12 +334,16 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
             rate_bytes_per_s_per_block: plan.rate_bytes_per_s_per_block,
             warm_up_s: plan.warm_up.as_secs_f64(),
             attempted: stats.attempted,
-            connected: stats.accepted,
-            connect_failed: stats.dial_failed,
+            connected: stats.accepted - no_tls.min(stats.accepted),
+            connect_failed: stats.dial_failed + no_tls,
             open_at_end: stats.open(),
             elapsed_s: window.length.as_secs_f64(),
             cpu_user_s: window.cpu_s.0,
             cpu_system_s: window.cpu_s.1,
+            tls: self
+                .tls
+                .as_ref()
+                .map(|tls| TlsReport { handshakes: tls.handshakes(), resumed: tls.resumed() }),
             ..Report::default()
         };
         ledger.enter(self.crew, &mut report);

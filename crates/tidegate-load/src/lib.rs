@@ -38,5 +38,6 @@ mod window;
 pub use attack::{Attack, AttackReport, attack};
 pub use conductor::run;
 pub use merge::{MergeError, merge};
-pub use plan::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Target};
-pub use report::{Phase, Report, Second};
+pub use plan::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security, Target, TlsPlan};
+pub use report::{Phase, Report, Second, TlsReport};
+pub use tidegate_tls::{TlsError, Trust};

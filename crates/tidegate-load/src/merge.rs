@@ -111,6 +111,11 @@ fn add_counts(sum: &mut Report, r: &Report) {
     sum.verified_connections += r.verified_connections;
     sum.reconnects += r.reconnects;
     sum.connect_failed += r.connect_failed;
+    if let Some(tls) = r.tls {
+        let all = sum.tls.get_or_insert_default();
+        all.handshakes += tls.handshakes;
+        all.resumed += tls.resumed;
+    }
     sum.open_at_end += r.open_at_end;
     sum.connect_s = sum.connect_s.max(r.connect_s);
     sum.elapsed_s = sum.elapsed_s.max(r.elapsed_s);

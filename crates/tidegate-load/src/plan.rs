@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use tidegate::{Model, StartError};
+use tidegate::{Endpoint, Model, StartError};
+use tidegate_tls::{TlsError, Trust};
 
 pub use crate::shape::HttpShape;
-pub use crate::target::Target;
+pub use crate::target::{Security, Target};
 
 /// Connections of one block; they are opened together and share a rate, as in the source.
 pub const BLOCK: usize = 1_000;
@@ -47,7 +48,7 @@ pub struct Rate {
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where to.
-    pub target: SocketAddr,
+    pub target: Endpoint,
     /// What is spoken.
     pub protocol: Protocol,
     /// Connections at once.
@@ -77,6 +78,19 @@ pub struct Plan {
     pub threads: Option<usize>,
     /// The server's process, if it runs here: the certificate looks at its processor time.
     pub server_pid: Option<u32>,
+    /// How it is encrypted; `None` is not at all.
+    pub tls: Option<TlsPlan>,
+}
+
+/// How a load is encrypted.
+#[derive(Clone, Debug)]
+pub struct TlsPlan {
+    /// Which certificates the server may have. Echo offers no protocol for ALPN, and HTTP should offer `http/1.1`.
+    pub trust: Trust,
+    /// Whom its certificate has to be for: a host name or an IP address.
+    pub name: String,
+    /// Time for a handshake.
+    pub handshake_timeout: Duration,
 }
 
 /// A load could not be generated.
@@ -84,7 +98,9 @@ pub struct Plan {
 #[non_exhaustive]
 pub enum LoadError {
     /// The target makes no sense.
-    #[error("bad target {target:?}: {why}; write http://HOST:PORT/PATH, tcp://HOST:PORT or HOST:PORT")]
+    #[error(
+        "bad target {target:?}: {why}; write http://HOST:PORT/PATH, https://HOST:PORT/PATH, HOST:PORT, tls://HOST:PORT or unix:SOCKET:/PATH"
+    )]
     Target {
         /// What was given.
         target: String,
@@ -106,6 +122,9 @@ pub enum LoadError {
         /// The limit.
         limit: u64,
     },
+    /// TLS can not be set up.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The client could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -154,7 +173,13 @@ impl Plan {
         if self.messages_each.is_some() && !matches!(self.protocol, Protocol::Echo { .. }) {
             return wrong("--messages counts echo messages; it means nothing for http");
         }
-        if let Some(odd) = self.source_range.iter().find(|ip| ip.is_ipv4() != self.target.is_ipv4()) {
+        if self.target.is_unix() && (self.sources.is_some() || !self.source_range.is_empty()) {
+            return wrong(
+                "connections to a Unix socket have no source address: leave --source and --sources out",
+            );
+        }
+        let is_ipv4 = self.target.addr().is_none_or(|addr| addr.is_ipv4());
+        if let Some(odd) = self.source_range.iter().find(|ip| ip.is_ipv4() != is_ipv4) {
             return Err(LoadError::Plan(format!(
                 "--source {odd} can not reach {}: one is IPv4 and the other IPv6",
                 self.target
@@ -196,7 +221,7 @@ impl Plan {
     }
 
     fn is_loopback4(&self) -> bool {
-        matches!(self.target.ip(), IpAddr::V4(ip) if ip.is_loopback())
+        self.target.addr().is_some_and(|addr| addr.is_ipv4() && addr.ip().is_loopback())
     }
 
     /// Whether every request has a connection of its own.
@@ -226,7 +251,7 @@ pub(crate) mod tests {
     /// A plan like any other.
     pub(crate) fn plan() -> Plan {
         Plan {
-            target: ([127, 0, 0, 1], 9).into(),
+            target: std::net::SocketAddr::from(([127, 0, 0, 1], 9)).into(),
             protocol: Protocol::Echo { size: 1, window: 1 },
             connections: 1,
             amount: Amount::Requests(1),
@@ -241,6 +266,7 @@ pub(crate) mod tests {
             model: None,
             threads: None,
             server_pid: None,
+            tls: None,
         }
     }
 

@@ -36,6 +36,15 @@ pub enum Phase<'a> {
     },
 }
 
+/// TLS handshakes of the whole run, from the first dial on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsReport {
+    /// Handshakes that were completed.
+    pub handshakes: u64,
+    /// Of those, the ones that took up an earlier session.
+    pub resumed: u64,
+}
+
 /// The outcome of a run. Times are seconds or microseconds, as their names say; rates are means over the window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -107,6 +116,9 @@ pub struct Report {
     pub cpu_system_s: f64,
     /// The first thing that went wrong, in words.
     pub first_error: Option<String>,
+    /// Handshakes of a load that is encrypted; none if it is not.
+    #[serde(default)]
+    pub tls: Option<TlsReport>,
     /// The schedule and how it was kept; none in a closed loop.
     #[serde(default)]
     pub open_loop: Option<OpenLoop>,

@@ -2,56 +2,110 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use tidegate::Endpoint;
+
 use crate::plan::LoadError;
+
+/// Whether a load is encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Security {
+    /// It is not.
+    Plain,
+    /// By TLS.
+    Tls,
+}
 
 /// Where a load goes, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The address.
-    pub addr: SocketAddr,
-    /// Host and port as written, for the Host field.
+    /// The other end.
+    pub endpoint: Endpoint,
+    /// Whether the scheme is one over TLS.
+    pub security: Security,
+    /// Host and port as written, for the Host field; `localhost` for a Unix socket.
     pub host: String,
     /// The path with its query; `/` if none is given.
     pub path: String,
 }
 
+/// What a target is written behind.
+struct Scheme {
+    security: Security,
+    /// The port if none is given.
+    port: Option<u16>,
+}
+
+impl Scheme {
+    fn of(name: &str) -> Option<Self> {
+        let (security, port) = match name {
+            "" | "tcp" => (Security::Plain, None),
+            "http" => (Security::Plain, Some(80)),
+            "https" => (Security::Tls, Some(443)),
+            "tls" => (Security::Tls, None),
+            _ => return None,
+        };
+        Some(Self { security, port })
+    }
+}
+
 impl Target {
-    /// Takes `http://HOST[:PORT][/PATH]`, `tcp://HOST:PORT` or `HOST:PORT` apart and looks the host up.
+    /// Takes `http://HOST[:PORT][/PATH]`, `https://…`, `tcp://HOST:PORT`, `tls://HOST:PORT`, `HOST:PORT` or, with or without one of these
+    /// schemes, `unix:SOCKET[:/PATH]` apart and looks the host up.
     ///
     /// # Errors
     /// [`LoadError::Target`], with what is wrong.
     pub fn parse(text: &str) -> Result<Self, LoadError> {
         let bad = |why: &str| LoadError::Target { target: text.into(), why: why.into() };
-        let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
-        if !matches!(scheme, "" | "http" | "tcp") {
-            return Err(bad("only http and tcp are spoken here"));
-        }
-        let (authority, path) = match rest.find(['/', '?']) {
-            Some(at) if rest[at..].starts_with('/') => (&rest[..at], rest[at..].to_owned()),
-            Some(at) => (&rest[..at], format!("/{}", &rest[at..])),
-            None => (rest, "/".to_owned()),
+        let (name, rest) = text.split_once("://").filter(|(name, _)| *name != "unix").unwrap_or(("", text));
+        let scheme = Scheme::of(name).ok_or_else(|| bad("only http, https, tcp and tls are spoken here"))?;
+        let (authority, path) = if let Some(unix) = rest.strip_prefix("unix:") {
+            // As nginx writes it (ngx_http_proxy_module, proxy_pass): a colon ends the path of the socket.
+            unix.split_once(':').unwrap_or((unix, ""))
+        } else {
+            rest.find(['/', '?']).map_or((rest, ""), |at| rest.split_at(at))
         };
-        let path = path.split('#').next().unwrap_or("/").to_owned();
+        let path = match path.split('#').next().unwrap_or_default() {
+            path if path.starts_with('/') => path.to_owned(),
+            path => format!("/{path}"),
+        };
         if path.bytes().any(|b| b <= b' ' || b == 0x7f) {
             return Err(bad("the path has a space or a control character: encode it with %"));
         }
-        let with_port = match (scheme, authority.rsplit_once(':')) {
-            (_, Some((host, port))) if !host.is_empty() && !port.ends_with(']') => {
-                port.parse::<u16>().map_err(|_| bad("the port is not a number from 1 to 65535"))?;
-                authority.to_owned()
-            }
-            ("http", _) if !authority.is_empty() => format!("{authority}:80"),
-            _ => return Err(bad("there is no HOST:PORT in it")),
+        let (endpoint, host) = if rest.starts_with("unix:") {
+            let endpoint = format!("unix:{authority}").parse::<Endpoint>();
+            (endpoint.map_err(|e| bad(&e.to_string()))?, "localhost")
+        } else {
+            (look_up(authority, &scheme).map_err(|why| bad(&why))?.into(), authority)
         };
-        let addr = with_port
-            .to_socket_addrs()
-            .map_err(|e| bad(&format!("the host can not be looked up: {e}")))?
-            .min_by_key(|addr| u8::from(addr.is_ipv6()))
-            .ok_or_else(|| bad("the host has no address"))?;
-        if addr.port() == 0 {
-            return Err(bad("port 0 can be listened on, but not connected to"));
+        Ok(Self { endpoint, security: scheme.security, host: host.to_owned(), path })
+    }
+
+    /// The host alone, for the certificate of the other end.
+    #[must_use]
+    pub fn host_name(&self) -> &str {
+        let host = match self.host.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => host,
+            _ => &self.host,
+        };
+        host.trim_start_matches('[').trim_end_matches(']')
+    }
+}
+
+/// The address of `HOST[:PORT]`.
+fn look_up(authority: &str, scheme: &Scheme) -> Result<SocketAddr, String> {
+    let with_port = match (scheme.port, authority.rsplit_once(':')) {
+        (_, Some((host, port))) if !host.is_empty() && !port.ends_with(']') => {
+            port.parse::<u16>().map_err(|_| "the port is not a number from 1 to 65535")?;
+            authority.to_owned()
         }
-        Ok(Self { addr, host: authority.to_owned(), path })
+        (Some(port), _) if !authority.is_empty() => format!("{authority}:{port}"),
+        _ => return Err("there is no HOST:PORT in it".into()),
+    };
+    let addrs = with_port.to_socket_addrs().map_err(|e| format!("the host can not be looked up: {e}"))?;
+    let addr = addrs.min_by_key(|addr| u8::from(addr.is_ipv6())).ok_or("the host has no address")?;
+    match addr.port() {
+        0 => Err("port 0 can be listened on, but not connected to".into()),
+        _ => Ok(addr),
     }
 }
 
@@ -59,26 +113,66 @@ impl Target {
 mod tests {
     use super::*;
 
+    fn addr(text: &str) -> SocketAddr {
+        Target::parse(text).unwrap().endpoint.addr().unwrap()
+    }
+
     #[test]
     fn targets_are_taken_apart() {
         let t = Target::parse("http://127.0.0.1:8080/a/b?c=d#e").unwrap();
         assert_eq!(
-            (t.addr, t.host.as_str(), t.path.as_str()),
-            (([127, 0, 0, 1], 8080).into(), "127.0.0.1:8080", "/a/b?c=d")
+            (t.endpoint, t.host.as_str(), t.path.as_str()),
+            (Endpoint::Tcp(([127, 0, 0, 1], 8080).into()), "127.0.0.1:8080", "/a/b?c=d")
         );
-        assert_eq!(Target::parse("http://127.0.0.1").unwrap().addr.port(), 80);
+        assert_eq!(addr("http://127.0.0.1").port(), 80);
+        assert_eq!(addr("https://127.0.0.1").port(), 443);
+        assert_eq!(Target::parse("tls://127.0.0.1:7").unwrap().security, Security::Tls);
         assert_eq!(Target::parse("127.0.0.1:7?q").unwrap().path, "/?q");
-        assert_eq!(Target::parse("tcp://[::1]:9").unwrap().addr.port(), 9);
+        assert_eq!(addr("tcp://[::1]:9").port(), 9);
+    }
+
+    #[test]
+    fn a_unix_socket_ends_at_a_colon() {
+        for (text, socket, path) in [
+            ("unix:/run/a.sock", "unix:/run/a.sock", "/"),
+            ("unix:///run/a.sock", "unix:///run/a.sock", "/"),
+            ("http://unix:/run/a.sock:/b?c", "unix:/run/a.sock", "/b?c"),
+            ("unix:@name:/b", "unix:@name", "/b"),
+            ("tcp://unix:rel/a", "unix:rel/a", "/"),
+        ] {
+            let target = Target::parse(text).unwrap();
+            assert_eq!(
+                (target.endpoint.to_string().as_str(), target.path.as_str()),
+                (socket, path),
+                "{text}"
+            );
+            assert_eq!((target.security, target.host.as_str()), (Security::Plain, "localhost"));
+        }
+        assert_eq!(Target::parse("https://unix:/a:/b").unwrap().security, Security::Tls);
+    }
+
+    #[test]
+    fn the_name_for_the_certificate_has_no_port() {
+        for (text, name) in [
+            ("https://127.0.0.1:1/", "127.0.0.1"),
+            ("https://[::1]/", "::1"),
+            ("https://[::1]:2/", "::1"),
+            ("tls://unix:/a", "localhost"),
+        ] {
+            assert_eq!(Target::parse(text).unwrap().host_name(), name);
+        }
     }
 
     #[test]
     fn a_bad_target_says_what_is_wrong() {
         for (text, part) in [
-            ("https://127.0.0.1/", "only http and tcp"),
+            ("ftp://127.0.0.1/", "only http, https, tcp and tls"),
             ("127.0.0.1", "no HOST:PORT"),
+            ("tls://127.0.0.1", "no HOST:PORT"),
             ("127.0.0.1:99999", "port is not a number"),
             ("127.0.0.1:0", "port 0"),
             ("http://127.0.0.1:80/a b", "space"),
+            ("http://unix:", "needs a path"),
             ("", "no HOST:PORT"),
         ] {
             let message = Target::parse(text).unwrap_err().to_string();

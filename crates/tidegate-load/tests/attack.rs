@@ -7,16 +7,17 @@ use std::time::Duration;
 use tidegate::policy::MinRate;
 use tidegate::{CloseReason, Model, Policy, Running, Server};
 use tidegate_load::attack::{Kind, KindReport, Speech};
-use tidegate_load::{Attack, AttackReport, Target, attack};
+use tidegate_load::{Attack, AttackReport, Security, Target, attack};
 use tidegate_services::{Echo, Http};
 
 /// Longer than any of this takes on a busy machine; each attack ends as soon as it has shown what it is to show.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn attack_on(server: &Running, speech: Speech) -> Attack {
-    let addr = server.local_addr();
+    let endpoint = server.local_addr().clone();
+    let host = endpoint.to_string();
     Attack {
-        target: Target { addr, host: addr.to_string(), path: "/".into() },
+        target: Target { endpoint, security: Security::Plain, host, path: "/".into() },
         speech,
         duration: DEADLINE,
         silent: 0,

@@ -5,7 +5,9 @@
 //!
 //! | module | mechanism |
 //! |---|---|
+//! | [`endpoint`] | where a stream socket listens, or connects to |
 //! | [`socket`] | stream sockets: listen, accept, dial, receive, send, close |
+//! | [`local`] | the files of Unix sockets |
 //! | [`select`], [`poll`] | the portable readiness calls |
 //! | `epoll` | Linux readiness |
 //! | `ring` | Linux io_uring: submission, completion, provided buffers, direct descriptors |
@@ -15,10 +17,12 @@
 //! | [`process`] | processors, descriptor limits, system facts |
 #![deny(clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn)]
 
+pub mod endpoint;
+
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]
-pub use unix::{handover, pages, poll, process, select, socket, waker};
+pub use unix::{handover, local, pages, poll, process, select, socket, waker};
 
 #[cfg(target_os = "linux")]
 mod linux;

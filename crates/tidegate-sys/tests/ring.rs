@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tidegate_sys::pages::Residence;
 use tidegate_sys::ring::{Completion, Handle, Payload, Ring, RingSetup};
-use tidegate_sys::socket::{Blocking, Stream, peer_addr};
+use tidegate_sys::socket::{Blocking, Stream, peer_addr, raw_address};
 use tidegate_sys::waker::Waker;
 
 use kit::{DEADLINE, listener, pair, plain};
@@ -244,15 +244,15 @@ fn a_connection_is_dialled_or_the_error_comes() {
     let Some(mut bench) = Bench::new(SETUP) else { return };
     let listener = listener();
     let to = listener.local_addr().unwrap();
-    let near = Handle::Plain(Stream::unconnected(to, Some("127.0.0.1:0".parse().unwrap())).unwrap().into());
-    bench.ring.connect(&near, to, 1);
+    let near = Handle::Plain(Stream::unconnected(&to, Some("127.0.0.1:0".parse().unwrap())).unwrap().into());
+    bench.ring.connect(&near, raw_address(&to).unwrap(), 1);
     assert_eq!(bench.wait(1).result.unwrap(), 0);
     let (far, _) = listener.accept(Blocking::Waits).unwrap();
     assert_eq!(far.send(b"hi").unwrap(), 2);
     assert_eq!(bench.receive(&near, 2, 2), b"hi");
     drop(listener);
-    let late = Handle::Plain(Stream::unconnected(to, None).unwrap().into());
-    bench.ring.connect(&late, to, 3);
+    let late = Handle::Plain(Stream::unconnected(&to, None).unwrap().into());
+    bench.ring.connect(&late, raw_address(&to).unwrap(), 3);
     assert!(bench.wait(3).result.is_err());
 }
 

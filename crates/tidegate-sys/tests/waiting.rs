@@ -8,6 +8,7 @@ use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::poll::{PollSet, Readiness, wait_pair};
 use tidegate_sys::select::SelectSet;
 use tidegate_sys::socket::{
@@ -147,16 +148,16 @@ fn listeners_have_their_options_and_stop() {
         receive_buffer: Some(1 << 16),
         ..OPTIONS
     };
-    let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
     let addr = listener.local_addr().unwrap();
-    assert_eq!(listener.to_std().unwrap().local_addr().unwrap(), addr);
+    assert_eq!(Endpoint::from(listener.to_std().unwrap().local_addr().unwrap()), addr);
     listener.set_blocking(Blocking::Never).unwrap();
     let empty = listener.accept(Blocking::Never).unwrap_err();
     assert_eq!(empty.kind(), ErrorKind::WouldBlock);
     assert!(!is_exhaustion(&empty) && !is_lost_connection(&empty) && !socket::is_out_of_descriptors(&empty));
     listener.set_blocking(Blocking::Waits).unwrap();
     let from = "127.0.0.2:0".parse().unwrap();
-    let dialled = Stream::dial(addr, Some(from), Blocking::Waits).unwrap();
+    let dialled = Stream::dial(&addr, Some(from), Blocking::Waits).unwrap();
     dialled.set_send_timeout(Some(DEADLINE)).unwrap();
     assert_eq!(dialled.send(b"x").unwrap(), 1);
     let (near, peer) = listener.accept(Blocking::Waits).unwrap();
@@ -165,11 +166,11 @@ fn listeners_have_their_options_and_stop() {
     assert!(!listener.has_waiting());
     let shared = Listener::adopt(listener.share().unwrap(), &options).unwrap();
     drop(listener);
-    let again = Stream::dial(addr, None, Blocking::Waits).unwrap();
+    let again = Stream::dial(&addr, None, Blocking::Waits).unwrap();
     assert_eq!(again.send(b"x").unwrap(), 1);
     assert!(shared.accept(Blocking::Waits).is_ok(), "one holder is enough");
     drop(shared);
-    let refused = match Stream::dial(addr, None, Blocking::Never) {
+    let refused = match Stream::dial(&addr, None, Blocking::Never) {
         Err(e) => e,
         Ok(stream) => {
             let mut set = PollSet::default();

@@ -1,8 +1,9 @@
 //! The other direction: dialling out, with the same sessions on the same engines.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tidegate_sys::endpoint::Endpoint;
 
 use crate::engine::{self, Command, Gate, Model, Plan};
 use crate::policy::Policy;
@@ -100,7 +101,7 @@ impl RunningClient {
     ///
     /// # Errors
     /// The client has stopped, or too many dials wait already.
-    pub fn dial(&self, to: SocketAddr) -> Result<(), MailboxError> {
+    pub fn dial(&self, to: impl Into<Endpoint>) -> Result<(), MailboxError> {
         self.dialler.dial(Dial::to(to))
     }
 

@@ -56,16 +56,18 @@ pub use engine::{Availability, Choice, Model};
 pub use policy::{Policy, PolicyError};
 pub use server::{Running, Server, StartError};
 pub use service::{
-    Awaits, CloseReason, Consumed, Dial, Flow, Mail, Mailbox, MailboxError, OffloadError, Origin, Outbox,
-    Peer, Refusal, Service, Session,
+    Awaits, CloseReason, Consumed, Dial, Draft, Flow, Mail, Mailbox, MailboxError, OffloadError, Origin,
+    Outbox, Peer, Refusal, Service, Session,
 };
 pub use stats::Stats;
+pub use tidegate_sys::endpoint::{Endpoint, ParseEndpointError};
 
-/// What applications need of the system besides sockets: limits and processors.
+/// What applications need of the system besides sockets: limits, processors, and sockets that come from elsewhere.
 pub mod system {
     pub use tidegate_sys::handover;
     pub use tidegate_sys::process::{
         allowed_cpus, clock_ticks_per_s, descriptor_limit, locked_memory_limit, page_bytes, pin_to_cpus,
         raise_descriptor_limit, system_name,
     };
+    pub use tidegate_sys::socket::local_endpoint;
 }

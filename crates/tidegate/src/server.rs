@@ -1,12 +1,13 @@
 //! Listening: a service, a policy, a model and an address make a running server.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
+use tidegate_sys::endpoint::Endpoint;
+use tidegate_sys::local::SocketFile;
 use tidegate_sys::socket::{Blocking, ListenOptions, Listener};
 
 use crate::engine::{self, Availability, Command, Gate, Model, Plan, Started};
@@ -30,15 +31,15 @@ pub enum StartError {
         why: String,
     },
     /// The address can not be listened on.
-    #[error("can not listen on {addr}: {error}{}", remedy(.error, *.addr))]
+    #[error("can not listen on {at}: {error}{}", remedy(.error, .at))]
     Listen {
         /// The address asked for.
-        addr: SocketAddr,
+        at: Endpoint,
         /// What the system said.
         error: io::Error,
     },
     /// The socket given can not be listened on.
-    #[error("can not take over the listening socket: {error}; pass a listening TCP socket")]
+    #[error("can not take over the listening socket: {error}; pass a listening TCP or Unix stream socket")]
     Adopt {
         /// What is wrong with it.
         error: io::Error,
@@ -55,7 +56,8 @@ pub enum StartError {
     },
 }
 
-fn remedy(e: &io::Error, addr: SocketAddr) -> String {
+fn remedy(e: &io::Error, at: &Endpoint) -> String {
+    let Some(addr) = at.addr() else { return unix_remedy(e).into() };
     match e.kind() {
         io::ErrorKind::AddrInUse => {
             format!(
@@ -70,6 +72,18 @@ fn remedy(e: &io::Error, addr: SocketAddr) -> String {
             "; ports below 1024 need the right to bind them: choose a higher port".into()
         }
         _ => String::new(),
+    }
+}
+
+fn unix_remedy(e: &io::Error) -> &'static str {
+    match e.kind() {
+        io::ErrorKind::AddrInUse => "; stop the server that listens there, or choose another path",
+        io::ErrorKind::AlreadyExists => "; remove it, or choose another path",
+        io::ErrorKind::NotFound => "; the folder does not exist: make it, or choose another path",
+        io::ErrorKind::PermissionDenied => {
+            "; this user may not write to the folder, or not to the socket that is there"
+        }
+        _ => "",
     }
 }
 
@@ -100,36 +114,43 @@ impl<S: Service> Server<S> {
 
     /// Binds and listens: connections wait in the backlog from now on. Port 0 lets the system pick one.
     ///
+    /// The file of a Unix socket is made with the rights that the umask leaves (whoever may write to it may connect), and removed when
+    /// the server has stopped; a file that a dead server left behind is replaced. Limits of TCP that are on by default
+    /// ([`accept.defer`](crate::policy::Accept::defer)) mean nothing there; others are refused by name.
+    ///
     /// # Errors
     /// A wrong policy, an unavailable model or an unusable address; nothing is left behind.
-    pub fn bind(self, addr: SocketAddr) -> Result<BoundServer<S>, StartError> {
+    pub fn bind(self, at: Endpoint) -> Result<BoundServer<S>, StartError> {
         self.policy.check()?;
         let model = choose(self.model, &self.policy)?;
-        let listen = |error| StartError::Listen { addr, error };
-        let listener = Listener::bind(addr, &self.listen_options()).map_err(listen)?;
+        engine::check_endpoint(&at, &self.policy)?;
+        let listen = |error| StartError::Listen { at: at.clone(), error };
+        let listener = Listener::bind(&at, &self.listen_options()).map_err(listen)?;
+        let file = at.path().map(SocketFile::at).transpose().map_err(listen)?;
         let local_addr = listener.local_addr().map_err(listen)?;
-        Ok(BoundServer { server: self, model, listener, local_addr })
+        Ok(BoundServer { server: self, model, listener, local_addr, file })
     }
 
-    /// Accepts from a TCP socket that listens already: from a service manager, or from the process this one succeeds.
+    /// Accepts from a TCP or Unix stream socket that listens already: from a service manager, or from the process this one succeeds.
     ///
     /// Gets the options that [`bind`](Self::bind) sets, the backlog among them. Other processes may hold the same socket and accept
     /// from it at the same time, on models that [go together](Model::shares_listener_with); it is never shut down, only
-    /// closed.
+    /// closed. The file of a Unix socket stays when this server ends, unless it [takes it over](BoundServer::own_socket_file).
     ///
     /// # Errors
-    /// A wrong policy, an unavailable model, or a descriptor that is no listening TCP socket.
+    /// A wrong policy, an unavailable model, or a descriptor that is no listening stream socket.
     pub fn listen_on(self, socket: OwnedFd) -> Result<BoundServer<S>, StartError> {
         self.policy.check()?;
         let model = choose(self.model, &self.policy)?;
         let adopt = |error| StartError::Adopt { error };
         let listener = Listener::adopt(socket, &self.listen_options()).map_err(adopt)?;
         let local_addr = listener.local_addr().map_err(adopt)?;
+        engine::check_endpoint(&local_addr, &self.policy)?;
         if model == Model::Uring {
             // The others say for themselves that they need the contrary.
             listener.set_blocking(Blocking::Waits).map_err(adopt)?;
         }
-        Ok(BoundServer { server: self, model, listener, local_addr })
+        Ok(BoundServer { server: self, model, listener, local_addr, file: None })
     }
 
     fn listen_options(&self) -> ListenOptions {
@@ -158,20 +179,30 @@ pub struct BoundServer<S: Service> {
     server: Server<S>,
     model: Model,
     listener: Listener,
-    local_addr: SocketAddr,
+    local_addr: Endpoint,
+    file: Option<SocketFile>,
 }
 
 impl<S: Service> BoundServer<S> {
-    /// The address it listens on.
+    /// Where it listens.
     #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+    pub fn local_addr(&self) -> &Endpoint {
+        &self.local_addr
     }
 
     /// The model it will run on.
     #[must_use]
     pub fn model(&self) -> Model {
         self.model
+    }
+
+    /// Removes the file of a Unix socket when the server has stopped, as if it had made it: for a successor.
+    ///
+    /// # Errors
+    /// The file is not there any more.
+    pub fn own_socket_file(mut self) -> io::Result<Self> {
+        self.file = self.local_addr.path().map(SocketFile::at).transpose()?;
+        Ok(self)
     }
 
     /// A second descriptor of the listening socket, to be given to another process.
@@ -191,7 +222,8 @@ impl<S: Service> BoundServer<S> {
         let plan = Plan::new(self.server.service, self.server.policy, Some(self.listener));
         let policy = plan.policy.clone();
         let started = engine::start(model, plan).map_err(|error| StartError::Engine { model, error })?;
-        Ok(Running { threads: Threads::new(started), local_addr: self.local_addr, model, policy })
+        let (local_addr, file) = (self.local_addr, self.file);
+        Ok(Running { threads: Threads::new(started), local_addr, model, policy, file })
     }
 }
 
@@ -199,17 +231,19 @@ impl<S: Service> BoundServer<S> {
 #[derive(Debug)]
 pub struct Running {
     threads: Threads,
-    local_addr: SocketAddr,
+    local_addr: Endpoint,
     model: Model,
     /// As it was at the start.
     policy: Arc<Policy>,
+    /// Removed after the threads have ended: fields are dropped in order.
+    file: Option<SocketFile>,
 }
 
 impl Running {
-    /// The address it listens on.
+    /// Where it listens.
     #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+    pub fn local_addr(&self) -> &Endpoint {
+        &self.local_addr
     }
 
     /// The model it runs on.
@@ -262,6 +296,13 @@ impl Running {
     /// [`Policy::drain_timeout`]. Returns at once; [`join`](Self::join) waits.
     pub fn stop(&self) {
         self.threads.stop();
+    }
+
+    /// Leaves the file of a Unix socket where it is when the server ends: a successor accepts from the same socket.
+    pub fn keep_socket_file(&mut self) {
+        if let Some(file) = self.file.take() {
+            file.keep();
+        }
     }
 
     /// Waits until the server has stopped and returns its last counters. Does not stop it.

@@ -9,8 +9,10 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
+use tidegate_sys::endpoint::Endpoint;
+
 pub use crate::core::mail::{Mailbox, MailboxError, OffloadError};
-pub use crate::core::outbox::Outbox;
+pub use crate::core::outbox::{Draft, Outbox};
 
 /// Makes one [`Session`] for each connection. Shared by all I/O threads.
 pub trait Service: Send + Sync + 'static {
@@ -138,8 +140,8 @@ impl Consumed {
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address. Always there for dialled connections; for accepted ones `uring` only
-    /// fills it where the service [needs it](Service::needs_peer_addr).
+    /// Its address. Always there for connections dialled to one; for accepted ones `uring` only
+    /// fills it where the service [needs it](Service::needs_peer_addr). Unix sockets have none.
     pub addr: Option<SocketAddr>,
     /// Who made the connection.
     pub origin: Origin,
@@ -160,11 +162,11 @@ pub enum Origin {
 }
 
 /// A connection to be made; see [`Dialler`](crate::client::Dialler).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dial {
     /// Where to.
-    pub to: SocketAddr,
-    /// Source address; `None` lets the system pick. Port 0 lets it pick the port.
+    pub to: Endpoint,
+    /// Source address; `None` lets the system pick. Port 0 lets it pick the port. Not for Unix sockets.
     pub from: Option<SocketAddr>,
     /// A number of the application's own, given back in [`Origin::Dialled`].
     pub tag: u64,
@@ -175,8 +177,8 @@ pub struct Dial {
 impl Dial {
     /// To this address, everything else left to the system.
     #[must_use]
-    pub fn to(to: SocketAddr) -> Self {
-        Self { to, from: None, tag: 0, thread: None }
+    pub fn to(to: impl Into<Endpoint>) -> Self {
+        Self { to: to.into(), from: None, tag: 0, thread: None }
     }
 
     /// From this source address.

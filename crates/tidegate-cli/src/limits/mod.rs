@@ -231,6 +231,13 @@ impl Limits {
         policy
     }
 
+    /// Raises `input_bytes` to what a layer needs, unless it was asked for.
+    pub fn make_room(&self, policy: &mut Policy, bytes: usize) {
+        if self.input_bytes.is_none() {
+            policy.input_bytes = policy.input_bytes.max(bytes);
+        }
+    }
+
     /// Makes `max_connections` fit the descriptors of this process: what the user set and can not be had is an error,
     /// a default is lowered. Returns what is to be said about that.
     pub fn fit(&self, policy: &mut Policy, model: Model) -> Result<Option<String>, Failure> {

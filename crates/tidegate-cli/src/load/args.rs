@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use tidegate::{Availability, Model};
-use tidegate_load::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Target};
+use tidegate::{Availability, Endpoint, Model};
+use tidegate_load::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security, Target, TlsPlan, Trust};
 
 use super::threshold::Threshold;
 use crate::Failure;
@@ -44,7 +44,8 @@ pub struct MergeArgs {
 /// Options that every load has.
 #[derive(clap::Args)]
 pub struct Common {
-    /// Where to: http://HOST:PORT/PATH, tcp://HOST:PORT or HOST:PORT.
+    /// Where to: http://HOST:PORT/PATH, tcp://HOST:PORT or HOST:PORT; https:// and tls:// for TLS; unix:SOCKET or unix:SOCKET:/PATH in the
+    /// place of HOST:PORT/PATH for a Unix socket.
     target: String,
     /// Connections at once, opened in blocks of 1,000.
     #[arg(short, long, value_name = "CONNS", default_value_t = 100)]
@@ -89,8 +90,30 @@ pub struct Common {
     /// Seconds to wait for connections to stand, and for the last answers.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     timeout: f64,
+    /// Connect with Multipath TCP (RFC 8684); a server that has only plain TCP is spoken to in that.
+    #[arg(long)]
+    mptcp: bool,
+    #[command(flatten)]
+    tls: TlsArgs,
     #[command(flatten)]
     pub output: Output,
+}
+
+/// How a target behind https:// or tls:// is spoken to.
+#[derive(clap::Args)]
+struct TlsArgs {
+    /// Trust the certificates in this file of PEM form, and what they vouch for [default: those of the system].
+    #[arg(long, value_name = "FILE", conflicts_with = "tls_insecure")]
+    tls_ca: Option<PathBuf>,
+    /// Trust every certificate: for tests of one's own server.
+    #[arg(long)]
+    tls_insecure: bool,
+    /// Whom the certificate has to be for [default: the host of the target].
+    #[arg(long, value_name = "NAME")]
+    tls_name: Option<String>,
+    /// Make every handshake a full one.
+    #[arg(long)]
+    tls_no_resumption: bool,
 }
 
 /// Where results go.
@@ -232,8 +255,10 @@ impl Common {
             (None, None) => Amount::Time(Duration::from_secs(10)),
         };
         let ramp = self.ramp_rate.as_deref().map(ramp).transpose()?;
+        let protocols: &[&str] = if matches!(protocol, Protocol::Http(_)) { &["http/1.1"] } else { &[] };
+        let timeout = seconds("--timeout", self.timeout)?;
         let plan = Plan {
-            target: target.addr,
+            target: self.endpoint(target)?,
             protocol,
             connections: self.connections,
             amount,
@@ -242,18 +267,60 @@ impl Common {
             rate: self.rate.map(|requests_per_s| Rate { requests_per_s, ramp }),
             warm_up: seconds("--warm-up", self.warm_up)?,
             ramp_connections: seconds("--ramp-connections", self.ramp_connections)?,
-            timeout: seconds("--timeout", self.timeout)?,
+            timeout,
             sources: self.sources,
             source_range: self.source.iter().flat_map(|range| range.0.iter().copied()).collect(),
             model: model(&self.model)?,
             threads: self.threads,
             server_pid: self.server_pid,
+            tls: self.tls.plan(target, protocols, timeout)?,
         };
         if self.threads == Some(0) {
             return Err(usage(anyhow!("--threads must be at least 1")));
         }
         plan.check().map_err(|e: LoadError| usage(e))?;
         Ok(plan)
+    }
+}
+
+impl Common {
+    fn endpoint(&self, target: &Target) -> Result<Endpoint, Failure> {
+        match (self.mptcp, target.endpoint.addr()) {
+            (false, _) => Ok(target.endpoint.clone()),
+            (true, Some(addr)) => Ok(Endpoint::Mptcp(addr)),
+            (true, None) => Err(usage(anyhow!("--mptcp needs an address: a Unix socket has one path only"))),
+        }
+    }
+}
+
+impl TlsArgs {
+    fn plan(
+        &self,
+        target: &Target,
+        protocols: &[&str],
+        timeout: Duration,
+    ) -> Result<Option<TlsPlan>, Failure> {
+        if target.security == Security::Plain {
+            let asked = self.tls_insecure
+                || self.tls_no_resumption
+                || self.tls_ca.is_some()
+                || self.tls_name.is_some();
+            return match asked {
+                true => Err(usage(anyhow!(
+                    "the target is not encrypted: write https:// or tls://, or leave --tls-… out"
+                ))),
+                false => Ok(None),
+            };
+        }
+        let trust = match &self.tls_ca {
+            _ if self.tls_insecure => Trust::anything(),
+            Some(path) => Trust::file(path),
+            None => Trust::system(),
+        };
+        let trust = trust.map_err(usage)?.protocols(protocols);
+        let trust = if self.tls_no_resumption { trust.without_resumption() } else { trust };
+        let name = self.tls_name.clone().unwrap_or_else(|| target.host_name().to_owned());
+        Ok(Some(TlsPlan { trust, name, handshake_timeout: timeout }))
     }
 }
 

@@ -43,6 +43,12 @@ pub fn summary(r: &Report) -> String {
         r.cpu_system_s,
         (r.cpu_user_s + r.cpu_system_s) * 1e5 / (r.requests.max(1) as f64),
     );
+    if let Some(tls) = &r.tls {
+        text.push_str(&format!(
+            "tls          {} handshakes, {} of them resumed\n",
+            tls.handshakes, tls.resumed
+        ));
+    }
     if r.late_sends > 0 {
         text.push_str(&format!(
             "pacing       {} sends were late: the answers before them were\n",

@@ -118,7 +118,7 @@ pub fn serve(
     let server = Server::new(Metrics(Arc::clone(board))).policy(policy()).model(Model::Poll);
     let bound = match socket {
         Some(socket) => server.listen_on(socket)?,
-        None => server.bind(addr)?,
+        None => server.bind(addr.into())?,
     };
     let share = bound.share_listener();
     Ok((bound.start()?, share))

@@ -59,7 +59,7 @@ impl AttackReport {
             |kind: Kind| KindReport { kind: kind.name().into(), wanted: wanted(kind), ..Default::default() };
         Self {
             format: 1,
-            target: attack.target.addr.to_string(),
+            target: attack.target.endpoint.to_string(),
             model: model.to_string(),
             duration_s: 0.0,
             kinds: Kind::ALL.map(kind).into(),

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use tidegate::{Consumed, Flow, Model, Outbox, Peer, Policy, Refusal, Server, Service, Session};
+use tidegate::{Consumed, Endpoint, Flow, Model, Outbox, Peer, Policy, Refusal, Server, Service, Session};
 use tidegate_services::layers::{HeaderFault, ProxyLimits, ProxyProtocol};
 
 use crate::headers::headers;
@@ -45,15 +45,15 @@ impl Session for WhoSession {
     }
 }
 
-fn connect(to: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect_timeout(&to, DEADLINE).unwrap();
+fn connect(to: &Endpoint) -> TcpStream {
+    let stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream.set_write_timeout(Some(DEADLINE)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
 }
 
-fn talk(to: SocketAddr, header: &[u8], step: usize) -> (String, SocketAddr) {
+fn talk(to: &Endpoint, header: &[u8], step: usize) -> (String, SocketAddr) {
     let mut stream = connect(to);
     let text = [header, b"and the rest"].concat();
     text.chunks(step).for_each(|piece| stream.write_all(piece).unwrap());

@@ -11,7 +11,6 @@ mod setup;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -192,9 +191,9 @@ impl Ring {
         self.push(entry.user_data(key));
     }
 
-    /// Connects; the result is 0 when the connection stands.
-    pub fn connect(&mut self, socket: &Handle, to: SocketAddr, key: u64) {
-        let address = Box::new(SockAddr::from(to));
+    /// Connects; the result is 0 when the connection stands. `to` comes from [`raw_address`](crate::socket::raw_address).
+    pub fn connect(&mut self, socket: &Handle, to: SockAddr, key: u64) {
+        let address = Box::new(to);
         let (pointer, length) = (address.as_ptr().cast::<libc::sockaddr>(), address.len());
         let entry = match socket {
             Handle::Direct(slot) => opcode::Connect::new(types::Fixed(*slot), pointer, length).build(),

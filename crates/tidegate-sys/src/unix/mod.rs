@@ -1,6 +1,7 @@
 //! What every Unix has.
 
 pub mod handover;
+pub mod local;
 pub mod pages;
 pub mod poll;
 pub mod process;

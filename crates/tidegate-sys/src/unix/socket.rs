@@ -6,7 +6,12 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+#[cfg(target_os = "linux")]
+use socket2::Protocol;
+use socket2::{SockRef, Socket, Type};
+
+use super::local;
+use crate::endpoint::Endpoint;
 
 /// How a call on a socket behaves when it would have to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +22,8 @@ pub enum Blocking {
     Never,
 }
 
-/// Options a listener is created with.
+/// Options a listener is created with. Those of TCP mean nothing on a Unix socket; its buffers are not inherited from the listener, so
+/// it is not given any.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
     /// Connections the kernel may hold before they are accepted; capped by the system.
@@ -43,28 +49,38 @@ pub const DEFERS_ACCEPT: bool = cfg!(target_os = "linux");
 pub struct Listener(Socket);
 
 impl Listener {
-    /// Binds and listens. Port 0 lets the system pick one.
-    pub fn bind(addr: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        inherited(&socket, options)?; // buffer sizes count for the handshake: before it listens
-        socket.bind(&addr.into())?;
-        defer_accept(&socket, options.defer_accept)?;
-        fast_open(&socket, options.fast_open)?;
+    /// Binds and listens. Port 0 lets the system pick one. The file of a Unix socket that nobody listens on any more is replaced
+    /// ([`local::make_way`]); it gets the rights that `umask(2)` leaves, and who may write to it may connect.
+    pub fn bind(at: &Endpoint, options: &ListenOptions) -> io::Result<Self> {
+        let socket = open(at)?;
+        if let Some(path) = at.path() {
+            local::make_way(path)?;
+        }
+        if !at.is_unix() {
+            socket.set_reuse_address(true)?;
+            inherited(&socket, options)?; // buffer sizes count for the handshake: before it listens
+        }
+        socket.bind(&at.sock_addr()?)?;
+        if !at.is_unix() {
+            defer_accept(&socket, options.defer_accept)?;
+            fast_open(&socket, options.fast_open)?;
+        }
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
         Ok(Self(socket))
     }
 
     /// Takes over a socket that listens already, and gives it these options; other holders of the same socket see them too.
     ///
-    /// Fails with [`io::ErrorKind::InvalidInput`], the socket untouched, if it is not a listening TCP socket.
+    /// Fails with [`io::ErrorKind::InvalidInput`], the socket untouched, if it is not a listening TCP or Unix stream socket.
     pub fn adopt(fd: OwnedFd, options: &ListenOptions) -> io::Result<Self> {
-        check_listens(&fd)?;
+        let at = check_listens(&fd)?;
         let socket = Socket::from(fd);
-        inherited(&socket, options)?;
-        // Somebody else may have set it: no deferring has to be said, too.
-        defer_accept(&socket, Some(options.defer_accept.unwrap_or_default()))?;
-        fast_open(&socket, options.fast_open)?;
+        if !at.is_unix() {
+            inherited(&socket, options)?;
+            // Somebody else may have set it: no deferring has to be said, too.
+            defer_accept(&socket, Some(options.defer_accept.unwrap_or_default()))?;
+            fast_open(&socket, options.fast_open)?;
+        }
         // On a socket that listens this only changes the backlog.
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
         Ok(Self(socket))
@@ -82,9 +98,9 @@ impl Listener {
         Ok(self.0.try_clone()?.into())
     }
 
-    /// The address it is bound to.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        inet(self.0.local_addr()?)
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<Endpoint> {
+        local_endpoint(&self.0)
     }
 
     /// Whether [`accept`](Self::accept) waits.
@@ -97,7 +113,7 @@ impl Listener {
         accept(&self.0, blocking)
     }
 
-    /// A second handle to it, for a library that brings its own loop.
+    /// A second handle to it, for a library that brings its own loop. For TCP only; [`share`](Self::share) is for all.
     pub fn to_std(&self) -> io::Result<std::net::TcpListener> {
         Ok(self.0.try_clone()?.into())
     }
@@ -128,20 +144,79 @@ fn inherited(socket: &Socket, options: &ListenOptions) -> io::Result<()> {
 }
 
 /// Whether a descriptor from elsewhere is what it is said to be: `SO_TYPE`, `SO_ACCEPTCONN` (`socket(7)`) and its family.
-fn check_listens(fd: &OwnedFd) -> io::Result<()> {
+fn check_listens(fd: &OwnedFd) -> io::Result<Endpoint> {
     let wrong = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     let socket = SockRef::from(fd);
     let Ok(kind) = socket.r#type() else { return wrong("the descriptor is no socket") };
     if kind != Type::STREAM {
         return wrong("the socket is no stream socket");
     }
-    if socket.local_addr()?.as_socket().is_none() {
-        return wrong("the socket is neither IPv4 nor IPv6");
-    }
     if !rustix::net::sockopt::socket_acceptconn(fd)? {
         return wrong("the socket does not listen");
     }
-    Ok(())
+    local_endpoint(fd)
+}
+
+/// Where a socket listens, or the near end of a connection.
+pub fn local_endpoint(socket: &impl AsFd) -> io::Result<Endpoint> {
+    let near = SockRef::from(socket);
+    let addr = near.local_addr()?;
+    if let Some(addr) = addr.as_socket() {
+        return Ok(if is_multipath(&near) { Endpoint::Mptcp(addr) } else { Endpoint::Tcp(addr) });
+    }
+    #[cfg(target_os = "linux")]
+    if let Some(name) = addr.as_abstract_namespace() {
+        return Ok(Endpoint::Abstract(name.into()));
+    }
+    match addr.as_pathname() {
+        Some(path) => Ok(Endpoint::unix(path)),
+        None => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the socket is neither IP nor a Unix socket with a name",
+        )),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn is_multipath(socket: &SockRef<'_>) -> bool {
+    socket.protocol().is_ok_and(|protocol| protocol == Some(Protocol::MPTCP))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_multipath(_: &SockRef<'_>) -> bool {
+    false
+}
+
+/// A socket for one end of connections at, or to, this endpoint.
+fn open(at: &Endpoint) -> io::Result<Socket> {
+    let opened = Socket::new(at.domain(), Type::STREAM, at.protocol());
+    match at {
+        Endpoint::Mptcp(_) => opened.map_err(no_multipath),
+        _ => opened,
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn no_multipath(e: io::Error) -> io::Error {
+    // mptcp(7): EPROTONOSUPPORT is a kernel built without it, ENOPROTOOPT one where it was turned off.
+    match e.raw_os_error() {
+        Some(libc::EPROTONOSUPPORT | libc::EINVAL) => {
+            unsupported("this kernel is built without Multipath TCP (CONFIG_MPTCP): use plain TCP")
+        }
+        Some(libc::ENOPROTOOPT) => {
+            unsupported("Multipath TCP is turned off here: sysctl -w net.mptcp.enabled=1, or use plain TCP")
+        }
+        _ => e,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn no_multipath(_: io::Error) -> io::Error {
+    unsupported("Multipath TCP is for Linux only: use plain TCP")
+}
+
+fn unsupported(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
 #[cfg(target_os = "linux")]
@@ -226,19 +301,35 @@ impl Stream {
     ///
     /// `from` fixes the source address. With port 0 the port is chosen at connect time
     /// (`IP_BIND_ADDRESS_NO_PORT` on Linux), so that each source address has all ports.
-    pub fn dial(to: SocketAddr, from: Option<SocketAddr>, blocking: Blocking) -> io::Result<Self> {
+    ///
+    /// A Unix socket is connected, or not, when this returns; with [`Blocking::Never`] a full backlog of the other side is an error,
+    /// as nobody would say when it has room (`connect(2)`, EAGAIN).
+    pub fn dial(to: &Endpoint, from: Option<SocketAddr>, blocking: Blocking) -> io::Result<Self> {
         let stream = Self::unconnected(to, from)?;
         stream.set_blocking(blocking)?;
-        match stream.0.connect(&to.into()) {
+        match stream.0.connect(&to.sock_addr()?) {
             Ok(()) => Ok(stream),
+            Err(e) if to.is_unix() && e.kind() == io::ErrorKind::WouldBlock => {
+                let full = "the backlog of the Unix socket is full: raise the backlog of its server";
+                Err(io::Error::new(io::ErrorKind::ConnectionRefused, full))
+            }
             Err(e) if in_progress(&e) && blocking == Blocking::Never => Ok(stream),
             Err(e) => Err(e),
         }
     }
 
     /// A socket bound to `from` and ready to be connected to `to`, without connecting it.
-    pub fn unconnected(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    pub fn unconnected(to: &Endpoint, from: Option<SocketAddr>) -> io::Result<Self> {
+        let socket = open(to)?;
+        if to.is_unix() {
+            return match from {
+                Some(from) => Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("a connection to {to} can not come from {from}: leave the source address out"),
+                )),
+                None => Ok(Self(socket)),
+            };
+        }
         socket.set_tcp_nodelay(true)?;
         if let Some(from) = from {
             #[cfg(target_os = "linux")]
@@ -255,7 +346,7 @@ impl Stream {
         self.0.take_error()
     }
 
-    /// The address of the other end.
+    /// The address of the other end. Not for Unix sockets.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         inet(self.0.peer_addr()?)
     }
@@ -310,7 +401,7 @@ impl Stream {
         self.0.set_linger(Some(Duration::ZERO))
     }
 
-    /// The same socket for a library that brings its own loop.
+    /// The same socket for a library that brings its own loop. For TCP only; it turns into an [`OwnedFd`], too.
     pub fn into_std(self) -> std::net::TcpStream {
         self.0.into()
     }
@@ -338,6 +429,11 @@ impl AsRawFd for Stream {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
+}
+
+/// An endpoint as the system takes it. Fails if it can not be one, such as a path that is too long.
+pub fn raw_address(of: &Endpoint) -> io::Result<socket2::SockAddr> {
+    of.sock_addr()
 }
 
 /// The address of the other end of a connected socket.

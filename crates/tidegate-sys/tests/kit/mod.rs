@@ -18,12 +18,13 @@ pub const OPTIONS: ListenOptions = ListenOptions {
 };
 
 pub fn listener() -> Listener {
-    Listener::bind("127.0.0.1:0".parse().unwrap(), &OPTIONS).unwrap()
+    Listener::bind(&"127.0.0.1:0".parse().unwrap(), &OPTIONS).unwrap()
 }
 
 /// A plain client of the listener.
 pub fn plain(listener: &Listener) -> TcpStream {
-    let stream = TcpStream::connect_timeout(&listener.local_addr().unwrap(), DEADLINE).unwrap();
+    let stream =
+        TcpStream::connect_timeout(&listener.local_addr().unwrap().addr().unwrap(), DEADLINE).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream.set_write_timeout(Some(DEADLINE)).unwrap();
     stream

@@ -256,7 +256,7 @@ impl<S: Session> Connection<S> {
     #[cold]
     fn keep_pace(&mut self, moved: Moved, context: &Context<'_>) {
         let Some(rate) = context.policy.min_rate else { return };
-        let in_message = !self.input.is_empty() || self.wishes.awaits == Awaits::Input;
+        let in_message = self.left() > 0 || self.wishes.awaits == Awaits::Input;
         let receives = self.state == State::Open
             && !self.full // it is this end that does not read
             && self.receive_side == ReceiveSide::Open
@@ -316,7 +316,7 @@ impl<S: Session> Connection<S> {
     #[inline]
     fn call(&mut self, context: &Context<'_>, f: impl FnOnce(&mut S, &mut Outbox<'_>) -> Flow) {
         let was_empty = self.queue.is_empty();
-        let mut out = Outbox { queue: &mut self.queue, wishes: &mut self.wishes, context };
+        let mut out = Outbox { queue: &mut self.queue, ahead: 0, wishes: &mut self.wishes, context };
         let Ok(flow) = catch_unwind(AssertUnwindSafe(|| f(&mut self.session, &mut out))) else {
             return self.close(CloseReason::Panicked, true, context);
         };
@@ -325,6 +325,9 @@ impl<S: Session> Connection<S> {
         }
         self.full |= self.queue.len() >= context.policy.outbox.high;
         self.follow(flow, context);
+        if self.wishes.kept > 0 {
+            self.check_kept(context);
+        }
     }
 
     #[inline]
@@ -409,7 +412,7 @@ impl<S: Session> Connection<S> {
     fn check_kept(&mut self, context: &Context<'_>) {
         match self.state {
             // Held back by the outbox rather than by the session: bounded by what was in flight.
-            State::Open if !self.full && self.input.len() > context.policy.input_bytes => {
+            State::Open if !self.full && self.left() > context.policy.input_bytes => {
                 self.close(CloseReason::InputLimit, true, context);
             }
             // Closing with input unread would reset the connection and might destroy the answer.
@@ -528,7 +531,12 @@ impl<S: Session> Connection<S> {
 
     /// The session is in the middle of something.
     fn is_busy(&self) -> bool {
-        !self.input.is_empty() || self.wishes.awaits != Awaits::Nothing || self.wishes.jobs > 0
+        self.left() > 0 || self.wishes.awaits != Awaits::Nothing || self.wishes.jobs > 0
+    }
+
+    /// Bytes of input that the session left, or the one inside a layer.
+    fn left(&self) -> usize {
+        self.input.len() + self.wishes.kept
     }
 }
 

@@ -21,6 +21,8 @@ use crate::service::{Awaits, Mail};
 /// [`is_full`](Self::is_full) and goes on in [`on_drained`](crate::Session::on_drained).
 pub struct Outbox<'a> {
     pub(super) queue: &'a mut Queue,
+    /// Bytes that the layer around has queued already.
+    pub(super) ahead: usize,
     pub(super) wishes: &'a mut Wishes,
     pub(super) context: &'a Context<'a>,
 }
@@ -34,6 +36,8 @@ pub(super) struct Wishes {
     pub(super) leaving: bool,
     /// Offloaded jobs whose result has not come back.
     pub(super) jobs: u32,
+    /// Input that a layer keeps for the session inside.
+    pub(super) kept: usize,
 }
 
 impl Outbox<'_> {
@@ -53,14 +57,14 @@ impl Outbox<'_> {
     #[inline]
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.queue.len()
+        self.ahead + self.queue.len()
     }
 
     /// Whether the high watermark is reached: stop producing, [`on_drained`](crate::Session::on_drained) follows.
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.queue.len() >= self.context.policy.outbox.high
+        self.queued() >= self.context.policy.outbox.high
     }
 
     /// The time of this event. Read once for a batch of events; a session needs no clock of its own for deadlines.
@@ -118,10 +122,55 @@ impl Outbox<'_> {
         Ok(())
     }
 
+    /// For a layer that puts what the session inside says into another form: the outbox to call that session with. What it
+    /// says goes to `draft`, and everything else to this connection. It is full when this one is; the layer empties the
+    /// draft into this one after each call, so that the limits of the outbox hold as they do without a layer.
+    pub fn inside<'b>(&'b mut self, draft: &'b mut Draft) -> Outbox<'b> {
+        Outbox { ahead: self.queued(), queue: &mut draft.0, wishes: &mut *self.wishes, context: self.context }
+    }
+
+    /// For a layer: it has taken so many bytes that the session inside has not, or that are not enough for it yet. They count as
+    /// input left unconsumed, with all that follows from it ([`Policy::input_bytes`](crate::Policy::input_bytes) among it). Holds
+    /// until it says something else.
+    pub fn keeps(&mut self, bytes: usize) {
+        self.wishes.kept = bytes;
+    }
+
     /// The address under which other sessions and threads reach this session.
     #[must_use]
     pub fn mailbox(&self) -> Mailbox {
         Mailbox { office: self.context.office.clone(), token: self.context.token }
+    }
+}
+
+/// What a session inside a layer has said, and the layer has not yet put into its own form; see [`Outbox::inside`].
+/// An empty one owns no memory.
+#[derive(Debug, Default)]
+pub struct Draft(Queue);
+
+impl Draft {
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Moves bytes from the front into `into`, as many as there are and it has room for; returns how many.
+    pub fn take(&mut self, into: &mut [u8]) -> usize {
+        let mut taken = 0;
+        while let (Some(front), true) = (&self.0.front, taken < into.len()) {
+            let front = front.as_slice();
+            let n = front.len().min(into.len() - taken);
+            into[taken..taken + n].copy_from_slice(&front[..n]);
+            taken += n;
+            self.0.confirm(n);
+        }
+        taken
+    }
+
+    /// Drops what is in it.
+    pub fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -329,6 +378,20 @@ mod tests {
             assert_eq!(queue.len(), left.len());
         }
         assert!(queue.is_empty() && queue.front.is_none() && queue.rest.is_none());
+    }
+
+    #[test]
+    fn a_draft_is_taken_in_steps_of_any_size() {
+        let mut draft = Draft::default();
+        draft.0.push_copy(b"ab");
+        draft.0.push_shared(Bytes::from_static(b"cdefg"));
+        draft.0.push_copy(b"h");
+        let (mut all, mut step) = (Vec::new(), [0; 3]);
+        while !draft.is_empty() {
+            let n = draft.take(&mut step);
+            all.extend_from_slice(&step[..n]);
+        }
+        assert_eq!((all.as_slice(), draft.take(&mut step)), (&b"abcdefgh"[..], 0));
     }
 
     #[test]

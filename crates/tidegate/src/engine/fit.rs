@@ -1,5 +1,7 @@
 //! Which limits mean something on which model.
 
+use tidegate_sys::endpoint::Endpoint;
+
 use super::Model;
 use crate::policy::{Policy, PolicyError, ReceiveStyle, Wait};
 
@@ -37,6 +39,26 @@ pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
     ];
     match rules.into_iter().find(|(broken, ..)| *broken) {
         Some((_, name, remedy)) => Err(PolicyError::NotOnModel { name, model: model.name(), remedy }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a limit that a Unix socket can not keep. [`Accept::defer`](crate::policy::Accept::defer) is on by default and only
+/// spares a wake-up: it is left out there.
+pub(crate) fn check_endpoint(at: &Endpoint, policy: &Policy) -> Result<(), PolicyError> {
+    let buffers =
+        "its listener does not pass buffer sizes on (unix(7)); leave it out, or set net.core.wmem_default";
+    let rules = [
+        (
+            policy.accept.fast_open.is_some(),
+            "accept.fast_open",
+            "it has no handshake to shorten; leave it out",
+        ),
+        (policy.socket_send_buffer.is_some(), "socket_send_buffer", buffers),
+        (policy.socket_receive_buffer.is_some(), "socket_receive_buffer", buffers),
+    ];
+    match rules.into_iter().find(|(broken, ..)| *broken && at.is_unix()) {
+        Some((_, name, remedy)) => Err(PolicyError::NotOnSocket { name, socket: "a Unix socket", remedy }),
         None => Ok(()),
     }
 }

@@ -39,7 +39,7 @@ mod simulated;
 mod tokio;
 mod windows;
 
-pub(crate) use fit::check;
+pub(crate) use fit::{check, check_endpoint};
 pub(crate) use gate::{Command, Gate};
 pub(crate) use lane::{Lane, Plan, Started};
 pub use model::{Availability, Choice, Model};

@@ -123,7 +123,7 @@ pub(super) trait Rounds<S: Service> {
         desk.lane.counters.attempted.add(1);
         let begun = match desk.stop_at.is_some() || desk.room() == 0 {
             true => Err(io::Error::other("max_connections are open, or the client is stopping")),
-            false => self.begin_dial(dial),
+            false => self.begin_dial(dial.clone()),
         };
         if let Err(e) = begun {
             if is_exhaustion(&e) {

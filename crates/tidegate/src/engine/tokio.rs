@@ -18,17 +18,19 @@
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Instant;
 
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use ::tokio::net::{TcpListener, TcpSocket, TcpStream};
+use ::tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use ::tokio::runtime::{Builder, Runtime};
 use ::tokio::sync::oneshot;
 use ::tokio::time::{Sleep, sleep, sleep_until};
-use tidegate_sys::socket::{Blocking, Stream, reset_on_close};
+use tidegate_sys::socket::{Blocking, Listener, Stream, reset_on_close};
 
 use super::clerk::{Clerk, dial_failed};
 use super::house::{ALONE, House, Seat};
@@ -46,22 +48,21 @@ pub(crate) fn probe() -> Availability {
 /// Starts the runtime, and the clerk that keeps it until all connections are gone.
 pub(crate) fn start<S: Service>(mut plan: Plan<S>) -> io::Result<Started> {
     let runtime = runtime(plan.threads(Model::Tokio))?;
-    let listener = match plan.listener.take() {
-        Some(listener) => {
-            listener.set_blocking(Blocking::Never)?;
-            let _inside = runtime.enter();
-            Some(TcpListener::from_std(listener.to_std()?)?)
-        }
-        None => None,
+    let front = {
+        let _inside = runtime.enter();
+        plan.listener.take().map(|listener| Front::of(&listener)).transpose()?
     };
     let clerk = Clerk::new(plan.policy.mail_queue);
     let gate = clerk.gate.clone();
     let house = House::new(plan);
     let counters = house.counters.clone();
-    if let Some(listener) = listener {
-        let (front, duty) = (house.clone(), house.begin_accepting());
+    if let Some(front) = front {
+        let (house, duty) = (house.clone(), house.begin_accepting());
         runtime.spawn(async move {
-            accept_all(front, listener).await;
+            match front {
+                Front::Tcp(listener) => accept_all(house, listener).await,
+                Front::Unix(listener) => accept_all(house, listener).await,
+            }
             drop(duty);
         });
     }
@@ -87,7 +88,53 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
     }
 }
 
-async fn accept_all<S: Service>(house: Arc<House<S>>, listener: TcpListener) {
+/// A listener as the library has it.
+enum Front {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Front {
+    fn of(listener: &Listener) -> io::Result<Self> {
+        listener.set_blocking(Blocking::Never)?;
+        Ok(if listener.local_addr()?.is_unix() {
+            Self::Unix(UnixListener::from_std(listener.share()?.into())?)
+        } else {
+            Self::Tcp(TcpListener::from_std(listener.to_std()?)?)
+        })
+    }
+}
+
+/// What the library's listeners have in common.
+trait Accepts {
+    type Stream: Socket;
+    fn poll_accept(&self, task: &mut TaskContext<'_>)
+    -> Poll<io::Result<(Self::Stream, Option<SocketAddr>)>>;
+}
+
+impl Accepts for TcpListener {
+    type Stream = TcpStream;
+
+    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<(TcpStream, Option<SocketAddr>)>> {
+        self.poll_accept(task).map_ok(|(stream, peer)| (stream, Some(peer)))
+    }
+}
+
+impl Accepts for UnixListener {
+    type Stream = UnixStream;
+
+    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<(UnixStream, Option<SocketAddr>)>> {
+        self.poll_accept(task).map_ok(|(stream, _)| (stream, None))
+    }
+}
+
+/// What the library's streams have in common.
+trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {}
+
+impl Socket for TcpStream {}
+impl Socket for UnixStream {}
+
+async fn accept_all<S: Service>(house: Arc<House<S>>, listener: impl Accepts) {
     loop {
         let next = poll_fn(|task| match house.poll_admission(task) {
             Poll::Ready(Some(admission)) => {
@@ -136,23 +183,33 @@ async fn dial<S: Service>(house: Arc<House<S>>, dial: Dial) {
         let e = io::Error::other("max_connections are open, or the client is stopping");
         return dial_failed(&house, &dial, &e);
     }
-    match connect(&dial).await {
-        Ok(stream) => begin(&house, stream, dial.to, Origin::Dialled { tag: dial.tag }),
-        Err(e) => dial_failed(&house, &dial, &e),
+    let (peer, origin) = (dial.to.addr(), Origin::Dialled { tag: dial.tag });
+    let outcome = match peer {
+        Some(addr) => connect(&dial, addr).await.map(|stream| begin(&house, stream, peer, origin)),
+        None => connect_unix(&dial).map(|stream| begin(&house, stream, peer, origin)),
+    };
+    if let Err(e) = outcome {
+        dial_failed(&house, &dial, &e);
     }
 }
 
-async fn connect(dial: &Dial) -> io::Result<TcpStream> {
-    let socket = Stream::unconnected(dial.to, dial.from)?;
+async fn connect(dial: &Dial, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Stream::unconnected(&dial.to, dial.from)?;
     socket.set_blocking(Blocking::Never)?;
-    TcpSocket::from_std_stream(socket.into_std()).connect(dial.to).await
+    TcpSocket::from_std_stream(socket.into_std()).connect(to).await
+}
+
+/// At once: there is nothing to wait for.
+fn connect_unix(dial: &Dial) -> io::Result<UnixStream> {
+    let stream = Stream::dial(&dial.to, dial.from, Blocking::Never)?;
+    UnixStream::from_std(OwnedFd::from(stream).into())
 }
 
 /// Gives a connection that stands its task.
-fn begin<S: Service>(house: &Arc<House<S>>, stream: TcpStream, peer: std::net::SocketAddr, origin: Origin) {
-    let Some(session) = house.open_session(Some(peer), origin, 0) else { return };
+fn begin<S: Service>(house: &Arc<House<S>>, stream: impl Socket, peer: Option<SocketAddr>, origin: Origin) {
+    let Some(session) = house.open_session(peer, origin, 0) else { return };
     let seat = house.enter();
-    ::tokio::spawn(Line::<S> {
+    ::tokio::spawn(Line {
         stream,
         connection: Connection::new(session, origin, Instant::now()),
         opened: false,
@@ -164,8 +221,8 @@ fn begin<S: Service>(house: &Arc<House<S>>, stream: TcpStream, peer: std::net::S
 }
 
 /// One connection, as a task.
-struct Line<S: Service> {
-    stream: TcpStream,
+struct Line<S: Service, T> {
+    stream: T,
     connection: Connection<S::Session>,
     opened: bool,
     /// Wakes the task for a deadline; made when the first one is set.
@@ -177,7 +234,7 @@ struct Line<S: Service> {
 }
 
 // Nothing in it is pinned in place: the timer has a box of its own.
-impl<S: Service> Unpin for Line<S> {}
+impl<S: Service, T> Unpin for Line<S, T> {}
 
 thread_local! {
     /// The receive buffer of a worker thread.
@@ -187,7 +244,7 @@ thread_local! {
 /// Most pieces sent by one call.
 const SLICES: usize = 64;
 
-impl<S: Service> Future for Line<S> {
+impl<S: Service, T: Socket> Future for Line<S, T> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<()> {
@@ -218,7 +275,7 @@ impl<S: Service> Future for Line<S> {
     }
 }
 
-impl<S: Service> Line<S> {
+impl<S: Service, T: Socket> Line<S, T> {
     fn tell(&mut self, event: Event<'_>) {
         let context = Context {
             now: Instant::now(),

@@ -42,6 +42,16 @@ pub enum PolicyError {
         /// What to do.
         remedy: &'static str,
     },
+    /// A limit that means nothing on the kind of socket that was asked for.
+    #[error("{name} can not be enforced on {socket}: {remedy}")]
+    NotOnSocket {
+        /// Name of the limit.
+        name: &'static str,
+        /// The kind of socket.
+        socket: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// A limit that can not be changed while a server runs.
     #[error("{0} is fixed while a server runs: keep it as it is, or restart with the other one")]
     Fixed(&'static str),

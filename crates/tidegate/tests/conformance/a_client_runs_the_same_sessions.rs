@@ -4,7 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 
 use tidegate::service::Origin;
-use tidegate::{Client, CloseReason, Consumed, Dial, Flow, Model, Outbox, Peer, Refusal, Service, Session};
+use tidegate::{
+    Client, CloseReason, Consumed, Dial, Endpoint, Flow, Model, Outbox, Peer, Refusal, Service, Session,
+};
 
 use crate::kit::{self, Hatch, Tape};
 
@@ -17,7 +19,7 @@ struct Log(Arc<Mutex<Vec<Report>>>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Report {
     Closed { tag: u64, why: CloseReason, verified: bool },
-    Failed { tag: u64, to: SocketAddr, kind: std::io::ErrorKind },
+    Failed { tag: u64, to: Endpoint, kind: std::io::ErrorKind },
 }
 
 impl Log {
@@ -60,7 +62,7 @@ impl Service for Verify {
     }
 
     fn dial_failed(&self, dial: &Dial, error: &std::io::Error) {
-        self.log.add(Report::Failed { tag: dial.tag, to: dial.to, kind: error.kind() });
+        self.log.add(Report::Failed { tag: dial.tag, to: dial.to.clone(), kind: error.kind() });
     }
 }
 
@@ -151,7 +153,11 @@ fn a_closed_port(model: Model) {
     }
     kit::until("every dial has failed", || log.all().len() == 10);
     for tag in 0..10 {
-        assert!(log.all().contains(&Report::Failed { tag, to, kind: std::io::ErrorKind::ConnectionRefused }));
+        assert!(log.all().contains(&Report::Failed {
+            tag,
+            to: to.into(),
+            kind: std::io::ErrorKind::ConnectionRefused
+        }));
     }
     let stats = finish(client);
     assert_eq!((stats.attempted, stats.accepted, stats.dial_failed), (10, 0, 10));

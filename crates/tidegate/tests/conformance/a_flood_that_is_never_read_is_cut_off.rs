@@ -31,7 +31,7 @@ fn case(model: Model) {
     let mut calm = kit::connect(server.local_addr());
     kit::exchange(&mut calm, b"first");
 
-    let addr = server.local_addr();
+    let addr = server.local_addr().clone();
     let flood = thread::spawn(move || {
         let mut stream = kit::connect_narrow(addr);
         loop {

@@ -22,8 +22,8 @@ fn case(model: Model) {
         ..kit::policy(model)
     };
     let server = kit::serve(model, policy, service);
-    let addr = server.local_addr();
-    let mut callers: Vec<_> = (0..CALLERS).map(|_| kit::connect_narrow(addr)).collect();
+    let addr = server.local_addr().clone();
+    let mut callers: Vec<_> = (0..CALLERS).map(|_| kit::connect_narrow(&addr)).collect();
     for stream in &mut callers {
         stream.write_all(b"go").expect("send");
         tape.check(0, &kit::hear(stream, 1000));
@@ -32,7 +32,7 @@ fn case(model: Model) {
     server.stop(); // twice is once
 
     // Whether it still reaches the kernel's queue or not: nobody serves it.
-    let late = TcpStream::connect(addr);
+    let late = TcpStream::connect(&addr);
     for mut stream in callers {
         let (heard, ending) = kit::hear_all(&mut stream);
         assert_eq!((heard.len(), ending), (TOTAL - 1000, Ending::EndOfStream));
@@ -51,7 +51,7 @@ fn case(model: Model) {
             "served while stopping: {heard:?}"
         );
     }
-    let refused = TcpStream::connect(addr).expect_err("nobody listens any more");
+    let refused = TcpStream::connect(&addr).expect_err("nobody listens any more");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }
 

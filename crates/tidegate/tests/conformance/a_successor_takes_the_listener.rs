@@ -1,16 +1,20 @@
 //! Two servers accept from one listening socket, the first stops, and nobody is refused or cut off.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Server, Session};
+use tidegate::{CloseReason, Consumed, Endpoint, Flow, Model, Outbox, Server, Session};
 
 use crate::kit;
 
 on_every_model!(case);
+
+mod over_unix {
+    use super::case;
+    on_every_model!(case, over_unix);
+}
 
 /// Answers one message and closes.
 struct Once;
@@ -27,9 +31,8 @@ const CALLERS: usize = 4;
 const CALLS: usize = 50;
 const MOST_CALLS: usize = 20_000;
 
-fn call(addr: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(addr)?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+fn call(to: &Endpoint) -> std::io::Result<String> {
+    let mut stream = kit::connect(to);
     stream.write_all(b"hello")?;
     let mut back = String::new();
     stream.read_to_string(&mut back)?;
@@ -41,18 +44,18 @@ fn case(model: Model) {
         let mut policy = kit::policy(model);
         policy.accept.defer = policy.accept.defer.or(Some(Duration::from_secs(1))).filter(|_| defers);
         let make = || Server::new(kit::sessions(|| Once)).model(model).policy(policy.clone());
-        let bound = make().bind("127.0.0.1:0".parse().expect("an address")).expect("bind");
-        let addr = bound.local_addr();
+        let bound = make().bind(kit::somewhere()).expect("bind");
+        let addr = bound.local_addr().clone();
         let socket = bound.share_listener().expect("a second descriptor");
-        let first = bound.start().expect("start");
+        let mut first = bound.start().expect("start");
         let over = Arc::new(AtomicBool::new(false));
         let callers: Vec<_> = (0..CALLERS)
             .map(|_| {
-                let over = over.clone();
+                let (over, addr) = (over.clone(), addr.clone());
                 std::thread::spawn(move || {
                     let mut after = 0;
                     for done in 0..MOST_CALLS {
-                        assert_eq!(call(addr).expect("an answer"), "hello");
+                        assert_eq!(call(&addr).expect("an answer"), "hello");
                         after += usize::from(over.load(Relaxed));
                         if after == CALLS {
                             return done + 1;
@@ -63,7 +66,10 @@ fn case(model: Model) {
             })
             .collect();
         kit::until("the first serves", || first.stats().accepted >= (CALLERS * CALLS) as u64);
-        let second = make().listen_on(socket).expect("adopt").start().expect("start");
+        let second = make().listen_on(socket).expect("adopt").own_socket_file().expect("its file");
+        assert_eq!(second.local_addr(), &addr);
+        let second = second.start().expect("start");
+        first.keep_socket_file();
         first.stop();
         let first = first.join();
         over.store(true, Relaxed);

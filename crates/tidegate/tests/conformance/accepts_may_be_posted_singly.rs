@@ -19,10 +19,10 @@ fn case(model: Model) {
         let server = kit::serve(model, policy, service);
         let callers: Vec<_> = (0..4)
             .map(|n| {
-                let addr = server.local_addr();
+                let addr = server.local_addr().clone();
                 std::thread::spawn(move || {
                     for i in 0..50 {
-                        kit::exchange(&mut kit::connect(addr), format!("caller {n}, call {i}").as_bytes());
+                        kit::exchange(&mut kit::connect(&addr), format!("caller {n}, call {i}").as_bytes());
                     }
                 })
             })

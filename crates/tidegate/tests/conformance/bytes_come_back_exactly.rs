@@ -1,15 +1,20 @@
 //! Whatever the sizes in which bytes are sent and received, each comes back once and in order.
 
 use std::io::Write;
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::thread;
 
 use tidegate::policy::OutboxMarks;
-use tidegate::{CloseReason, Model, Policy};
+use tidegate::{CloseReason, Endpoint, Model, Policy};
 
 use crate::kit::{self, Echo, Random, Tape};
 
 on_every_model!(case);
+
+mod over_unix {
+    use super::case;
+    on_every_model!(case, over_unix);
+}
 
 const CONNECTIONS: u64 = 6;
 
@@ -43,7 +48,7 @@ fn round(model: Model, policy: Policy, bits: u64) {
 }
 
 /// Sends from one thread while another one compares what comes back; returns how many bytes that were.
-fn call(addr: SocketAddr, seed: u64, bits: u64) -> u64 {
+fn call(addr: &Endpoint, seed: u64, bits: u64) -> u64 {
     let tape = Tape::new(seed);
     let mut random = Random::new(seed);
     // The first connection sends a single byte, the last one the most.

@@ -11,6 +11,11 @@ use crate::kit::{self, Ending, Tape, Witness};
 
 on_every_model!(case);
 
+mod over_unix {
+    use super::case;
+    on_every_model!(case, over_unix);
+}
+
 const BYTES: usize = 1 << 20;
 
 fn case(model: Model) {

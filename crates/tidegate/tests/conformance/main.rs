@@ -30,6 +30,7 @@ mod a_stop_resets_what_is_stuck;
 mod a_stop_waits_for_what_has_begun;
 mod a_successor_takes_the_listener;
 mod a_trickling_peer_is_cut_off;
+mod a_unix_socket_is_as_good;
 mod accepts_may_be_posted_singly;
 mod an_abort_reaches_the_peer_as_a_reset;
 mod an_idle_connection_is_closed;

@@ -28,7 +28,7 @@ fn case(model: Model) {
     kit::hear(&mut stuck, 1); // it has its place, and takes no more
     let others: Vec<_> = (0..3)
         .map(|_| {
-            let (addr, tape) = (server.local_addr(), tape.clone());
+            let (addr, tape) = (server.local_addr().clone(), tape.clone());
             std::thread::spawn(move || {
                 let mut stream = kit::connect(addr);
                 stream.write_all(b"go").expect("send");

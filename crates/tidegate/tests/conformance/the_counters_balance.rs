@@ -1,11 +1,11 @@
 //! What the counters say at the end is what the peers saw: every attempt has one outcome, every byte is counted once.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 
-use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Peer, Refusal, Service, Session};
+use tidegate::{CloseReason, Consumed, Endpoint, Flow, Model, Outbox, Peer, Refusal, Service, Session};
 
 use crate::kit::{self, Ending, Random, Tape};
 
@@ -75,7 +75,7 @@ fn case(model: Model) {
     assert!(stats.wake_ups > 0);
 }
 
-fn call_many(addr: SocketAddr, caller: u64) -> Vec<Seen> {
+fn call_many(addr: &Endpoint, caller: u64) -> Vec<Seen> {
     let mut random = Random::new(caller);
     (0..CALLERS / 4).map(|i| call(kit::connect(addr), &mut random, i)).collect()
 }

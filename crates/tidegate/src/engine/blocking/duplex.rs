@@ -53,11 +53,12 @@ pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
     let acceptor = start_acceptor(&house, Blocking::Waits, move |stream, peer| begin(&front, stream, peer))?;
     let back_office = spawn(&house, "clerk", move || {
         clerk.run(&back, |dial| {
+            let to = dial.clone();
             let house = back.clone();
             // The connecting thread becomes the receiving one.
             let thread = spawn(&back, "receive", move || {
-                if let Some(stream) = connect(&house, &dial) {
-                    receive_all(&house, stream, Some(dial.to), Origin::Dialled { tag: dial.tag });
+                if let Some(stream) = connect(&house, &to) {
+                    receive_all(&house, stream, to.to.addr(), Origin::Dialled { tag: to.tag });
                 }
             });
             if let Err(e) = thread {

@@ -284,7 +284,7 @@ impl<S: Service> Worker<S> {
                     dial_failed(&self.house, &dial, &e);
                     return None;
                 }
-                (stream, Some(dial.to), Origin::Dialled { tag: dial.tag }, self.house.enter())
+                (stream, dial.to.addr(), Origin::Dialled { tag: dial.tag }, self.house.enter())
             }
         };
         let session = self.house.open_session(peer, origin, self.index)?;

@@ -82,7 +82,7 @@ fn accept_all<S: Service>(
 pub(super) fn connect<S: Service>(house: &House<S>, dial: &Dial) -> Option<Stream> {
     house.counters.attempted.add(1);
     let connected = match house.may_dial() {
-        true => Stream::dial(dial.to, dial.from, Blocking::Waits),
+        true => Stream::dial(&dial.to, dial.from, Blocking::Waits),
         false => Err(io::Error::other("max_connections are open, or the client is stopping")),
     };
     connected.map_err(|e| dial_failed(house, dial, &e)).ok()

@@ -422,12 +422,13 @@ impl<P: Port, S: Service> Loop<P, S> {
 
     fn dialled(&mut self, token: Token, outcome: io::Result<()>) {
         let Some(entry) = self.table.get_mut(token) else { return };
-        let Phase::Dialling(dial) = entry.phase else { return };
+        let Phase::Dialling(dial) = &entry.phase else { return };
+        let dial = dial.clone();
         if let Err(e) = outcome {
             self.remove(token);
             return self.desk.dial_failed(dial, &e);
         }
-        let Some(connection) = self.desk.admit(Some(dial.to), Origin::Dialled { tag: dial.tag }) else {
+        let Some(connection) = self.desk.admit(dial.to.addr(), Origin::Dialled { tag: dial.tag }) else {
             return self.remove(token);
         };
         entry.phase = Phase::Open(connection);
@@ -481,7 +482,8 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
             let Some(entry) = self.table.get_mut(token) else { continue };
             match &entry.phase {
                 Phase::Open(_) => self.tell(token, event()),
-                &Phase::Dialling(dial) => {
+                Phase::Dialling(dial) => {
+                    let dial = dial.clone();
                     self.remove(token);
                     self.desk.dial_failed(dial, &io::Error::other("the client is stopping"));
                 }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use tidegate_sys::pages::Residence;
 use tidegate_sys::process::locked_memory_limit;
 use tidegate_sys::ring::{Buffer, Completion as Raw, Features, Handle, Payload, Ring, RingSetup};
-use tidegate_sys::socket::{Listener, Stream};
+use tidegate_sys::socket::{Listener, Stream, raw_address};
 use tidegate_sys::waker::Waker;
 
 use super::{Chained, Close, Completion, Port, Setup};
@@ -185,13 +185,14 @@ impl Port for Uring {
     }
 
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Handle> {
-        let socket = OwnedFd::from(Stream::unconnected(dial.to, dial.from)?);
+        let to = raw_address(&dial.to)?;
+        let socket = OwnedFd::from(Stream::unconnected(&dial.to, dial.from)?);
         let socket = match self.free.pop() {
             Some(slot) => self.ring.register(socket, slot),
             None => Handle::Plain(socket),
         };
         self.count(&socket);
-        self.ring.connect(&socket, dial.to, key(Kind::Dial, token));
+        self.ring.connect(&socket, to, key(Kind::Dial, token));
         Ok(socket)
     }
 

@@ -121,7 +121,8 @@ impl<P: Poller, S: Service> Loop<P, S> {
             Source::Connection(token) => {
                 let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { return };
                 entry.ended |= report.ended;
-                if let Phase::Dialling(dial) = entry.phase {
+                if let Phase::Dialling(dial) = &entry.phase {
+                    let dial = dial.clone();
                     return self.dial_ended(token, dial, report);
                 }
                 let turn = entry.ready(report.ready, &mut self.buffer, &self.desk.context(token));
@@ -248,8 +249,8 @@ impl<P: Poller, S: Service> Loop<P, S> {
         entry.watched = watched.is_ok();
         let Err(e) = watched else { return };
         self.desk.exhausted(&e);
-        let dial = match entry.phase {
-            Phase::Dialling(dial) => Some(dial),
+        let dial = match &entry.phase {
+            Phase::Dialling(dial) => Some(dial.clone()),
             Phase::Open(_) => None,
         };
         entry.tell(Event::Failed(e.kind()), &self.desk.context(token));
@@ -266,7 +267,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
             self.remove(token);
             return self.desk.dial_failed(dial, &e);
         }
-        let Some(connection) = self.desk.admit(Some(dial.to), Origin::Dialled { tag: dial.tag }) else {
+        let Some(connection) = self.desk.admit(dial.to.addr(), Origin::Dialled { tag: dial.tag }) else {
             return self.remove(token);
         };
         entry.phase = Phase::Open(connection);
@@ -352,7 +353,8 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
             let Some(entry) = self.table.get_mut(token) else { continue };
             match &entry.phase {
                 Phase::Open(_) => self.tell(token, event()),
-                &Phase::Dialling(dial) => {
+                Phase::Dialling(dial) => {
+                    let dial = dial.clone();
                     self.remove(token);
                     self.desk.dial_failed(dial, &io::Error::other("the client is stopping"));
                 }
@@ -372,7 +374,7 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
     }
 
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()> {
-        let stream = Stream::<P>::dial(dial.to, dial.from)?;
+        let stream = Stream::<P>::dial(&dial.to, dial.from)?;
         let token = self.insert(stream, Phase::Dialling(dial));
         self.watch(token);
         Ok(())

@@ -27,6 +27,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::{Blocking, Listener, More, Stream};
 use tidegate_sys::waker::Waker;
@@ -91,7 +92,7 @@ pub(super) trait Incoming: AsRawFd {
 /// A connected socket that never waits: the system's, or a simulated one. Closed when dropped.
 pub(super) trait Wire: AsRawFd + Sized {
     /// Begins to connect; writable when that has ended.
-    fn dial(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Self>;
+    fn dial(to: &Endpoint, from: Option<SocketAddr>) -> io::Result<Self>;
     /// How the attempt to connect ended.
     fn take_error(&self) -> io::Result<Option<io::Error>>;
     /// Receives; 0 means that the peer finished sending.
@@ -114,7 +115,7 @@ impl Incoming for Listener {
 }
 
 impl Wire for Stream {
-    fn dial(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Self> {
+    fn dial(to: &Endpoint, from: Option<SocketAddr>) -> io::Result<Self> {
         Self::dial(to, from, Blocking::Never)
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::More;
 
@@ -94,9 +95,11 @@ impl Drop for Sock {
 }
 
 impl Wire for Sock {
-    fn dial(to: SocketAddr, _from: Option<SocketAddr>) -> io::Result<Self> {
+    fn dial(to: &Endpoint, _from: Option<SocketAddr>) -> io::Result<Self> {
         with(|world| {
-            let id = id_of(to);
+            let Some(id) = to.addr().map(id_of) else {
+                unreachable!("every peer of a simulation has an address")
+            };
             if world.chance(world.moods.exhausted) {
                 world.tally.no_descriptors += 1;
                 return Err(Errno::MFILE.into());

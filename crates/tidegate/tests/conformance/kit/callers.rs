@@ -2,11 +2,14 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use tidegate::Endpoint;
 
 use super::PATIENCE;
 
@@ -18,23 +21,34 @@ pub enum Ending {
 }
 
 /// Connects; no read or write waits longer than [`PATIENCE`].
+///
+/// A Unix socket comes as a `TcpStream`, too: what the cases do with it, reading, writing and shutting down, is the same for both.
 #[track_caller]
-pub fn connect(to: SocketAddr) -> TcpStream {
-    be_patient(TcpStream::connect(to).expect("connect"))
+pub fn connect(to: impl Into<Endpoint>) -> TcpStream {
+    let to = to.into();
+    let Some(path) = to.path() else { return be_patient(TcpStream::connect(to).expect("connect")) };
+    be_patient(OwnedFd::from(UnixStream::connect(path).expect("connect")).into())
 }
 
 /// Connects with small kernel buffers, so that what a peer does not read is soon felt.
 #[track_caller]
-pub fn connect_narrow(to: SocketAddr) -> TcpStream {
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("socket");
+pub fn connect_narrow(to: impl Into<Endpoint>) -> TcpStream {
+    let to = to.into();
+    let (domain, address) = match (to.addr(), to.path()) {
+        (Some(addr), _) => (Domain::for_address(addr), addr.into()),
+        (None, path) => (Domain::UNIX, SockAddr::unix(path.expect("a path")).expect("an address")),
+    };
+    let socket = Socket::new(domain, Type::STREAM, None).expect("socket");
     socket.set_recv_buffer_size(16 * 1024).expect("receive buffer");
     socket.set_send_buffer_size(16 * 1024).expect("send buffer");
-    socket.connect(&to.into()).expect("connect");
+    socket.connect(&address).expect("connect");
     be_patient(socket.into())
 }
 
 fn be_patient(stream: TcpStream) -> TcpStream {
-    stream.set_nodelay(true).expect("nodelay");
+    if stream.local_addr().is_ok() {
+        stream.set_nodelay(true).expect("nodelay"); // a Unix socket has no address of this kind, and no delay
+    }
     stream.set_read_timeout(Some(PATIENCE)).expect("read timeout");
     stream.set_write_timeout(Some(PATIENCE)).expect("write timeout");
     stream

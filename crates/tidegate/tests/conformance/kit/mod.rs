@@ -5,12 +5,16 @@ mod deadline;
 mod sessions;
 mod tape;
 
+use std::cell::RefCell;
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
 use tidegate::policy::OutboxMarks;
-use tidegate::{Availability, Model, Policy, PolicyError, Running, Server, Service, StartError, Stats};
+use tidegate::{
+    Availability, Endpoint, Model, Policy, PolicyError, Running, Server, Service, StartError, Stats,
+};
 
 pub use callers::{Ending, Hatch, connect, connect_narrow, exchange, hear, hear_all, hear_some, reset};
 pub use deadline::Deadline;
@@ -24,9 +28,11 @@ pub const PATIENCE: Duration = Duration::from_secs(50);
 /// Makes one test of a case for each model: `half_close::epoll` and so on.
 ///
 /// `on_every_model!(case, alone)` lets no other such case run beside it: for those that need very many descriptors.
+/// `on_every_model!(case, over_unix)` runs it over a Unix socket, and belongs into a module of that name.
 macro_rules! on_every_model {
     ($case:ident) => { on_every_model!(@each run $case); };
     ($case:ident, alone) => { on_every_model!(@each run_alone $case); };
+    ($case:ident, over_unix) => { on_every_model!(@each run_over_unix $case); };
     (@each $run:ident $case:ident) => {
         on_every_model!(@tests $run $case: blocking Blocking, pool Pool, select Select, poll Poll, epoll Epoll,
             uring Uring, tokio Tokio);
@@ -56,6 +62,28 @@ pub fn run_alone(module: &str, model: Model, case: fn(Model)) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     run(module, model, case);
+}
+
+thread_local! {
+    /// The folder of the Unix socket that a case of this thread runs over, if it does.
+    static FOLDER: RefCell<Option<TempDir>> = const { RefCell::new(None) };
+}
+
+/// The same, alone, with servers that listen on a Unix socket.
+pub fn run_over_unix(module: &str, model: Model, case: fn(Model)) {
+    FOLDER.set(Some(tempfile::tempdir().expect("a folder")));
+    run_alone(module, model, case);
+    let folder = FOLDER.take().expect("the folder");
+    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("read the folder").collect();
+    assert!(left.is_empty(), "a server that has stopped leaves no file behind: {left:?}");
+}
+
+/// Where the servers of a case listen: on a port of the system's choice, or on a Unix socket.
+pub fn somewhere() -> Endpoint {
+    FOLDER.with_borrow(|folder| match folder {
+        Some(folder) => Endpoint::unix(folder.path().join("socket")),
+        None => "127.0.0.1:0".parse().expect("an address"),
+    })
 }
 
 /// The default limits; two I/O threads where the model has a fixed number, so that what crosses
@@ -103,10 +131,13 @@ pub fn kept_by(model: Model, policy: Policy, limit: &str) -> Option<Policy> {
     }
 }
 
-/// Starts a server on a port of the system's choice.
-pub fn serve<S: Service>(model: Model, policy: Policy, service: S) -> Running {
-    let addr = "127.0.0.1:0".parse().expect("an address");
-    let server = Server::new(service).model(model).policy(policy).bind(addr).expect("bind");
+/// Starts a server [somewhere].
+pub fn serve<S: Service>(model: Model, mut policy: Policy, service: S) -> Running {
+    let at = somewhere();
+    if at.is_unix() {
+        (policy.socket_send_buffer, policy.socket_receive_buffer) = (None, None); // refused there
+    }
+    let server = Server::new(service).model(model).policy(policy).bind(at).expect("bind");
     assert_eq!(server.model(), model, "a model asked for by name is never replaced");
     server.start().expect("start")
 }

@@ -140,7 +140,9 @@ impl Port for SimPort {
     }
 
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Slot> {
-        let id = id_of(dial.to);
+        let Some(id) = dial.to.addr().map(id_of) else {
+            unreachable!("every peer of a simulation has an address")
+        };
         let refused = with(|world| {
             if world.chance(world.moods.exhausted) {
                 world.tally.no_descriptors += 1;

@@ -1,0 +1,82 @@
+//! TLS on the command line of `serve`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{Policy, Service};
+use tidegate_tls::{Fault, Identity, RECORD_BYTES, TlsCounters, TlsLimits, TlsServer};
+
+use crate::Failure;
+use crate::limits::{Limits, Optional, time_or_none};
+use crate::log::note;
+
+/// Options of TLS.
+#[derive(clap::Args)]
+pub struct TlsArgs {
+    /// Encrypt every connection (TLS 1.2 or 1.3) with the certificate in this file of PEM form, and those behind it that lead to its
+    /// authority. SIGHUP reads it and the key again.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of the certificate, in PEM form.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Time for a handshake, or none; then the connection is reset [default: 10s].
+    #[arg(long, value_name = "TIME", requires = "tls_cert", value_parser = time_or_none)]
+    tls_handshake_timeout: Option<Optional>,
+}
+
+/// What makes connections secure.
+pub struct Secure {
+    /// The certificate and its key.
+    pub identity: Arc<Identity>,
+    limits: TlsLimits,
+    counters: Arc<TlsCounters>,
+}
+
+impl TlsArgs {
+    /// Reads the files, if there is to be TLS, and sees to it that the policy goes with it.
+    pub fn read(
+        &self,
+        protocols: &[&str],
+        limits: &Limits,
+        policy: &mut Policy,
+    ) -> Result<Option<Secure>, Failure> {
+        let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        let usage = |e: tidegate_tls::TlsError| Failure::Usage(e.into());
+        limits.make_room(policy, RECORD_BYTES);
+        let default = TlsLimits::default();
+        let handshake_timeout: Option<Duration> =
+            self.tls_handshake_timeout.map_or(default.handshake_timeout, |time| time.0);
+        let limits = TlsLimits { handshake_timeout };
+        limits.check(policy).map_err(usage)?;
+        let identity = Arc::new(Identity::read(cert, key, protocols).map_err(usage)?);
+        Ok(Some(Secure { identity, limits, counters: Arc::default() }))
+    }
+}
+
+impl Secure {
+    /// Puts a service inside.
+    pub fn around<S: Service>(&self, service: S) -> TlsServer<S> {
+        TlsServer::new(service, self.identity.clone(), self.limits, self.counters.clone())
+    }
+
+    /// Reads the files again, and says what came of it.
+    pub fn reload(&self) {
+        match self.identity.reload() {
+            Ok(()) => note("certificate", "new connections get the certificate that was read just now"),
+            Err(e) => note("certificate-failed", &format!("the certificate stays as it is: {e}")),
+        }
+    }
+
+    /// The counters under their names.
+    pub fn to_json(&self) -> serde_json::Value {
+        let faults: serde_json::Map<_, _> =
+            Fault::ALL.iter().map(|&fault| (fault.name().into(), self.counters.of(fault).into())).collect();
+        serde_json::json!({
+            "handshakes": self.counters.handshakes(),
+            "resumed": self.counters.resumed(),
+            "faults": faults,
+        })
+    }
+}
