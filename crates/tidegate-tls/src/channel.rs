@@ -175,11 +175,13 @@ impl<C: Side> Channel<C> {
     /// Sends what there is to say about a failure.
     pub(crate) fn alert(&mut self, out: &mut Outbox<'_>) {
         loop {
-            match self.connection.process(&mut []).state {
+            let UnbufferedStatus { discard, state } = self.connection.process(&mut self.incoming);
+            match state {
                 Ok(ConnectionState::EncodeTlsData(data)) => encode(data, out),
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-                _ => return,
+                _ => return self.incoming = Vec::new(), // nothing is read any more
             }
+            self.incoming.drain(..discard);
         }
     }
 
@@ -190,7 +192,9 @@ impl<C: Side> Channel<C> {
         f: impl FnOnce(&mut WriteTraffic<'_, C::Data>, &mut Outbox<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         loop {
-            match self.connection.process(&mut self.incoming).state? {
+            // Always with what has not arrived in full: rustls remembers what is where in it.
+            let UnbufferedStatus { discard, state } = self.connection.process(&mut self.incoming);
+            match state? {
                 ConnectionState::WriteTraffic(mut traffic) => return f(&mut traffic, out),
                 ConnectionState::EncodeTlsData(data) => encode(data, out),
                 ConnectionState::TransmitTlsData(data) => data.done(),
@@ -198,6 +202,7 @@ impl<C: Side> Channel<C> {
                 // `receive` has read what is complete, so that there is nothing left to read here.
                 _ => return Err(Error::HandshakeNotComplete),
             }
+            self.incoming.drain(..discard);
         }
     }
 }

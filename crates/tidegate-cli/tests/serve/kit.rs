@@ -87,6 +87,7 @@ pub struct Server {
     stderr: Receiver<String>,
     /// The URL it said it listens on.
     pub url: String,
+    /// Its address; a Unix socket has none, and this is 0.0.0.0:0.
     pub addr: SocketAddr,
 }
 
@@ -116,7 +117,11 @@ impl Server {
             child.kill().unwrap();
             panic!("{line:?} in place of an address; {:?}", stderr.iter().collect::<Vec<_>>());
         };
-        let addr = url.split("//").nth(1).unwrap().trim_end_matches('/').parse().unwrap();
+        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
+        let addr = match url.contains("unix:") {
+            true => unspecified,
+            false => url.split("//").nth(1).unwrap().trim_end_matches('/').parse().unwrap(),
+        };
         Self { child, _watchdog: watchdog, stdout, stderr, url: url.into(), addr }
     }
 

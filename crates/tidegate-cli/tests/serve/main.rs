@@ -11,3 +11,5 @@ mod proxy;
 mod refusals;
 mod restarts;
 mod runs;
+mod sockets;
+mod tls;

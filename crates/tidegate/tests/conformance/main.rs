@@ -43,6 +43,7 @@ mod leftover_input_is_shown_again;
 mod limits_change_while_the_server_runs;
 mod long_work_holds_nobody_up;
 mod mail_reaches_every_session;
+mod multipath_tcp_is_like_tcp;
 mod outstanding_sends_are_bounded;
 mod pipelined_requests_are_answered_in_order;
 mod the_counters_balance;

@@ -1,0 +1,151 @@
+//! `--tls-cert` and `--tls-key`, and loads that are encrypted.
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+use tidegate::Model;
+
+use crate::kit::{Outcome, Server, run, tidegate};
+
+struct Papers(TempDir);
+
+impl Papers {
+    fn new() -> Self {
+        let papers = Self(tempfile::tempdir().unwrap());
+        papers.write(&["cert.pem", "key.pem"]);
+        papers
+    }
+
+    /// A new pair into these files.
+    fn write(&self, [cert, key]: &[&str; 2]) {
+        let pair = rcgen::generate_simple_self_signed(vec!["localhost".into(), "127.0.0.1".into()]).unwrap();
+        std::fs::write(self.path(cert), pair.cert.pem()).unwrap();
+        std::fs::write(self.path(key), pair.signing_key.serialize_pem()).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn serve(&self, what: &str, at: &str, more: &[&str]) -> std::process::Command {
+        let mut command = tidegate(&["serve", what, "--listen", at, "--threads", "2"]);
+        command.args(more).arg("--tls-cert").arg(self.path("cert.pem"));
+        command.arg("--tls-key").arg(self.path("key.pem"));
+        command
+    }
+}
+
+fn load(what: &str, url: &str, more: &[&str]) -> Outcome {
+    let fixed = ["load", what, url, "-c", "6", "--timeout", "20", "--json", "-"];
+    run(&mut tidegate(&[&fixed[..], more].concat()))
+}
+
+fn trusting<'a>(ca: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
+    [&["--tls-ca", ca.to_str().unwrap()][..], more].concat()
+}
+
+fn tls(outcome: &Outcome) -> (u64, u64) {
+    let report: serde_json::Value =
+        serde_json::from_str(&outcome.stdout).unwrap_or_else(|e| panic!("{e}: {}", outcome.stderr));
+    let count = |name: &str| report["tls"][name].as_u64().unwrap();
+    (count("handshakes"), count("resumed"))
+}
+
+#[test]
+fn both_services_are_encrypted_on_every_model() {
+    let papers = Papers::new();
+    let ca = papers.path("cert.pem");
+    for model in Model::available() {
+        for (what, scheme) in [("http", "https"), ("echo", "tls")] {
+            let server =
+                Server::of(&mut papers.serve(what, "127.0.0.1:0", &["--model", model.name(), "--stats"]));
+            assert!(server.url.starts_with(&format!("{scheme}://127.0.0.1:")), "{}", server.url);
+            let outcome = load(what, &server.url, &trusting(&ca, &["-n", "300", "--model", model.name()]));
+            assert_eq!(outcome.code, Some(0), "{model}: {}{}", outcome.stdout, outcome.stderr);
+            assert_eq!(tls(&outcome).0, 6, "{model}");
+            server.signal(Signal::TERM);
+            let (status, _, stderr) = server.ended();
+            assert_eq!(status.code(), Some(0));
+            let stats: serde_json::Value = serde_json::from_str(stderr.last().unwrap()).unwrap();
+            assert_eq!(stats["tls"]["handshakes"], 6, "{model}");
+        }
+    }
+}
+
+#[test]
+fn sessions_are_taken_up_unless_that_is_not_wanted() {
+    let papers = Papers::new();
+    let ca = papers.path("cert.pem");
+    let server = Server::of(&mut papers.serve("http", "127.0.0.1:0", &[]));
+    let often = ["-n", "60", "--no-keepalive"];
+    let (handshakes, resumed) = tls(&load("http", &server.url, &trusting(&ca, &often)));
+    assert!(handshakes >= 60 && resumed > 0 && resumed < handshakes, "{resumed} of {handshakes}");
+    let full = load("http", &server.url, &trusting(&ca, &[&often[..], &["--tls-no-resumption"]].concat()));
+    assert_eq!(tls(&full).1, 0);
+}
+
+#[test]
+fn a_unix_socket_may_be_encrypted_too() {
+    let papers = Papers::new();
+    let at = format!("unix:{}", papers.path("socket").display());
+    let server = Server::of(&mut papers.serve("http", &at, &["--strategy", "connections"]));
+    assert_eq!(server.url, format!("https://{at}"));
+    let outcome = load("http", &server.url, &trusting(&papers.path("cert.pem"), &["-n", "60"]));
+    assert_eq!(outcome.code, Some(0), "{}{}", outcome.stdout, outcome.stderr);
+}
+
+#[test]
+fn whom_nobody_vouches_for_is_not_spoken_to() {
+    let papers = Papers::new();
+    papers.write(&["other.pem", "other.key"]);
+    let server = Server::of(&mut papers.serve("echo", "127.0.0.1:0", &[]));
+    let (ca, other) = (papers.path("cert.pem"), papers.path("other.pem"));
+    for more in [trusting(&other, &["-n", "60"]), trusting(&ca, &["-n", "60", "--tls-name", "example.org"])] {
+        let outcome = load("echo", &server.url, &more);
+        assert_eq!(outcome.code, Some(1), "{more:?}");
+        assert!(outcome.stderr.contains("certificate"), "{}", outcome.stderr);
+        let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+        assert_eq!((&report["connected"], &report["connect_failed"]), (&0.into(), &6.into()));
+    }
+    let anything = load("echo", &server.url, &["-n", "60", "--tls-insecure"]);
+    assert_eq!(anything.code, Some(0), "{}", anything.stderr);
+}
+
+#[test]
+fn a_hang_up_reads_the_certificate_again() {
+    let papers = Papers::new();
+    let server = Server::of(&mut papers.serve("http", "127.0.0.1:0", &[]));
+    let first = papers.path("first.pem");
+    std::fs::copy(papers.path("cert.pem"), &first).unwrap();
+    papers.write(&["cert.pem", "lost.key"]);
+    server.signal(Signal::HUP);
+    server.wait_for("the certificate stays as it is");
+    let works = |ca: &Path| load("http", &server.url, &trusting(ca, &["-n", "6"])).code == Some(0);
+    assert!(works(&first) && !works(&papers.path("cert.pem")));
+    papers.write(&["cert.pem", "key.pem"]);
+    server.signal(Signal::HUP);
+    server.wait_for("new connections get the certificate");
+    assert!(!works(&first) && works(&papers.path("cert.pem")));
+}
+
+#[test]
+fn what_can_not_be_is_bad_usage() {
+    let papers = Papers::new();
+    std::fs::remove_file(papers.path("key.pem")).unwrap();
+    let missing = run(&mut papers.serve("http", "127.0.0.1:0", &[]));
+    assert_eq!(missing.code, Some(2));
+    assert!(missing.stderr.contains("key.pem can not be read"), "{}", missing.stderr);
+    let alone = run(&mut tidegate(&["serve", "http", "--tls-cert", "x"]));
+    assert_eq!(alone.code, Some(2));
+    let papers = Papers::new();
+    let small = run(&mut papers.serve("http", "127.0.0.1:0", &["--input-bytes", "16k"]));
+    assert_eq!(small.code, Some(2));
+    assert!(small.stderr.contains("input_bytes (16384) is too small for TLS"), "{}", small.stderr);
+    let plain = load("http", "http://127.0.0.1:1/", &["--tls-insecure"]);
+    assert_eq!(plain.code, Some(2));
+    assert!(plain.stderr.contains("the target is not encrypted"), "{}", plain.stderr);
+    let name = load("http", "https://127.0.0.1:1/", &["--tls-insecure", "--tls-name", "a b"]);
+    assert_eq!(name.code, Some(2));
+    assert!(name.stderr.contains("no name that a certificate could have"), "{}", name.stderr);
+}

@@ -1,0 +1,174 @@
+//! How connections end: said by one side, by both, or by nobody.
+
+use std::sync::{Arc, Mutex};
+
+use rustls::version::{TLS12, TLS13};
+use tidegate::{CloseReason, Consumed, Flow, Outbox, Peer, Policy, Refusal, Service, Session};
+use tidegate_tls::{Fault, TlsCounters, TlsLimits, TlsServer};
+
+use crate::far::Far;
+use crate::papers::Papers;
+use crate::wire::{Stands, Wire};
+
+/// What sessions were told.
+type Diary = Arc<Mutex<Vec<String>>>;
+
+/// Does what it is told: `bye` half-closes, `close` closes, `abort` aborts.
+struct Obeys(Diary);
+
+struct Obedient(Diary);
+
+impl Obedient {
+    fn note(&self, text: String) {
+        self.0.lock().unwrap().push(text);
+    }
+}
+
+impl Service for Obeys {
+    type Session = Obedient;
+
+    fn open(&self, _: &Peer) -> Result<Obedient, Refusal> {
+        Ok(Obedient(self.0.clone()))
+    }
+}
+
+impl Session for Obedient {
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        self.note(format!("heard {}", String::from_utf8_lossy(input)));
+        out.write(b"yes");
+        Consumed::all(input).then(match input {
+            b"bye" => Flow::Shutdown,
+            b"close" => Flow::Close,
+            b"abort" => Flow::Abort,
+            _ => Flow::Continue,
+        })
+    }
+
+    fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.note("end".into());
+        out.write(b"last");
+        Flow::Close
+    }
+
+    fn on_close(&mut self, why: CloseReason) {
+        self.note(format!("closed {why}"));
+    }
+}
+
+struct Scene {
+    wire: Wire<<TlsServer<Obeys> as Service>::Session>,
+    far: Far,
+    diary: Diary,
+    counters: Arc<TlsCounters>,
+}
+
+impl Scene {
+    fn set() -> [Self; 2] {
+        let papers = Papers::of("localhost");
+        [&TLS12, &TLS13].map(|version| {
+            let (diary, counters) = (Diary::default(), Arc::<TlsCounters>::default());
+            let inside = Obeys(diary.clone());
+            let service =
+                TlsServer::new(inside, papers.identity(&[]), TlsLimits::default(), counters.clone());
+            let wire = Wire::to(&service, Policy::default());
+            let mut far = Far::new(&Arc::new(papers.trusting(&[version])));
+            let mut scene = {
+                let mut wire = wire;
+                far.talk(&mut wire).unwrap();
+                Self { wire, far, diary, counters }
+            };
+            assert_eq!(scene.hear("x"), "yes");
+            scene.diary.lock().unwrap().clear();
+            scene
+        })
+    }
+
+    fn hear(&mut self, say: &str) -> String {
+        String::from_utf8(self.far.exchange(say.as_bytes(), &mut self.wire)).unwrap()
+    }
+
+    fn end(&mut self) {
+        self.far.tls.send_close_notify();
+        self.far.talk(&mut self.wire).unwrap();
+    }
+
+    fn diary(&self) -> Vec<String> {
+        self.diary.lock().unwrap().clone()
+    }
+}
+
+#[test]
+fn a_peer_that_says_so_has_ended() {
+    for mut scene in Scene::set() {
+        scene.end();
+        assert_eq!(scene.diary(), ["end", "closed finished"]);
+        assert_eq!((scene.far.heard.as_slice(), scene.far.clean_end), (&b"last"[..], true));
+        assert_eq!(scene.wire.stands, Stands::Closed);
+        assert_eq!(scene.counters.of(Fault::Truncated), 0);
+    }
+}
+
+#[test]
+fn a_stream_that_was_cut_off_is_no_end() {
+    for mut scene in Scene::set() {
+        scene.wire.end();
+        assert_eq!(scene.diary(), ["closed finished"], "the session was not told that the peer has ended");
+        assert_eq!(scene.counters.of(Fault::Truncated), 1);
+        scene.far.talk(&mut scene.wire).unwrap();
+        assert_eq!(scene.far.heard, b"");
+    }
+}
+
+#[test]
+fn a_record_that_was_cut_in_two_is_no_end_either() {
+    for mut scene in Scene::set() {
+        scene.far.say(b"some of this is lost");
+        let said = scene.far.says();
+        scene.wire.send(&said[..said.len() - 1]);
+        scene.wire.end();
+        assert_eq!(scene.diary(), ["closed finished"]);
+        assert_eq!(scene.counters.of(Fault::Truncated), 1);
+    }
+}
+
+#[test]
+fn a_session_that_closes_says_so() {
+    for mut scene in Scene::set() {
+        assert_eq!(scene.hear("close"), "yes");
+        assert!(scene.far.clean_end);
+        assert_eq!(scene.wire.stands, Stands::Closed);
+        assert_eq!(scene.diary(), ["heard close", "closed finished"]);
+    }
+}
+
+#[test]
+fn a_session_that_finishes_sending_still_hears() {
+    for mut scene in Scene::set() {
+        assert_eq!(scene.hear("bye"), "yes");
+        assert!(scene.far.clean_end && scene.wire.finished);
+        assert_eq!(scene.wire.stands, Stands::Open);
+        assert_eq!(scene.hear("more"), "", "nothing comes after the end");
+        scene.end();
+        assert_eq!(scene.diary(), ["heard bye", "heard more", "end", "closed finished"]);
+        assert_eq!(scene.wire.stands, Stands::Closed);
+    }
+}
+
+#[test]
+fn an_abort_says_nothing() {
+    for mut scene in Scene::set() {
+        assert_eq!(scene.hear("abort"), "");
+        assert!(!scene.far.clean_end);
+        assert_eq!(scene.wire.stands, Stands::Reset);
+    }
+}
+
+#[test]
+fn what_comes_after_the_end_is_not_looked_at() {
+    for mut scene in Scene::set() {
+        scene.far.tls.send_close_notify();
+        let said = scene.far.says();
+        scene.wire.send([said.as_slice(), b"anything at all"].concat());
+        assert_eq!(scene.diary(), ["end", "closed finished"]);
+    }
+}

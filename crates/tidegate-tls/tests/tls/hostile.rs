@@ -1,0 +1,125 @@
+//! Peers that do not want to speak TLS, or not in time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::version::TLS13;
+use tidegate::Policy;
+use tidegate_services::Echo;
+use tidegate_tls::{Fault, TlsCounters, TlsError, TlsLimits, TlsServer};
+
+use crate::far::Far;
+use crate::papers::Papers;
+use crate::wire::{Stands, Wire};
+
+fn service(papers: &Papers) -> (TlsServer<Echo>, Arc<TlsCounters>) {
+    let counters = Arc::<TlsCounters>::default();
+    (TlsServer::new(Echo, papers.identity(&[]), TlsLimits::default(), counters.clone()), counters)
+}
+
+/// An alert, and how the connection stands afterwards.
+fn assert_turned_away<S: tidegate::Session>(mut wire: Wire<S>, what: &str) {
+    assert_eq!(wire.output.first(), Some(&21), "{what}: an alert (RFC 8446, section 5.1)");
+    assert!(wire.finished, "{what}: it is the last that is said");
+    wire.send(vec![0; 100_000]); // looked at by nobody
+    wire.wait(Policy::default().linger_timeout);
+    assert_eq!(wire.stands, Stands::Closed, "{what}");
+}
+
+#[test]
+fn who_does_not_speak_tls_is_told_so_and_left() {
+    let papers = Papers::of("localhost");
+    let (service, counters) = service(&papers);
+    let noises: [&[u8]; 4] =
+        [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", &[0; 64], &[22, 3, 1, 255, 255, 1], &[23, 3, 3, 0, 1, 0]];
+    for (i, noise) in noises.into_iter().enumerate() {
+        let mut wire = Wire::to(&service, Policy::default());
+        noise.iter().for_each(|&byte| wire.send([byte]));
+        assert_eq!(counters.of(Fault::Handshake), 1 + i as u64, "{noise:?}");
+        assert_turned_away(wire, &format!("{noise:?}"));
+    }
+    assert_eq!(counters.handshakes(), 0);
+}
+
+#[test]
+fn any_change_of_a_hello_is_survived() {
+    let papers = Papers::of("localhost");
+    let (service, counters) = service(&papers);
+    let hello = Far::new(&Arc::new(papers.trusting(&[&TLS13]))).says();
+    for at in 0..hello.len() {
+        for flip in [1, 0x80] {
+            let mut changed = hello.clone();
+            changed[at] ^= flip;
+            let mut wire = Wire::to(&service, Policy::default());
+            wire.send(&changed);
+            wire.end();
+        }
+    }
+    assert_eq!(counters.handshakes(), 0);
+}
+
+#[test]
+fn a_record_that_was_changed_ends_the_connection() {
+    let papers = Papers::of("localhost");
+    let (service, counters) = service(&papers);
+    let mut wire = Wire::to(&service, Policy::default());
+    let mut far = Far::new(&Arc::new(papers.trusting(&[&TLS13])));
+    assert_eq!(far.exchange(b"hello", &mut wire), b"hello");
+    far.say(b"do not change this");
+    let mut said = far.says();
+    *said.last_mut().unwrap() ^= 1;
+    wire.send(&said);
+    assert!(far.talk(&mut wire).is_err(), "the peer is told");
+    assert_eq!((far.heard.as_slice(), counters.of(Fault::Record)), (&b""[..], 1));
+    assert!(wire.finished);
+}
+
+#[test]
+fn a_handshake_has_its_time() {
+    let papers = Papers::of("localhost");
+    let (service, counters) = service(&papers);
+    let hello = Far::new(&Arc::new(papers.trusting(&[&TLS13]))).says();
+    let mut wire = Wire::to(&service, Policy { idle_timeout: None, ..Policy::default() });
+    for byte in &hello[..100] {
+        wire.send([*byte]);
+        wire.wait(Duration::from_millis(99)); // never idle
+        assert_eq!(wire.stands, Stands::Open);
+    }
+    wire.wait(Duration::from_millis(100));
+    assert_eq!(wire.stands, Stands::Reset);
+    assert_eq!(counters.of(Fault::TooLate), 1);
+}
+
+#[test]
+fn after_the_handshake_there_is_no_hurry() {
+    let papers = Papers::of("localhost");
+    let (service, counters) = service(&papers);
+    let mut wire = Wire::to(&service, Policy { idle_timeout: None, ..Policy::default() });
+    let mut far = Far::new(&Arc::new(papers.trusting(&[&TLS13])));
+    far.talk(&mut wire).unwrap();
+    wire.wait(Duration::from_secs(3600));
+    assert_eq!(far.exchange(b"hello", &mut wire), b"hello");
+    assert_eq!(counters.failed(), 0);
+}
+
+#[test]
+fn who_leaves_in_the_handshake_is_counted_and_a_check_of_the_port_is_not() {
+    let papers = Papers::of("localhost");
+    let (service, counters) = service(&papers);
+    let mut wire = Wire::to(&service, Policy::default());
+    wire.end();
+    assert_eq!((wire.stands, counters.failed()), (Stands::Closed, 0));
+    let mut wire = Wire::to(&service, Policy::default());
+    wire.send(&Far::new(&Arc::new(papers.trusting(&[&TLS13]))).says()[..50]);
+    wire.end();
+    assert_eq!((wire.stands, counters.of(Fault::Unfinished)), (Stands::Closed, 1));
+}
+
+#[test]
+fn limits_that_can_not_work_are_refused() {
+    let small = Policy { input_bytes: 16 * 1024, ..Policy::default() };
+    assert!(matches!(TlsLimits::default().check(&small), Err(TlsError::InputBytes(16_384))));
+    let hasty = TlsLimits { handshake_timeout: Some(Duration::ZERO) };
+    assert!(matches!(hasty.check(&Policy::default()), Err(TlsError::NoTime)));
+    assert!(TlsLimits::default().check(&Policy::default()).is_ok());
+}

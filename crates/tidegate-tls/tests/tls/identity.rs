@@ -1,0 +1,59 @@
+//! Certificates that change while the server runs, and files that hold none.
+
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::version::TLS13;
+use tidegate::Policy;
+use tidegate_services::Echo;
+use tidegate_tls::{Identity, TlsError, TlsLimits, TlsServer};
+
+use crate::far::Far;
+use crate::papers::Papers;
+use crate::wire::Wire;
+
+#[test]
+fn new_connections_get_the_new_certificate_and_old_ones_go_on() {
+    let papers = Papers::of("localhost");
+    let identity = papers.identity(&[]);
+    let service = TlsServer::new(Echo, identity.clone(), TlsLimits::default(), Arc::default());
+    let shown = |papers: &Papers| {
+        let mut wire = Wire::to(&service, Policy::default());
+        let mut far = Far::new(&Arc::new(papers.trusting(&[&TLS13])));
+        far.talk(&mut wire).map(|()| far.tls.peer_certificates().unwrap()[0].clone().into_owned())
+    };
+    let held = |papers: &Papers| CertificateDer::from_pem_file(papers.cert()).unwrap();
+    let first = held(&papers);
+    assert_eq!(shown(&papers).unwrap(), first);
+    let mut standing =
+        (Wire::to(&service, Policy::default()), Far::new(&Arc::new(papers.trusting(&[&TLS13]))));
+    standing.1.talk(&mut standing.0).unwrap();
+
+    papers.renew("localhost");
+    let second = held(&papers);
+    assert_ne!(first, second);
+    assert!(shown(&papers).is_err(), "nobody has said that there is another one");
+    identity.reload().unwrap();
+    assert_eq!(shown(&papers).unwrap(), second);
+    assert_eq!(standing.1.exchange(b"still here", &mut standing.0), b"still here");
+
+    std::fs::write(papers.key(), "no key").unwrap();
+    let e = identity.reload().unwrap_err();
+    assert!(matches!(e, TlsError::Pem { .. }) && e.to_string().contains("key.pem"), "{e}");
+    assert_eq!(shown(&papers).unwrap(), second, "nothing has changed");
+}
+
+#[test]
+fn files_that_can_not_be_used_say_why() {
+    let (papers, others) = (Papers::of("localhost"), Papers::of("localhost"));
+    let read = |cert, key| Identity::read(cert, key, &[]).map(drop);
+    let (cert, key) = (papers.cert(), papers.key());
+    assert!(read(&cert, &key).is_ok());
+    let nowhere = cert.with_extension("missing");
+    assert!(matches!(read(&nowhere, &key), Err(TlsError::Read { path, .. }) if path == nowhere));
+    assert!(matches!(read(&cert, &nowhere), Err(TlsError::Read { path, .. }) if path == nowhere));
+    assert!(matches!(read(&key, &key), Err(TlsError::Pem { what: "certificate", .. })));
+    assert!(matches!(read(&cert, &cert), Err(TlsError::Pem { what: "private key", .. })));
+    assert!(matches!(read(&cert, &others.key()), Err(TlsError::Pair { .. })), "a key of another certificate");
+}

@@ -1,0 +1,15 @@
+//! The layer against rustls' own buffered connections, which know nothing of it: without a network, so that every step can be
+//! chosen, and over real sockets on every model.
+#![forbid(unsafe_code)]
+
+#[path = "../../../tidegate-services/tests/proxy/wire.rs"]
+mod wire;
+
+mod bounds;
+mod ends;
+mod far;
+mod hostile;
+mod identity;
+mod models;
+mod papers;
+mod steps;
