@@ -172,16 +172,16 @@ impl<C: Side> Channel<C> {
         });
     }
 
-    /// Sends what there is to say about a failure.
+    /// Sends what there is to say about a failure. Nothing is received or sent any more after it.
     pub(crate) fn alert(&mut self, out: &mut Outbox<'_>) {
-        loop {
-            let UnbufferedStatus { discard, state } = self.connection.process(&mut self.incoming);
-            match state {
+        (self.peer_ended, self.ended, self.incoming) = (true, true, Vec::new());
+        // Not a step further: rustls takes input after a failure for a mistake of its caller, and panics.
+        while self.connection.common().wants_write() {
+            match self.connection.process(&mut []).state {
                 Ok(ConnectionState::EncodeTlsData(data)) => encode(data, out),
-                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-                _ => return self.incoming = Vec::new(), // nothing is read any more
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => while traffic.next_record().is_some() {},
+                _ => return,
             }
-            self.incoming.drain(..discard);
         }
     }
 

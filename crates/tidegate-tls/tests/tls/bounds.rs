@@ -104,6 +104,10 @@ fn a_peer_that_floods_and_does_not_read_is_not_read_from() {
     }
     assert!(wire.queued() >= high && wire.queued() <= high + 2 * 64 * 1024, "{}", wire.queued());
     assert!(sent <= high + 2 * 64 * 1024, "{sent}");
+    // More than `input_bytes` was under way already, as it may be with completions.
+    pieces.by_ref().take(3).for_each(|piece| wire.send(piece));
+    assert_eq!(wire.stands, Stands::Open);
+    assert!(wire.queued() <= high + 2 * 64 * 1024, "it waits");
     wire.read();
     for piece in pieces {
         wire.send(piece);

@@ -148,7 +148,8 @@ struct Calls {
     failed: Mutex<Vec<String>>,
 }
 
-struct Call(Arc<Calls>, usize);
+/// What it counts in, bytes that came back, and whether the other end has said that it ends.
+struct Call(Arc<Calls>, usize, bool);
 
 #[derive(Clone)]
 struct Caller(Arc<Calls>);
@@ -161,7 +162,7 @@ impl Service for Caller {
     type Session = Call;
 
     fn open(&self, _: &Peer) -> Result<Call, Refusal> {
-        Ok(Call(self.0.clone(), 0))
+        Ok(Call(self.0.clone(), 0, false))
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {
@@ -183,8 +184,15 @@ impl Session for Call {
     }
 
     fn on_end(&mut self, _: &mut Outbox<'_>) -> Flow {
-        self.0.right.fetch_add(usize::from(self.1 == BYTES), SeqCst);
+        self.2 = true;
         Flow::Close
+    }
+
+    fn on_close(&mut self, why: CloseReason) {
+        match self.2 && self.1 == BYTES {
+            true => _ = self.0.right.fetch_add(1, SeqCst),
+            false => self.0.failed.lock().unwrap().push(format!("closed ({why}) after {} bytes", self.1)),
+        }
     }
 }
 

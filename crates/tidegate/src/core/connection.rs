@@ -326,7 +326,8 @@ impl<S: Session> Connection<S> {
         self.full |= self.queue.len() >= context.policy.outbox.high;
         self.follow(flow, context);
         if self.wishes.kept > 0 {
-            self.check_kept(context);
+            // Input that the outbox held back is shown next, and counts after that.
+            self.check_kept(self.wishes.kept, context);
         }
     }
 
@@ -399,20 +400,21 @@ impl<S: Session> Connection<S> {
         if used < input.len() {
             input.drain(..used);
             self.input = input;
-            self.check_kept(context);
+            self.check_kept(self.left(), context);
         }
     }
 
     #[cold]
     fn keep(&mut self, rest: &[u8], context: &Context<'_>) {
         self.input.extend_from_slice(rest);
-        self.check_kept(context);
+        self.check_kept(self.left(), context);
     }
 
-    fn check_kept(&mut self, context: &Context<'_>) {
+    /// Looks at what was `left` of the input.
+    fn check_kept(&mut self, left: usize, context: &Context<'_>) {
         match self.state {
             // Held back by the outbox rather than by the session: bounded by what was in flight.
-            State::Open if !self.full && self.left() > context.policy.input_bytes => {
+            State::Open if !self.full && left > context.policy.input_bytes => {
                 self.close(CloseReason::InputLimit, true, context);
             }
             // Closing with input unread would reset the connection and might destroy the answer.
