@@ -162,7 +162,7 @@ async fn accept_all<S: Service>(house: Arc<House<S>>, listener: impl Accepts) {
 }
 
 /// When the house stops: takes those for whom the kernel has already opened the connection.
-async fn accept_the_rest<S: Service>(house: &Arc<House<S>>, listener: &TcpListener) {
+async fn accept_the_rest<S: Service>(house: &Arc<House<S>>, listener: &impl Accepts) {
     for _ in 0..house.policy().accept.backlog {
         if !house.has_room_for_the_rest() {
             return;
