@@ -8,6 +8,7 @@
 //! | [`endpoint`] | where a stream socket listens, or connects to |
 //! | [`socket`] | stream sockets: listen, accept, dial, receive, send, close |
 //! | [`local`] | the files of Unix sockets |
+//! | [`datagram`] | datagram sockets: one, several a call, several in one |
 //! | [`select`], [`poll`] | the portable readiness calls |
 //! | `epoll` | Linux readiness |
 //! | `ring` | Linux io_uring: submission, completion, provided buffers, direct descriptors |
@@ -22,7 +23,7 @@ pub mod endpoint;
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]
-pub use unix::{handover, local, pages, poll, process, select, socket, waker};
+pub use unix::{datagram, handover, local, pages, poll, process, select, socket, waker};
 
 #[cfg(target_os = "linux")]
 mod linux;

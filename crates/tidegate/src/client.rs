@@ -1,5 +1,7 @@
 //! The other direction: dialling out, with the same sessions on the same engines.
 
+mod datagram;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,6 +12,8 @@ use crate::policy::Policy;
 use crate::server::{StartError, Threads, choose};
 use crate::service::{Dial, MailboxError, Service};
 use crate::stats::Stats;
+
+pub use datagram::DatagramClient;
 
 /// A client to be: a service and how it is to run.
 pub struct Client<S: Service> {

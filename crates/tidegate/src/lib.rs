@@ -51,15 +51,15 @@ pub mod server;
 pub mod service;
 pub mod stats;
 
-pub use client::{Client, Dialler, RunningClient};
+pub use client::{Client, DatagramClient, Dialler, RunningClient};
 pub use engine::{Availability, Choice, Model};
-pub use policy::{Policy, PolicyError};
-pub use server::{Running, Server, StartError};
+pub use policy::{DatagramPath, DatagramPolicy, Policy, PolicyError};
+pub use server::{DatagramServer, Running, RunningDatagrams, Server, StartError};
 pub use service::{
-    Awaits, CloseReason, Consumed, Dial, Draft, Flow, Mail, Mailbox, MailboxError, OffloadError, Origin,
-    Outbox, Peer, Refusal, Service, Session,
+    Awaits, CloseReason, Consumed, DatagramService, Dial, Draft, Flow, Joined, Mail, Mailbox, MailboxError, OffloadError,
+    Origin, Outbox, Peer, Refusal, Replies, Service, Session,
 };
-pub use stats::Stats;
+pub use stats::{DatagramStats, Stats};
 pub use tidegate_sys::endpoint::{Endpoint, ParseEndpointError};
 
 /// What applications need of the system besides sockets: limits, processors, and sockets that come from elsewhere.

@@ -1,5 +1,7 @@
 //! Listening: a service, a policy, a model and an address make a running server.
 
+mod datagram;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,9 +13,11 @@ use tidegate_sys::local::SocketFile;
 use tidegate_sys::socket::{Blocking, ListenOptions, Listener};
 
 use crate::engine::{self, Availability, Command, Gate, Model, Plan, Started};
-use crate::policy::{Policy, PolicyError};
+use crate::policy::{DatagramPath, Policy, PolicyError};
 use crate::service::Service;
 use crate::stats::{Counters, Stats, sum};
+
+pub use datagram::{BoundDatagramServer, DatagramServer, RunningDatagrams};
 
 /// A server could not be started. Nothing was left half-started.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +33,22 @@ pub enum StartError {
         model: Model,
         /// Why it can not be used.
         why: String,
+    },
+    /// The way of datagrams through the kernel can not be used here. One asked for by name is never replaced by another.
+    #[error("the path {path} is unavailable: {why}")]
+    PathUnavailable {
+        /// The path asked for.
+        path: DatagramPath,
+        /// Why it can not be used.
+        why: String,
+    },
+    /// There is no way to the address.
+    #[error("can not send to {addr}: {error}; look at the address and the routes of this machine")]
+    Connect {
+        /// The address asked for.
+        addr: SocketAddr,
+        /// What the system said.
+        error: io::Error,
     },
     /// The address can not be listened on.
     #[error("can not listen on {at}: {error}{}", remedy(.error, .at))]

@@ -1,9 +1,12 @@
 //! The counters every engine fills.
 
+mod datagram;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::service::CloseReason;
+pub use datagram::{DatagramCounters, DatagramStats};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {

@@ -6,6 +6,7 @@
 //! completion; received bytes lie in buffers that the ring owns and are lent out by reference.
 
 mod buffers;
+mod datagram;
 mod door;
 mod setup;
 
@@ -19,8 +20,11 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use slab::Slab;
 use socket2::SockAddr;
 
+use crate::datagram::Control;
+
 pub use buffers::Buffer;
 use buffers::Buffers;
+pub use datagram::DATAGRAM_HEAD;
 use door::Door;
 pub use setup::{Features, RingSetup};
 
@@ -100,6 +104,7 @@ struct InFlight {
 struct Message {
     header: libc::msghdr,
     slices: Vec<libc::iovec>,
+    control: Control,
 }
 
 /// One io_uring instance. It belongs to the thread that made it.
@@ -439,7 +444,7 @@ impl Message {
             .collect::<Vec<_>>();
         // SAFETY: msghdr is plain old data, for which all zero bytes are a valid value.
         let header = unsafe { std::mem::zeroed::<libc::msghdr>() };
-        let mut message = Box::new(Self { header, slices });
+        let mut message = Box::new(Self { header, slices, control: Control::EMPTY });
         message.header.msg_iov = message.slices.as_mut_ptr();
         message.header.msg_iovlen = message.slices.len() as _;
         message

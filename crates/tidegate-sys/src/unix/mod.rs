@@ -1,5 +1,6 @@
 //! What every Unix has.
 
+pub mod datagram;
 pub mod handover;
 pub mod local;
 pub mod pages;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`connection`] | one connection: events in, actions out; the only place that calls a session |
 //! | [`outbox`] | bytes on their way out, and what a session may do with them |
+//! | [`datagram`] | replies to datagrams on their way out |
 //! | [`table`] | all connections of a thread, under tokens that are never reused |
 //! | [`timers`] | deadlines of all connections of a thread |
 //! | [`window`] | a bounded number of places, first in, first out |
@@ -12,6 +13,7 @@
 //! `now` is always passed in. Engines drive it with real sockets, tests with anything.
 
 pub mod connection;
+pub mod datagram;
 pub mod mail;
 pub mod outbox;
 pub mod table;

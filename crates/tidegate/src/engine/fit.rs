@@ -3,7 +3,7 @@
 use tidegate_sys::endpoint::Endpoint;
 
 use super::Model;
-use crate::policy::{Policy, PolicyError, ReceiveStyle, Wait};
+use crate::policy::{DatagramPath, DatagramPolicy, Policy, PolicyError, ReceiveStyle, Wait};
 
 /// Refuses a limit that the model can not keep, rather than ignoring it.
 pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
@@ -63,6 +63,27 @@ pub(crate) fn check_endpoint(at: &Endpoint, policy: &Policy) -> Result<(), Polic
     }
 }
 
+/// The same for datagrams.
+pub(crate) fn check_datagrams(model: Model, policy: &DatagramPolicy) -> Result<(), PolicyError> {
+    let loops = !matches!(model, Model::Blocking | Model::Pool | Model::Tokio);
+    let rules = [
+        (
+            policy.wait != Wait::Block && !loops,
+            "wait",
+            "choose a model with a loop of its own, such as epoll",
+        ),
+        (
+            policy.path == Some(DatagramPath::Batched) && model == Model::Uring,
+            "path = batched",
+            "a ring hands over many operations with one call by nature; choose plain or gso",
+        ),
+    ];
+    match rules.into_iter().find(|(broken, ..)| *broken) {
+        Some((_, name, remedy)) => Err(PolicyError::NotOnModel { name, model: model.name(), remedy }),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +100,17 @@ mod tests {
         for model in Model::ALL {
             assert_eq!(check(model, &Policy::default()), Ok(()), "{model}");
         }
+    }
+    #[test]
+    fn a_limit_of_datagrams_without_a_meaning_is_refused_too() {
+        for model in Model::ALL {
+            assert_eq!(check_datagrams(model, &DatagramPolicy::default()), Ok(()), "{model}");
+        }
+        let policy = DatagramPolicy { path: Some(DatagramPath::Batched), ..DatagramPolicy::default() };
+        let text = check_datagrams(Model::Uring, &policy).unwrap_err().to_string();
+        assert!(text.contains("batched") && text.contains("gso"), "{text}");
+        assert_eq!(check_datagrams(Model::Epoll, &policy), Ok(()));
+        let policy = DatagramPolicy { wait: Wait::Spin, ..DatagramPolicy::default() };
+        assert!(check_datagrams(Model::Pool, &policy).is_err() && check_datagrams(Model::Uring, &policy).is_ok());
     }
 }

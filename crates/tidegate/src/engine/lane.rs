@@ -153,7 +153,7 @@ impl Started {
 }
 
 /// Says once whether a thread could start.
-pub(crate) struct Ready(mpsc::Sender<io::Result<()>>);
+pub(crate) struct Ready(pub(super) mpsc::Sender<io::Result<()>>);
 
 impl Ready {
     /// Reports the outcome of the set-up; passes it on.

@@ -6,6 +6,7 @@
 //! | [`readiness`] | `select`, `poll`, `epoll` | `readiness/mod.rs` |
 //! | [`completion`] | `uring` | `completion/mod.rs` |
 //! | [`tokio`] | `tokio` | the library's |
+//! | [`datagram`] | every model, for datagrams | one for each family, in `datagram/` |
 //!
 //! # Contract
 //!
@@ -24,6 +25,7 @@ mod clerk;
 #[cfg(target_os = "linux")]
 mod completion;
 mod crew;
+pub(crate) mod datagram;
 mod desk;
 mod fit;
 pub(crate) mod gate;
@@ -39,7 +41,7 @@ mod simulated;
 mod tokio;
 mod windows;
 
-pub(crate) use fit::{check, check_endpoint};
+pub(crate) use fit::{check, check_datagrams, check_endpoint};
 pub(crate) use gate::{Command, Gate};
 pub(crate) use lane::{Lane, Plan, Started};
 pub use model::{Availability, Choice, Model};

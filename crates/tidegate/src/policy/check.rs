@@ -58,7 +58,7 @@ pub enum PolicyError {
 }
 
 /// No time limit is longer: a century.
-const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+pub(super) const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 impl Policy {
     /// Checks every limit against its range and its neighbours.
@@ -175,7 +175,7 @@ impl Policy {
     }
 }
 
-fn within(name: &'static str, value: usize, low: usize, high: usize) -> Result<(), PolicyError> {
+pub(super) fn within(name: &'static str, value: usize, low: usize, high: usize) -> Result<(), PolicyError> {
     if (low..=high).contains(&value) {
         return Ok(());
     }

@@ -1,0 +1,84 @@
+//! Datagrams through a ring: `recvmsg` into provided buffers until told otherwise, and `sendmsg` with an address.
+
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+use bytes::Bytes;
+use io_uring::types::RecvMsgOut;
+use io_uring::{opcode, types};
+use socket2::SockAddr;
+
+use super::{Buffer, GROUP, InFlight, Message, OWNED, Payload, Ring};
+use crate::datagram::{Arrival, Control, Name, address, segment_of};
+
+/// Bytes of a provided buffer in front of the datagram: a header of four integers, the address, and a control message
+/// (`io_uring_prep_recvmsg_multishot(3)`).
+pub const DATAGRAM_HEAD: usize = 16 + size_of::<Name>() + size_of::<Control>();
+
+/// What a receive reserves in each buffer. The kernel reads it and never writes to it.
+struct Template(libc::msghdr);
+
+// SAFETY: nobody writes to it, and its pointers are null.
+unsafe impl Sync for Template {}
+
+static TEMPLATE: Template = Template(libc::msghdr {
+    msg_namelen: size_of::<Name>() as libc::socklen_t,
+    msg_controllen: size_of::<Control>() as _,
+    // SAFETY: plain old data, for which all zero bytes are a valid value.
+    ..unsafe { std::mem::zeroed() }
+});
+
+impl Ring {
+    /// Receives datagrams into provided buffers until told otherwise; look at them with [`arrival`](Self::arrival).
+    /// `ENOBUFS` ends it when all buffers are out.
+    pub fn receive_datagrams(&mut self, socket: RawFd, key: u64) {
+        let entry = opcode::RecvMsgMulti::new(types::Fd(socket), &raw const TEMPLATE.0, GROUP).build();
+        self.push(entry.user_data(key));
+    }
+
+    /// Sends one datagram, or with `segment` several of that size, the last of which may be shorter.
+    pub fn send_datagrams(
+        &mut self,
+        socket: RawFd,
+        bytes: Bytes,
+        to: SocketAddr,
+        segment: Option<u16>,
+        key: u64,
+    ) {
+        let address = Box::new(SockAddr::from(to));
+        let mut message = Message::new(std::slice::from_ref(&bytes));
+        message.header.msg_name = address.as_ptr().cast_mut().cast();
+        message.header.msg_namelen = address.len();
+        if let Some(segment) = segment {
+            let length;
+            (message.control, length) = Control::segment(segment);
+            message.header.msg_control = (&raw mut message.control).cast();
+            message.header.msg_controllen = length as _;
+        }
+        let header = &raw const message.header;
+        let flags = libc::MSG_NOSIGNAL as u32;
+        let entry = opcode::SendMsg::new(types::Fd(socket), header).flags(flags).build();
+        let at = self.in_flight.insert(InFlight {
+            key,
+            payload: Some(Payload::One(bytes)),
+            _address: Some(address),
+            _message: Some(message),
+        });
+        self.push(entry.user_data(OWNED | at as u64));
+    }
+
+    /// The datagrams in a buffer that [`receive_datagrams`](Self::receive_datagrams) filled; `None` if the kernel wrote
+    /// less than its own header.
+    #[inline]
+    pub fn arrival(&self, buffer: &Buffer) -> Option<Arrival<'_>> {
+        let all = self.received(buffer);
+        let out = RecvMsgOut::parse(all, &TEMPLATE.0).ok()?;
+        let bytes = all.get(DATAGRAM_HEAD..)?.get(..out.payload_data().len())?;
+        Some(Arrival {
+            from: address(out.name_data()),
+            bytes,
+            segment: segment_of(out.control_data()).unwrap_or(bytes.len()),
+            truncated: out.is_payload_truncated(),
+        })
+    }
+}

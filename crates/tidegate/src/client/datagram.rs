@@ -1,0 +1,125 @@
+//! The other direction: a socket that talks to one datagram server, on the caller's own thread.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tidegate_sys::datagram::{DatagramOptions, DatagramSocket, Inbox, Joining, Message, Outgoing};
+use tidegate_sys::poll::Readiness;
+use tidegate_sys::socket::Blocking;
+
+use crate::engine::Availability;
+use crate::policy::datagram::ReplyLimits;
+use crate::policy::{DatagramPath, DatagramPolicy};
+use crate::server::StartError;
+
+/// A datagram socket for one peer. No thread and no model: it does what it is told when it is told, and only
+/// [`receive`](Self::receive) and [`wait_to_send`](Self::wait_to_send) wait.
+pub struct DatagramClient {
+    socket: DatagramSocket,
+    inbox: Inbox,
+    outgoing: Outgoing,
+    limits: ReplyLimits,
+    per_call: usize,
+}
+
+impl DatagramClient {
+    /// A socket for this peer, with the path, batch, segments and buffers of the policy; its other limits are of servers. The
+    /// path is plain unless the policy names one.
+    ///
+    /// # Errors
+    /// A wrong policy, an unavailable path, or an address without a route.
+    pub fn connect(to: SocketAddr, policy: &DatagramPolicy) -> Result<Self, StartError> {
+        policy.check()?;
+        let path = policy.path.unwrap_or(DatagramPath::Plain);
+        if let Availability::Unavailable(why) = path.availability() {
+            return Err(StartError::PathUnavailable { path, why });
+        }
+        let options = DatagramOptions {
+            blocking: Blocking::Never,
+            joining: if path == DatagramPath::Segments { Joining::On } else { Joining::Off },
+            receive_buffer: policy.socket_receive_buffer,
+            send_buffer: policy.socket_send_buffer,
+            send_timeout: None,
+        };
+        let socket = DatagramSocket::connect(to, &options);
+        let socket = socket.map_err(|error| StartError::Connect { addr: to, error })?;
+        let per_call = policy.per_call(path);
+        Ok(Self {
+            socket,
+            inbox: Inbox::new(per_call, policy.buffer_bytes(path)),
+            outgoing: Outgoing::default(),
+            limits: policy.reply_limits(path),
+            per_call,
+        })
+    }
+
+    /// The address it sends from.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Most datagrams of `size` bytes that one call of [`send`](Self::send) can take.
+    #[must_use]
+    pub fn most_per_send(&self, size: usize) -> usize {
+        self.per_call * self.limits.joined(size)
+    }
+
+    /// Sends datagrams of `size` bytes each (the last may be shorter) with one system call; returns how many the kernel took,
+    /// from the front. More than [`most_per_send`](Self::most_per_send) are never taken.
+    ///
+    /// # Errors
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket takes nothing now;
+    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) if nobody listened when an earlier one arrived.
+    pub fn send(&mut self, bytes: &[u8], size: usize) -> io::Result<usize> {
+        let size = size.max(1);
+        let joined = self.limits.joined(size);
+        let message = |bytes: &'_ [u8]| -> Option<u16> {
+            if bytes.len() > size { u16::try_from(size).ok() } else { None }
+        };
+        let parts = bytes.chunks(size * joined).take(self.per_call);
+        let messages = parts.map(|bytes| Message { to: None, bytes, segment: message(bytes) });
+        let taken = self.socket.send(&mut self.outgoing, messages)?;
+        let taken_bytes = bytes.len().min(taken * size * joined);
+        Ok(taken_bytes.div_ceil(size))
+    }
+
+    /// Waits until the socket takes something, at most for `limit`.
+    ///
+    /// # Errors
+    /// The system can not wait.
+    pub fn wait_to_send(&self, limit: Duration) -> io::Result<bool> {
+        self.socket.wait(Readiness { readable: false, writable: true }, Some(limit))
+    }
+
+    /// Waits for at most `limit`, receives with one system call and shows each datagram; returns how many there were.
+    ///
+    /// # Errors
+    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) if nobody listens at the peer. Nothing received is no error.
+    pub fn receive(&mut self, limit: Duration, mut show: impl FnMut(&[u8])) -> io::Result<usize> {
+        let readable = Readiness { readable: true, writable: false };
+        if !limit.is_zero() && !self.socket.wait(readable, Some(limit))? {
+            return Ok(0);
+        }
+        let arrivals = match self.socket.receive(&mut self.inbox, self.per_call) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+            outcome => outcome?,
+        };
+        let mut datagrams = 0;
+        for arrival in (0..arrivals).filter_map(|at| self.inbox.get(at)) {
+            if arrival.bytes.len() <= arrival.segment.max(1) {
+                show(arrival.bytes);
+                datagrams += 1;
+                continue;
+            }
+            for bytes in arrival.bytes.chunks(arrival.segment) {
+                show(bytes);
+                datagrams += 1;
+            }
+        }
+        Ok(datagrams)
+    }
+}

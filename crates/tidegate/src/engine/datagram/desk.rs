@@ -1,0 +1,108 @@
+//! The only place that calls a datagram service, and counts what came of it.
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tidegate_sys::datagram::Arrival;
+
+use super::Lane;
+use crate::core::datagram::{Replies, Run};
+use crate::policy::DatagramPolicy;
+use crate::policy::datagram::receives_after_stop;
+use crate::service::{DatagramService, Joined};
+use crate::stats::DatagramCounters;
+
+/// A service with its replies and counters.
+pub(super) struct Desk<S> {
+    service: S,
+    pub(super) policy: Arc<DatagramPolicy>,
+    pub(super) replies: Replies,
+    pub(super) counters: Arc<DatagramCounters>,
+}
+
+impl<S: DatagramService> Desk<S> {
+    pub(super) fn new(service: S, lane: &Lane<()>) -> Self {
+        Self {
+            service,
+            policy: lane.policy.clone(),
+            replies: Replies::new(lane.policy.reply_limits(lane.path)),
+            counters: lane.counters.clone(),
+        }
+    }
+
+    /// Shows the service what has arrived.
+    pub(super) fn show(&mut self, from: SocketAddr, arrival: &Arrival<'_>) {
+        let Arrival { bytes, segment, truncated, .. } = *arrival;
+        let joined = segment > 0 && bytes.len() > segment;
+        let datagrams = if joined { bytes.len().div_ceil(segment) as u64 } else { 1 };
+        if truncated || !self.policy.takes(segment) {
+            return self.counters.truncated.add(datagrams);
+        }
+        self.counters.datagrams_in.add(datagrams);
+        self.counters.bytes_in.add(bytes.len() as u64);
+        let (service, replies) = (&mut self.service, &mut self.replies);
+        // What a panic leaves behind in the service is the service's business, as its documentation says.
+        let outcome = catch_unwind(AssertUnwindSafe(|| match joined {
+            true => service.on_datagrams(&Joined { from, bytes, segment }, replies),
+            false => service.on_datagram(from, bytes, replies),
+        }));
+        if outcome.is_err() {
+            self.counters.panics.add(1);
+        }
+        let lost = self.replies.take_lost();
+        self.counters.replies_dropped.add(lost.full);
+        self.counters.replies_too_long.add(lost.too_long);
+    }
+
+    /// The kernel took these replies.
+    pub(super) fn sent(&self, run: &Run) {
+        self.counters.datagrams_out.add(run.datagrams as u64);
+        self.counters.bytes_out.add(run.length as u64);
+    }
+
+    /// The kernel refused these replies; they are lost, as datagrams may be.
+    pub(super) fn refused(&self, run: &Run, error: &std::io::Error) {
+        let counter = match error.kind() {
+            std::io::ErrorKind::OutOfMemory => &self.counters.no_buffers,
+            _ if error.raw_os_error() == Some(NO_BUFFER_SPACE) => &self.counters.no_buffers,
+            _ => &self.counters.send_errors,
+        };
+        counter.add(run.datagrams as u64);
+        tracing::debug!(to = %run.to, datagrams = run.datagrams, "the kernel refused a reply: {error}");
+    }
+
+    /// What waits will not be sent any more.
+    pub(super) fn abandon(&mut self) {
+        let left = self.replies.len() as u64;
+        self.replies.take();
+        self.counters.abandoned.add(left);
+    }
+}
+
+/// `ENOBUFS`, for which the standard library has no kind.
+const NO_BUFFER_SPACE: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
+
+/// What is still done after the order to stop.
+pub(super) struct Drain {
+    pub(super) deadline: Instant,
+    /// Arrivals that are still served.
+    left: usize,
+}
+
+impl Drain {
+    pub(super) fn begin(policy: &DatagramPolicy, queued: usize, now: Instant) -> Self {
+        Self { deadline: now + policy.drain_timeout, left: receives_after_stop(queued) }
+    }
+
+    /// So much more has arrived.
+    pub(super) fn count(&mut self, arrivals: usize) {
+        self.left = self.left.saturating_sub(arrivals);
+    }
+
+    /// Whether what arrives now came too late.
+    pub(super) fn is_over(&self) -> bool {
+        self.left == 0
+    }
+}

@@ -1,0 +1,198 @@
+//! Datagrams on every model: one socket for each I/O thread (`pool`: one for all), and one loop for each family.
+//!
+//! | loop | models | how it waits |
+//! |---|---|---|
+//! | [`threads`] | `blocking`, `pool` | in the receive itself |
+//! | [`readiness`] | `select`, `poll`, `epoll` | the [`Poller`](super::readiness::Poller) that connections have too |
+//! | [`ring`] | `uring` | for completions of one endless receive |
+//! | [`tokio`] | `tokio` | the library does, one runtime for each thread |
+//!
+//! All but the ring share the [`pump`], which moves datagrams between a socket and a service; all share the
+//! [`desk`], which is the only place that calls the service.
+//!
+//! Threads have sockets of their own on one port (`SO_REUSEPORT`) because one receive queue shared by several threads is
+//! one lock, and because the kernel then keeps each peer on one thread: its datagrams stay in order. The price is that one
+//! peer alone never keeps more than one thread busy. On `pool` it is the other way round: whoever is free takes the next
+//! datagram, so a slow service holds nobody up, and a peer's replies may overtake each other.
+
+mod desk;
+mod pump;
+mod readiness;
+#[cfg(target_os = "linux")]
+mod ring;
+mod threads;
+mod tokio;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use tidegate_sys::datagram::{DatagramOptions, DatagramSocket, Joining, probe_segments};
+use tidegate_sys::socket::Blocking;
+
+use super::lane::Ready;
+use super::{Availability, Model};
+use crate::policy::{DatagramPath, DatagramPolicy};
+use crate::service::DatagramService;
+use crate::stats::DatagramCounters;
+
+/// What all threads of one server share, and the sockets they serve.
+pub(crate) struct Plan {
+    pub(crate) model: Model,
+    pub(crate) policy: Arc<DatagramPolicy>,
+    pub(crate) path: DatagramPath,
+    /// One for each thread; on `pool` the same one each time.
+    pub(crate) sockets: Vec<Arc<DatagramSocket>>,
+}
+
+/// What one I/O thread has.
+pub(crate) struct Lane<S> {
+    service: S,
+    policy: Arc<DatagramPolicy>,
+    path: DatagramPath,
+    socket: Arc<DatagramSocket>,
+    counters: Arc<DatagramCounters>,
+    halt: Arc<Halt>,
+}
+
+/// The order to stop, and the way to wake the thread that has to hear it.
+pub(crate) struct Halt {
+    asked: AtomicBool,
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Halt {
+    pub(crate) fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { asked: AtomicBool::new(false), wake: Box::new(wake) }
+    }
+
+    /// Asks the thread to stop.
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::SeqCst);
+        (self.wake)();
+    }
+
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+/// The threads of a running engine.
+pub(crate) struct Started {
+    pub(crate) halts: Vec<Arc<Halt>>,
+    pub(crate) counters: Vec<Arc<DatagramCounters>>,
+    pub(crate) threads: Vec<JoinHandle<()>>,
+}
+
+impl DatagramPath {
+    /// Whether this system has it, found out by trying.
+    #[must_use]
+    pub fn availability(self) -> Availability {
+        let linux = cfg!(target_os = "linux");
+        match self {
+            Self::Plain => Availability::Available("sendmsg and recvmsg".into()),
+            Self::Batched if linux => Availability::Available("sendmmsg and recvmmsg".into()),
+            Self::Batched => Availability::Unavailable("sendmmsg is of Linux; use plain".into()),
+            Self::Segments => match probe_segments() {
+                Ok(()) => Availability::Available("UDP_SEGMENT and UDP_GRO".into()),
+                Err(e) => Availability::Unavailable(format!(
+                    "UDP_SEGMENT and UDP_GRO need Linux 5.0 ({e}); use batched or plain"
+                )),
+            },
+        }
+    }
+
+    /// What a model takes when nobody says so: the cheapest that works with every network device.
+    #[must_use]
+    pub fn default_on(model: Model) -> Self {
+        match model {
+            Model::Uring => Self::Plain,
+            _ if cfg!(target_os = "linux") => Self::Batched,
+            _ => Self::Plain,
+        }
+    }
+}
+
+/// Whether each thread has a socket of its own.
+pub(crate) fn shares_socket(model: Model) -> bool {
+    model == Model::Pool
+}
+
+/// How the sockets of a model are made.
+pub(crate) fn options(model: Model, path: DatagramPath, policy: &DatagramPolicy) -> DatagramOptions {
+    let sleeps = matches!(model, Model::Blocking | Model::Pool | Model::Uring);
+    DatagramOptions {
+        blocking: if sleeps { Blocking::Waits } else { Blocking::Never },
+        joining: if path == DatagramPath::Segments { Joining::On } else { Joining::Off },
+        receive_buffer: policy.socket_receive_buffer,
+        send_buffer: policy.socket_send_buffer,
+        // Nobody wakes a thread that sleeps in a send: it looks for itself whether to stop.
+        send_timeout: Some(Duration::from_millis(100)),
+    }
+}
+
+/// Starts the threads of a model. Matched once here; from here on everything is monomorphic.
+pub(crate) fn start<S: DatagramService>(plan: &Plan, make: impl Fn(usize) -> S) -> io::Result<Started> {
+    use super::readiness as pollers;
+    match plan.model {
+        Model::Blocking | Model::Pool => start_lanes(plan, make, threads::prepare, threads::run::<S>),
+        Model::Select => {
+            start_lanes(plan, make, readiness::prepare, readiness::run::<pollers::select::Select, S>)
+        }
+        Model::Poll => start_lanes(plan, make, readiness::prepare, readiness::run::<pollers::poll::Poll, S>),
+        #[cfg(target_os = "linux")]
+        Model::Epoll => {
+            start_lanes(plan, make, readiness::prepare, readiness::run::<pollers::epoll::Epoll, S>)
+        }
+        #[cfg(target_os = "linux")]
+        Model::Uring => start_lanes(plan, make, readiness::prepare, ring::run::<S>),
+        Model::Tokio => start_lanes(plan, make, tokio::prepare, tokio::run::<S>),
+        other => {
+            Err(io::Error::new(io::ErrorKind::Unsupported, format!("{other} does not exist on this system")))
+        }
+    }
+}
+
+/// Starts one thread for each lane and waits until all of them serve.
+///
+/// `prepare` makes the lane's way of being woken and whatever goes with it; `run` runs on the lane's own thread, says
+/// through `Ready` whether it could start, and returns when it has stopped.
+fn start_lanes<S: DatagramService, W: Send + 'static>(
+    plan: &Plan,
+    make: impl Fn(usize) -> S,
+    prepare: fn(&Arc<DatagramSocket>) -> io::Result<(Halt, W)>,
+    run: fn(Lane<S>, W, Ready),
+) -> io::Result<Started> {
+    let (ready, answers) = mpsc::channel();
+    let mut started = Started { halts: Vec::new(), counters: Vec::new(), threads: Vec::new() };
+    let outcome = plan.sockets.iter().enumerate().try_for_each(|(index, socket)| {
+        let (halt, extra) = prepare(socket)?;
+        let lane = Lane {
+            service: make(index),
+            policy: plan.policy.clone(),
+            path: plan.path,
+            socket: socket.clone(),
+            counters: Arc::default(),
+            halt: Arc::new(halt),
+        };
+        started.halts.push(lane.halt.clone());
+        started.counters.push(lane.counters.clone());
+        let ready = Ready(ready.clone());
+        let mut thread = Builder::new().name(format!("tidegate-udp-{index}"));
+        if matches!(plan.model, Model::Blocking | Model::Pool) {
+            thread = thread.stack_size(plan.policy.thread_stack_bytes);
+        }
+        started.threads.push(thread.spawn(move || run(lane, extra, ready))?);
+        Ok(())
+    });
+    drop(ready);
+    let outcome = outcome.and_then(|()| answers.iter().take(plan.sockets.len()).collect());
+    if outcome.is_err() {
+        // Nothing stays half-started.
+        started.halts.iter().for_each(|halt| halt.ask());
+        started.threads.drain(..).for_each(|thread| _ = thread.join());
+    }
+    outcome.map(|()| started)
+}

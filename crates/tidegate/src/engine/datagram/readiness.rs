@@ -1,0 +1,77 @@
+//! `select`, `poll` and `epoll` for datagrams: one loop over one socket and a waker.
+//!
+//! It waits with the same [`Poller`] as the loop of connections, which may report level- or edge-triggered: the pump
+//! goes on until the socket would block, and only then is it waited for.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate_sys::datagram::DatagramSocket;
+use tidegate_sys::poll::Readiness;
+use tidegate_sys::waker::Waker;
+
+use super::pump::{Pump, Step};
+use super::{Halt, Lane};
+use crate::core::Token;
+use crate::engine::lane::Ready;
+use crate::engine::readiness::{Poller, Report, Source};
+use crate::policy::wait::spins;
+use crate::service::DatagramService;
+
+/// The name of the one socket.
+const SOCKET: Token = Token { index: 0, generation: 0 };
+
+const READ: Readiness = Readiness { readable: true, writable: false };
+const WRITE: Readiness = Readiness { readable: false, writable: true };
+
+pub(super) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(Halt, Arc<Waker>)> {
+    let waker = Arc::new(Waker::new()?);
+    let bell = waker.clone();
+    Ok((Halt::new(move || bell.wake()), waker))
+}
+
+pub(super) fn run<P: Poller, S: DatagramService>(lane: Lane<S>, waker: Arc<Waker>, ready: Ready) {
+    let fd = lane.socket.as_raw_fd();
+    let Some(mut poller) = ready.report(watch::<P>(&waker, fd)) else { return };
+    let wait = lane.policy.wait;
+    let mut pump = Pump::new(lane);
+    let mut reports: Vec<Report> = Vec::with_capacity(2);
+    let mut active = Instant::now();
+    loop {
+        let wanted = match pump.step() {
+            Step::Ended => return,
+            Step::Again => None,
+            Step::Idle => Some(READ),
+            Step::Full => Some(WRITE),
+        };
+        poller.change(SOCKET, fd, wanted.unwrap_or(READ));
+        let now = Instant::now();
+        let timeout = match (wanted, pump.deadline()) {
+            (None, _) => Some(Duration::ZERO),
+            (Some(_), Some(deadline)) => Some(deadline.saturating_duration_since(now)),
+            (Some(_), None) => spins(wait, active, now).then_some(Duration::ZERO),
+        };
+        reports.clear();
+        if let Err(e) = poller.wait(timeout, &mut reports) {
+            // Nothing else is left to be done with a poller that can not wait.
+            tracing::error!("waiting for datagrams failed, this thread ends: {e}");
+            return;
+        }
+        if !reports.is_empty() {
+            active = Instant::now();
+            pump.woke();
+        }
+        if reports.iter().any(|report| report.source == Source::Waker) {
+            waker.clear();
+        }
+    }
+}
+
+fn watch<P: Poller>(waker: &Waker, fd: std::os::fd::RawFd) -> io::Result<P> {
+    let mut poller = P::new(2)?;
+    poller.watch_waker(waker.as_raw_fd())?;
+    poller.watch(SOCKET, fd, READ)?;
+    Ok(poller)
+}

@@ -1,0 +1,252 @@
+//! `uring` for datagrams: one receive that never ends, into provided buffers, and a send for each run of replies.
+//!
+//! # How it waits
+//! For completions. `recvmsg` is armed once (multishot, Linux 6.0) and completes for every datagram; many sends are handed over
+//! with the call that waits.
+//!
+//! # What it bounds
+//! Receive buffers: when all are out the receive ends by itself (`ENOBUFS`) and is armed again when they are back. Replies: while
+//! half of what the policy allows is with the kernel, what was received is held back.
+//!
+//! # What it costs
+//! One system call for as many datagrams as there are; an allocation for each send.
+//!
+//! # Where it differs
+//! The path batched does not exist: every path is. Sends are carried out in order, but not waited for.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use slab::Slab;
+use tidegate_sys::pages::Residence;
+use tidegate_sys::ring::{Buffer, Completion, DATAGRAM_HEAD, Ring, RingSetup};
+use tidegate_sys::waker::Waker;
+
+use super::desk::{Desk, Drain};
+use super::{Halt, Lane};
+use crate::core::datagram::Run;
+use crate::engine::lane::Ready;
+use crate::policy::datagram::ReplyLimits;
+use crate::policy::wait::spins;
+use crate::service::DatagramService;
+
+const RECEIVE: u64 = 1 << 60;
+const WAKER: u64 = 1 << 61;
+
+/// After an error that is not about buffers, the receive rests for this long.
+const PAUSE: Duration = Duration::from_millis(10);
+
+struct Loop<S> {
+    ring: Ring,
+    desk: Desk<S>,
+    limits: ReplyLimits,
+    socket: RawFd,
+    halt: Arc<Halt>,
+    /// Received and not shown yet.
+    held: VecDeque<Buffer>,
+    /// Runs that the kernel has, under the keys of their sends.
+    in_flight: Slab<Run>,
+    datagrams_in_flight: usize,
+    bytes_in_flight: usize,
+    receiving: bool,
+    /// When to receive again, if it has to rest.
+    rests: Option<Instant>,
+    drain: Option<Drain>,
+}
+
+pub(super) fn run<S: DatagramService>(lane: Lane<S>, waker: Arc<Waker>, ready: Ready) {
+    let (service, lane) = lane.split();
+    let Some(mut state) = ready.report(Loop::open(service, &lane, &waker)) else { return };
+    if let Err(e) = state.serve(&lane, &waker) {
+        tracing::error!("the ring failed, this thread ends: {e}");
+    }
+}
+
+fn ring(lane: &Lane<()>) -> io::Result<Ring> {
+    let buffers = lane.policy.batch.next_power_of_two();
+    let bytes = (lane.policy.buffer_bytes(lane.path) + DATAGRAM_HEAD).next_multiple_of(64);
+    Ring::new(&RingSetup {
+        entries: (buffers as u32 * 2).clamp(64, 4096),
+        completions: (buffers as u32 * 8).clamp(1024, 65_536),
+        buffers: buffers as u16,
+        buffer_bytes: bytes as u32,
+        residence: Residence::Pageable,
+        table: 0,
+    })
+}
+
+impl<S: DatagramService> Loop<S> {
+    /// Arms the receive, which fails at once where the kernel has none that never ends.
+    fn open(service: S, lane: &Lane<()>, waker: &Waker) -> io::Result<Self> {
+        let mut state = Self {
+            ring: ring(lane)?,
+            desk: Desk::new(service, lane),
+            limits: lane.policy.reply_limits(lane.path),
+            socket: lane.socket.as_raw_fd(),
+            halt: lane.halt.clone(),
+            held: VecDeque::new(),
+            in_flight: Slab::new(),
+            datagrams_in_flight: 0,
+            bytes_in_flight: 0,
+            receiving: false,
+            rests: None,
+            drain: None,
+        };
+        state.ring.poll_multi(waker.as_raw_fd(), WAKER);
+        state.receive_again();
+        state.ring.enter(Some(Duration::ZERO))?;
+        state.take(waker)?;
+        Ok(state)
+    }
+
+    fn serve(&mut self, lane: &Lane<()>, waker: &Waker) -> io::Result<()> {
+        let mut active = Instant::now();
+        loop {
+            self.answer();
+            self.receive_again();
+            let now = Instant::now();
+            if self.drain.is_none() && self.halt.is_asked() {
+                let queued = lane.socket.receive_buffer().unwrap_or(0);
+                self.drain = Some(Drain::begin(&lane.policy, queued, now));
+            }
+            self.ring.enter(self.timeout(spins(lane.policy.wait, active, now), now))?;
+            let (events, arrivals) = self.take(waker)?;
+            if events > 0 {
+                active = Instant::now();
+                self.desk.counters.wake_ups.add(1);
+            }
+            if self.is_over(arrivals) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes what has completed: how many completions, and how many of them arrivals.
+    fn take(&mut self, waker: &Waker) -> io::Result<(usize, usize)> {
+        let (mut events, mut arrivals) = (0, 0);
+        while let Some(completion) = self.ring.next_completion() {
+            events += 1;
+            match completion.key {
+                RECEIVE => arrivals += self.received(completion)?,
+                WAKER => self.woken(&completion, waker),
+                _ => self.sent(completion),
+            }
+        }
+        Ok((events, arrivals))
+    }
+
+    fn timeout(&self, spins: bool, now: Instant) -> Option<Duration> {
+        let left = |at: Instant| at.saturating_duration_since(now);
+        match (&self.drain, self.rests) {
+            // What was queued before the stop comes without waiting; then only sends are waited for.
+            (Some(drain), _) if self.in_flight.is_empty() || left(drain.deadline).is_zero() => {
+                Some(Duration::ZERO)
+            }
+            (Some(drain), _) => Some(left(drain.deadline)),
+            (None, Some(at)) => Some(left(at)),
+            (None, None) => spins.then_some(Duration::ZERO),
+        }
+    }
+
+    /// Takes what the endless receive brought; how many arrivals that were.
+    fn received(&mut self, completion: Completion) -> io::Result<usize> {
+        self.receiving &= completion.more;
+        match (completion.result, completion.buffer) {
+            (Ok(_), Some(buffer)) => {
+                self.desk.counters.receives.add(1);
+                self.held.push_back(buffer);
+                Ok(1)
+            }
+            (Err(e), _) if e.raw_os_error() == Some(NO_BUFFERS) => Ok(0), // all are held: armed again when they are back
+            (Err(e), _) if e.kind() == io::ErrorKind::InvalidInput => {
+                Err(io::Error::new(e.kind(), "an endless recvmsg needs Linux 6.0: use epoll"))
+            }
+            (Err(_), _) => {
+                self.desk.counters.receive_errors.add(1);
+                self.rests = Some(Instant::now() + PAUSE);
+                Ok(0)
+            }
+            (Ok(_), None) => Ok(0),
+        }
+    }
+
+    fn woken(&mut self, completion: &Completion, waker: &Waker) {
+        waker.clear();
+        if !completion.more {
+            self.ring.poll_multi(waker.as_raw_fd(), WAKER);
+        }
+    }
+
+    fn sent(&mut self, completion: Completion) {
+        let Some(run) = self.in_flight.try_remove(completion.key as usize) else { return };
+        self.datagrams_in_flight -= run.datagrams;
+        self.bytes_in_flight -= run.length;
+        match completion.result {
+            Ok(_) => {
+                self.desk.counters.sends.add(1);
+                self.desk.sent(&run);
+            }
+            Err(e) => self.desk.refused(&run, &e),
+        }
+    }
+
+    /// Shows what is held, as far as there is room for replies, and hands those over.
+    fn answer(&mut self) {
+        while !self.limits.wants_out(self.datagrams_in_flight, self.bytes_in_flight) {
+            let Some(buffer) = self.held.pop_front() else { break };
+            match self.ring.arrival(&buffer).map(|arrival| (arrival.from, arrival)) {
+                Some((Some(from), arrival)) => self.desk.show(from, &arrival),
+                _ => self.desk.counters.receive_errors.add(1),
+            }
+            self.ring.recycle(buffer);
+            if self.desk.replies.wants_out() {
+                self.hand_over();
+            }
+        }
+        self.hand_over();
+    }
+
+    fn hand_over(&mut self) {
+        if self.desk.replies.is_empty() {
+            return;
+        }
+        let (block, runs) = self.desk.replies.take();
+        let block = Bytes::from(block);
+        for run in runs {
+            self.datagrams_in_flight += run.datagrams;
+            self.bytes_in_flight += run.length;
+            let key = self.in_flight.insert(run) as u64;
+            self.ring.send_datagrams(self.socket, block.slice(run.range()), run.to, run.cut(), key);
+        }
+    }
+
+    /// Arms the receive again if it has ended and may.
+    fn receive_again(&mut self) {
+        if self.rests.is_some_and(|at| Instant::now() >= at) {
+            self.rests = None;
+        }
+        if !self.receiving && self.rests.is_none() && self.held.is_empty() {
+            self.ring.receive_datagrams(self.socket, RECEIVE);
+            self.receiving = true;
+        }
+    }
+
+    /// Whether a stop has nothing left to do, or no time.
+    fn is_over(&mut self, arrivals: usize) -> bool {
+        let Some(drain) = &mut self.drain else { return false };
+        drain.count(arrivals);
+        if Instant::now() >= drain.deadline {
+            self.desk.counters.abandoned.add(self.datagrams_in_flight as u64);
+            return true;
+        }
+        let quiet = arrivals == 0 && self.receiving || drain.is_over();
+        quiet && self.held.is_empty() && self.in_flight.is_empty()
+    }
+}
+
+/// `ENOBUFS`.
+const NO_BUFFERS: i32 = 105;

@@ -1,0 +1,39 @@
+//! `blocking` and `pool` for datagrams: a thread sleeps in the receive itself.
+//!
+//! # How it waits
+//! In `recvmsg` or `recvmmsg` (with `MSG_WAITFORONE`, so for the first datagram only). A stop wakes it by ending the receiving
+//! side of the socket.
+//!
+//! # What it bounds
+//! Threads: one for each socket on `blocking`, as many as the policy says on the one socket of `pool`.
+//!
+//! # What it costs
+//! The fewest system calls when traffic is thin: one for what comes, one for what goes.
+//!
+//! # Where it differs
+//! A send may sleep too, for at most 100 ms; then the thread looks whether it is to stop, and tries again.
+
+use std::io;
+use std::sync::Arc;
+
+use tidegate_sys::datagram::DatagramSocket;
+
+use super::pump::{Pump, Step};
+use super::{Halt, Lane};
+use crate::engine::lane::Ready;
+use crate::service::DatagramService;
+
+pub(super) fn prepare(socket: &Arc<DatagramSocket>) -> io::Result<(Halt, ())> {
+    let socket = socket.clone();
+    Ok((Halt::new(move || socket.wake_receivers()), ()))
+}
+
+pub(super) fn run<S: DatagramService>(lane: Lane<S>, (): (), ready: Ready) {
+    if ready.report(Ok(())).is_none() {
+        return;
+    }
+    let mut pump = Pump::new(lane);
+    while pump.step() != Step::Ended {
+        pump.woke();
+    }
+}

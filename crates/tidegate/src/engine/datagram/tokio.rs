@@ -1,0 +1,68 @@
+//! `tokio` for datagrams: the library waits, on a runtime of one thread for each socket.
+//!
+//! One runtime for each thread rather than tasks that move between threads: a socket's datagrams are served by one service in
+//! order, and nothing is shared.
+
+use std::io;
+use std::sync::Arc;
+
+use ::tokio::io::Interest;
+use ::tokio::net::UdpSocket;
+use ::tokio::runtime::{Builder, Runtime};
+use ::tokio::sync::Notify;
+use ::tokio::task::yield_now;
+use ::tokio::time::sleep_until;
+use tidegate_sys::datagram::DatagramSocket;
+
+use super::pump::{Pump, Step};
+use super::{Halt, Lane};
+use crate::engine::lane::Ready;
+use crate::service::DatagramService;
+
+pub(super) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(Halt, Arc<Notify>)> {
+    let notify = Arc::new(Notify::new());
+    let bell = notify.clone();
+    Ok((Halt::new(move || bell.notify_one()), notify))
+}
+
+pub(super) fn run<S: DatagramService>(lane: Lane<S>, notify: Arc<Notify>, ready: Ready) {
+    let Some((runtime, socket)) = ready.report(build(&lane.socket)) else { return };
+    runtime.block_on(serve(Pump::new(lane), &socket, &notify));
+}
+
+fn build(socket: &DatagramSocket) -> io::Result<(Runtime, UdpSocket)> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let inside = runtime.enter();
+    let socket = UdpSocket::from_std(socket.to_std()?)?;
+    drop(inside);
+    Ok((runtime, socket))
+}
+
+async fn serve<S: DatagramService>(mut pump: Pump<S>, socket: &UdpSocket, notify: &Notify) {
+    loop {
+        let wanted = match pump.step() {
+            Step::Ended => return,
+            Step::Again => {
+                yield_now().await;
+                continue;
+            }
+            Step::Idle => Interest::READABLE,
+            Step::Full => Interest::WRITABLE,
+        };
+        // Tells the library that the socket would block. Its reports come on this very thread, so none is lost between the
+        // pump's try and this.
+        let _ = socket.try_io(wanted, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
+        let give_up = async {
+            match pump.deadline() {
+                Some(deadline) => sleep_until(deadline.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        ::tokio::select! {
+            _ = socket.ready(wanted) => {}
+            () = notify.notified() => {}
+            () = give_up => {}
+        }
+        pump.woke();
+    }
+}

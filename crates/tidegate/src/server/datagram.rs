@@ -1,0 +1,224 @@
+//! Serving datagrams: a service, a policy, a model and an address make a running server.
+
+use std::net::SocketAddr;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+use tidegate_sys::datagram::{DatagramSocket, Port};
+
+use super::StartError;
+use crate::engine::datagram::{self, Halt, Plan};
+use crate::engine::{self, Availability, Model};
+use crate::policy::{DatagramPath, DatagramPolicy};
+use crate::service::DatagramService;
+use crate::stats::{DatagramCounters, DatagramStats};
+
+/// A datagram server to be.
+///
+/// ```
+/// # use std::net::SocketAddr;
+/// # use tidegate::{DatagramServer, DatagramService, Model, Replies};
+/// # struct Echo;
+/// # impl DatagramService for Echo {
+/// #     fn on_datagram(&mut self, from: SocketAddr, bytes: &[u8], out: &mut Replies) {
+/// #         out.send(from, bytes);
+/// #     }
+/// # }
+/// let server = DatagramServer::new(|_thread| Echo).model(Model::Poll).bind("127.0.0.1:0".parse()?)?;
+/// println!("listening on {}", server.local_addr());
+/// let running = server.start()?;
+/// running.stop();
+/// assert_eq!(running.join().datagrams_in, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct DatagramServer<F> {
+    make: F,
+    policy: DatagramPolicy,
+    model: Option<Model>,
+}
+
+impl<S: DatagramService, F: Fn(usize) -> S> DatagramServer<F> {
+    /// With the default policy and the best model available. `make` makes the service of each I/O thread; it is given the thread's
+    /// number, from 0.
+    pub fn new(make: F) -> Self {
+        Self { make, policy: DatagramPolicy::default(), model: None }
+    }
+
+    /// With these limits.
+    #[must_use]
+    pub fn policy(self, policy: DatagramPolicy) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// On this model, and no other.
+    #[must_use]
+    pub fn model(self, model: Model) -> Self {
+        Self { model: Some(model), ..self }
+    }
+
+    /// Makes the sockets and binds them: datagrams wait in the kernel from now on. Port 0 lets the system pick one.
+    ///
+    /// # Errors
+    /// A wrong policy, an unavailable model or path, or an unusable address; nothing is left behind.
+    pub fn bind(self, addr: SocketAddr) -> Result<BoundDatagramServer<F>, StartError> {
+        self.policy.check()?;
+        let model = self.model.unwrap_or_else(|| Model::best().model);
+        if let Availability::Unavailable(why) = model.availability() {
+            return Err(StartError::Unavailable { model, why });
+        }
+        engine::check_datagrams(model, &self.policy)?;
+        let path = self.policy.path.unwrap_or_else(|| DatagramPath::default_on(model));
+        if let Availability::Unavailable(why) = path.availability() {
+            return Err(StartError::PathUnavailable { path, why });
+        }
+        let listen = |error| StartError::Listen { addr, error };
+        let threads = self.policy.threads.map_or(model.default_threads(), usize::from);
+        let options = datagram::options(model, path, &self.policy);
+        let first = Arc::new(DatagramSocket::bind(addr, Port::Own, &options).map_err(listen)?);
+        let local_addr = first.local_addr().map_err(listen)?;
+        let mut sockets = vec![first.clone()];
+        if datagram::shares_socket(model) {
+            sockets.resize(threads, first);
+        } else if threads > 1 {
+            first.share_port().map_err(listen)?;
+            for _ in 1..threads {
+                let socket = DatagramSocket::bind(local_addr, Port::Shared, &options).map_err(listen)?;
+                sockets.push(Arc::new(socket));
+            }
+        }
+        let plan = Plan { model, policy: Arc::new(self.policy), path, sockets };
+        Ok(BoundDatagramServer { make: self.make, plan, local_addr })
+    }
+}
+
+/// A datagram server that has its port and does not serve yet.
+pub struct BoundDatagramServer<F> {
+    make: F,
+    plan: Plan,
+    local_addr: SocketAddr,
+}
+
+impl<S: DatagramService, F: Fn(usize) -> S> BoundDatagramServer<F> {
+    /// The address it receives at.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// The model it will run on.
+    #[must_use]
+    pub fn model(&self) -> Model {
+        self.plan.model
+    }
+
+    /// How datagrams will go through the kernel.
+    #[must_use]
+    pub fn path(&self) -> DatagramPath {
+        self.plan.path
+    }
+
+    /// Starts the I/O threads; returns once all of them serve.
+    ///
+    /// # Errors
+    /// The system gave no thread, ring or memory.
+    pub fn start(self) -> Result<RunningDatagrams, StartError> {
+        let Self { make, plan, local_addr } = self;
+        let model = plan.model;
+        let started = datagram::start(&plan, make).map_err(|error| StartError::Engine { model, error })?;
+        Ok(RunningDatagrams {
+            local_addr,
+            model,
+            path: plan.path,
+            halts: started.halts,
+            counters: started.counters,
+            threads: started.threads,
+            stopping: AtomicBool::new(false),
+        })
+    }
+}
+
+/// A running datagram server. Dropping it stops it and waits.
+pub struct RunningDatagrams {
+    local_addr: SocketAddr,
+    model: Model,
+    path: DatagramPath,
+    halts: Vec<Arc<Halt>>,
+    counters: Vec<Arc<DatagramCounters>>,
+    threads: Vec<JoinHandle<()>>,
+    stopping: AtomicBool,
+}
+
+impl RunningDatagrams {
+    /// The address it receives at.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// The model it runs on.
+    #[must_use]
+    pub fn model(&self) -> Model {
+        self.model
+    }
+
+    /// How datagrams go through the kernel.
+    #[must_use]
+    pub fn path(&self) -> DatagramPath {
+        self.path
+    }
+
+    /// The counters as they are now.
+    #[must_use]
+    pub fn stats(&self) -> DatagramStats {
+        DatagramStats::sum(&self.counters)
+    }
+
+    /// The counters of each I/O thread as they are now.
+    #[must_use]
+    pub fn stats_by_thread(&self) -> Vec<DatagramStats> {
+        self.counters.iter().map(|one| DatagramStats::sum(std::slice::from_ref(one))).collect()
+    }
+
+    /// Whether one of the I/O threads has ended without having been told to.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        !self.stopping.load(Relaxed) && self.threads.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Serves what has arrived until now, sends the replies and stops, at most after
+    /// [`DatagramPolicy::drain_timeout`]. Returns at once; [`join`](Self::join) waits.
+    pub fn stop(&self) {
+        self.stopping.store(true, Relaxed);
+        for halt in &self.halts {
+            halt.ask();
+        }
+    }
+
+    /// Waits until the server has stopped and returns its last counters. Does not stop it.
+    pub fn join(mut self) -> DatagramStats {
+        for thread in self.threads.drain(..) {
+            if let Err(panic) = thread.join() {
+                resume_unwind(panic);
+            }
+        }
+        self.stats()
+    }
+}
+
+impl Drop for RunningDatagrams {
+    fn drop(&mut self) {
+        self.stop();
+        for thread in self.threads.drain(..) {
+            // Whoever wanted to know of a panic has called `join`.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for RunningDatagrams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunningDatagrams").field("local_addr", &self.local_addr).finish_non_exhaustive()
+    }
+}

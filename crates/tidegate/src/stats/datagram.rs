@@ -1,0 +1,86 @@
+//! The counters of datagram servers.
+
+use std::sync::Arc;
+
+use super::{Counter, Writers};
+
+macro_rules! datagram_counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of one I/O thread.
+        #[derive(Debug)]
+        pub struct DatagramCounters {
+            $($(#[$doc])* pub $name: Counter,)*
+        }
+
+        /// The sum of the counters of all I/O threads at one moment.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct DatagramStats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl DatagramCounters {
+            /// All zero. Only the thread they belong to writes them.
+            #[must_use]
+            pub fn new() -> Self {
+                Self { $($name: Counter::new(Writers::One),)* }
+            }
+        }
+
+        impl DatagramStats {
+            /// Names and values of all counters, in a stable order.
+            #[must_use]
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+
+            /// The sum over all threads.
+            #[must_use]
+            pub fn sum(all: &[Arc<DatagramCounters>]) -> Self {
+                let mut stats = Self::default();
+                for counters in all {
+                    $(stats.$name += counters.$name.get();)*
+                }
+                stats
+            }
+        }
+    };
+}
+
+datagram_counters! {
+    /// Datagrams shown to the service.
+    datagrams_in,
+    /// Datagrams the kernel took for sending.
+    datagrams_out,
+    /// Bytes of the datagrams shown to the service.
+    bytes_in,
+    /// Bytes of the datagrams the kernel took.
+    bytes_out,
+    /// Receive calls or completions that brought something.
+    receives,
+    /// Send calls or operations that the kernel took something from.
+    sends,
+    /// Datagrams longer than the limit, dropped.
+    truncated,
+    /// Replies dropped because too many were waiting already.
+    replies_dropped,
+    /// Replies dropped because they are longer than any datagram can be.
+    replies_too_long,
+    /// Replies dropped because the system had no buffer (`ENOBUFS`, `ENOMEM`).
+    no_buffers,
+    /// Replies the kernel refused for another reason, such as an address without a route.
+    send_errors,
+    /// Receives that failed, such as by a report that nobody listens at a peer.
+    receive_errors,
+    /// Replies given up because a stop was over before the kernel took them.
+    abandoned,
+    /// Times the service panicked.
+    panics,
+    /// Times an I/O thread woke up from waiting.
+    wake_ups,
+}
+
+impl Default for DatagramCounters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
