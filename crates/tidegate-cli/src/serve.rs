@@ -1,5 +1,7 @@
 //! `tidegate serve`.
 
+mod udp;
+
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -41,6 +43,8 @@ enum What {
     Echo(How),
     /// Answer every HTTP request with the same page.
     Http(HttpArgs),
+    /// Answer datagrams, or just take them.
+    Udp(udp::UdpArgs),
 }
 
 /// Where and how any service runs.
@@ -159,6 +163,7 @@ pub fn run(args: Args) -> Outcome {
             let page = args.page.as_deref().map_or_else(|| Ok(Page::default()), Page::read).map_err(usage)?;
             args.how.serve(&HTTP, policy, || Http::new(page, limits))
         }
+        What::Udp(args) => udp::run(&args),
     }
 }
 
@@ -213,11 +218,11 @@ impl How {
         service: impl FnOnce() -> S,
     ) -> Outcome {
         policy.check().map_err(usage)?;
-        self.pin()?; // before any thread starts, so that all of them stay there
+        pin(&self.cpus)?; // before any thread starts, so that all of them stay there
         if let Err(e) = system::raise_descriptor_limit() {
             note("descriptor-limit", &format!("the descriptor limit stays as it is: {e}"));
         }
-        let model = self.choose();
+        let model = choose(self.model);
         if let Some(text) = self.limits.fit(&mut policy, model)? {
             note("max-connections", &text);
         }
@@ -340,31 +345,36 @@ impl How {
         });
         door.map(Some).map_err(Failure::Run)
     }
+}
 
-    fn pin(&self) -> Result<(), Failure> {
-        if self.cpus.is_empty() {
-            return Ok(());
-        }
-        let allowed = system::allowed_cpus();
-        if let Some(cpu) = self.cpus.iter().find(|cpu| !allowed.contains(cpu)) {
-            return Err(Failure::Usage(anyhow!("no processor {cpu} here; this process may use {allowed:?}")));
-        }
-        system::pin_to_cpus(&self.cpus).context("can not keep to the processors asked for").map_err(usage)
+/// Keeps this process to the processors asked for.
+fn pin(cpus: &[usize]) -> Result<(), Failure> {
+    if cpus.is_empty() {
+        return Ok(());
     }
+    let allowed = system::allowed_cpus();
+    if let Some(cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+        return Err(Failure::Usage(anyhow!("no processor {cpu} here; this process may use {allowed:?}")));
+    }
+    system::pin_to_cpus(cpus).context("can not keep to the processors asked for").map_err(usage)
+}
 
-    fn choose(&self) -> Model {
-        self.model.0.unwrap_or_else(|| {
-            let choice = Model::best();
-            note("model", &format!("model {}: {}", choice.model, choice.why));
-            choice.model
-        })
-    }
+/// The model asked for, or the best one.
+fn choose(asked: Asked) -> Model {
+    asked.0.unwrap_or_else(|| {
+        let choice = Model::best();
+        note("model", &format!("model {}: {}", choice.model, choice.why));
+        choice.model
+    })
 }
 
 /// What the user can put right on the command line is usage; the rest is the run.
 fn failure(e: StartError) -> Failure {
     match e {
-        StartError::Policy(_) | StartError::Unavailable { .. } | StartError::Adopt { .. } => usage(e),
+        StartError::Policy(_)
+        | StartError::Unavailable { .. }
+        | StartError::PathUnavailable { .. }
+        | StartError::Adopt { .. } => usage(e),
         _ => Failure::Run(e.into()),
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`echo`] | sends back what it receives |
 //! | [`http`] | answers every HTTP request with the same page |
+//! | [`udp`] | echo and discard for datagrams |
 //!
 //! [`layers`] wrap a service: any of them, or one of your own.
 #![forbid(unsafe_code)]
@@ -11,6 +12,8 @@
 pub mod echo;
 pub mod http;
 pub mod layers;
+pub mod udp;
 
 pub use echo::Echo;
 pub use http::{Http, HttpLimits, HttpLimitsError, Page, PageError};
+pub use udp::{UdpEcho, UdpSink};

@@ -9,8 +9,8 @@ use anyhow::anyhow;
 use clap::ValueEnum;
 use tidegate::policy::{MinRate, PostedAccepts, ReceiveStyle, Wait, WhenFull};
 use tidegate::{Model, Policy, system};
-pub use units::{Optional, size, time, time_or_none};
-use units::{marks, wait};
+pub use units::{Optional, size, time, time_or_none, wait};
+use units::marks;
 
 use crate::Failure;
 
@@ -151,7 +151,7 @@ pub struct Limits {
 }
 
 /// Puts what was given in the place of what is there.
-fn set<T>(limit: &mut T, given: Option<T>) {
+pub fn set<T>(limit: &mut T, given: Option<T>) {
     if let Some(given) = given {
         *limit = given;
     }

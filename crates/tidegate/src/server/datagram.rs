@@ -191,9 +191,7 @@ impl RunningDatagrams {
     /// [`DatagramPolicy::drain_timeout`]. Returns at once; [`join`](Self::join) waits.
     pub fn stop(&self) {
         self.stopping.store(true, Relaxed);
-        for halt in &self.halts {
-            halt.ask();
-        }
+        Halt::ask(&self.halts);
     }
 
     /// Waits until the server has stopped and returns its last counters. Does not stop it.

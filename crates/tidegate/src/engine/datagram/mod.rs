@@ -68,10 +68,14 @@ impl Halt {
         Self { asked: AtomicBool::new(false), wake: Box::new(wake) }
     }
 
-    /// Asks the thread to stop.
-    pub(crate) fn ask(&self) {
-        self.asked.store(true, Ordering::SeqCst);
-        (self.wake)();
+    /// Asks all threads to stop. None is woken before all are asked: on `pool` waking one wakes the others.
+    pub(crate) fn ask(all: &[Arc<Self>]) {
+        for halt in all {
+            halt.asked.store(true, Ordering::SeqCst);
+        }
+        for halt in all {
+            (halt.wake)();
+        }
     }
 
     pub(crate) fn is_asked(&self) -> bool {
@@ -191,7 +195,7 @@ fn start_lanes<S: DatagramService, W: Send + 'static>(
     let outcome = outcome.and_then(|()| answers.iter().take(plan.sockets.len()).collect());
     if outcome.is_err() {
         // Nothing stays half-started.
-        started.halts.iter().for_each(|halt| halt.ask());
+        Halt::ask(&started.halts);
         started.threads.drain(..).for_each(|thread| _ = thread.join());
     }
     outcome.map(|()| started)

@@ -111,9 +111,13 @@ impl<S: DatagramService> Pump<S> {
         }
     }
 
-    /// Shows what was received and sends what comes of it.
+    /// Shows what was received and sends what comes of it. Nothing is shown while replies wait for the socket.
     fn answer(&mut self) -> Step {
         loop {
+            if !self.flush() {
+                return Step::Full;
+            }
+            let before = self.next;
             while !self.desk.replies.wants_out() {
                 let Some(arrival) = self.inbox.get(self.next) else { break };
                 self.next += 1;
@@ -123,11 +127,8 @@ impl<S: DatagramService> Pump<S> {
                     None => self.desk.counters.receive_errors.add(1),
                 }
             }
-            if self.desk.replies.is_empty() {
+            if self.next == before {
                 return Step::Idle;
-            }
-            if !self.flush() {
-                return Step::Full;
             }
         }
     }

@@ -1,0 +1,54 @@
+//! Services of datagrams: echo (RFC 862) and discard (RFC 863).
+
+use std::net::SocketAddr;
+
+use tidegate::{DatagramService, Joined, Replies};
+
+/// Sends each datagram back to where it came from.
+///
+/// Who sends with a forged address gets the answers sent to somebody else; as long as they were, so nothing is amplified. Two echo
+/// services must not be pointed at each other.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UdpEcho;
+
+impl DatagramService for UdpEcho {
+    #[inline]
+    fn on_datagram(&mut self, from: SocketAddr, bytes: &[u8], out: &mut Replies) {
+        out.send(from, bytes);
+    }
+
+    #[inline]
+    fn on_datagrams(&mut self, joined: &Joined<'_>, out: &mut Replies) {
+        out.send_joined(joined.from, joined.bytes, joined.segment);
+    }
+}
+
+/// Takes every datagram and answers none. What has come is in the counters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UdpSink;
+
+impl DatagramService for UdpSink {
+    #[inline]
+    fn on_datagram(&mut self, _: SocketAddr, _: &[u8], _: &mut Replies) {}
+
+    #[inline]
+    fn on_datagrams(&mut self, _: &Joined<'_>, _: &mut Replies) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate::policy::datagram::ReplyLimits;
+
+    #[test]
+    fn joined_datagrams_come_back_as_they_came() {
+        let from: SocketAddr = ([127, 0, 0, 1], 9).into();
+        let mut out = Replies::new(ReplyLimits { datagrams: 99, bytes: 999, segments: 8, segment_bytes: 99 });
+        UdpEcho.on_datagrams(&Joined { from, bytes: &[7; 25], segment: 10 }, &mut out);
+        UdpEcho.on_datagram(from, b"alone", &mut out);
+        let runs: Vec<_> = out.iter().map(|(run, bytes)| (run.to, run.datagrams, bytes.len())).collect();
+        assert_eq!(runs, [(from, 3, 25), (from, 1, 5)]);
+        UdpSink.on_datagrams(&Joined { from, bytes: &[7; 25], segment: 10 }, &mut out);
+        assert_eq!(out.len(), 4);
+    }
+}

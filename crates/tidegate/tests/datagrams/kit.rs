@@ -1,0 +1,97 @@
+//! Models, servers and peers for the cases.
+
+#[path = "../conformance/kit/deadline.rs"]
+mod deadline;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use tidegate::{
+    DatagramPath, DatagramPolicy, DatagramServer, DatagramService, DatagramStats, Model, Replies,
+    RunningDatagrams,
+};
+
+pub const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Sends everything back.
+pub struct Echo;
+
+impl DatagramService for Echo {
+    fn on_datagram(&mut self, from: SocketAddr, bytes: &[u8], out: &mut Replies) {
+        out.send(from, bytes);
+    }
+}
+
+/// Runs a case on every model and path that go together, each under a deadline.
+pub fn everywhere(case: &str, run: impl Fn(Model, DatagramPolicy)) {
+    let mut ran = 0;
+    for model in Model::available() {
+        for path in DatagramPath::ALL {
+            if model == Model::Uring && path == DatagramPath::Batched || !path.availability().is_available() {
+                continue; // `what_can_not_be_is_refused` looks at those
+            }
+            let _deadline = deadline::Deadline::new(format!("{case} on {model}, {path}"));
+            let policy =
+                DatagramPolicy { path: Some(path), threads: NonZeroUsize::new(1), ..Default::default() };
+            run(model, policy);
+            ran += 1;
+        }
+    }
+    assert!(ran >= 10, "only {ran} models and paths could be tried");
+}
+
+pub fn start<S: DatagramService>(
+    model: Model,
+    policy: DatagramPolicy,
+    ip: IpAddr,
+    make: impl Fn(usize) -> S,
+) -> RunningDatagrams {
+    DatagramServer::new(make).model(model).policy(policy).bind((ip, 0).into()).unwrap().start().unwrap()
+}
+
+/// A plain socket that talks to the server only.
+pub fn peer(server: &RunningDatagrams) -> UdpSocket {
+    let to = server.local_addr();
+    let socket = UdpSocket::bind((to.ip(), 0)).unwrap();
+    socket.connect(to).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    socket
+}
+
+/// One datagram there, and what comes back.
+pub fn ask(peer: &UdpSocket, bytes: &[u8]) -> Vec<u8> {
+    peer.send(bytes).unwrap();
+    take(peer)
+}
+
+pub fn take(peer: &UdpSocket) -> Vec<u8> {
+    let mut room = vec![0; 70_000];
+    let n = loop {
+        match peer.recv(&mut room) {
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            outcome => break outcome.unwrap(),
+        }
+    };
+    room.truncate(n);
+    room
+}
+
+/// Waits for a condition.
+pub fn until(server: &RunningDatagrams, what: &str, holds: impl Fn(&DatagramStats) -> bool) {
+    let start = Instant::now();
+    while !holds(&server.stats()) {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "never: {what}; {} {:?}",
+            server.model(),
+            server.stats()
+        );
+        std::thread::yield_now();
+    }
+}
+
+pub fn end(server: RunningDatagrams) -> DatagramStats {
+    server.stop();
+    server.join()
+}

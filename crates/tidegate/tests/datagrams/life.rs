@@ -1,0 +1,73 @@
+//! Stopping, peers that go, services that fail.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::num::NonZeroUsize;
+
+use tidegate::{DatagramPolicy, DatagramServer, DatagramService, Replies};
+
+use crate::kit::*;
+
+#[test]
+fn a_stop_wakes_every_thread_that_has_nothing_to_do() {
+    everywhere("silent stop", |model, policy| {
+        let policy = DatagramPolicy { threads: NonZeroUsize::new(3), ..policy };
+        let server = start(model, policy, LOCALHOST, |_| Echo);
+        assert!(!server.is_broken());
+        let stats = end(server);
+        assert_eq!((stats.datagrams_in, stats.receive_errors), (0, 0), "{model}: {stats:?}");
+    });
+}
+
+/// What waits in the kernel when the stop comes is still answered.
+#[test]
+fn a_stop_serves_what_has_arrived() {
+    everywhere("graceful stop", |model, policy| {
+        let server = DatagramServer::new(|_| Echo).model(model).policy(policy);
+        let bound = server.bind((LOCALHOST, 0).into()).unwrap();
+        let peer = UdpSocket::bind((LOCALHOST, 0)).unwrap();
+        peer.connect(bound.local_addr()).unwrap();
+        for n in 0..50u8 {
+            peer.send(&[n]).unwrap();
+        }
+        let stats = end(bound.start().unwrap());
+        assert_eq!((stats.datagrams_in, stats.datagrams_out), (50, 50), "{model}: {stats:?}");
+        for n in 0..50u8 {
+            assert_eq!(take(&peer), [n]);
+        }
+    });
+}
+
+/// Answers to a port that nobody has come back as an error by ICMP, which is not the server's end.
+#[test]
+fn peers_that_have_gone_do_no_harm() {
+    everywhere("gone", |model, policy| {
+        let server = start(model, policy, LOCALHOST, |_| Echo);
+        for _ in 0..20 {
+            let gone = UdpSocket::bind((LOCALHOST, 0)).unwrap();
+            gone.send_to(b"good-bye", server.local_addr()).unwrap();
+        }
+        until(&server, "all were seen", |stats| stats.datagrams_in == 20);
+        assert_eq!(ask(&peer(&server), b"hello"), b"hello", "on {model}");
+        assert_eq!(end(server).datagrams_in, 21);
+    });
+}
+
+#[test]
+fn a_panic_costs_the_datagram_and_nothing_else() {
+    struct Fragile;
+    impl DatagramService for Fragile {
+        fn on_datagram(&mut self, from: SocketAddr, bytes: &[u8], out: &mut Replies) {
+            assert!(bytes != b"break", "on purpose, in a test");
+            out.send(from, bytes);
+        }
+    }
+    everywhere("panic", |model, policy| {
+        let server = start(model, policy, LOCALHOST, |_| Fragile);
+        let peer = peer(&server);
+        peer.send(b"break").unwrap();
+        assert_eq!(ask(&peer, b"hold"), b"hold", "on {model}");
+        assert!(!server.is_broken());
+        let stats = end(server);
+        assert_eq!((stats.panics, stats.datagrams_in, stats.datagrams_out), (1, 2, 1), "{stats:?}");
+    });
+}

@@ -1,0 +1,123 @@
+//! What is too long, too much, or can not be.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+
+use tidegate::{
+    DatagramClient, DatagramPath, DatagramPolicy, DatagramServer, DatagramService, Model, Replies, StartError,
+};
+
+use crate::kit::*;
+
+#[test]
+fn a_datagram_over_the_limit_is_dropped_and_counted_and_never_shown_in_part() {
+    everywhere("too long", |model, policy| {
+        let policy = DatagramPolicy { largest_datagram: 100, ..policy };
+        let server = start(model, policy, LOCALHOST, |_| Echo);
+        let peer = peer(&server);
+        for length in [101, 5_000, 65_507] {
+            peer.send(&vec![1; length]).unwrap();
+        }
+        // Datagrams of one peer stay in order: when this one is back, the others were seen.
+        assert_eq!(ask(&peer, &[2; 100]), [2; 100], "on {model}");
+        let stats = end(server);
+        assert_eq!((stats.truncated, stats.datagrams_in, stats.datagrams_out), (3, 1, 1), "{stats:?}");
+    });
+}
+
+/// Of 1,000 replies to each datagram only as many are sent as may wait.
+#[test]
+fn the_queue_of_replies_is_bounded() {
+    struct Chatter;
+    impl DatagramService for Chatter {
+        fn on_datagram(&mut self, from: SocketAddr, bytes: &[u8], out: &mut Replies) {
+            let taken = (0..1_000).filter(|_| out.send(from, bytes)).count();
+            assert!(taken <= 10 && out.len() <= 10);
+        }
+    }
+    everywhere("bounded", |model, policy| {
+        let policy = DatagramPolicy { replies: 10, ..policy };
+        let server = start(model, policy, LOCALHOST, |_| Chatter);
+        let peer = peer(&server);
+        for question in 0..3u8 {
+            peer.send(&[question]).unwrap();
+            for _ in 0..10 {
+                assert_eq!(take(&peer), [question], "on {model}");
+            }
+        }
+        let stats = end(server);
+        assert_eq!((stats.datagrams_out, stats.replies_dropped, stats.panics), (30, 2_970, 0), "{stats:?}");
+    });
+}
+
+#[test]
+fn a_reply_that_no_datagram_can_carry_is_dropped_and_counted() {
+    struct TooMuch;
+    impl DatagramService for TooMuch {
+        fn on_datagram(&mut self, from: SocketAddr, bytes: &[u8], out: &mut Replies) {
+            assert!(!out.send(from, &[0; 65_508]));
+            out.send(from, bytes);
+        }
+    }
+    everywhere("reply too long", |model, policy| {
+        let server = start(model, policy, LOCALHOST, |_| TooMuch);
+        assert_eq!(ask(&peer(&server), b"but this"), b"but this", "on {model}");
+        let stats = end(server);
+        assert_eq!((stats.replies_too_long, stats.datagrams_out), (1, 1), "{stats:?}");
+    });
+}
+
+/// Far more than the server's socket can hold, from peers that never read: the server loses some, as it may, keeps count of the
+/// rest, and then answers as before.
+#[test]
+fn a_flood_is_survived_and_accounted_for() {
+    everywhere("flood", |model, policy| {
+        let policy = DatagramPolicy { replies: 64, batch: 16, ..policy };
+        let server = start(model, policy.clone(), LOCALHOST, |_| Echo);
+        let floods = DatagramPolicy { path: policy.path, ..Default::default() };
+        let mut flood = DatagramClient::connect(server.local_addr(), &floods).unwrap();
+        let block = vec![5; 200 * 64];
+        let mut sent = 0;
+        while sent < 20_000 {
+            sent += flood.send(&block, 200).unwrap_or(0);
+        }
+        // The flood may still fill the queue: ask until an answer comes.
+        let peer = peer(&server);
+        peer.set_read_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
+        let mut room = [0; 16];
+        let answered = (0..100).any(|_| {
+            peer.send(b"still there?").unwrap();
+            peer.recv(&mut room).is_ok()
+        });
+        assert!(answered, "silent after a flood on {model}");
+        let stats = end(server);
+        let gone = stats.replies_dropped + stats.no_buffers + stats.send_errors + stats.abandoned;
+        assert_eq!(stats.datagrams_in, stats.datagrams_out + gone, "{stats:?}");
+        assert!(stats.datagrams_in > 1, "{stats:?}");
+    });
+}
+
+#[test]
+fn what_can_not_be_is_refused_with_a_way_out() {
+    let refusal = |model, policy: DatagramPolicy| {
+        let server = DatagramServer::new(|_| Echo).model(model).policy(policy);
+        server.bind((LOCALHOST, 0).into()).err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    let batched = DatagramPolicy { path: Some(DatagramPath::Batched), ..Default::default() };
+    if Model::Uring.availability().is_available() {
+        assert!(refusal(Model::Uring, batched).contains("choose plain or gso"));
+    }
+    assert!(refusal(Model::Iocp, DatagramPolicy::default()).contains("iocp is unavailable"));
+    let contradicting = DatagramPolicy { reply_bytes: 1, ..Default::default() };
+    assert!(refusal(Model::Poll, contradicting).contains("raise reply_bytes"));
+}
+
+/// Threads share a port among themselves, never with somebody else.
+#[test]
+fn a_port_that_is_taken_is_not_shared_by_mistake() {
+    let policy = DatagramPolicy { threads: NonZeroUsize::new(2), ..Default::default() };
+    let first = start(Model::Poll, policy.clone(), LOCALHOST, |_| Echo);
+    let second = DatagramServer::new(|_| Echo).model(Model::Poll).policy(policy).bind(first.local_addr());
+    assert!(matches!(second.err(), Some(StartError::Listen { .. })));
+    end(first);
+}
