@@ -14,6 +14,7 @@
 //! | [`certificate`], `procs` | which side was the limit |
 //! | [`histogram`], `merge` | distributions as text; several results as one |
 //! | `echo`, `http` | the sessions |
+//! | [`udp`] | datagrams: one socket for each flow, no connections |
 //! | [`attack`](mod@attack) | a mixed attack on a server of one's own |
 #![forbid(unsafe_code)]
 
@@ -33,6 +34,7 @@ pub mod report;
 mod shape;
 mod tally;
 mod target;
+pub mod udp;
 mod window;
 
 pub use attack::{Attack, AttackReport, attack};
@@ -41,3 +43,4 @@ pub use merge::{MergeError, merge};
 pub use plan::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security, Target, TlsPlan};
 pub use report::{Phase, Report, Second, TlsReport};
 pub use tidegate_tls::{TlsError, Trust};
+pub use udp::{Expect, UdpPlan, UdpReport, run_udp};

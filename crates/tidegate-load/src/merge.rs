@@ -127,6 +127,9 @@ fn add_counts(sum: &mut Report, r: &Report) {
         *all += one;
     }
     sum.timed_out += r.timed_out;
+    if let Some(udp) = &r.udp {
+        sum.udp.get_or_insert_default().add(udp);
+    }
     sum.late_sends += r.late_sends;
     sum.requests_per_s += r.requests_per_s;
     sum.bytes_sent += r.bytes_sent;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::certificate::Certificate;
+use crate::udp::UdpReport;
 
 /// Where a run has got to; told to the observer of [`run`](crate::run).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,7 +51,7 @@ pub struct TlsReport {
 pub struct Report {
     /// Version of this format: 1.
     pub format: u32,
-    /// `echo` or `http`.
+    /// `echo`, `http`, `udp echo` or `udp one way`.
     pub protocol: String,
     /// Where the load went.
     pub target: String,
@@ -131,6 +132,9 @@ pub struct Report {
     /// Which side was the limit, and what makes the result doubtful; none in a merged result.
     #[serde(default)]
     pub certificate: Option<Certificate>,
+    /// What only datagrams have; none for other loads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp: Option<UdpReport>,
 }
 
 /// How the schedule of an open loop was kept. It counts requests that were due in the window.
@@ -220,6 +224,10 @@ impl Report {
     /// Whether everything that was asked for was done and was right.
     #[must_use]
     pub fn is_clean(&self) -> bool {
+        if let Some(udp) = &self.udp {
+            // Datagrams may be lost; who wants none lost says so with a threshold.
+            return udp.corrupt == 0 && udp.send_errors == 0 && self.requests > 0;
+        }
         let all_begun = self.open_loop.as_ref().is_none_or(|open| open.not_started == 0);
         all_begun && self.failed == 0 && self.timed_out == 0 && self.connect_failed == 0 && self.requests > 0
     }

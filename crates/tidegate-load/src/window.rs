@@ -55,7 +55,7 @@ impl Window {
 
 /// Processor time of this process in user mode and in the kernel, in seconds (`/proc/self/stat`, `proc(5)`);
 /// zero where the system has no such file.
-fn processor_time_s() -> (f64, f64) {
+pub(crate) fn processor_time_s() -> (f64, f64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The second field is a name in parentheses that may hold anything.
     let mut fields = stat.rsplit(')').next().unwrap_or("").split_whitespace().skip(11);

@@ -25,6 +25,8 @@ pub enum Kind {
     Echo(Box<EchoArgs>),
     /// HTTP/1.1 requests.
     Http(Box<HttpArgs>),
+    /// Numbered datagrams: to an echo server, which has to send them back, or one way.
+    Udp(Box<super::udp::UdpArgs>),
     /// Merge the JSON results of generators that ran at the same time.
     Merge(MergeArgs),
     /// Attack a server of this machine, to see that it survives: silent, trickling, flooding, half-open and resetting connections.

@@ -5,6 +5,7 @@ mod attack;
 mod output;
 mod summary;
 mod threshold;
+mod udp;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -25,21 +26,26 @@ pub fn run(args: Args) -> Outcome {
     match args.kind {
         Kind::Echo(args) => generate(&args.plan()?, &args.common),
         Kind::Http(args) => generate(&args.plan()?, &args.common),
+        Kind::Udp(args) => udp::run(&args),
         Kind::Merge(args) => merge(&args),
         Kind::Attack(args) => attack::run(&args),
     }
 }
 
 fn generate(plan: &Plan, args: &Common) -> Outcome {
-    let output = &args.output;
-    if !args.cpus.is_empty() {
-        system::pin_to_cpus(&args.cpus)
+    conduct(&args.cpus, &args.output, |observer| tidegate_load::run(plan, observer))
+}
+
+/// Runs a load on these processors, tells how it goes, and puts its result where it was asked for.
+fn conduct(
+    cpus: &[usize],
+    output: &Output,
+    load: impl FnOnce(&mut dyn FnMut(Phase<'_>)) -> Result<Report, LoadError>,
+) -> Outcome {
+    if !cpus.is_empty() {
+        system::pin_to_cpus(cpus)
             .with_context(|| {
-                format!(
-                    "--cpus {:?} can not be used; this process may use {:?}",
-                    args.cpus,
-                    system::allowed_cpus()
-                )
+                format!("--cpus {cpus:?} can not be used; this process may use {:?}", system::allowed_cpus())
             })
             .map_err(Failure::Usage)?;
     }
@@ -47,7 +53,7 @@ fn generate(plan: &Plan, args: &Common) -> Outcome {
     let terminal = std::io::stderr().is_terminal() && !output.phases;
     let mut teller = Teller { phases: output.phases, terminal };
     let mut written = Ok(());
-    let report = tidegate_load::run(plan, |phase| {
+    let report = load(&mut |phase| {
         match phase {
             Phase::Second { second } => sinks.second(second),
             Phase::Done { report } => {
@@ -60,7 +66,7 @@ fn generate(plan: &Plan, args: &Common) -> Outcome {
         teller.tell(phase);
     })
     .map_err(|e| match e {
-        LoadError::Start(StartError::Engine { .. }) => Failure::Run(e.into()),
+        LoadError::Start(StartError::Engine { .. } | StartError::Connect { .. }) => Failure::Run(e.into()),
         e => Failure::Usage(e.into()),
     })?;
     written?;

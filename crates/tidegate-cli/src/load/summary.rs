@@ -1,48 +1,33 @@
 //! The result in words.
 
-use tidegate_load::Report;
+use tidegate_load::{Report, UdpReport};
 
 /// A few lines for a person.
 pub fn summary(r: &Report) -> String {
-    let us = |us: u64| match us {
-        0..10_000 => format!("{us} µs"),
-        _ => format!("{:.1} ms", us as f64 / 1e3),
+    let mut text = match &r.udp {
+        Some(udp) => of_datagrams(r, udp),
+        None => of_connections(r),
     };
-    let l = &r.latency_us;
-    let mut text = format!(
-        "{} {} over {} connections, model {}, {} thread(s)\n\
-         connections  {} attempted, {} stood, {} verified, {:.3} s to open\n\
-         requests     {} in {:.3} s: {:.0} requests/s; {} failed, {} timed out\n\
-         bytes        {:.0} sent/s, {:.0} received/s\n\
-         latency      mean {} stdev {} p50 {} p90 {} p99 {} p99.9 {} max {}\n\
-         generator    {:.2} s user + {:.2} s system = {:.3} CPU s per 100,000 requests\n",
-        r.protocol,
-        r.target,
-        r.connections,
-        r.model,
-        r.threads,
-        r.attempted,
-        r.connected,
-        r.verified_connections,
-        r.connect_s,
-        r.requests,
-        r.elapsed_s,
-        r.requests_per_s,
-        r.failed,
-        r.timed_out,
-        r.sent_bytes_per_s,
-        r.received_bytes_per_s,
-        us(l.mean as u64),
-        us(l.stdev as u64),
-        us(l.p50),
-        us(l.p90),
-        us(l.p99),
-        us(l.p99_9),
-        us(l.max),
+    if r.udp.as_ref().is_none_or(|udp| udp.echo) {
+        let l = &r.latency_us;
+        text.push_str(&format!(
+            "latency      mean {} stdev {} p50 {} p90 {} p99 {} p99.9 {} max {}\n",
+            us(l.mean as u64),
+            us(l.stdev as u64),
+            us(l.p50),
+            us(l.p90),
+            us(l.p99),
+            us(l.p99_9),
+            us(l.max),
+        ));
+    }
+    text.push_str(&format!(
+        "generator    {:.2} s user + {:.2} s system = {:.3} CPU s per 100,000 {}\n",
         r.cpu_user_s,
         r.cpu_system_s,
         (r.cpu_user_s + r.cpu_system_s) * 1e5 / (r.requests.max(1) as f64),
-    );
+        if r.udp.is_some() { "messages" } else { "requests" },
+    ));
     if let Some(tls) = &r.tls {
         text.push_str(&format!(
             "tls          {} handshakes, {} of them resumed\n",
@@ -89,4 +74,62 @@ pub fn summary(r: &Report) -> String {
         }
     }
     text
+}
+
+fn us(us: u64) -> String {
+    match us {
+        0..10_000 => format!("{us} µs"),
+        _ => format!("{:.1} ms", us as f64 / 1e3),
+    }
+}
+
+fn of_connections(r: &Report) -> String {
+    format!(
+        "{} {} over {} connections, model {}, {} thread(s)\n\
+         connections  {} attempted, {} stood, {} verified, {:.3} s to open\n\
+         requests     {} in {:.3} s: {:.0} requests/s; {} failed, {} timed out\n\
+         bytes        {:.0} sent/s, {:.0} received/s\n",
+        r.protocol,
+        r.target,
+        r.connections,
+        r.model,
+        r.threads,
+        r.attempted,
+        r.connected,
+        r.verified_connections,
+        r.connect_s,
+        r.requests,
+        r.elapsed_s,
+        r.requests_per_s,
+        r.failed,
+        r.timed_out,
+        r.sent_bytes_per_s,
+        r.received_bytes_per_s,
+    )
+}
+
+/// Datagrams, which have no connections and may be lost.
+fn of_datagrams(r: &Report, udp: &UdpReport) -> String {
+    let came_back = if udp.echo {
+        format!(
+            "came back    {} = {:.0} messages/s; {} lost, {} twice, {} after a later one, {} not as they were sent\n",
+            udp.received, r.requests_per_s, udp.lost, udp.duplicated, udp.reordered, udp.corrupt
+        )
+    } else {
+        "came back    nothing was to: what arrived is in the counters of the server (serve udp --stats)\n".into()
+    };
+    format!(
+        "{} {}, {} flow(s), {} bytes a message, path {}\n\
+         sent         {} in {:.3} s = {:.0} messages/s, {:.1} a call; {} sends refused\n{came_back}",
+        r.protocol,
+        r.target,
+        r.threads,
+        r.message_bytes,
+        udp.path,
+        udp.sent,
+        r.elapsed_s,
+        udp.sent_per_s,
+        udp.sent as f64 / udp.sends.max(1) as f64,
+        udp.send_errors,
+    )
 }

@@ -1,0 +1,348 @@
+//! Load of datagrams: numbered messages to an echo server, which have to come back, or to anybody, who just takes them.
+//!
+//! Each flow is a thread with a socket of its own, so a server that shares its port among threads sees several peers. A flow sends
+//! and receives in turns; nothing is shared while it runs.
+
+mod flow;
+mod message;
+mod tracker;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use tidegate::{DatagramClient, DatagramPath, DatagramPolicy};
+
+use crate::certificate::{Evidence, certify};
+use crate::histogram::encode;
+use crate::plan::{Amount, LoadError};
+use crate::procs::sample;
+use crate::report::{Latency, OpenLoop, Phase, Report, Second};
+use crate::tally::histogram;
+use crate::window::processor_time_s;
+use flow::{Flow, Outcome, Slice};
+pub use message::HEAD_BYTES;
+
+/// What the other end does with messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// It sends each back; so many may be on their way at once in each flow, unless there is a rate.
+    Echo {
+        /// Messages on their way.
+        window: usize,
+    },
+    /// Nothing: it takes them, or not. Only what was sent is known here.
+    Nothing,
+}
+
+/// What to send.
+#[derive(Clone, Debug)]
+pub struct UdpPlan {
+    /// Where to.
+    pub target: SocketAddr,
+    /// How it goes through the kernel here.
+    pub path: DatagramPath,
+    /// Bytes of a message; at least [`HEAD_BYTES`].
+    pub size: usize,
+    /// Flows, each with a thread and a socket.
+    pub flows: usize,
+    /// What comes back.
+    pub expect: Expect,
+    /// When it is over.
+    pub amount: Amount,
+    /// Messages a second, all flows together; `None` is as fast as it goes.
+    pub rate: Option<f64>,
+    /// How long to wait for the last answers, and for any while a window is full.
+    pub timeout: Duration,
+    /// Calls' worth of messages: see [`DatagramPolicy::batch`].
+    pub batch: usize,
+    /// Messages that one send joins: see [`DatagramPolicy::segments`].
+    pub segments: usize,
+    /// Receive buffer of each socket.
+    pub socket_receive_buffer: Option<usize>,
+    /// The server's process, if it is here.
+    pub server_pid: Option<u32>,
+}
+
+/// What only datagrams have; part of a [`Report`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct UdpReport {
+    /// `plain`, `batched` or `gso`.
+    pub path: String,
+    /// Whether messages had to come back. If not, nothing but `sent` is known here.
+    pub echo: bool,
+    /// Messages the kernel took.
+    pub sent: u64,
+    /// Messages the kernel took, a second.
+    pub sent_per_s: f64,
+    /// Messages that came back right, each counted once.
+    pub received: u64,
+    /// Messages that did not come back in time.
+    pub lost: u64,
+    /// Messages that came back again.
+    pub duplicated: u64,
+    /// Messages that came back after a later one.
+    pub reordered: u64,
+    /// Datagrams that came back and were no message of this flow, byte for byte.
+    pub corrupt: u64,
+    /// Sends that the kernel refused, for example because nobody listens.
+    pub send_errors: u64,
+    /// Send calls that took something.
+    pub sends: u64,
+    /// Receive calls that brought something.
+    pub receives: u64,
+}
+
+impl UdpReport {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.path.clone_from(&other.path);
+        self.echo = other.echo;
+        self.sent_per_s += other.sent_per_s;
+        for (sum, n) in [
+            (&mut self.sent, other.sent),
+            (&mut self.received, other.received),
+            (&mut self.lost, other.lost),
+            (&mut self.duplicated, other.duplicated),
+            (&mut self.reordered, other.reordered),
+            (&mut self.corrupt, other.corrupt),
+            (&mut self.send_errors, other.send_errors),
+            (&mut self.sends, other.sends),
+            (&mut self.receives, other.receives),
+        ] {
+            *sum += n;
+        }
+    }
+}
+
+impl UdpPlan {
+    fn check(&self) -> Result<(), LoadError> {
+        let wrong = |why: String| Err(LoadError::Plan(why));
+        if !(HEAD_BYTES..=65_507).contains(&self.size) {
+            let size = self.size;
+            return wrong(format!(
+                "--size is {size}; a message has {HEAD_BYTES} bytes of number and time and 65507 at most"
+            ));
+        }
+        if self.flows == 0 || self.flows > 1_024 {
+            return wrong("--flows must be between 1 and 1024".into());
+        }
+        if matches!(self.expect, Expect::Echo { window: 0 }) {
+            return wrong("--window must be at least 1".into());
+        }
+        if self.rate.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
+            return wrong("--rate must be a number of messages a second over 0".into());
+        }
+        if self.server_pid.is_some_and(|pid| !std::path::Path::new(&format!("/proc/{pid}/task")).exists()) {
+            return wrong(
+                "--server-pid: there is no such process here; leave it out if the server is elsewhere".into(),
+            );
+        }
+        Ok(())
+    }
+
+    fn policy(&self) -> DatagramPolicy {
+        DatagramPolicy {
+            path: Some(self.path),
+            batch: self.batch,
+            segments: self.segments,
+            // A message that does not fit the MTU can not be joined with others; over loopback nearly every one does.
+            segment_bytes: if self.target.ip().is_loopback() { 65_507 } else { 1_452 },
+            socket_receive_buffer: self.socket_receive_buffer,
+            ..DatagramPolicy::default()
+        }
+    }
+}
+
+/// Carries a plan out. `observer` is told how it goes, on the calling thread.
+///
+/// # Errors
+/// [`LoadError`] if the plan can not be carried out at all. What goes wrong on the way is in the report.
+pub fn run_udp(plan: &UdpPlan, mut observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadError> {
+    plan.check()?;
+    let clients = (0..plan.flows)
+        .map(|_| DatagramClient::connect(plan.target, &plan.policy()))
+        .collect::<Result<Vec<_>, _>>()?;
+    observer(Phase::Connected { attempted: plan.flows as u64, connected: plan.flows as u64 });
+    observer(Phase::Measuring);
+    let before = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))), processor_time_s());
+    let begun = Instant::now();
+    let (slices, told) = channel();
+    let threads: Vec<_> = clients
+        .into_iter()
+        .enumerate()
+        .map(|(index, client)| {
+            let flow = Flow::new(plan, index, client, begun, slices.clone());
+            thread::Builder::new().name(format!("udp-load-{index}")).spawn(move || flow.run())
+        })
+        .collect();
+    drop(slices);
+    let mut ledger = Ledger::new(plan, begun);
+    ledger.follow(&told, &mut observer);
+    let after = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))), processor_time_s());
+    let passed = begun.elapsed();
+    for thread in threads {
+        let thread = thread.map_err(|e| LoadError::Plan(format!("a thread could not be started: {e}")))?;
+        // A flow that panicked has said so on standard error; what it did is missing here.
+        if let Ok(outcome) = thread.join() {
+            ledger.enter(outcome);
+        }
+    }
+    let mut report = ledger.report();
+    report.cpu_user_s = after.2.0 - before.2.0;
+    report.cpu_system_s = after.2.1 - before.2.1;
+    let udp = report.udp.clone().unwrap_or_default();
+    let evidence = Evidence {
+        generator: before.0.until(&after.0, passed),
+        server: before.1.zip(after.1).and_then(|(before, after)| before.until(&after, passed)),
+        events_per_wake_up: udp.received as f64 / udp.receives.max(1) as f64,
+        ..Evidence::default()
+    };
+    report.certificate = Some(certify(&report, evidence));
+    observer(Phase::Done { report: &report });
+    Ok(report)
+}
+
+/// Brings together what the flows tell.
+struct Ledger<'a> {
+    plan: &'a UdpPlan,
+    begun: Instant,
+    /// Seconds that not every flow has told of yet.
+    open: BTreeMap<u64, (usize, Slice)>,
+    latency_us: Histogram<u64>,
+    service_us: Histogram<u64>,
+    seconds: Vec<Second>,
+    udp: UdpReport,
+    /// How long the last flow sent, and received answers to what it sent in time.
+    length: Duration,
+    late: (u64, Duration),
+    scheduled: u64,
+    first_error: Option<String>,
+}
+
+impl<'a> Ledger<'a> {
+    fn new(plan: &'a UdpPlan, begun: Instant) -> Self {
+        Self {
+            plan,
+            begun,
+            open: BTreeMap::new(),
+            latency_us: histogram(),
+            service_us: histogram(),
+            seconds: Vec::new(),
+            udp: UdpReport::default(),
+            length: Duration::ZERO,
+            late: (0, Duration::ZERO),
+            scheduled: 0,
+            first_error: None,
+        }
+    }
+
+    /// Until every flow has ended.
+    fn follow(&mut self, told: &Receiver<Slice>, observer: &mut impl FnMut(Phase<'_>)) {
+        while let Ok(slice) = told.recv() {
+            let number = slice.second;
+            let (flows, all) = self.open.entry(number).or_insert_with(|| (0, Slice::new(number)));
+            *flows += 1;
+            all.add(&slice);
+            let whole = *flows == self.plan.flows;
+            if whole && let Some((_, slice)) = self.open.remove(&number) {
+                self.close(&slice, observer);
+            }
+        }
+        // Flows may end in different seconds.
+        for (_, slice) in std::mem::take(&mut self.open).into_values() {
+            self.close(&slice, observer);
+        }
+    }
+
+    fn close(&mut self, slice: &Slice, observer: &mut impl FnMut(Phase<'_>)) {
+        // All bounds are the same, so nothing can be out of range.
+        let _ = self.latency_us.add(&slice.latency_us);
+        let _ = self.service_us.add(&slice.service_us);
+        let bytes = self.plan.size as u64;
+        let second = Second {
+            at_s: slice.second as f64 + slice.length.as_secs_f64(),
+            length_s: slice.length.as_secs_f64(),
+            requests: if self.is_echo() { slice.received } else { slice.sent },
+            failed: slice.corrupt,
+            late_starts: slice.late,
+            in_flight: slice.in_flight,
+            bytes_sent: slice.sent * bytes,
+            bytes_received: slice.received * bytes,
+            latency_us: Latency::of(&slice.latency_us),
+        };
+        let part = match self.plan.amount {
+            Amount::Time(time) => self.begun.elapsed().as_secs_f64() / time.as_secs_f64().max(1e-9),
+            Amount::Requests(n) => self.seconds.iter().map(|s| s.requests).sum::<u64>() as f64 / n as f64,
+        };
+        observer(Phase::Second { second: &second });
+        observer(Phase::Progress { requests: second.requests, part: part.min(1.0) });
+        self.seconds.push(second);
+    }
+
+    fn is_echo(&self) -> bool {
+        matches!(self.plan.expect, Expect::Echo { .. })
+    }
+
+    fn enter(&mut self, outcome: Outcome) {
+        self.udp.add(&outcome.counts);
+        self.length = self.length.max(outcome.length);
+        self.late = (self.late.0 + outcome.late, self.late.1.max(outcome.worst_late));
+        self.scheduled += outcome.scheduled;
+        self.first_error = self.first_error.take().or(outcome.first_error);
+    }
+
+    fn report(mut self) -> Report {
+        let (plan, echo) = (self.plan, self.is_echo());
+        let elapsed_s = self.length.as_secs_f64().max(1e-9);
+        let requests = if echo { self.udp.received } else { self.udp.sent };
+        self.udp.path = plan.path.name().into();
+        self.udp.echo = echo;
+        self.udp.sent_per_s = self.udp.sent as f64 / elapsed_s;
+        let bytes = plan.size as u64;
+        let (bytes_sent, bytes_received) = (self.udp.sent * bytes, self.udp.received * bytes);
+        let open_loop = plan.rate.map(|rate_per_s| OpenLoop {
+            rate_per_s,
+            scheduled: self.scheduled,
+            started: self.udp.sent,
+            not_started: self.scheduled.saturating_sub(self.udp.sent),
+            started_per_s: self.udp.sent_per_s,
+            late_starts: self.late.0,
+            late_wake_ups: self.late.0, // nothing else keeps a message back
+            worst_late_us: self.late.1.as_micros() as u64,
+            service_us: Latency::of(&self.service_us),
+            service_v2: encode(&self.service_us),
+        });
+        Report {
+            format: 1,
+            protocol: if echo { "udp echo" } else { "udp one way" }.into(),
+            target: plan.target.to_string(),
+            model: plan.path.name().into(),
+            threads: plan.flows,
+            connections: plan.flows,
+            message_bytes: plan.size,
+            attempted: plan.flows as u64,
+            connected: plan.flows as u64,
+            elapsed_s: self.length.as_secs_f64(),
+            requests,
+            requests_per_s: requests as f64 / elapsed_s,
+            failed: self.udp.corrupt,
+            wrong: self.udp.corrupt,
+            timed_out: self.udp.lost,
+            bytes_sent,
+            bytes_received,
+            sent_bytes_per_s: bytes_sent as f64 / elapsed_s,
+            received_bytes_per_s: bytes_received as f64 / elapsed_s,
+            latency_us: Latency::of(&self.latency_us),
+            latency_v2: encode(&self.latency_us),
+            first_error: self.first_error,
+            open_loop,
+            seconds: self.seconds,
+            udp: Some(self.udp),
+            ..Report::default()
+        }
+    }
+}
