@@ -11,7 +11,7 @@ use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate::{Model, system};
 use tidegate_lab::report::{self, Results};
-use tidegate_lab::{Bench, LabError, concurrency, connections, models, survival};
+use tidegate_lab::{Bench, LabError, concurrency, connections, models, survival, udp};
 
 use crate::{Failure, Outcome};
 
@@ -33,13 +33,13 @@ pub struct Args {
     /// in place of 10,000 and 50,000. survival: well-behaved clients, in place of 50.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     connections: Vec<u32>,
-    /// models: seconds of each row. connections: of each probe, and so the time they rest. survival: of the attack.
+    /// models: seconds of each row. connections: of each probe, and so the time they rest. survival: of the attack. udp: of each run.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..3600))]
     seconds: Option<u32>,
     /// concurrency: requests of each run.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// concurrency: runs of each point.
+    /// concurrency: runs of each point. udp: of each row.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1000))]
     repeats: Option<u32>,
     /// concurrency: keep connections rather than making a new one for each request.
@@ -57,6 +57,8 @@ enum Experiment {
     Connections,
     /// What well-behaved clients get before, under and after a mixed attack, on every model.
     Survival,
+    /// Datagrams a second: plain, batched and GSO/GRO, on every model, and what the source reckons from that for TCP.
+    Udp,
 }
 
 /// Runs the command.
@@ -74,11 +76,13 @@ pub fn run(args: Args) -> Outcome {
     let figure_settings = args.concurrency_settings(wanted);
     let crowd_settings = args.connections_settings();
     let siege_settings = args.survival_settings();
-    let (tables, figures, crowds, sieges) = (
+    let udp_settings = args.udp_settings();
+    let (tables, figures, crowds, sieges, datagrams) = (
         args.includes(Experiment::Models),
         args.includes(Experiment::Concurrency),
         args.includes(Experiment::Connections),
         args.includes(Experiment::Survival),
+        args.includes(Experiment::Udp),
     );
     let here = |models: &[Model]| models.iter().filter(|m| m.availability().is_available()).count();
     let steps = usize::from(tables) * here(&table_settings.models) * table_settings.loads.len()
@@ -87,7 +91,8 @@ pub fn run(args: Args) -> Outcome {
             * figure_settings.points.len()
             * figure_settings.repeats
         + usize::from(crowds) * here(&crowd_settings.models) * crowd_settings.sizes.len()
-        + usize::from(sieges) * here(&siege_settings.models);
+        + usize::from(sieges) * here(&siege_settings.models)
+        + usize::from(datagrams) * udp_settings.runs();
     let bar = progress_bar(steps as u64);
     let step = |what: &str| {
         bar.set_message(what.to_owned());
@@ -105,6 +110,9 @@ pub fn run(args: Args) -> Outcome {
     }
     if sieges {
         results.survival = Some(survival::run(&bench, &siege_settings, step));
+    }
+    if datagrams {
+        results.udp = Some(udp::run(&bench, &udp_settings, step));
     }
     bar.finish_and_clear();
     report::write(&args.out, &results).map_err(|e| Failure::Run(e.into()))?;
@@ -173,6 +181,16 @@ impl Args {
             undisturbed: seconds(if quick { 3 } else { 8 }).min(attack),
             attack,
             attackers: survival::Attackers::default(),
+        }
+    }
+
+    fn udp_settings(&self) -> udp::Settings {
+        let quick = self.is_quick();
+        udp::Settings {
+            models: if self.models.is_empty() { Model::ALL.to_vec() } else { self.models.clone() },
+            sizes: vec![64, 1_400],
+            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 3 }, Into::into)),
+            repeats: self.repeats.map_or(if quick { 1 } else { 4 }, |n| n as usize),
         }
     }
 

@@ -5,7 +5,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`experiment`] | Table 6-3, responses a second against concurrency, very many connections, and survival under attack |
+//! | [`experiment`] | Table 6-3, responses a second against concurrency, very many connections, survival under attack, and datagrams |
 //! | [`process`] | starting and stopping the processes |
 //! | [`sample`], [`kernel_memory`] | what the server uses while it is measured |
 //! | [`spread`] | medians, with minimum and maximum |
@@ -23,7 +23,7 @@ pub mod spread;
 
 use std::path::PathBuf;
 
-pub use experiment::{concurrency, connections, models, survival};
+pub use experiment::{concurrency, connections, models, survival, udp};
 
 /// Something the lab could not do.
 #[derive(Debug, thiserror::Error)]

@@ -110,6 +110,27 @@ impl Process {
         }
     }
 
+    /// Asks it to end (SIGTERM) and returns what it has written to its standard error.
+    ///
+    /// # Errors
+    /// It does not end within `limit`, or not with success.
+    pub fn stop(mut self, limit: Duration) -> Result<String, LabError> {
+        if let Err(e) = tidegate::system::ask_to_end(self.child.id()) {
+            return Err(self.failure(format!("can not be told to end: {e}")));
+        }
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => break,
+                Ok(Some(status)) => return Err(self.failure(format!("ended with {status}"))),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+                _ => return Err(self.failure(format!("did not end within {} s", limit.as_secs()))),
+            }
+        }
+        self.end(); // the readers have all of it then
+        Ok(std::mem::take(&mut *self.errors.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
     /// An error that says what it was and what it wrote last.
     pub fn failure(&mut self, why: String) -> LabError {
         self.end();

@@ -193,7 +193,7 @@ pub fn certify(report: &Report, evidence: Evidence) -> Certificate {
     let mut warnings = warnings(report, &evidence);
     let (verdict, because) = verdict(report, &evidence, &warnings);
     // Awake with one event at a time, and nothing that would explain it: both sleep in turns.
-    if verdict == Verdict::Neither && report.open_loop.is_none() {
+    if verdict == Verdict::Neither && report.open_loop.is_none() && !is_one_way(report) {
         warnings.push(Warning::WakeUpBound);
     }
     if evidence.server.is_none() {
@@ -242,6 +242,11 @@ fn warnings(r: &Report, e: &Evidence) -> Vec<Warning> {
     found
 }
 
+/// Whether nothing comes back, so that nobody waits for anybody.
+fn is_one_way(r: &Report) -> bool {
+    r.udp.as_ref().is_some_and(|udp| !udp.echo)
+}
+
 /// More than one in a hundred.
 fn is_many(part: u64, all: u64) -> bool {
     part > all / 100
@@ -288,6 +293,18 @@ fn verdict(r: &Report, e: &Evidence, warnings: &[Warning]) -> (Verdict, &'static
 }
 
 fn closed(r: &Report, e: &Evidence) -> (Verdict, &'static str) {
+    if is_one_way(r) {
+        return match e.server {
+            Some(share) if share.wanted() >= ROOM => (
+                Verdict::Server,
+                "its busiest thread had no processor time left, so what is more than it took was lost; see its counters",
+            ),
+            _ => (
+                Verdict::Neither,
+                "nothing comes back that would tell; compare what was sent with the counters of the server",
+            ),
+        };
+    }
     let slow = r.latency_us.mean >= SLOW_US;
     match e.server {
         Some(share) if share.wanted() >= ROOM => (
@@ -404,5 +421,16 @@ mod tests {
             assert!(!warning.remedy().is_empty());
         }
         assert_eq!(certify(&closed_loop(10.0), seen((0.5, 0.0), Some(0.9))).warnings, []);
+    }
+
+    #[test]
+    fn who_only_sends_is_not_said_to_wait() {
+        let udp = crate::udp::UdpReport { echo: false, ..Default::default() };
+        let one_way = Report { udp: Some(udp), ..closed_loop(0.0) };
+        let idle = certify(&one_way, seen((0.5, 0.0), Some(0.5)));
+        assert_eq!(idle.verdict, Verdict::Neither);
+        assert!(!idle.warnings.contains(&Warning::WakeUpBound), "{idle}");
+        assert_eq!(certify(&one_way, seen((0.5, 0.0), Some(0.9))).verdict, Verdict::Server);
+        assert_eq!(certify(&one_way, seen((0.95, 0.0), Some(0.9))).verdict, Verdict::Generator);
     }
 }

@@ -5,6 +5,7 @@ pub mod connections;
 pub mod models;
 mod room;
 pub mod survival;
+pub mod udp;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -111,6 +112,10 @@ impl ResultFile {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("tidegate-load-{}-{}.json", std::process::id(), NEXT.fetch_add(1, Relaxed));
         Self(std::env::temp_dir().join(name))
+    }
+
+    fn path(&self) -> String {
+        self.0.display().to_string()
     }
 
     fn read(&self, load: &str) -> Result<Report, LabError> {

@@ -4,12 +4,14 @@ mod html;
 mod siege;
 mod svg;
 mod tables;
+mod udp;
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::{concurrency, connections, models, survival};
+use crate::experiment::udp as datagrams;
 use crate::machine::Machine;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
@@ -34,6 +36,9 @@ pub struct Results {
     /// Survival under attack, if that was measured.
     #[serde(default)]
     pub survival: Option<survival::Table>,
+    /// Datagrams, if they were measured.
+    #[serde(default)]
+    pub udp: Option<datagrams::Table>,
 }
 
 impl Results {
@@ -48,6 +53,7 @@ impl Results {
             concurrency: None,
             connections: None,
             survival: None,
+            udp: None,
         }
     }
 
@@ -83,6 +89,9 @@ impl Results {
         if let Some(table) = &self.survival {
             add(&[], &table.failed);
         }
+        if let Some(table) = &self.udp {
+            add(&[], &table.failed);
+        }
         remarks.dedup();
         remarks
     }
@@ -95,7 +104,8 @@ impl Results {
             self.concurrency.as_ref().is_none_or(|t| t.failed.is_empty() && !t.points.is_empty());
         let connections = self.connections.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
         let survival = self.survival.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
-        models && concurrency && connections && survival
+        let udp = self.udp.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
+        models && concurrency && connections && survival && udp
     }
 }
 
@@ -135,6 +145,9 @@ pub fn write(folder: &Path, results: &Results) -> Result<(), LabError> {
     }
     if let Some(table) = &results.survival {
         put("survival.csv", &tables::csv(&siege::cells(table)))?;
+    }
+    if let Some(table) = &results.udp {
+        put("udp.csv", &tables::csv(&udp::cells(table)))?;
     }
     // Plain data always becomes JSON.
     put("report.json", &serde_json::to_string_pretty(results).unwrap_or_default())?;

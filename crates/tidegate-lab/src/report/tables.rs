@@ -174,7 +174,7 @@ pub(super) fn connections_rows(table: &connections::Table) -> Cells {
 }
 
 /// A median with its minimum and maximum.
-fn spread(s: Spread, digits: usize) -> String {
+pub(super) fn spread(s: Spread, digits: usize) -> String {
     let number = |v: f64| if digits == 0 { grouped(v.round() as u64) } else { format!("{v:.digits$}") };
     match s.count {
         1 => number(s.median),
@@ -257,6 +257,7 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
         sections.push(("Very many connections".into(), connections_cells(table), about.into()));
     }
     sections.extend(results.survival.as_ref().map(super::siege::section));
+    sections.extend(results.udp.as_ref().map(super::udp::section));
     sections
 }
 
@@ -267,7 +268,8 @@ pub(super) fn reasons(results: &Results) -> Vec<&LeftOut> {
     let mut reasons: Vec<&LeftOut> = Vec::new();
     let connections = results.connections.iter().flat_map(|t| &t.left_out);
     let survival = results.survival.iter().flat_map(|t| &t.left_out);
-    for out in models.chain(concurrency).chain(connections).chain(survival) {
+    let udp = results.udp.iter().flat_map(|t| &t.left_out);
+    for out in models.chain(concurrency).chain(connections).chain(survival).chain(udp) {
         if !reasons.contains(&out) {
             reasons.push(out);
         }

@@ -62,6 +62,16 @@ pub fn system_name() -> String {
     format!("{} {}", u.sysname().to_string_lossy(), u.release().to_string_lossy())
 }
 
+/// Asks a process to end (`SIGTERM`).
+///
+/// # Errors
+/// There is no such process, it belongs to somebody else, or the number means more than one process.
+pub fn ask_to_end(pid: u32) -> io::Result<()> {
+    let pid = i32::try_from(pid).ok().filter(|&pid| pid > 1).and_then(rustix::process::Pid::from_raw);
+    let pid = pid.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok(rustix::process::kill_process(pid, rustix::process::Signal::TERM)?)
+}
+
 /// The processors the calling thread may run on.
 #[cfg(target_os = "linux")]
 pub fn allowed_cpus() -> Vec<usize> {
