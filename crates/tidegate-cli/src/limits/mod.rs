@@ -9,8 +9,8 @@ use anyhow::anyhow;
 use clap::ValueEnum;
 use tidegate::policy::{MinRate, PostedAccepts, ReceiveStyle, Wait, WhenFull};
 use tidegate::{Model, Policy, system};
-pub use units::{Optional, size, time, time_or_none, wait};
 use units::marks;
+pub use units::{Optional, size, time, time_or_none, wait};
 
 use crate::Failure;
 

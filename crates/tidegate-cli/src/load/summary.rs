@@ -116,7 +116,8 @@ fn of_datagrams(r: &Report, udp: &UdpReport) -> String {
             udp.received, r.requests_per_s, udp.lost, udp.duplicated, udp.reordered, udp.corrupt
         )
     } else {
-        "came back    nothing was to: what arrived is in the counters of the server (serve udp --stats)\n".into()
+        "came back    nothing was to: what arrived is in the counters of the server (serve udp --stats)\n"
+            .into()
     };
     format!(
         "{} {}, {} flow(s), {} bytes a message, path {}\n\

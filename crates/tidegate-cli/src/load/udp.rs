@@ -83,7 +83,10 @@ impl UdpArgs {
             (self.segments.is_some(), "--segments", DatagramPath::Segments),
         ] {
             if given && self.path != path && self.path != DatagramPath::Segments {
-                return Err(usage(anyhow!("{name} means nothing on the path {}: add --path {path}", self.path)));
+                return Err(usage(anyhow!(
+                    "{name} means nothing on the path {}: add --path {path}",
+                    self.path
+                )));
             }
         }
         let amount = match (self.messages, self.duration) {

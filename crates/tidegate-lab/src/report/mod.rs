@@ -10,8 +10,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{concurrency, connections, models, survival};
 use crate::experiment::udp as datagrams;
+use crate::experiment::{concurrency, connections, models, survival};
 use crate::machine::Machine;
 use crate::spread::Spread;
 use crate::{Bench, LabError};

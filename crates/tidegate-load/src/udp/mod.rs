@@ -297,6 +297,12 @@ impl<'a> Ledger<'a> {
 
     fn report(mut self) -> Report {
         let (plan, echo) = (self.plan, self.is_echo());
+        if echo && self.udp.received == 0 {
+            self.first_error.get_or_insert_with(|| {
+                "no message came back; the target has to be an echo server of datagrams, or add --one-way"
+                    .into()
+            });
+        }
         let elapsed_s = self.length.as_secs_f64().max(1e-9);
         let requests = if echo { self.udp.received } else { self.udp.sent };
         self.udp.path = plan.path.name().into();

@@ -337,7 +337,9 @@ impl Inbox {
         let length = (header.msg_len as usize).min(self.each);
         let control = &self.controls[at].0[..(header.msg_hdr.msg_controllen as usize).min(24)];
         Some(Arrival {
-            from: address(&self.addresses[at][..(header.msg_hdr.msg_namelen as usize).min(size_of::<Name>())]),
+            from: address(
+                &self.addresses[at][..(header.msg_hdr.msg_namelen as usize).min(size_of::<Name>())],
+            ),
             bytes: &self.bytes[at * self.each..][..length],
             segment: segment_of(control).unwrap_or(length),
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,

@@ -111,6 +111,8 @@ mod tests {
         assert!(text.contains("batched") && text.contains("gso"), "{text}");
         assert_eq!(check_datagrams(Model::Epoll, &policy), Ok(()));
         let policy = DatagramPolicy { wait: Wait::Spin, ..DatagramPolicy::default() };
-        assert!(check_datagrams(Model::Pool, &policy).is_err() && check_datagrams(Model::Uring, &policy).is_ok());
+        assert!(
+            check_datagrams(Model::Pool, &policy).is_err() && check_datagrams(Model::Uring, &policy).is_ok()
+        );
     }
 }

@@ -113,10 +113,13 @@ fn several_threads_serve_many_peers_and_each_peer_in_order() {
             }
         }
         for (at, peer) in peers.iter().enumerate() {
-            let mut rounds: Vec<u8> = (0..5).map(|_| take(peer)).map(|got| {
-                assert_eq!((got.len(), got[1]), (2, at as u8), "a datagram of somebody else on {model}");
-                got[0]
-            }).collect();
+            let mut rounds: Vec<u8> = (0..5)
+                .map(|_| take(peer))
+                .map(|got| {
+                    assert_eq!((got.len(), got[1]), (2, at as u8), "a datagram of somebody else on {model}");
+                    got[0]
+                })
+                .collect();
             if model == Model::Pool {
                 rounds.sort_unstable(); // several workers answer one peer
             }
