@@ -16,6 +16,9 @@ use crate::tally::histogram;
 /// A message that leaves later than this is late.
 const LATE: Duration = Duration::from_millis(2);
 
+/// How long what was due in time may still be sent after the end.
+const GRACE: Duration = Duration::from_millis(20);
+
 /// The longest sleep: so often a flow looks at the clock.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -148,10 +151,7 @@ impl Flow {
     pub(super) fn run(mut self) -> Outcome {
         let mut now = self.begun.elapsed();
         let deserted = |counts: &UdpReport| counts.send_errors >= ENOUGH && counts.received == 0;
-        while self.counts.sent < self.budget
-            && self.end.is_none_or(|end| now < end)
-            && !deserted(&self.counts)
-        {
+        while self.counts.sent < self.budget && self.is_time(now) && !deserted(&self.counts) {
             let may = self.may_send(now);
             if may > 0 {
                 self.send(may, now);
@@ -183,15 +183,23 @@ impl Flow {
         }
     }
 
+    /// Whether messages are sent now: until the end, and for a moment what was due before it.
+    fn is_time(&self, now: Duration) -> bool {
+        self.end.is_none_or(|end| {
+            let left_over = self.pace.is_some() && self.counts.sent < self.due_until(end);
+            now < end || left_over && now < end + GRACE
+        })
+    }
+
     fn in_flight(&self) -> u64 {
         self.counts.sent - self.counts.received
     }
 
-    /// Messages of the schedule that are due until a time.
+    /// Messages of the schedule that are due before a time.
     fn due_until(&self, time: Duration) -> u64 {
         match self.pace {
             Some((interval, first)) => {
-                (((time.as_secs_f64() - first) / interval).floor() + 1.0).max(0.0) as u64
+                ((time.as_secs_f64() - first) / interval).ceil().max(0.0) as u64
             }
             None => self.counts.sent,
         }
@@ -206,7 +214,10 @@ impl Flow {
     fn may_send(&mut self, now: Duration) -> usize {
         let left = self.budget - self.counts.sent;
         let room = match (self.pace, self.window) {
-            (Some(_), _) => self.due_until(now).saturating_sub(self.counts.sent),
+            (Some(_), _) => {
+                let until = self.end.map_or(now, |end| end.min(now));
+                self.due_until(until).saturating_sub(self.counts.sent)
+            }
             (None, Some(window)) => {
                 if self.in_flight() >= window + self.given_up && now > self.last_answer + self.timeout {
                     // All of them are lost; the window starts anew.
