@@ -198,9 +198,7 @@ impl Flow {
     /// Messages of the schedule that are due before a time.
     fn due_until(&self, time: Duration) -> u64 {
         match self.pace {
-            Some((interval, first)) => {
-                ((time.as_secs_f64() - first) / interval).ceil().max(0.0) as u64
-            }
+            Some((interval, first)) => ((time.as_secs_f64() - first) / interval).ceil().max(0.0) as u64,
             None => self.counts.sent,
         }
         .min(self.budget)
