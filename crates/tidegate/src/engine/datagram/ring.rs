@@ -156,6 +156,11 @@ impl<S: DatagramService> Loop<S> {
     fn received(&mut self, completion: Completion) -> io::Result<usize> {
         self.receiving &= completion.more;
         match (completion.result, completion.buffer) {
+            // What comes after a stop, and more than was queued then, is too late.
+            (Ok(_), Some(buffer)) if self.drain.as_ref().is_some_and(Drain::is_over) => {
+                self.ring.recycle(buffer);
+                Ok(0)
+            }
             (Ok(_), Some(buffer)) => {
                 self.desk.counters.receives.add(1);
                 self.held.push_back(buffer);
