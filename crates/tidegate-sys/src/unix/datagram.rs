@@ -329,6 +329,7 @@ impl Inbox {
     }
 
     /// Number `at` of what the last receive brought.
+    #[allow(clippy::unnecessary_cast, reason = "the length of control messages is a u32 on some systems")]
     pub fn get(&self, at: usize) -> Option<Arrival<'_>> {
         if at >= self.got {
             return None;
