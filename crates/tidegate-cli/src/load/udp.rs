@@ -1,10 +1,11 @@
 //! The options of `load udp`.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use tidegate::{Availability, DatagramPath};
-use tidegate_load::{Amount, Expect, Target, UdpPlan};
+use tidegate::{Availability, DatagramPath, Endpoint};
+use tidegate_load::{Amount, Expect, Security, Target, UdpPlan};
 
 use super::args::{Output, seconds};
 use crate::limits::size;
@@ -96,7 +97,7 @@ impl UdpArgs {
         };
         let window = self.window.unwrap_or(64);
         Ok(UdpPlan {
-            target: Target::parse(bare).map_err(|e| usage(e.into()))?.addr,
+            target: address(bare)?,
             path: self.path,
             size: self.size,
             flows: self.flows,
@@ -109,5 +110,14 @@ impl UdpArgs {
             socket_receive_buffer: self.socket_receive_buffer,
             server_pid: self.server_pid,
         })
+    }
+}
+
+/// Datagrams go to an address and a port, in clear.
+fn address(text: &str) -> Result<SocketAddr, Failure> {
+    let target = Target::parse(text).map_err(|e| Failure::Usage(e.into()))?;
+    match (&target.endpoint, &target.security) {
+        (Endpoint::Tcp(addr), Security::Plain) => Ok(*addr),
+        _ => Err(Failure::Usage(anyhow!("no address of datagrams: {text}; write udp://HOST:PORT"))),
     }
 }

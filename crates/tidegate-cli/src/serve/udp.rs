@@ -140,7 +140,7 @@ impl UdpArgs {
         let server = DatagramServer::new(make).policy(policy).model(model);
         let bound = server.bind(self.listen.unwrap_or(DEFAULT_ADDRESS)).map_err(failure)?;
         let (ends, told) = mpsc::channel();
-        life::report_signals(ends).map_err(Failure::Run)?;
+        life::report_signals(ends, None).map_err(Failure::Run)?;
         let running = bound.start().map_err(failure)?;
         announce(&format!("udp://{}", running.local_addr()))?;
         life::tell_manager(NotifyState::Ready);

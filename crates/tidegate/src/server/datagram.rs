@@ -73,7 +73,7 @@ impl<S: DatagramService, F: Fn(usize) -> S> DatagramServer<F> {
         if let Availability::Unavailable(why) = path.availability() {
             return Err(StartError::PathUnavailable { path, why });
         }
-        let listen = |error| StartError::Listen { addr, error };
+        let listen = |error| StartError::Listen { at: addr.into(), error };
         let threads = self.policy.threads.map_or(model.default_threads(), usize::from);
         let options = datagram::options(model, path, &self.policy);
         let first = Arc::new(DatagramSocket::bind(addr, Port::Own, &options).map_err(listen)?);
