@@ -25,7 +25,7 @@ pub(super) struct Entry {
     send_finished: bool,
     /// It was told to leave; and something has arrived since: its peer's last word, behind which the session is told nothing any more.
     leaving: bool,
-    spoke: bool,
+    pub(super) spoke: bool,
 }
 
 impl Entry {

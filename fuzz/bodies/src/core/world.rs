@@ -148,7 +148,11 @@ impl World {
                 let listens = !entry.is_closing() && !entry.probe.mind().left;
                 entry.happens(Event::Mail(Mail::Message(Box::new(letter))), &context);
                 let came = entry.probe.mind().letters.pop();
-                assert_eq!(came, listens.then_some(letter), "mail comes once, while the session listens");
+                let deaf = entry.spoke && came.is_none();
+                assert!(
+                    deaf || came == listens.then_some(letter),
+                    "mail comes once, while the session listens"
+                );
             }
             12 => entry.happens(Event::Deadline, &context),
             13 if amount < 32 => entry.happens(Event::Drain, &context),
