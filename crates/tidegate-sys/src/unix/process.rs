@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 /// The soft and the hard limit on open descriptors.
 pub fn descriptor_limit() -> (u64, u64) {
@@ -56,6 +57,55 @@ pub fn clock_ticks_per_s() -> u64 {
     rustix::param::clock_ticks_per_second()
 }
 
+/// Processor time, user and kernel, that a process has used so far, all its threads together: to the nanosecond, where
+/// `/proc/PID/stat` counts ticks of 10 ms. Children are not in it.
+///
+/// # Errors
+/// There is no such process.
+pub fn cpu_time(pid: u32) -> io::Result<Duration> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+    let mut clock: libc::clockid_t = 0;
+    // SAFETY: `clock` is valid for writing one clock id during the call (`clock_getcpuclockid(3)`).
+    match unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } {
+        0 => {}
+        e => return Err(io::Error::from_raw_os_error(e)),
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writing one `timespec` during the call; a clock id of a process that has gone is refused.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (s, ns) = (u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0));
+    Ok(Duration::new(s, ns))
+}
+
+/// Asks (`SIGTERM`) or makes (`SIGKILL`) all processes of a group end; a group that has gone is no error.
+///
+/// # Errors
+/// The group belongs to another user, or is 0 or 1, which would mean other processes than its own.
+pub fn end_group(group: u32, how: End) -> io::Result<()> {
+    use rustix::process::{Pid, Signal, kill_process_group};
+    let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "no process group of one's own");
+    let group = i32::try_from(group).ok().filter(|&g| g > 1).and_then(Pid::from_raw).ok_or_else(wrong)?;
+    let signal = match how {
+        End::Ask => Signal::TERM,
+        End::Kill => Signal::KILL,
+    };
+    match kill_process_group(group, signal) {
+        Err(rustix::io::Errno::SRCH) | Ok(()) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// How processes are ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// They may clean up.
+    Ask,
+    /// At once.
+    Kill,
+}
+
 /// Kernel name and release, as `uname` prints them.
 pub fn system_name() -> String {
     let u = rustix::system::uname();
@@ -104,4 +154,38 @@ pub fn pin_to_cpus(cpus: &[usize]) -> io::Result<()> {
 #[cfg(not(target_os = "linux"))]
 pub fn pin_to_cpus(_: &[usize]) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "this system does not pin threads to processors"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_process_grows_as_it_works() {
+        let me = std::process::id();
+        let before = cpu_time(me).unwrap();
+        let mut rounds = 0u64;
+        while cpu_time(me).unwrap() == before {
+            rounds += 1; // each round is work
+            assert!(rounds < 1 << 24, "the clock of this process stands still");
+        }
+        assert!(cpu_time(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn only_groups_of_ones_own_are_ended() {
+        for group in [0, 1, u32::MAX] {
+            assert_eq!(end_group(group, End::Ask).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn a_whole_group_ends() {
+        use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+        let mut child =
+            std::process::Command::new("sleep").arg("60").process_group(0).spawn().expect("sleep starts");
+        end_group(child.id(), End::Ask).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+        assert!(end_group(child.id(), End::Kill).is_ok(), "a group that has gone is no error");
+    }
 }
