@@ -30,19 +30,28 @@ impl Share {
 #[derive(Debug, Default)]
 pub(crate) struct Sample(HashMap<String, (u64, u64)>);
 
-/// Looks at a process; `None` is this one. Empty if the system does not tell.
+/// Looks at a process and those it has started; `None` is this one alone. Empty if the system does not tell.
 pub(crate) fn sample(pid: Option<u32>) -> Sample {
-    let process = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return Sample::default() };
     let mut times = HashMap::new();
-    for thread in threads.flatten().take(MOST + 1) {
-        let text = std::fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
-        let mut numbers = text.split_whitespace().map_while(|n| n.parse().ok());
-        if let (Some(ran), Some(waited)) = (numbers.next(), numbers.next()) {
-            times.insert(thread.file_name().to_string_lossy().into_owned(), (ran, waited));
+    let mut processes = vec![pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string())];
+    while let Some(process) = processes.pop() {
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { continue };
+        for thread in threads.flatten().take(MOST + 1) {
+            let read = |file| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+            let text = read("schedstat");
+            let mut numbers = text.split_whitespace().map_while(|n| n.parse().ok());
+            if let (Some(ran), Some(waited)) = (numbers.next(), numbers.next()) {
+                times.insert(thread.file_name().to_string_lossy().into_owned(), (ran, waited));
+            }
+            if pid.is_some() {
+                processes.extend(read("children").split_whitespace().map(ToOwned::to_owned));
+            }
+        }
+        if times.len() > MOST {
+            return Sample::default();
         }
     }
-    if times.len() > MOST { Sample::default() } else { Sample(times) }
+    Sample(times)
 }
 
 impl Sample {
