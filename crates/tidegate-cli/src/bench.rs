@@ -10,7 +10,8 @@ use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate::{Model, system};
-use tidegate_lab::report::{self, Results};
+use tidegate_lab::report::{self, Results, certificate};
+use tidegate_lab::run::Facts;
 use tidegate_lab::{Bench, LabError, concurrency, connections, models, survival, udp};
 
 use crate::{Failure, Outcome};
@@ -36,10 +37,10 @@ pub struct Args {
     /// models: seconds of each row. connections: of each probe, and so the time they rest. survival: of the attack. udp: of each run.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..3600))]
     seconds: Option<u32>,
-    /// concurrency: requests of each run.
+    /// concurrency: requests of each round.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// concurrency: runs of each point. udp: of each row.
+    /// models, concurrency, udp: rounds of each row; tidegate compare needs 4 or more.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1000))]
     repeats: Option<u32>,
     /// concurrency: keep connections rather than making a new one for each request.
@@ -85,7 +86,10 @@ pub fn run(args: Args) -> Outcome {
         args.includes(Experiment::Udp),
     );
     let here = |models: &[Model]| models.iter().filter(|m| m.availability().is_available()).count();
-    let steps = usize::from(tables) * here(&table_settings.models) * table_settings.loads.len()
+    let steps = usize::from(tables)
+        * here(&table_settings.models)
+        * table_settings.loads.len()
+        * table_settings.repeats
         + usize::from(figures)
             * here(&figure_settings.models)
             * figure_settings.points.len()
@@ -99,6 +103,15 @@ pub fn run(args: Args) -> Outcome {
         bar.inc(1);
     };
     let mut results = Results::new(&bench);
+    let mut told = |included: bool, facts: Facts| {
+        if included {
+            results.circumstances.settings.extend(facts);
+        }
+    };
+    told(tables, table_settings.facts());
+    told(figures, figure_settings.facts());
+    told(crowds, crowd_settings.facts());
+    told(sieges, siege_settings.facts());
     if tables {
         results.models = Some(models::run(&bench, &table_settings, step));
     }
@@ -115,9 +128,10 @@ pub fn run(args: Args) -> Outcome {
         results.udp = Some(udp::run(&bench, &udp_settings, step));
     }
     bar.finish_and_clear();
-    report::write(&args.out, &results).map_err(|e| Failure::Run(e.into()))?;
+    let run = report::write(&args.out, &results).map_err(|e| Failure::Run(e.into()))?;
     show(&results);
     println!("report: {}", args.out.join("report.html").display());
+    println!("run: {} (for tidegate compare)", run.display());
     Ok(if results.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
@@ -135,7 +149,7 @@ impl Args {
     }
 
     fn models_settings(&self, wanted: Vec<Model>) -> models::Settings {
-        let seconds = self.seconds.unwrap_or(if self.is_quick() { 2 } else { 10 });
+        let seconds = self.seconds.unwrap_or(if self.is_quick() { 2 } else { 5 });
         let mut settings = models::Settings::classic(wanted, Duration::from_secs(seconds.into()));
         if !self.connections.is_empty() {
             let sized = |load: &models::Load, n: usize| models::Load { connections: n, ..load.clone() };
@@ -146,10 +160,17 @@ impl Args {
                 .flat_map(|n| classic.iter().map(move |load| sized(load, n)))
                 .collect();
         }
+        settings.repeats = self.rounds(1, 4);
         for load in &mut settings.loads {
             load.window = self.seconds.map_or(load.window, |s| Duration::from_secs(s.into()));
         }
         settings
+    }
+
+    /// Rounds of each row: what `--repeats` says, or the default, quick or not.
+    fn rounds(&self, quick: usize, full: usize) -> usize {
+        let default = if self.is_quick() { quick } else { full };
+        self.repeats.map_or(default, |n| n as usize)
     }
 
     /// What `--connections` says, or the default.
@@ -202,7 +223,7 @@ impl Args {
             models: wanted,
             points: self.sizes(points),
             requests: self.requests.unwrap_or(if quick { 15_000 } else { 60_000 }),
-            repeats: self.repeats.map_or(if quick { 2 } else { 4 }, |n| n as usize),
+            repeats: self.rounds(4, 6),
             keep_alive: self.keepalive,
         }
     }
@@ -237,6 +258,13 @@ fn show(results: &Results) {
     }
     for remark in results.remarks() {
         println!("note: {remark}");
+    }
+    let rows = results.rows();
+    for doubt in certificate::doubts(&rows) {
+        println!("warning: {}", doubt.line());
+    }
+    if let Some(summary) = certificate::summary(&rows) {
+        println!("{summary}");
     }
     println!("{}", results.method());
 }

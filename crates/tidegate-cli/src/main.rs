@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod compare;
 mod doctor;
 mod handover;
 mod life;
@@ -37,6 +38,8 @@ enum Command {
     Load(load::Args),
     /// Measure every I/O model on this machine and write a report.
     Bench(bench::Args),
+    /// Compare two runs that bench saved, with a verdict for each row.
+    Compare(compare::Args),
     /// Say what works here: each model, each limit, and what to do about it.
     Doctor(doctor::Args),
 }
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Load(args) => load::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Doctor(args) => doctor::run(args),
     });
     let (error, code) = match outcome {

@@ -54,9 +54,9 @@ fn each_point_has_its_median_and_spread() {
     let table = results(folder.path()).concurrency.unwrap();
     assert_eq!(table.points.len(), 2);
     for point in &table.points {
-        let s = point.requests_per_s;
-        assert!(s.count == 3 && 0.0 < s.min && s.min <= s.median && s.median <= s.max, "{point:?}");
-        assert_eq!(point.failed, 0);
+        let s = &point.figures.requests_per_s;
+        assert!(s.rounds.len() == 3 && 0.0 < s.min && s.min <= s.median && s.median <= s.max, "{point:?}");
+        assert_eq!((point.figures.failed, point.figures.certificates.len()), (0, 3));
     }
     assert!(folder.path().join("responses.svg").exists());
     let shown = String::from_utf8_lossy(&output.stdout);

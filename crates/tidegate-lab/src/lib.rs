@@ -8,16 +8,20 @@
 //! | [`experiment`] | Table 6-3, responses a second against concurrency, very many connections, survival under attack, and datagrams |
 //! | [`process`] | starting and stopping the processes |
 //! | [`sample`], [`kernel_memory`] | what the server uses while it is measured |
-//! | [`spread`] | medians, with minimum and maximum |
+//! | [`spread`], [`bootstrap`] | medians, their confidence intervals, and whether two differ |
+//! | [`run`](mod@run), [`compare`] | saved runs with every round, and two of them side by side |
 //! | [`machine`] | what all that was measured on |
 //! | [`report`] | Markdown, CSV, JSON, SVG and one HTML page |
 #![forbid(unsafe_code)]
 
+pub mod bootstrap;
+pub mod compare;
 pub mod experiment;
 pub mod kernel_memory;
 pub mod machine;
 pub mod process;
 pub mod report;
+pub mod run;
 pub mod sample;
 pub mod spread;
 
@@ -37,6 +41,16 @@ pub enum LabError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A saved run is not one.
+    #[error(
+        "{path}: {why}; give a file that `tidegate bench` saved in DIR/runs, or DIR itself for the latest of it"
+    )]
+    Run {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A server or load did not do what it should.
     #[error("{what}: {why}")]
     Process {
@@ -45,6 +59,13 @@ pub enum LabError {
         /// What went wrong, with the last lines it wrote to its standard error.
         why: String,
     },
+}
+
+impl LabError {
+    /// A saved run that is of no use.
+    pub(crate) fn run(path: &std::path::Path, why: impl ToString) -> Self {
+        Self::Run { path: path.into(), why: why.to_string() }
+    }
 }
 
 /// What every experiment needs to know.

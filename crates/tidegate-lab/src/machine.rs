@@ -16,10 +16,6 @@ pub struct Machine {
     pub memory_mib: u64,
     /// Open descriptors this process may have.
     pub descriptors: u64,
-    /// Version of tidegate.
-    pub tidegate: String,
-    /// When, in seconds since 1970 (UTC).
-    pub unix_time_s: u64,
 }
 
 impl Machine {
@@ -33,15 +29,12 @@ impl Machine {
         };
         let memory = value(&read("/proc/meminfo"), "MemTotal");
         let memory_kib: u64 = memory.and_then(|m| m.split_whitespace().next()?.parse().ok()).unwrap_or(0);
-        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
             cpu: value(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown processor".into()),
             cpus: system::allowed_cpus().len(),
             system: system::system_name(),
             memory_mib: memory_kib / 1024,
             descriptors: system::descriptor_limit().0,
-            tidegate: env!("CARGO_PKG_VERSION").into(),
-            unix_time_s: since_1970.map_or(0, |t| t.as_secs()),
         }
     }
 
@@ -49,8 +42,8 @@ impl Machine {
     #[must_use]
     pub fn line(&self) -> String {
         format!(
-            "{}, {} processor(s), {}, {} MiB memory, {} descriptors, tidegate {}",
-            self.cpu, self.cpus, self.system, self.memory_mib, self.descriptors, self.tidegate
+            "{}, {} processor(s), {}, {} MiB memory, {} descriptors",
+            self.cpu, self.cpus, self.system, self.memory_mib, self.descriptors
         )
     }
 }

@@ -1,14 +1,11 @@
 //! Responses a second and time per request against concurrency: the figure of the source's second article.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
 
-use super::{LeftOut, Limit, ResultFile, Server, affordable, contestants};
-use crate::process::{Process, cpus};
-use crate::sample::cpu_s;
-use crate::spread::Spread;
+use super::round::{self, Figures, Requests, Round};
+use super::{LeftOut, Server, affordable, contestants};
+use crate::run::Facts;
 use crate::{Bench, LabError};
 
 /// What is to be measured.
@@ -18,12 +15,27 @@ pub struct Settings {
     pub models: Vec<Model>,
     /// Concurrent requests of each point.
     pub points: Vec<usize>,
-    /// Requests of each run.
+    /// Requests of each round.
     pub requests: u64,
-    /// Runs of each point.
+    /// Rounds of each point.
     pub repeats: usize,
     /// Keep connections; the source had a new one for each request.
     pub keep_alive: bool,
+}
+
+impl Settings {
+    /// What of them a saved run has to tell, because it changes the figures.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        let kept = if self.keep_alive { "kept" } else { "one for each request" };
+        [("requests of a round", self.requests.to_string()), ("connections", kept.into())]
+            .map(into_fact)
+            .into()
+    }
+}
+
+fn into_fact((name, value): (&str, String)) -> (String, String) {
+    (format!("concurrency: {name}"), value)
 }
 
 /// One model at one concurrency.
@@ -33,26 +45,16 @@ pub struct Point {
     pub model: String,
     /// Requests at once.
     pub concurrency: usize,
-    /// Right answers a second.
-    pub requests_per_s: Spread,
-    /// Mean time of a request in microseconds.
-    pub mean_us: Spread,
-    /// 99th percentile of the time of a request, in microseconds.
-    pub p99_us: Spread,
-    /// Server CPU seconds for 100,000 answers.
-    pub cpu_s_per_100k: Spread,
-    /// Failed requests of all runs.
-    pub failed: u64,
-    /// Who had no processor time left, in each run.
-    pub limits: Vec<Limit>,
+    /// What its rounds came to.
+    pub figures: Figures,
 }
 
 /// All points.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Table {
-    /// Requests of each run.
+    /// Requests of each round.
     pub requests: u64,
-    /// Runs of each point.
+    /// Rounds of each point.
     pub repeats: usize,
     /// Whether connections were kept.
     pub keep_alive: bool,
@@ -65,19 +67,6 @@ pub struct Table {
     /// What was measured differently, and why.
     pub notes: Vec<String>,
 }
-
-/// One run.
-struct Run {
-    requests_per_s: f64,
-    mean_us: f64,
-    p99_us: f64,
-    cpu_s_per_100k: f64,
-    failed: u64,
-    limit: Limit,
-}
-
-/// How long one run may take.
-const RUN: Duration = Duration::from_secs(180);
 
 /// Measures all points; within each repeat the models take turns, so that a slow moment of the machine hits all alike.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
@@ -92,7 +81,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     for &wanted in &settings.points {
         let (concurrency, note) = affordable(wanted);
         table.notes.extend(note);
-        let mut runs: Vec<Vec<Run>> = models.iter().map(|_| Vec::new()).collect();
+        let mut runs: Vec<Vec<Round>> = models.iter().map(|_| Vec::new()).collect();
         for _ in 0..settings.repeats {
             for (&model, runs) in models.iter().zip(&mut runs) {
                 progress(&format!("{model}, {concurrency} at once"));
@@ -113,49 +102,13 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     table
 }
 
-fn point(model: Model, concurrency: usize, runs: &[Run]) -> Option<Point> {
-    let spread = |of: fn(&Run) -> f64| Spread::of(runs.iter().map(of));
-    Some(Point {
-        model: model.to_string(),
-        concurrency,
-        requests_per_s: spread(|r| r.requests_per_s)?,
-        mean_us: spread(|r| r.mean_us)?,
-        p99_us: spread(|r| r.p99_us)?,
-        cpu_s_per_100k: spread(|r| r.cpu_s_per_100k)?,
-        failed: runs.iter().map(|r| r.failed).sum(),
-        limits: runs.iter().map(|r| r.limit).collect(),
-    })
+fn point(model: Model, concurrency: usize, rounds: &[Round]) -> Option<Point> {
+    Some(Point { model: model.to_string(), concurrency, figures: Figures::of(rounds)? })
 }
 
-/// One run against a server of its own, so that no run inherits what another left behind.
-fn measure(bench: &Bench, settings: &Settings, model: Model, concurrency: usize) -> Result<Run, LabError> {
+/// One round against a server of its own, so that no round inherits what another left behind.
+fn measure(bench: &Bench, settings: &Settings, model: Model, concurrency: usize) -> Result<Round, LabError> {
     let server = Server::start(bench, "http", model, &[])?;
-    let file = ResultFile::new();
-    let mut args: Vec<String> = vec!["load".into(), "http".into(), server.url.clone()];
-    args.extend(["-c".into(), concurrency.to_string(), "-n".into(), settings.requests.to_string()]);
-    args.extend(["--json".into(), file.0.display().to_string(), "--tolerate-failures".into()]);
-    if !settings.keep_alive {
-        args.push("--no-keepalive".into());
-    }
-    args.extend(cpus(&bench.load_cpus));
-    let name = format!("tidegate {}", args.join(" "));
-    let before = cpu_s(server.process.id());
-    let client = Process::start(bench, &args)?;
-    let good = client.wait(RUN)?;
-    let used = cpu_s(server.process.id()) - before;
-    let report = file.read(&name)?;
-    if !good || report.requests == 0 {
-        let why = report.first_error.unwrap_or_else(|| "no request was answered".into());
-        return Err(LabError::Process { what: name, why });
-    }
-    let elapsed = report.elapsed_s.max(1e-9);
-    let load_part = (report.cpu_user_s + report.cpu_system_s) / elapsed;
-    Ok(Run {
-        requests_per_s: report.requests_per_s,
-        mean_us: report.latency_us.mean,
-        p99_us: report.latency_us.p99 as f64,
-        cpu_s_per_100k: used * 1e5 / report.requests as f64,
-        failed: report.failed + report.timed_out,
-        limit: Limit::of(bench, used / elapsed, load_part),
-    })
+    let requests = Requests { concurrency, count: settings.requests, keep_alive: settings.keep_alive };
+    round::http(bench, &server.url, server.process.id(), requests)
 }

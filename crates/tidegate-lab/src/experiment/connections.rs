@@ -9,6 +9,7 @@ use tidegate_load::Report;
 use super::room::{self, Limits, Plan};
 use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
 use crate::process::{Process, cpus};
+use crate::run::Facts;
 use crate::sample::Held;
 use crate::{Bench, LabError};
 
@@ -24,6 +25,14 @@ pub struct Settings {
     pub sizes: Vec<usize>,
     /// How long each probe goes to and fro.
     pub probe: Duration,
+}
+
+impl Settings {
+    /// What of them a saved run has to tell, because it changes the figures.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        [("connections: probe".to_owned(), format!("{} s", self.probe.as_secs_f64()))].into()
+    }
 }
 
 /// Round trips of a busy connection, one message at a time.

@@ -4,6 +4,7 @@ pub mod concurrency;
 pub mod connections;
 pub mod models;
 mod room;
+pub mod round;
 pub mod survival;
 pub mod udp;
 
@@ -19,44 +20,6 @@ use crate::{Bench, LabError};
 
 /// How long a process may take to start, to open its connections, or to end.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Who had no processor time left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Limit {
-    /// The server: it used its processors.
-    Server,
-    /// The load: it used its processors, so the server could have done more.
-    Load,
-    /// Both shared one processor, and used it.
-    Shared,
-    /// Neither: both slept part of the time.
-    Neither,
-}
-
-impl Limit {
-    /// From the parts of their processors that both used, 0 to 1.
-    fn of(bench: &Bench, server: f64, load: f64) -> Self {
-        const BUSY: f64 = 0.93;
-        match (bench.is_pinned_apart(), server > BUSY, load > BUSY) {
-            (true, true, _) => Self::Server,
-            (true, false, true) => Self::Load,
-            (false, ..) if server + load > BUSY => Self::Shared,
-            _ => Self::Neither,
-        }
-    }
-
-    /// One word for tables.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Server => "server",
-            Self::Load => "load",
-            Self::Shared => "shared core",
-            Self::Neither => "neither",
-        }
-    }
-}
 
 /// A model that can not be measured here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

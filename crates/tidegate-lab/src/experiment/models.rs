@@ -1,13 +1,16 @@
 //! Table 6-3: an echo server on every model, with as many clients as the source had, as fast as they go and then paced.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
 use tidegate_load::Report;
 
-use super::{LeftOut, Limit, PATIENCE, ResultFile, Server, affordable, contestants};
+use super::round::{Figures, Round};
+use super::{LeftOut, PATIENCE, ResultFile, Server, affordable, contestants};
 use crate::process::{Process, cpus};
+use crate::run::Facts;
 use crate::sample::{Sampler, Usage};
 use crate::{Bench, LabError};
 
@@ -22,6 +25,15 @@ pub enum Pace {
         /// Bytes a second for each block.
         bytes_per_s: u64,
     },
+}
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unlimited => f.write_str("unlimited"),
+            Self::Limited { bytes_per_s } => write!(f, "{bytes_per_s} B/s a block"),
+        }
+    }
 }
 
 /// The load of one row for each model.
@@ -44,6 +56,8 @@ pub struct Settings {
     pub models: Vec<Model>,
     /// The rows for each.
     pub loads: Vec<Load>,
+    /// Rounds of each row.
+    pub repeats: usize,
 }
 
 impl Settings {
@@ -64,11 +78,22 @@ impl Settings {
                     window: limited,
                 },
             ],
+            repeats: 1,
         }
+    }
+
+    /// What of them a saved run has to tell, because it changes the figures.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        let loads = self.loads.iter().map(|load| {
+            let name = format!("models: {} connections, {}", load.connections, load.pace);
+            (name, format!("{} bytes a message, {} s", load.message_bytes, load.window.as_secs_f64()))
+        });
+        loads.collect()
     }
 }
 
-/// One row of the table.
+/// One row of the table. What it shows is the round whose CPU cost is the middle one: figures that belong together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The model.
@@ -83,10 +108,8 @@ pub struct Row {
     pub usage: Usage,
     /// What the load saw.
     pub load: Report,
-    /// Server CPU seconds for 100,000 messages.
-    pub cpu_s_per_100k: Option<f64>,
-    /// Who had no processor time left.
-    pub limit: Limit,
+    /// What all rounds came to.
+    pub figures: Figures,
 }
 
 /// The whole table.
@@ -102,7 +125,8 @@ pub struct Table {
     pub notes: Vec<String>,
 }
 
-/// Measures the table. `progress` is told of each row before it is measured.
+/// Measures the table; within each round the models take turns, so that a slow moment of the machine hits all alike. `progress` is
+/// told of each row before it is measured.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
     let mut table = Table { left_out, ..Table::default() };
@@ -110,37 +134,53 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         let (connections, note) = affordable(load.connections);
         table.notes.extend(note);
         let load = Load { connections, ..load.clone() };
-        for &model in &models {
-            progress(&format!("{model}, {connections} connections"));
-            match measure(bench, model, &load) {
-                Ok(row) => table.rows.push(row),
-                Err(e) => table.failed.push(LeftOut { model: model.to_string(), why: e.to_string() }),
+        let mut takes: Vec<Vec<Take>> = models.iter().map(|_| Vec::new()).collect();
+        for _ in 0..settings.repeats {
+            for (&model, takes) in models.iter().zip(&mut takes) {
+                progress(&format!("{model}, {connections} connections"));
+                match measure(bench, model, &load) {
+                    Ok(take) => takes.push(take),
+                    Err(e) => table.failed.push(LeftOut { model: model.to_string(), why: e.to_string() }),
+                }
             }
         }
+        table.rows.extend(models.iter().zip(takes).filter_map(|(&model, takes)| row(model, &load, takes)));
     }
     let order = |name: &str| Model::ALL.iter().position(|m| m.name() == name);
     table.rows.sort_by_key(|row| order(&row.model)); // stable: rows of a model stay in the order of their loads
     table
 }
 
-/// Measures one row.
-fn measure(bench: &Bench, model: Model, load: &Load) -> Result<Row, LabError> {
+/// One round of one row.
+struct Take {
+    usage: Usage,
+    load: Report,
+    round: Round,
+}
+
+fn row(model: Model, load: &Load, mut takes: Vec<Take>) -> Option<Row> {
+    let rounds: Vec<Round> = takes.iter().map(|take| take.round.clone()).collect();
+    let figures = Figures::of(&rounds)?;
+    takes.sort_by(|a, b| a.round.cpu_s_per_100k.total_cmp(&b.round.cpu_s_per_100k));
+    let Take { usage, load: report, .. } = takes.swap_remove(takes.len() / 2);
+    Some(Row {
+        model: model.to_string(),
+        pace: load.pace,
+        attempted: load.connections as u64,
+        connected: report.verified_connections,
+        usage,
+        load: report,
+        figures,
+    })
+}
+
+/// Measures one round, with a server of its own.
+fn measure(bench: &Bench, model: Model, load: &Load) -> Result<Take, LabError> {
     // Connections are to stand whether they have spoken or not, as in the source.
     let patient = ["--defer-accept", "none", "--first-byte-timeout", "none"];
     let server = Server::start(bench, "echo", model, &patient)?;
     let file = ResultFile::new();
-    let mut args: Vec<String> = vec!["load".into(), "echo".into(), server.url.clone()];
-    let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
-    option("-c", load.connections.to_string());
-    option("-d", load.window.as_secs_f64().to_string());
-    option("--size", load.message_bytes.to_string());
-    option("--timeout", "5".into());
-    option("--json", file.0.display().to_string());
-    if let Pace::Limited { bytes_per_s } = load.pace {
-        option("-r", bytes_per_s.to_string());
-    }
-    args.extend(["--phases".into(), "--tolerate-failures".into()]);
-    args.extend(cpus(&bench.load_cpus));
+    let args = arguments(bench, &server, load, &file);
     let name = format!("tidegate {}", args.join(" "));
     let mut client = Process::start(bench, &args)?;
     client.wait_for_line("phase connected", PATIENCE)?;
@@ -155,16 +195,24 @@ fn measure(bench: &Bench, model: Model, load: &Load) -> Result<Row, LabError> {
         let why = report.first_error.unwrap_or_else(|| "failed without saying why".into());
         return Err(LabError::Process { what: name, why });
     }
-    let report = file.read(&name)?;
-    let load_part = (report.cpu_user_s + report.cpu_system_s) / report.elapsed_s.max(1e-9);
-    Ok(Row {
-        model: model.to_string(),
-        pace: load.pace,
-        attempted: load.connections as u64,
-        connected: report.verified_connections,
-        cpu_s_per_100k: (report.requests > 0).then(|| usage.cpu_s * 1e5 / report.requests as f64),
-        limit: Limit::of(bench, usage.cpu_percent / 100.0, load_part),
-        usage,
-        load: report,
-    })
+    let load = file.read(&name)?;
+    let round = Round::of(bench, &load, usage.cpu_s);
+    Ok(Take { usage, load, round })
+}
+
+fn arguments(bench: &Bench, server: &Server, load: &Load, file: &ResultFile) -> Vec<String> {
+    let mut args: Vec<String> = vec!["load".into(), "echo".into(), server.url.clone()];
+    let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
+    option("-c", load.connections.to_string());
+    option("-d", load.window.as_secs_f64().to_string());
+    option("--size", load.message_bytes.to_string());
+    option("--timeout", "5".into());
+    option("--json", file.0.display().to_string());
+    option("--server-pid", server.process.id().to_string());
+    if let Pace::Limited { bytes_per_s } = load.pace {
+        option("-r", bytes_per_s.to_string());
+    }
+    args.extend(["--phases".into(), "--tolerate-failures".into()]);
+    args.extend(cpus(&bench.load_cpus));
+    args
 }

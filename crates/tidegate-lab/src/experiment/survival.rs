@@ -11,6 +11,7 @@ use tidegate_load::AttackReport;
 
 use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
 use crate::process::{Process, cpus};
+use crate::run::Facts;
 use crate::sample::Sampler;
 use crate::{Bench, LabError};
 
@@ -48,6 +49,23 @@ pub struct Settings {
     pub attack: Duration,
     /// Who attacks.
     pub attackers: Attackers,
+}
+
+impl Settings {
+    /// What of them a saved run has to tell, because it changes the figures.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        let Attackers { silent, trickle, flood, half_open, resets_per_s } = self.attackers;
+        let attackers = format!(
+            "{silent} silent, {trickle} trickling, {flood} flooding, {half_open} half-open, {resets_per_s} resets/s"
+        );
+        let facts = [
+            ("clients", self.clients.to_string()),
+            ("attack", format!("{} s", self.attack.as_secs_f64())),
+            ("attackers", attackers),
+        ];
+        facts.map(|(name, value)| (format!("survival: {name}"), value)).into()
+    }
 }
 
 /// What well-behaved clients got.

@@ -1,18 +1,21 @@
 //! What was measured, in every format: Markdown, CSV, JSON, SVG charts, and one HTML page that holds all of it.
 
+pub mod certificate;
 mod html;
+mod rows;
 mod siege;
 mod svg;
 mod tables;
 mod udp;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::udp as datagrams;
+use crate::experiment::round::Figures;
 use crate::experiment::{concurrency, connections, models, survival};
-use crate::machine::Machine;
+use crate::run::{Circumstances, Row, Run};
 use crate::spread::Spread;
 use crate::{Bench, LabError};
 
@@ -21,12 +24,11 @@ pub use tables::{Cells, concurrency_cells, connections_cells, models_cells, sect
 /// Everything one `bench` measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Version of this format: 1.
+    /// Version of this format: 2.
     pub format: u32,
-    /// What it was measured on.
-    pub machine: Machine,
-    /// Whether server and load had a processor each.
-    pub pinned_apart: bool,
+    /// When, where and how it was measured.
+    #[serde(flatten)]
+    pub circumstances: Circumstances,
     /// Table 6-3, if it was measured.
     pub models: Option<models::Table>,
     /// Responses against concurrency, if that was measured.
@@ -46,9 +48,8 @@ impl Results {
     #[must_use]
     pub fn new(bench: &Bench) -> Self {
         Self {
-            format: 1,
-            machine: Machine::here(),
-            pinned_apart: bench.is_pinned_apart(),
+            format: 2,
+            circumstances: Circumstances::here(bench),
             models: None,
             concurrency: None,
             connections: None,
@@ -60,13 +61,26 @@ impl Results {
     /// How it was measured, for under each table.
     #[must_use]
     pub fn method(&self) -> String {
-        let pinning = match self.pinned_apart {
+        let pinning = match self.circumstances.pinned_apart {
             true => "server and load in processes of their own, each kept on its own processor",
             false => {
                 "server and load in processes of their own on the same processor: figures are for both together"
             }
         };
-        format!("{}; {pinning}.", self.machine.line())
+        let Circumstances { date, build, machine, .. } = &self.circumstances;
+        format!("{}; {}; {date}; {pinning}.", machine.line(), build.line())
+    }
+
+    /// Every round of every row, to be saved and compared with another run.
+    #[must_use]
+    pub fn run(&self) -> Run {
+        Run::new(self.circumstances.clone(), self.rows())
+    }
+
+    /// Every row with every round.
+    #[must_use]
+    pub fn rows(&self) -> Vec<Row> {
+        rows::of(self)
     }
 
     /// What could not be measured as in the source, or failed.
@@ -121,11 +135,11 @@ pub fn prepare(folder: &Path) -> Result<(), LabError> {
     tried.map_err(|source| LabError::Write { path: folder.into(), source })
 }
 
-/// Writes the report into a folder that was [prepared](prepare).
+/// Writes the report into a folder that was [prepared](prepare), and beside it the run, which says where it was saved.
 ///
 /// # Errors
 /// A file can not be written.
-pub fn write(folder: &Path, results: &Results) -> Result<(), LabError> {
+pub fn write(folder: &Path, results: &Results) -> Result<PathBuf, LabError> {
     let put = |name: &str, text: &str| {
         let path = folder.join(name);
         std::fs::write(&path, text).map_err(|source| LabError::Write { path, source })
@@ -152,7 +166,8 @@ pub fn write(folder: &Path, results: &Results) -> Result<(), LabError> {
     // Plain data always becomes JSON.
     put("report.json", &serde_json::to_string_pretty(results).unwrap_or_default())?;
     put("report.md", &tables::markdown(results, &charts))?;
-    put("report.html", &html::page(results, &charts))
+    put("report.html", &html::page(results, &charts))?;
+    results.run().save(&folder.join("runs"))
 }
 
 /// A chart and its file name without ending.
@@ -199,14 +214,14 @@ fn memory_series(
 }
 
 fn concurrency_charts(table: &concurrency::Table) -> Vec<Chart> {
-    let series = |of: fn(&concurrency::Point) -> Spread| {
+    let series = |of: fn(&Figures) -> Spread| {
         let mut series: Vec<svg::Series> = Vec::new();
         for point in &table.points {
             if series.last().is_none_or(|s| s.name != point.model) {
                 series.push(svg::Series { name: point.model.clone(), points: Vec::new() });
             }
             if let Some(last) = series.last_mut() {
-                last.points.push((point.concurrency as f64, of(point)));
+                last.points.push((point.concurrency as f64, of(&point.figures)));
             }
         }
         series
@@ -218,14 +233,12 @@ fn concurrency_charts(table: &concurrency::Table) -> Vec<Chart> {
         Chart { name, title, svg }
     };
     vec![
-        chart("responses", "Responses a second", "responses/s", svg::Scale::Linear, |p| p.requests_per_s),
-        chart("time", "Mean time of a request", "ms", svg::Scale::Log, |p| per_thousand(p.mean_us)),
-        chart("cpu", "Server CPU seconds for 100,000 responses", "CPU s", svg::Scale::Linear, |p| {
-            p.cpu_s_per_100k
+        chart("responses", "Responses a second", "responses/s", svg::Scale::Linear, |f| {
+            f.requests_per_s.clone()
+        }),
+        chart("time", "Mean time of a request", "ms", svg::Scale::Log, |f| f.mean_us.times(1e-3)),
+        chart("cpu", "Server CPU seconds for 100,000 responses", "CPU s", svg::Scale::Linear, |f| {
+            f.cpu_s_per_100k.clone()
         }),
     ]
-}
-
-fn per_thousand(s: Spread) -> Spread {
-    Spread { median: s.median / 1e3, min: s.min / 1e3, max: s.max / 1e3, count: s.count }
 }

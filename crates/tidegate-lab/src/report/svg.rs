@@ -27,11 +27,11 @@ const BOTTOM: f64 = 56.0;
 const COLOURS: [&str; 8] =
     ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#b8a800", "#808080"];
 
-/// A chart with a logarithmic horizontal axis. Bars show minimum and maximum.
+/// A chart with a logarithmic horizontal axis. Bars show the confidence interval.
 pub(super) fn lines(title: &str, x_title: &str, y_title: &str, scale: Scale, series: &[Series]) -> String {
     let points = || series.iter().flat_map(|s| &s.points);
     let (x_low, x_high) = range(points().map(|p| p.0));
-    let (low, high) = range(points().flat_map(|p| [p.1.min, p.1.max]));
+    let (low, high) = range(points().flat_map(|p| [p.1.bounds().low, p.1.bounds().high]));
     let y_axis = Axis::vertical(scale, low, high);
     let x_axis = Axis {
         low: x_low.max(1e-9).ln(),
@@ -105,7 +105,8 @@ fn line(series: &Series, colour: &str, dashed: bool, x_axis: &Axis, y_axis: &Axi
     let mut out =
         format!("<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>\n");
     for (level, spread) in &series.points {
-        let (x, low, high) = (x_axis.place(*level), y_axis.place(spread.min), y_axis.place(spread.max));
+        let (x, low, high) =
+            (x_axis.place(*level), y_axis.place(spread.bounds().low), y_axis.place(spread.bounds().high));
         out += &format!(
             "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\" stroke=\"{colour}\" stroke-opacity=\".5\"/>\n"
         );
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_chart_has_a_line_and_a_name_for_each_series() {
-        let at = |v| Spread { median: v, min: v * 0.9, max: v * 1.1, count: 3 };
+        let at = |v| Spread::of([v * 0.9, v, v * 1.1]).unwrap();
         let series = ["a<b", "c"]
             .map(|name| Series { name: name.into(), points: vec![(10.0, at(5.0)), (1000.0, at(50.0))] });
         for scale in [Scale::Linear, Scale::Log] {

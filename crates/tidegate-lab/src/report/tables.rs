@@ -1,7 +1,9 @@
 //! Tables as cells, CSV and Markdown.
 
-use super::{Chart, Results};
+use super::{Chart, Results, certificate};
+use crate::bootstrap::Interval;
 use crate::experiment::models::Pace;
+use crate::experiment::round::Figures;
 use crate::experiment::{LeftOut, concurrency, connections, models};
 use crate::spread::Spread;
 
@@ -48,8 +50,8 @@ pub fn models_cells(table: &models::Table) -> Cells {
             grouped(row.load.requests_per_s as u64),
             ms(row.load.latency_us.p50),
             ms(row.load.latency_us.p99),
-            row.cpu_s_per_100k.map_or("–".into(), |s| format!("{s:.2}")),
-            row.limit.word().into(),
+            spread(&row.figures.cpu_s_per_100k, 3),
+            certificate::limits(&row.figures.certificates),
         ]);
     }
     cells.extend(left_out(&table.left_out, head.len()));
@@ -66,11 +68,7 @@ pub(super) fn left_out(models: &[LeftOut], width: usize) -> impl Iterator<Item =
 
 /// Responses against concurrency: a line for each model, a column for each concurrency, of one figure.
 #[must_use]
-pub fn concurrency_cells(
-    table: &concurrency::Table,
-    of: fn(&concurrency::Point) -> Spread,
-    digits: usize,
-) -> Cells {
+pub fn concurrency_cells(table: &concurrency::Table, of: fn(&Figures) -> Spread, digits: usize) -> Cells {
     let mut levels: Vec<usize> = table.points.iter().map(|p| p.concurrency).collect();
     levels.sort_unstable();
     levels.dedup();
@@ -82,7 +80,7 @@ pub fn concurrency_cells(
         let mut row = vec![model.to_owned()];
         for &level in &levels {
             let point = table.points.iter().find(|p| p.model == model && p.concurrency == level);
-            row.push(point.map_or("–".into(), |p| spread(of(p), digits)));
+            row.push(point.map_or("–".into(), |p| spread(&of(&p.figures), digits)));
         }
         cells.push(row);
     }
@@ -92,23 +90,34 @@ pub fn concurrency_cells(
 
 /// All figures of all points, one row each, for CSV.
 pub(super) fn concurrency_rows(table: &concurrency::Table) -> Cells {
-    let figures = ["requests_per_s", "mean_us", "p99_us", "cpu_s_per_100k"];
-    let mut head = vec!["model".to_owned(), "concurrency".to_owned(), "runs".to_owned()];
-    for figure in figures {
-        head.extend(["median", "min", "max"].map(|part| format!("{figure}_{part}")));
-    }
-    head.extend(["failed".to_owned(), "limits".to_owned()]);
-    let mut cells = vec![head];
+    let mut cells = vec![figures_head(&["model", "concurrency"])];
     for p in &table.points {
-        let mut row = vec![p.model.clone(), p.concurrency.to_string(), p.requests_per_s.count.to_string()];
-        for s in [p.requests_per_s, p.mean_us, p.p99_us, p.cpu_s_per_100k] {
-            row.extend([s.median, s.min, s.max].map(|v| format!("{v:.4}")));
-        }
-        row.push(p.failed.to_string());
-        row.push(p.limits.iter().map(|l| l.word()).collect::<Vec<_>>().join("; "));
-        cells.push(row);
+        cells.push(figures_row(vec![p.model.clone(), p.concurrency.to_string()], &p.figures));
     }
     cells
+}
+
+/// The head of a table for CSV with a column for each figure.
+pub(super) fn figures_head(names: &[&str]) -> Vec<String> {
+    let mut head: Vec<String> = names.iter().map(ToString::to_string).chain(["rounds".to_owned()]).collect();
+    for figure in ["requests_per_s", "mean_us", "p50_us", "p99_us", "p99_9_us", "cpu_s_per_100k"] {
+        head.extend(["median", "low", "high", "min", "max"].map(|part| format!("{figure}_{part}")));
+    }
+    head.extend(["failed".to_owned(), "limits".to_owned()]);
+    head
+}
+
+/// A row of it.
+pub(super) fn figures_row(mut row: Vec<String>, f: &Figures) -> Vec<String> {
+    row.push(f.requests_per_s.rounds.len().to_string());
+    for s in [&f.requests_per_s, &f.mean_us, &f.p50_us, &f.p99_us, &f.p99_9_us, &f.cpu_s_per_100k] {
+        let end = |of: fn(Interval) -> f64| s.interval.map_or(String::new(), |i| format!("{:.4}", of(i)));
+        row.extend([format!("{:.4}", s.median), end(|i| i.low), end(|i| i.high)]);
+        row.extend([s.min, s.max].map(|v| format!("{v:.4}")));
+    }
+    row.push(f.failed.to_string());
+    row.push(certificate::limits(&f.certificates));
+    row
 }
 
 /// Very many connections as cells, models that are left out included.
@@ -173,12 +182,14 @@ pub(super) fn connections_rows(table: &connections::Table) -> Cells {
     cells
 }
 
-/// A median with its minimum and maximum.
-pub(super) fn spread(s: Spread, digits: usize) -> String {
+/// A median with its confidence interval; of too few rounds for one, with minimum and maximum.
+pub(super) fn spread(s: &Spread, digits: usize) -> String {
     let number = |v: f64| if digits == 0 { grouped(v.round() as u64) } else { format!("{v:.digits$}") };
-    match s.count {
-        1 => number(s.median),
-        _ => format!("{} ({}–{})", number(s.median), number(s.min), number(s.max)),
+    let bounds = s.bounds();
+    match (s.rounds.len(), s.interval) {
+        (1, _) => number(s.median),
+        (_, Some(_)) => format!("{} [{}–{}]", number(s.median), number(bounds.low), number(bounds.high)),
+        (_, None) => format!("{} ({}–{})", number(s.median), number(bounds.low), number(bounds.high)),
     }
 }
 
@@ -221,30 +232,30 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
         let about = "An echo server on each model. Connected are connections on which every byte came back right. \
             User memory is resident memory not backed by files; kernel socket memory is what the kernel charges to the server's sockets plus \
             3,392 bytes of structures for each (thread stacks in the kernel are not in it). CPU is of one processor, over the measuring window. \
-            Send and receive are the server's. One run each.";
+            Send and receive are the server's. Of several rounds the one with the middle CPU cost is shown; CPU seconds for 100,000 messages are the median of all, with its 95% confidence interval.";
         sections.push(("Table 6-3: I/O methods compared".into(), models_cells(table), about.into()));
     }
     if let Some(table) = &results.concurrency {
         let kept = if table.keep_alive { "connections kept" } else { "a new connection for each request" };
         let about = format!(
-            "A 4 KiB page, {kept}, {} requests a run, {} run(s) a point, models in turn; median (minimum–maximum).",
+            "A 4 KiB page, {kept}, {} requests a round, {} round(s) a point, models in turn; median [95% confidence interval], of fewer than four rounds (minimum–maximum).",
             grouped(table.requests),
             table.repeats
         );
         let cells = |of, digits| concurrency_cells(table, of, digits);
         sections.push((
             "Responses a second against concurrency".into(),
-            cells(|p| p.requests_per_s, 0),
+            cells(|f| f.requests_per_s.clone(), 0),
             about.clone(),
         ));
         sections.push((
             "Mean time of a request in ms".into(),
-            cells(|p| super::per_thousand(p.mean_us), 2),
+            cells(|f| f.mean_us.times(1e-3), 2),
             about.clone(),
         ));
         sections.push((
             "Server CPU seconds for 100,000 responses".into(),
-            cells(|p| p.cpu_s_per_100k, 2),
+            cells(|f| f.cpu_s_per_100k.clone(), 3),
             about,
         ));
     }
@@ -311,9 +322,10 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_shows_how_far_apart_the_runs_lay() {
-        let s = Spread { median: 1500.4, min: 1000.0, max: 2000.0, count: 3 };
-        assert_eq!(spread(s, 0), "1,500 (1,000–2,000)");
-        assert_eq!(spread(Spread { count: 1, ..s }, 1), "1500.4");
+    fn a_spread_shows_how_far_apart_the_rounds_lay() {
+        let of = |values: &[f64]| Spread::of(values.iter().copied()).unwrap();
+        assert_eq!(spread(&of(&[1000.0, 1500.4, 2000.0]), 0), "1,500 (1,000–2,000)");
+        assert_eq!(spread(&of(&[1.0, 2.0, 3.0, 4.0, 5.0]), 1), "3.0 [1.0–5.0]");
+        assert_eq!(spread(&of(&[1500.4]), 1), "1500.4");
     }
 }

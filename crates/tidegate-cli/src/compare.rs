@@ -1,0 +1,126 @@
+//! `tidegate compare`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use comfy_table::{Table, presets};
+use tidegate_lab::compare::{Comparison, Judged, Question, compare};
+use tidegate_lab::run::{Circumstances, Run};
+
+use crate::{Failure, Outcome};
+
+/// Options of `compare`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A run saved by bench, or a report's folder for the latest in it.
+    run_a: PathBuf,
+    /// The run to set beside it.
+    run_b: PathBuf,
+    /// The figure to compare, for example requests_per_s or p99_us [default: each row's own, CPU for 100,000 requests where it has it].
+    #[arg(long, value_name = "NAME")]
+    measure: Option<String>,
+    /// Differences up to so many percent are not called significant, however sure they are.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    margin: f64,
+    /// Write the comparison as JSON to this file, or to standard output for -.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    if !(0.0..100.0).contains(&args.margin) {
+        return Err(Failure::Usage(anyhow!("--margin {} is not from 0 to 100 percent", args.margin)));
+    }
+    let load = |path: &Path| Run::load(path).map_err(|e| Failure::Usage(e.into()));
+    let (a, b) = (load(&args.run_a)?, load(&args.run_b)?);
+    let question = Question { measure: args.measure.clone(), margin: args.margin / 100.0 };
+    let comparison = compare(&a, &b, &question);
+    if comparison.rows.is_empty() {
+        return Err(Failure::Usage(nothing_to_compare(&a, &args)));
+    }
+    match &args.json {
+        None => show(&a, &b, &comparison),
+        Some(path) => {
+            let text = serde_json::to_string_pretty(&comparison).context("the comparison is no JSON")?;
+            if path.as_os_str() == "-" {
+                println!("{text}");
+            } else {
+                std::fs::write(path, text + "\n")
+                    .with_context(|| format!("--json {} can not be written", path.display()))?;
+                show(&a, &b, &comparison);
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn nothing_to_compare(a: &Run, args: &Args) -> anyhow::Error {
+    let mut measures: Vec<&str> =
+        a.rows.iter().flat_map(|row| &row.measures).map(|m| m.name.as_str()).collect();
+    measures.sort_unstable();
+    measures.dedup();
+    match &args.measure {
+        Some(name) if !measures.contains(&name.as_str()) => {
+            anyhow!("{} has no --measure {name}; it has {}", args.run_a.display(), measures.join(", "))
+        }
+        _ => anyhow!(
+            "{} and {} have no row in common; compare two runs of the same experiment",
+            args.run_a.display(),
+            args.run_b.display()
+        ),
+    }
+}
+
+fn show(a: &Run, b: &Run, comparison: &Comparison) {
+    println!("A: {}\nB: {}", origin(&a.circumstances), origin(&b.circumstances));
+    for warning in &comparison.warnings {
+        println!("warning: {warning}");
+    }
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(["row", "measure", "A", "B", "rounds", "B against A"]);
+    for row in &comparison.rows {
+        table.add_row(cells(row));
+    }
+    println!("{table}");
+    for (name, only) in [("A", &comparison.only_a), ("B", &comparison.only_b)] {
+        for row in only {
+            println!("note: only {name} has {row}");
+        }
+    }
+    println!(
+        "Medians; in brackets the {:.4}% confidence interval of their ratio, so that all rows together are 95% sure.",
+        comparison.confidence * 100.0
+    );
+}
+
+fn origin(c: &Circumstances) -> String {
+    format!("{}; {}; {}", c.date, c.build.line(), c.machine.line())
+}
+
+fn cells(row: &Judged) -> [String; 6] {
+    [
+        format!("{}: {}", row.experiment, row.name),
+        row.measure.clone(),
+        number(row.a),
+        number(row.b),
+        format!("{}/{}", row.rounds[0], row.rounds[1]),
+        row.words(),
+    ]
+}
+
+/// Four significant digits.
+fn number(value: f64) -> String {
+    let digits = if value == 0.0 { 0 } else { 3 - value.abs().log10().floor() as i32 };
+    format!("{value:.*}", usize::try_from(digits).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn numbers_have_four_digits_that_count() {
+        assert_eq!([0.51234, 1.0, 123_456.7, 0.0].map(super::number), ["0.5123", "1.000", "123457", "0"]);
+    }
+}

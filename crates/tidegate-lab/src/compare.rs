@@ -1,0 +1,246 @@
+//! Two saved runs, row by row: better, worse, or no significant difference.
+//!
+//! A difference counts if the confidence interval of the ratio of medians does not hold 1. The runs have many rows, and of twenty true
+//! nothings one would be called a difference at 95%; so each row is judged at 1 − 5% / rows (C. E. Bonferroni, 1936), which makes
+//! it 95% for the table.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bootstrap::{self, Interval, LEAST_ROUNDS};
+use crate::run::{Better, Measure, Row, Run};
+
+/// The chance that a table in which nothing has changed shows a difference.
+const FALSE_ALARM: f64 = 0.05;
+
+/// What became of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// B is better.
+    Better,
+    /// B is worse.
+    Worse,
+    /// The interval of the ratio holds 1, or comes nearer to it than what was to be left out of account.
+    NoSignificantDifference,
+    /// There are too few rounds to tell.
+    TooFewRounds,
+}
+
+/// A row of both runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
+    /// The experiment.
+    pub experiment: String,
+    /// The row.
+    pub name: String,
+    /// The figure it is judged by.
+    pub measure: String,
+    /// Which way is good.
+    pub better: Better,
+    /// Median of A.
+    pub a: f64,
+    /// Median of B.
+    pub b: f64,
+    /// Rounds of A and of B.
+    pub rounds: [usize; 2],
+    /// B / A.
+    pub ratio: f64,
+    /// Of the ratio; none if there are too few rounds.
+    pub interval: Option<Interval>,
+    /// What that means.
+    pub verdict: Verdict,
+}
+
+impl Judged {
+    /// In words, for a table.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let percent = |ratio: f64| format!("{:+.1}%", (ratio - 1.0) * 100.0);
+        let range =
+            self.interval.map_or(String::new(), |i| format!(" [{} to {}]", percent(i.low), percent(i.high)));
+        let change = percent(self.ratio);
+        match self.verdict {
+            Verdict::NoSignificantDifference => format!("no significant difference: {change}{range}"),
+            Verdict::TooFewRounds => {
+                format!("not judged: {change}, needs {LEAST_ROUNDS} rounds on each side")
+            }
+            Verdict::Better => format!("{} by {change}{range}", self.word(["faster", "less"])),
+            Verdict::Worse => format!("{} by {change}{range}", self.word(["slower", "more"])),
+        }
+    }
+
+    /// Memory does not become faster.
+    fn word<'a>(&self, [time, memory]: [&'a str; 2]) -> &'a str {
+        if self.measure.contains("bytes") { memory } else { time }
+    }
+}
+
+/// Two runs side by side.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Confidence of each row's interval, 0 to 1.
+    pub confidence: f64,
+    /// Rows that both have.
+    pub rows: Vec<Judged>,
+    /// Rows that only A has.
+    pub only_a: Vec<String>,
+    /// Rows that only B has.
+    pub only_b: Vec<String>,
+    /// What makes the comparison doubtful.
+    pub warnings: Vec<String>,
+}
+
+/// What to judge, and how.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Question {
+    /// The figure; none is each row's own.
+    pub measure: Option<String>,
+    /// Differences up to this part (0.02 for 2%) are not called significant, however sure they are.
+    pub margin: f64,
+}
+
+/// Compares two runs.
+#[must_use]
+pub fn compare(a: &Run, b: &Run, question: &Question) -> Comparison {
+    let pairs: Vec<_> = a.rows.iter().filter_map(|row| pair(row, b, question)).collect();
+    let confidence = 1.0 - FALSE_ALARM / pairs.len().max(1) as f64;
+    let rows = pairs.into_iter().map(|pair| judge(pair, confidence, question.margin)).collect();
+    let only = |these: &Run, those: &Run| {
+        let alone = these.rows.iter().filter(|row| counterpart(row, those).is_none());
+        alone.map(|row| format!("{}: {}", row.experiment, row.name)).collect()
+    };
+    Comparison { confidence, rows, only_a: only(a, b), only_b: only(b, a), warnings: warnings(a, b) }
+}
+
+/// The same row of another run.
+fn counterpart<'a>(row: &Row, run: &'a Run) -> Option<&'a Row> {
+    run.rows.iter().find(|other| other.experiment == row.experiment && other.name == row.name)
+}
+
+type Pair<'a> = (&'a Row, &'a Measure, &'a Measure);
+
+fn pair<'a>(row: &'a Row, b: &'a Run, question: &Question) -> Option<Pair<'a>> {
+    let named = |m: &&Measure| question.measure.as_ref().is_none_or(|name| *name == m.name);
+    let ours = row.measures.iter().find(named)?;
+    let theirs = counterpart(row, b)?.measures.iter().find(|m| m.name == ours.name)?;
+    (!ours.rounds.is_empty() && !theirs.rounds.is_empty()).then_some((row, ours, theirs))
+}
+
+fn judge((row, a, b): Pair<'_>, confidence: f64, margin: f64) -> Judged {
+    let median = |m: &Measure| bootstrap::median(&m.rounds).unwrap_or(f64::NAN);
+    let (a_median, b_median) = (median(a), median(b));
+    let interval = bootstrap::of_ratio(&a.rounds, &b.rounds, confidence);
+    let verdict = match (interval, a.better) {
+        (None, _) => Verdict::TooFewRounds,
+        (Some(i), Better::Lower) if i.low > 1.0 + margin => Verdict::Worse,
+        (Some(i), Better::Higher) if i.low > 1.0 + margin => Verdict::Better,
+        (Some(i), Better::Lower) if i.high < 1.0 - margin => Verdict::Better,
+        (Some(i), Better::Higher) if i.high < 1.0 - margin => Verdict::Worse,
+        _ => Verdict::NoSignificantDifference,
+    };
+    Judged {
+        experiment: row.experiment.clone(),
+        name: row.name.clone(),
+        measure: a.name.clone(),
+        better: a.better,
+        a: a_median,
+        b: b_median,
+        rounds: [a.rounds.len(), b.rounds.len()],
+        ratio: b_median / a_median,
+        interval,
+        verdict,
+    }
+}
+
+/// What else differs than what was to be compared.
+fn warnings(a: &Run, b: &Run) -> Vec<String> {
+    let (a, b) = (&a.circumstances, &b.circumstances);
+    let (here, there) = (&a.machine, &b.machine);
+    let mut found = Vec::new();
+    let mut differ = |what: &str, a: String, b: String| {
+        if a != b {
+            found.push(format!("{what} differs: {a} and {b}"));
+        }
+    };
+    differ("processor", here.cpu.clone(), there.cpu.clone());
+    differ("number of processors", here.cpus.to_string(), there.cpus.to_string());
+    differ("kernel", here.system.clone(), there.system.clone());
+    differ("memory in MiB", here.memory_mib.to_string(), there.memory_mib.to_string());
+    differ("limit of descriptors", here.descriptors.to_string(), there.descriptors.to_string());
+    differ("profile of the build", a.build.profile.clone(), b.build.profile.clone());
+    let pinning = |apart| if apart { "a processor each" } else { "one for both" };
+    differ("processors of server and load", pinning(a.pinned_apart).into(), pinning(b.pinned_apart).into());
+    for (name, value) in &a.settings {
+        if let Some(other) = b.settings.get(name) {
+            differ(name, value.clone(), other.clone());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::tests::run;
+
+    const A: [f64; 6] = [1.00, 1.01, 0.99, 1.02, 0.98, 1.00];
+
+    fn verdict(a: &[f64], b: &[f64], question: &Question) -> (Verdict, String) {
+        let comparison = compare(&run("x", a), &run("x", b), question);
+        let [row] = comparison.rows.as_slice() else { panic!("{comparison:?}") };
+        (row.verdict, row.words())
+    }
+
+    #[test]
+    fn each_row_gets_the_verdict_that_its_rounds_bear() {
+        let all = Question::default();
+        assert_eq!(verdict(&A, &A, &all).0, Verdict::NoSignificantDifference);
+        let (worse, words) = verdict(&A, &A.map(|v| v * 1.05), &all);
+        assert_eq!(worse, Verdict::Worse);
+        assert!(words.starts_with("slower by +5.0% [+"), "{words}");
+        assert_eq!(verdict(&A, &A.map(|v| v * 0.9), &all).0, Verdict::Better);
+        assert_eq!(verdict(&A, &A[..3], &all).0, Verdict::TooFewRounds);
+        let coarse = Question { margin: 0.05, ..all };
+        assert_eq!(verdict(&A, &A.map(|v| v * 1.05), &coarse).0, Verdict::NoSignificantDifference);
+    }
+
+    #[test]
+    fn more_is_better_where_it_is() {
+        let rate = |rounds: &[f64]| {
+            let mut run = run("x", rounds);
+            run.rows[0].measures[0].better = Better::Higher;
+            run
+        };
+        let comparison = compare(&rate(&A), &rate(&A.map(|v| v * 0.9)), &Question::default());
+        assert_eq!(comparison.rows[0].verdict, Verdict::Worse);
+    }
+
+    #[test]
+    fn the_more_rows_the_more_confidence_each_of_them_needs() {
+        let rows = |n: usize| {
+            let mut all = run("0", &A);
+            all.rows = (0..n).flat_map(|i| run(&i.to_string(), &A).rows).collect();
+            all
+        };
+        let confidence = |n| compare(&rows(n), &rows(n), &Question::default()).confidence;
+        assert!((confidence(1) - 0.95).abs() < 1e-9 && (confidence(10) - 0.995).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_else_differs_is_said() {
+        let mut b = run("y", &A);
+        b.circumstances.machine.system = "Linux 2.4".into();
+        b.circumstances.settings.insert("requests".into(), "2".into());
+        let mut a = run("x", &A);
+        a.circumstances.settings.insert("requests".into(), "1".into());
+        let comparison = compare(&a, &b, &Question::default());
+        let warnings = comparison.warnings.join("\n");
+        assert!(
+            warnings.contains("kernel differs") && warnings.contains("requests differs: 1 and 2"),
+            "{warnings}"
+        );
+        assert_eq!(comparison.only_a, ["concurrency: x"]);
+        assert_eq!(comparison.only_b, ["concurrency: y"]);
+        assert!(compare(&a, &a, &Question::default()).warnings.is_empty());
+    }
+}

@@ -1,0 +1,170 @@
+//! One round: a load against a running server, what the server used for it, and who was the limit.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tidegate_load::Report;
+use tidegate_load::certificate::{Certificate, Evidence, Share, certify};
+
+use super::ResultFile;
+use crate::process::{Process, cpus};
+use crate::sample::cpu_s;
+use crate::spread::Spread;
+use crate::{Bench, LabError};
+
+/// How long one round may take.
+const LONGEST: Duration = Duration::from_secs(180);
+
+/// The figures of one round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Round {
+    /// Right answers a second.
+    pub requests_per_s: f64,
+    /// Mean time of a request in microseconds.
+    pub mean_us: f64,
+    /// Median of it.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p99_9_us: f64,
+    /// Server CPU seconds for 100,000 answers, user and kernel.
+    pub cpu_s_per_100k: f64,
+    /// Requests that failed, or were not answered in time.
+    pub failed: u64,
+    /// Who was the limit, and what makes the round doubtful.
+    pub certificate: Certificate,
+}
+
+impl Round {
+    /// From what the load saw, and the processor time that the server used meanwhile.
+    pub(super) fn of(bench: &Bench, report: &Report, server_cpu_s: f64) -> Self {
+        let l = &report.latency_us;
+        Self {
+            requests_per_s: report.requests_per_s,
+            mean_us: l.mean,
+            p50_us: l.p50 as f64,
+            p99_us: l.p99 as f64,
+            p99_9_us: l.p99_9 as f64,
+            cpu_s_per_100k: server_cpu_s * 1e5 / report.requests.max(1) as f64,
+            failed: report.failed + report.timed_out,
+            certificate: certified(bench, report, server_cpu_s),
+        }
+    }
+}
+
+/// Judges a load again, with what the lab knows of the server: many threads that share one processor may fill it although none of
+/// them is busy, and of very many threads the load looks at none.
+fn certified(bench: &Bench, report: &Report, server_cpu_s: f64) -> Certificate {
+    let mut evidence: Evidence = report.certificate.clone().map(|c| c.evidence).unwrap_or_default();
+    let processors = bench.server_cpus.len().max(1) as f64;
+    let ran = (server_cpu_s / report.elapsed_s.max(1e-9) / processors).min(1.0);
+    if evidence.server.is_none_or(|share| share.wanted() < ran) {
+        evidence.server = Some(Share { ran, waited: 0.0 });
+    }
+    certify(report, evidence)
+}
+
+/// What several rounds of the same come to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Right answers a second.
+    pub requests_per_s: Spread,
+    /// Mean time of a request in microseconds.
+    pub mean_us: Spread,
+    /// Median of it.
+    pub p50_us: Spread,
+    /// 99th percentile.
+    pub p99_us: Spread,
+    /// 99.9th percentile.
+    pub p99_9_us: Spread,
+    /// Server CPU seconds for 100,000 answers.
+    pub cpu_s_per_100k: Spread,
+    /// Failed requests of all rounds.
+    pub failed: u64,
+    /// Of each round.
+    pub certificates: Vec<Certificate>,
+}
+
+impl Figures {
+    /// Of these rounds; `None` of none.
+    #[must_use]
+    pub fn of(rounds: &[Round]) -> Option<Self> {
+        let spread = |of: fn(&Round) -> f64| Spread::of(rounds.iter().map(of));
+        Some(Self {
+            requests_per_s: spread(|r| r.requests_per_s)?,
+            mean_us: spread(|r| r.mean_us)?,
+            p50_us: spread(|r| r.p50_us)?,
+            p99_us: spread(|r| r.p99_us)?,
+            p99_9_us: spread(|r| r.p99_9_us)?,
+            cpu_s_per_100k: spread(|r| r.cpu_s_per_100k)?,
+            failed: rounds.iter().map(|r| r.failed).sum(),
+            certificates: rounds.iter().map(|r| r.certificate.clone()).collect(),
+        })
+    }
+}
+
+/// A load of HTTP requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Requests {
+    pub(super) concurrency: usize,
+    pub(super) count: u64,
+    pub(super) keep_alive: bool,
+}
+
+/// Has `requests` answered by the server `pid` at `url`.
+pub(super) fn http(bench: &Bench, url: &str, pid: u32, requests: Requests) -> Result<Round, LabError> {
+    let file = ResultFile::new();
+    let mut args: Vec<String> = vec!["load".into(), "http".into(), url.into()];
+    args.extend(["-c".into(), requests.concurrency.to_string(), "-n".into(), requests.count.to_string()]);
+    args.extend(["--json".into(), file.0.display().to_string(), "--tolerate-failures".into()]);
+    args.extend(["--server-pid".into(), pid.to_string()]);
+    if !requests.keep_alive {
+        args.push("--no-keepalive".into());
+    }
+    args.extend(cpus(&bench.load_cpus));
+    let name = format!("tidegate {}", args.join(" "));
+    let before = cpu_s(pid);
+    let good = Process::start(bench, &args)?.wait(LONGEST)?;
+    let used = cpu_s(pid) - before;
+    let report = file.read(&name)?;
+    if !good || report.requests == 0 {
+        let why = report.first_error.unwrap_or_else(|| "no request was answered".into());
+        return Err(LabError::Process { what: name, why });
+    }
+    Ok(Round::of(bench, &report, used))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_load::certificate::Verdict;
+    use tidegate_load::report::Latency;
+
+    fn report() -> Report {
+        let latency_us = Latency { mean: 1_000.0, ..Latency::default() };
+        Report { requests: 10_000, requests_per_s: 5_000.0, elapsed_s: 2.0, latency_us, ..Report::default() }
+    }
+
+    #[test]
+    fn a_server_that_fills_its_processor_with_many_threads_is_the_limit() {
+        let bench = Bench { program: "tidegate".into(), server_cpus: vec![0], load_cpus: vec![1] };
+        let full = Round::of(&bench, &report(), 1.9);
+        assert_eq!(full.certificate.verdict, Verdict::Server);
+        assert!((full.cpu_s_per_100k - 19.0).abs() < 1e-9);
+        let half = Round::of(&bench, &report(), 1.0);
+        assert_eq!(half.certificate.verdict, Verdict::Neither);
+        let two = Bench { server_cpus: vec![0, 1], ..bench };
+        assert_eq!(Round::of(&two, &report(), 1.9).certificate.verdict, Verdict::Neither);
+    }
+
+    #[test]
+    fn figures_keep_every_round() {
+        let bench = Bench { program: "tidegate".into(), server_cpus: vec![0], load_cpus: vec![1] };
+        let rounds = [1.0, 3.0, 2.0].map(|cpu_s| Round::of(&bench, &report(), cpu_s));
+        let figures = Figures::of(&rounds).unwrap();
+        assert_eq!(figures.cpu_s_per_100k.rounds, [10.0, 30.0, 20.0]);
+        assert!((figures.cpu_s_per_100k.median - 20.0).abs() < 1e-9 && figures.certificates.len() == 3);
+        assert_eq!(Figures::of(&[]), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! Everything measured, as the rows of a saved run.
+
+use super::Results;
+use crate::experiment::round::Figures;
+use crate::experiment::{concurrency, connections, models, survival};
+use crate::run::{Better, Measure, Row};
+
+/// All rows, in the order of the report.
+pub(super) fn of(results: &Results) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    rows.extend(results.models.iter().flat_map(|t| &t.rows).map(model));
+    if let Some(table) = &results.concurrency {
+        rows.extend(table.points.iter().map(|point| at(table, point)));
+    }
+    rows.extend(results.connections.iter().flat_map(|t| &t.rows).map(crowd));
+    rows.extend(results.survival.iter().flat_map(|t| &t.rows).map(siege));
+    rows
+}
+
+fn measure(name: &str, better: Better, rounds: Vec<f64>) -> Measure {
+    Measure { name: name.into(), better, rounds }
+}
+
+fn row(experiment: &str, name: String, figures: &Figures) -> Row {
+    let spreads = [
+        ("cpu_s_per_100k", Better::Lower, &figures.cpu_s_per_100k),
+        ("requests_per_s", Better::Higher, &figures.requests_per_s),
+        ("mean_us", Better::Lower, &figures.mean_us),
+        ("p50_us", Better::Lower, &figures.p50_us),
+        ("p99_us", Better::Lower, &figures.p99_us),
+        ("p99_9_us", Better::Lower, &figures.p99_9_us),
+    ];
+    Row {
+        experiment: experiment.into(),
+        name,
+        measures: spreads.map(|(name, better, s)| measure(name, better, s.rounds.clone())).into(),
+        certificates: figures.certificates.clone(),
+    }
+}
+
+fn model(r: &models::Row) -> Row {
+    let mut row = row("models", format!("{}, {} connections, {}", r.model, r.attempted, r.pace), &r.figures);
+    let memory = r.usage.user_memory_kib as f64 * 1024.0;
+    row.measures.push(measure("user_bytes", Better::Lower, vec![memory]));
+    row
+}
+
+fn at(table: &concurrency::Table, point: &concurrency::Point) -> Row {
+    let kept = if table.keep_alive { "kept" } else { "a connection each" };
+    row("concurrency", format!("{}, {} at once, {kept}", point.model, point.concurrency), &point.figures)
+}
+
+fn crowd(r: &connections::Row) -> Row {
+    let mut measures = Vec::new();
+    let mut add =
+        |name, better, value: Option<f64>| measures.extend(value.map(|v| measure(name, better, vec![v])));
+    add("user_bytes_each", Better::Lower, r.user_bytes_each);
+    add("kernel_bytes_each", Better::Lower, r.kernel_bytes_each);
+    add("connects_per_s", Better::Higher, Some(r.connects_per_s));
+    add("probe_alone_us", Better::Lower, Some(r.probe_alone.mean_us));
+    add("probe_among_us", Better::Lower, r.probe_among.map(|p| p.mean_us));
+    Row {
+        experiment: "connections".into(),
+        name: format!("{}, {} connections", r.model, r.asked),
+        measures,
+        certificates: Vec::new(),
+    }
+}
+
+fn siege(r: &survival::Row) -> Row {
+    let measures = vec![
+        measure("kept_ratio", Better::Higher, vec![r.ratio()]),
+        measure("requests_per_s", Better::Higher, vec![r.under.requests_per_s]),
+        measure("user_bytes", Better::Lower, vec![r.under.user_bytes as f64]),
+    ];
+    Row { experiment: "survival".into(), name: r.model.clone(), measures, certificates: Vec::new() }
+}
