@@ -9,17 +9,20 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use tidegate::{Model, system};
+use tidegate_lab::peers::{self, Case, scenario};
 use tidegate_lab::report::{self, Results, certificate};
 use tidegate_lab::run::Facts;
-use tidegate_lab::{Bench, LabError, concurrency, connections, models, survival, udp};
+use tidegate_lab::{Bench, LabError, concurrency, connections, models, process, survival, udp};
 
 use crate::{Failure, Outcome};
 
 /// Options of `bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What to measure [default: a quick version of everything].
+    /// What to measure [default: a quick version of everything but peers].
     experiment: Option<Experiment>,
     /// Fewer points and shorter windows: minutes rather than a quarter of an hour.
     #[arg(long)]
@@ -30,19 +33,25 @@ pub struct Args {
     /// Only these models.
     #[arg(long, value_name = "MODELS", value_delimiter = ',')]
     models: Vec<Model>,
-    /// models: connections of each row, in place of 7,000 and 12,000. concurrency: the points. connections: the rows of each model,
+    /// models: connections of each row, in place of 7,000 and 12,000. concurrency, peers: the points. connections: the rows of each model,
     /// in place of 10,000 and 50,000. survival: well-behaved clients, in place of 50.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     connections: Vec<u32>,
     /// models: seconds of each row. connections: of each probe, and so the time they rest. survival: of the attack. udp: of each run.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..3600))]
     seconds: Option<u32>,
-    /// concurrency: requests of each round.
+    /// concurrency, peers: requests of each round.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// models, concurrency, udp: rounds of each row; tidegate compare needs 4 or more.
+    /// models, concurrency, udp, peers: rounds of each row; tidegate compare needs 4 or more.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1000))]
     repeats: Option<u32>,
+    /// peers: a file with more servers to measure, like scenarios/peers.toml.
+    #[arg(long, value_name = "FILE")]
+    peers: Option<PathBuf>,
+    /// peers: only these other servers; the floor comes with them.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    only: Vec<String>,
     /// concurrency: keep connections rather than making a new one for each request.
     #[arg(long)]
     keepalive: bool,
@@ -60,6 +69,8 @@ enum Experiment {
     Survival,
     /// Datagrams a second: plain, batched and GSO/GRO, on every model, and what the source reckons from that for TCP.
     Udp,
+    /// nginx, h2o, node and others from scenarios/peers.toml beside every model; only if it is named, because some are built first.
+    Peers,
 }
 
 /// Runs the command.
@@ -78,6 +89,7 @@ pub fn run(args: Args) -> Outcome {
     let crowd_settings = args.connections_settings();
     let siege_settings = args.survival_settings();
     let udp_settings = args.udp_settings();
+    let peer_settings = args.peers_settings()?;
     let (tables, figures, crowds, sieges, datagrams) = (
         args.includes(Experiment::Models),
         args.includes(Experiment::Concurrency),
@@ -96,7 +108,12 @@ pub fn run(args: Args) -> Outcome {
             * figure_settings.repeats
         + usize::from(crowds) * here(&crowd_settings.models) * crowd_settings.sizes.len()
         + usize::from(sieges) * here(&siege_settings.models)
-        + usize::from(datagrams) * udp_settings.runs();
+        + usize::from(datagrams) * udp_settings.runs()
+        + peer_settings.as_ref().map_or(0, |s| {
+            let rounds = s.cases.len() * s.repeats;
+            s.peers.len() + (s.peers.len() + here(&s.models)) * rounds
+        });
+    end_children_with_this_program()?;
     let bar = progress_bar(steps as u64);
     let step = |what: &str| {
         bar.set_message(what.to_owned());
@@ -112,6 +129,7 @@ pub fn run(args: Args) -> Outcome {
     told(figures, figure_settings.facts());
     told(crowds, crowd_settings.facts());
     told(sieges, siege_settings.facts());
+    told(peer_settings.is_some(), peer_settings.as_ref().map(peers::Settings::facts).unwrap_or_default());
     if tables {
         results.models = Some(models::run(&bench, &table_settings, step));
     }
@@ -127,6 +145,9 @@ pub fn run(args: Args) -> Outcome {
     if datagrams {
         results.udp = Some(udp::run(&bench, &udp_settings, step));
     }
+    if let Some(settings) = &peer_settings {
+        results.peers = Some(peers::run(&bench, settings, step));
+    }
     bar.finish_and_clear();
     let run = report::write(&args.out, &results).map_err(|e| Failure::Run(e.into()))?;
     show(&results);
@@ -135,13 +156,26 @@ pub fn run(args: Args) -> Outcome {
     Ok(if results.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
+/// SIGINT and SIGTERM end servers and loads too: other programs would not notice that the bench is gone.
+fn end_children_with_this_program() -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("signals can not be handled")?;
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            process::end_all();
+            eprintln!("interrupted: nothing was written");
+            std::process::exit(1);
+        }
+    });
+    Ok(())
+}
+
 fn usage(e: LabError) -> Failure {
     Failure::Usage(e.into())
 }
 
 impl Args {
     fn includes(&self, experiment: Experiment) -> bool {
-        self.experiment.is_none_or(|named| named == experiment)
+        self.experiment.is_none_or(|named| named == experiment) && experiment != Experiment::Peers
     }
 
     fn is_quick(&self) -> bool {
@@ -215,6 +249,37 @@ impl Args {
         }
     }
 
+    /// None unless peers were asked for.
+    fn peers_settings(&self) -> Result<Option<peers::Settings>, Failure> {
+        if self.experiment != Some(Experiment::Peers) {
+            return match (&self.peers, self.only.first()) {
+                (None, None) => Ok(None),
+                _ => Err(Failure::Usage(anyhow!("--peers and --only belong to `bench peers`"))),
+            };
+        }
+        let cache = cache();
+        let mut all = scenario::peers(&cache, self.peers.as_deref()).map_err(usage)?;
+        if let Some(name) = self.only.iter().find(|name| !all.iter().any(|peer| peer.name == **name)) {
+            let names: Vec<&str> = all.iter().map(|peer| peer.name.as_str()).collect();
+            return Err(Failure::Usage(anyhow!("there is no peer {name}; there are {}", names.join(", "))));
+        }
+        let is_wanted =
+            |name: &String| self.only.is_empty() || name == scenario::FLOOR || self.only.contains(name);
+        all.retain(|peer| is_wanted(&peer.name));
+        let quick = self.is_quick();
+        let kept = self.sizes(if quick { &[100] } else { &[100, 1_000] });
+        let kept = kept.into_iter().map(|concurrency| Case { keep_alive: true, concurrency });
+        let each = self.sizes(&[100]).into_iter().map(|concurrency| Case { keep_alive: false, concurrency });
+        Ok(Some(peers::Settings {
+            peers: all,
+            models: if self.models.is_empty() { Model::ALL.to_vec() } else { self.models.clone() },
+            cases: kept.chain(each).collect(),
+            requests: self.requests.unwrap_or(if quick { 20_000 } else { 60_000 }),
+            repeats: self.rounds(4, 6),
+            cache,
+        }))
+    }
+
     fn concurrency_settings(&self, wanted: Vec<Model>) -> concurrency::Settings {
         let quick = self.is_quick();
         let points: &[usize] =
@@ -227,6 +292,13 @@ impl Args {
             keep_alive: self.keepalive,
         }
     }
+}
+
+/// Where other servers are built, as the XDG Base Directory Specification has it.
+fn cache() -> PathBuf {
+    let from = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = from("XDG_CACHE_HOME").or_else(|| Some(from("HOME")?.join(".cache")));
+    cache.unwrap_or_else(std::env::temp_dir).join("tidegate").join("peers")
 }
 
 /// On a terminal only; a pipe sees the tables and nothing else.
@@ -258,6 +330,9 @@ fn show(results: &Results) {
     }
     for remark in results.remarks() {
         println!("note: {remark}");
+    }
+    for out in report::reasons(results) {
+        println!("left out: {}: {}", out.model, out.why);
     }
     let rows = results.rows();
     for doubt in certificate::doubts(&rows) {

@@ -5,7 +5,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`experiment`] | Table 6-3, responses a second against concurrency, very many connections, survival under attack, and datagrams |
+//! | [`experiment`] | Table 6-3, responses a second against concurrency, very many connections, survival under attack, datagrams, and other servers |
 //! | [`process`] | starting and stopping the processes |
 //! | [`sample`], [`kernel_memory`] | what the server uses while it is measured |
 //! | [`spread`], [`bootstrap`] | medians, their confidence intervals, and whether two differ |
@@ -27,7 +27,7 @@ pub mod spread;
 
 use std::path::PathBuf;
 
-pub use experiment::{concurrency, connections, models, survival, udp};
+pub use experiment::{concurrency, connections, models, peers, survival, udp};
 
 /// Something the lab could not do.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +47,14 @@ pub enum LabError {
     )]
     Run {
         /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A file of peers says something wrong.
+    #[error("{path}: {why}")]
+    Peers {
+        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         why: String,

@@ -1,18 +1,63 @@
-//! Starting and stopping servers and loads. Every child is stopped by its process id when its handle is dropped.
+//! Starting and stopping servers and loads. Every child leads a process group of its own, which is ended when its handle is dropped, or by
+//! [`end_all`] when the lab itself is told to end.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tidegate::system;
+
 use crate::{Bench, LabError};
+
+/// Groups that run.
+static GROUPS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+fn groups() -> MutexGuard<'static, Vec<u32>> {
+    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends every child of the lab at once, and lets no other be started; for a program that ends before its handles are dropped.
+pub fn end_all() {
+    let groups = groups();
+    for &group in groups.iter() {
+        let _ = system::end_group(group, system::End::Kill); // it may be gone already
+    }
+    std::mem::forget(groups); // who starts another waits for the end
+}
+
+/// A process group that a child of the lab leads. Its id is nobody else's until the child has been waited for and all members are gone.
+pub(crate) struct Group(u32);
+
+impl Group {
+    /// Starts a child that leads a group.
+    pub(crate) fn start(command: &mut Command) -> std::io::Result<(Child, Self)> {
+        let mut groups = groups(); // none is started between the end of all and the end of the program
+        let child = command.process_group(0).spawn()?;
+        groups.push(child.id());
+        let group = Self(child.id());
+        Ok((child, group))
+    }
+
+    pub(crate) fn end(&self, how: system::End) {
+        let _ = system::end_group(self.0, how); // it may be gone already
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        groups().retain(|&group| group != self.0);
+    }
+}
 
 /// A running child: its lines come through a channel, its standard error is kept for messages.
 pub struct Process {
     what: String,
     child: Child,
+    group: Group,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
     errors: Arc<Mutex<String>>,
@@ -29,7 +74,7 @@ impl Process {
         let mut command = Command::new(&bench.program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let failed = |why: String| LabError::Process { what: what.clone(), why };
-        let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
+        let (mut child, group) = Group::start(&mut command).map_err(|e| failed(e.to_string()))?;
         let (sender, lines) = channel();
         let errors = Arc::new(Mutex::new(String::new()));
         let mut readers = Vec::new();
@@ -52,7 +97,7 @@ impl Process {
             }));
         }
         let stdin = child.stdin.take();
-        Ok(Self { what, child, stdin, lines, errors, readers })
+        Ok(Self { what, child, group, stdin, lines, errors, readers })
     }
 
     /// Its process id.
@@ -143,7 +188,9 @@ impl Process {
 
     fn end(&mut self) {
         // It may be gone already; then there is nothing to stop.
-        let _ = self.child.kill();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.group.end(system::End::Kill);
+        }
         let _ = self.child.wait();
         for reader in self.readers.drain(..) {
             let _ = reader.join();

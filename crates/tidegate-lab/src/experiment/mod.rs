@@ -3,6 +3,7 @@
 pub mod concurrency;
 pub mod connections;
 pub mod models;
+pub mod peers;
 mod room;
 pub mod round;
 pub mod survival;

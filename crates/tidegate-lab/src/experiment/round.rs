@@ -32,6 +32,8 @@ pub struct Round {
     pub cpu_s_per_100k: f64,
     /// Requests that failed, or were not answered in time.
     pub failed: u64,
+    /// Bytes of an answer, head and body.
+    pub bytes_each: f64,
     /// Who was the limit, and what makes the round doubtful.
     pub certificate: Certificate,
 }
@@ -48,6 +50,7 @@ impl Round {
             p99_9_us: l.p99_9 as f64,
             cpu_s_per_100k: server_cpu_s * 1e5 / report.requests.max(1) as f64,
             failed: report.failed + report.timed_out,
+            bytes_each: report.bytes_received as f64 / report.requests.max(1) as f64,
             certificate: certified(bench, report, server_cpu_s),
         }
     }

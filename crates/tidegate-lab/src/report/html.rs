@@ -1,28 +1,45 @@
 //! One page that needs nothing else: no network, no script.
 
+use super::charts::Chart;
 use super::svg::escape;
 use super::tables::{Cells, reasons, sections};
-use super::{Chart, Results};
+use super::{Results, certificate};
 
-const STYLE: &str = ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:0 auto;padding:1rem}\
-h1{margin-bottom:0}.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;white-space:nowrap}\
-th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #8884}th:first-child,td:first-child{text-align:left}\
-thead th{border-bottom:2px solid #888}p.about{font-size:.85rem;max-width:50rem;opacity:.8}svg{width:100%;height:auto;max-width:760px}";
+const STYLE: &str = ":root{color-scheme:light dark;--line:#8884;--soft:#8882;--page:#fff;--ink:#1b1f24}\
+@media (prefers-color-scheme:dark){:root{--page:#14171a;--ink:#e4e7ea}}\
+*{box-sizing:border-box}body{font:16px/1.5 system-ui,sans-serif;max-width:72rem;margin:0 auto;padding:1rem;background:var(--page);color:var(--ink)}\
+h1{margin:0 0 .5rem;font-size:1.7rem}h2{margin:2.2rem 0 .6rem;font-size:1.25rem;line-height:1.3}\
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem;font-size:.9rem;margin:0 0 1rem}dt{opacity:.7}dd{margin:0;overflow-wrap:anywhere}\
+nav{font-size:.9rem;line-height:1.9}nav a{margin-right:1rem}a{color:inherit}\
+.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;white-space:nowrap;font-variant-numeric:tabular-nums}\
+th,td{padding:.3rem .7rem;text-align:right;border-bottom:1px solid var(--line)}\
+thead th{border-bottom:2px solid #888;vertical-align:bottom;white-space:normal;min-width:5.5rem}\
+th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--page)}\
+tbody tr:hover td{background:var(--soft)}p.about,li{font-size:.88rem;max-width:52rem}p.about{opacity:.8}\
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr));gap:1rem}\
+figure{margin:0;padding:.5rem;border:1px solid var(--line);border-radius:.4rem}figcaption{font-weight:600;font-size:.95rem;padding:.2rem .3rem}\
+figure svg{display:block;width:100%;height:auto;margin-top:-1.2rem}figure svg .t{display:none}\
+@media (max-width:600px){body{padding:.7rem}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.4rem}h1{font-size:1.4rem}}\
+@media print{.scroll{overflow:visible}table{font-size:.6rem}}";
 
 /// The page.
 pub(super) fn page(results: &Results, charts: &[Chart]) -> String {
-    let mut body =
-        format!("<h1>tidegate on this machine</h1>\n<p class=\"about\">{}</p>\n", escape(&results.method()));
-    for (title, cells, about) in sections(results) {
+    let sections = sections(results);
+    let mut body = format!("<h1>tidegate on this machine</h1>\n{}{}", machine(results), limits(results));
+    body += &contents(&sections, charts);
+    for (i, (title, cells, about)) in sections.iter().enumerate() {
         body += &format!(
-            "<h2>{}</h2>\n{}<p class=\"about\">{}</p>\n",
-            escape(&title),
-            table(&cells),
-            escape(&about)
+            "<h2 id=\"s{i}\">{}</h2>\n{}<p class=\"about\">{}</p>\n",
+            escape(title),
+            table(cells),
+            escape(about)
         );
     }
-    for chart in charts {
-        body += &format!("<figure>{}</figure>\n", chart.svg);
+    if !charts.is_empty() {
+        let figure =
+            |c: &Chart| format!("<figure><figcaption>{}</figcaption>{}</figure>\n", escape(&c.title), c.svg);
+        let figures = charts.iter().map(figure).collect::<String>();
+        body += &format!("<h2 id=\"charts\">Charts</h2>\n<div class=\"charts\">\n{figures}</div>\n");
     }
     body += &list("Remarks", results.remarks().iter().map(|r| escape(r)));
     let left_out = reasons(results);
@@ -31,9 +48,49 @@ pub(super) fn page(results: &Results, charts: &[Chart]) -> String {
         left_out.iter().map(|out| format!("<code>{}</code>: {}", escape(&out.model), escape(&out.why))),
     );
     format!(
-        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
          <title>tidegate on this machine</title>\n<style>{STYLE}</style>\n{body}</html>\n"
     )
+}
+
+/// What it was measured on, and how.
+fn machine(results: &Results) -> String {
+    let c = &results.circumstances;
+    let command: Vec<&str> = c.command.iter().map(String::as_str).collect();
+    let pinning = if c.pinned_apart {
+        "a processor each"
+    } else {
+        "one processor for both: figures are for both together"
+    };
+    let facts = [
+        ("machine", c.machine.line()),
+        ("program", c.build.line()),
+        ("measured", c.date.clone()),
+        ("command", command.join(" ")),
+        ("server and load", format!("processes of their own, {pinning}")),
+    ];
+    let facts = facts.iter().map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", escape(value)));
+    format!("<dl>\n{}</dl>\n", facts.collect::<String>())
+}
+
+/// The certificate of the whole.
+fn limits(results: &Results) -> String {
+    let rows = results.rows();
+    let Some(summary) = certificate::summary(&rows) else { return String::new() };
+    let doubts = certificate::doubts(&rows);
+    let items = doubts.iter().map(|d| format!("<li>{}</li>\n", escape(&d.line()))).collect::<String>();
+    format!("<h2>Who was the limit</h2>\n<p class=\"about\">{summary}</p>\n<ul>{items}</ul>\n")
+}
+
+fn contents(sections: &[(String, Cells, String)], charts: &[Chart]) -> String {
+    let entry = |(i, (title, ..)): (usize, &(String, Cells, String))| {
+        format!("<a href=\"#s{i}\">{}</a> ", escape(title))
+    };
+    let mut links = sections.iter().enumerate().map(entry).collect::<String>();
+    if !charts.is_empty() {
+        links += "<a href=\"#charts\">Charts</a>";
+    }
+    format!("<nav>{links}</nav>\n")
 }
 
 fn table(cells: &Cells) -> String {

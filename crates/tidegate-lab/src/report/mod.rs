@@ -1,7 +1,9 @@
 //! What was measured, in every format: Markdown, CSV, JSON, SVG charts, and one HTML page that holds all of it.
 
 pub mod certificate;
+mod charts;
 mod html;
+mod peers;
 mod rows;
 mod siege;
 mod svg;
@@ -13,13 +15,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::udp as datagrams;
-use crate::experiment::round::Figures;
-use crate::experiment::{concurrency, connections, models, survival};
+use crate::experiment::{self, concurrency, connections, models, survival};
 use crate::run::{Circumstances, Row, Run};
-use crate::spread::Spread;
 use crate::{Bench, LabError};
 
-pub use tables::{Cells, concurrency_cells, connections_cells, models_cells, sections};
+pub use tables::{Cells, concurrency_cells, connections_cells, models_cells, reasons, sections};
 
 /// Everything one `bench` measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +41,9 @@ pub struct Results {
     /// Datagrams, if they were measured.
     #[serde(default)]
     pub udp: Option<datagrams::Table>,
+    /// Other servers, if they were measured.
+    #[serde(default)]
+    pub peers: Option<experiment::peers::Table>,
 }
 
 impl Results {
@@ -55,6 +58,7 @@ impl Results {
             connections: None,
             survival: None,
             udp: None,
+            peers: None,
         }
     }
 
@@ -106,6 +110,9 @@ impl Results {
         if let Some(table) = &self.udp {
             add(&[], &table.failed);
         }
+        if let Some(table) = &self.peers {
+            add(&table.notes, &table.failed);
+        }
         remarks.dedup();
         remarks
     }
@@ -119,7 +126,8 @@ impl Results {
         let connections = self.connections.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
         let survival = self.survival.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
         let udp = self.udp.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
-        models && concurrency && connections && survival && udp
+        let peers = self.peers.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
+        models && concurrency && connections && survival && udp && peers
     }
 }
 
@@ -144,7 +152,7 @@ pub fn write(folder: &Path, results: &Results) -> Result<PathBuf, LabError> {
         let path = folder.join(name);
         std::fs::write(&path, text).map_err(|source| LabError::Write { path, source })
     };
-    let charts = charts(results);
+    let charts = charts::of(results);
     for chart in &charts {
         put(&format!("{}.svg", chart.name), &chart.svg)?;
     }
@@ -163,82 +171,12 @@ pub fn write(folder: &Path, results: &Results) -> Result<PathBuf, LabError> {
     if let Some(table) = &results.udp {
         put("udp.csv", &tables::csv(&udp::cells(table)))?;
     }
+    if let Some(table) = &results.peers {
+        put("peers.csv", &tables::csv(&peers::rows(table)))?;
+    }
     // Plain data always becomes JSON.
     put("report.json", &serde_json::to_string_pretty(results).unwrap_or_default())?;
     put("report.md", &tables::markdown(results, &charts))?;
     put("report.html", &html::page(results, &charts))?;
     results.run().save(&folder.join("runs"))
-}
-
-/// A chart and its file name without ending.
-struct Chart {
-    name: &'static str,
-    title: String,
-    svg: String,
-}
-
-fn charts(results: &Results) -> Vec<Chart> {
-    let mut charts = results.concurrency.as_ref().map(concurrency_charts).unwrap_or_default();
-    charts.extend(results.connections.as_ref().map(memory_chart));
-    charts
-}
-
-/// User and kernel memory of each model against connections.
-fn memory_chart(table: &connections::Table) -> Chart {
-    let mut series = memory_series(table, "kernel", |row| row.kernel_bytes_each);
-    series.extend(memory_series(table, "user", |row| row.user_bytes_each));
-    let title = "Server memory for each idle connection".to_owned();
-    let svg = svg::lines(&title, "connections", "bytes for each", svg::Scale::Log, &series);
-    Chart { name: "connections", title, svg }
-}
-
-fn memory_series(
-    table: &connections::Table,
-    name: &str,
-    of: fn(&connections::Row) -> Option<f64>,
-) -> Vec<svg::Series> {
-    let mut series: Vec<svg::Series> = Vec::new();
-    for row in &table.rows {
-        // A logarithmic axis has no place for nothing.
-        let figure = of(row).filter(|&bytes| bytes > 0.0);
-        let Some(spread) = figure.and_then(|bytes| Spread::of([bytes])) else { continue };
-        let name = format!("{} {name}", row.model);
-        if series.last().is_none_or(|s| s.name != name) {
-            series.push(svg::Series { name, points: Vec::new() });
-        }
-        if let Some(last) = series.last_mut() {
-            last.points.push((row.connected as f64, spread));
-        }
-    }
-    series
-}
-
-fn concurrency_charts(table: &concurrency::Table) -> Vec<Chart> {
-    let series = |of: fn(&Figures) -> Spread| {
-        let mut series: Vec<svg::Series> = Vec::new();
-        for point in &table.points {
-            if series.last().is_none_or(|s| s.name != point.model) {
-                series.push(svg::Series { name: point.model.clone(), points: Vec::new() });
-            }
-            if let Some(last) = series.last_mut() {
-                last.points.push((point.concurrency as f64, of(&point.figures)));
-            }
-        }
-        series
-    };
-    let kept = if table.keep_alive { "connections kept" } else { "a connection for each request" };
-    let chart = |name, title: &str, unit: &str, scale, of| {
-        let title = format!("{title} ({kept})");
-        let svg = svg::lines(&title, "concurrent requests", unit, scale, &series(of));
-        Chart { name, title, svg }
-    };
-    vec![
-        chart("responses", "Responses a second", "responses/s", svg::Scale::Linear, |f| {
-            f.requests_per_s.clone()
-        }),
-        chart("time", "Mean time of a request", "ms", svg::Scale::Log, |f| f.mean_us.times(1e-3)),
-        chart("cpu", "Server CPU seconds for 100,000 responses", "CPU s", svg::Scale::Linear, |f| {
-            f.cpu_s_per_100k.clone()
-        }),
-    ]
 }

@@ -2,7 +2,7 @@
 
 use super::Results;
 use crate::experiment::round::Figures;
-use crate::experiment::{concurrency, connections, models, survival};
+use crate::experiment::{concurrency, connections, models, peers, survival};
 use crate::run::{Better, Measure, Row};
 
 /// All rows, in the order of the report.
@@ -14,6 +14,7 @@ pub(super) fn of(results: &Results) -> Vec<Row> {
     }
     rows.extend(results.connections.iter().flat_map(|t| &t.rows).map(crowd));
     rows.extend(results.survival.iter().flat_map(|t| &t.rows).map(siege));
+    rows.extend(results.peers.iter().flat_map(|t| &t.rows).map(peer));
     rows
 }
 
@@ -74,4 +75,11 @@ fn siege(r: &survival::Row) -> Row {
         measure("user_bytes", Better::Lower, vec![r.under.user_bytes as f64]),
     ];
     Row { experiment: "survival".into(), name: r.model.clone(), measures, certificates: Vec::new() }
+}
+
+fn peer(r: &peers::Row) -> Row {
+    let mut row = row("peers", format!("{}, {}", r.name, r.case.words()), &r.figures);
+    row.measures
+        .extend(r.times_floor.iter().map(|s| measure("times_floor", Better::Lower, s.rounds.clone())));
+    row
 }

@@ -1,6 +1,7 @@
 //! Tables as cells, CSV and Markdown.
 
-use super::{Chart, Results, certificate};
+use super::charts::Chart;
+use super::{Results, certificate};
 use crate::bootstrap::Interval;
 use crate::experiment::models::Pace;
 use crate::experiment::round::Figures;
@@ -269,18 +270,21 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     }
     sections.extend(results.survival.as_ref().map(super::siege::section));
     sections.extend(results.udp.as_ref().map(super::udp::section));
+    sections.extend(results.peers.iter().flat_map(super::peers::sections));
     sections
 }
 
 /// Models left out, with the reason, each once.
-pub(super) fn reasons(results: &Results) -> Vec<&LeftOut> {
+#[must_use]
+pub fn reasons(results: &Results) -> Vec<&LeftOut> {
     let models = results.models.iter().flat_map(|t| &t.left_out);
     let concurrency = results.concurrency.iter().flat_map(|t| &t.left_out);
     let mut reasons: Vec<&LeftOut> = Vec::new();
     let connections = results.connections.iter().flat_map(|t| &t.left_out);
     let survival = results.survival.iter().flat_map(|t| &t.left_out);
     let udp = results.udp.iter().flat_map(|t| &t.left_out);
-    for out in models.chain(concurrency).chain(connections).chain(survival).chain(udp) {
+    let peers = results.peers.iter().flat_map(|t| &t.left_out);
+    for out in models.chain(concurrency).chain(connections).chain(survival).chain(udp).chain(peers) {
         if !reasons.contains(&out) {
             reasons.push(out);
         }
@@ -295,6 +299,11 @@ pub(super) fn markdown(results: &Results, charts: &[Chart]) -> String {
     }
     for chart in charts {
         text += &format!("\n![{}]({}.svg)\n", chart.title, chart.name);
+    }
+    let rows = results.rows();
+    if let Some(summary) = certificate::summary(&rows) {
+        text += &format!("\n## Who was the limit\n\n{summary}\n\n");
+        text += &certificate::doubts(&rows).iter().map(|d| format!("- {}\n", d.line())).collect::<String>();
     }
     let remarks = results.remarks();
     if !remarks.is_empty() {

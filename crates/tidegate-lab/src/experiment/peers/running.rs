@@ -1,0 +1,155 @@
+//! A peer that runs: started in a process group of its own, on the server's processor, and ended with the group.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use tidegate::system;
+
+use super::PAGE_BYTES;
+use super::scenario::{Peer, Places, shell};
+use crate::process::Group;
+use crate::{Bench, LabError};
+
+/// How long a peer may take until it serves, and to end when it is asked to.
+const START: Duration = Duration::from_secs(20);
+const END: Duration = Duration::from_secs(3);
+
+/// How often it is looked whether it serves, or has ended.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A running peer.
+pub(super) struct Running {
+    child: Child,
+    group: Group,
+    dir: PathBuf,
+    pub(super) url: String,
+}
+
+impl Running {
+    /// Starts it, and waits until it serves.
+    pub(super) fn start(
+        bench: &Bench,
+        peer: &Peer,
+        build: PathBuf,
+        keep_alive: bool,
+    ) -> Result<Self, LabError> {
+        let failed = |why: String| LabError::Process { what: peer.name.clone(), why };
+        let port = free_port().map_err(|e| failed(format!("no port to be had: {e}")))?;
+        let cpu = bench.server_cpus.first().copied().unwrap_or(0);
+        let places = Places { port, cpu, dir: folder(), build, here: peer.here.clone() };
+        furnish(peer, &places).map_err(|e| failed(format!("{}: {e}", places.dir.display())))?;
+        let command = if keep_alive { &peer.start } else { peer.start_close.as_ref().unwrap_or(&peer.start) };
+        let (child, group) = spawn(bench, &places, command).map_err(|e| failed(format!("{command}: {e}")))?;
+        let url = format!("http://127.0.0.1:{port}{}", peer.path);
+        let mut running = Self { child, group, dir: places.dir, url };
+        running.wait_until_it_serves(peer, port)?;
+        Ok(running)
+    }
+
+    /// The process that leads the group.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn wait_until_it_serves(&mut self, peer: &Peer, port: u16) -> Result<(), LabError> {
+        let deadline = Instant::now() + START;
+        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        loop {
+            let is_ready = match &peer.ready_line {
+                Some(line) => self.log().contains(line.as_str()),
+                None => TcpStream::connect(at).is_ok(),
+            };
+            if is_ready {
+                return Ok(());
+            }
+            let why = match self.child.try_wait() {
+                Ok(None) if Instant::now() < deadline => {
+                    std::thread::sleep(LOOK);
+                    continue;
+                }
+                Ok(None) => format!("did not serve on port {port} within {} s", START.as_secs()),
+                Ok(Some(status)) => format!("ended before it served ({status}); start it in the foreground"),
+                Err(e) => e.to_string(),
+            };
+            let log = self.log();
+            let last: Vec<&str> = log.lines().rev().take(3).collect();
+            let last: Vec<&str> = last.into_iter().rev().collect();
+            let why = if last.is_empty() { why } else { format!("{why}: {}", last.join(" | ")) };
+            return Err(LabError::Process { what: peer.name.clone(), why });
+        }
+    }
+
+    /// Whether it has not ended; one that has is a zombie until it is waited for.
+    fn is_alive(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
+    }
+
+    fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.dir.join("log")).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.group.end(system::End::Ask);
+        let deadline = Instant::now() + END;
+        while self.is_alive() && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        // Its workers too, if it left any. It has not been waited for, so the group's id is still its own.
+        self.group.end(system::End::Kill);
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.dir); // what is left is small, and in a folder for such things
+    }
+}
+
+/// On the server's processors: a thread keeps to them and hands that down to what it starts (`sched_setaffinity(2)`).
+fn spawn(bench: &Bench, places: &Places, command: &str) -> std::io::Result<(Child, Group)> {
+    let log = std::fs::File::create(places.dir.join("log"))?;
+    let mut shell = shell(&places.command(command));
+    shell.stdout(log.try_clone()?).stderr(log).current_dir(&places.dir);
+    let started = std::thread::scope(|scope| {
+        let starter = scope.spawn(|| {
+            if !bench.server_cpus.is_empty() {
+                system::pin_to_cpus(&bench.server_cpus)?;
+            }
+            Group::start(&mut shell)
+        });
+        starter.join()
+    });
+    started.unwrap_or_else(|_| Err(std::io::Error::other("the thread that starts it failed")))
+}
+
+/// The page and the peer's own files.
+fn furnish(peer: &Peer, places: &Places) -> std::io::Result<()> {
+    let www = places.dir.join("www");
+    std::fs::create_dir_all(&www)?;
+    std::fs::write(www.join("index.html"), "x".repeat(PAGE_BYTES))?;
+    for (name, text) in &peer.files {
+        let path = places.dir.join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
+        std::fs::write(path, places.fill(text))?;
+    }
+    open_to_all(&places.dir)
+}
+
+/// A server started by root may give its workers to a user who has to read the page.
+fn open_to_all(dir: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))
+}
+
+/// Free now; the peer takes it in a moment.
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+fn folder() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("tidegate-peer-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+    std::env::temp_dir().join(name)
+}

@@ -1,0 +1,151 @@
+//! The charts of a report.
+
+use super::Results;
+use super::svg::{self, MAXIMUM, Scale, Series, Sheet};
+use crate::experiment::models::Pace;
+use crate::experiment::peers::Case;
+use crate::experiment::round::Figures;
+use crate::experiment::{concurrency, connections, models, peers};
+use crate::spread::Spread;
+
+/// A chart and its file name without ending.
+pub(super) struct Chart {
+    pub(super) name: String,
+    pub(super) title: String,
+    pub(super) svg: String,
+}
+
+/// All that there are figures for.
+pub(super) fn of(results: &Results) -> Vec<Chart> {
+    let mut charts = results.concurrency.as_ref().map(against_concurrency).unwrap_or_default();
+    charts.extend(results.models.iter().flat_map(|table| [percentiles(table), time_series(table)]));
+    charts.extend(results.connections.as_ref().map(memory));
+    charts.extend(results.peers.as_ref().map(beside_others).unwrap_or_default());
+    charts
+}
+
+fn chart(name: &str, sheet: &Sheet<'_>, series: &[Series]) -> Chart {
+    Chart { name: name.into(), title: sheet.title.into(), svg: svg::lines(sheet, series) }
+}
+
+/// Lines from figures in the order of their names.
+fn series(points: impl Iterator<Item = (String, f64, Spread)>) -> Vec<Series> {
+    let mut all: Vec<Series> = Vec::new();
+    for (name, x, spread) in points {
+        match all.last_mut() {
+            Some(last) if last.name == name => last.points.push((x, spread)),
+            _ => all.push(Series { name, points: vec![(x, spread)] }),
+        }
+    }
+    all
+}
+
+fn against_concurrency(table: &concurrency::Table) -> Vec<Chart> {
+    let kept = if table.keep_alive { "connections kept" } else { "a connection for each request" };
+    let draw = |name, title: &str, y_title, y, of: fn(&Figures) -> Spread| {
+        let points = table.points.iter().map(|p| (p.model.clone(), p.concurrency as f64, of(&p.figures)));
+        let title = format!("{title} ({kept})");
+        let sheet = Sheet { title: &title, x_title: "concurrent requests", y_title, x: Scale::Log, y };
+        chart(name, &sheet, &series(points))
+    };
+    vec![
+        draw("responses", "Responses a second", "responses/s", Scale::Linear, |f| f.requests_per_s.clone()),
+        draw("time", "Mean time of a request", "ms", Scale::Log, |f| f.mean_us.times(1e-3)),
+        draw("p99", "99th percentile of the time of a request", "ms", Scale::Log, |f| f.p99_us.times(1e-3)),
+        draw("cpu", "Server CPU seconds for 100,000 responses", "CPU s", Scale::Linear, |f| {
+            f.cpu_s_per_100k.clone()
+        }),
+    ]
+}
+
+/// The rows of Table 6-3 whose clients did not wait.
+fn unlimited(table: &models::Table) -> impl Iterator<Item = &models::Row> {
+    table.rows.iter().filter(|row| row.pace == Pace::Unlimited)
+}
+
+/// A model, with its connections if it has more than one row.
+fn label(table: &models::Table, row: &models::Row) -> String {
+    match unlimited(table).filter(|other| other.model == row.model).count() {
+        1 => row.model.clone(),
+        _ => format!("{}, {}", row.model, row.attempted),
+    }
+}
+
+fn percentiles(table: &models::Table) -> Chart {
+    let points = unlimited(table).flat_map(|row| {
+        let l = &row.load.latency_us;
+        let at =
+            [(2.0, l.p50), (4.0, l.p75), (10.0, l.p90), (100.0, l.p99), (1_000.0, l.p99_9), (MAXIMUM, l.max)];
+        at.into_iter().filter_map(move |(x, us)| {
+            Some((label(table, row), x, Spread::of([us as f64 / 1e3]).filter(|s| s.median > 0.0)?))
+        })
+    });
+    let sheet = Sheet {
+        title: "Latency of echo messages, clients without limit",
+        x_title: "percentile",
+        y_title: "ms",
+        x: Scale::Percentile,
+        y: Scale::Log,
+    };
+    chart("latency", &sheet, &series(points))
+}
+
+fn time_series(table: &models::Table) -> Chart {
+    let points = unlimited(table).flat_map(|row| {
+        // The last second may be a stump, whose rate says nothing.
+        let seconds = row.load.seconds.iter().filter(|second| second.length_s > 0.5);
+        seconds.filter_map(|second| {
+            let rate = Spread::of([second.requests as f64 / second.length_s])?;
+            Some((label(table, row), second.at_s, rate))
+        })
+    });
+    let sheet = Sheet {
+        title: "Echo messages in each second, clients without limit",
+        x_title: "seconds",
+        y_title: "messages/s",
+        x: Scale::Linear,
+        y: Scale::Linear,
+    };
+    chart("seconds", &sheet, &series(points))
+}
+
+/// User and kernel memory of each model against connections.
+fn memory(table: &connections::Table) -> Chart {
+    let kind = |name: &'static str, of: fn(&connections::Row) -> Option<f64>| {
+        table.rows.iter().filter_map(move |row| {
+            // A logarithmic axis has no place for nothing.
+            let bytes = Spread::of([of(row).filter(|&bytes| bytes > 0.0)?])?;
+            Some((format!("{} {name}", row.model), row.connected as f64, bytes))
+        })
+    };
+    let points = kind("kernel", |row| row.kernel_bytes_each).chain(kind("user", |row| row.user_bytes_each));
+    let sheet = Sheet {
+        title: "Server memory for each idle connection",
+        x_title: "connections",
+        y_title: "bytes for each",
+        x: Scale::Log,
+        y: Scale::Log,
+    };
+    chart("connections", &sheet, &series(points))
+}
+
+/// Bars for each case: times the floor, or CPU seconds where there is no floor.
+fn beside_others(table: &peers::Table) -> Vec<Chart> {
+    let mut cases: Vec<Case> = table.rows.iter().map(|row| row.case).collect();
+    cases.dedup();
+    let draw = |(i, case): (usize, Case)| {
+        let rows = || table.rows.iter().filter(move |row| row.case == case);
+        let has_floor = rows().all(|row| row.times_floor.is_some());
+        let of = |row: &peers::Row| match (&row.times_floor, has_floor) {
+            (Some(times), true) => times.clone(),
+            _ => row.figures.cpu_s_per_100k.clone(),
+        };
+        let what =
+            if has_floor { "CPU per request, times the floor" } else { "CPU seconds for 100,000 requests" };
+        let title = format!("{what} ({})", case.words());
+        let figures: Vec<_> = rows().map(|row| (row.name.clone(), of(row))).collect();
+        let svg = svg::bars(&title, &figures, |name| name.starts_with("tidegate "));
+        Chart { name: format!("peers-{}", i + 1), title, svg }
+    };
+    cases.into_iter().enumerate().map(draw).collect()
+}

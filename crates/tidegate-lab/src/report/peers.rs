@@ -1,0 +1,57 @@
+//! Other servers beside tidegate's models, as tables and for CSV.
+
+use super::certificate::limits;
+use super::tables::{Cells, figures_head, figures_row, grouped, spread};
+use crate::experiment::peers::{Case, Row, Table};
+
+/// A table for each case.
+pub(super) fn sections(table: &Table) -> Vec<(String, Cells, String)> {
+    let mut cases: Vec<Case> = table.rows.iter().map(|row| row.case).collect();
+    cases.dedup();
+    let about = format!(
+        "A 4 KiB page, {} requests a round after a warm-up, {} round(s), all servers in turn, each kept on one processor; median [95% confidence \
+        interval], of fewer than four rounds (minimum–maximum). CPU is that of the server and all processes it started, user and kernel. Times the floor: by \
+        the cost of the bare epoll loop in the same round. Compare these rather than requests a second where the limit is not the server.",
+        grouped(table.requests),
+        table.repeats
+    );
+    let title = |case: Case| format!("Beside other servers: {}", case.words());
+    cases.into_iter().map(|case| (title(case), cells(table, case), about.clone())).collect()
+}
+
+fn cells(table: &Table, case: Case) -> Cells {
+    let head =
+        ["server", "CPU s/100k", "times the floor", "requests/s", "p50 ms", "p99 ms", "failed", "limit"];
+    let mut cells: Cells = vec![head.map(Into::into).to_vec()];
+    cells.extend(table.rows.iter().filter(|row| row.case == case).map(row));
+    cells.extend(super::tables::left_out(&table.left_out, head.len()));
+    cells
+}
+
+fn row(row: &Row) -> Vec<String> {
+    let f = &row.figures;
+    vec![
+        row.name.clone(),
+        spread(&f.cpu_s_per_100k, 3),
+        row.times_floor.as_ref().map_or("–".into(), |s| spread(s, 2)),
+        spread(&f.requests_per_s, 0),
+        spread(&f.p50_us.times(1e-3), 2),
+        spread(&f.p99_us.times(1e-3), 2),
+        grouped(f.failed),
+        limits(&f.certificates),
+    ]
+}
+
+/// All figures of all rows for CSV.
+pub(super) fn rows(table: &Table) -> Cells {
+    let mut head = figures_head(&["server", "concurrency", "keep_alive"]);
+    head.push("times_floor_median".into());
+    let mut cells = vec![head];
+    for row in &table.rows {
+        let names = [row.name.clone(), row.case.concurrency.to_string(), row.case.keep_alive.to_string()];
+        let mut line = figures_row(names.into(), &row.figures);
+        line.push(row.times_floor.as_ref().map_or(String::new(), |s| format!("{:.4}", s.median)));
+        cells.push(line);
+    }
+    cells
+}
