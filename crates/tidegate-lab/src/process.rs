@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,18 +14,21 @@ use tidegate::system;
 
 use crate::{Bench, LabError};
 
-/// Groups that run.
-static GROUPS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+/// Groups that run, with the folder each leaves behind.
+static GROUPS: Mutex<Vec<(u32, Option<PathBuf>)>> = Mutex::new(Vec::new());
 
-fn groups() -> MutexGuard<'static, Vec<u32>> {
+fn groups() -> MutexGuard<'static, Vec<(u32, Option<PathBuf>)>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends every child of the lab at once, and lets no other be started; for a program that ends before its handles are dropped.
 pub fn end_all() {
     let groups = groups();
-    for &group in groups.iter() {
-        let _ = system::end_group(group, system::End::Kill); // it may be gone already
+    for (group, folder) in groups.iter() {
+        let _ = system::end_group(*group, system::End::Kill); // it may be gone already
+        if let Some(folder) = folder {
+            let _ = std::fs::remove_dir_all(folder); // small, and in a place for such things
+        }
     }
     std::mem::forget(groups); // who starts another waits for the end
 }
@@ -33,11 +37,11 @@ pub fn end_all() {
 pub(crate) struct Group(u32);
 
 impl Group {
-    /// Starts a child that leads a group.
-    pub(crate) fn start(command: &mut Command) -> std::io::Result<(Child, Self)> {
+    /// Starts a child that leads a group; `folder` is what [`end_all`] removes with it.
+    pub(crate) fn start(command: &mut Command, folder: Option<PathBuf>) -> std::io::Result<(Child, Self)> {
         let mut groups = groups(); // none is started between the end of all and the end of the program
         let child = command.process_group(0).spawn()?;
-        groups.push(child.id());
+        groups.push((child.id(), folder));
         let group = Self(child.id());
         Ok((child, group))
     }
@@ -49,7 +53,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        groups().retain(|&group| group != self.0);
+        groups().retain(|(group, _)| *group != self.0);
     }
 }
 
@@ -74,7 +78,7 @@ impl Process {
         let mut command = Command::new(&bench.program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let failed = |why: String| LabError::Process { what: what.clone(), why };
-        let (mut child, group) = Group::start(&mut command).map_err(|e| failed(e.to_string()))?;
+        let (mut child, group) = Group::start(&mut command, None).map_err(|e| failed(e.to_string()))?;
         let (sender, lines) = channel();
         let errors = Arc::new(Mutex::new(String::new()));
         let mut readers = Vec::new();

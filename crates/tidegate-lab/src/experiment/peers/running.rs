@@ -117,7 +117,7 @@ fn spawn(bench: &Bench, places: &Places, command: &str) -> std::io::Result<(Chil
             if !bench.server_cpus.is_empty() {
                 system::pin_to_cpus(&bench.server_cpus)?;
             }
-            Group::start(&mut shell)
+            Group::start(&mut shell, Some(places.dir.clone()))
         });
         starter.join()
     });
