@@ -8,8 +8,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tidegate::{DatagramPath, Model};
+use tidegate_load::certificate::Certificate;
 
-use super::{LeftOut, Limit, PATIENCE, ResultFile, Server, contestants};
+use super::round::certified;
+use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
 use crate::process::{Process, cpus};
 use crate::sample::cpu_s;
 use crate::spread::Spread;
@@ -67,8 +69,8 @@ pub struct Row {
     pub cpu_us: Spread,
     /// Messages the server got, against the path plain of the same model and size.
     pub times_plain: Option<f64>,
-    /// Who was the limit in each run.
-    pub limits: Vec<Limit>,
+    /// Of each run.
+    pub certificates: Vec<Certificate>,
 }
 
 impl Row {
@@ -99,7 +101,7 @@ struct Run {
     sent_per_s: f64,
     taken_per_s: f64,
     cpu_us: f64,
-    limit: Limit,
+    certificate: Certificate,
 }
 
 /// Measures all rows; within each repeat the paths take turns.
@@ -144,7 +146,7 @@ fn row(model: Model, path: DatagramPath, bytes: usize, runs: &[Run]) -> Option<R
         taken_per_s: spread(|r| r.taken_per_s)?,
         cpu_us: spread(|r| r.cpu_us)?,
         times_plain: None,
-        limits: runs.iter().map(|r| r.limit).collect(),
+        certificates: runs.iter().map(|r| r.certificate.clone()).collect(),
     })
 }
 
@@ -181,7 +183,7 @@ fn measure(
     let report = file.read(&name)?;
     let sent = report.udp.as_ref().map_or(0, |udp| udp.sent);
     if !good || sent == 0 {
-        let why = report.first_error.unwrap_or_else(|| "nothing was sent".into());
+        let why = report.first_error.clone().unwrap_or_else(|| "nothing was sent".into());
         return Err(LabError::Process { what: name, why });
     }
     let said = server.process.stop(PATIENCE)?;
@@ -191,12 +193,11 @@ fn measure(
         why: format!("did not say that it got anything: {}", said.trim()),
     })?;
     let elapsed = report.elapsed_s.max(1e-9);
-    let load_part = (report.cpu_user_s + report.cpu_system_s) / elapsed;
     Ok(Run {
         sent_per_s: sent as f64 / elapsed,
         taken_per_s: taken as f64 / elapsed,
         cpu_us: used * 1e6 / taken as f64,
-        limit: Limit::of(bench, used / elapsed, load_part),
+        certificate: certified(bench, &report, used),
     })
 }
 
@@ -208,6 +209,8 @@ fn counter(said: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_load::certificate::{Evidence, Verdict};
+
     use super::*;
 
     #[test]
@@ -219,7 +222,12 @@ mod tests {
 
     #[test]
     fn paths_are_related_to_the_plain_one_and_estimates_to_packets() {
-        let run = |taken_per_s| Run { sent_per_s: 1.0, taken_per_s, cpu_us: 1.0, limit: Limit::Server };
+        let verdict = Verdict::Server;
+        let because = String::new();
+        let certificate =
+            Certificate { verdict, because, warnings: Vec::new(), evidence: Evidence::default() };
+        let run =
+            |taken_per_s| Run { sent_per_s: 1.0, taken_per_s, cpu_us: 1.0, certificate: certificate.clone() };
         let row = |path, taken| row(Model::Epoll, path, 64, &[run(taken)]).unwrap();
         let mut rows = [row(DatagramPath::Plain, 230_000.0), row(DatagramPath::Segments, 6_900_000.0)];
         compare(&mut rows);

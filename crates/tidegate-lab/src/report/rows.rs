@@ -3,7 +3,7 @@
 use super::Results;
 use crate::experiment::peers::scenario::FLOOR;
 use crate::experiment::round::Figures;
-use crate::experiment::{concurrency, connections, models, peers, survival};
+use crate::experiment::{concurrency, connections, models, peers, survival, udp};
 use crate::run::{Better, Measure, Row};
 
 /// All rows, in the order of the report.
@@ -15,6 +15,7 @@ pub(super) fn of(results: &Results) -> Vec<Row> {
     }
     rows.extend(results.connections.iter().flat_map(|t| &t.rows).map(crowd));
     rows.extend(results.survival.iter().flat_map(|t| &t.rows).map(siege));
+    rows.extend(results.udp.iter().flat_map(|t| &t.rows).map(datagrams));
     rows.extend(results.peers.iter().flat_map(|t| &t.rows).map(peer));
     rows
 }
@@ -66,6 +67,19 @@ fn crowd(r: &connections::Row) -> Row {
         name: format!("{}, {} connections", r.model, r.asked),
         measures,
         certificates: Vec::new(),
+    }
+}
+
+fn datagrams(r: &udp::Row) -> Row {
+    Row {
+        experiment: "udp".into(),
+        name: format!("{}, {}, {} bytes", r.model, r.path, r.bytes),
+        measures: vec![
+            measure("cpu_us", Better::Lower, r.cpu_us.rounds.clone()),
+            measure("taken_per_s", Better::Higher, r.taken_per_s.rounds.clone()),
+            measure("sent_per_s", Better::Higher, r.sent_per_s.rounds.clone()),
+        ],
+        certificates: r.certificates.clone(),
     }
 }
 
