@@ -3,6 +3,7 @@
 
 mod bench;
 mod compare;
+mod config;
 mod doctor;
 mod handover;
 mod life;
@@ -16,7 +17,7 @@ mod tls;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// A scalable socket server on any I/O model, its load generator, and a lab that measures them all on this machine.
 ///
@@ -61,19 +62,23 @@ impl From<anyhow::Error> for Failure {
 type Outcome = Result<ExitCode, Failure>;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let outcome = cli.log.start().and_then(|()| match cli.command {
-        Command::Serve(args) => serve::run(args),
-        Command::Load(args) => load::run(args),
-        Command::Bench(args) => bench::run(args),
-        Command::Compare(args) => compare::run(args),
-        Command::Doctor(args) => doctor::run(args),
-    });
-    let (error, code) = match outcome {
+    let words = config::expand(&Cli::command(), std::env::args_os().collect());
+    let (error, code) = match words.and_then(|words| run(Cli::parse_from(words))) {
         Ok(code) => return code,
         Err(Failure::Usage(e)) => (e, 2),
         Err(Failure::Run(e)) => (e, 1),
     };
     log::failed(&error, code);
     ExitCode::from(code)
+}
+
+fn run(cli: Cli) -> Outcome {
+    cli.log.start()?;
+    match cli.command {
+        Command::Serve(args) => serve::run(args),
+        Command::Load(args) => load::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Doctor(args) => doctor::run(args),
+    }
 }

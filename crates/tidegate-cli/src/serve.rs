@@ -33,6 +33,9 @@ use crate::{Failure, Outcome};
 /// Options of `serve`.
 #[derive(clap::Args)]
 pub struct Args {
+    /// Take service and options from this file (docs/config.md); options beside it win over those in it.
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     what: Box<What>,
 }
@@ -152,6 +155,9 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
+    if let Some(path) = &args.config {
+        tracing::info!(path = %path.display(), "options come from a file, too");
+    }
     match *args.what {
         What::Echo(how) => {
             let policy = how.limits.policy();
