@@ -157,7 +157,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 /// SIGINT and SIGTERM end servers and loads too: other programs would not notice that the bench is gone.
-fn end_children_with_this_program() -> anyhow::Result<()> {
+pub(crate) fn end_children_with_this_program() -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("signals can not be handled")?;
     std::thread::spawn(move || {
         if signals.forever().next().is_some() {
@@ -302,7 +302,7 @@ fn cache() -> PathBuf {
 }
 
 /// On a terminal only; a pipe sees the tables and nothing else.
-fn progress_bar(steps: u64) -> ProgressBar {
+pub(crate) fn progress_bar(steps: u64) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
     } else {

@@ -112,7 +112,7 @@ fn cells(row: &Judged) -> [String; 6] {
 }
 
 /// Four significant digits.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let digits = if value == 0.0 { 0 } else { 3 - value.abs().log10().floor() as i32 };
     format!("{value:.*}", usize::try_from(digits).unwrap_or(0))
 }

@@ -50,10 +50,13 @@ fn arguments(
     let stem = || given.iter().take(1).cloned().chain([COMMAND.into(), name.into()]).collect();
     let alone = parsed(cli, with(stem(), [&process.all, &server.all]));
     let service_word = seen_service.is_none().then(|| name.into());
-    let together = with(given.iter().cloned().chain(service_word).collect(), [&process.wanted, &server.wanted]);
+    let together =
+        with(given.iter().cloned().chain(service_word).collect(), [&process.wanted, &server.wanted]);
     match alone {
         // What the file leaves out may be given on the command line.
-        Err(e) if e.kind() != ErrorKind::MissingRequiredArgument || parsed(cli, together.clone()).is_err() => {
+        Err(e)
+            if e.kind() != ErrorKind::MissingRequiredArgument || parsed(cli, together.clone()).is_err() =>
+        {
             Err(anyhow!("{}", first_lines(&e)))
         }
         _ => Ok(together),
@@ -103,7 +106,8 @@ fn service(serve: &Command, named: Option<Value>) -> anyhow::Result<(&Command, &
         None => Err(anyhow!("[[server]] says no service; write service = \"http\", or another of {}", all())),
         Some(Value::String(name)) => {
             let found = serve.get_subcommands().find(|c| c.get_name() == name && name != "help");
-            let found = found.with_context(|| format!("there is no service {name:?}; there are {}", all()))?;
+            let found =
+                found.with_context(|| format!("there is no service {name:?}; there are {}", all()))?;
             Ok((found, found.get_name()))
         }
         Some(other) => Err(anyhow!("service is {}; write one of {} in quotes", kind(&other), all())),
@@ -368,7 +372,8 @@ mod tests {
         refused(words("[[server]]", &["serve", "--config", "FILE"]), &["service = \"http\"", "echo"]);
         refused(words("[[server]]\nservice = \"htp\"", &["serve", "--config", "FILE"]), &["\"htp\"", "http"]);
         refused(words("[[server]]\nservice = 1", &["serve", "--config", "FILE"]), &["a number", "http"]);
-        let missing = expand(&crate::Cli::command(), ["x", "serve", "--config", "/none"].map(Into::into).into());
+        let missing =
+            expand(&crate::Cli::command(), ["x", "serve", "--config", "/none"].map(Into::into).into());
         let Err(Failure::Usage(e)) = missing else { panic!("no error") };
         assert!(format!("{e:#}").contains("name a file that exists"), "{e:#}");
     }
@@ -388,7 +393,8 @@ mod tests {
         cli.build();
         let serve = cli.find_subcommand(COMMAND).unwrap();
         for service in serve.get_subcommands().filter(|c| c.get_name() != "help") {
-            for arg in service.get_arguments().filter(|a| !["help", "version"].contains(&a.get_id().as_str())) {
+            for arg in service.get_arguments().filter(|a| !["help", "version"].contains(&a.get_id().as_str()))
+            {
                 let command = if arg.is_global_set() { serve } else { service };
                 let part = Part { command, name: "", given: None };
                 assert!(arg.get_id() == OPTION || part.arg(name(arg)).is_ok(), "{}", arg.get_id());

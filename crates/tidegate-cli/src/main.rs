@@ -14,6 +14,7 @@ mod metrics;
 mod origin;
 mod serve;
 mod tls;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,8 @@ enum Command {
     Bench(bench::Args),
     /// Compare two runs that bench saved, with a verdict for each row.
     Compare(compare::Args),
+    /// Find the settings of a server that serve a goal best on this machine, by testing them, and write them to a file.
+    Tune(tune::Args),
     /// Say what works here: each model, each limit, and what to do about it.
     Doctor(doctor::Args),
 }
@@ -79,6 +82,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Load(args) => load::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Tune(args) => tune::run(args),
         Command::Doctor(args) => doctor::run(args),
     }
 }

@@ -10,7 +10,7 @@ use crate::bootstrap::{self, Interval, LEAST_ROUNDS};
 use crate::run::{Better, Measure, Row, Run};
 
 /// The chance that a table in which nothing has changed shows a difference.
-const FALSE_ALARM: f64 = 0.05;
+pub(crate) const FALSE_ALARM: f64 = 0.05;
 
 /// What became of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +117,8 @@ fn counterpart<'a>(row: &Row, run: &'a Run) -> Option<&'a Row> {
     run.rows.iter().find(|other| other.experiment == row.experiment && other.name == row.name)
 }
 
-type Pair<'a> = (&'a Row, &'a Measure, &'a Measure);
+/// The row that both are of, and the figure of each.
+pub(crate) type Pair<'a> = (&'a Row, &'a Measure, &'a Measure);
 
 fn pair<'a>(row: &'a Row, b: &'a Run, question: &Question) -> Option<Pair<'a>> {
     let named = |m: &&Measure| question.measure.as_ref().is_none_or(|name| *name == m.name);
@@ -126,7 +127,8 @@ fn pair<'a>(row: &'a Row, b: &'a Run, question: &Question) -> Option<Pair<'a>> {
     (!ours.rounds.is_empty() && !theirs.rounds.is_empty()).then_some((row, ours, theirs))
 }
 
-fn judge((row, a, b): Pair<'_>, confidence: f64, margin: f64) -> Judged {
+/// Judges one pair; differences up to the part `margin` count as none.
+pub(crate) fn judge((row, a, b): Pair<'_>, confidence: f64, margin: f64) -> Judged {
     let median = |m: &Measure| bootstrap::median(&m.rounds).unwrap_or(f64::NAN);
     let (a_median, b_median) = (median(a), median(b));
     let interval = bootstrap::of_ratio(&a.rounds, &b.rounds, confidence);

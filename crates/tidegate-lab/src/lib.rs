@@ -10,6 +10,7 @@
 //! | [`sample`], [`kernel_memory`] | what the server uses while it is measured |
 //! | [`spread`], [`bootstrap`] | medians, their confidence intervals, and whether two differ |
 //! | [`run`](mod@run), [`compare`] | saved runs with every round, and two of them side by side |
+//! | [`tune`] | the settings of a server that serve a goal best here, found by testing |
 //! | [`machine`] | what all that was measured on |
 //! | [`report`] | Markdown, CSV, JSON, SVG and one HTML page |
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ pub mod report;
 pub mod run;
 pub mod sample;
 pub mod spread;
+pub mod tune;
 
 use std::path::PathBuf;
 
@@ -97,6 +99,17 @@ impl Bench {
             [first, second, ..] => (vec![*first], vec![*second]),
         };
         Self { program, server_cpus: server, load_cpus: load }
+    }
+
+    /// The same with as many processors on each side as there are: what shows how a server scales.
+    #[must_use]
+    pub fn halved(program: PathBuf, cpus: &[usize]) -> Self {
+        let (server, load) = cpus.split_at(cpus.len() / 2);
+        if server.is_empty() {
+            Self::new(program, cpus)
+        } else {
+            Self { program, server_cpus: server.into(), load_cpus: load.into() }
+        }
     }
 
     /// Whether server and load have a processor each.

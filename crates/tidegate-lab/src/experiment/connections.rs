@@ -108,7 +108,9 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
             let plan = room::plan(Limits::here(), model, load, asked);
             table.notes.extend(plan.note.clone());
             progress(&format!("{model}, {} connections", plan.connections));
-            match measure(bench, model, load, &plan, settings.probe) {
+            let measured = start_server(bench, model, &plan)
+                .and_then(|server| measure(bench, model, server, load, &plan, settings.probe));
+            match measured {
                 Ok(row) => {
                     table.notes.extend(shortfall(&row));
                     table.rows.push(row);
@@ -126,7 +128,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
 }
 
 /// One line about what a row did not reach.
-fn shortfall(row: &Row) -> Option<String> {
+pub(crate) fn shortfall(row: &Row) -> Option<String> {
     let Row { model, verified, .. } = row;
     let wanted = row.load.connections as u64;
     if *verified < wanted {
@@ -144,9 +146,15 @@ fn shortfall(row: &Row) -> Option<String> {
         .then(|| format!("{model}: the probe was not served beside {wanted} connections"))
 }
 
-/// Measures one row, with a server of its own.
-fn measure(bench: &Bench, model: Model, load: Model, plan: &Plan, window: Duration) -> Result<Row, LabError> {
-    let server = start_server(bench, model, plan)?;
+/// Measures one row, and ends its server.
+pub(crate) fn measure(
+    bench: &Bench,
+    model: Model,
+    server: Server,
+    load: Model,
+    plan: &Plan,
+    window: Duration,
+) -> Result<Row, LabError> {
     let (pid, port) = (server.process.id(), server.port);
     let before = Held::by(pid, port);
     let probe_alone = probe(bench, &server.url, window)?;

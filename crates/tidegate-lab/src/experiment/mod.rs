@@ -4,7 +4,7 @@ pub mod concurrency;
 pub mod connections;
 pub mod models;
 pub mod peers;
-mod room;
+pub(crate) mod room;
 pub mod round;
 pub mod survival;
 pub mod udp;
@@ -20,7 +20,7 @@ use crate::process::{Process, cpus};
 use crate::{Bench, LabError};
 
 /// How long a process may take to start, to open its connections, or to end.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A model that can not be measured here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,14 +45,19 @@ pub fn contestants(wanted: &[Model]) -> (Vec<Model>, Vec<LeftOut>) {
 }
 
 /// A running server and where it listens.
-struct Server {
-    process: Process,
-    url: String,
+pub(crate) struct Server {
+    pub(crate) process: Process,
+    pub(crate) url: String,
     port: u16,
 }
 
 impl Server {
-    fn start(bench: &Bench, service: &str, model: Model, extra: &[&str]) -> Result<Self, LabError> {
+    pub(crate) fn start(
+        bench: &Bench,
+        service: &str,
+        model: Model,
+        extra: &[&str],
+    ) -> Result<Self, LabError> {
         let mut args: Vec<String> =
             ["serve", service, "--listen", "127.0.0.1:0", "--model", model.name()].map(Into::into).into();
         args.extend(cpus(&bench.server_cpus));

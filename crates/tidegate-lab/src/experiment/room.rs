@@ -25,7 +25,7 @@ const SOURCES: u64 = 250;
 
 /// What a machine sets limits with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// Open descriptors a process may have.
     pub(super) descriptors: u64,
     /// Memory to be had, in bytes.
@@ -36,7 +36,7 @@ pub(super) struct Limits {
 
 impl Limits {
     /// Of this machine, now. What can not be read is taken as no limit.
-    pub(super) fn here() -> Self {
+    pub(crate) fn here() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let memory = read("/proc/meminfo");
         let memory_kib = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -58,23 +58,23 @@ impl Limits {
 
 /// How server and load are to be started for some number of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Connections asked for.
     pub(super) asked: usize,
     /// Connections that can be had.
-    pub(super) connections: usize,
+    pub(crate) connections: usize,
     /// I/O threads of the server; `None` where the model has its own idea of them.
     pub(super) server_threads: Option<usize>,
     /// `max_connections` of the server.
-    pub(super) server_connections: usize,
+    pub(crate) server_connections: usize,
     /// I/O threads of the load.
     pub(super) load_threads: usize,
     /// What is missing and what to do about it, if fewer can be had than were asked for.
-    pub(super) note: Option<String>,
+    pub(crate) note: Option<String>,
 }
 
 /// Plans for `wanted` connections to a server on `model`, from a load on `load`.
-pub(super) fn plan(limits: Limits, model: Model, load: Model, wanted: usize) -> Plan {
+pub(crate) fn plan(limits: Limits, model: Model, load: Model, wanted: usize) -> Plan {
     let (room, note) = room(limits, model, load, wanted);
     let connections = wanted.min(room);
     let spare = SPARE + connections / 64;

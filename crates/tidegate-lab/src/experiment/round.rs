@@ -117,14 +117,19 @@ pub(super) struct Requests {
 
 /// Has `requests` answered by the server `pid` at `url`.
 pub(super) fn http(bench: &Bench, url: &str, pid: u32, requests: Requests) -> Result<Round, LabError> {
+    let (concurrency, count) = (requests.concurrency.to_string(), requests.count.to_string());
+    let mut options = vec!["-c", &concurrency, "-n", &count];
+    options.extend((!requests.keep_alive).then_some("--no-keepalive"));
+    load(bench, url, pid, &options)
+}
+
+/// Has the server `pid` at `url` answer a load of HTTP requests with these options.
+pub(crate) fn load(bench: &Bench, url: &str, pid: u32, options: &[&str]) -> Result<Round, LabError> {
     let file = ResultFile::new();
     let mut args: Vec<String> = vec!["load".into(), "http".into(), url.into()];
-    args.extend(["-c".into(), requests.concurrency.to_string(), "-n".into(), requests.count.to_string()]);
+    args.extend(options.iter().map(ToString::to_string));
     args.extend(["--json".into(), file.0.display().to_string(), "--tolerate-failures".into()]);
     args.extend(["--server-pid".into(), pid.to_string()]);
-    if !requests.keep_alive {
-        args.push("--no-keepalive".into());
-    }
     args.extend(cpus(&bench.load_cpus));
     let name = format!("tidegate {}", args.join(" "));
     let before = cpu_s(pid);

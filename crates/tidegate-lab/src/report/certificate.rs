@@ -7,7 +7,8 @@ use tidegate_load::certificate::{Certificate, Verdict, Warning};
 use crate::run::Row;
 
 /// One word of each verdict that rounds of a row had, the most frequent one first.
-pub(super) fn limits(certificates: &[Certificate]) -> String {
+#[must_use]
+pub fn limits(certificates: &[Certificate]) -> String {
     let word = |verdict| match verdict {
         Verdict::Server => "server",
         Verdict::Generator => "load",

@@ -1,0 +1,229 @@
+//! `tidegate tune`.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use comfy_table::{Table, presets};
+use tidegate::{Model, system};
+use tidegate_lab::Bench;
+use tidegate_lab::report::certificate;
+use tidegate_lab::run::{Circumstances, Row};
+use tidegate_lab::spread::Spread;
+use tidegate_lab::tune::{self, Extent, Goal, Outcome as Found, Settings, Stage};
+
+use crate::bench::{end_children_with_this_program, progress_bar};
+use crate::compare::number;
+use crate::limits::time;
+use crate::{Failure, Outcome};
+
+/// Options of `tune`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// What the server is to be good at.
+    #[arg(long, default_value = "throughput")]
+    goal: Wanted,
+    /// Write the settings to this file, for serve --config.
+    #[arg(long, value_name = "FILE", default_value = "tidegate.toml")]
+    out: PathBuf,
+    /// Replace the file if it is there.
+    #[arg(long)]
+    force: bool,
+    /// Fewer values of each setting, fewer rounds, and a budget of 2 minutes.
+    #[arg(long)]
+    quick: bool,
+    /// Begin no trial after this time [default: 10m, with --quick 2m].
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    budget: Option<Duration>,
+    /// Try only these models.
+    #[arg(long, value_name = "MODELS", value_delimiter = ',')]
+    models: Vec<Model>,
+    /// Connections of the load while settings are compared [default: 100; for the goal connections 5000, with --quick 1000].
+    #[arg(short, long, value_name = "CONNS", value_parser = clap::value_parser!(u32).range(1..))]
+    connections: Option<u32>,
+    /// Numbers of connections to try for max-connections [default: 10 to 10000; for the goal connections 1000 to 50000].
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    caps: Vec<u32>,
+    /// Goal p99: requests a second of the load [default: half of what the default settings can answer].
+    #[arg(long, value_name = "REQ_PER_S")]
+    rate: Option<f64>,
+    /// Goals throughput and p99: a new connection for each request.
+    #[arg(long)]
+    no_keepalive: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Wanted {
+    /// As many answers a second as possible.
+    Throughput,
+    /// Very many connections, with as little memory for each as possible.
+    Connections,
+    /// The smallest 99th percentile of latency.
+    P99,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome {
+    args.check().map_err(Failure::Usage)?;
+    // A failure leaves the limit as it is; what could not be afforded is said.
+    let _ = system::raise_descriptor_limit();
+    let program = std::env::current_exe().context("this program can not find its own file")?;
+    let bench = Bench::halved(program, &system::allowed_cpus());
+    let settings = args.settings();
+    end_children_with_this_program()?;
+    let bar = progress_bar(tune::trials(&settings, bench.server_cpus.len().max(1)) as u64);
+    let step = |what: &str| {
+        bar.set_message(what.to_owned());
+        bar.inc(1);
+    };
+    let found = tune::run(&bench, &settings, step, |stage| bar.suspend(|| show(stage)));
+    bar.finish_and_clear();
+    let found = found.map_err(|e| Failure::Run(e.into()))?;
+    summarise(&found);
+    let text = tune::config(&found, &Circumstances::here(&bench));
+    args.write(&text).map_err(Failure::Run)?;
+    println!("wrote {}; start with: tidegate serve --config {}", args.out.display(), args.out.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    /// What would be found out only when the time is spent.
+    fn check(&self) -> anyhow::Result<()> {
+        let out = self.out.display();
+        if !self.force && self.out.symlink_metadata().is_ok() {
+            return Err(anyhow!(
+                "{out} is there already; name another file with --out, or replace it with --force"
+            ));
+        }
+        let folder = self.out.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if !folder.unwrap_or(Path::new(".")).is_dir() || self.out.is_dir() {
+            return Err(anyhow!(
+                "{out} can not be written; name a file in a folder that is there with --out"
+            ));
+        }
+        if let Some(model) = self.models.iter().find(|m| !m.availability().is_available()) {
+            return Err(anyhow!("the model {model} is unavailable; tidegate doctor says why"));
+        }
+        if self.rate.is_some() && self.goal != Wanted::P99 {
+            return Err(anyhow!("--rate belongs to --goal p99; the other goals have no schedule"));
+        }
+        if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
+            return Err(anyhow!("--rate is not above 0; give requests a second, such as 10000"));
+        }
+        if self.no_keepalive && self.goal == Wanted::Connections {
+            return Err(anyhow!(
+                "--no-keepalive does not go with --goal connections, whose connections rest"
+            ));
+        }
+        Ok(())
+    }
+
+    fn settings(&self) -> Settings {
+        let goal = match self.goal {
+            Wanted::Throughput => Goal::Throughput,
+            Wanted::Connections => Goal::Connections,
+            Wanted::P99 => Goal::P99,
+        };
+        let (rounds, extent, budget_s) =
+            if self.quick { (4, Extent::Quick, 120) } else { (6, Extent::Full, 600) };
+        let (connections, ladder): (u32, &[u32]) = match (goal, self.quick) {
+            (Goal::Connections, true) => (1_000, &[1_000, 2_000, 5_000, 10_000]),
+            (Goal::Connections, false) => (5_000, &[1_000, 2_000, 5_000, 10_000, 20_000, 50_000]),
+            (_, true) => (100, &[10, 100, 1_000, 10_000]),
+            (_, false) => (100, &[10, 30, 100, 300, 1_000, 3_000, 10_000]),
+        };
+        let mut ladder = if self.caps.is_empty() { ladder.to_vec() } else { self.caps.clone() };
+        ladder.sort_unstable();
+        ladder.dedup();
+        Settings {
+            goal,
+            models: if self.models.is_empty() { Model::ALL.to_vec() } else { self.models.clone() },
+            connections: self.connections.unwrap_or(connections) as usize,
+            ladder: ladder.into_iter().map(|n| n as usize).collect(),
+            rate: self.rate,
+            keep_alive: !self.no_keepalive,
+            rounds,
+            extent,
+            budget: self.budget.unwrap_or(Duration::from_secs(budget_s)),
+        }
+    }
+
+    /// A file that has come meanwhile is not overwritten either.
+    fn write(&self, text: &str) -> anyhow::Result<()> {
+        let mut options = OpenOptions::new();
+        if self.force {
+            options.create(true).truncate(true)
+        } else {
+            options.create_new(true)
+        };
+        let written =
+            options.write(true).open(&self.out).and_then(|mut file| file.write_all(text.as_bytes()));
+        written
+            .with_context(|| format!("{} can not be written; the settings were:\n{text}", self.out.display()))
+    }
+}
+
+/// A stage as a table, with what was decided.
+fn show(stage: &Stage) {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    let figure = stage.rows.first().and_then(|row| row.measures.first());
+    let figure = figure.map_or("figure", |measure| measure.name.as_str());
+    table.set_header([
+        stage.name.as_str(),
+        figure,
+        "95% interval, or range",
+        "rounds",
+        "CPU s/100,000",
+        "against the first",
+        "limit",
+    ]);
+    for (i, row) in stage.rows.iter().enumerate() {
+        table.add_row(cells(stage, i, row));
+    }
+    println!("{table}");
+    for out in &stage.failed {
+        println!("left out: {}: {}", out.model, out.why);
+    }
+    println!("→ {}\n", stage.decision);
+}
+
+fn cells(stage: &Stage, i: usize, row: &Row) -> [String; 7] {
+    let spread = |measure: usize| Spread::of(row.measures.get(measure)?.rounds.iter().copied());
+    let dash = || "–".to_owned();
+    let figure = spread(0);
+    let mark = if stage.chosen == Some(i) { "→ " } else { "" };
+    let judged = i.checked_sub(1).and_then(|i| stage.against_first.get(i));
+    [
+        format!("{mark}{}", row.name),
+        figure.as_ref().map_or_else(dash, |s| number(s.median)),
+        figure
+            .as_ref()
+            .map_or_else(dash, |s| format!("{}–{}", number(s.bounds().low), number(s.bounds().high))),
+        figure.as_ref().map_or_else(dash, |s| s.rounds.len().to_string()),
+        spread(1).map_or_else(dash, |s| number(s.median)),
+        judged.map_or_else(dash, |judged| judged.words()),
+        certificate::limits(&row.certificates),
+    ]
+}
+
+fn summarise(found: &Found) {
+    for note in &found.notes {
+        println!("note: {note}");
+    }
+    for out in &found.left_out {
+        println!("left out: {}: {}", out.model, out.why);
+    }
+    let rows: Vec<Row> = found.stages.iter().flat_map(|stage| stage.rows.clone()).collect();
+    for doubt in certificate::doubts(&rows) {
+        println!("warning: {}", doubt.line());
+    }
+    if let Some(summary) = certificate::summary(&rows) {
+        println!("{summary}");
+    }
+    println!("for {}: {}", found.goal.name(), found.chosen);
+}

@@ -1,0 +1,192 @@
+//! Finds, by testing on this machine, the settings of a server that serve a goal best. "There is no magical method" to know them
+//! (A. Jones and J. Ohlund, *Network Programming for Microsoft Windows*, chapter 6), so each is tried.
+//!
+//! One setting after the other is changed (coordinate descent): the model first, then what it is given. Candidates take turns, round by
+//! round, so that a slow moment of the machine hits all alike. One replaces what is there only if the confidence interval of
+//! the ratio of medians says that it is better; otherwise the default stays.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `knob` | what can be set, and which values are tried |
+//! | `search` | the descent and its judgement; pure |
+//! | `trial` | one candidate measured once, with a server and a load of its own |
+//! | `file` | the result as a file for `serve --config` |
+
+mod file;
+mod knob;
+mod search;
+mod trial;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tidegate::Model;
+
+use crate::experiment::{LeftOut, contestants};
+use crate::run::Better;
+use crate::{Bench, LabError};
+
+pub use file::config;
+pub use knob::{Knob, Setting};
+pub use search::Stage;
+
+use search::{Candidate, Descent, Found};
+use trial::Workbench;
+
+/// What a server is to be good at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Goal {
+    /// As many right answers a second as possible, in a closed loop of HTTP requests.
+    Throughput,
+    /// As little memory for each of very many resting connections as possible, and as many of them.
+    Connections,
+    /// The smallest 99th percentile of latency, in an open loop of HTTP requests at half of what the server can answer.
+    P99,
+}
+
+impl Goal {
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Throughput => "throughput",
+            Self::Connections => "connections",
+            Self::P99 => "p99",
+        }
+    }
+
+    /// The figure it is judged by, and which way is good.
+    fn measure(self) -> (&'static str, Better) {
+        match self {
+            Self::Throughput => ("requests_per_s", Better::Higher),
+            Self::Connections => ("bytes_each", Better::Lower),
+            Self::P99 => ("p99_us", Better::Lower),
+        }
+    }
+
+    /// The service that is measured.
+    #[must_use]
+    pub fn service(self) -> &'static str {
+        match self {
+            Self::Connections => "echo",
+            Self::Throughput | Self::P99 => "http",
+        }
+    }
+}
+
+/// How to look for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// What the server is to be good at.
+    pub goal: Goal,
+    /// The models to try; the best one available is the default.
+    pub models: Vec<Model>,
+    /// Connections of the load while settings are compared.
+    pub connections: usize,
+    /// Numbers of connections to try for the cap, in rising order.
+    pub ladder: Vec<usize>,
+    /// Requests a second for [`Goal::P99`]; none takes half of what the default settings can answer.
+    pub rate: Option<f64>,
+    /// Whether HTTP connections are kept.
+    pub keep_alive: bool,
+    /// Rounds of each candidate.
+    pub rounds: usize,
+    /// Values tried of each setting.
+    pub extent: Extent,
+    /// No trial is begun after this time.
+    pub budget: Duration,
+}
+
+/// How many values of a setting are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// The default and one or two others, once.
+    Quick,
+    /// More of them, and all again if something has changed.
+    Full,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// What it is good at.
+    pub goal: Goal,
+    /// The settings.
+    pub chosen: Setting,
+    /// Everything that was tried, in order.
+    pub stages: Vec<Stage>,
+    /// How it was measured, and what has to be known about it.
+    pub notes: Vec<String>,
+    /// Models that can not be tried here.
+    pub left_out: Vec<LeftOut>,
+    /// Whether the budget ended before everything was tried.
+    pub is_cut_short: bool,
+}
+
+/// Looks for the settings. `progress` is told of each trial before it begins, `shown` gets each stage when it is done.
+///
+/// # Errors
+/// No model can be measured at all.
+pub fn run(
+    bench: &Bench,
+    settings: &Settings,
+    progress: impl FnMut(&str),
+    shown: impl FnMut(&Stage),
+) -> Result<Outcome, LabError> {
+    let default = Model::best().model;
+    let (mut models, left_out) = contestants(&settings.models);
+    models.sort_by_key(|&model| model != default); // stable: the default comes first, the others stay in order
+    let processors = bench.server_cpus.len().max(1);
+    let window = window(settings, &models, processors);
+    let mut workbench = Workbench::new(bench, settings, window, progress);
+    if let Some(&model) = models.first() {
+        workbench.settle_rate(model)?;
+    }
+    let mut notes = workbench.notes();
+    let candidates = models.iter().map(|&model| Candidate::of(Setting::new(model), settings.connections));
+    let mut descent = Descent::new(&mut workbench, settings, shown);
+    let chosen = descent.model(candidates.collect()).ok_or_else(|| LabError::Process {
+        what: "tune".into(),
+        why: "no model could be measured; tidegate doctor says what is missing".into(),
+    })?;
+    let passes = if settings.extent == Extent::Quick { 1 } else { 2 };
+    let chosen = descent.knobs(chosen, processors, passes);
+    let chosen = match settings.goal {
+        Goal::Connections => descent.most(chosen, &settings.ladder),
+        Goal::Throughput | Goal::P99 => descent.knee(chosen, &settings.ladder),
+    };
+    let Found { stages, is_cut_short } = descent.found();
+    if is_cut_short {
+        notes.push(format!(
+            "the budget of {} s was over before everything was tried; give more with --budget",
+            settings.budget.as_secs_f64()
+        ));
+    }
+    Ok(Outcome { goal: settings.goal, chosen, stages, notes, left_out, is_cut_short })
+}
+
+/// Most trials of a search that changes nothing, to divide the budget by.
+#[must_use]
+pub fn trials(settings: &Settings, processors: usize) -> usize {
+    let (models, _) = contestants(&settings.models);
+    let values: usize = Knob::ALL
+        .iter()
+        .map(|&knob| {
+            let most =
+                models.iter().map(|&model| knob.values(model, processors, settings.extent).len()).max();
+            most.filter(|&n| n > 1).unwrap_or(0)
+        })
+        .sum();
+    let ladder = if settings.goal == Goal::Connections { 0 } else { settings.ladder.len() };
+    (models.len() + values + ladder) * settings.rounds + settings.ladder.len()
+}
+
+/// How long each trial measures, so that all of them fit into the budget.
+fn window(settings: &Settings, models: &[Model], processors: usize) -> Duration {
+    /// Starting and stopping server and load, about.
+    const OVERHEAD_S: f64 = 0.25;
+    let trials = trials(&Settings { models: models.into(), ..settings.clone() }, processors).max(1);
+    let each = settings.budget.as_secs_f64() / trials as f64 - OVERHEAD_S;
+    Duration::from_secs_f64(each.clamp(0.3, 3.0))
+}

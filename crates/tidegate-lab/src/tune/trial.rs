@@ -1,0 +1,138 @@
+//! One candidate measured once, with a server and a load of its own.
+
+use std::time::{Duration, Instant};
+
+use tidegate::Model;
+
+use super::search::{Candidate, Laboratory, Trial};
+use super::{Goal, Setting, Settings};
+use crate::experiment::round::{self, Round};
+use crate::experiment::{Server, affordable, connections, room};
+use crate::{Bench, LabError};
+
+/// Part of what a server can answer that the open loop of [`Goal::P99`] asks for: enough to be busy, and away from the queue that
+/// grows without bound at all of it.
+const PART_OF_CAPACITY: f64 = 0.5;
+
+/// Servers and loads of this machine.
+pub(super) struct Workbench<'a, P> {
+    bench: &'a Bench,
+    settings: &'a Settings,
+    window: Duration,
+    deadline: Instant,
+    /// Requests a second of an open loop.
+    rate: Option<f64>,
+    progress: P,
+}
+
+impl<'a, P: FnMut(&str)> Workbench<'a, P> {
+    /// The budget begins now.
+    pub(super) fn new(bench: &'a Bench, settings: &'a Settings, window: Duration, progress: P) -> Self {
+        let deadline = Instant::now() + settings.budget;
+        Self { bench, settings, window, deadline, rate: settings.rate, progress }
+    }
+
+    /// Finds the rate of the open loop, if there is to be one and it was not asked for.
+    pub(super) fn settle_rate(&mut self, model: Model) -> Result<(), LabError> {
+        if self.settings.goal != Goal::P99 || self.rate.is_some() {
+            return Ok(());
+        }
+        (self.progress)(&format!("{model}: what can be answered at all"));
+        let closed = self.http(&Candidate::of(Setting::new(model), self.settings.connections))?;
+        self.rate = Some((closed.requests_per_s * PART_OF_CAPACITY).max(1.0).round());
+        Ok(())
+    }
+
+    /// How everything is measured.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let Settings { connections, rounds, .. } = self.settings;
+        let window = self.window.as_secs_f64();
+        let kept = if self.settings.keep_alive { "kept" } else { "a new one for each request" };
+        let load = match (self.settings.goal, self.rate) {
+            (Goal::Connections, _) => {
+                format!("echo, {connections} connections that have spoken once and rest")
+            }
+            (_, None) => {
+                format!("http, closed loop of {connections} connections ({kept}), {window:.2} s each")
+            }
+            (_, Some(rate)) => {
+                format!(
+                    "http, open loop of {rate} requests/s on {connections} connections ({kept}), {window:.2} s each"
+                )
+            }
+        };
+        let pinning = if self.bench.is_pinned_apart() {
+            format!("server on processors {:?}, load on {:?}", self.bench.server_cpus, self.bench.load_cpus)
+        } else {
+            "server and load share a processor: figures are about both".to_owned()
+        };
+        vec![format!("{load}; {rounds} interleaved rounds; {pinning}")]
+    }
+
+    fn http(&self, candidate: &Candidate) -> Result<Round, LabError> {
+        let (connections, note) = affordable(candidate.connections);
+        if let Some(why) = note {
+            return Err(LabError::Process { what: candidate.name.clone(), why });
+        }
+        let options = candidate.setting.options();
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let server =
+            Server::start(self.bench, Goal::Throughput.service(), candidate.setting.model, &options)?;
+        let (connections, seconds) = (connections.to_string(), self.window.as_secs_f64().to_string());
+        let mut load = vec!["-c", &connections, "-d", &seconds];
+        let rate = self.rate.map(|rate| rate.to_string());
+        load.extend(rate.iter().flat_map(|rate| ["--rate", rate.as_str()]));
+        load.extend((!self.settings.keep_alive).then_some("--no-keepalive"));
+        let round = round::load(self.bench, &server.url, server.process.id(), &load)?;
+        if round.failed > 0 {
+            let why = format!("{} requests failed or were not answered in time", round.failed);
+            return Err(LabError::Process { what: candidate.setting.to_string(), why });
+        }
+        Ok(round)
+    }
+
+    fn resting(&self, candidate: &Candidate) -> Result<Trial, LabError> {
+        let Candidate { setting, connections, .. } = candidate;
+        let load = Model::best().model;
+        let plan = room::plan(room::Limits::here(), setting.model, load, *connections);
+        let failed = |why| LabError::Process { what: candidate.setting.to_string(), why };
+        if plan.connections < *connections {
+            let why = plan.note.unwrap_or_else(|| format!("there is room for {}", plan.connections));
+            return Err(failed(why));
+        }
+        let most = plan.server_connections.to_string();
+        let own = setting.options();
+        // Connections are to stand whether they have spoken or not.
+        let mut options =
+            vec!["--max-connections", &most, "--defer-accept", "none", "--first-byte-timeout", "none"];
+        options.extend(own.iter().map(String::as_str));
+        let server = Server::start(self.bench, Goal::Connections.service(), setting.model, &options)?;
+        let row = connections::measure(self.bench, setting.model, server, load, &plan, self.window)?;
+        if let Some(why) = connections::shortfall(&row) {
+            return Err(failed(why));
+        }
+        let user = row.user_bytes_each.ok_or_else(|| failed("no connection stood".into()))?;
+        let figure = user + row.kernel_bytes_each.unwrap_or(0.0);
+        Ok(Trial { figure, cpu_s_per_100k: None, certificate: row.load.certificate })
+    }
+}
+
+impl<P: FnMut(&str)> Laboratory for Workbench<'_, P> {
+    fn measure(&mut self, stage: &str, candidate: &Candidate) -> Result<Trial, LabError> {
+        (self.progress)(&format!("{stage}: {}", candidate.name));
+        let of = |figure: f64, round: Round| Trial {
+            figure,
+            cpu_s_per_100k: Some(round.cpu_s_per_100k),
+            certificate: Some(round.certificate),
+        };
+        match self.settings.goal {
+            Goal::Throughput => self.http(candidate).map(|round| of(round.requests_per_s, round)),
+            Goal::P99 => self.http(candidate).map(|round| of(round.p99_us, round)),
+            Goal::Connections => self.resting(candidate),
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        Instant::now() >= self.deadline
+    }
+}
