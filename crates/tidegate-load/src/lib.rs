@@ -15,6 +15,7 @@
 //! | [`histogram`], `merge` | distributions as text; several results as one |
 //! | `echo`, `http` | the sessions |
 //! | [`udp`] | datagrams: one socket for each flow, no connections |
+//! | [`mod@ping`] | round trips of one message at a time, in nanoseconds |
 //! | [`attack`](mod@attack) | a mixed attack on a server of one's own |
 #![forbid(unsafe_code)]
 
@@ -28,6 +29,7 @@ mod http;
 mod ledger;
 mod merge;
 mod pacer;
+pub mod ping;
 pub mod plan;
 mod procs;
 pub mod report;
@@ -40,6 +42,7 @@ mod window;
 pub use attack::{Attack, AttackReport, attack};
 pub use conductor::run;
 pub use merge::{MergeError, merge};
+pub use ping::{PingPlan, PingReport, ping};
 pub use plan::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security, Target, TlsPlan};
 pub use report::{Phase, Report, Second, TlsReport};
 pub use tidegate_tls::{TlsError, Trust};

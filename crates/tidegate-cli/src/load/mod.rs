@@ -3,6 +3,7 @@
 mod args;
 mod attack;
 mod output;
+mod ping;
 mod summary;
 mod threshold;
 mod udp;
@@ -27,6 +28,7 @@ pub fn run(args: Args) -> Outcome {
         Kind::Echo(args) => generate(&args.plan()?, &args.common),
         Kind::Http(args) => generate(&args.plan()?, &args.common),
         Kind::Udp(args) => udp::run(&args),
+        Kind::Ping(args) => ping::run(&args),
         Kind::Merge(args) => merge(&args),
         Kind::Attack(args) => attack::run(&args),
     }
@@ -42,13 +44,7 @@ fn conduct(
     output: &Output,
     load: impl FnOnce(&mut dyn FnMut(Phase<'_>)) -> Result<Report, LoadError>,
 ) -> Outcome {
-    if !cpus.is_empty() {
-        system::pin_to_cpus(cpus)
-            .with_context(|| {
-                format!("--cpus {cpus:?} can not be used; this process may use {:?}", system::allowed_cpus())
-            })
-            .map_err(Failure::Usage)?;
-    }
+    pin(cpus)?;
     let mut sinks = Sinks::open(output)?;
     let terminal = std::io::stderr().is_terminal() && !output.phases;
     let mut teller = Teller { phases: output.phases, terminal };
@@ -71,6 +67,17 @@ fn conduct(
     })?;
     written?;
     Ok(judge(&report, output))
+}
+
+/// Keeps to these processors; none are all.
+fn pin(cpus: &[usize]) -> Result<(), Failure> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    let pinned = system::pin_to_cpus(cpus).with_context(|| {
+        format!("--cpus {cpus:?} can not be used; this process may use {:?}", system::allowed_cpus())
+    });
+    pinned.map_err(Failure::Usage)
 }
 
 fn merge(args: &MergeArgs) -> Outcome {

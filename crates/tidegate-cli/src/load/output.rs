@@ -56,7 +56,7 @@ impl Sinks {
     pub fn report(&mut self, report: &Report) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(report).context("the result can not be written as JSON")?;
         if let Some(file) = &mut self.json {
-            writeln!(file, "{text}").context("the result can not be written")?;
+            write_json(file, &text)?;
         }
         if let Some(file) = &mut self.hgrm {
             let histogram = decode(&report.latency_v2)?;
@@ -76,10 +76,16 @@ impl Sinks {
     }
 }
 
-fn create(path: &Option<PathBuf>) -> Result<Option<File>, Failure> {
+/// Creates a file for results, if one is named.
+pub fn create(path: &Option<PathBuf>) -> Result<Option<File>, Failure> {
     let Some(path) = path else { return Ok(None) };
     let file = File::create(path).with_context(|| format!("can not write {}", path.display()));
     file.map(Some).map_err(Failure::Usage)
+}
+
+/// Writes a result.
+pub fn write_json(mut file: impl Write, text: &str) -> anyhow::Result<()> {
+    writeln!(file, "{text}").context("the result can not be written")
 }
 
 /// One row for each second. Numbers only, so nothing needs quotes.

@@ -1,0 +1,137 @@
+//! `tidegate load ping`.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use tidegate::policy::Wait;
+use tidegate_load::{Amount, LoadError, PingPlan, PingReport, Target, ping};
+
+use super::args::{model, seconds};
+use super::output::{create, write_json};
+use super::pin;
+use crate::limits::wait;
+use crate::{Failure, Outcome};
+
+/// Options of `load ping`.
+#[derive(clap::Args)]
+pub struct PingArgs {
+    /// Where to: tcp://HOST:PORT or HOST:PORT of an echo server.
+    target: String,
+    /// Bytes of a message; the first 8 are the time it was sent.
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    size: usize,
+    /// Connections, each with one message in flight.
+    #[arg(short, long, value_name = "CONNS", default_value_t = 1)]
+    connections: usize,
+    /// Stop after this many round trips.
+    #[arg(short = 'n', long, value_name = "ROUND_TRIPS", conflicts_with = "duration")]
+    requests: Option<u64>,
+    /// Stop after this many seconds [default: 5].
+    #[arg(short, long, value_name = "SECONDS")]
+    duration: Option<f64>,
+    /// With -d: seconds of round trips before it that do not count.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.2)]
+    warm_up: f64,
+    /// How the one thread waits: block, spin, or spin:TIME to spin for so long and then block.
+    #[arg(long, value_name = "HOW", default_value = "block", value_parser = wait)]
+    wait: Wait,
+    /// The I/O model of this side, or auto.
+    #[arg(long, default_value = "auto")]
+    model: String,
+    /// Run on these processors only, for example 1.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// The server's process id, if it runs here: its processor time is looked at too.
+    #[arg(long, value_name = "PID")]
+    server_pid: Option<u32>,
+    /// Seconds to wait for connections to stand, and for the last answers.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    timeout: f64,
+    /// Write the result as JSON to this file, or to standard output for -.
+    #[arg(long, value_name = "FILE")]
+    json: Option<std::path::PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: &PingArgs) -> Outcome {
+    let usage = |e: LoadError| Failure::Usage(e.into());
+    let target = Target::parse(&args.target).map_err(usage)?;
+    let plan = PingPlan {
+        target: target.addr,
+        size: args.size,
+        connections: args.connections,
+        amount: match (args.requests, args.duration) {
+            (Some(n), _) => Amount::Requests(n),
+            (None, s) => Amount::Time(seconds("-d", s.unwrap_or(5.0))?),
+        },
+        warm_up: seconds("--warm-up", args.warm_up)?,
+        wait: args.wait,
+        model: model(&args.model)?,
+        timeout: seconds("--timeout", args.timeout)?,
+        server_pid: args.server_pid,
+    };
+    pin(&args.cpus)?;
+    let to_stdout = args.json.as_deref() == Some(std::path::Path::new("-"));
+    let file = if to_stdout { None } else { create(&args.json)? };
+    let report = ping(&plan).map_err(usage)?;
+    let text = serde_json::to_string_pretty(&report).context("the result can not be written as JSON")?;
+    if let Some(file) = file {
+        write_json(file, &text)?;
+    }
+    if to_stdout {
+        println!("{text}")
+    } else {
+        print!("{}", summary(&report))
+    }
+    if report.is_clean() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(why) = &report.first_error {
+        eprintln!("error: {why}");
+    }
+    Ok(ExitCode::from(1))
+}
+
+fn summary(r: &PingReport) -> String {
+    let t = &r.round_trip;
+    let mut text = format!(
+        "ping {} over {} connections, {} bytes, model {}, wait {}\n\
+         round trips  {} in {:.3} s: {:.0}/s, {:.0} bytes/s each way; {} lost, {} wrong\n\
+         µs           mean {:.3} min {:.3} p50 {:.3} p90 {:.3} p99 {:.3} p99.9 {:.3} max {:.1}\n\
+         jitter µs    {:.3} (standard deviation), {:.3} below p99.9\n",
+        r.target,
+        r.connected,
+        r.message_bytes,
+        r.model,
+        r.wait,
+        r.round_trips,
+        r.elapsed_s,
+        r.round_trips_per_s,
+        r.bytes_per_s,
+        r.lost,
+        r.wrong,
+        t.mean_us,
+        t.min_us,
+        t.p50_us,
+        t.p90_us,
+        t.p99_us,
+        t.p99_9_us,
+        t.max_us,
+        t.jitter.all_us,
+        t.jitter.below_p99_9_us,
+    );
+    for (who, share) in [("this side", r.generator), ("server", r.server)] {
+        if let Some(share) = share {
+            let percent = |part: f64| part * 100.0;
+            text.push_str(&format!(
+                "{who:<12} its busiest thread ran {:.0}% of the time and waited {:.0}% for a processor\n",
+                percent(share.ran),
+                percent(share.waited)
+            ));
+        }
+    }
+    for warning in &r.warnings {
+        text.push_str(&format!("warning      {warning}: {}\n", warning.remedy()));
+    }
+    text
+}

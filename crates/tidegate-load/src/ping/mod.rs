@@ -1,0 +1,156 @@
+//! Ping-pong: one message is in flight on each connection, carries the time it was sent, and comes back.
+//!
+//! The round trip is what is measured, in nanoseconds: one thread, Nagle off, a histogram for each session and nothing shared while
+//! messages fly.
+
+mod report;
+mod session;
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate::policy::Wait;
+use tidegate::{Client, Dial, Model, Policy, RunningClient};
+
+pub use report::{Jitter, PingReport, RoundTrip};
+use session::{PingLoad, Shared, Stage};
+
+use crate::certificate::Warning;
+use crate::plan::{Amount, LoadError};
+use crate::procs::sample;
+
+/// Bytes of the time in front of each message.
+const STAMP: usize = 8;
+/// A window shorter than this says little.
+const SHORT: Duration = Duration::from_millis(500);
+
+/// What to send to and fro.
+#[derive(Clone, Debug)]
+pub struct PingPlan {
+    /// Where to: a server that sends everything back.
+    pub target: SocketAddr,
+    /// Bytes of a message, the 8 of its time included.
+    pub size: usize,
+    /// Connections, each with one message in flight.
+    pub connections: usize,
+    /// When to stop: round trips of all connections together, or a time.
+    pub amount: Amount,
+    /// Round trips before those that count.
+    pub warm_up: Duration,
+    /// How the one thread waits.
+    pub wait: Wait,
+    /// The I/O model; `None` is the best one that can wait like that.
+    pub model: Option<Model>,
+    /// How long to wait for connections to stand, and for the last answers.
+    pub timeout: Duration,
+    /// The server's process, if it runs here: its share of a processor is reported.
+    pub server_pid: Option<u32>,
+}
+
+impl PingPlan {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`LoadError::Plan`] with what to change.
+    pub fn check(&self) -> Result<(), LoadError> {
+        let wrong = |why: &str| Err(LoadError::Plan(why.into()));
+        if !(STAMP..=16 << 20).contains(&self.size) {
+            return wrong("--size must be from 8 bytes, which hold the time, to 16 MiB");
+        }
+        if self.connections == 0 || self.connections > 10_000 {
+            return wrong("-c must be from 1 to 10000 connections");
+        }
+        match self.amount {
+            Amount::Requests(n) if n < self.connections as u64 => {
+                wrong("-n must be at least one round trip for each connection")
+            }
+            Amount::Time(time) if time.is_zero() => wrong("-d must be longer than 0"),
+            _ => Ok(()),
+        }
+    }
+
+    fn policy(&self) -> Policy {
+        Policy {
+            max_connections: self.connections,
+            threads: NonZeroUsize::new(1),
+            first_byte_timeout: None,
+            send_timeout: None,
+            wait: self.wait,
+            buffer_bytes: 64 * 1024,
+            drain_timeout: Duration::from_millis(200),
+            ..Policy::default()
+        }
+    }
+}
+
+/// Sends messages to and fro.
+///
+/// # Errors
+/// [`LoadError`] if that can not be begun at all. What goes wrong on the way is in the report.
+pub fn ping(plan: &PingPlan) -> Result<PingReport, LoadError> {
+    plan.check()?;
+    let shared = Arc::new(Shared::new(plan));
+    let mut client = Client::new(PingLoad(shared.clone())).policy(plan.policy());
+    if let Some(model) = plan.model {
+        client = client.model(model);
+    }
+    let client = client.start()?;
+    Ok(conduct(plan, &shared, client))
+}
+
+fn conduct(plan: &PingPlan, shared: &Shared, client: RunningClient) -> PingReport {
+    let model = client.model();
+    for tag in 0..plan.connections as u64 {
+        // The queue of dials is longer than the most connections allowed.
+        let _ = client.dialler().dial(Dial::to(plan.target).tag(tag));
+    }
+    let all = plan.connections;
+    let stand = shared.wait(plan.timeout, |count| count.stand + count.failed >= all);
+    let mut report = PingReport::new(plan, model);
+    if stand && matches!(plan.amount, Amount::Time(_)) {
+        std::thread::sleep(plan.warm_up);
+    }
+    let before = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))));
+    let begun = Instant::now();
+    shared.set(Stage::Measuring);
+    let patience = match plan.amount {
+        Amount::Time(time) => time,
+        Amount::Requests(_) => Duration::MAX,
+    };
+    // Ends early if nobody is left who could send.
+    shared.wait(patience, |count| count.ended + count.failed >= all);
+    let passed = begun.elapsed();
+    shared.set(Stage::Over);
+    report.generator = before.0.until(&sample(None), passed);
+    if let (Some(before), Some(pid)) = (&before.1, plan.server_pid) {
+        report.server = before.until(&sample(Some(pid)), passed);
+    }
+    shared.wait(plan.timeout, |count| count.ended + count.failed >= all);
+    client.stop();
+    client.join();
+    report.enter(shared, passed);
+    report.warnings = warnings(&report, passed);
+    report
+}
+
+fn warnings(report: &PingReport, passed: Duration) -> Vec<Warning> {
+    let mut found = Vec::new();
+    if let Some(waited) = report.generator.map(|share| share.waited).filter(|&waited| waited >= 0.1) {
+        found.push(Warning::GeneratorStarved { waited });
+    }
+    if report.lost > 0 {
+        found.push(Warning::LostSamples { lost: report.lost, known: report.round_trips });
+    }
+    if passed < SHORT {
+        found.push(Warning::ShortWindow { elapsed_s: passed.as_secs_f64() });
+    }
+    if report.server.is_none() {
+        found.push(Warning::ServerUnseen);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+use tidegate::{Running, Server};
+use tidegate_services::Echo;
+
+use super::*;
+
+fn server() -> Running {
+    let server = Server::new(Echo).model(Model::Poll);
+    server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap()
+}
+
+fn plan(target: SocketAddr) -> PingPlan {
+    PingPlan {
+        target,
+        size: 64,
+        connections: 1,
+        amount: Amount::Requests(100),
+        warm_up: Duration::ZERO,
+        wait: Wait::Block,
+        model: Some(Model::Poll),
+        timeout: Duration::from_secs(30),
+        server_pid: None,
+    }
+}
+
+#[test]
+fn every_size_comes_back_right_and_is_counted_once() {
+    let server = server();
+    for (size, connections) in [(8, 1), (64, 3), (4097, 2), (300_000, 1)] {
+        let plan = PingPlan { size, connections, amount: Amount::Requests(90), ..plan(server.local_addr()) };
+        let report = ping(&plan).unwrap();
+        assert!(report.is_clean(), "{report:?}");
+        assert_eq!((report.round_trips, report.connected), (90, connections));
+        assert!(report.round_trip.min_us > 0.0 && report.round_trip.min_us <= report.round_trip.max_us);
+    }
+}
+
+#[test]
+fn a_target_that_is_not_there_is_said() {
+    let gone = server().local_addr(); // it has stopped again
+    let report = ping(&plan(gone)).unwrap();
+    assert!(!report.is_clean());
+    assert!(report.first_error.unwrap().contains("connecting failed"));
+}
+
+#[test]
+fn what_can_not_be_measured_is_refused() {
+    let plan = plan(([127, 0, 0, 1], 9).into());
+    assert!(PingPlan { size: 7, ..plan.clone() }.check().is_err());
+    assert!(PingPlan { connections: 0, ..plan.clone() }.check().is_err());
+    assert!(PingPlan { connections: 3, amount: Amount::Requests(2), ..plan }.check().is_err());
+}
+
+#[test]
+fn jitter_below_a_percentile_leaves_the_outliers_out() {
+    let mut nanos = hdrhistogram::Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).unwrap();
+    for n in 0..2000 {
+        nanos.record(100 + n % 2 * 10).unwrap();
+    }
+    nanos.record(50_000_000).unwrap();
+    let trip = RoundTrip::of(&nanos);
+    assert!((trip.jitter.below_p99_9_us - 0.005).abs() < 0.0005, "{trip:?}");
+    assert!(trip.jitter.all_us > 100.0, "{trip:?}");
+}
