@@ -228,7 +228,7 @@ impl How {
         if let Err(e) = system::raise_descriptor_limit() {
             note("descriptor-limit", &format!("the descriptor limit stays as it is: {e}"));
         }
-        let model = choose(self.model);
+        let model = choose(self.model, || Model::best_for(&policy));
         if let Some(text) = self.limits.fit(&mut policy, model)? {
             note("max-connections", &text);
         }
@@ -366,9 +366,9 @@ fn pin(cpus: &[usize]) -> Result<(), Failure> {
 }
 
 /// The model asked for, or the best one.
-fn choose(asked: Asked) -> Model {
+fn choose(asked: Asked, best: impl FnOnce() -> Choice) -> Model {
     asked.0.unwrap_or_else(|| {
-        let choice = Model::best();
+        let choice = best();
         note("model", &format!("model {}: {}", choice.model, choice.why));
         choice.model
     })

@@ -12,6 +12,8 @@
 //! | [`select`], [`poll`] | the portable readiness calls |
 //! | `epoll` | Linux readiness |
 //! | `ring` | Linux io_uring: submission, completion, provided buffers, direct descriptors |
+//! | `meeting` | Linux: Unix sockets with abstract names |
+//! | `shared` | Linux: sealed memory that two processes share |
 //! | [`handover`] | passing descriptors to another process |
 //! | [`waker`] | waking a loop from another thread |
 //! | [`pages`] | memory in whole pages, locked or not |
@@ -28,4 +30,4 @@ pub use unix::{datagram, handover, local, pages, poll, process, select, socket, 
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]
-pub use linux::{epoll, ring};
+pub use linux::{epoll, meeting, ring, shared};

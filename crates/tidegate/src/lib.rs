@@ -46,6 +46,7 @@
 pub mod client;
 pub mod core;
 pub mod engine;
+mod fastpath;
 pub mod policy;
 pub mod server;
 pub mod service;

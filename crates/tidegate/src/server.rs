@@ -14,6 +14,7 @@ use tidegate_sys::local::SocketFile;
 use tidegate_sys::socket::{Blocking, ListenOptions, Listener};
 
 use crate::engine::{self, Availability, Command, Gate, Model, Plan, Started};
+use crate::policy::accept::deferral;
 use crate::policy::{DatagramPath, Policy, PolicyError};
 use crate::service::Service;
 use crate::stats::{Counters, Stats, sum};
@@ -177,7 +178,7 @@ impl<S: Service> Server<S> {
     fn listen_options(&self) -> ListenOptions {
         ListenOptions {
             backlog: self.policy.accept.backlog,
-            defer_accept: self.policy.accept.defer.filter(|_| !self.service.speaks_first()),
+            defer_accept: deferral(&self.policy).filter(|_| !self.service.speaks_first()),
             fast_open: self.policy.accept.fast_open,
             send_buffer: self.policy.socket_send_buffer,
             receive_buffer: self.policy.socket_receive_buffer,
@@ -187,7 +188,7 @@ impl<S: Service> Server<S> {
 
 /// The model asked for, or the best one; it must be available, and able to keep the policy.
 pub(crate) fn choose(asked: Option<Model>, policy: &Policy) -> Result<Model, StartError> {
-    let model = asked.unwrap_or_else(|| Model::best().model);
+    let model = asked.unwrap_or_else(|| Model::best_for(policy).model);
     if let Availability::Unavailable(why) = model.availability() {
         return Err(StartError::Unavailable { model, why });
     }

@@ -67,6 +67,8 @@ counters! {
     accepted,
     /// Connections that were closed before they had a session: by the service, or because the server was full.
     refused,
+    /// Of the accepted, connections that go through shared memory ([`Policy::fast_path`](crate::Policy::fast_path)).
+    fast_paths,
     /// Dialled connections that could not be made.
     dial_failed,
     /// Bytes received.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::ValueEnum;
-use tidegate::policy::{MinRate, PostedAccepts, ReceiveStyle, Wait, WhenFull};
+use tidegate::policy::{FastPath, MinRate, PostedAccepts, ReceiveStyle, Wait, WhenFull};
 use tidegate::{Model, Policy, system};
 use units::marks;
 pub use units::{Optional, size, time, time_or_none, wait};
@@ -124,6 +124,16 @@ pub struct Limits {
     /// How an I/O thread waits: block, spin, or spin:TIME to spin for so long and then block [default: block].
     #[arg(long, value_name = "HOW", value_parser = wait)]
     wait: Option<Wait>,
+    /// Shared memory in place of TCP for connections with a tidegate on this host that has this option too; all others stay
+    /// with TCP.
+    #[arg(long)]
+    fast_path: bool,
+    /// Bytes of shared memory for each direction of such a connection, a power of two [default: 256KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "fast_path")]
+    ring_bytes: Option<usize>,
+    /// The number of a user, besides one's own, who may be at the other end of such a connection [default: nobody].
+    #[arg(long, value_name = "UID", requires = "fast_path")]
+    fast_path_user: Option<u32>,
     /// Threads for work that sessions give away, started when needed [default: 4].
     #[arg(long, value_name = "N")]
     offload_threads: Option<usize>,
@@ -213,6 +223,11 @@ impl Limits {
         policy.outstanding_sends = self.outstanding_sends;
         policy.window = self.window;
         set(&mut policy.wait, self.wait);
+        policy.fast_path = self.fast_path.then(|| {
+            let mut fast = FastPath { also_user: self.fast_path_user, ..FastPath::default() };
+            set(&mut fast.ring_bytes, self.ring_bytes);
+            fast
+        });
         set(&mut policy.offload.threads, self.offload_threads);
         set(&mut policy.offload.queue, self.offload_queue);
         set(&mut policy.linger_timeout, self.linger_timeout);

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use tidegate::policy::Wait;
+use tidegate::policy::{FastPath, Wait};
 use tidegate_load::{Amount, LoadError, PingPlan, PingReport, Target, ping};
 
 use super::args::{model, seconds};
 use super::output::{create, write_json};
 use super::pin;
-use crate::limits::wait;
+use crate::limits::{size, wait};
 use crate::{Failure, Outcome};
 
 /// Options of `load ping`.
@@ -35,6 +35,12 @@ pub struct PingArgs {
     /// How the one thread waits: block, spin, or spin:TIME to spin for so long and then block.
     #[arg(long, value_name = "HOW", default_value = "block", value_parser = wait)]
     wait: Wait,
+    /// Shared memory in place of TCP, if the server is a tidegate on this host that has this option too.
+    #[arg(long)]
+    fast_path: bool,
+    /// With --fast-path: bytes of shared memory for each direction, a power of two [default: 256KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "fast_path")]
+    ring_bytes: Option<usize>,
     /// The I/O model of this side, or auto.
     #[arg(long, default_value = "auto")]
     model: String,
@@ -52,6 +58,14 @@ pub struct PingArgs {
     json: Option<std::path::PathBuf>,
 }
 
+impl PingArgs {
+    fn fast_path(&self) -> Option<FastPath> {
+        let default = FastPath::default();
+        self.fast_path
+            .then(|| FastPath { ring_bytes: self.ring_bytes.unwrap_or(default.ring_bytes), ..default })
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &PingArgs) -> Outcome {
     let usage = |e: LoadError| Failure::Usage(e.into());
@@ -66,6 +80,7 @@ pub fn run(args: &PingArgs) -> Outcome {
         },
         warm_up: seconds("--warm-up", args.warm_up)?,
         wait: args.wait,
+        fast_path: args.fast_path(),
         model: model(&args.model)?,
         timeout: seconds("--timeout", args.timeout)?,
         server_pid: args.server_pid,
@@ -95,7 +110,7 @@ pub fn run(args: &PingArgs) -> Outcome {
 fn summary(r: &PingReport) -> String {
     let t = &r.round_trip;
     let mut text = format!(
-        "ping {} over {} connections, {} bytes, model {}, wait {}\n\
+        "ping {} over {} connections, {} bytes, model {}, wait {}{}\n\
          round trips  {} in {:.3} s: {:.0}/s, {:.0} bytes/s each way; {} lost, {} wrong\n\
          µs           mean {:.3} min {:.3} p50 {:.3} p90 {:.3} p99 {:.3} p99.9 {:.3} max {:.1}\n\
          jitter µs    {:.3} (standard deviation), {:.3} below p99.9\n",
@@ -104,6 +119,7 @@ fn summary(r: &PingReport) -> String {
         r.message_bytes,
         r.model,
         r.wait,
+        if r.fast_paths > 0 { ", fast path" } else { "" },
         r.round_trips,
         r.elapsed_s,
         r.round_trips_per_s,

@@ -53,6 +53,7 @@ impl Page {
             attempted,
             accepted,
             refused,
+            fast_paths,
             dial_failed,
             bytes_in,
             bytes_out,
@@ -72,6 +73,7 @@ impl Page {
             ("tidegate_connections_attempted_total", "Connections that were tried.", attempted),
             ("tidegate_connections_accepted_total", "Connections that had a session.", accepted),
             ("tidegate_connections_refused_total", "Connections closed before they had a session.", refused),
+            ("tidegate_fast_paths_total", "Accepted connections through shared memory.", fast_paths),
             ("tidegate_dials_failed_total", "Outgoing connections that could not be made.", dial_failed),
             ("tidegate_received_bytes_total", "Bytes received.", bytes_in),
             ("tidegate_sent_bytes_total", "Bytes the kernel took for sending.", bytes_out),
@@ -129,6 +131,7 @@ mod tests {
             wake_ups: 114,
             events: 115,
             largest_batch: 116,
+            fast_paths: 117,
             closed: [0; CloseReason::ALL.len()],
         };
         for (closed, n) in stats.closed.iter_mut().zip(201..) {
@@ -136,7 +139,7 @@ mod tests {
         }
         let text = text(Phase::Accepting, Some(("http", Model::Poll, stats.clone()))).unwrap();
         let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        for n in (101..=116).chain(201..201 + CloseReason::ALL.len() as u64) {
+        for n in (101..=117).chain(201..201 + CloseReason::ALL.len() as u64) {
             let hits = samples.iter().filter(|line| line.ends_with(&format!(" {n}"))).count();
             assert_eq!(hits, 1, "{n} in {text}");
         }

@@ -136,7 +136,7 @@ impl UdpArgs {
     fn serve<S: DatagramService>(&self, make: impl Fn(usize) -> S) -> Outcome {
         let policy = self.limits.policy()?;
         pin(&self.cpus)?; // before any thread starts, so that all of them stay there
-        let model = choose(self.model);
+        let model = choose(self.model, Model::best);
         let server = DatagramServer::new(make).policy(policy).model(model);
         let bound = server.bind(self.listen.unwrap_or(DEFAULT_ADDRESS)).map_err(failure)?;
         let (ends, told) = mpsc::channel();

@@ -11,7 +11,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::policy::Wait;
+use tidegate::policy::{FastPath, Wait};
 use tidegate::{Client, Dial, Model, Policy, RunningClient};
 
 pub use report::{Jitter, PingReport, RoundTrip};
@@ -41,6 +41,8 @@ pub struct PingPlan {
     pub warm_up: Duration,
     /// How the one thread waits.
     pub wait: Wait,
+    /// Shared memory in place of TCP, where the server has that too.
+    pub fast_path: Option<FastPath>,
     /// The I/O model; `None` is the best one that can wait like that.
     pub model: Option<Model>,
     /// How long to wait for connections to stand, and for the last answers.
@@ -78,6 +80,7 @@ impl PingPlan {
             first_byte_timeout: None,
             send_timeout: None,
             wait: self.wait,
+            fast_path: self.fast_path,
             buffer_bytes: 64 * 1024,
             drain_timeout: Duration::from_millis(200),
             ..Policy::default()
@@ -129,7 +132,7 @@ fn conduct(plan: &PingPlan, shared: &Shared, client: RunningClient) -> PingRepor
     }
     shared.wait(plan.timeout, |count| count.ended + count.failed >= all);
     client.stop();
-    client.join();
+    report.fast_paths = client.join().fast_paths;
     report.enter(shared, passed);
     report.warnings = warnings(&report, passed);
     report

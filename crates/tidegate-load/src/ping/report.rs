@@ -31,6 +31,8 @@ pub struct PingReport {
     pub connections: usize,
     /// Connections that stood.
     pub connected: usize,
+    /// Of those, connections that went through shared memory.
+    pub fast_paths: u64,
     /// Length of the measuring window in seconds.
     pub elapsed_s: f64,
     /// Messages that came back right in the window.

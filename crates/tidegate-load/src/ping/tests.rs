@@ -16,6 +16,7 @@ fn plan(target: SocketAddr) -> PingPlan {
         amount: Amount::Requests(100),
         warm_up: Duration::ZERO,
         wait: Wait::Block,
+        fast_path: None,
         model: Some(Model::Poll),
         timeout: Duration::from_secs(30),
         server_pid: None,

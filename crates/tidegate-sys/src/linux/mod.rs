@@ -1,4 +1,6 @@
 //! What only Linux has.
 
 pub mod epoll;
+pub mod meeting;
 pub mod ring;
+pub mod shared;

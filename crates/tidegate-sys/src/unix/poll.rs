@@ -13,6 +13,14 @@ pub struct Readiness {
     pub writable: bool,
 }
 
+impl Readiness {
+    /// Ready for what either is.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self { readable: self.readable || other.readable, writable: self.writable || other.writable }
+    }
+}
+
 /// The array `poll(2)` takes, kept between calls.
 #[derive(Debug, Default)]
 pub struct PollSet {

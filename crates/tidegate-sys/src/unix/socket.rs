@@ -341,6 +341,27 @@ impl Stream {
         Ok(Self(socket))
     }
 
+    /// A socket bound to `from`, whose port is known from now on, to be [connected](Self::connect) to the same family.
+    pub fn bound(from: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(socket2::Domain::for_address(from), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_tcp_nodelay(true)?;
+        socket.bind(&from.into())?;
+        Ok(Self(socket))
+    }
+
+    /// Connects; on a socket that does not wait, begins to, as [`dial`](Self::dial) does.
+    pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
+        match self.0.connect(&to.into()) {
+            Err(e) if in_progress(&e) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// The address of this end.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        inet(self.0.local_addr()?)
+    }
+
     /// The error a connection attempt ended with, if any; clears it.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.0.take_error()
@@ -434,6 +455,11 @@ impl AsRawFd for Stream {
 /// An endpoint as the system takes it. Fails if it can not be one, such as a path that is too long.
 pub fn raw_address(of: &Endpoint) -> io::Result<socket2::SockAddr> {
     of.sock_addr()
+}
+
+/// Whether an address is one of this machine's own, here in this network namespace: only then can a socket be bound to it.
+pub fn is_local(addr: std::net::IpAddr) -> bool {
+    std::net::UdpSocket::bind((addr, 0)).is_ok()
 }
 
 /// The address of the other end of a connected socket.

@@ -83,6 +83,11 @@ impl<S: Service> Desk<S> {
         }
     }
 
+    /// Has the loop tell a connection that is being made [`Deadline`](crate::core::Event::Deadline) after so long.
+    pub(super) fn alarm(&mut self, token: Token, after: Duration) {
+        self.timers.arm_no_later(token.index, self.now + after);
+    }
+
     pub(super) fn disarm(&mut self, token: Token) {
         self.timers.disarm(token.index);
     }

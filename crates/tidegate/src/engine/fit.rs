@@ -5,6 +5,9 @@ use tidegate_sys::endpoint::Endpoint;
 use super::Model;
 use crate::policy::{DatagramPath, DatagramPolicy, Policy, PolicyError, ReceiveStyle, Wait};
 
+const NO_RINGS: &str = "choose epoll, poll, select or pool: shared memory has no readiness and no completion of the system's own, \
+     so the loop itself has to look at it";
+
 /// Refuses a limit that the model can not keep, rather than ignoring it.
 pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
     let loops = !matches!(model, Model::Blocking | Model::Pool | Model::Tokio);
@@ -37,7 +40,9 @@ pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
             "it posts no accepts; set accept.batch and backlog instead",
         ),
     ];
-    match rules.into_iter().find(|(broken, ..)| *broken) {
+    let on_rings = matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Pool);
+    let rings = (policy.fast_path.is_some() && !on_rings, "fast_path", NO_RINGS);
+    match rules.into_iter().chain([rings]).find(|(broken, ..)| *broken) {
         Some((_, name, remedy)) => Err(PolicyError::NotOnModel { name, model: model.name(), remedy }),
         None => Ok(()),
     }

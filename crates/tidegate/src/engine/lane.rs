@@ -8,7 +8,9 @@ use std::thread::JoinHandle;
 use tidegate_sys::socket::{DEFERS_ACCEPT, Listener};
 
 use super::crew::Crew;
+use super::readiness::Door;
 use super::{Gate, Model, room};
+use crate::fastpath::{Meeting, Ways};
 use crate::policy::{Policy, accept};
 use crate::service::Service;
 use crate::stats::{Counters, Writers};
@@ -19,6 +21,9 @@ pub(crate) struct Plan<S: Service> {
     pub(crate) policy: Arc<Policy>,
     /// Present for a server.
     pub(crate) listener: Option<Arc<Listener>>,
+    /// What connections may use besides TCP.
+    pub(crate) ways: Arc<Ways>,
+    meeting: Option<Arc<Meeting>>,
     pub(crate) crew: Arc<Crew>,
     /// Connections that all I/O threads have open.
     total: Arc<AtomicUsize>,
@@ -37,6 +42,7 @@ pub(crate) struct Lane<S: Service> {
     pub(crate) index: usize,
     pub(crate) service: Arc<S>,
     pub(crate) policy: Arc<Policy>,
+    pub(crate) ways: Arc<Ways>,
     /// Whether it accepts connections.
     pub(crate) listens: bool,
     pub(crate) gate: Arc<Gate>,
@@ -72,19 +78,33 @@ impl<S: Service> Lane<S> {
 
     /// Whether accepted connections come with their first data.
     pub(crate) fn defers(&self) -> bool {
-        DEFERS_ACCEPT && self.policy.accept.defer.is_some() && !self.service.speaks_first()
+        DEFERS_ACCEPT && accept::deferral(&self.policy).is_some() && !self.service.speaks_first()
     }
 }
 
 impl<S: Service> Plan<S> {
     pub(crate) fn new(service: S, policy: Policy, listener: Option<Listener>) -> Self {
+        let ways = Ways::new(policy.fast_path);
         Self {
             crew: Arc::new(Crew::new(policy.offload)),
             service: Arc::new(service),
+            meeting: listener.as_ref().and_then(|listener| Meeting::of(listener, &ways)).map(Arc::new),
+            ways: Arc::new(ways),
             policy: Arc::new(policy),
             listener: listener.map(Arc::new),
             total: Arc::default(),
         }
+    }
+
+    /// The listener, and where offers for the fast path are left.
+    pub(in crate::engine) fn door(&self) -> Option<Arc<Door>> {
+        let listener = self.listener.clone()?;
+        Some(Arc::new(Door { listener, meeting: self.meeting.clone() }))
+    }
+
+    /// Where offers for the fast path are left.
+    pub(crate) fn meeting(&self) -> Option<&Meeting> {
+        self.meeting.as_deref()
     }
 
     /// I/O threads to start, by the policy or, where that leaves it open, by the model.
@@ -98,6 +118,7 @@ impl<S: Service> Plan<S> {
             index,
             service: self.service.clone(),
             policy: self.policy.clone(),
+            ways: self.ways.clone(),
             listens: self.listener.is_some(),
             gate,
             counters: Arc::new(Counters::new(Writers::One)),

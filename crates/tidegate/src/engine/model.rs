@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::policy::Policy;
+
 /// An I/O model. Those of the other system are listed too and say that they are unavailable, so that a
 /// table shows an honest blank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -136,9 +138,19 @@ impl Model {
     /// The best model that can be used here, and why that one.
     #[must_use]
     pub fn best() -> Choice {
+        Self::best_for(&Policy::default())
+    }
+
+    /// The best model that can be used here and keep these limits, and why that one.
+    #[must_use]
+    pub fn best_for(policy: &Policy) -> Choice {
         let mut passed_over = String::new();
         for model in [Self::Uring, Self::Epoll, Self::Poll] {
             match model.availability() {
+                Availability::Available(_) if super::check(model, policy).is_err() => {
+                    let why = super::check(model, policy).err().map(|e| e.to_string()).unwrap_or_default();
+                    passed_over = format!("{passed_over}{why}; ");
+                }
                 Availability::Available(_) => {
                     let why = match passed_over.as_str() {
                         "" => "the fewest system calls for each request of all models here".into(),

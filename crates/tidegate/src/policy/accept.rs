@@ -3,6 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use super::Policy;
+
 /// Accepting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accept {
@@ -50,6 +52,13 @@ pub enum WhenFull {
     Wait,
     /// They are accepted and closed at once.
     Refuse,
+}
+
+/// How long the kernel may keep a new connection until its first data has come. Not with a fast path: the first data of a
+/// connection that leaves TCP does not come by TCP.
+#[must_use]
+pub fn deferral(policy: &Policy) -> Option<Duration> {
+    policy.accept.defer.filter(|_| policy.fast_path.is_none())
 }
 
 /// The answer to: may the next connection come in?

@@ -84,6 +84,7 @@ impl Policy {
         if let Some(threads) = self.threads {
             within("threads", threads.get(), 1, 65_536)?;
         }
+        self.check_fast_path()?;
         within("offload.threads", self.offload.threads, 1, 65_536)?;
         within("offload.queue", self.offload.queue, 1, 1 << 30)?;
         self.check_times()?;
@@ -98,6 +99,16 @@ impl Policy {
         Ok(())
     }
 
+    fn check_fast_path(&self) -> Result<(), PolicyError> {
+        let Some(bytes) = self.fast_path.map(|fast| fast.ring_bytes) else { return Ok(()) };
+        within("fast_path.ring_bytes", bytes, 4096, 1 << 30)?;
+        if bytes.is_power_of_two() {
+            return Ok(());
+        }
+        let must = "a power of two: positions in the ring wrap around".into();
+        Err(PolicyError::Range { name: "fast_path.ring_bytes", value: bytes.to_string(), must })
+    }
+
     fn check_times(&self) -> Result<(), PolicyError> {
         let spin = match self.wait {
             Wait::SpinThenBlock(time) => Some(time),
@@ -110,6 +121,7 @@ impl Policy {
             ("min_rate.grace", self.min_rate.map(|rate| rate.grace)),
             ("linger_timeout", Some(self.linger_timeout)),
             ("drain_timeout", Some(self.drain_timeout)),
+            ("fast_path.patience", self.fast_path.map(|fast| fast.patience)),
             ("wait = SpinThenBlock", spin),
         ] {
             let may_be_zero = matches!(name, "linger_timeout" | "drain_timeout");

@@ -23,7 +23,7 @@ pub struct Footprint {
 ///
 /// In it are, for each connection: the outbox up to its high watermark and what one call of the session adds beyond it (at
 /// most as much as the input it is shown); the input it may leave unconsumed, and what is received before it is paused, twice,
-/// because a buffer that grows doubles; threads and buffers of its own; and [`CONNECTION_BYTES`]. For the process: threads, buffer
+/// because a buffer that grows doubles; the rings of the fast path; threads and buffers of its own; and [`CONNECTION_BYTES`]. For the process: threads, buffer
 /// pools, and [`PROCESS_BYTES`].
 ///
 /// Not in it are kernel memory (`net.ipv4.tcp_mem` bounds that of all sockets, the two `socket_*_buffer` limits that of each), and
@@ -68,10 +68,11 @@ pub fn bound(policy: &Policy, footprint: Footprint) -> MemoryBound {
     let input = policy.input_bytes as u64 + bytes(footprint.burst, policy.buffer_bytes);
     let outbox = policy.outbox.high as u64 + input;
     let own = bytes(footprint.own_buffers, policy.buffer_bytes) + bytes(footprint.own_threads, stack);
+    let rings = policy.fast_path.map_or(0, |fast| 2 * fast.ring_bytes as u64 + 4096);
     let each_thread =
         bytes(footprint.buffers, policy.buffer_bytes) + if footprint.stack { stack as u64 } else { 0 };
     MemoryBound {
-        each_connection: outbox + 2 * input + own + CONNECTION_BYTES,
+        each_connection: outbox + 2 * input + own + rings + CONNECTION_BYTES,
         connections: policy.max_connections as u64,
         process: PROCESS_BYTES + each_thread.saturating_mul(footprint.threads as u64),
     }

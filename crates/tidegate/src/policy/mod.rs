@@ -12,6 +12,7 @@ pub mod buffers;
 mod change;
 mod check;
 pub mod datagram;
+pub mod fast_path;
 pub mod memory;
 pub mod offload;
 pub mod sends;
@@ -25,6 +26,7 @@ pub use accept::{Accept, PostedAccepts, WhenFull};
 pub use buffers::ReceiveStyle;
 pub use check::PolicyError;
 pub use datagram::{DatagramPath, DatagramPolicy};
+pub use fast_path::FastPath;
 pub use memory::MemoryBound;
 pub use offload::Offload;
 pub use sends::OutboxMarks;
@@ -86,6 +88,10 @@ pub struct Policy {
     pub events_per_wait: usize,
     /// How an I/O thread waits. Default [`Wait::Block`], the only one for `blocking`, `pool` and `tokio`.
     pub wait: Wait,
+    /// Shared memory in place of TCP for connections to a tidegate on the same host that has it too; the others stay with TCP.
+    /// Default `None`: off. On `select`, `poll`, `epoll` and `pool`. A listener with it does not defer accepts
+    /// ([`Accept::defer`]). Cost: two rings of memory for each connection that uses it.
+    pub fast_path: Option<FastPath>,
     /// Long work away from the I/O threads ([`Outbox::offload`](crate::Outbox::offload)).
     pub offload: Offload,
     /// Pieces of mail and dials that may wait for one I/O thread. Default 1,000,000.
@@ -122,6 +128,7 @@ impl Default for Policy {
             thread_stack_bytes: 128 * 1024,
             events_per_wait: 256,
             wait: Wait::Block,
+            fast_path: None,
             offload: Offload::default(),
             mail_queue: 1_000_000,
             socket_send_buffer: None,

@@ -77,7 +77,7 @@ impl<S: Service> Lot<S> {
     pub(super) fn park(self: &Arc<Self>, held: Box<Held<S>>, house: &House<S>) {
         let policy = house.policy();
         let (fd, wanted, deadline) =
-            (held.entry.stream.as_raw_fd(), held.entry.wants(), held.deadline(&policy));
+            (held.entry.stream.as_raw_fd(), held.entry.interest(), held.deadline(&policy));
         let post = held.seat.post.clone();
         let mut state = self.lock();
         let token = state.parked.insert(held);

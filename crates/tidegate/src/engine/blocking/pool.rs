@@ -30,9 +30,9 @@ use tidegate_sys::poll::{Readiness, wait_pair};
 use tidegate_sys::socket::{Blocking, Stream};
 use tidegate_sys::waker::Waker;
 
-use super::super::clerk::{Clerk, dial_failed};
+use super::super::clerk::Clerk;
 use super::super::house::{ALONE, House, Seat};
-use super::super::readiness::{Entry, Phase, Turn};
+use super::super::readiness::{Entry, Line, Phase, Turn, Wire};
 use super::super::room::POOL_WORKERS;
 use super::super::{Availability, Model, Plan, Started};
 use super::lot::Lot;
@@ -272,27 +272,28 @@ impl<S: Service> Worker<S> {
 
     /// Gets a connection going. A new one is looked at for data at once.
     fn take_on(&self, job: Job<S>, buffer: &mut [u8]) -> Option<Box<Held<S>>> {
-        let (stream, peer, origin, seat) = match job {
+        let (line, peer, origin, seat) = match job {
             Job::Rotated(held) => {
                 held.seat.post.wakes(&self.wakes);
                 return Some(held);
             }
-            Job::Accepted { stream, peer, seat } => (stream, peer, Origin::Accepted, seat),
+            Job::Accepted { stream, peer, seat } => {
+                let line = Line::accepted(stream, peer, self.house.plan.meeting());
+                (line, peer, Origin::Accepted, seat)
+            }
             Job::Dial(dial) => {
-                let stream = connect(&self.house, &dial)?;
-                if let Err(e) = stream.set_blocking(Blocking::Never) {
-                    dial_failed(&self.house, &dial, &e);
-                    return None;
-                }
-                (stream, dial.to.addr(), Origin::Dialled { tag: dial.tag }, self.house.enter())
+                let make = || Line::connect(&dial.to, dial.from, &self.house.plan.ways);
+                let line = connect(&self.house, &dial, make)?;
+                (line, dial.to.addr(), Origin::Dialled { tag: dial.tag }, self.house.enter())
             }
         };
         let session = self.house.open_session(peer, origin, self.index)?;
+        self.counters.fast_paths.add(line.is_shared().into());
         seat.post.wakes(&self.wakes);
         let connection = Connection::new(session, origin, Instant::now());
         let office: Arc<dyn PostOffice> = seat.post.clone();
         let mut held = Box::new(Held {
-            entry: Entry::new(stream, Phase::Open(connection)),
+            entry: Entry::new(line, Phase::Open(connection)),
             office,
             turn: Turn::Waits,
             seat,
@@ -353,10 +354,14 @@ impl<S: Service> Worker<S> {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let (fd, wake) = (held.entry.stream.as_raw_fd(), self.alarm.waker.as_raw_fd());
+        let (line, wants) = (&held.entry.stream, held.entry.wants());
+        let sees = line.prepare_sleep(wants);
+        let limit = if sees == Readiness::default() { limit } else { Some(Duration::ZERO) };
+        let (fd, wake) = (line.as_raw_fd(), self.alarm.waker.as_raw_fd());
         // An error can only be a shortage of memory: look at the socket, and come back.
         let all = Readiness { readable: true, writable: true };
-        let (ready, woken) = wait_pair(fd, held.entry.wants(), wake, limit).unwrap_or((all, false));
+        let (ready, woken) = wait_pair(fd, line.interest(wants), wake, limit).unwrap_or((all, false));
+        let ready = line.heed(ready, wants).or(sees);
         if woken {
             self.alarm.waker.clear();
         }

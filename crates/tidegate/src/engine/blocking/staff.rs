@@ -78,11 +78,15 @@ fn accept_all<S: Service>(
     }
 }
 
-/// Makes a blocking connection, or tells the service why not.
-pub(super) fn connect<S: Service>(house: &House<S>, dial: &Dial) -> Option<Stream> {
+/// Makes a connection, or tells the service why not.
+pub(super) fn connect<S: Service, T>(
+    house: &House<S>,
+    dial: &Dial,
+    make: impl FnOnce() -> io::Result<T>,
+) -> Option<T> {
     house.counters.attempted.add(1);
     let connected = match house.may_dial() {
-        true => Stream::dial(&dial.to, dial.from, Blocking::Waits),
+        true => make(),
         false => Err(io::Error::other("max_connections are open, or the client is stopping")),
     };
     connected.map_err(|e| dial_failed(house, dial, &e)).ok()

@@ -3,16 +3,16 @@
 use std::io::{self, IoSlice};
 
 use tidegate_sys::poll::Readiness;
-use tidegate_sys::socket::{More, Stream};
+use tidegate_sys::socket::More;
 
-use super::Wire;
+use super::{Line, Wire};
 
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
 use crate::engine::windows::Seats;
 use crate::service::{Dial, Session};
 
 /// A connection and what is known of its socket.
-pub(in crate::engine) struct Entry<S, W = Stream> {
+pub(in crate::engine) struct Entry<S, W = Line> {
     pub(in crate::engine) stream: W,
     pub(in crate::engine) phase: Phase<S>,
     /// What the poller was last told to wait for.
@@ -25,6 +25,8 @@ pub(in crate::engine) struct Entry<S, W = Stream> {
     pub(in crate::engine) watched: bool,
     /// It is in the loop's list of those to look at again.
     pub(in crate::engine) listed: bool,
+    /// It is in the loop's list of those whose shared memory is looked at.
+    pub(in crate::engine) looked_at: bool,
     /// Its places in the windows of the thread, and what they allow.
     pub(in crate::engine) seats: Seats,
     pub(in crate::engine) may_send: bool,
@@ -54,7 +56,7 @@ const SLICES: usize = 64;
 impl<S: Session, W: Wire> Entry<S, W> {
     pub(in crate::engine) fn new(stream: W, phase: Phase<S>) -> Self {
         let dialling = matches!(phase, Phase::Dialling(_));
-        let wanted = Readiness { readable: !dialling, writable: dialling };
+        let wanted = stream.interest(Readiness { readable: !dialling, writable: dialling });
         Self {
             stream,
             phase,
@@ -63,6 +65,7 @@ impl<S: Session, W: Wire> Entry<S, W> {
             ended: false,
             watched: false,
             listed: false,
+            looked_at: false,
             seats: Seats::default(),
             may_send: true,
             may_receive: true,
@@ -79,7 +82,13 @@ impl<S: Session, W: Wire> Entry<S, W> {
         matches!(&self.phase, Phase::Open(connection) if connection.action().send) && !self.may_send
     }
 
+    /// What the poller has to wait for now.
+    pub(in crate::engine) fn interest(&self) -> Readiness {
+        self.stream.interest(self.wants())
+    }
+
     /// What it waits for now.
+    #[inline]
     pub(in crate::engine) fn wants(&self) -> Readiness {
         match &self.phase {
             Phase::Dialling(_) => Readiness { readable: false, writable: true },

@@ -23,9 +23,8 @@ use std::time::Duration;
 
 use tidegate_sys::epoll::{Epoll as Instance, Report as Raw};
 use tidegate_sys::poll::Readiness;
-use tidegate_sys::socket::Listener;
 
-use super::{Poller, Report, Source};
+use super::{Door, Poller, Report, Source};
 use crate::core::Token;
 use crate::engine::Availability;
 
@@ -47,7 +46,7 @@ pub(crate) struct Epoll {
 }
 
 impl Poller for Epoll {
-    type Listener = Listener;
+    type Listener = Door;
 
     fn new(events: usize) -> io::Result<Self> {
         Ok(Self { instance: Instance::new()?, raw: vec![Raw::EMPTY; events] })

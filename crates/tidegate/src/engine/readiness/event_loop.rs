@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_sys::pages::Pages;
+use tidegate_sys::poll::Readiness;
 use tidegate_sys::waker::Waker;
 
 use super::entry::{Entry, Phase, Turn};
-use super::{Incoming, Poller, Report, Source, Wire};
+use super::rings::{Rest, Rings};
+use super::{Incoming, Poller, Report, Settled, Source, Wire};
 use crate::core::{Connection, Event, Table, Token};
 use crate::engine::desk::Desk;
 use crate::engine::lane::Ready;
@@ -49,6 +51,8 @@ pub(in crate::engine) struct Loop<P: Poller, S: Service> {
     again: VecDeque<Token>,
     /// The one receive buffer: what a session leaves of it is copied, so it is free after each event.
     buffer: Pages,
+    /// Those that go through shared memory, as far as they are awake.
+    rings: Rings,
     listening: bool,
     /// Accepted sockets have data: the listener defers accepts.
     data_with_accept: bool,
@@ -71,6 +75,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
             table: Table::default(),
             reports: Vec::new(),
             again: VecDeque::new(),
+            rings: Rings::default(),
             buffer,
             listening: false,
             data_with_accept: lane.defers(),
@@ -98,9 +103,15 @@ impl<P: Poller, S: Service> Loop<P, S> {
 
     /// Waits once, and does what follows.
     pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
-        let waited = self.poller.wait(self.desk.rest(!self.again.is_empty()), &mut self.reports);
+        let rest = self.desk.rest(!self.again.is_empty());
+        let rest = self.rings.before(rest, self.desk.now, &mut self.table);
+        let waited = match rest {
+            Rest::Skip => Ok(()),
+            Rest::Wait(limit) => self.poller.wait(limit, &mut self.reports),
+        };
         self.desk.woke(self.poller.now());
-        self.desk.batch(self.reports.len());
+        self.desk.batch(self.reports.len() + self.rings.ready.len());
+        self.look_at_rings();
         let mut reports = std::mem::take(&mut self.reports);
         for report in reports.drain(..) {
             self.report(report);
@@ -121,11 +132,15 @@ impl<P: Poller, S: Service> Loop<P, S> {
             Source::Connection(token) => {
                 let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { return };
                 entry.ended |= report.ended;
+                let ready = entry.stream.heed(report.ready, entry.wants());
                 if let Phase::Dialling(dial) = &entry.phase {
                     let dial = dial.clone();
-                    return self.dial_ended(token, dial, report);
+                    if ready.readable || ready.writable {
+                        self.settle(token, dial, ready);
+                    }
+                    return;
                 }
-                let turn = entry.ready(report.ready, &mut self.buffer, &self.desk.context(token));
+                let turn = entry.ready(ready, &mut self.buffer, &self.desk.context(token));
                 self.after(token, turn);
             }
         }
@@ -141,7 +156,10 @@ impl<P: Poller, S: Service> Loop<P, S> {
             self.desk.arm(token, connection);
         }
         let turn = settle_send(entry, &mut self.desk, token).max_with(turn);
-        let wants = entry.wants();
+        let wants = entry.interest();
+        if entry.stream.is_shared() {
+            self.rings.list(token, entry);
+        }
         if !entry.watched {
             self.watch(token);
         } else if wants != entry.wanted {
@@ -150,6 +168,15 @@ impl<P: Poller, S: Service> Loop<P, S> {
         }
         if turn == Turn::Again {
             self.list(token);
+        }
+    }
+
+    /// Lets those whose shared memory shows something have their turn.
+    fn look_at_rings(&mut self) {
+        while let Some((token, ready)) = self.rings.ready.pop() {
+            let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { continue };
+            let turn = entry.ready(ready, &mut self.buffer, &self.desk.context(token));
+            self.after(token, turn);
         }
     }
 
@@ -226,6 +253,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
     /// Serves an accepted socket. If its first data came with the accept, it is looked at before the poller hears of it:
     /// a connection that is answered and closed at once never costs a registration.
     fn serve(&mut self, stream: Stream<P>, connection: Connection<S::Session>) {
+        self.desk.lane.counters.fast_paths.add(stream.is_shared().into());
         let token = self.insert(stream, Phase::Open(connection));
         let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { return };
         let context = self.desk.context(token);
@@ -244,7 +272,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
     /// Has the poller watch a connection, or gives the connection up.
     fn watch(&mut self, token: Token) {
         let Some(entry) = self.table.get_mut(token) else { return };
-        entry.wanted = entry.wants();
+        entry.wanted = entry.interest();
         let watched = self.poller.watch(token, entry.stream.as_raw_fd(), entry.wanted);
         entry.watched = watched.is_ok();
         let Err(e) = watched else { return };
@@ -260,19 +288,42 @@ impl<P: Poller, S: Service> Loop<P, S> {
         }
     }
 
-    /// A connection attempt has come to its end, one way or the other.
-    fn dial_ended(&mut self, token: Token, dial: Dial, report: Report) {
+    /// A connection attempt has come to its end, one way or the other; or it goes on otherwise than it began.
+    fn settle(&mut self, token: Token, dial: Dial, ready: Readiness) {
         let Some(entry) = self.table.get_mut(token) else { return };
-        if let Some(e) = entry.stream.take_error().unwrap_or_else(Some) {
-            self.remove(token);
-            return self.desk.dial_failed(dial, &e);
+        let fd = entry.stream.as_raw_fd();
+        let settled = entry.stream.settle();
+        if fd != entry.stream.as_raw_fd() && std::mem::take(&mut entry.watched) {
+            self.poller.unwatch(token, fd);
         }
+        match settled {
+            Err(e) => {
+                self.remove(token);
+                self.desk.dial_failed(dial, &e);
+            }
+            Ok(Settled::Waits) if entry.watched => {}
+            Ok(Settled::Waits) => self.watch(token),
+            Ok(Settled::Stands) => self.dialled(token, dial, ready),
+        }
+    }
+
+    /// Its patience is over, or the limits have changed: an attempt that waits for more than the connection goes on without.
+    fn settle_anyway(&mut self, token: Token, dial: Dial) {
+        if self.table.get_mut(token).is_some_and(|entry| entry.stream.patience().is_some()) {
+            self.settle(token, dial, Readiness::default());
+        }
+    }
+
+    /// A connection that was dialled stands.
+    fn dialled(&mut self, token: Token, dial: Dial, ready: Readiness) {
         let Some(connection) = self.desk.admit(dial.to.addr(), Origin::Dialled { tag: dial.tag }) else {
             return self.remove(token);
         };
+        let Some(entry) = self.table.get_mut(token) else { return };
         entry.phase = Phase::Open(connection);
+        self.desk.lane.counters.fast_paths.add(entry.stream.is_shared().into());
         self.tell(token, Event::Opened);
-        if report.ready.readable {
+        if ready.readable {
             // An edge-triggered poller reports the end of the attempt and first data as one.
             self.after(token, Turn::Again);
         }
@@ -342,6 +393,13 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
     }
 
     fn tell(&mut self, token: Token, event: Event<'_>) {
+        if let Some(Entry { phase: Phase::Dialling(dial), .. }) = self.table.get_mut(token) {
+            let dial = dial.clone();
+            if matches!(event, Event::Deadline) {
+                self.settle_anyway(token, dial);
+            }
+            return;
+        }
         if let Some(entry) = prepared(&mut self.table, &mut self.desk, token) {
             let turn = entry.tell(event, &self.desk.context(token));
             self.after(token, turn);
@@ -374,9 +432,13 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
     }
 
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()> {
-        let stream = Stream::<P>::dial(&dial.to, dial.from)?;
+        let stream = Stream::<P>::dial(&dial.to, dial.from, &self.desk.lane.ways)?;
+        let patience = stream.patience();
         let token = self.insert(stream, Phase::Dialling(dial));
         self.watch(token);
+        if let Some(patience) = patience {
+            self.desk.alarm(token, patience);
+        }
         Ok(())
     }
 }

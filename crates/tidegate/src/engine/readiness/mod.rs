@@ -11,6 +11,8 @@
 
 mod entry;
 mod event_loop;
+mod line;
+mod rings;
 
 #[cfg(target_os = "linux")]
 pub(super) mod epoll;
@@ -20,6 +22,7 @@ pub(super) mod select;
 pub(super) use entry::{Entry, Phase, Turn};
 #[cfg(all(test, not(tidegate_loom)))]
 pub(super) use event_loop::Loop;
+pub(super) use line::{Door, Line};
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -29,11 +32,12 @@ use std::time::{Duration, Instant};
 
 use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::poll::Readiness;
-use tidegate_sys::socket::{Blocking, Listener, More, Stream};
+use tidegate_sys::socket::{Blocking, More};
 use tidegate_sys::waker::Waker;
 
 use super::{Gate, Model, Plan, Started};
 use crate::core::Token;
+use crate::fastpath::Ways;
 use crate::service::Service;
 
 /// Who is ready.
@@ -91,10 +95,14 @@ pub(super) trait Incoming: AsRawFd {
 
 /// A connected socket that never waits: the system's, or a simulated one. Closed when dropped.
 pub(super) trait Wire: AsRawFd + Sized {
-    /// Begins to connect; writable when that has ended.
-    fn dial(to: &Endpoint, from: Option<SocketAddr>) -> io::Result<Self>;
-    /// How the attempt to connect ended.
-    fn take_error(&self) -> io::Result<Option<io::Error>>;
+    /// Begins to connect; ready when there is something to [settle](Self::settle).
+    fn dial(to: &Endpoint, from: Option<SocketAddr>, ways: &Arc<Ways>) -> io::Result<Self>;
+    /// What has become of the attempt to connect. The descriptor to wait on may be another one after that.
+    fn settle(&mut self) -> io::Result<Settled>;
+    /// How long to wait before settling all the same.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
     /// Receives; 0 means that the peer finished sending.
     fn receive(&self, into: &mut [u8]) -> io::Result<usize>;
     /// Sends; may take less than all.
@@ -103,58 +111,59 @@ pub(super) trait Wire: AsRawFd + Sized {
     fn shutdown_send(&self) -> io::Result<()>;
     /// Makes the coming close a reset.
     fn reset_on_close(&self) -> io::Result<()>;
+
+    /// Whether it goes through shared memory, which only this process can look at: the rest is about such ones.
+    #[inline]
+    fn is_shared(&self) -> bool {
+        false
+    }
+    /// What the poller has to wait for, so that `wanted` is told.
+    #[inline]
+    fn interest(&self, wanted: Readiness) -> Readiness {
+        wanted
+    }
+    /// What of `wanted` can be done, now that the poller has reported the descriptor.
+    #[inline]
+    fn heed(&self, reported: Readiness, wanted: Readiness) -> Readiness {
+        let _ = wanted;
+        reported
+    }
+    /// What of `wanted` can be done without waiting.
+    #[inline]
+    fn look(&self, wanted: Readiness) -> Readiness {
+        let _ = wanted;
+        Readiness::default()
+    }
+    /// Has the poller report `wanted`, from now on and once. What can be done already.
+    fn prepare_sleep(&self, wanted: Readiness) -> Readiness {
+        let _ = wanted;
+        Readiness::default()
+    }
 }
 
-impl Incoming for Listener {
-    type Stream = Stream;
-
-    #[inline]
-    fn accept(&self) -> io::Result<(Stream, Option<SocketAddr>)> {
-        self.accept(Blocking::Never)
-    }
-}
-
-impl Wire for Stream {
-    fn dial(to: &Endpoint, from: Option<SocketAddr>) -> io::Result<Self> {
-        Self::dial(to, from, Blocking::Never)
-    }
-
-    fn take_error(&self) -> io::Result<Option<io::Error>> {
-        self.take_error()
-    }
-
-    #[inline]
-    fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
-        self.receive(into)
-    }
-
-    #[inline]
-    fn send_vectored(&self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize> {
-        self.send_vectored(slices, more)
-    }
-
-    fn shutdown_send(&self) -> io::Result<()> {
-        self.shutdown_send()
-    }
-
-    fn reset_on_close(&self) -> io::Result<()> {
-        self.reset_on_close()
-    }
+/// What has become of an attempt to connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// It stands.
+    Stands,
+    /// Not settled yet: wait again.
+    Waits,
 }
 
 /// Starts one loop for each I/O thread.
-pub(super) fn start<P: Poller<Listener = Listener>, S: Service>(
+pub(super) fn start<P: Poller<Listener = Door>, S: Service>(
     plan: Plan<S>,
     model: Model,
 ) -> io::Result<Started> {
     let threads = plan.threads(model);
-    if let Some(listener) = &plan.listener {
-        listener.set_blocking(Blocking::Never)?;
+    let door = plan.door();
+    if let Some(door) = &door {
+        door.listener.set_blocking(Blocking::Never)?;
     }
     let prepare = |_| {
         let waker = Arc::new(Waker::new()?);
         let wakes = waker.clone();
-        Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), (waker, plan.listener.clone())))
+        Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), (waker, door.clone())))
     };
     plan.start_lanes(threads, prepare, event_loop::run::<P, S>)
 }

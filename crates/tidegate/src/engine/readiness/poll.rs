@@ -19,9 +19,8 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use tidegate_sys::poll::{PollSet, Readiness};
-use tidegate_sys::socket::Listener;
 
-use super::{Poller, Report, Source};
+use super::{Door, Poller, Report, Source};
 use crate::core::Token;
 use crate::engine::Availability;
 
@@ -56,7 +55,7 @@ impl Poll {
 }
 
 impl Poller for Poll {
-    type Listener = Listener;
+    type Listener = Door;
 
     fn new(_events: usize) -> io::Result<Self> {
         Ok(Self { set: PollSet::default(), sources: Vec::new(), positions: Vec::new() })

@@ -21,9 +21,8 @@ use std::time::Duration;
 
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::select::SelectSet;
-use tidegate_sys::socket::Listener;
 
-use super::{Poller, Report, Source};
+use super::{Door, Poller, Report, Source};
 use crate::core::Token;
 use crate::engine::Availability;
 
@@ -61,7 +60,7 @@ impl Select {
 }
 
 impl Poller for Select {
-    type Listener = Listener;
+    type Listener = Door;
 
     fn new(_events: usize) -> io::Result<Self> {
         Ok(Self { set: SelectSet::default(), sources: Vec::new() })

@@ -114,6 +114,7 @@ fn play(seed: u64, trace: bool, waker: &Arc<Waker>) -> Result<Stats, String> {
     let counters = Arc::new(Counters::new(Writers::One));
     let speaks_first = script.dials || seed.is_multiple_of(3);
     let lane = Lane {
+        ways: Arc::default(),
         index: 0,
         service: Arc::new(Stage { speaks_first }),
         policy: world.policy.clone(),

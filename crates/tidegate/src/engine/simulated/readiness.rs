@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,9 @@ use tidegate_sys::socket::More;
 use super::line::{Edge, FIRST_FD, address, id_of};
 use super::world::{Happening, World, with};
 use crate::core::{Place, Receive, Token};
-use crate::engine::readiness::{Incoming, Poller, Report, Source, Wire};
+use crate::engine::readiness::{Incoming, Poller, Report, Settled, Source, Wire};
 use crate::engine::simulated::view::View;
+use crate::fastpath::Ways;
 
 const LISTENER_FD: RawFd = FIRST_FD - 1;
 
@@ -95,7 +97,7 @@ impl Drop for Sock {
 }
 
 impl Wire for Sock {
-    fn dial(to: &Endpoint, _from: Option<SocketAddr>) -> io::Result<Self> {
+    fn dial(to: &Endpoint, _from: Option<SocketAddr>, _ways: &Arc<Ways>) -> io::Result<Self> {
         with(|world| {
             let Some(id) = to.addr().map(id_of) else {
                 unreachable!("every peer of a simulation has an address")
@@ -113,14 +115,14 @@ impl Wire for Sock {
         })
     }
 
-    fn take_error(&self) -> io::Result<Option<io::Error>> {
+    fn settle(&mut self) -> io::Result<Settled> {
         with(|world| {
             let line = &mut world.lines[self.0];
             if line.flying.dial {
                 world.fail(|| "the end of a dial is looked for before it has come".into());
-                return Ok(None);
+                return Ok(Settled::Stands);
             }
-            Ok(line.part.unreachable.then(|| Errno::CONNREFUSED.into()))
+            if line.part.unreachable { Err(Errno::CONNREFUSED.into()) } else { Ok(Settled::Stands) }
         })
     }
 

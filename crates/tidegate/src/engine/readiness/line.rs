@@ -1,0 +1,231 @@
+//! What the loops of this family are given to work with: a listener and connections, over TCP or over shared memory.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_sys::endpoint::Endpoint;
+use tidegate_sys::poll::{Readiness, wait_pair};
+use tidegate_sys::socket::{Blocking, Listener, More, Stream};
+
+use super::{Incoming, Settled, Wire};
+use crate::fastpath::{Link, Meeting, Offer, Outcome, Ways};
+
+/// A listening socket, and where offers for the fast path are left, if it has that.
+#[derive(Debug)]
+pub(in crate::engine) struct Door {
+    pub(in crate::engine) listener: Arc<Listener>,
+    pub(in crate::engine) meeting: Option<Arc<Meeting>>,
+}
+
+impl AsRawFd for Door {
+    fn as_raw_fd(&self) -> RawFd {
+        self.listener.as_raw_fd()
+    }
+}
+
+impl Incoming for Door {
+    type Stream = Line;
+
+    #[inline]
+    fn accept(&self) -> io::Result<(Line, Option<SocketAddr>)> {
+        let (stream, peer) = self.listener.accept(Blocking::Never)?;
+        Ok((Line::accepted(stream, peer, self.meeting.as_deref()), peer))
+    }
+}
+
+/// A connection, or one that is being made.
+#[derive(Debug)]
+pub(in crate::engine) enum Line {
+    /// Over TCP.
+    Plain(Stream),
+    /// Being made, with an offer that has not been decided.
+    Offered(Box<Offer>, Arc<Ways>),
+    /// Over shared memory.
+    Link(Box<Link>),
+    /// Between two of the others, within one call.
+    Nothing,
+}
+
+impl Line {
+    /// An accepted connection: over shared memory if it has left an offer.
+    #[inline]
+    pub(in crate::engine) fn accepted(
+        stream: Stream,
+        peer: Option<SocketAddr>,
+        meeting: Option<&Meeting>,
+    ) -> Self {
+        match (meeting, peer) {
+            (Some(meeting), Some(peer)) => match meeting.claim(stream, peer) {
+                Ok(link) => Self::Link(Box::new(link)),
+                Err(stream) => Self::Plain(stream),
+            },
+            _ => Self::Plain(stream),
+        }
+    }
+
+    /// Begins to connect, with an offer if that may be of use.
+    pub(in crate::engine) fn begin(
+        to: &Endpoint,
+        from: Option<SocketAddr>,
+        ways: &Arc<Ways>,
+        blocking: Blocking,
+    ) -> io::Result<Self> {
+        if let (Some(fast), &Endpoint::Tcp(addr)) = (&ways.fast_path, to) {
+            match Offer::make(fast, addr, from, blocking) {
+                Ok(offer) => return Ok(Self::Offered(Box::new(offer?), ways.clone())),
+                Err(why) => ways.say(&why),
+            }
+        }
+        Stream::dial(to, from, blocking).map(Self::Plain)
+    }
+
+    /// Connects, and waits until it is settled how; it does not wait after that.
+    pub(in crate::engine) fn connect(
+        to: &Endpoint,
+        from: Option<SocketAddr>,
+        ways: &Arc<Ways>,
+    ) -> io::Result<Self> {
+        const NOBODY: RawFd = -1; // left out, `poll(2)`
+        let mut line = Self::begin(to, from, ways, Blocking::Waits)?;
+        if let Some(patience) = line.patience() {
+            let answered = Readiness { readable: true, writable: false };
+            wait_pair(line.as_raw_fd(), answered, NOBODY, Some(patience))?;
+            line.settle()?;
+        }
+        match &line {
+            Self::Plain(stream) => stream.set_blocking(Blocking::Never)?,
+            Self::Link(link) => link.set_blocking(Blocking::Never)?,
+            Self::Offered(..) | Self::Nothing => return Self::unconnected(),
+        }
+        Ok(line)
+    }
+
+    fn unconnected<T>() -> io::Result<T> {
+        Err(io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl Wire for Line {
+    fn dial(to: &Endpoint, from: Option<SocketAddr>, ways: &Arc<Ways>) -> io::Result<Self> {
+        Self::begin(to, from, ways, Blocking::Never)
+    }
+
+    fn settle(&mut self) -> io::Result<Settled> {
+        match std::mem::replace(self, Self::Nothing) {
+            Self::Offered(offer, ways) => match offer.settle(&ways) {
+                Outcome::Link(link) => {
+                    *self = Self::Link(Box::new(link));
+                    Ok(Settled::Stands)
+                }
+                Outcome::Plain(stream) => {
+                    *self = Self::Plain(stream);
+                    Ok(Settled::Waits) // it may still be connecting: writable when it is not
+                }
+            },
+            Self::Plain(stream) => {
+                let error = stream.take_error();
+                *self = Self::Plain(stream);
+                error.and_then(|error| error.map_or(Ok(Settled::Stands), Err))
+            }
+            other => {
+                *self = other;
+                Ok(Settled::Stands)
+            }
+        }
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        match self {
+            Self::Offered(_, ways) => ways.fast_path.map(|fast| fast.patience),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.receive(into),
+            Self::Link(link) => link.receive(into),
+            Self::Offered(..) | Self::Nothing => Self::unconnected(),
+        }
+    }
+
+    #[inline]
+    fn send_vectored(&self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.send_vectored(slices, more),
+            Self::Link(link) => link.send_vectored(slices),
+            Self::Offered(..) | Self::Nothing => Self::unconnected(),
+        }
+    }
+
+    fn shutdown_send(&self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.shutdown_send(),
+            Self::Link(link) => link.shutdown_send(),
+            Self::Offered(..) | Self::Nothing => Self::unconnected(),
+        }
+    }
+
+    fn reset_on_close(&self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.reset_on_close(),
+            Self::Link(link) => link.reset_on_close(),
+            Self::Offered(..) | Self::Nothing => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn is_shared(&self) -> bool {
+        matches!(self, Self::Link(_))
+    }
+
+    #[inline]
+    fn interest(&self, wanted: Readiness) -> Readiness {
+        match self {
+            Self::Plain(_) => wanted,
+            // Whatever is waited for is told by a bell, or by the end of the Unix socket: something to read.
+            _ => Readiness { readable: wanted.readable || wanted.writable, writable: false },
+        }
+    }
+
+    #[inline]
+    fn heed(&self, reported: Readiness, wanted: Readiness) -> Readiness {
+        match self {
+            Self::Link(link) if reported.readable => link.heed(wanted),
+            Self::Link(_) => Readiness::default(),
+            Self::Offered(..) => Readiness { writable: false, ..reported },
+            Self::Plain(_) | Self::Nothing => reported,
+        }
+    }
+
+    #[inline]
+    fn look(&self, wanted: Readiness) -> Readiness {
+        match self {
+            Self::Link(link) => link.look(wanted),
+            _ => Readiness::default(),
+        }
+    }
+
+    fn prepare_sleep(&self, wanted: Readiness) -> Readiness {
+        match self {
+            Self::Link(link) => link.prepare_sleep(wanted),
+            _ => Readiness::default(),
+        }
+    }
+}
+
+impl AsRawFd for Line {
+    #[inline]
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Self::Plain(stream) => stream.as_raw_fd(),
+            Self::Link(link) => link.as_raw_fd(),
+            Self::Offered(offer, _) => offer.as_raw_fd(),
+            Self::Nothing => -1,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Where things are in the shared memory: a page of words, then the bytes of the two rings.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
+use std::sync::atomic::fence;
+
+use tidegate_sys::shared::Shared;
+
+use super::ring::{Memory, Reader, Word, Writer};
+
+/// Bytes in front of the rings.
+const HEAD: usize = 4096;
+/// Says what the memory is, and in which layout.
+const MAGIC: u32 = 0x7464_6701;
+const MAGIC_AT: usize = 0;
+const STATE_AT: usize = 128;
+/// Words of the ring from the dialler to the listener, and of the other.
+const RINGS_AT: [usize; 2] = [512, 1536];
+
+/// What has become of an offer. Changed once, by whoever comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum State {
+    /// Nobody has decided yet.
+    Offered = 0,
+    /// The listener has: the rings carry the connection.
+    Taken = 1,
+    /// The dialler has: TCP carries it.
+    Withdrawn = 2,
+}
+
+/// Which end of the connection this process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Dialler,
+    Listener,
+}
+
+/// The memory of one connection.
+#[derive(Clone, Debug)]
+pub(super) struct Rings {
+    memory: Arc<Shared>,
+    capacity: usize,
+}
+
+impl Rings {
+    /// Makes a pair of rings of so many bytes, a power of two, and the descriptor for the other side.
+    pub(super) fn create(capacity: usize) -> io::Result<(Self, OwnedFd)> {
+        let (memory, fd) = Shared::create(HEAD + 2 * capacity)?;
+        memory.word(MAGIC_AT).store(MAGIC, Release);
+        Ok((Self { memory: Arc::new(memory), capacity }, fd))
+    }
+
+    /// Maps what another process has made, with rings of at most `most` bytes each.
+    pub(super) fn open(fd: &OwnedFd, most: usize) -> io::Result<Self> {
+        let wrong = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        let memory = Shared::open(fd, HEAD.saturating_add(most.saturating_mul(2)))?;
+        let capacity = memory.bytes().saturating_sub(HEAD) / 2;
+        if !capacity.is_power_of_two() || capacity > most || memory.bytes() != HEAD + 2 * capacity {
+            return wrong("its size is not that of a pair of rings");
+        }
+        if memory.word(MAGIC_AT).load(Acquire) != MAGIC {
+            return wrong("it is not laid out as this version expects");
+        }
+        Ok(Self { memory: Arc::new(memory), capacity })
+    }
+
+    /// Decides what becomes of the offer, unless that is decided already. Returns what holds.
+    pub(super) fn decide(&self, state: State) -> Result<(), u32> {
+        let word = self.memory.word(STATE_AT);
+        word.compare_exchange(State::Offered as u32, state as u32, AcqRel, Acquire).map(|_| ())
+    }
+
+    /// Whether the listener has taken the offer.
+    pub(super) fn is_taken(&self) -> bool {
+        self.memory.word(STATE_AT).load(Acquire) == State::Taken as u32
+    }
+
+    /// The two sides that this end has.
+    pub(super) fn sides(&self, end: End) -> (Reader<Lane>, Writer<Lane>) {
+        let lane = |which: usize| Lane {
+            memory: self.memory.clone(),
+            words: RINGS_AT[which],
+            bytes: HEAD + which * self.capacity,
+        };
+        let (reads, writes) = match end {
+            End::Dialler => (1, 0),
+            End::Listener => (0, 1),
+        };
+        let capacity = self.capacity as u32; // at most `ring::MOST`
+        (Reader::new(lane(reads), capacity), Writer::new(lane(writes), capacity))
+    }
+}
+
+/// One ring.
+#[derive(Debug)]
+pub(super) struct Lane {
+    memory: Arc<Shared>,
+    words: usize,
+    bytes: usize,
+}
+
+impl Lane {
+    /// Words that different sides write are two cache lines apart: processors fetch them in pairs.
+    #[inline]
+    fn place(&self, word: Word) -> usize {
+        self.words
+            + match word {
+                Word::Tail => 0,
+                Word::Ended => 4, // beside the tail: a reader that spins looks at both
+                Word::Head => 128,
+                Word::ReaderSleeps => 256,
+                Word::WriterSleeps => 384,
+            }
+    }
+}
+
+impl Memory for Lane {
+    #[inline]
+    fn load(&self, word: Word) -> u32 {
+        self.memory.word(self.place(word)).load(Acquire)
+    }
+
+    #[inline]
+    fn store(&self, word: Word, value: u32) {
+        self.memory.word(self.place(word)).store(value, Release);
+    }
+
+    #[inline]
+    fn swap(&self, word: Word, value: u32) -> u32 {
+        self.memory.word(self.place(word)).swap(value, AcqRel)
+    }
+
+    #[inline]
+    fn barrier(&self) {
+        fence(SeqCst);
+    }
+
+    #[inline]
+    fn read(&self, at: usize, into: &mut [u8]) {
+        self.memory.read(self.bytes + at, into);
+    }
+
+    #[inline]
+    fn write(&self, at: usize, from: &[u8]) {
+        self.memory.write(self.bytes + at, from);
+    }
+}

@@ -1,0 +1,100 @@
+//! The fast path: a connection between two processes of one host goes through shared memory, and is a connection all the same.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `ring` | a byte ring between two sides that do not trust each other; pure |
+//! | `layout` | where the rings are in the shared memory |
+//! | `link` | a connection: two rings, and the TCP connection they stand for |
+//! | `offer` | the dialler's side of the meeting |
+//! | `meeting` | the listener's side |
+//!
+//! # How two ends find each other
+//!
+//! Nothing is guessed from an address; the kernel answers each question.
+//!
+//! 1. *Is it here?* A listener with the option also listens on an abstract Unix socket named after its TCP address. Such names
+//!    are known only in their network namespace. The dialler looks for the name if the address is one it could bind itself.
+//! 2. *Who is it?* Both look at the user of the other (`SO_PEERCRED`).
+//! 3. *Is it the same connection?* The dialler binds its TCP socket, and sends over the Unix socket: the memory (a sealed memfd) and
+//!    both addresses. Then it connects by TCP. The listener accepts by TCP as ever, and looks whether there is an offer from
+//!    exactly that address to exactly this one: two connections of a namespace never have the same pair.
+//! 4. *Who decides?* One word of the shared memory, changed once: by the listener to *taken*, or by the dialler, whose patience is
+//!    over, to *withdrawn*. The Unix socket is closed then, which tells the dialler to look. Until then no byte is sent either way,
+//!    so whatever happens the connection is one or the other on both ends, and TCP has every byte if it is TCP.
+//!
+//! Whoever does not take part (another program, another user or namespace, an end without the option) sees a plain TCP connection.
+
+#[cfg(target_os = "linux")]
+mod layout;
+#[cfg(target_os = "linux")]
+mod link;
+#[cfg(target_os = "linux")]
+mod meeting;
+#[cfg(not(target_os = "linux"))]
+mod none;
+#[cfg(target_os = "linux")]
+mod offer;
+#[cfg(target_os = "linux")]
+mod ring;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+#[cfg(target_os = "linux")]
+pub(crate) use self::{
+    link::Link,
+    meeting::Meeting,
+    offer::{Offer, Outcome},
+};
+
+use crate::policy::FastPath;
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) use none::{Link, Meeting, Offer, Outcome};
+
+/// What a server or client may use besides TCP, and whether it has said that it could not.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    pub(crate) fast_path: Option<FastPath>,
+    said: AtomicBool,
+}
+
+impl Ways {
+    pub(crate) fn new(fast_path: Option<FastPath>) -> Self {
+        Self { fast_path, said: AtomicBool::new(false) }
+    }
+
+    /// Says why a connection stays with TCP; once.
+    pub(crate) fn say(&self, why: &dyn std::fmt::Display) {
+        if !self.said.swap(true, Relaxed) {
+            tracing::warn!(event = "fast-path", "plain TCP, not the fast path: {why}; this is said once");
+        }
+    }
+}
+
+/// A connection stays with TCP.
+#[cfg(not(target_os = "linux"))]
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Plain {
+    #[error("this system has none; Linux has")]
+    System,
+}
+
+/// A connection stays with TCP.
+#[cfg(target_os = "linux")]
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Plain {
+    #[error("{0} is not an address of this host (or of this network namespace)")]
+    Elsewhere(std::net::IpAddr),
+    #[error("nobody at {0} offers it: that end is no tidegate, or has not turned the option on")]
+    Unknown(std::net::SocketAddr),
+    #[error(
+        "the process at {addr} runs as user {user}; only user {own} may take part, and the one allowed besides"
+    )]
+    User { addr: std::net::SocketAddr, user: u32, own: u32 },
+    #[error("the listener at {0} did not take the offer")]
+    Refused(std::net::SocketAddr),
+    #[error("the listener at {0} did not answer in time")]
+    Late(std::net::SocketAddr),
+    #[error("{what}: {error}")]
+    System { what: &'static str, error: std::io::Error },
+}

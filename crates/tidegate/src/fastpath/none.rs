@@ -1,0 +1,99 @@
+//! What takes the place of the fast path on a system without one: types of which there is no value.
+
+use std::convert::Infallible;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+
+use tidegate_sys::poll::Readiness;
+use tidegate_sys::socket::{Blocking, Listener, Stream};
+
+use super::{Plain, Ways};
+use crate::policy::FastPath;
+
+#[derive(Debug)]
+pub(crate) struct Meeting(Infallible);
+
+impl Meeting {
+    pub(crate) fn of(_: &Listener, ways: &Ways) -> Option<Self> {
+        ways.fast_path?;
+        ways.say(&Plain::System);
+        None
+    }
+
+    pub(crate) fn claim(&self, _: Stream, _: SocketAddr) -> Result<Link, Stream> {
+        match self.0 {}
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Offer(Infallible);
+
+pub(crate) enum Outcome {
+    Link(Link),
+    Plain(Stream),
+}
+
+impl Offer {
+    pub(crate) fn make(
+        _: &FastPath,
+        _: SocketAddr,
+        _: Option<SocketAddr>,
+        _: Blocking,
+    ) -> Result<io::Result<Self>, Plain> {
+        Err(Plain::System)
+    }
+
+    pub(crate) fn settle(self, _: &Ways) -> Outcome {
+        match self.0 {}
+    }
+}
+
+impl AsRawFd for Offer {
+    fn as_raw_fd(&self) -> RawFd {
+        match self.0 {}
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Link(Infallible);
+
+impl Link {
+    pub(crate) fn set_blocking(&self, _: Blocking) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn receive(&self, _: &mut [u8]) -> io::Result<usize> {
+        match self.0 {}
+    }
+
+    pub(crate) fn send_vectored(&self, _: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self.0 {}
+    }
+
+    pub(crate) fn shutdown_send(&self) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn reset_on_close(&self) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn look(&self, _: Readiness) -> Readiness {
+        match self.0 {}
+    }
+
+    pub(crate) fn prepare_sleep(&self, _: Readiness) -> Readiness {
+        match self.0 {}
+    }
+
+    pub(crate) fn heed(&self, _: Readiness) -> Readiness {
+        match self.0 {}
+    }
+}
+
+impl AsRawFd for Link {
+    fn as_raw_fd(&self) -> RawFd {
+        match self.0 {}
+    }
+}
