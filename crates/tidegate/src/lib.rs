@@ -39,6 +39,7 @@
 //! | [`server`], [`client`] | running it: listening or dialling |
 //! | [`policy`] | every limit |
 //! | [`engine`] | the I/O models |
+//! | [`fastpath`] | shared memory between two processes of one host, in place of TCP |
 //! | [`core`] | the pure state machines underneath |
 //! | [`stats`] | the counters every engine fills |
 #![forbid(unsafe_code)]
@@ -46,7 +47,7 @@
 pub mod client;
 pub mod core;
 pub mod engine;
-mod fastpath;
+pub mod fastpath;
 pub mod policy;
 pub mod server;
 pub mod service;

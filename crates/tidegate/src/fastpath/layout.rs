@@ -22,7 +22,7 @@ const RINGS_AT: [usize; 2] = [512, 1536];
 /// What has become of an offer. Changed once, by whoever comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(super) enum State {
+pub enum State {
     /// Nobody has decided yet.
     Offered = 0,
     /// The listener has: the rings carry the connection.
@@ -33,28 +33,36 @@ pub(super) enum State {
 
 /// Which end of the connection this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub enum End {
+    /// The one that dialled, and made the memory.
     Dialler,
+    /// The one that accepted.
     Listener,
 }
 
 /// The memory of one connection.
 #[derive(Clone, Debug)]
-pub(super) struct Rings {
+pub struct Rings {
     memory: Arc<Shared>,
     capacity: usize,
 }
 
 impl Rings {
     /// Makes a pair of rings of so many bytes, a power of two, and the descriptor for the other side.
-    pub(super) fn create(capacity: usize) -> io::Result<(Self, OwnedFd)> {
+    ///
+    /// # Errors
+    /// No descriptor or memory is left, or the system has no `memfd_create`.
+    pub fn create(capacity: usize) -> io::Result<(Self, OwnedFd)> {
         let (memory, fd) = Shared::create(HEAD + 2 * capacity)?;
         memory.word(MAGIC_AT).store(MAGIC, Release);
         Ok((Self { memory: Arc::new(memory), capacity }, fd))
     }
 
     /// Maps what another process has made, with rings of at most `most` bytes each.
-    pub(super) fn open(fd: &OwnedFd, most: usize) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// It is anything else, or its size is not sealed.
+    pub fn open(fd: &OwnedFd, most: usize) -> io::Result<Self> {
         let wrong = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         let memory = Shared::open(fd, HEAD.saturating_add(most.saturating_mul(2)))?;
         let capacity = memory.bytes().saturating_sub(HEAD) / 2;
@@ -67,19 +75,22 @@ impl Rings {
         Ok(Self { memory: Arc::new(memory), capacity })
     }
 
-    /// Decides what becomes of the offer, unless that is decided already. Returns what holds.
-    pub(super) fn decide(&self, state: State) -> Result<(), u32> {
+    /// Decides what becomes of the offer; `false` if that is decided already.
+    #[must_use]
+    pub fn decide(&self, state: State) -> bool {
         let word = self.memory.word(STATE_AT);
-        word.compare_exchange(State::Offered as u32, state as u32, AcqRel, Acquire).map(|_| ())
+        word.compare_exchange(State::Offered as u32, state as u32, AcqRel, Acquire).is_ok()
     }
 
     /// Whether the listener has taken the offer.
-    pub(super) fn is_taken(&self) -> bool {
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
         self.memory.word(STATE_AT).load(Acquire) == State::Taken as u32
     }
 
     /// The two sides that this end has.
-    pub(super) fn sides(&self, end: End) -> (Reader<Lane>, Writer<Lane>) {
+    #[must_use]
+    pub fn sides(&self, end: End) -> (Reader<Lane>, Writer<Lane>) {
         let lane = |which: usize| Lane {
             memory: self.memory.clone(),
             words: RINGS_AT[which],
@@ -96,7 +107,7 @@ impl Rings {
 
 /// One ring.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub struct Lane {
     memory: Arc<Shared>,
     words: usize,
     bytes: usize,

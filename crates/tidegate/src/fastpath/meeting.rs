@@ -13,11 +13,10 @@ use tidegate_sys::{handover, meeting};
 
 use super::layout::{End, Rings, State};
 use super::link::Link;
+use super::protocol::{HELLO_BYTES, name, parse, same};
 use super::{Plain, Ways};
 use crate::policy::FastPath;
 
-/// Longest message of an offer.
-const HELLO: usize = 160;
 /// Offers that wait for their connection, and callers that have not said anything yet; more than so many are hung up on.
 const MOST_OFFERS: usize = 1024;
 const MOST_CALLERS: usize = 128;
@@ -84,7 +83,7 @@ impl Meeting {
         }
         match Rings::open(&left.memory, self.limits.ring_bytes) {
             // Closing `control`, which follows, has the dialler look at what was decided.
-            Ok(rings) if rings.decide(State::Taken).is_ok() => Ok(Link::new(tcp, &rings, End::Listener)),
+            Ok(rings) if rings.decide(State::Taken) => Ok(Link::new(tcp, &rings, End::Listener)),
             Ok(_) => Err(tcp), // withdrawn meanwhile
             Err(e) => {
                 tracing::debug!(event = "fast-path", error = %e, "an offer is no good");
@@ -108,7 +107,7 @@ impl Waiting {
         }
         for _ in 0..self.callers.len() {
             let Some(caller) = self.callers.pop_front() else { return };
-            let mut message = [0; HELLO];
+            let mut message = [0; HELLO_BYTES];
             match handover::receive(&caller, &mut message) {
                 Ok((n, descriptors)) => self.take(caller, &message[..n], descriptors, limits),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.callers.push_back(caller),
@@ -140,25 +139,4 @@ impl Left {
         let heard = handover::receive(&self.control, &mut [0; 1]);
         matches!(heard, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
     }
-}
-
-/// An address as both ends write it: an IPv4 address that came through an IPv6 socket is itself, and there is no scope.
-pub(super) fn same(addr: SocketAddr) -> SocketAddr {
-    SocketAddr::new(addr.ip().to_canonical(), addr.port())
-}
-
-/// The abstract name that belongs to a listener's address.
-pub(super) fn name(addr: SocketAddr) -> String {
-    format!("tidegate-fast-path:{addr}")
-}
-
-/// The message that goes with the memory.
-pub(super) fn hello(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
-    format!("tidegate-fast-path 1 {} {}", same(from), same(to)).into_bytes()
-}
-
-fn parse(message: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
-    let mut words = std::str::from_utf8(message).ok()?.strip_prefix("tidegate-fast-path 1 ")?.split(' ');
-    let pair = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    words.next().is_none().then_some(pair)
 }

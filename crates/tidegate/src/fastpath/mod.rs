@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `ring` | a byte ring between two sides that do not trust each other; pure |
 //! | `layout` | where the rings are in the shared memory |
+//! | `protocol` | what is said before there is shared memory |
 //! | `link` | a connection: two rings, and the TCP connection they stand for |
 //! | `offer` | the dialler's side of the meeting |
 //! | `meeting` | the listener's side |
@@ -22,10 +23,12 @@
 //!    over, to *withdrawn*. The Unix socket is closed then, which tells the dialler to look. Until then no byte is sent either way,
 //!    so whatever happens the connection is one or the other on both ends, and TCP has every byte if it is TCP.
 //!
+//! `ring`, `layout` and `protocol` are public for programs that speak to a tidegate without being one.
+//!
 //! Whoever does not take part (another program, another user or namespace, an end without the option) sees a plain TCP connection.
 
 #[cfg(target_os = "linux")]
-mod layout;
+pub mod layout;
 #[cfg(target_os = "linux")]
 mod link;
 #[cfg(target_os = "linux")]
@@ -35,7 +38,9 @@ mod none;
 #[cfg(target_os = "linux")]
 mod offer;
 #[cfg(target_os = "linux")]
-mod ring;
+pub mod protocol;
+#[cfg(target_os = "linux")]
+pub mod ring;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

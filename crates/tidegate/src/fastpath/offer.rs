@@ -10,7 +10,7 @@ use tidegate_sys::{handover, meeting};
 
 use super::layout::{End, Rings, State};
 use super::link::Link;
-use super::meeting::{hello, name, same};
+use super::protocol::{hello, name, same};
 use super::{Plain, Ways};
 use crate::policy::FastPath;
 
@@ -63,8 +63,7 @@ impl Offer {
 
     /// The listener has closed the Unix socket, or the dialler's patience is over: how the connection goes on.
     pub(crate) fn settle(self, ways: &Ways) -> Outcome {
-        let decided = self.rings.decide(State::Withdrawn);
-        if decided.is_err() && self.rings.is_taken() {
+        if !self.rings.decide(State::Withdrawn) && self.rings.is_taken() {
             return Outcome::Link(Link::new(self.tcp, &self.rings, End::Dialler));
         }
         let answered = matches!(handover::receive(&self.control, &mut [0; 1]), Ok((0, _)));

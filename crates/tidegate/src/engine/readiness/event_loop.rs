@@ -103,11 +103,15 @@ impl<P: Poller, S: Service> Loop<P, S> {
 
     /// Waits once, and does what follows.
     pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
-        let rest = self.desk.rest(!self.again.is_empty());
-        let rest = self.rings.before(rest, self.desk.now, &mut self.table);
-        let waited = match rest {
+        let busy = !self.again.is_empty();
+        let rest = self.desk.rest(busy);
+        let waited = match self.rings.before(rest, busy, self.desk.now, &mut self.table) {
             Rest::Skip => Ok(()),
-            Rest::Wait(limit) => self.poller.wait(limit, &mut self.reports),
+            Rest::Wait(limit) => {
+                let waited = self.poller.wait(limit, &mut self.reports);
+                self.rings.asked(self.reports.len());
+                waited
+            }
         };
         self.desk.woke(self.poller.now());
         self.desk.batch(self.reports.len() + self.rings.ready.len());

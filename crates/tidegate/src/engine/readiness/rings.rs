@@ -10,8 +10,11 @@ use super::entry::Entry;
 use crate::core::{Table, Token};
 use crate::service::Session;
 
-/// While shared memory is looked at again and again, the kernel is asked this often.
-const KERNEL_EVERY: Duration = Duration::from_micros(20);
+/// While shared memory is looked at again and again, the kernel is asked so often: rarely if it has had nothing to say for a while.
+const KERNEL_OFTEN: Duration = Duration::from_micros(10);
+const KERNEL_RARELY: Duration = Duration::from_micros(200);
+/// Looks in a row, over all connections, before the loop looks at its clock and its commands: half a microsecond.
+const LOOKS: usize = 64;
 
 /// How to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +31,9 @@ pub(super) struct Rings {
     awake: Vec<Token>,
     /// What was seen at the last look.
     pub(super) ready: Vec<(Token, Readiness)>,
-    /// When the kernel was last asked.
-    asked: Option<Instant>,
+    /// When the kernel is asked again, and how long that is from one time to the next.
+    ask_at: Option<Instant>,
+    every: Duration,
 }
 
 impl Rings {
@@ -41,10 +45,11 @@ impl Rings {
     }
 
     /// Looks at the memory of those that are awake, before the loop waits as `rest` says. If it is to sleep they are put to
-    /// sleep first.
+    /// sleep first; if it spins, and is not `busy` with something else, it spins here.
     pub(super) fn before<S: Session, W: Wire>(
         &mut self,
         rest: Option<Duration>,
+        busy: bool,
         now: Instant,
         table: &mut Table<Entry<S, W>>,
     ) -> Rest {
@@ -56,12 +61,25 @@ impl Rings {
         if sleeps && self.ready.is_empty() {
             return Rest::Wait(rest);
         }
-        let due = self.asked.is_none_or(|at| now.saturating_duration_since(at) >= KERNEL_EVERY);
-        if !due {
+        let looks = if sleeps || busy { 0 } else { LOOKS / self.awake.len().max(1) };
+        for _ in 0..looks {
+            if !self.ready.is_empty() {
+                break;
+            }
+            self.look(false, table);
+        }
+        if self.ask_at.is_some_and(|at| now < at) {
             return Rest::Skip;
         }
-        self.asked = Some(now);
+        self.ask_at = Some(now + self.every);
         Rest::Wait(Some(Duration::ZERO))
+    }
+
+    /// The kernel was asked, and had so much to say.
+    #[inline]
+    pub(super) fn asked(&mut self, reports: usize) {
+        self.every =
+            if reports > 0 { KERNEL_OFTEN } else { (self.every * 2).clamp(KERNEL_OFTEN, KERNEL_RARELY) };
     }
 
     fn look<S: Session, W: Wire>(&mut self, sleeps: bool, table: &mut Table<Entry<S, W>>) {

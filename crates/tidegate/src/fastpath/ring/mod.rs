@@ -16,8 +16,9 @@ pub use memory::{Memory, Word};
 
 use std::io::IoSlice;
 
-/// The other side has written what can not be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The other side has written what can not be: the connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the other side has spoilt the shared memory")]
 pub struct Corrupt;
 
 /// How the writer has ended the stream.
@@ -86,6 +87,9 @@ impl<M: Memory> Writer<M> {
     }
 
     /// Bytes that fit now.
+    ///
+    /// # Errors
+    /// [`Corrupt`], as of all of these.
     pub fn room(&mut self) -> Result<usize, Corrupt> {
         let head = self.memory.load(Word::Head);
         let room = self.capacity.checked_sub(self.tail.wrapping_sub(head)).ok_or(Corrupt)?;
@@ -150,6 +154,9 @@ impl<M: Memory> Reader<M> {
     }
 
     /// Bytes that can be read now.
+    ///
+    /// # Errors
+    /// [`Corrupt`], as of all of these.
     #[inline]
     pub fn available(&self) -> Result<usize, Corrupt> {
         let used = self.memory.load(Word::Tail).wrapping_sub(self.head);

@@ -26,6 +26,10 @@ pub enum Ending {
 #[track_caller]
 pub fn connect(to: impl Into<Endpoint>) -> TcpStream {
     let to = to.into();
+    #[cfg(target_os = "linux")]
+    if let (true, &Endpoint::Tcp(addr)) = (super::is_fast(), &to) {
+        return be_patient(super::relay::connect(addr, None));
+    }
     let Some(path) = to.path() else { return be_patient(TcpStream::connect(to).expect("connect")) };
     be_patient(OwnedFd::from(UnixStream::connect(path).expect("connect")).into())
 }
@@ -34,6 +38,10 @@ pub fn connect(to: impl Into<Endpoint>) -> TcpStream {
 #[track_caller]
 pub fn connect_narrow(to: impl Into<Endpoint>) -> TcpStream {
     let to = to.into();
+    #[cfg(target_os = "linux")]
+    if let (true, &Endpoint::Tcp(addr)) = (super::is_fast(), &to) {
+        return be_patient(super::relay::connect(addr, Some(16 * 1024)));
+    }
     let (domain, address) = match (to.addr(), to.path()) {
         (Some(addr), _) => (Domain::for_address(addr), addr.into()),
         (None, path) => (Domain::UNIX, SockAddr::unix(path.expect("a path")).expect("an address")),

@@ -2,6 +2,8 @@
 
 mod callers;
 mod deadline;
+#[cfg(target_os = "linux")]
+mod relay;
 mod sessions;
 mod tape;
 
@@ -11,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tidegate::policy::OutboxMarks;
+use tidegate::policy::{FastPath, OutboxMarks};
 use tidegate::{
     Availability, Endpoint, Model, Policy, PolicyError, Running, Server, Service, StartError, Stats,
 };
@@ -47,10 +49,19 @@ macro_rules! on_every_model {
     };
 }
 
+/// Whether this is the suite over the fast path: servers have it, and the callers' connections go through shared memory.
+pub fn is_fast() -> bool {
+    module_path!().starts_with("fast_path")
+}
+
 /// Runs a case on a model under a [`Deadline`], or says why the model is left out.
 pub fn run(module: &str, model: Model, case: fn(Model)) {
     if let Availability::Unavailable(why) = model.availability() {
         println!("left out: {why}");
+        return;
+    }
+    if is_fast() && !matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Pool) {
+        println!("left out: this model has no fast path");
         return;
     }
     let _deadline = Deadline::new(format!("{module}::{model}"));
@@ -96,7 +107,8 @@ pub fn policy(model: Model) -> Policy {
 pub fn with_threads(model: Model, threads: usize) -> Policy {
     let of_connections = matches!(model, Model::Blocking | Model::Pool);
     let threads = if of_connections { None } else { NonZeroUsize::new(threads) };
-    Policy { threads, ..Policy::default() }
+    let fast_path = is_fast().then(FastPath::default);
+    Policy { threads, fast_path, ..Policy::default() }
 }
 
 /// The least of everything, so that every bound is met all the time.
@@ -104,6 +116,7 @@ pub fn tight(model: Model) -> Policy {
     let mut policy = policy(model);
     policy.accept.batch = 1;
     Policy {
+        fast_path: policy.fast_path.map(|fast| FastPath { ring_bytes: 4096, ..fast }),
         buffer_bytes: 4096,
         buffers: 2,
         outbox: OutboxMarks { low: 1, high: 4096 },

@@ -1,0 +1,50 @@
+//! What dialler and listener say to each other before there is shared memory.
+
+use std::net::SocketAddr;
+
+/// No message is longer.
+pub const HELLO_BYTES: usize = 160;
+
+/// An address as both ends write it: an IPv4 address that came through an IPv6 socket is itself, and there is no scope.
+#[must_use]
+pub fn same(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+/// The abstract name that belongs to a listener's address.
+#[must_use]
+pub fn name(addr: SocketAddr) -> String {
+    format!("tidegate-fast-path:{addr}")
+}
+
+/// The message that goes with the memory.
+#[must_use]
+pub fn hello(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    format!("tidegate-fast-path 1 {} {}", same(from), same(to)).into_bytes()
+}
+
+/// The two addresses of such a message, the dialler's first; `None` if it is anything else.
+#[must_use]
+pub fn parse(message: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
+    let mut words = std::str::from_utf8(message).ok()?.strip_prefix("tidegate-fast-path 1 ")?.split(' ');
+    let pair = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    words.next().is_none().then_some(pair)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_understood_and_nothing_else() {
+        let pair = ("127.0.0.1:1".parse().unwrap(), "[::1]:65535".parse().unwrap());
+        assert_eq!(parse(&hello(pair.0, pair.1)), Some(pair));
+        let longest = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535".parse().unwrap();
+        assert!(hello(longest, longest).len() <= HELLO_BYTES);
+        assert_eq!(same("[::ffff:10.0.0.1]:7".parse().unwrap()), "10.0.0.1:7".parse().unwrap());
+        for wrong in [&b""[..], b"tidegate-fast-path 1 127.0.0.1:1", b"tidegate-fast-path 1 a b", &[0xff; 40]]
+        {
+            assert_eq!(parse(wrong), None);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! A caller of the fast path, written on its own from the layout and the protocol: it carries what a plain socket of a case says
+//! through shared memory, and back. Two threads for each connection; one sends, one receives.
+
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use socket2::{Domain, SockRef, Socket, Type};
+use tidegate::fastpath::layout::{End, Lane, Rings};
+use tidegate::fastpath::protocol::{hello, name};
+use tidegate::fastpath::ring::{Ended, Reader, Writer};
+use tidegate_sys::{handover, meeting};
+
+const RING: usize = 4096;
+
+/// Connects to a server of the fast path, and returns a plain socket that leads there.
+#[track_caller]
+pub fn connect(to: SocketAddr, buffers: Option<usize>) -> TcpStream {
+    let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
+    // What the relay holds on its way is to be little beside what the server holds.
+    listener.set_recv_buffer_size(4096).expect("receive buffer");
+    listener.set_send_buffer_size(4096).expect("send buffer");
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bind");
+    listener.listen(1).expect("listen");
+    let listener = TcpListener::from(listener);
+    let outer = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
+    if let Some(bytes) = buffers {
+        outer.set_recv_buffer_size(bytes).expect("receive buffer");
+        outer.set_send_buffer_size(bytes).expect("send buffer");
+    }
+    outer.connect(&listener.local_addr().expect("address").into()).expect("connect");
+    let (inner, _) = listener.accept().expect("accept");
+    inner.set_nodelay(true).expect("nodelay");
+    let call = Call::make(to);
+    std::thread::Builder::new().stack_size(128 * 1024).spawn(move || call.carry(inner)).expect("a thread");
+    outer.into()
+}
+
+/// A connection whose offer the server has still to take.
+struct Call {
+    tcp: TcpStream,
+    rings: Rings,
+    control: std::os::unix::net::UnixStream,
+}
+
+impl Call {
+    #[track_caller]
+    fn make(to: SocketAddr) -> Self {
+        let control = meeting::connect(&name(to)).expect("the server has the option");
+        let (rings, memory) = Rings::create(RING).expect("memory");
+        let tcp = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("socket");
+        tcp.bind(&SocketAddr::new(to.ip(), 0).into()).expect("bind");
+        let from = tcp.local_addr().ok().and_then(|addr| addr.as_socket()).expect("address");
+        handover::send(&control, &hello(from, to), &[memory.as_fd()]).expect("offer");
+        tcp.connect(&to.into()).expect("connect");
+        tcp.set_tcp_nodelay(true).expect("nodelay");
+        Self { tcp: tcp.into(), rings, control }
+    }
+
+    fn carry(self, inner: TcpStream) {
+        self.control.set_nonblocking(false).expect("blocking");
+        let answer = (&self.control).read(&mut [0; 1]);
+        if !self.rings.is_taken() {
+            // The server went before it accepted; otherwise the case would not be about the fast path.
+            let end = (&self.tcp).read(&mut [0; 1]);
+            assert!(matches!(end, Ok(0) | Err(_)), "plain TCP, and {answer:?} from the meeting");
+            return reset(&inner);
+        }
+        let (reader, writer) = self.rings.sides(End::Dialler);
+        let both = Arc::new(Both { tcp: self.tcp, inner, over: AtomicBool::new(false) });
+        let its = both.clone();
+        let up = move || its.up(writer);
+        std::thread::Builder::new().stack_size(128 * 1024).spawn(up).expect("a thread");
+        both.down(reader);
+    }
+}
+
+struct Both {
+    tcp: TcpStream,
+    inner: TcpStream,
+    /// The server reads no more.
+    over: AtomicBool,
+}
+
+impl Both {
+    /// From the case to the server.
+    fn up(&self, mut writer: Writer<Lane>) {
+        let mut buffer = [0; RING];
+        loop {
+            let n = match (&self.inner).read(&mut buffer) {
+                Ok(n) => n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => return self.give_up(&mut writer),
+            };
+            if n == 0 {
+                if writer.end(Ended::Finished) {
+                    self.ring();
+                }
+                return;
+            }
+            let mut left = &buffer[..n];
+            while !left.is_empty() {
+                if self.over.load(SeqCst) {
+                    return reset(&self.inner);
+                }
+                let moved = writer.write(&[IoSlice::new(left)]).expect("a sound ring");
+                if moved.ring {
+                    self.ring();
+                }
+                left = &left[moved.bytes..];
+                if moved.bytes == 0 {
+                    // The bells are the other thread's to hear: this one looks now and then, and for a caller that has gone.
+                    if SockRef::from(&self.inner).take_error().expect("an error or none").is_some() {
+                        return self.give_up(&mut writer);
+                    }
+                    std::thread::park_timeout(Duration::from_micros(200));
+                }
+            }
+        }
+    }
+
+    /// The case has reset its end.
+    fn give_up(&self, writer: &mut Writer<Lane>) {
+        if !self.over.load(SeqCst) {
+            let _ = writer.end(Ended::Reset); // the end of the connection, which follows, is heard
+            reset(&self.tcp);
+        }
+    }
+
+    /// From the server to the case.
+    fn down(&self, mut reader: Reader<Lane>) {
+        let mut buffer = [0; RING];
+        let mut cut = false;
+        loop {
+            let moved = reader.read(&mut buffer).expect("a sound ring");
+            if moved.ring {
+                self.ring();
+            }
+            if moved.bytes > 0 {
+                if (&self.inner).write_all(&buffer[..moved.bytes]).is_err() {
+                    return; // the other thread sees why
+                }
+                continue;
+            }
+            let ended = reader.ended().expect("a sound ring");
+            if ended != Ended::No && reader.available() != Ok(0) {
+                continue;
+            }
+            match ended {
+                Ended::Reset => return self.cut_off(),
+                Ended::No if cut => return self.cut_off(),
+                Ended::Finished if cut => return self.cut_off(),
+                Ended::Gone => {
+                    self.over.store(true, SeqCst);
+                    let _ = self.inner.shutdown(Shutdown::Write); // it may have gone, too
+                    return;
+                }
+                Ended::Finished => _ = self.inner.shutdown(Shutdown::Write),
+                Ended::No => {}
+            }
+            if ended == Ended::Finished || reader.prepare_sleep().expect("a sound ring") {
+                cut = !matches!((&self.tcp).read(&mut [0; 64]), Ok(1..));
+            }
+        }
+    }
+
+    fn cut_off(&self) {
+        self.over.store(true, SeqCst);
+        reset(&self.inner);
+    }
+
+    fn ring(&self) {
+        let _ = (&self.tcp).write_all(&[0]); // it may have gone; the reads say so
+    }
+}
+
+/// Ends a connection with a reset now, though the other thread still has it: a connection to nowhere (`connect(2)`).
+fn reset(stream: &TcpStream) {
+    let _ = rustix::net::connect_unspec(stream); // it may have ended already
+}

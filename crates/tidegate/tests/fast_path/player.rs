@@ -1,0 +1,102 @@
+//! A client of the cases: sends a number of bytes, expects them back, and finishes.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use tidegate::policy::{FastPath, Wait};
+use tidegate::{
+    Client, CloseReason, Consumed, Flow, Model, Outbox, Peer, Policy, Refusal, RunningClient, Service,
+    Session,
+};
+
+use crate::conformance::kit::{Tape, Witness};
+
+/// Models that have the fast path.
+pub const MODELS: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model::Pool];
+
+/// One I/O thread, unless threads belong to connections, and the fast path with small rings.
+pub fn policy(model: Model, wait: Wait) -> Policy {
+    let threads = if model == Model::Pool { None } else { NonZeroUsize::new(1) };
+    let fast = FastPath { ring_bytes: 16 * 1024, ..FastPath::default() };
+    Policy { threads, wait, fast_path: Some(fast), ..Policy::default() }
+}
+
+/// Whether the model can wait like that.
+pub fn waits(model: Model, wait: Wait) -> bool {
+    wait == Wait::Block || model != Model::Pool
+}
+
+/// Makes players, and remembers how they fared.
+#[derive(Clone)]
+pub struct Game {
+    pub tape: Tape,
+    pub bytes: usize,
+    pub witness: Arc<Witness>,
+    pub right: Arc<AtomicUsize>,
+}
+
+impl Game {
+    pub fn new(bytes: usize) -> Self {
+        Self { tape: Tape::new(7), bytes, witness: Arc::default(), right: Arc::default() }
+    }
+
+    /// Starts a client that plays `times` times with a server.
+    pub fn play(&self, to: SocketAddr, model: Model, policy: Policy, times: usize) -> RunningClient {
+        let client = Client::new(self.clone()).model(model).policy(policy).start().expect("start");
+        (0..times).for_each(|_| client.dial(to).expect("dial"));
+        client
+    }
+
+    /// Bytes that came back right.
+    pub fn right(&self) -> usize {
+        self.right.load(SeqCst)
+    }
+}
+
+impl Service for Game {
+    type Session = Player;
+
+    fn open(&self, _: &Peer) -> Result<Player, Refusal> {
+        Ok(Player { game: self.clone(), sent: 0, back: 0 })
+    }
+}
+
+pub struct Player {
+    game: Game,
+    sent: usize,
+    back: usize,
+}
+
+impl Player {
+    fn send(&mut self, out: &mut Outbox<'_>) -> Flow {
+        while !out.is_full() && self.sent < self.game.bytes {
+            let piece = self.game.tape.piece(self.sent as u64, (self.game.bytes - self.sent).min(5_000));
+            out.write(&piece);
+            self.sent += piece.len();
+        }
+        if self.sent == self.game.bytes { Flow::Shutdown } else { Flow::Continue }
+    }
+}
+
+impl Session for Player {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.send(out)
+    }
+
+    fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.send(out)
+    }
+
+    fn on_bytes(&mut self, input: &[u8], _out: &mut Outbox<'_>) -> Consumed {
+        self.game.tape.check(self.back as u64, input);
+        self.back += input.len();
+        self.game.right.fetch_add(input.len(), SeqCst);
+        Consumed::all(input)
+    }
+
+    fn on_close(&mut self, why: CloseReason) {
+        self.game.witness.closed(why);
+    }
+}

@@ -1,0 +1,99 @@
+//! Whoever does not take part sees plain TCP, with the right bytes.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tidegate::fastpath::protocol::name;
+use tidegate::policy::{FastPath, Wait};
+use tidegate::{CloseReason, Model, Policy, Server, Stats};
+use tidegate_sys::meeting;
+
+use super::player::{Game, MODELS, policy};
+use crate::conformance::kit::{self, Deadline, Echo};
+
+/// Plays once; returns the counters of client and server.
+fn play(model: Model, server: Policy, client: Policy) -> (Stats, Stats) {
+    let server = kit::serve(model, server, kit::sessions(Echo::default));
+    let game = Game::new(50_000);
+    let client = game.play(server.local_addr(), model, client, 1);
+    kit::until("it is over", || !game.witness.closings().is_empty());
+    assert_eq!(game.witness.closings(), [CloseReason::Finished]);
+    assert_eq!(game.right(), game.bytes);
+    client.stop();
+    (client.join(), kit::finish(server))
+}
+
+fn plain(model: Model) -> Policy {
+    Policy { fast_path: None, ..policy(model, Wait::Block) }
+}
+
+fn with(model: Model, change: impl Fn(FastPath) -> FastPath) -> Policy {
+    let policy = policy(model, Wait::Block);
+    Policy { fast_path: policy.fast_path.map(change), ..policy }
+}
+
+#[test]
+fn one_end_without_the_option() {
+    let _deadline = Deadline::new("one end without the option".into());
+    for model in MODELS {
+        for (server, client) in [(true, false), (false, true), (false, false)] {
+            let of = |has| if has { policy(model, Wait::Block) } else { plain(model) };
+            let (there, here) = play(model, of(server), of(client));
+            assert_eq!((there.fast_paths, here.fast_paths), (0, 0), "{model}: {server} {client}");
+        }
+    }
+}
+
+#[test]
+fn rings_that_are_larger_than_the_listener_takes() {
+    let _deadline = Deadline::new("rings that are too large".into());
+    for model in MODELS {
+        let large = with(model, |fast| FastPath { ring_bytes: 1 << 20, ..fast });
+        let (there, here) = play(model, policy(model, Wait::Block), large);
+        assert_eq!((there.fast_paths, here.fast_paths), (0, 0), "{model}");
+    }
+}
+
+/// Somebody else of the same user has the name, and says nothing, or hangs up.
+#[test]
+fn a_meeting_that_is_not_the_listeners() {
+    for hangs_up in [false, true] {
+        for model in MODELS {
+            let _deadline = Deadline::new(format!("a stranger on {model}"));
+            let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+            let stranger =
+                meeting::listen(&name(socket.local_addr().expect("address"))).expect("the name is free");
+            let server =
+                Server::new(kit::sessions(Echo::default)).model(model).policy(policy(model, Wait::Block));
+            let server = server.listen_on(OwnedFd::from(socket)).expect("listen").start().expect("start");
+            let game = Game::new(50_000);
+            let hasty = with(model, |fast| FastPath { patience: Duration::from_millis(50), ..fast });
+            let client = game.play(server.local_addr(), model, hasty, 1);
+            let mut callers = Vec::new();
+            kit::until("it is over", || {
+                callers.extend(stranger.accept().ok().filter(|_| !hangs_up));
+                !game.witness.closings().is_empty()
+            });
+            assert_eq!(game.witness.closings(), [CloseReason::Finished]);
+            assert_eq!(game.right(), game.bytes);
+            client.stop();
+            assert_eq!((client.join().fast_paths, kit::finish(server).fast_paths), (0, 0));
+        }
+    }
+}
+
+/// A process of another user is not let in; only where this process may start one.
+#[test]
+fn another_user() {
+    let _deadline = Deadline::new("another user".into());
+    if !rustix::process::geteuid().is_root() {
+        println!("left out: only root can become somebody else");
+        return;
+    }
+    for (also_user, fast_paths) in [(None, 0), (Some(65_534), 1)] {
+        let server = with(Model::Epoll, |fast| FastPath { also_user, ..fast });
+        let server = kit::serve(Model::Epoll, server, kit::sessions(Echo::default));
+        super::a_killed_peer_is_a_reset::play_as(65_534, server.local_addr());
+        assert_eq!(kit::finish(server).fast_paths, fast_paths, "{also_user:?}");
+    }
+}
