@@ -15,7 +15,7 @@ use tidegate::{Model, system};
 use tidegate_lab::peers::{self, Case, scenario};
 use tidegate_lab::report::{self, Results, certificate};
 use tidegate_lab::run::Facts;
-use tidegate_lab::{Bench, LabError, concurrency, connections, models, process, survival, udp};
+use tidegate_lab::{Bench, LabError, concurrency, connections, latency, models, process, survival, udp};
 
 use crate::{Failure, Outcome};
 
@@ -37,13 +37,13 @@ pub struct Args {
     /// in place of 10,000 and 50,000. survival: well-behaved clients, in place of 50.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     connections: Vec<u32>,
-    /// models: seconds of each row. connections: of each probe, and so the time they rest. survival: of the attack. udp: of each run.
+    /// models: seconds of each row. connections: of each probe, and so the time they rest. survival: of the attack. udp: of each run. latency: of each window.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..3600))]
     seconds: Option<u32>,
     /// concurrency, peers: requests of each round.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// models, concurrency, udp, peers: rounds of each row; tidegate compare needs 4 or more.
+    /// models, concurrency, udp, peers: rounds of each row; tidegate compare needs 4 or more. latency: windows of each line.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1000))]
     repeats: Option<u32>,
     /// peers: a file with more servers to measure, like scenarios/peers.toml.
@@ -71,6 +71,8 @@ enum Experiment {
     Udp,
     /// nginx, h2o, node and others from scenarios/peers.toml beside every model; only if it is named, because some are built first.
     Peers,
+    /// How long one message to and fro takes: every model and way of waiting, TCP, the fast path, and the bare ring.
+    Latency,
 }
 
 /// Runs the command.
@@ -90,12 +92,14 @@ pub fn run(args: Args) -> Outcome {
     let siege_settings = args.survival_settings();
     let udp_settings = args.udp_settings();
     let peer_settings = args.peers_settings()?;
-    let (tables, figures, crowds, sieges, datagrams) = (
+    let trip_settings = args.latency_settings();
+    let (tables, figures, crowds, sieges, datagrams, trips) = (
         args.includes(Experiment::Models),
         args.includes(Experiment::Concurrency),
         args.includes(Experiment::Connections),
         args.includes(Experiment::Survival),
         args.includes(Experiment::Udp),
+        args.includes(Experiment::Latency),
     );
     let here = |models: &[Model]| models.iter().filter(|m| m.availability().is_available()).count();
     let steps = usize::from(tables)
@@ -112,7 +116,8 @@ pub fn run(args: Args) -> Outcome {
         + peer_settings.as_ref().map_or(0, |s| {
             let rounds = s.cases.len() * s.repeats;
             s.peers.len() + (s.peers.len() + here(&s.models)) * rounds
-        });
+        })
+        + usize::from(trips) * trip_settings.windows();
     end_children_with_this_program()?;
     let bar = progress_bar(steps as u64);
     let step = |what: &str| {
@@ -147,6 +152,9 @@ pub fn run(args: Args) -> Outcome {
     }
     if let Some(settings) = &peer_settings {
         results.peers = Some(peers::run(&bench, settings, step));
+    }
+    if trips {
+        results.latency = Some(latency::run(&bench, &trip_settings, step));
     }
     bar.finish_and_clear();
     let run = report::write(&args.out, &results).map_err(|e| Failure::Run(e.into()))?;
@@ -278,6 +286,21 @@ impl Args {
             repeats: self.rounds(4, 6),
             cache,
         }))
+    }
+
+    fn latency_settings(&self) -> latency::Settings {
+        let quick = self.is_quick();
+        let models = if self.models.is_empty() { Model::ALL.to_vec() } else { self.models.clone() };
+        latency::Settings {
+            models,
+            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 3 }, Into::into)),
+            repeats: self.repeats.map_or(if quick { 1 } else { 5 }, |n| n as usize),
+            sizes: if quick {
+                vec![64, 4_096, 1 << 20]
+            } else {
+                (6..=20).step_by(2).map(|n| 1 << n).collect()
+            },
+        }
     }
 
     fn concurrency_settings(&self, wanted: Vec<Model>) -> concurrency::Settings {

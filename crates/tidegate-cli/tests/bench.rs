@@ -131,3 +131,25 @@ fn what_can_not_be_measured_is_refused_before_anything_runs() {
     let output = bench(&["models", "--models", "rio"], folder.path());
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn round_trips_are_measured_over_every_transport() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["latency", "--quick", "--models", "epoll,pool", "--seconds", "1", "--repeats", "1"];
+    let output = bench(&args, folder.path());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let table = results(folder.path()).latency.unwrap();
+    let names: Vec<_> = table.rows.iter().map(|row| row.line.name()).collect();
+    for line in
+        ["pool, TCP, block", "epoll, TCP, spin:1ms", "epoll, fast path, spin", "no model, bare ring, spin"]
+    {
+        assert!(names.iter().any(|name| name == line), "{line} in {names:?}");
+    }
+    for row in table.rows.iter().chain(&table.sizes) {
+        assert!(row.mean_us.median > 0.0 && row.p50_us.median <= row.p99_9_us.median, "{row:?}");
+    }
+    assert!(table.sizes.iter().any(|row| row.message_bytes == 1 << 20));
+    assert!(folder.path().join("latency.svg").exists() && folder.path().join("throughput.svg").exists());
+    assert!(folder.path().join("latency.csv").exists());
+}

@@ -18,8 +18,13 @@ struct Server {
 
 impl Server {
     fn start(service: &str, model: &str) -> Self {
+        Self::start_with(service, model, None)
+    }
+
+    fn start_with(service: &str, model: &str, option: Option<&str>) -> Self {
         let mut child = Command::new(TIDEGATE)
             .args(["serve", service, "--listen", "127.0.0.1:0", "--model", model])
+            .args(option)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -57,6 +62,22 @@ fn bad_server(serve: fn(std::net::TcpStream)) -> SocketAddr {
         }
     });
     addr
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ping_says_which_way_its_messages_went() {
+    for (option, fast_paths) in [(None, 0), (Some("--fast-path"), 1)] {
+        let server = Server::start_with("echo", "epoll", option);
+        let args = ["ping", &server.url, "-n", "200", "--model", "epoll", "--fast-path", "--json", "-"];
+        let output = load(&args);
+        assert!(output.status.success(), "{output:?}");
+        let report: tidegate_load::PingReport = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((report.round_trips, report.fast_paths), (200, fast_paths), "{report:?}");
+        // Said once, and only where there is something to say.
+        let said = String::from_utf8_lossy(&output.stderr).matches("plain TCP").count() as u64;
+        assert_eq!(said, 1 - fast_paths, "{output:?}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`experiment`] | Table 6-3, responses a second against concurrency, very many connections, survival under attack, datagrams, and other servers |
+//! | [`experiment`] | Table 6-3, responses a second against concurrency, very many connections, survival under attack, datagrams, round trips on one host, and other servers |
 //! | [`process`] | starting and stopping the processes |
 //! | [`sample`], [`kernel_memory`] | what the server uses while it is measured |
 //! | [`spread`], [`bootstrap`] | medians, their confidence intervals, and whether two differ |
@@ -29,7 +29,7 @@ pub mod tune;
 
 use std::path::PathBuf;
 
-pub use experiment::{concurrency, connections, models, peers, survival, udp};
+pub use experiment::{concurrency, connections, latency, models, peers, survival, udp};
 
 /// Something the lab could not do.
 #[derive(Debug, thiserror::Error)]

@@ -43,6 +43,8 @@ pub use attack::{Attack, AttackReport, attack};
 pub use conductor::run;
 pub use merge::{MergeError, merge};
 pub use ping::{PingPlan, PingReport, ping};
+#[cfg(target_os = "linux")]
+pub use ping::{floor_echo, floor_ping};
 pub use plan::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security, Target, TlsPlan};
 pub use report::{Phase, Report, Second, TlsReport};
 pub use tidegate_tls::{TlsError, Trust};

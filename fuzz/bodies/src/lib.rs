@@ -6,6 +6,7 @@
 //! | [`http()`] | cuts, then requests of a client | the answers do not depend on the cuts, and are HTTP; input is bounded |
 //! | [`proxy()`] | cuts, then a stream with a PROXY protocol header | the client and its bytes do not depend on the cuts; header is bounded |
 //! | [`answer()`] | cuts, then answers of a server to the load generator | what is understood does not depend on the cuts |
+//! | [`hostile()`] | what a peer of the fast path does to the shared memory | a running server neither ends nor hangs, and is rid of it |
 //!
 //! `tests/corpora.rs` replays every corpus with a plain `cargo test`.
 #![forbid(unsafe_code)]
@@ -13,6 +14,8 @@
 mod answer;
 mod core;
 mod cuts;
+#[cfg(target_os = "linux")]
+mod hostile;
 mod http;
 mod proxy;
 // One harness for the tests of the layer and for the targets.
@@ -22,5 +25,7 @@ mod wire;
 
 pub use self::answer::answer;
 pub use self::core::core;
+#[cfg(target_os = "linux")]
+pub use self::hostile::hostile;
 pub use self::http::http;
 pub use self::proxy::proxy;

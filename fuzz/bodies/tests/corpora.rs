@@ -35,3 +35,9 @@ fn proxy() {
 fn answer() {
     replay("answer", tidegate_fuzz_bodies::answer);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn hostile() {
+    replay("hostile", tidegate_fuzz_bodies::hostile);
+}

@@ -16,7 +16,15 @@ use crate::{Failure, Outcome};
 #[derive(clap::Args)]
 pub struct PingArgs {
     /// Where to: tcp://HOST:PORT or HOST:PORT of an echo server.
-    target: String,
+    #[arg(required_unless_present_any = ["bare", "bare_echo"])]
+    target: Option<String>,
+    /// Ping the process that runs --bare-echo, named as it says, in place of a server: shared memory and nothing else, the floor
+    /// of what any server can reach. Both spin.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["target", "requests", "connections", "fast_path", "wait"])]
+    bare: Option<String>,
+    /// Be the other side of --bare, once, and say under which name.
+    #[arg(long, conflicts_with_all = ["target", "bare"])]
+    bare_echo: bool,
     /// Bytes of a message; the first 8 are the time it was sent.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     size: usize,
@@ -68,8 +76,37 @@ impl PingArgs {
 
 /// Runs the command.
 pub fn run(args: &PingArgs) -> Outcome {
+    pin(&args.cpus)?;
+    if args.bare_echo {
+        return bare::echo();
+    }
+    let to_stdout = args.json.as_deref() == Some(std::path::Path::new("-"));
+    let file = if to_stdout { None } else { create(&args.json)? };
+    let report = match &args.bare {
+        Some(name) => bare::ping(name, args.size, seconds("-d", args.duration.unwrap_or(5.0))?)?,
+        None => measure(args)?,
+    };
+    let text = serde_json::to_string_pretty(&report).context("the result can not be written as JSON")?;
+    if let Some(file) = file {
+        write_json(file, &text)?;
+    }
+    if to_stdout {
+        println!("{text}");
+    } else {
+        print!("{}", summary(&report));
+    }
+    if report.is_clean() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(why) = &report.first_error {
+        eprintln!("error: {why}");
+    }
+    Ok(ExitCode::from(1))
+}
+
+fn measure(args: &PingArgs) -> Result<PingReport, Failure> {
     let usage = |e: LoadError| Failure::Usage(e.into());
-    let target = Target::parse(&args.target).map_err(usage)?;
+    let target = Target::parse(args.target.as_deref().unwrap_or_default()).map_err(usage)?;
     let plan = PingPlan {
         target: target.addr,
         size: args.size,
@@ -85,26 +122,59 @@ pub fn run(args: &PingArgs) -> Outcome {
         timeout: seconds("--timeout", args.timeout)?,
         server_pid: args.server_pid,
     };
-    pin(&args.cpus)?;
-    let to_stdout = args.json.as_deref() == Some(std::path::Path::new("-"));
-    let file = if to_stdout { None } else { create(&args.json)? };
-    let report = ping(&plan).map_err(usage)?;
-    let text = serde_json::to_string_pretty(&report).context("the result can not be written as JSON")?;
-    if let Some(file) = file {
-        write_json(file, &text)?;
+    ping(&plan).map_err(usage)
+}
+
+/// The floor: shared memory and nothing else.
+#[cfg(target_os = "linux")]
+mod bare {
+    use std::io::Write;
+    use std::process::ExitCode;
+    use std::time::Duration;
+
+    use anyhow::{Context, anyhow};
+    use tidegate_load::{PingReport, floor_echo, floor_ping};
+
+    use crate::{Failure, Outcome};
+
+    pub fn echo() -> Outcome {
+        let ready = |name: &str| {
+            println!("listening on {name}");
+            // Nobody reads: then nobody calls either.
+            let _ = std::io::stdout().flush();
+        };
+        floor_echo(ready).context("the bare ring ended badly").map_err(Failure::Run)?;
+        Ok(ExitCode::SUCCESS)
     }
-    if to_stdout {
-        println!("{text}")
-    } else {
-        print!("{}", summary(&report))
+
+    pub fn ping(name: &str, size: usize, time: Duration) -> Result<PingReport, Failure> {
+        if size == 0 || time.is_zero() {
+            return Err(Failure::Usage(anyhow!("--size must be at least 1 byte, and -d longer than 0")));
+        }
+        let report = floor_ping(name, size, time);
+        report
+            .with_context(|| format!("no bare ring at {name:?}; start one with --bare-echo"))
+            .map_err(Failure::Run)
     }
-    if report.is_clean() {
-        return Ok(ExitCode::SUCCESS);
+}
+
+/// There is no shared memory of this kind here.
+#[cfg(not(target_os = "linux"))]
+mod bare {
+    use std::time::Duration;
+
+    use anyhow::anyhow;
+    use tidegate_load::PingReport;
+
+    use crate::{Failure, Outcome};
+
+    pub fn echo() -> Outcome {
+        Err(Failure::Usage(anyhow!("--bare-echo is for Linux")))
     }
-    if let Some(why) = &report.first_error {
-        eprintln!("error: {why}");
+
+    pub fn ping(_: &str, _: usize, _: Duration) -> Result<PingReport, Failure> {
+        Err(Failure::Usage(anyhow!("--bare is for Linux")))
     }
-    Ok(ExitCode::from(1))
 }
 
 fn summary(r: &PingReport) -> String {

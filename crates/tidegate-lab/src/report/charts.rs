@@ -5,7 +5,7 @@ use super::svg::{self, MAXIMUM, Scale, Series, Sheet};
 use crate::experiment::models::Pace;
 use crate::experiment::peers::Case;
 use crate::experiment::round::Figures;
-use crate::experiment::{concurrency, connections, models, peers};
+use crate::experiment::{concurrency, connections, latency, models, peers};
 use crate::spread::Spread;
 
 /// A chart and its file name without ending.
@@ -21,6 +21,7 @@ pub(super) fn of(results: &Results) -> Vec<Chart> {
     charts.extend(results.models.iter().flat_map(|table| [percentiles(table), time_series(table)]));
     charts.extend(results.connections.as_ref().map(memory));
     charts.extend(results.peers.as_ref().map(beside_others).unwrap_or_default());
+    charts.extend(results.latency.iter().filter(|table| !table.sizes.is_empty()).flat_map(round_trips));
     charts
 }
 
@@ -107,6 +108,21 @@ fn time_series(table: &models::Table) -> Chart {
         y: Scale::Linear,
     };
     chart("seconds", &sheet, &series(points))
+}
+
+/// Round trips against the size of a message.
+fn round_trips(table: &latency::Table) -> [Chart; 2] {
+    let draw = |name, title, y_title, of: fn(&latency::Row) -> &Spread| {
+        let points = table.sizes.iter().map(|row| {
+            (row.line.transport.name().to_owned(), row.message_bytes as f64, of(row).clone())
+        });
+        let sheet = Sheet { title, x_title: "bytes of a message", y_title, x: Scale::Log, y: Scale::Log };
+        chart(name, &sheet, &series(points))
+    };
+    [
+        draw("round-trip", "Mean round trip, both sides spinning", "µs", |row| &row.mean_us),
+        draw("throughput", "Bytes each way, both sides spinning", "bytes/s", |row| &row.bytes_per_s),
+    ]
 }
 
 /// User and kernel memory of each model against connections.

@@ -3,6 +3,7 @@
 pub mod certificate;
 mod charts;
 mod html;
+mod latency;
 mod peers;
 mod rows;
 mod siege;
@@ -44,6 +45,9 @@ pub struct Results {
     /// Other servers, if they were measured.
     #[serde(default)]
     pub peers: Option<experiment::peers::Table>,
+    /// Round trips on one host, if they were measured.
+    #[serde(default)]
+    pub latency: Option<experiment::latency::Table>,
 }
 
 impl Results {
@@ -59,6 +63,7 @@ impl Results {
             survival: None,
             udp: None,
             peers: None,
+            latency: None,
         }
     }
 
@@ -113,6 +118,9 @@ impl Results {
         if let Some(table) = &self.peers {
             add(&table.notes, &table.failed);
         }
+        if let Some(table) = &self.latency {
+            add(&[], &table.failed);
+        }
         remarks.dedup();
         remarks
     }
@@ -127,7 +135,8 @@ impl Results {
         let survival = self.survival.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
         let udp = self.udp.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
         let peers = self.peers.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
-        models && concurrency && connections && survival && udp && peers
+        let latency = self.latency.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
+        models && concurrency && connections && survival && udp && peers && latency
     }
 }
 
@@ -173,6 +182,9 @@ pub fn write(folder: &Path, results: &Results) -> Result<PathBuf, LabError> {
     }
     if let Some(table) = &results.peers {
         put("peers.csv", &tables::csv(&peers::rows(table)))?;
+    }
+    if let Some(table) = &results.latency {
+        put("latency.csv", &tables::csv(&latency::cells(table)))?;
     }
     // Plain data always becomes JSON.
     put("report.json", &serde_json::to_string_pretty(results).unwrap_or_default())?;

@@ -271,6 +271,7 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     sections.extend(results.survival.as_ref().map(super::siege::section));
     sections.extend(results.udp.as_ref().map(super::udp::section));
     sections.extend(results.peers.iter().flat_map(super::peers::sections));
+    sections.extend(results.latency.as_ref().map(super::latency::section));
     sections
 }
 
@@ -284,7 +285,8 @@ pub fn reasons(results: &Results) -> Vec<&LeftOut> {
     let survival = results.survival.iter().flat_map(|t| &t.left_out);
     let udp = results.udp.iter().flat_map(|t| &t.left_out);
     let peers = results.peers.iter().flat_map(|t| &t.left_out);
-    for out in models.chain(concurrency).chain(connections).chain(survival).chain(udp).chain(peers) {
+    let latency = results.latency.iter().flat_map(|t| &t.left_out);
+    for out in models.chain(concurrency).chain(connections).chain(survival).chain(udp).chain(peers).chain(latency) {
         if !reasons.contains(&out) {
             reasons.push(out);
         }

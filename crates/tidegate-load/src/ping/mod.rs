@@ -3,6 +3,8 @@
 //! The round trip is what is measured, in nanoseconds: one thread, Nagle off, a histogram for each session and nothing shared while
 //! messages fly.
 
+#[cfg(target_os = "linux")]
+mod floor;
 mod report;
 mod session;
 
@@ -14,6 +16,8 @@ use std::time::{Duration, Instant};
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{Client, Dial, Model, Policy, RunningClient};
 
+#[cfg(target_os = "linux")]
+pub use floor::{floor_echo, floor_ping};
 pub use report::{Jitter, PingReport, RoundTrip};
 use session::{PingLoad, Shared, Stage};
 

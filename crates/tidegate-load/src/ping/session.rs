@@ -57,7 +57,7 @@ pub(super) struct State {
 }
 
 /// 1 ns to 1 min with three digits.
-fn histogram() -> Histogram<u64> {
+pub(super) fn histogram() -> Histogram<u64> {
     // Within what the histogram can do.
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds")
 }

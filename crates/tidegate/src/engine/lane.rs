@@ -1,14 +1,15 @@
 //! What an engine is given: a plan for all threads, and a lane for each.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use tidegate_sys::socket::{DEFERS_ACCEPT, Listener};
+use tidegate_sys::socket::{DEFERS_ACCEPT, Listener, Stream};
 
 use super::crew::Crew;
-use super::readiness::Door;
+use super::readiness::{Door, Line};
 use super::{Gate, Model, room};
 use crate::fastpath::{Meeting, Ways};
 use crate::policy::{Policy, accept};
@@ -105,6 +106,11 @@ impl<S: Service> Plan<S> {
     /// Where offers for the fast path are left.
     pub(crate) fn meeting(&self) -> Option<&Meeting> {
         self.meeting.as_deref()
+    }
+
+    /// Closes a connection that is not let in, and answers its offer if it has left one.
+    pub(crate) fn turn_away(&self, stream: Stream, peer: Option<SocketAddr>) {
+        drop(Line::accepted(stream, peer, self.meeting()));
     }
 
     /// I/O threads to start, by the policy or, where that leaves it open, by the model.

@@ -25,6 +25,10 @@ const DESCRIPTORS: u64 = 64;
 const CLIENTS: usize = 300;
 
 fn case(model: Model) {
+    if kit::is_fast() {
+        println!("left out: an offer takes a descriptor for a moment, so whoever comes now stays with TCP");
+        return;
+    }
     let mut server = OtherProcess::start(model);
     let mut streams: Vec<_> = (0..CLIENTS).map(|_| kit::connect(server.addr)).collect();
     for (i, stream) in streams.iter_mut().enumerate() {
@@ -73,8 +77,10 @@ struct OtherProcess {
 
 impl OtherProcess {
     fn start(model: Model) -> Self {
+        let this = module_path!().split_once("::").map_or("", |(_, module)| module);
+        let server = format!("{this}::the_server");
         let mut child = Command::new(std::env::current_exe().expect("this binary"))
-            .args(["--exact", "descriptors_may_run_out::the_server", "--nocapture", "--test-threads=1"])
+            .args(["--exact", &server, "--nocapture", "--test-threads=1"])
             .env(ROLE, model.name())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

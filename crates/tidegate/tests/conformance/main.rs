@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 #[macro_use]
-pub mod kit;
+pub(crate) mod kit;
 
 mod a_client_runs_the_same_sessions;
 mod a_few_threads_serve_many_connections;

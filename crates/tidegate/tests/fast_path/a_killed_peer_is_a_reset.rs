@@ -90,7 +90,7 @@ fn role() {
             server.join();
         }
         "endless" => {
-            let game = Game::new(usize::MAX / 2);
+            let game = Game { window: usize::MAX, ..Game::new(usize::MAX / 2) };
             let _client = game.play(to(), Model::Epoll, policy(Model::Epoll, Wait::Block), 1);
             kit::until("it is killed", || false);
         }

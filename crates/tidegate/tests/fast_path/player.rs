@@ -33,13 +33,16 @@ pub fn waits(model: Model, wait: Wait) -> bool {
 pub struct Game {
     pub tape: Tape,
     pub bytes: usize,
+    /// Bytes under way at most. Two ends that both wait to be rid of something before they take anything would wait for ever, over
+    /// whatever transport; this is more than a ring holds and less than all there is room for.
+    pub window: usize,
     pub witness: Arc<Witness>,
     pub right: Arc<AtomicUsize>,
 }
 
 impl Game {
     pub fn new(bytes: usize) -> Self {
-        Self { tape: Tape::new(7), bytes, witness: Arc::default(), right: Arc::default() }
+        Self { tape: Tape::new(7), bytes, window: 40_000, witness: Arc::default(), right: Arc::default() }
     }
 
     /// Starts a client that plays `times` times with a server.
@@ -71,7 +74,10 @@ pub struct Player {
 
 impl Player {
     fn send(&mut self, out: &mut Outbox<'_>) -> Flow {
-        while !out.is_full() && self.sent < self.game.bytes {
+        if self.sent == self.game.bytes {
+            return Flow::Continue; // it has finished
+        }
+        while !out.is_full() && self.sent < self.game.bytes && self.sent - self.back < self.game.window {
             let piece = self.game.tape.piece(self.sent as u64, (self.game.bytes - self.sent).min(5_000));
             out.write(&piece);
             self.sent += piece.len();
@@ -89,11 +95,11 @@ impl Session for Player {
         self.send(out)
     }
 
-    fn on_bytes(&mut self, input: &[u8], _out: &mut Outbox<'_>) -> Consumed {
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         self.game.tape.check(self.back as u64, input);
         self.back += input.len();
         self.game.right.fetch_add(input.len(), SeqCst);
-        Consumed::all(input)
+        Consumed::all(input).then(self.send(out))
     }
 
     fn on_close(&mut self, why: CloseReason) {

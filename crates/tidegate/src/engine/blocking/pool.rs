@@ -341,7 +341,9 @@ impl<S: Service> Worker<S> {
                 _ => held.entry.ready(ready, buffer, &context),
             };
             if quiet && others && held.turn == Turn::Waits {
-                return Outcome::Park;
+                // What it waits for may have changed since the wait: it has to be woken for what it wants now.
+                let sees = held.entry.stream.prepare_sleep(held.entry.wants());
+                return if sees == Readiness::default() { Outcome::Park } else { Outcome::GiveBack };
             }
         }
     }

@@ -54,6 +54,7 @@ fn accept_all<S: Service>(
                 house.counters.attempted.add(1);
                 if admission == Admission::Refuse {
                     house.counters.refused.add(1);
+                    house.plan.turn_away(stream, peer);
                 } else {
                     serve(stream, peer);
                 }

@@ -34,6 +34,15 @@ pub fn connect(to: impl Into<Endpoint>) -> TcpStream {
     be_patient(OwnedFd::from(UnixStream::connect(path).expect("connect")).into())
 }
 
+/// The address of a caller as the server sees it.
+#[track_caller]
+pub fn caller(stream: &TcpStream) -> SocketAddr {
+    let addr = stream.local_addr().expect("address");
+    #[cfg(target_os = "linux")]
+    let addr = super::relay::seen(addr).unwrap_or(addr);
+    addr
+}
+
 /// Connects with small kernel buffers, so that what a peer does not read is soon felt.
 #[track_caller]
 pub fn connect_narrow(to: impl Into<Endpoint>) -> TcpStream {

@@ -18,7 +18,9 @@ use tidegate::{
     Availability, Endpoint, Model, Policy, PolicyError, Running, Server, Service, StartError, Stats,
 };
 
-pub use callers::{Ending, Hatch, connect, connect_narrow, exchange, hear, hear_all, hear_some, reset};
+pub use callers::{
+    Ending, Hatch, caller, connect, connect_narrow, exchange, hear, hear_all, hear_some, reset,
+};
 pub use deadline::Deadline;
 pub use sessions::{Echo, Producer, Witness, sessions};
 pub use tape::{Random, Tape};

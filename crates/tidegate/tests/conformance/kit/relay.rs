@@ -1,11 +1,12 @@
 //! A caller of the fast path, written on its own from the layout and the protocol: it carries what a plain socket of a case says
 //! through shared memory, and back. Two threads for each connection; one sends, one receives.
 
+use std::collections::HashMap;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
@@ -35,8 +36,20 @@ pub fn connect(to: SocketAddr, buffers: Option<usize>) -> TcpStream {
     let (inner, _) = listener.accept().expect("accept");
     inner.set_nodelay(true).expect("nodelay");
     let call = Call::make(to);
+    let (outside, inside) = (outer.local_addr().expect("address"), call.tcp.local_addr().expect("address"));
+    seen_as().lock().expect("addresses").insert(outside.as_socket().expect("address"), inside);
     std::thread::Builder::new().stack_size(128 * 1024).spawn(move || call.carry(inner)).expect("a thread");
     outer.into()
+}
+
+/// The address that the server sees for a socket that [`connect`] returned.
+pub fn seen(outside: SocketAddr) -> Option<SocketAddr> {
+    seen_as().lock().expect("addresses").get(&outside).copied()
+}
+
+fn seen_as() -> &'static Mutex<HashMap<SocketAddr, SocketAddr>> {
+    static SEEN: OnceLock<Mutex<HashMap<SocketAddr, SocketAddr>>> = OnceLock::new();
+    SEEN.get_or_init(Mutex::default)
 }
 
 /// A connection whose offer the server has still to take.
@@ -116,6 +129,9 @@ impl Both {
                     if SockRef::from(&self.inner).take_error().expect("an error or none").is_some() {
                         return self.give_up(&mut writer);
                     }
+                    if SockRef::from(&self.tcp).take_error().expect("an error or none").is_some() {
+                        return self.cut_off();
+                    }
                     std::thread::park_timeout(Duration::from_micros(200));
                 }
             }
@@ -141,7 +157,9 @@ impl Both {
             }
             if moved.bytes > 0 {
                 if (&self.inner).write_all(&buffer[..moved.bytes]).is_err() {
-                    return; // the other thread sees why
+                    // The case has reset its end; whoever hears of an error first is the only one who does.
+                    self.over.store(true, SeqCst);
+                    return reset(&self.tcp);
                 }
                 continue;
             }

@@ -1,0 +1,59 @@
+//! Round trips, as a table and as a chart over sizes.
+
+use super::tables::{Cells, grouped, left_out};
+use crate::experiment::latency::{Row, Table};
+use crate::spread::Spread;
+
+const HEAD: [&str; 12] = [
+    "model",
+    "transport",
+    "wait",
+    "mean µs (min–max)",
+    "messages/s",
+    "p50 µs",
+    "p99 µs",
+    "p99.9 µs",
+    "jitter µs",
+    "jitter µs below p99.9",
+    "latency reduction",
+    "jitter reduction (below p99.9)",
+];
+
+/// A row for each line.
+pub(super) fn cells(table: &Table) -> Cells {
+    let mut cells: Cells = vec![HEAD.map(Into::into).to_vec()];
+    let base = table.rows.first();
+    cells.extend(table.rows.iter().map(|r| row(r, base.unwrap_or(r))));
+    cells.extend(left_out(&table.left_out, HEAD.len()));
+    cells
+}
+
+fn row(row: &Row, base: &Row) -> Vec<String> {
+    let us = |s: Spread| format!("{:.2}", s.median);
+    let less = |of: fn(&Row) -> Spread| format!("{:.1}%", (1.0 - of(row).median / of(base).median) * 100.0);
+    vec![
+        row.line.model.clone().unwrap_or_else(|| "none".into()),
+        row.line.transport.name().into(),
+        row.line.waiting.option().into(),
+        format!("{:.2} ({:.2}–{:.2})", row.mean_us.median, row.mean_us.min, row.mean_us.max),
+        grouped(row.per_s.median as u64),
+        us(row.p50_us),
+        us(row.p99_us),
+        us(row.p99_9_us),
+        us(row.jitter_us),
+        us(row.jitter_below_us),
+        less(|r| r.mean_us),
+        format!("{} ({})", less(|r| r.jitter_us), less(|r| r.jitter_below_us)),
+    ]
+}
+
+/// Title, table and what is to be said about it.
+pub(super) fn section(table: &Table) -> (String, Cells, String) {
+    let about = format!(
+        "Two processes of one thread each; a message of 64 bytes with the time it was sent goes to and fro, Nagle off. Each line \
+         {} times for {:.1} s, lines in turn; medians of those. Reductions against the first line. The bare ring is shared memory \
+         with no library around it: the floor.",
+        table.repeats, table.window_s
+    );
+    ("Round trips on one host".into(), cells(table), about)
+}

@@ -1,0 +1,120 @@
+//! A peer of the fast path that does what it likes with the shared memory, against a server that runs.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::{Duration, Instant};
+
+use tidegate::fastpath::layout::Rings;
+use tidegate::fastpath::protocol::{hello, name};
+use tidegate::policy::{FastPath, Wait};
+use tidegate::{Model, Policy, Running, Server};
+use tidegate_services::Echo;
+use tidegate_sys::shared::Shared;
+use tidegate_sys::{handover, meeting};
+
+/// Bytes of each ring, and of the page of words in front of them.
+const RING: usize = 4096;
+const HEAD: usize = 4096;
+/// How long the server may take to be rid of the peer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Two servers for the whole run: one that sleeps, one that spins a while first.
+fn server(spins: bool) -> &'static Running {
+    static SERVERS: [OnceLock<Running>; 2] = [OnceLock::new(), OnceLock::new()];
+    SERVERS[usize::from(spins)].get_or_init(|| {
+        let wait = if spins { Wait::SpinThenBlock(Duration::from_millis(1)) } else { Wait::Block };
+        let policy = Policy {
+            threads: std::num::NonZeroUsize::new(1),
+            fast_path: Some(FastPath { ring_bytes: RING, ..FastPath::default() }),
+            wait,
+            ..Policy::default()
+        };
+        let server = Server::new(Echo).model(Model::Epoll).policy(policy);
+        server.bind(([127, 0, 0, 1], 0).into()).expect("bind").start().expect("start")
+    })
+}
+
+/// What the peer does: steps of six bytes, a kind, a place and a value. The server neither ends nor hangs, is rid of the peer when that
+/// goes, and serves the next one.
+pub fn hostile(data: &[u8]) {
+    let Some((&first, steps)) = data.split_first() else { return };
+    let server = server(first & 1 != 0);
+    let mut peer = Peer::attach(server.local_addr());
+    for step in steps.chunks_exact(6).take(64) {
+        let value = u32::from_le_bytes([step[2], step[3], step[4], step[5]]);
+        peer.step(step[0], usize::from(step[1]), value);
+    }
+    drop(peer);
+    wait("the server is rid of the peer", || server.stats().open() == 0);
+    assert!(!server.is_broken(), "an I/O thread has ended");
+    if first & 2 != 0 {
+        let mut plain = TcpStream::connect(server.local_addr()).expect("it still accepts");
+        plain.write_all(b"still there?").expect("send");
+        plain.read_exact(&mut [0; 12]).expect("it still serves");
+        drop(plain);
+        wait("the server has closed", || server.stats().open() == 0);
+    }
+}
+
+fn wait(what: &str, met: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !met() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::yield_now();
+    }
+}
+
+struct Peer {
+    tcp: TcpStream,
+    memory: Shared,
+}
+
+impl Peer {
+    /// Shakes hands as one should.
+    fn attach(to: SocketAddr) -> Self {
+        let control: UnixStream = meeting::connect(&name(to)).expect("the server has the option");
+        let (rings, fd) = Rings::create(RING).expect("memory");
+        let memory = Shared::open(&fd, HEAD + 2 * RING).expect("the same memory");
+        let tcp = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("socket");
+        tcp.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bind");
+        let from = tcp.local_addr().ok().and_then(|addr| addr.as_socket()).expect("address");
+        handover::send(&control, &hello(from, to), &[fd.as_fd()]).expect("offer");
+        tcp.connect(&to.into()).expect("connect");
+        control.set_nonblocking(false).expect("blocking");
+        assert!(matches!((&control).read(&mut [0; 1]), Ok(0)));
+        assert!(rings.is_taken(), "the server has taken the offer");
+        let tcp = TcpStream::from(tcp);
+        tcp.set_nonblocking(true).expect("nonblocking");
+        Self { tcp, memory }
+    }
+
+    fn step(&mut self, kind: u8, place: usize, value: u32) {
+        match kind % 8 {
+            // Any word of the first page, those of the rings more often.
+            0 => self.word(place * 4 % HEAD).store(value, Release),
+            1 => self.word(512 + place % 16 * 128).store(value, Release),
+            2 => self.word(516 + place % 2 * 1024).store(value % 8, Release),
+            // A position a little on, as if bytes had been written or read.
+            3 => {
+                let word = self.word(512 + place % 16 * 128);
+                word.store(word.load(Acquire).wrapping_add(value % 5000), Release);
+            }
+            4 => self.memory.write(HEAD + place * 16, &value.to_le_bytes()),
+            5 => self.bells(1),
+            6 => self.bells(value as usize % 300),
+            _ => _ = self.tcp.shutdown(if value & 1 == 0 { Shutdown::Write } else { Shutdown::Both }),
+        }
+    }
+
+    fn word(&self, at: usize) -> &std::sync::atomic::AtomicU32 {
+        self.memory.word(at)
+    }
+
+    fn bells(&mut self, n: usize) {
+        let _ = self.tcp.write(&vec![0; n]); // the server may have closed already: that is its right
+    }
+}
