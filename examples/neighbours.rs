@@ -4,13 +4,12 @@
 //! Both turn the fast path on. On one host their connection goes through shared memory; give the caller the address of another
 //! host and it is TCP. Nothing else changes: same sessions, same limits.
 
-use std::net::SocketAddr;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{
-    Client, CloseReason, Consumed, Flow, Outbox, Peer, Policy, Refusal, Server, Service, Session,
+    Client, CloseReason, Consumed, Endpoint, Flow, Outbox, Peer, Policy, Refusal, Server, Service, Session,
 };
 
 const CALLS: u32 = 100_000;
@@ -87,7 +86,7 @@ impl Session for Caller {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [role, addr] = args.as_slice() else { return Err("neighbours serve|call ADDR:PORT".into()) };
-    let addr: SocketAddr = addr.parse()?;
+    let addr: Endpoint = addr.parse()?;
     match role.as_str() {
         "serve" => {
             let server = Server::new(Counts).policy(policy()).bind(addr)?;

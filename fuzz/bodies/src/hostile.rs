@@ -34,7 +34,7 @@ fn server(spins: bool) -> &'static Running {
             ..Policy::default()
         };
         let server = Server::new(Echo).model(Model::Epoll).policy(policy);
-        server.bind(([127, 0, 0, 1], 0).into()).expect("bind").start().expect("start")
+        server.bind(SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bind").start().expect("start")
     })
 }
 
@@ -43,7 +43,8 @@ fn server(spins: bool) -> &'static Running {
 pub fn hostile(data: &[u8]) {
     let Some((&first, steps)) = data.split_first() else { return };
     let server = server(first & 1 != 0);
-    let mut peer = Peer::attach(server.local_addr());
+    let addr = server.local_addr().addr().expect("an address");
+    let mut peer = Peer::attach(addr);
     for step in steps.chunks_exact(6).take(64) {
         let value = u32::from_le_bytes([step[2], step[3], step[4], step[5]]);
         peer.step(step[0], usize::from(step[1]), value);
@@ -52,7 +53,7 @@ pub fn hostile(data: &[u8]) {
     wait("the server is rid of the peer", || server.stats().open() == 0);
     assert!(!server.is_broken(), "an I/O thread has ended");
     if first & 2 != 0 {
-        let mut plain = TcpStream::connect(server.local_addr()).expect("it still accepts");
+        let mut plain = TcpStream::connect(addr).expect("it still accepts");
         plain.write_all(b"still there?").expect("send");
         plain.read_exact(&mut [0; 12]).expect("it still serves");
         drop(plain);

@@ -15,7 +15,7 @@ use crate::{Failure, Outcome};
 /// Options of `load ping`.
 #[derive(clap::Args)]
 pub struct PingArgs {
-    /// Where to: tcp://HOST:PORT or HOST:PORT of an echo server.
+    /// Where to: tcp://HOST:PORT, HOST:PORT or unix:PATH of an echo server.
     #[arg(required_unless_present_any = ["bare", "bare_echo"])]
     target: Option<String>,
     /// Ping the process that runs --bare-echo, named as it says, in place of a server: shared memory and nothing else, the floor
@@ -108,7 +108,7 @@ fn measure(args: &PingArgs) -> Result<PingReport, Failure> {
     let usage = |e: LoadError| Failure::Usage(e.into());
     let target = Target::parse(args.target.as_deref().unwrap_or_default()).map_err(usage)?;
     let plan = PingPlan {
-        target: target.addr,
+        target: target.endpoint,
         size: args.size,
         connections: args.connections,
         amount: match (args.requests, args.duration) {

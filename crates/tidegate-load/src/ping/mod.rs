@@ -8,13 +8,12 @@ mod floor;
 mod report;
 mod session;
 
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate::policy::{FastPath, Wait};
-use tidegate::{Client, Dial, Model, Policy, RunningClient};
+use tidegate::{Client, Dial, Endpoint, Model, Policy, RunningClient};
 
 #[cfg(target_os = "linux")]
 pub use floor::{floor_echo, floor_ping};
@@ -34,7 +33,7 @@ const SHORT: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug)]
 pub struct PingPlan {
     /// Where to: a server that sends everything back.
-    pub target: SocketAddr,
+    pub target: Endpoint,
     /// Bytes of a message, the 8 of its time included.
     pub size: usize,
     /// Connections, each with one message in flight.
@@ -111,7 +110,7 @@ fn conduct(plan: &PingPlan, shared: &Shared, client: RunningClient) -> PingRepor
     let model = client.model();
     for tag in 0..plan.connections as u64 {
         // The queue of dials is longer than the most connections allowed.
-        let _ = client.dialler().dial(Dial::to(plan.target).tag(tag));
+        let _ = client.dialler().dial(Dial::to(plan.target.clone()).tag(tag));
     }
     let all = plan.connections;
     let stand = shared.wait(plan.timeout, |count| count.stand + count.failed >= all);

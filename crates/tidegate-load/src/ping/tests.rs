@@ -5,12 +5,12 @@ use super::*;
 
 fn server() -> Running {
     let server = Server::new(Echo).model(Model::Poll);
-    server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap()
+    server.bind("127.0.0.1:0".parse::<Endpoint>().unwrap()).unwrap().start().unwrap()
 }
 
-fn plan(target: SocketAddr) -> PingPlan {
+fn plan(target: impl Into<Endpoint>) -> PingPlan {
     PingPlan {
-        target,
+        target: target.into(),
         size: 64,
         connections: 1,
         amount: Amount::Requests(100),
@@ -37,7 +37,7 @@ fn every_size_comes_back_right_and_is_counted_once() {
 
 #[test]
 fn a_target_that_is_not_there_is_said() {
-    let gone = server().local_addr(); // it has stopped again
+    let gone = server().local_addr().clone(); // it has stopped again
     let report = ping(&plan(gone)).unwrap();
     assert!(!report.is_clean());
     assert!(report.first_error.unwrap().contains("connecting failed"));
@@ -45,7 +45,7 @@ fn a_target_that_is_not_there_is_said() {
 
 #[test]
 fn what_can_not_be_measured_is_refused() {
-    let plan = plan(([127, 0, 0, 1], 9).into());
+    let plan = plan(std::net::SocketAddr::from(([127, 0, 0, 1], 9)));
     assert!(PingPlan { size: 7, ..plan.clone() }.check().is_err());
     assert!(PingPlan { connections: 0, ..plan.clone() }.check().is_err());
     assert!(PingPlan { connections: 3, amount: Amount::Requests(2), ..plan }.check().is_err());

@@ -3,14 +3,13 @@
 //! The other process is this test binary once more, told by the environment what to be.
 
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate::policy::{FastPath, Wait};
-use tidegate::{CloseReason, Consumed, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, Endpoint, Model, Outbox, Policy, Session};
 
 use super::player::{Game, MODELS, policy, waits};
 use crate::conformance::kit::{self, Deadline, Echo, Witness};
@@ -62,7 +61,7 @@ impl Drop for Other {
 }
 
 /// Plays once with a server, as another user; the bytes come back right either way.
-pub fn play_as(user: u32, to: SocketAddr) {
+pub fn play_as(user: u32, to: &Endpoint) {
     let mut other = Other::start(&format!("player {to}"), Some(user));
     assert!(other.0.wait().expect("wait").success(), "the player lost");
 }
@@ -72,13 +71,13 @@ pub fn play_as(user: u32, to: SocketAddr) {
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let words: Vec<_> = role.split(' ').collect();
-    let to = || words[1].parse().expect("an address");
+    let to = || words[1].parse::<Endpoint>().expect("an address");
     match words[0] {
         "player" => {
             let game = Game::new(50_000);
             let policy = policy(Model::Epoll, Wait::Block);
             let fast = policy.fast_path.map(|fast| FastPath { also_user: Some(0), ..fast });
-            let client = game.play(to(), Model::Epoll, Policy { fast_path: fast, ..policy }, 1);
+            let client = game.play(&to(), Model::Epoll, Policy { fast_path: fast, ..policy }, 1);
             kit::until("it is over", || !game.witness.closings().is_empty());
             assert_eq!((game.witness.closings(), game.right()), (vec![CloseReason::Finished], game.bytes));
             drop(client);
@@ -91,7 +90,7 @@ fn role() {
         }
         "endless" => {
             let game = Game { window: usize::MAX, ..Game::new(usize::MAX / 2) };
-            let _client = game.play(to(), Model::Epoll, policy(Model::Epoll, Wait::Block), 1);
+            let _client = game.play(&to(), Model::Epoll, policy(Model::Epoll, Wait::Block), 1);
             kit::until("it is killed", || false);
         }
         other => panic!("{other} is nothing to be"),
@@ -105,9 +104,9 @@ fn the_server_is_killed() {
         for stopped in [false, true] {
             let _deadline = Deadline::new(format!("{model} {wait:?} {stopped}"));
             let mut server = Other::start(&format!("server {model}"), None);
-            let addr = server.line("listening on ").parse().expect("an address");
+            let addr = server.line("listening on ").parse::<Endpoint>().expect("an address");
             let game = Game::new(1 << 30);
-            let client = game.play(addr, model, policy(model, wait), 1);
+            let client = game.play(&addr, model, policy(model, wait), 1);
             kit::until("bytes flow", || game.right() > 100_000);
             if stopped {
                 server.signal(Signal::STOP);

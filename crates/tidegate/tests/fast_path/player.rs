@@ -1,14 +1,13 @@
 //! A client of the cases: sends a number of bytes, expects them back, and finishes.
 
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{
-    Client, CloseReason, Consumed, Flow, Model, Outbox, Peer, Policy, Refusal, RunningClient, Service,
-    Session,
+    Client, CloseReason, Consumed, Endpoint, Flow, Model, Outbox, Peer, Policy, Refusal, RunningClient,
+    Service, Session,
 };
 
 use crate::conformance::kit::{Tape, Witness};
@@ -46,9 +45,9 @@ impl Game {
     }
 
     /// Starts a client that plays `times` times with a server.
-    pub fn play(&self, to: SocketAddr, model: Model, policy: Policy, times: usize) -> RunningClient {
+    pub fn play(&self, to: &Endpoint, model: Model, policy: Policy, times: usize) -> RunningClient {
         let client = Client::new(self.clone()).model(model).policy(policy).start().expect("start");
-        (0..times).for_each(|_| client.dial(to).expect("dial"));
+        (0..times).for_each(|_| client.dial(to.clone()).expect("dial"));
         client
     }
 
