@@ -141,9 +141,13 @@ fn round_trips_are_measured_over_every_transport() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let table = results(folder.path()).latency.unwrap();
     let names: Vec<_> = table.rows.iter().map(|row| row.line.name()).collect();
-    for line in
-        ["pool, TCP, block", "epoll, TCP, spin:1ms", "epoll, fast path, spin", "no model, bare ring, spin"]
-    {
+    for line in [
+        "pool, TCP, block",
+        "epoll, TCP, spin:1ms",
+        "epoll, Unix, spin",
+        "epoll, fast path, spin",
+        "no model, bare ring, spin",
+    ] {
         assert!(names.iter().any(|name| name == line), "{line} in {names:?}");
     }
     for row in table.rows.iter().chain(&table.sizes) {

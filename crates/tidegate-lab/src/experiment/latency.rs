@@ -18,6 +18,8 @@ use crate::{Bench, LabError};
 pub enum Transport {
     /// TCP over loopback.
     Tcp,
+    /// A Unix stream socket.
+    Unix,
     /// Shared memory, through the library.
     FastPath,
     /// Shared memory, and nothing else.
@@ -30,6 +32,7 @@ impl Transport {
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
+            Self::Unix => "Unix",
             Self::FastPath => "fast path",
             Self::BareRing => "bare ring",
         }
@@ -145,7 +148,8 @@ const LOOPS: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model::Urin
 #[must_use]
 pub fn lines(models: &[Model]) -> Vec<Line> {
     let mut lines = Vec::new();
-    for (transport, able) in [(Transport::Tcp, &models.to_vec()), (Transport::FastPath, &FAST.to_vec())] {
+    let transports = [(Transport::Tcp, models), (Transport::Unix, models), (Transport::FastPath, &FAST[..])];
+    for (transport, able) in transports {
         for waiting in [Waiting::Block, Waiting::Spin, Waiting::SpinThenBlock] {
             let can = |m: &&Model| able.contains(m) && (waiting == Waiting::Block || LOOPS.contains(m));
             let line = |m: &Model| Line { model: Some(m.name().into()), transport, waiting };
@@ -250,11 +254,23 @@ fn measure(bench: &Bench, line: &Line, size: usize, window: Duration) -> Result<
                 extra.drain(..2); // threads belong to connections there
             }
             extra.extend(fast.then_some("--fast-path"));
-            let server = Server::start(bench, "echo", model, &extra)?;
             args.extend(wait.map(Into::into));
-            args.extend(["--model".into(), model.name().into(), server.url.clone()]);
-            args.extend(["--server-pid".into(), server.process.id().to_string()]);
+            args.extend(["--model".into(), model.name().into()]);
             args.extend(fast.then(|| "--fast-path".into()));
+            if line.transport == Transport::Unix {
+                // The name goes with the process, and no other has this one.
+                let at = format!("unix:@tidegate-latency-{}", std::process::id());
+                let mut serve =
+                    ["serve", "echo", "--listen", &at, "--model", model.name()].map(String::from).to_vec();
+                serve.extend(extra.iter().map(ToString::to_string));
+                serve.extend(cpus(&bench.server_cpus));
+                let mut server = Process::start(bench, &serve)?;
+                server.wait_for_line("listening on ", PATIENCE)?;
+                args.extend(["--server-pid".into(), server.id().to_string(), at]);
+                return ping(bench, args, &file);
+            }
+            let server = Server::start(bench, "echo", model, &extra)?;
+            args.extend(["--server-pid".into(), server.process.id().to_string(), server.url.clone()]);
             ping(bench, args, &file)?
         }
     };
