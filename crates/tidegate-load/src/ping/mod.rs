@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::policy::{FastPath, Wait};
+use tidegate::policy::{FastPath, OutboxMarks, Wait};
 use tidegate::{Client, Dial, Endpoint, Model, Policy, RunningClient};
 
 #[cfg(target_os = "linux")]
@@ -86,6 +86,11 @@ impl PingPlan {
             fast_path: self.fast_path,
             buffer_bytes: 64 * 1024,
             drain_timeout: Duration::from_millis(200),
+            // Answers are taken while a message is still being sent: a server that is held back by its answers takes no more of it.
+            outbox: OutboxMarks {
+                high: OutboxMarks::default().high.max(2 * self.size),
+                ..OutboxMarks::default()
+            },
             ..Policy::default()
         }
     }

@@ -35,6 +35,18 @@ fn every_size_comes_back_right_and_is_counted_once() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_message_larger_than_all_buffers_on_its_way_comes_back() {
+    let fast_path = Some(FastPath { ring_bytes: 4096, ..FastPath::default() });
+    let policy = Policy { fast_path, ..Policy::default() };
+    let server = Server::new(Echo).model(Model::Poll).policy(policy);
+    let server = server.bind("127.0.0.1:0".parse::<Endpoint>().unwrap()).unwrap().start().unwrap();
+    let plan = plan(server.local_addr().clone());
+    let report = ping(&PingPlan { size: 1 << 20, amount: Amount::Requests(3), fast_path, ..plan }).unwrap();
+    assert!(report.is_clean() && report.fast_paths == 1, "{report:?}");
+}
+
 #[test]
 fn a_target_that_is_not_there_is_said() {
     let gone = server().local_addr().clone(); // it has stopped again
