@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::socket::{Listener, Stream};
@@ -20,17 +21,22 @@ use crate::policy::FastPath;
 /// Offers that wait for their connection, and callers that have not said anything yet; more than so many are hung up on.
 const MOST_OFFERS: usize = 1024;
 const MOST_CALLERS: usize = 128;
+/// How often a name that another process has is asked for again, when connections come.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Where diallers leave their offers. Shared by all I/O threads.
 #[derive(Debug)]
 pub(crate) struct Meeting {
-    door: UnixListener,
+    addr: SocketAddr,
     limits: FastPath,
     waiting: Mutex<Waiting>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Waiting {
+    /// None while another process has the name: the one that this one succeeds, which will go.
+    door: Option<UnixListener>,
+    tried: Instant,
     /// They have connected, and sent nothing yet.
     callers: VecDeque<UnixStream>,
     /// By the address their connection comes from.
@@ -50,21 +56,23 @@ impl Meeting {
     /// For a listener, if it is to have one; says so if it can not.
     pub(crate) fn of(listener: &Listener, ways: &Ways) -> Option<Self> {
         let limits = ways.fast_path?;
-        let addr = match listener.local_addr() {
-            Ok(Endpoint::Tcp(addr)) => Ok(addr),
-            Ok(_) => Err(io::Error::new(io::ErrorKind::Unsupported, "it is for TCP addresses only")),
-            Err(e) => Err(e),
-        };
-        let opened = addr.and_then(|addr| Self::open(addr, limits));
-        opened.map_err(|error| ways.say(&Plain::System { what: "nobody can leave an offer", error })).ok()
-    }
-
-    /// Listens for offers to connections that come in at `addr`.
-    ///
-    /// # Errors
-    /// Another process has the name, or no descriptor is left.
-    fn open(addr: SocketAddr, limits: FastPath) -> io::Result<Self> {
-        Ok(Self { door: meeting::listen(&name(same(addr)))?, limits, waiting: Mutex::default() })
+        let told = |error| ways.say(&Plain::System { what: "nobody can leave an offer", error });
+        match listener.local_addr() {
+            Ok(Endpoint::Tcp(addr)) => {
+                let door = meeting::listen(&name(same(addr))).map_err(told).ok();
+                let waiting =
+                    Waiting { door, tried: Instant::now(), callers: VecDeque::new(), offers: HashMap::new() };
+                Some(Self { addr, limits, waiting: Mutex::new(waiting) })
+            }
+            Ok(_) => {
+                told(io::Error::new(io::ErrorKind::Unsupported, "it is for TCP addresses only"));
+                None
+            }
+            Err(e) => {
+                told(e);
+                None
+            }
+        }
     }
 
     /// Whether an accepted connection has left an offer. If so the connection is handed over to shared memory; else, or if the
@@ -74,7 +82,7 @@ impl Meeting {
     pub(crate) fn claim(&self, tcp: Stream, peer: SocketAddr) -> Result<Link, Stream> {
         let left = {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.collect(&self.door, &self.limits);
+            waiting.collect(self.addr, &self.limits);
             waiting.offers.remove(&same(peer))
         };
         let Some(left) = left else { return Err(tcp) };
@@ -95,7 +103,12 @@ impl Meeting {
 
 impl Waiting {
     /// Takes in what has come.
-    fn collect(&mut self, door: &UnixListener, limits: &FastPath) {
+    fn collect(&mut self, addr: SocketAddr, limits: &FastPath) {
+        if self.door.is_none() && self.tried.elapsed() >= AGAIN {
+            self.door = meeting::listen(&name(same(addr))).ok(); // that it can not was said when it began
+            self.tried = Instant::now();
+        }
+        let Some(door) = &self.door else { return };
         for _ in 0..MOST_CALLERS {
             let Ok((caller, _)) = door.accept() else { break };
             if caller.set_nonblocking(true).is_ok() {

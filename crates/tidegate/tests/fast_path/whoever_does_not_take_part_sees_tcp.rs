@@ -82,6 +82,32 @@ fn a_meeting_that_is_not_the_listeners() {
     }
 }
 
+/// Who succeeds a server has its socket at once, and the name once that has gone. Until then connections are TCP.
+#[test]
+fn a_successor() {
+    for model in MODELS {
+        let _deadline = Deadline::new(format!("a successor on {model}"));
+        let make =
+            || Server::new(kit::sessions(Echo::default)).model(model).policy(policy(model, Wait::Block));
+        let first = make().bind(kit::somewhere()).expect("bind");
+        let socket = first.share_listener().expect("a second descriptor");
+        let first = first.start().expect("start");
+        let second = make().listen_on(socket).expect("listen").start().expect("start");
+        kit::finish(first);
+        let game = Game::new(1000);
+        let mut rounds = 0;
+        kit::until("the successor has the name", || {
+            let client = game.play(second.local_addr(), model, policy(model, Wait::Block), 1);
+            rounds += 1;
+            kit::until("it is over", || game.witness.closings().len() == rounds);
+            client.stop();
+            client.join().fast_paths == 1
+        });
+        assert_eq!(game.right(), rounds * game.bytes, "whichever way they went");
+        kit::finish(second);
+    }
+}
+
 /// A process of another user is not let in; only where this process may start one.
 #[test]
 fn another_user() {
