@@ -15,8 +15,8 @@ use anyhow::{Context, anyhow};
 use clap::Subcommand;
 use sd_notify::NotifyState;
 use tidegate::{
-    CloseReason, Endpoint, Model, ParseEndpointError, Policy, Running, Server, Service, StartError, Stats,
-    system,
+    Choice, CloseReason, Endpoint, Model, ParseEndpointError, Policy, Running, Server, Service, StartError,
+    Stats, system,
 };
 use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 use tidegate_services::{Echo, Http, HttpLimits, Page};

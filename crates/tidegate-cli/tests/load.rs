@@ -169,7 +169,7 @@ fn answers_cut_off_and_refused_connections_are_failures() {
 #[test]
 fn bad_input_is_one_line_and_exit_code_2() {
     for (args, part) in [
-        (&["http", "https://127.0.0.1/"][..], "only http and tcp"),
+        (&["http", "ftp://127.0.0.1/"][..], "only http, https"),
         (&["http", "nowhere"], "HOST:PORT"),
         (&["echo", "127.0.0.1:9", "-c", "0"], "at least one connection"),
         (&["echo", "127.0.0.1:9", "-c", "100000000", "--model", "epoll"], "ulimit -n"),

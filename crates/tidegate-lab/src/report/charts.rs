@@ -113,9 +113,10 @@ fn time_series(table: &models::Table) -> Chart {
 /// Round trips against the size of a message.
 fn round_trips(table: &latency::Table) -> [Chart; 2] {
     let draw = |name, title, y_title, of: fn(&latency::Row) -> &Spread| {
-        let points = table.sizes.iter().map(|row| {
-            (row.line.transport.name().to_owned(), row.message_bytes as f64, of(row).clone())
-        });
+        let points = table
+            .sizes
+            .iter()
+            .map(|row| (row.line.transport.name().to_owned(), row.message_bytes as f64, of(row).clone()));
         let sheet = Sheet { title, x_title: "bytes of a message", y_title, x: Scale::Log, y: Scale::Log };
         chart(name, &sheet, &series(points))
     };

@@ -29,21 +29,21 @@ pub(super) fn cells(table: &Table) -> Cells {
 }
 
 fn row(row: &Row, base: &Row) -> Vec<String> {
-    let us = |s: Spread| format!("{:.2}", s.median);
-    let less = |of: fn(&Row) -> Spread| format!("{:.1}%", (1.0 - of(row).median / of(base).median) * 100.0);
+    let us = |s: &Spread| format!("{:.2}", s.median);
+    let less = |of: fn(&Row) -> &Spread| format!("{:.1}%", (1.0 - of(row).median / of(base).median) * 100.0);
     vec![
         row.line.model.clone().unwrap_or_else(|| "none".into()),
         row.line.transport.name().into(),
         row.line.waiting.option().into(),
         format!("{:.2} ({:.2}–{:.2})", row.mean_us.median, row.mean_us.min, row.mean_us.max),
         grouped(row.per_s.median as u64),
-        us(row.p50_us),
-        us(row.p99_us),
-        us(row.p99_9_us),
-        us(row.jitter_us),
-        us(row.jitter_below_us),
-        less(|r| r.mean_us),
-        format!("{} ({})", less(|r| r.jitter_us), less(|r| r.jitter_below_us)),
+        us(&row.p50_us),
+        us(&row.p99_us),
+        us(&row.p99_9_us),
+        us(&row.jitter_us),
+        us(&row.jitter_below_us),
+        less(|r| &r.mean_us),
+        format!("{} ({})", less(|r| &r.jitter_us), less(|r| &r.jitter_below_us)),
     ]
 }
 

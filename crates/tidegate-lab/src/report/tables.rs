@@ -286,7 +286,9 @@ pub fn reasons(results: &Results) -> Vec<&LeftOut> {
     let udp = results.udp.iter().flat_map(|t| &t.left_out);
     let peers = results.peers.iter().flat_map(|t| &t.left_out);
     let latency = results.latency.iter().flat_map(|t| &t.left_out);
-    for out in models.chain(concurrency).chain(connections).chain(survival).chain(udp).chain(peers).chain(latency) {
+    for out in
+        models.chain(concurrency).chain(connections).chain(survival).chain(udp).chain(peers).chain(latency)
+    {
         if !reasons.contains(&out) {
             reasons.push(out);
         }
