@@ -185,7 +185,9 @@ fn show(stage: &Stage) {
     for (i, row) in stage.rows.iter().enumerate() {
         table.add_row(cells(stage, i, row));
     }
-    println!("{table}");
+    if !stage.rows.is_empty() {
+        println!("{table}");
+    }
     for out in &stage.failed {
         println!("left out: {}: {}", out.model, out.why);
     }

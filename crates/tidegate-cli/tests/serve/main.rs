@@ -1,6 +1,7 @@
 //! `tidegate serve` and `tidegate doctor` as people run them: the built binary, its output, its exit code.
 #![cfg(unix)]
 
+mod config;
 mod kit;
 mod logs;
 mod metrics;

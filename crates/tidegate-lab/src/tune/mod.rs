@@ -186,6 +186,9 @@ pub fn trials(settings: &Settings, processors: usize) -> usize {
 fn window(settings: &Settings, models: &[Model], processors: usize) -> Duration {
     /// Starting and stopping server and load, about.
     const OVERHEAD_S: f64 = 0.25;
+    if settings.goal == Goal::Connections {
+        return Duration::from_millis(100); // of a probe that has to be served; memory does not depend on it
+    }
     let trials = trials(&Settings { models: models.into(), ..settings.clone() }, processors).max(1);
     let each = settings.budget.as_secs_f64() / trials as f64 - OVERHEAD_S;
     Duration::from_secs_f64(each.clamp(0.3, 3.0))

@@ -11,6 +11,9 @@ use crate::run::{Better, Measure, Row};
 /// How much better a value has to be for sure to take the place of the default: less is not worth a file that others have to understand.
 const WORTH: f64 = 0.02;
 
+/// Part of the budget after which only the cap is looked for.
+const BEFORE_THE_CAP: f64 = 0.75;
+
 /// How much of the best figure more connections may cost before the cap is drawn below them.
 const TOLERATED: f64 = 0.10;
 
@@ -37,15 +40,15 @@ pub(super) struct Trial {
     pub(super) figure: f64,
     /// Server CPU seconds for 100,000 answers, where answers are counted.
     pub(super) cpu_s_per_100k: Option<f64>,
-    /// Who was the limit.
+    /// Who was the limit of a rate.
     pub(super) certificate: Option<Certificate>,
 }
 
 /// Measures candidates.
 pub(super) trait Laboratory {
     fn measure(&mut self, stage: &str, candidate: &Candidate) -> Result<Trial, LabError>;
-    /// Whether no trial is to be begun any more.
-    fn is_over(&mut self) -> bool;
+    /// Whether this part of the budget is over, so that no trial is to be begun any more.
+    fn is_over(&mut self, part: f64) -> bool;
 }
 
 /// Candidates that differ in one thing, what each came to, and which one was taken.
@@ -77,12 +80,14 @@ pub(super) struct Descent<'a, L, F> {
     settings: &'a Settings,
     shown: F,
     found: Found,
+    /// Part of the budget that the present stage may use.
+    part: f64,
 }
 
 impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
     pub(super) fn new(laboratory: &'a mut L, settings: &'a Settings, shown: F) -> Self {
         let found = Found { stages: Vec::new(), is_cut_short: false };
-        Self { laboratory, settings, shown, found }
+        Self { laboratory, settings, shown, found, part: BEFORE_THE_CAP }
     }
 
     pub(super) fn found(self) -> Found {
@@ -136,6 +141,7 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
 
     /// The most connections under which the figure is not clearly worse than at its best: the knee of the curve.
     pub(super) fn knee(&mut self, setting: Setting, ladder: &[usize]) -> Setting {
+        self.part = 1.0;
         if ladder.is_empty() || self.is_over() {
             return setting;
         }
@@ -162,6 +168,7 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
 
     /// The most connections that all stand and are all served.
     pub(super) fn most(&mut self, setting: Setting, ladder: &[usize]) -> Setting {
+        self.part = 1.0;
         let mut stage = Stage::new("connections");
         let mut most = None;
         for candidate in self.ladder(&setting, ladder) {
@@ -196,7 +203,7 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
     }
 
     fn is_over(&mut self) -> bool {
-        let is_over = self.laboratory.is_over();
+        let is_over = self.laboratory.is_over(self.part);
         self.found.is_cut_short |= is_over;
         is_over
     }

@@ -19,7 +19,7 @@ pub(super) struct Workbench<'a, P> {
     bench: &'a Bench,
     settings: &'a Settings,
     window: Duration,
-    deadline: Instant,
+    begun: Instant,
     /// Requests a second of an open loop.
     rate: Option<f64>,
     progress: P,
@@ -28,8 +28,7 @@ pub(super) struct Workbench<'a, P> {
 impl<'a, P: FnMut(&str)> Workbench<'a, P> {
     /// The budget begins now.
     pub(super) fn new(bench: &'a Bench, settings: &'a Settings, window: Duration, progress: P) -> Self {
-        let deadline = Instant::now() + settings.budget;
-        Self { bench, settings, window, deadline, rate: settings.rate, progress }
+        Self { bench, settings, window, begun: Instant::now(), rate: settings.rate, progress }
     }
 
     /// Finds the rate of the open loop, if there is to be one and it was not asked for.
@@ -50,14 +49,18 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         let kept = if self.settings.keep_alive { "kept" } else { "a new one for each request" };
         let load = match (self.settings.goal, self.rate) {
             (Goal::Connections, _) => {
-                format!("echo, {connections} connections that have spoken once and rest")
+                format!(
+                    "echo, {connections} connections that have spoken once and rest; user and kernel memory of each"
+                )
             }
             (_, None) => {
-                format!("http, closed loop of {connections} connections ({kept}), {window:.2} s each")
+                format!(
+                    "http, closed loop of {connections} connections ({kept}), {window:.2} s each, longer with more --budget"
+                )
             }
             (_, Some(rate)) => {
                 format!(
-                    "http, open loop of {rate} requests/s on {connections} connections ({kept}), {window:.2} s each"
+                    "http, open loop of {rate} requests/s on {connections} connections ({kept}), {window:.2} s each, longer with more --budget"
                 )
             }
         };
@@ -112,8 +115,9 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
             return Err(failed(why));
         }
         let user = row.user_bytes_each.ok_or_else(|| failed("no connection stood".into()))?;
+        // Memory has no limit that a load could be: every connection stood and had its message back, or there is no figure.
         let figure = user + row.kernel_bytes_each.unwrap_or(0.0);
-        Ok(Trial { figure, cpu_s_per_100k: None, certificate: row.load.certificate })
+        Ok(Trial { figure, cpu_s_per_100k: None, certificate: None })
     }
 }
 
@@ -132,7 +136,7 @@ impl<P: FnMut(&str)> Laboratory for Workbench<'_, P> {
         }
     }
 
-    fn is_over(&mut self) -> bool {
-        Instant::now() >= self.deadline
+    fn is_over(&mut self, part: f64) -> bool {
+        self.begun.elapsed() >= self.settings.budget.mul_f64(part)
     }
 }

@@ -49,7 +49,7 @@ impl Laboratory for Fake {
         })
     }
 
-    fn is_over(&mut self) -> bool {
+    fn is_over(&mut self, _part: f64) -> bool {
         self.trials_left == 0
     }
 }

@@ -1,0 +1,173 @@
+//! `serve --config FILE`, and files that `tidegate tune` wrote. Nothing here depends on speed.
+
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+
+use crate::kit::{Outcome, Server, run, tidegate};
+
+struct File {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl File {
+    fn of(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("server.toml");
+        std::fs::write(&path, text).unwrap();
+        Self { _folder: folder, path }
+    }
+
+    fn name(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+
+    fn refused(&self, more: &[&str], says: &[&str]) {
+        let outcome = run(&mut tidegate(&[&["serve", "--config", self.name()], more].concat()));
+        refused(&outcome, &[says, &[self.name()]].concat());
+    }
+}
+
+#[track_caller]
+fn refused(outcome: &Outcome, says: &[&str]) {
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert_eq!(outcome.stdout, "");
+    let line = outcome.stderr.lines().find(|line| line.starts_with("error: ")).expect("an error");
+    for text in says {
+        assert!(line.contains(text), "{text:?} in {line:?}");
+    }
+}
+
+#[test]
+fn a_server_starts_as_its_file_says() {
+    let file = File::of(
+        "log = \"json\"\n[[server]]\nservice = \"http\"\nlisten = \"127.0.0.1:0\"\nmodel = \"poll\"\nmax-connections = 7\nstats = true\n",
+    );
+    let server = Server::start(&["serve", "--config", file.name()]);
+    assert!(
+        server.talk("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").starts_with("HTTP/1.1 200")
+    );
+    server.signal(Signal::TERM);
+    let (status, _, stderr) = server.ended();
+    assert_eq!(status.code(), Some(0));
+    let counters = stderr.iter().find(|line| line.contains("\"accepted\"")).expect("the counters");
+    assert!(counters.contains("\"model\":\"poll\""), "{counters}");
+}
+
+#[test]
+fn an_option_beside_the_file_wins() {
+    let file = File::of(
+        "[[server]]\nservice = \"echo\"\nlisten = \"127.0.0.1:1\"\nmodel = \"poll\"\nstats = true\n",
+    );
+    let args = ["serve", "--config", file.name(), "echo", "--listen", "127.0.0.1:0", "--model", "select"];
+    let server = Server::start(&args);
+    server.signal(Signal::TERM);
+    let (_, _, stderr) = server.ended();
+    assert!(stderr.iter().any(|line| line.contains("\"model\":\"select\"")), "{stderr:?}");
+    file.refused(&["http"], &["for the service echo"]);
+}
+
+#[test]
+fn what_is_wrong_in_a_file_is_named() {
+    let with = |keys: &str| File::of(&format!("[[server]]\nservice = \"http\"\n{keys}\n"));
+    with("max-conections = 5").refused(&[], &["no key `max-conections`", "`max-connections`"]);
+    with("listen = 8080").refused(&[], &["--listen", "8080", "ADDR:PORT"]);
+    with("threads = true").refused(&[], &["threads is true or false", "a number"]);
+    with("tls-key = \"key.pem\"").refused(&[], &["--tls-cert"]);
+    File::of("[[server]]\nservice = \"http\"\n[[server]]\nservice = \"echo\"\n")
+        .refused(&[], &["2 [[server]]", "a file of its own"]);
+    File::of("[[server]\n").refused(&[], &["line 1"]);
+}
+
+#[test]
+fn limits_of_a_file_that_contradict_each_other_are_refused_like_options() {
+    let file = File::of(
+        "[[server]]\nservice = \"http\"\nlisten = \"127.0.0.1:0\"\noutbox-low = \"64k\"\noutbox-high = \"16k\"\n",
+    );
+    let outcome = run(&mut tidegate(&["serve", "--config", file.name()]));
+    refused(&outcome, &["outbox.low", "outbox.high"]);
+}
+
+#[test]
+fn what_tune_writes_serve_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    for (goal, answer) in [("throughput", "HTTP/1.1 200"), ("p99", "HTTP/1.1 200"), ("connections", "GET /")]
+    {
+        let path = folder.path().join(format!("{goal}.toml"));
+        let out = path.to_str().unwrap();
+        // The budget is over after the first trial, however fast the machine is.
+        let tune = [
+            "tune", "--goal", goal, "--quick", "--budget", "1ms", "--models", "poll", "-c", "3", "--caps",
+            "3", "--out", out,
+        ];
+        let outcome = run(&mut tidegate(&tune));
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        for text in ["poll", "the budget of 0.001 s was over", out] {
+            assert!(outcome.stdout.contains(text), "{text:?} in {}", outcome.stdout);
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("model = \"poll\""), "{text}");
+
+        let service = if goal == "connections" { "echo" } else { "http" };
+        let server = Server::start(&["serve", "--config", out, service, "--listen", "127.0.0.1:0"]);
+        let mut stream = server.connect();
+        use std::io::{Read, Write};
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut start = vec![0; answer.len()];
+        stream.read_exact(&mut start).unwrap();
+        assert_eq!(String::from_utf8_lossy(&start), answer);
+
+        let again = run(&mut tidegate(&tune));
+        refused(&again, &[out, "--force"]);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    }
+}
+
+#[test]
+fn a_whole_search_shows_every_stage() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("found.toml");
+    let out = path.to_str().unwrap();
+    std::fs::write(&path, "old").unwrap();
+    let tune = [
+        "tune",
+        "--goal",
+        "connections",
+        "--quick",
+        "--budget",
+        "1h",
+        "--models",
+        "poll",
+        "-c",
+        "3",
+        "--caps",
+        "3,5",
+        "--force",
+        "--out",
+        out,
+    ];
+    let outcome = run(&mut tidegate(&tune));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    for text in
+        ["model", "threads", "buffer-bytes", "events-per-wait", "outstanding-sends", "max-connections 5"]
+    {
+        assert!(outcome.stdout.contains(text), "{text:?} in {}", outcome.stdout);
+    }
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("max-connections = 5") && !text.contains("old"), "{text}");
+}
+
+#[test]
+fn what_tune_can_not_do_is_said_before_it_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("new.toml");
+    let nowhere = folder.path().join("none").join("new.toml");
+    let tune = |args: &[&str]| run(&mut tidegate(&[&["tune", "--budget", "1ms"], args].concat()));
+    let out = out.to_str().unwrap();
+    refused(&tune(&["--out", nowhere.to_str().unwrap()]), &["a folder that is there"]);
+    refused(&tune(&["--out", out, "--models", "iocp"]), &["iocp is unavailable", "doctor"]);
+    refused(&tune(&["--out", out, "--rate", "5"]), &["--goal p99"]);
+    refused(&tune(&["--out", out, "--goal", "p99", "--rate", "-0.0"]), &["--rate is not above 0"]);
+    refused(&tune(&["--out", out, "--goal", "connections", "--no-keepalive"]), &["--no-keepalive"]);
+}
