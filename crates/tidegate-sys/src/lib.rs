@@ -6,6 +6,7 @@
 //! | module | mechanism |
 //! |---|---|
 //! | [`endpoint`] | where a stream socket listens, or connects to |
+//! | [`descriptor`] | what the system knows sockets by |
 //! | [`socket`] | stream sockets: listen, accept, dial, receive, send, close |
 //! | [`local`] | the files of Unix sockets |
 //! | [`datagram`] | datagram sockets: one, several a call, several in one |
@@ -25,7 +26,12 @@ pub mod endpoint;
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]
-pub use unix::{datagram, handover, local, pages, poll, process, select, socket, waker};
+pub use unix::{datagram, descriptor, handover, local, pages, poll, process, select, socket, waker};
+
+#[cfg(windows)]
+mod windows;
+#[cfg(windows)]
+pub use windows::{descriptor, handover, pages, poll, process, select, socket, waker};
 
 #[cfg(target_os = "linux")]
 mod linux;

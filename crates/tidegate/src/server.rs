@@ -4,10 +4,10 @@ mod datagram;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
+use tidegate_sys::descriptor::OwnedFd;
 
 use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::local::SocketFile;

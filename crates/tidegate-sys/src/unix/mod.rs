@@ -1,6 +1,7 @@
 //! What every Unix has.
 
 pub mod datagram;
+pub mod descriptor;
 pub mod handover;
 pub mod local;
 pub mod pages;

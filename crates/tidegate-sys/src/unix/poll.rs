@@ -13,6 +13,9 @@ pub struct Readiness {
     pub writable: bool,
 }
 
+/// A remark on how `poll` works here.
+pub const REMARK: &str = "every Unix has it";
+
 impl Readiness {
     /// Ready for what either is.
     #[must_use]

@@ -10,6 +10,9 @@ use std::time::Duration;
 use rustix::event::Timespec;
 use rustix::event::{FdSetElement, FdSetIter, fd_set_insert, fd_set_num_elements, fd_set_remove};
 
+/// A remark on how `select` works here.
+pub const REMARK: &str = "past 1,024 descriptors, with bit sets of its own";
+
 /// A set of descriptors as `select(2)` wants it, of any size.
 #[derive(Clone, Default)]
 pub struct BitSet {

@@ -22,13 +22,14 @@
 
 mod blocking;
 mod clerk;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 mod completion;
 mod crew;
 pub(crate) mod datagram;
 mod desk;
 mod fit;
 pub(crate) mod gate;
+mod here;
 mod house;
 mod lane;
 mod memory;
@@ -58,13 +59,7 @@ pub(crate) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::Result<Start
         Model::Pool => blocking::pool::start(plan),
         Model::Select => readiness::start::<readiness::select::Select, S>(plan, model),
         Model::Poll => readiness::start::<readiness::poll::Poll, S>(plan, model),
-        #[cfg(target_os = "linux")]
-        Model::Epoll => readiness::start::<readiness::epoll::Epoll, S>(plan, model),
-        #[cfg(target_os = "linux")]
-        Model::Uring => completion::start::<completion::uring::Uring, S>(plan, model),
         Model::Tokio => tokio::start(plan),
-        other => {
-            Err(io::Error::new(io::ErrorKind::Unsupported, format!("{other} does not exist on this system")))
-        }
+        of_one_system => here::start(of_one_system, plan),
     }
 }

@@ -105,18 +105,8 @@ impl Model {
             Self::Pool => super::blocking::pool::probe(),
             Self::Select => super::readiness::select::probe(),
             Self::Poll => super::readiness::poll::probe(),
-            #[cfg(target_os = "linux")]
-            Self::Epoll => super::readiness::epoll::probe(),
-            #[cfg(target_os = "linux")]
-            Self::Uring => super::completion::uring::probe(),
-            #[cfg(not(target_os = "linux"))]
-            Self::Epoll | Self::Uring => Availability::Unavailable("a model of Linux; use poll".into()),
             Self::Tokio => super::tokio::probe(),
-            Self::AsyncSelect | Self::EventSelect | Self::Overlapped | Self::Iocp | Self::Rio => {
-                Availability::Unavailable(
-                    "a model of Windows; epoll and uring are its counterparts on Linux".into(),
-                )
-            }
+            of_one_system => super::here::probe(of_one_system),
         }
     }
 
@@ -145,7 +135,7 @@ impl Model {
     #[must_use]
     pub fn best_for(policy: &Policy) -> Choice {
         let mut passed_over = String::new();
-        for model in [Self::Uring, Self::Epoll, Self::Poll] {
+        for &model in super::here::BEST {
             match model.availability() {
                 Availability::Available(_) if super::check(model, policy).is_err() => {
                     let why = super::check(model, policy).err().map(|e| e.to_string()).unwrap_or_default();

@@ -5,11 +5,11 @@
 //! any number of silent peers costs the others nothing.
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker as TaskWaker};
 use std::time::Instant;
+use tidegate_sys::descriptor::AsRawFd;
 
 use tidegate_sys::epoll::{Epoll, Report};
 use tidegate_sys::waker::Waker;

@@ -20,11 +20,11 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker as TaskWaker};
 use std::time::{Duration, Instant};
+use tidegate_sys::descriptor::AsRawFd;
 
 use tidegate_sys::poll::{Readiness, wait_pair};
 use tidegate_sys::socket::{Blocking, Stream};

@@ -2,9 +2,9 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use tidegate_sys::descriptor::AsRawFd;
 
 use tidegate_sys::poll::{Readiness, wait_pair};
 use tidegate_sys::socket::{Blocking, Stream};

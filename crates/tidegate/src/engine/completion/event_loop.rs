@@ -14,7 +14,7 @@ use crate::engine::Lane;
 use crate::engine::desk::Desk;
 use crate::engine::lane::Ready;
 use crate::engine::rounds::Rounds;
-#[cfg(all(test, not(tidegate_loom)))]
+#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 use crate::engine::simulated::view::View;
 use crate::engine::windows::Seats;
 use crate::policy::accept::Admission;
@@ -511,7 +511,7 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
 }
 
 /// What the simulation looks at between turns.
-#[cfg(all(test, not(tidegate_loom)))]
+#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 impl<P: Port, S: Service> Loop<P, S> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {

@@ -11,9 +11,10 @@
 mod entry;
 mod event_loop;
 
+#[cfg(target_os = "linux")]
 pub(super) mod uring;
 
-#[cfg(all(test, not(tidegate_loom)))]
+#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 pub(super) use event_loop::Loop;
 
 use std::io;

@@ -22,8 +22,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
+use tidegate_sys::descriptor::{AsRawFd, OwnedFd, RawFd};
 
 use tidegate_sys::pages::Residence;
 use tidegate_sys::process::locked_memory_limit;

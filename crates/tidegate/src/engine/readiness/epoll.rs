@@ -18,8 +18,8 @@
 //! load is low. Timeouts are exact to the nanosecond where the kernel has `epoll_pwait2` (Linux 5.11).
 
 use std::io;
-use std::os::fd::RawFd;
 use std::time::Duration;
+use tidegate_sys::descriptor::RawFd;
 
 use tidegate_sys::epoll::{Epoll as Instance, Report as Raw};
 use tidegate_sys::poll::Readiness;

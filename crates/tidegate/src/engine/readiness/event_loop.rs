@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_sys::descriptor::AsRawFd;
 
 use tidegate_sys::pages::Pages;
 use tidegate_sys::poll::Readiness;
@@ -18,7 +18,7 @@ use crate::core::{Connection, Event, Table, Token};
 use crate::engine::desk::Desk;
 use crate::engine::lane::Ready;
 use crate::engine::rounds::Rounds;
-#[cfg(all(test, not(tidegate_loom)))]
+#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 use crate::engine::simulated::view::View;
 use crate::engine::windows::Seats;
 use crate::engine::{Lane, room};
@@ -448,7 +448,7 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
 }
 
 /// What the simulation looks at between turns.
-#[cfg(all(test, not(tidegate_loom)))]
+#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 impl<P: Poller, S: Service> Loop<P, S> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {

@@ -20,15 +20,15 @@ pub(super) mod poll;
 pub(super) mod select;
 
 pub(super) use entry::{Entry, Phase, Turn};
-#[cfg(all(test, not(tidegate_loom)))]
+#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 pub(super) use event_loop::Loop;
 pub(super) use line::{Door, Line};
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tidegate_sys::descriptor::{AsRawFd, RawFd};
 
 use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::poll::Readiness;

@@ -15,10 +15,10 @@
 //! one gets it. Timeouts have a resolution of one millisecond, rounded up.
 
 use std::io;
-use std::os::fd::RawFd;
 use std::time::Duration;
+use tidegate_sys::descriptor::RawFd;
 
-use tidegate_sys::poll::{PollSet, Readiness};
+use tidegate_sys::poll::{PollSet, REMARK, Readiness};
 
 use super::{Door, Poller, Report, Source};
 use crate::core::Token;
@@ -26,7 +26,7 @@ use crate::engine::Availability;
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
-    Availability::Available("every Unix has it".into())
+    Availability::Available(REMARK.into())
 }
 
 /// The array, who each entry is, and where each connection is.

@@ -16,11 +16,11 @@
 //! them. Descriptors, not tokens, name the sockets: a table leads back from each.
 
 use std::io;
-use std::os::fd::RawFd;
 use std::time::Duration;
+use tidegate_sys::descriptor::{DescriptorMap, RawFd};
 
 use tidegate_sys::poll::Readiness;
-use tidegate_sys::select::SelectSet;
+use tidegate_sys::select::{REMARK, SelectSet};
 
 use super::{Door, Poller, Report, Source};
 use crate::core::Token;
@@ -28,32 +28,28 @@ use crate::engine::Availability;
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
-    Availability::Available("past 1,024 descriptors, with bit sets of its own".into())
+    Availability::Available(REMARK.into())
 }
 
 /// The sets, and who each descriptor is.
 pub(crate) struct Select {
     set: SelectSet,
-    sources: Vec<Option<Source>>,
+    sources: DescriptorMap<Source>,
 }
 
 impl Select {
     fn put(&mut self, source: Source, fd: RawFd, wanted: Readiness) {
-        let at = fd as usize;
-        if self.sources.len() <= at {
-            self.sources.resize(at + 1, None);
-        }
-        self.sources[at] = Some(source);
+        self.sources.insert(fd, source);
         self.set.set(fd, wanted.readable, wanted.writable);
     }
 
     fn drop_fd(&mut self, fd: RawFd) {
-        self.sources[fd as usize] = None;
+        self.sources.remove(fd);
         self.set.set(fd, false, false);
     }
 
     fn report(&self, fd: RawFd, ready: Readiness, into: &mut Vec<Report>) {
-        if let Some(source) = self.sources.get(fd as usize).copied().flatten() {
+        if let Some(&source) = self.sources.get(fd) {
             into.push(Report { source, ready, ended: false });
         }
     }
@@ -63,7 +59,7 @@ impl Poller for Select {
     type Listener = Door;
 
     fn new(_events: usize) -> io::Result<Self> {
-        Ok(Self { set: SelectSet::default(), sources: Vec::new() })
+        Ok(Self { set: SelectSet::default(), sources: DescriptorMap::default() })
     }
 
     fn watch_waker(&mut self, fd: RawFd) -> io::Result<()> {

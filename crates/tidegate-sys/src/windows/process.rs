@@ -1,0 +1,76 @@
+//! Processors, limits and facts of the system.
+
+use std::io;
+
+use windows_sys::Win32::System::SystemInformation::{GetSystemInfo, SYSTEM_INFO};
+use windows_sys::Win32::System::Threading::{
+    GetCurrentProcess, GetProcessAffinityMask, SetProcessAffinityMask,
+};
+
+/// The soft and the hard limit on open descriptors: Windows has none; what bounds sockets is memory.
+pub fn descriptor_limit() -> (u64, u64) {
+    (u64::MAX, u64::MAX)
+}
+
+/// There is no limit to raise.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    Ok(u64::MAX)
+}
+
+/// How many bytes this process may lock in memory: what its working set can be raised to, which shows when it is tried.
+pub fn locked_memory_limit() -> Option<u64> {
+    None
+}
+
+/// Threads that this process can have before starting one more may kill it: a failed start is just an error here.
+pub fn most_threads() -> Option<usize> {
+    None
+}
+
+fn system_info() -> SYSTEM_INFO {
+    // SAFETY: a structure of integers and pointers that nobody follows: all zeroes are a value.
+    let mut info = unsafe { std::mem::zeroed() };
+    // SAFETY: writes one SYSTEM_INFO.
+    unsafe { GetSystemInfo(&raw mut info) };
+    info
+}
+
+/// Bytes of a page of memory.
+pub fn page_bytes() -> usize {
+    system_info().dwPageSize as usize
+}
+
+/// Ticks a second of the system's accounting of processor time (`FILETIME`: 100 ns).
+pub fn clock_ticks_per_s() -> u64 {
+    10_000_000
+}
+
+/// Name and release of the system.
+pub fn system_name() -> String {
+    super::version::name()
+}
+
+/// The processors the calling thread may run on: those of the process, in its processor group.
+pub fn allowed_cpus() -> Vec<usize> {
+    let (mut of_process, mut of_system) = (0usize, 0usize);
+    // SAFETY: the handle of the process itself is always valid, and both places outlive the call.
+    let known =
+        unsafe { GetProcessAffinityMask(GetCurrentProcess(), &raw mut of_process, &raw mut of_system) };
+    if known == 0 || of_process == 0 {
+        return (0..std::thread::available_parallelism().map_or(1, Into::into)).collect();
+    }
+    (0..usize::BITS as usize).filter(|cpu| of_process >> cpu & 1 == 1).collect()
+}
+
+/// Keeps the whole process on the given processors of its group: threads do not inherit a place from who starts them.
+pub fn pin_to_cpus(cpus: &[usize]) -> io::Result<()> {
+    let mut mask = 0usize;
+    for &cpu in cpus {
+        let bit = u32::try_from(cpu).ok().and_then(|cpu| 1usize.checked_shl(cpu));
+        let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("no processor {cpu}"));
+        mask |= bit.ok_or_else(wrong)?;
+    }
+    // SAFETY: the handle of the process itself is always valid.
+    let kept = unsafe { SetProcessAffinityMask(GetCurrentProcess(), mask) };
+    if kept == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,390 @@
+//! Stream sockets: listen, accept, dial, receive, send, close.
+
+use std::io::{self, IoSlice, Read};
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use windows_sys::Win32::Foundation::{
+    ERROR_NETNAME_DELETED, ERROR_NO_SYSTEM_RESOURCES, ERROR_NOT_ENOUGH_MEMORY, ERROR_NOT_ENOUGH_QUOTA,
+    ERROR_OPERATION_ABORTED, ERROR_WORKING_SET_QUOTA, HANDLE,
+};
+use windows_sys::Win32::Networking::WinSock::{
+    SO_ACCEPTCONN, SO_EXCLUSIVEADDRUSE, SOL_SOCKET, WSAEHOSTUNREACH, WSAEMFILE, WSAENETDOWN, WSAENETRESET,
+    WSAENETUNREACH, WSAENOBUFS, WSAENOTSOCK, getsockopt, setsockopt,
+};
+use windows_sys::Win32::System::IO::CancelIoEx;
+
+use super::descriptor::{AsRawFd, OwnedFd, RawFd};
+use super::poll::{PollSet, Readiness};
+use super::timed_send::TimedSend;
+use super::winsock::{check, handle};
+
+/// How a call on a socket behaves when it would have to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocking {
+    /// The call sleeps.
+    Waits,
+    /// The call fails with [`io::ErrorKind::WouldBlock`].
+    Never,
+}
+
+/// Options a listener is created with.
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    /// Connections the kernel may hold before they are accepted; capped by the system.
+    pub backlog: u32,
+    /// Take the first data of a connection with the accept, where the model's accept can (`AcceptEx`).
+    pub defer_accept: Option<Duration>,
+    /// TCP Fast Open: connections that may be waiting with their first data before their handshake is over.
+    pub fast_open: Option<NonZeroU32>,
+    /// `SO_SNDBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
+    pub send_buffer: Option<usize>,
+    /// `SO_RCVBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
+    pub receive_buffer: Option<usize>,
+}
+
+/// Whether this system can keep a connection back until its first data has come, whoever accepts. `AcceptEx` can, but
+/// that is the model's own.
+pub const DEFERS_ACCEPT: bool = false;
+
+/// A listening stream socket.
+///
+/// Accepted sockets inherit the buffer sizes from it; `TCP_NODELAY` is set again on each.
+#[derive(Debug)]
+pub struct Listener(Socket);
+
+impl Listener {
+    /// Binds and listens. Port 0 lets the system pick one.
+    pub fn bind(addr: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+        set_exclusive(&socket)?;
+        inherited(&socket, options)?; // buffer sizes count for the handshake: before it listens
+        socket.bind(&addr.into())?;
+        fast_open(options.fast_open)?;
+        socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
+        Ok(Self(socket))
+    }
+
+    /// Takes over a socket that listens already, and gives it these options; other holders of the same socket see them too.
+    ///
+    /// Fails with [`io::ErrorKind::InvalidInput`], the socket untouched, if it is not a listening TCP socket.
+    pub fn adopt(fd: OwnedFd, options: &ListenOptions) -> io::Result<Self> {
+        let socket = Socket::from(fd);
+        check_listens(&socket)?;
+        inherited(&socket, options)?;
+        fast_open(options.fast_open)?;
+        Ok(Self(socket))
+    }
+
+    /// Whether a connection waits to be accepted, as of now. A failure to find out counts as no.
+    pub fn has_waiting(&self) -> bool {
+        let mut listener = PollSet::default();
+        listener.push(self.as_raw_fd(), Readiness { readable: true, writable: false });
+        listener.wait(Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// A second handle of the same socket.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        Ok(self.0.try_clone()?.into())
+    }
+
+    /// The address it is bound to.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        inet(self.0.local_addr()?)
+    }
+
+    /// Whether [`accept`](Self::accept) waits.
+    pub fn set_blocking(&self, blocking: Blocking) -> io::Result<()> {
+        self.0.set_nonblocking(blocking == Blocking::Never)
+    }
+
+    /// Takes one connection; `blocking` says how the new socket behaves.
+    pub fn accept(&self, blocking: Blocking) -> io::Result<(Stream, Option<SocketAddr>)> {
+        let (socket, peer) = self.0.accept()?;
+        socket.set_nonblocking(blocking == Blocking::Never)?; // inherited otherwise
+        socket.set_tcp_nodelay(true)?;
+        Ok((Stream::new(socket), peer.as_socket()))
+    }
+
+    /// A second handle to it, for a library that brings its own loop.
+    pub fn to_std(&self) -> io::Result<std::net::TcpListener> {
+        Ok(self.0.try_clone()?.into())
+    }
+}
+
+impl AsSocket for Listener {
+    fn as_socket(&self) -> BorrowedSocket<'_> {
+        self.0.as_socket()
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_socket()
+    }
+}
+
+/// Without it another process could bind the same port and take connections away. `SO_REUSEADDR` means just that
+/// here, and a port in TIME_WAIT can be bound anyway (*Using SO_REUSEADDR and SO_EXCLUSIVEADDRUSE*).
+fn set_exclusive(socket: &Socket) -> io::Result<()> {
+    let on = 1i32;
+    // SAFETY: the socket is open for the call, and pointer and length describe `on`.
+    check(unsafe {
+        setsockopt(
+            handle(socket.as_raw_socket()),
+            SOL_SOCKET,
+            SO_EXCLUSIVEADDRUSE,
+            std::ptr::from_ref(&on).cast(),
+            size_of::<i32>() as i32,
+        )
+    })
+}
+
+/// What accepted sockets get from their listener.
+fn inherited(socket: &Socket, options: &ListenOptions) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    if let Some(bytes) = options.send_buffer {
+        socket.set_send_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = options.receive_buffer {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    Ok(())
+}
+
+/// Whether a socket from elsewhere is what it is said to be.
+fn check_listens(socket: &Socket) -> io::Result<()> {
+    let wrong = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    match socket.r#type() {
+        Err(e) if e.raw_os_error() == Some(WSAENOTSOCK) => return wrong("the handle is no socket"),
+        Ok(Type::STREAM) => {}
+        _ => return wrong("the socket is no stream socket"),
+    }
+    if socket.local_addr()?.as_socket().is_none() {
+        return wrong("the socket is neither IPv4 nor IPv6");
+    }
+    if !listens(socket)? {
+        return wrong("the socket does not listen");
+    }
+    Ok(())
+}
+
+fn listens(socket: &Socket) -> io::Result<bool> {
+    let (mut on, mut bytes) = (0i32, size_of::<i32>() as i32);
+    // SAFETY: the socket is open for the call, and pointer and length describe `on`.
+    check(unsafe {
+        getsockopt(
+            handle(socket.as_raw_socket()),
+            SOL_SOCKET,
+            SO_ACCEPTCONN,
+            std::ptr::from_mut(&mut on).cast(),
+            &raw mut bytes,
+        )
+    })?;
+    Ok(on != 0)
+}
+
+fn fast_open(queue: Option<NonZeroU32>) -> io::Result<()> {
+    match queue {
+        Some(_) => {
+            Err(io::Error::new(io::ErrorKind::Unsupported, "TCP Fast Open is for Linux only: leave it off"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// What follows a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum More {
+    /// Nothing that is known: the bytes leave now.
+    No,
+    /// The socket is closed right away. Makes no difference here.
+    CloseFollows,
+}
+
+/// A connected stream socket, closed when dropped.
+#[derive(Debug)]
+pub struct Stream {
+    socket: Socket,
+    /// For sends with a time limit. Dropped after the socket, whose close ends what is in flight.
+    timed: OnceLock<TimedSend>,
+}
+
+impl Stream {
+    fn new(socket: Socket) -> Self {
+        Self { socket, timed: OnceLock::new() }
+    }
+
+    /// Opens a socket towards `to` and, with [`Blocking::Never`], returns while the connection is
+    /// still being made: wait until it is writable, then ask [`take_error`](Self::take_error).
+    ///
+    /// `from` fixes the source address.
+    pub fn dial(to: SocketAddr, from: Option<SocketAddr>, blocking: Blocking) -> io::Result<Self> {
+        let stream = Self::unconnected(to, from)?;
+        stream.set_blocking(blocking)?;
+        match stream.socket.connect(&to.into()) {
+            Ok(()) => Ok(stream),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && blocking == Blocking::Never => Ok(stream),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// A socket bound to `from` and ready to be connected to `to`, without connecting it.
+    pub fn unconnected(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_tcp_nodelay(true)?;
+        if let Some(from) = from {
+            socket.bind(&from.into())?;
+        }
+        Ok(Self::new(socket))
+    }
+
+    /// The error a connection attempt ended with, if any; clears it.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.socket.take_error()
+    }
+
+    /// The address of the other end.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        inet(self.socket.peer_addr()?)
+    }
+
+    /// Whether calls on it wait.
+    pub fn set_blocking(&self, blocking: Blocking) -> io::Result<()> {
+        self.socket.set_nonblocking(blocking == Blocking::Never)
+    }
+
+    /// How long a blocking send waits; `None` is for ever. Set once, before the first send. A send that took longer fails with
+    /// [`io::ErrorKind::TimedOut`] and must be made again with the same bytes.
+    pub fn set_send_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let Some(timeout) = timeout else { return Ok(()) };
+        let again = || io::Error::new(io::ErrorKind::AlreadyExists, "the time limit of sends is set already");
+        self.timed.set(TimedSend::new(timeout)?).map_err(|_| again())
+    }
+
+    /// Receives; 0 means that the peer finished sending.
+    #[inline]
+    pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        (&self.socket).read(into)
+    }
+
+    /// Sends one buffer; may take less than all of it.
+    #[inline]
+    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self.timed.get() {
+            Some(timed) => timed.send(self.as_raw_fd(), bytes),
+            None => self.socket.send(bytes),
+        }
+    }
+
+    /// Sends several buffers in one call; may take less than all of them.
+    #[inline]
+    pub fn send_vectored(&self, slices: &[IoSlice<'_>], _more: More) -> io::Result<usize> {
+        self.socket.send_vectored(slices)
+    }
+
+    /// Ends the sending side; the peer reads end of stream after what was sent.
+    pub fn shutdown_send(&self) -> io::Result<()> {
+        self.socket.shutdown(std::net::Shutdown::Write)
+    }
+
+    /// Ends the receiving side; wakes a thread that sleeps in a receive.
+    pub fn shutdown_receive(&self) -> io::Result<()> {
+        // A receive that begins from now on fails; one that sleeps already is not touched by that, and cancelled.
+        let ended = self.socket.shutdown(std::net::Shutdown::Read);
+        // SAFETY: the socket is open for the call. No operation of ours with an OVERLAPPED is lost by it: a timed send has come back
+        // or is given up by whoever calls this.
+        unsafe { CancelIoEx(self.as_raw_fd() as HANDLE, std::ptr::null()) };
+        ended
+    }
+
+    /// Makes the coming close send a reset, which frees what the kernel still holds for sending.
+    pub fn reset_on_close(&self) -> io::Result<()> {
+        self.socket.set_linger(Some(Duration::ZERO))
+    }
+
+    /// The same socket for a library that brings its own loop.
+    pub fn into_std(self) -> std::net::TcpStream {
+        self.socket.into()
+    }
+}
+
+impl From<OwnedFd> for Stream {
+    fn from(fd: OwnedFd) -> Self {
+        Self::new(Socket::from(fd))
+    }
+}
+
+impl From<Stream> for OwnedFd {
+    fn from(stream: Stream) -> Self {
+        stream.socket.into()
+    }
+}
+
+impl AsSocket for Stream {
+    fn as_socket(&self) -> BorrowedSocket<'_> {
+        self.socket.as_socket()
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_socket()
+    }
+}
+
+/// The address of the other end of a connected socket.
+pub fn peer_addr(socket: &impl AsSocket) -> io::Result<SocketAddr> {
+    inet(SockRef::from(socket).peer_addr()?)
+}
+
+/// Makes the coming close of `socket` send a reset. For sockets a library owns.
+pub fn reset_on_close(socket: &impl AsSocket) -> io::Result<()> {
+    SockRef::from(socket).set_linger(Some(Duration::ZERO))
+}
+
+fn inet(addr: socket2::SockAddr) -> io::Result<SocketAddr> {
+    addr.as_socket().ok_or_else(|| io::Error::other("not an IPv4 or IPv6 address"))
+}
+
+/// What says that memory ran out: of Winsock, and of the system underneath, which completions report.
+const EXHAUSTED: [i32; 5] = [
+    WSAENOBUFS,
+    ERROR_NOT_ENOUGH_MEMORY as i32,
+    ERROR_NO_SYSTEM_RESOURCES as i32,
+    ERROR_NOT_ENOUGH_QUOTA as i32,
+    ERROR_WORKING_SET_QUOTA as i32,
+];
+
+/// Whether an error says that the process or the system ran out of descriptors or memory.
+///
+/// Such an error on accept is survived by waiting for a connection to close.
+pub fn is_exhaustion(e: &io::Error) -> bool {
+    is_out_of_descriptors(e) || e.raw_os_error().is_some_and(|code| EXHAUSTED.contains(&code))
+}
+
+/// Whether an error says that the process or the system ran out of descriptors.
+pub fn is_out_of_descriptors(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(WSAEMFILE)
+}
+
+/// What a failed accept says of a connection that went away.
+const LOST: [i32; 6] = [
+    WSAENETDOWN,
+    WSAENETRESET,
+    WSAENETUNREACH,
+    WSAEHOSTUNREACH,
+    ERROR_NETNAME_DELETED as i32,
+    ERROR_OPERATION_ABORTED as i32,
+];
+
+/// Whether a failed accept only concerns the one connection that went away meanwhile.
+pub fn is_lost_connection(e: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(e.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+        || e.raw_os_error().is_some_and(|code| LOST.contains(&code))
+}

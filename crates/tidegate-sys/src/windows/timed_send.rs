@@ -1,0 +1,121 @@
+//! A blocking send that gives its thread back after a time.
+//!
+//! `SO_SNDTIMEO` would leave the stream in an unknown state (`setsockopt`, *Remarks*): how much was taken is not
+//! told. So the send is an overlapped operation that goes on when the time is over; the next call waits for it
+//! again.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use windows_sys::Win32::Foundation::ERROR_IO_PENDING;
+use windows_sys::Win32::Networking::WinSock::{WSABUF, WSAGetOverlappedResult, WSASend};
+use windows_sys::Win32::System::IO::OVERLAPPED;
+
+use super::descriptor::RawFd;
+use super::event::Event;
+use super::winsock::{handle, last_error};
+
+/// Most bytes of one operation: they are copied, because the caller's may go while the operation is under way.
+const MOST_BYTES: usize = 64 * 1024;
+
+/// One send at a time, with a time limit.
+#[derive(Debug)]
+pub(super) struct TimedSend {
+    limit: Duration,
+    event: Event,
+    operation: Mutex<Option<Box<Operation>>>,
+}
+
+/// What the kernel may touch until the operation has come back. It does not move: it is boxed.
+struct Operation {
+    overlapped: OVERLAPPED,
+    socket: RawFd,
+    bytes: Vec<u8>,
+}
+
+impl std::fmt::Debug for Operation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Operation").field("bytes", &self.bytes.len()).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: memory that is only touched under the lock of `TimedSend`; the kernel does not care which thread waits.
+unsafe impl Send for Operation {}
+
+impl TimedSend {
+    pub(super) fn new(limit: Duration) -> io::Result<Self> {
+        Ok(Self { limit, event: Event::new()?, operation: Mutex::new(None) })
+    }
+
+    /// Sends, or waits for the send of the same bytes that an earlier call has begun.
+    pub(super) fn send(&self, socket: RawFd, bytes: &[u8]) -> io::Result<usize> {
+        let mut place = self.operation.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.is_none() {
+            *place = Some(self.begin(socket, bytes)?);
+        }
+        if !self.event.wait(Some(self.limit)) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match place.take() {
+            Some(operation) => outcome(&operation),
+            None => Ok(0),
+        }
+    }
+
+    fn begin(&self, socket: RawFd, bytes: &[u8]) -> io::Result<Box<Operation>> {
+        let bytes = bytes[..bytes.len().min(MOST_BYTES)].to_vec();
+        // SAFETY: integers and handles: all zeroes are a value.
+        let mut overlapped: OVERLAPPED = unsafe { std::mem::zeroed() };
+        overlapped.hEvent = self.event.handle();
+        let mut operation = Box::new(Operation { overlapped, socket, bytes });
+        let buffer = WSABUF { len: operation.bytes.len() as u32, buf: operation.bytes.as_mut_ptr() };
+        // SAFETY: `buffer` is copied by the call. The OVERLAPPED and the bytes lie on the heap until the operation has come back:
+        // `send` keeps it until the event says so, and `drop` waits for that.
+        let sent = unsafe {
+            WSASend(
+                handle(socket),
+                &raw const buffer,
+                1,
+                std::ptr::null_mut(),
+                0,
+                &raw mut operation.overlapped,
+                None,
+            )
+        };
+        match sent {
+            0 => Ok(operation), // the event is set all the same
+            _ => match last_error() {
+                e if e.raw_os_error() == Some(ERROR_IO_PENDING as i32) => Ok(operation),
+                e => Err(e),
+            },
+        }
+    }
+}
+
+/// How an operation that has come back ended.
+fn outcome(operation: &Operation) -> io::Result<usize> {
+    let (mut bytes, mut flags) = (0, 0);
+    // SAFETY: the OVERLAPPED was given to an operation of this socket that has come back.
+    let good = unsafe {
+        WSAGetOverlappedResult(
+            handle(operation.socket),
+            &raw const operation.overlapped,
+            &raw mut bytes,
+            0,
+            &raw mut flags,
+        )
+    };
+    if good == 0 { Err(last_error()) } else { Ok(bytes as usize) }
+}
+
+impl Drop for TimedSend {
+    fn drop(&mut self) {
+        let place = self.operation.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(operation) = place.take() {
+            // Its socket was closed just before (fields are dropped in order), which cancels what is under way.
+            self.event.wait(None);
+            drop(operation);
+        }
+    }
+}

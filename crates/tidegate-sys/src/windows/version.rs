@@ -1,0 +1,47 @@
+//! Which Windows this is, or which program pretends to be one.
+
+use std::ffi::{CStr, c_char};
+
+use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
+use windows_sys::Win32::System::SystemInformation::OSVERSIONINFOW;
+
+/// Name and release.
+pub(super) fn name() -> String {
+    let windows = match version() {
+        Some(v) => format!("Windows {}.{}.{}", v.dwMajorVersion, v.dwMinorVersion, v.dwBuildNumber),
+        None => "Windows".into(),
+    };
+    match wine() {
+        Some(wine) => format!("{windows} (Wine {wine})"),
+        None => windows,
+    }
+}
+
+/// `RtlGetVersion`, because `GetVersionEx` tells programs what their manifest asks for.
+fn version() -> Option<OSVERSIONINFOW> {
+    type RtlGetVersion = unsafe extern "system" fn(*mut OSVERSIONINFOW) -> i32;
+    let function = ntdll(c"RtlGetVersion")?;
+    // SAFETY: this is its signature (wdm.h).
+    let get: RtlGetVersion = unsafe { std::mem::transmute(function) };
+    // SAFETY: integers only: all zeroes are a value.
+    let mut version: OSVERSIONINFOW = unsafe { std::mem::zeroed() };
+    version.dwOSVersionInfoSize = size_of::<OSVERSIONINFOW>() as u32;
+    // SAFETY: the structure says its own size, and outlives the call.
+    (unsafe { get(&raw mut version) } == 0).then_some(version)
+}
+
+/// Its version, where this is Wine.
+fn wine() -> Option<String> {
+    type WineGetVersion = unsafe extern "C" fn() -> *const c_char;
+    let function = ntdll(c"wine_get_version")?;
+    // SAFETY: this is its signature (Wine's ntdll exports it for just this use).
+    let get: WineGetVersion = unsafe { std::mem::transmute(function) };
+    // SAFETY: it returns a constant string.
+    let text = unsafe { CStr::from_ptr(get()) };
+    Some(text.to_string_lossy().into_owned())
+}
+
+fn ntdll(name: &CStr) -> Option<unsafe extern "system" fn() -> isize> {
+    // SAFETY: both are strings that end with zero; ntdll is loaded in every process, for ever.
+    unsafe { GetProcAddress(GetModuleHandleA(c"ntdll.dll".as_ptr().cast()), name.as_ptr().cast()) }
+}

@@ -1,0 +1,30 @@
+//! The models of Linux.
+
+use std::io;
+
+use super::super::{Availability, Model, Plan, Started, completion, readiness};
+use super::not_here;
+use crate::service::Service;
+
+/// What `auto` tries, best first.
+pub(in crate::engine) const BEST: &[Model] = &[Model::Uring, Model::Epoll, Model::Poll];
+
+/// Whether a model works here.
+pub(in crate::engine) fn probe(model: Model) -> Availability {
+    match model {
+        Model::Epoll => readiness::epoll::probe(),
+        Model::Uring => completion::uring::probe(),
+        _ => Availability::Unavailable(
+            "a model of Windows; epoll and uring are its counterparts on Linux".into(),
+        ),
+    }
+}
+
+/// Starts the threads of a model.
+pub(in crate::engine) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::Result<Started> {
+    match model {
+        Model::Epoll => readiness::start::<readiness::epoll::Epoll, S>(plan, model),
+        Model::Uring => completion::start::<completion::uring::Uring, S>(plan, model),
+        other => Err(not_here(other)),
+    }
+}

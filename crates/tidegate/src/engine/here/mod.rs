@@ -1,0 +1,18 @@
+//! Which models this system has of its own, besides those that every system has. Nothing else in the library asks which
+//! system it is.
+
+#[cfg_attr(target_os = "linux", path = "linux.rs")]
+#[cfg_attr(windows, path = "windows.rs")]
+#[cfg_attr(not(any(target_os = "linux", windows)), path = "other.rs")]
+mod system;
+
+pub(super) use system::{BEST, probe, start};
+
+use std::io;
+
+use super::Model;
+
+/// A model was asked for that was found to be unavailable.
+fn not_here(model: Model) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, format!("{model} does not exist on this system"))
+}

@@ -1,0 +1,20 @@
+//! A system without models of its own.
+
+use std::io;
+
+use super::super::{Availability, Model, Plan, Started};
+use super::not_here;
+use crate::service::Service;
+
+/// What `auto` tries, best first.
+pub(in crate::engine) const BEST: &[Model] = &[Model::Poll];
+
+/// Whether a model works here.
+pub(in crate::engine) fn probe(_: Model) -> Availability {
+    Availability::Unavailable("a model of Linux or Windows; use poll".into())
+}
+
+/// Starts the threads of a model.
+pub(in crate::engine) fn start<S: Service>(model: Model, _: Plan<S>) -> io::Result<Started> {
+    Err(not_here(model))
+}
