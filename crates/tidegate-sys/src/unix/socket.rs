@@ -472,6 +472,12 @@ pub fn reset_on_close(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_linger(Some(Duration::ZERO))
 }
 
+/// What a receive of no bytes means: the end of the stream. (Elsewhere it may be an error.)
+#[inline]
+pub fn confirm_end(_: &impl AsFd) -> io::Result<()> {
+    Ok(())
+}
+
 #[cfg(any(target_os = "macos", target_os = "ios"))]
 const NO_SIGNAL: i32 = 0; // the standard library ignores SIGPIPE
 #[cfg(not(any(target_os = "macos", target_os = "ios")))]

@@ -21,6 +21,7 @@ use windows_sys::Win32::System::IO::CancelIoEx;
 use super::descriptor::{AsRawFd, OwnedFd, RawFd};
 use super::poll::{PollSet, Readiness};
 use super::timed_send::TimedSend;
+use super::version;
 use super::winsock::{check, handle};
 
 /// How a call on a socket behaves when it would have to wait.
@@ -269,7 +270,10 @@ impl Stream {
     /// Receives; 0 means that the peer finished sending.
     #[inline]
     pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
-        (&self.socket).read(into)
+        match (&self.socket).read(into) {
+            Ok(0) => confirm_end(self).map(|()| 0),
+            received => received,
+        }
     }
 
     /// Sends one buffer; may take less than all of it.
@@ -345,6 +349,20 @@ pub fn peer_addr(socket: &impl AsSocket) -> io::Result<SocketAddr> {
 /// Makes the coming close of `socket` send a reset. For sockets a library owns.
 pub fn reset_on_close(socket: &impl AsSocket) -> io::Result<()> {
     SockRef::from(socket).set_linger(Some(Duration::ZERO))
+}
+
+/// What a receive of no bytes means: the end of the stream, or an error.
+///
+/// Wine takes a reset off the socket while it waits for it, and then reports an end of the stream. It still knows better when
+/// it is asked to send: even nothing.
+pub fn confirm_end(socket: &impl AsSocket) -> io::Result<()> {
+    if !version::is_wine() {
+        return Ok(());
+    }
+    match SockRef::from(socket).send(&[]) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionReset => Err(e),
+        _ => Ok(()), // the sending side may have been shut down
+    }
 }
 
 fn inet(addr: socket2::SockAddr) -> io::Result<SocketAddr> {

@@ -1,6 +1,7 @@
 //! Which Windows this is, or which program pretends to be one.
 
 use std::ffi::{CStr, c_char};
+use std::sync::LazyLock;
 
 use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
 use windows_sys::Win32::System::SystemInformation::OSVERSIONINFOW;
@@ -39,6 +40,12 @@ fn wine() -> Option<String> {
     // SAFETY: it returns a constant string.
     let text = unsafe { CStr::from_ptr(get()) };
     Some(text.to_string_lossy().into_owned())
+}
+
+/// Whether this is Wine, which differs in places. Found out once.
+pub(super) fn is_wine() -> bool {
+    static WINE: LazyLock<bool> = LazyLock::new(|| ntdll(c"wine_get_version").is_some());
+    *WINE
 }
 
 fn ntdll(name: &CStr) -> Option<unsafe extern "system" fn() -> isize> {

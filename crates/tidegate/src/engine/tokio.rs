@@ -30,7 +30,7 @@ use ::tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use ::tokio::runtime::{Builder, Runtime};
 use ::tokio::sync::oneshot;
 use ::tokio::time::{Sleep, sleep, sleep_until};
-use tidegate_sys::socket::{Blocking, Listener, Stream, reset_on_close};
+use tidegate_sys::socket::{Blocking, Listener, Stream, confirm_end, reset_on_close};
 
 use super::clerk::{Clerk, dial_failed};
 use super::house::{ALONE, House, Seat};
@@ -322,7 +322,10 @@ impl<S: Service, T: Socket> Line<S, T> {
             let mut room = ReadBuf::new(buffer);
             let event = match Pin::new(&mut self.stream).poll_read(task, &mut room) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(())) if room.filled().is_empty() => Event::PeerEnded,
+                Poll::Ready(Ok(())) if room.filled().is_empty() => match confirm_end(&self.stream) {
+                    Ok(()) => Event::PeerEnded,
+                    Err(e) => Event::Failed(e.kind()),
+                },
                 Poll::Ready(Ok(())) => Event::Received(room.filled()),
                 Poll::Ready(Err(e)) => Event::Failed(e.kind()),
             };

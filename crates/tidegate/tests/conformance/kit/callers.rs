@@ -104,7 +104,11 @@ pub fn hear_some(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize>
 pub fn hear_all(stream: &mut TcpStream) -> (Vec<u8>, Ending) {
     let mut heard = Vec::new();
     match stream.read_to_end(&mut heard) {
-        Ok(_) => (heard, Ending::EndOfStream),
+        // Wine reports a reset as an end, but refuses to send anything after it, even nothing.
+        Ok(_) => match stream.write(&[]) {
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => (heard, Ending::Reset),
+            _ => (heard, Ending::EndOfStream),
+        },
         Err(e) if e.kind() == ErrorKind::ConnectionReset => (heard, Ending::Reset),
         Err(e) => panic!("neither an end nor a reset after {} bytes: {e}", heard.len()),
     }
