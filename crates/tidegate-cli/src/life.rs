@@ -1,18 +1,11 @@
-//! The life of a server: what ends it, how it drains, and what the service manager hears of it.
+//! The life of a server: what ends it, and how it drains.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
-use sd_notify::NotifyState;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::flag;
-use signal_hook::iterator::Signals;
+use anyhow::anyhow;
 use tidegate::{CloseReason, Running, Stats};
-use tidegate_tls::Identity;
 
 use crate::limits::Strategy;
 use crate::log::note;
@@ -20,7 +13,7 @@ use crate::log::note;
 /// What ends a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// SIGTERM or SIGINT.
+    /// SIGTERM or SIGINT, or Ctrl-C.
     Signal,
     /// A successor accepts.
     Succeeded,
@@ -63,31 +56,6 @@ pub fn wait(
             Err(_) => return End::Broken,
         }
     }
-}
-
-/// SIGTERM and SIGINT: the first is reported through `words`, the second ends the process with code 1. SIGUSR1 asks for the
-/// throughput strategy, SIGUSR2 for the one of many connections. SIGHUP ends the process as ever, unless there is a `certificate`.
-pub fn report_signals(words: Sender<Word>, certificate: Option<&Identity>) -> anyhow::Result<()> {
-    let stopping = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        // In this order: the first signal finds the flag down and puts it up.
-        flag::register_conditional_shutdown(signal, 1, Arc::clone(&stopping))?;
-        flag::register(signal, Arc::clone(&stopping))?;
-    }
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
-    if certificate.is_some() {
-        signals.handle().add_signal(SIGHUP)?;
-    }
-    let word = |signal| match signal {
-        SIGUSR1 => Word::Change(Change::Strategy(Strategy::Throughput)),
-        SIGUSR2 => Word::Change(Change::Strategy(Strategy::Connections)),
-        SIGHUP => Word::Change(Change::Certificate),
-        _ => Word::End(End::Signal),
-    };
-    let report =
-        move || signals.forever().take_while(|&signal| words.send(word(signal)).is_ok()).for_each(drop);
-    std::thread::Builder::new().name("tidegate-signals".into()).spawn(report)?;
-    Ok(())
 }
 
 /// Stops the server, waits until it has, and says what became of its connections.
@@ -135,14 +103,6 @@ impl std::fmt::Display for Drained {
         let Self { finished, cut, otherwise } = self;
         write!(f, "drained: {finished} connections finished, {cut} were cut off at the drain timeout, ")?;
         write!(f, "{otherwise} ended otherwise")
-    }
-}
-
-/// Tells the service manager, if there is one (`NOTIFY_SOCKET`, `sd_notify(3)`).
-pub fn tell_manager(state: NotifyState<'_>) {
-    let told = sd_notify::notify(&[state]).context("the service manager could not be told");
-    if let Err(e) = told {
-        tracing::warn!(event = "notify-failed", "{e:#}");
     }
 }
 

@@ -5,7 +5,6 @@ mod bench;
 mod compare;
 mod config;
 mod doctor;
-mod handover;
 mod life;
 mod limits;
 mod load;
@@ -13,6 +12,7 @@ mod log;
 mod metrics;
 mod origin;
 mod serve;
+mod system;
 mod tls;
 mod tune;
 

@@ -1,18 +1,17 @@
 //! Where the sockets of `serve` come from that it does not make itself: the service manager, or the server it succeeds.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use listenfd::ListenFd;
+use tidegate::system::descriptor::OwnedFd;
 use tidegate::system::local_endpoint;
 use tidegate::{Endpoint, Model};
 
 use crate::Failure;
-use crate::handover::Inheritance;
 use crate::log::note;
+use crate::system::handover::{Inheritance, Line};
 
 /// What the command line says about sockets.
 pub struct Asked<'a> {
@@ -36,7 +35,7 @@ pub struct Origin {
     /// For `--metrics`.
     pub metrics: Option<OwnedFd>,
     /// The connection to the server that runs, which is to drain once this one accepts.
-    pub predecessor: Option<UnixStream>,
+    pub predecessor: Option<Line>,
 }
 
 impl Origin {

@@ -4,8 +4,6 @@ mod udp;
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,7 +11,7 @@ use std::sync::mpsc::{self, Sender};
 
 use anyhow::{Context, anyhow};
 use clap::Subcommand;
-use sd_notify::NotifyState;
+use tidegate::system::descriptor::OwnedFd;
 use tidegate::{
     Choice, CloseReason, Endpoint, Model, ParseEndpointError, Policy, Running, Server, Service, StartError,
     Stats, system,
@@ -21,12 +19,13 @@ use tidegate::{
 use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 use tidegate_services::{Echo, Http, HttpLimits, Page};
 
-use crate::handover::{Door, Estate, Inheritance};
 use crate::life::{self, Change, End, Word};
 use crate::limits::{Limits, Optional, Strategy, size, time_or_none};
 use crate::log::note;
 use crate::metrics::{self, Board};
 use crate::origin::{Asked as AskedSockets, Origin};
+use crate::system::handover::{Door, Estate, Inheritance, Line};
+use crate::system::{manager, signals};
 use crate::tls::{Secure, TlsArgs};
 use crate::{Failure, Outcome};
 
@@ -267,7 +266,7 @@ impl How {
         let board = Board::new();
         let metrics = self.publish(&board, origin.metrics, &mut estate)?;
         let (ends, told) = mpsc::channel();
-        life::report_signals(ends.clone(), secure.map(|secure| &*secure.identity)).map_err(Failure::Run)?;
+        signals::report(ends.clone(), secure.map(|secure| &*secure.identity)).map_err(Failure::Run)?;
         let mut running = bound.start().map_err(failure)?;
         board.accepting(kind.name, &running);
         let door = self.open_door(estate, ends)?;
@@ -275,14 +274,14 @@ impl How {
         if let Some(predecessor) = origin.predecessor {
             relieve(&predecessor);
         }
-        life::tell_manager(NotifyState::Ready);
+        manager::tell_ready();
         let change = |change| match (change, secure) {
             (Change::Strategy(strategy), _) => self.change(&running, strategy),
             (Change::Certificate, Some(secure)) => secure.reload(),
             (Change::Certificate, None) => {} // SIGHUP is not asked for then
         };
         let end = life::wait(&told, || running.is_broken(), change);
-        life::tell_manager(NotifyState::Stopping);
+        manager::tell_stopping();
         board.draining();
         drop(door);
         match end {
@@ -393,7 +392,7 @@ fn announce(url: &str) -> Result<(), Failure> {
 }
 
 /// The predecessor drains from now on. If it has gone meanwhile, that is what was wanted.
-fn relieve(predecessor: &UnixStream) {
+fn relieve(predecessor: &Line) {
     match Inheritance::ready(predecessor) {
         Ok(()) => note("handover", "accepting in the place of the running server, which drains now"),
         Err(e) => note("handover", &format!("accepting; the server that ran before is gone already: {e}")),

@@ -13,12 +13,12 @@ mod session;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tidegate::policy::OutboxMarks;
+use tidegate::system::descriptor::OwnedFd;
 use tidegate::{Model, Peer, Policy, Refusal, Running, Server, Service, StartError, Stats};
 
 use session::Scrape;

@@ -37,6 +37,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest message.
 const MESSAGE_BYTES: usize = 64;
 
+/// The connection to the one that runs.
+pub type Line = UnixStream;
+
 /// What the running server gave, and the connection to it.
 pub struct Inheritance {
     stream: UnixStream,

@@ -1,0 +1,38 @@
+//! Signals, as words for a running server.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::flag;
+use signal_hook::iterator::Signals;
+use tidegate_tls::Identity;
+
+use crate::life::{Change, End, Word};
+use crate::limits::Strategy;
+
+/// SIGTERM and SIGINT: the first is reported through `words`, the second ends the process with code 1. SIGUSR1 asks for the
+/// throughput strategy, SIGUSR2 for the one of many connections. SIGHUP ends the process as ever, unless there is a `certificate`.
+pub fn report(words: Sender<Word>, certificate: Option<&Identity>) -> anyhow::Result<()> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        // In this order: the first signal finds the flag down and puts it up.
+        flag::register_conditional_shutdown(signal, 1, Arc::clone(&stopping))?;
+        flag::register(signal, Arc::clone(&stopping))?;
+    }
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
+    if certificate.is_some() {
+        signals.handle().add_signal(SIGHUP)?;
+    }
+    let word = |signal| match signal {
+        SIGUSR1 => Word::Change(Change::Strategy(Strategy::Throughput)),
+        SIGUSR2 => Word::Change(Change::Strategy(Strategy::Connections)),
+        SIGHUP => Word::Change(Change::Certificate),
+        _ => Word::End(End::Signal),
+    };
+    let report =
+        move || signals.forever().take_while(|&signal| words.send(word(signal)).is_ok()).for_each(drop);
+    std::thread::Builder::new().name("tidegate-signals".into()).spawn(report)?;
+    Ok(())
+}

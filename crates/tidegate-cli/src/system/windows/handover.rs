@@ -1,0 +1,67 @@
+//! `serve --handover` is refused: no socket here carries another one to a successor.
+
+use std::io;
+use std::path::Path;
+
+use anyhow::bail;
+use tidegate::Model;
+use tidegate::system::descriptor::OwnedFd;
+
+/// The connection to the one that runs: there is none.
+#[expect(dead_code, reason = "made on Unix only")]
+pub struct Line(());
+
+/// What a running server gave: nothing, so there never is one.
+#[expect(dead_code, reason = "made on Unix only")]
+pub struct Inheritance {
+    /// The model it runs on.
+    pub model: Model,
+    line: Line,
+    listener: OwnedFd,
+}
+
+impl Inheritance {
+    /// Refuses.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn ask(_: &Path) -> anyhow::Result<Option<Self>> {
+        bail!(
+            "--handover passes the listening socket over a Unix socket, which Windows can not: leave it out, and put a balancer in front to restart without refusals"
+        );
+    }
+
+    /// Nobody is there to be told.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn ready(_: &Line) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// The parts.
+    pub fn into_parts(self) -> (Line, OwnedFd, Option<OwnedFd>) {
+        (self.line, self.listener, None)
+    }
+}
+
+/// What a running server has to give.
+pub struct Estate {
+    /// The model it runs on.
+    pub model: Model,
+    /// The listening socket first, then that of the metrics if there is one.
+    pub sockets: Vec<OwnedFd>,
+}
+
+/// The place where a successor finds this process: there is none.
+pub enum Door {}
+
+impl Door {
+    /// Refuses.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn open(_: &Path, _: Estate, _: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
