@@ -1,0 +1,156 @@
+//! `cargo xtask windows`: the workspace on Windows, under Wine.
+//!
+//! On Windows itself plain `cargo test` does the same.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+
+const TARGET: &str = "x86_64-pc-windows-gnu";
+const LINKER: &str = "x86_64-w64-mingw32-gcc-posix";
+
+/// Packages whose tests run there. Those of the command itself speak with signals and `/proc`.
+const PACKAGES: [&str; 3] = ["tidegate-sys", "tidegate", "tidegate-services"];
+
+/// Options of `windows`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only say what is missing.
+    #[arg(long)]
+    check: bool,
+    /// Only build and run tests whose name contains this.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// Leave the bench out.
+    #[arg(long)]
+    no_bench: bool,
+}
+
+/// Runs the chore.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let missing = missing();
+    ensure!(missing.is_empty(), "missing here:\n  {}", missing.join("\n  "));
+    println!("everything that is needed is here");
+    if args.check {
+        return Ok(());
+    }
+    let wine = Wine::prepare()?;
+    wine.test(args.only.as_deref())?;
+    if !args.no_bench && args.only.is_none() {
+        wine.bench()?;
+    }
+    Ok(())
+}
+
+/// What has to be installed, and how.
+fn missing() -> Vec<String> {
+    let mut missing = Vec::new();
+    if !has_standard_library() {
+        missing.push(format!("Rust's standard library for Windows: rustup target add {TARGET}"));
+    }
+    for (program, package) in
+        [(LINKER, "g++-mingw-w64-x86-64-posix"), ("wine", "wine wine64"), ("wineserver", "wine wine64")]
+    {
+        if find(program).is_none() {
+            missing.push(format!("{program}: on Debian, apt-get install --no-install-recommends {package}"));
+        }
+    }
+    missing
+}
+
+fn has_standard_library() -> bool {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let printed = Command::new(rustc).args(["--print", "target-libdir", "--target", TARGET]).output();
+    printed.is_ok_and(|out| Path::new(String::from_utf8_lossy(&out.stdout).trim()).is_dir())
+}
+
+/// A program on the search path, or where Debian keeps Wine's own.
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/lib/wine".into()]);
+    folders.map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// A Wine of its own, below the folder of what is built.
+struct Wine {
+    prefix: PathBuf,
+    target: PathBuf,
+}
+
+impl Wine {
+    /// Makes it, unless it is there from last time.
+    fn prepare() -> anyhow::Result<Self> {
+        let target = std::env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from);
+        std::fs::create_dir_all(&target)?;
+        let target = target.canonicalize()?;
+        let wine = Self { prefix: target.join("wine"), target };
+        let system = wine.prefix.join("drive_c/windows/system32");
+        if !system.is_dir() {
+            println!("making a Wine prefix in {}", wine.prefix.display());
+            wine.quiet("wine").args(["wineboot", "--init"]).run()?;
+        }
+        ensure!(system.is_dir(), "wineboot made no {}", system.display());
+        let random = system.join("bcryptprimitives.dll");
+        if !random.is_file() {
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bcryptprimitives.c");
+            Command::new(LINKER)
+                .args(["-shared", "-O2", "-o"])
+                .args([&random, &source])
+                .arg("-ladvapi32")
+                .run()?;
+        }
+        Ok(wine)
+    }
+
+    /// A program with the surroundings of this Wine, which says only what matters.
+    fn quiet(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        let linker = "CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER";
+        let runner = "CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER";
+        command.env("WINEPREFIX", &self.prefix).env("WINEDEBUG", "-all");
+        command.env(linker, LINKER).env(runner, "wine");
+        // Every system call goes through one server process there: what takes a second may take ten.
+        command.env("TIDEGATE_PATIENCE", "10");
+        command
+    }
+
+    fn cargo(&self) -> Command {
+        let mut cargo = self.quiet(env!("CARGO"));
+        cargo.env("CARGO_TARGET_DIR", &self.target);
+        cargo
+    }
+
+    fn test(&self, only: Option<&str>) -> anyhow::Result<()> {
+        let mut cargo = self.cargo();
+        cargo.args(["test", "--target", TARGET, "--lib", "--bins", "--tests", "--no-fail-fast"]);
+        cargo.args(PACKAGES.iter().flat_map(|package| ["-p", package]));
+        cargo.args(only.into_iter().flat_map(|name| ["--", name]));
+        cargo.run()
+    }
+
+    fn bench(&self) -> anyhow::Result<()> {
+        self.cargo().args(["build", "--target", TARGET, "--release", "-p", "tidegate-cli"]).run()?;
+        let program = self.target.join(TARGET).join("release/tidegate.exe");
+        let out = self.target.join("windows-bench");
+        self.quiet("wine").arg(&program).arg("doctor").run()?;
+        self.quiet("wine").arg(&program).args(["bench", "models", "--quick", "--out"]).arg(&out).run()
+    }
+}
+
+/// Says what it runs, and fails if that does.
+trait Run {
+    fn run(&mut self) -> anyhow::Result<()>;
+}
+
+impl Run for Command {
+    fn run(&mut self) -> anyhow::Result<()> {
+        println!("$ {self:?}");
+        let status = self.stdin(Stdio::null()).status().with_context(|| format!("can not run {self:?}"))?;
+        if !status.success() {
+            bail!("{status}");
+        }
+        Ok(())
+    }
+}
