@@ -22,6 +22,8 @@
 #![deny(clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn)]
 
 pub mod endpoint;
+#[cfg(any(target_os = "linux", windows))]
+pub mod payload;
 
 #[cfg(unix)]
 mod unix;
@@ -31,7 +33,9 @@ pub use unix::{datagram, descriptor, handover, local, pages, poll, process, sele
 #[cfg(windows)]
 mod windows;
 #[cfg(windows)]
-pub use windows::{descriptor, handover, pages, poll, process, select, socket, waker};
+pub use windows::{
+    descriptor, event, extension, handover, overlapped, pages, poll, port, process, select, socket, waker,
+};
 
 #[cfg(target_os = "linux")]
 mod linux;

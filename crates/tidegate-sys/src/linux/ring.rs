@@ -15,13 +15,14 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use slab::Slab;
 use socket2::SockAddr;
 
 use crate::datagram::Control;
 
+pub use crate::payload::Payload;
 pub use buffers::Buffer;
 use buffers::Buffers;
 pub use datagram::DATAGRAM_HEAD;
@@ -35,44 +36,6 @@ pub enum Handle {
     Direct(u32),
     /// An ordinary descriptor.
     Plain(OwnedFd),
-}
-
-/// Bytes to send, owned by the ring until their completion.
-#[derive(Debug)]
-pub enum Payload {
-    /// One piece.
-    One(Bytes),
-    /// Several pieces, sent as if they were one. At most [`Payload::MAX_PIECES`].
-    Many(Vec<Bytes>),
-}
-
-impl Payload {
-    /// Most pieces in one send (`UIO_MAXIOV` is 1,024; more than this gains nothing).
-    pub const MAX_PIECES: usize = 64;
-
-    /// Takes `n` bytes from the front; returns what is left, if anything.
-    pub fn advance(self, mut n: usize) -> Option<Self> {
-        match self {
-            Self::One(mut bytes) => {
-                bytes.advance(n.min(bytes.len()));
-                (!bytes.is_empty()).then_some(Self::One(bytes))
-            }
-            Self::Many(mut pieces) => {
-                let mut gone = 0;
-                for piece in &mut pieces {
-                    let step = n.min(piece.len());
-                    piece.advance(step);
-                    n -= step;
-                    if !piece.is_empty() {
-                        break;
-                    }
-                    gone += 1;
-                }
-                pieces.drain(..gone);
-                (!pieces.is_empty()).then_some(Self::Many(pieces))
-            }
-        }
-    }
 }
 
 /// What came back from the kernel.

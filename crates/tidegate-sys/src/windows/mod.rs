@@ -2,12 +2,17 @@
 
 pub mod descriptor;
 pub mod event;
+pub mod extension;
 pub mod handover;
+pub mod overlapped;
 pub mod pages;
 pub mod poll;
+mod pool;
+pub mod port;
 pub mod process;
 pub mod select;
 pub mod socket;
+mod status;
 mod timed_send;
 mod version;
 pub mod waker;

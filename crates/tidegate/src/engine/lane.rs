@@ -79,7 +79,12 @@ impl<S: Service> Lane<S> {
 
     /// Whether accepted connections come with their first data.
     pub(crate) fn defers(&self) -> bool {
-        DEFERS_ACCEPT && accept::deferral(&self.policy).is_some() && !self.service.speaks_first()
+        DEFERS_ACCEPT && self.wants_first_data()
+    }
+
+    /// Whether accepts that can bring the first data are to do so.
+    pub(crate) fn wants_first_data(&self) -> bool {
+        accept::deferral(&self.policy).is_some() && !self.service.speaks_first()
     }
 }
 

@@ -113,10 +113,12 @@ impl Model {
     /// Whether servers on this model and on `other`, in two processes, can accept from one and the same listening socket.
     ///
     /// Whether accepting waits is a property of the socket, not of its descriptor (`O_NONBLOCK`, `open(2)`): `uring` needs it to
-    /// wait, all others need it not to.
+    /// wait, all others need it not to. On Windows a socket reports its accepts to one completion port, or its events to one
+    /// server, for ever.
     #[must_use]
     pub fn shares_listener_with(self, other: Self) -> bool {
-        (self == Self::Uring) == (other == Self::Uring)
+        let keeps_it = |model| matches!(model, Self::AsyncSelect | Self::EventSelect | Self::Iocp | Self::Rio);
+        (self == Self::Uring) == (other == Self::Uring) && !keeps_it(self) && !keeps_it(other)
     }
 
     /// The models that can be used here.

@@ -46,6 +46,9 @@ fn case(model: Model) {
         );
         return;
     }
+    if !model.shares_listener_with(model) {
+        return; // and does not promise to
+    }
     for defers in [true, false] {
         let mut policy = kit::policy(model);
         policy.accept.defer = policy.accept.defer.or(Some(Duration::from_secs(1))).filter(|_| defers);

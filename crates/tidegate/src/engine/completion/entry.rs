@@ -79,7 +79,7 @@ impl<S: Session, P: Port> Entry<S, P> {
         // What is armed is stopped first: a chain that closes must find nothing else in flight.
         if action.receive == Receive::Pause && self.receiving && !self.stopping {
             self.stopping = true;
-            port.stop_receiving(token);
+            port.stop_receiving(token, &self.socket);
         }
         let may_send = action.send && !self.sending && windows.may_send(token, &mut self.seats);
         if (windows.are_bounded() || connection.is_held_back()) && action.send && !self.sending {

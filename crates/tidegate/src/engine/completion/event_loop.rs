@@ -94,6 +94,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             share: lane.share,
             peer_addr: lane.service.needs_peer_addr(),
             dials: listener.is_none(),
+            first_data: lane.wants_first_data(),
             descriptors: lane.descriptors(),
         })?;
         port.watch_waker(&waker);
@@ -464,7 +465,7 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
             && entry.receiving
             && !std::mem::replace(&mut entry.stopping, true)
         {
-            self.port.stop_receiving(token);
+            self.port.stop_receiving(token, &entry.socket);
         }
     }
 

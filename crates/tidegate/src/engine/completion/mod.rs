@@ -11,8 +11,12 @@
 mod entry;
 mod event_loop;
 
+#[cfg(windows)]
+pub(super) mod iocp;
 #[cfg(target_os = "linux")]
 pub(super) mod uring;
+#[cfg(windows)]
+mod winsock;
 
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 pub(super) use event_loop::Loop;
@@ -22,7 +26,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_sys::socket::{Blocking, Listener};
+use tidegate_sys::socket::Listener;
 use tidegate_sys::waker::Waker;
 
 use super::{Gate, Model, Plan, Started};
@@ -58,6 +62,8 @@ pub(super) struct Setup<'a> {
     pub(super) peer_addr: bool,
     /// Whether connections are dialled rather than accepted.
     pub(super) dials: bool,
+    /// Whether accepts are to complete with the first data, where they can.
+    pub(super) first_data: bool,
     /// Descriptors of the process that this thread may use.
     pub(super) descriptors: usize,
 }
@@ -94,7 +100,7 @@ pub(super) trait Port: Sized + 'static {
     /// Receives once: the connection has data, and may not stay.
     fn receive_once(&mut self, token: Token, socket: &Self::Socket);
     /// Ends the receive; it still completes.
-    fn stop_receiving(&mut self, token: Token);
+    fn stop_receiving(&mut self, token: Token, socket: &Self::Socket);
     /// Ends everything in flight on a socket; each operation still completes.
     fn stop_all(&mut self, socket: &Self::Socket);
     /// Sends all pieces in order.
@@ -145,19 +151,21 @@ pub(super) struct Close {
     pub(super) busy: bool,
 }
 
-/// Starts one loop for each I/O thread.
-pub(super) fn start<P: Port<Listener = Listener>, S: Service>(
+/// Starts one loop for each I/O thread. `open` makes of the listener what accepts are posted to.
+pub(super) fn start<P: Port, S: Service>(
     plan: Plan<S>,
     model: Model,
-) -> io::Result<Started> {
+    open: fn(Arc<Listener>) -> io::Result<P::Listener>,
+) -> io::Result<Started>
+where
+    P::Listener: Send + Sync,
+{
     let threads = plan.threads(model);
-    if let Some(listener) = &plan.listener {
-        listener.set_blocking(Blocking::Waits)?;
-    }
+    let door = plan.listener.clone().map(open).transpose()?.map(Arc::new);
     let prepare = |_| {
         let waker = Arc::new(Waker::new()?);
         let wakes = waker.clone();
-        Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), (waker, plan.listener.clone())))
+        Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), (waker, door.clone())))
     };
     plan.start_lanes(threads, prepare, event_loop::run::<P, S>)
 }

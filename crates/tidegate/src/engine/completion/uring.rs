@@ -22,13 +22,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sys::descriptor::{AsRawFd, OwnedFd, RawFd};
 
 use tidegate_sys::pages::Residence;
 use tidegate_sys::process::locked_memory_limit;
 use tidegate_sys::ring::{Buffer, Completion as Raw, Features, Handle, Payload, Ring, RingSetup};
-use tidegate_sys::socket::{Listener, Stream, raw_address};
+use tidegate_sys::socket::{Blocking, Listener, Stream, raw_address};
 use tidegate_sys::waker::Waker;
 
 use super::{Chained, Close, Completion, Port, Setup};
@@ -73,6 +74,12 @@ fn remedy(e: &io::Error) -> String {
         Some(22) => "provided buffer rings need Linux 5.19: use epoll".into(),
         _ => "use epoll".into(),
     }
+}
+
+/// The listener as the ring accepts from it: the kernel waits, the program never does.
+pub(crate) fn open(listener: Arc<Listener>) -> io::Result<Arc<Listener>> {
+    listener.set_blocking(Blocking::Waits)?;
+    Ok(listener)
 }
 
 /// What a completion is about; the high bits of its key. The ring keeps the highest bit for itself.
@@ -123,7 +130,7 @@ impl Port for Uring {
     type Socket = Handle;
     type Buffer = Buffer;
     type Unsent = Payload;
-    type Listener = Listener;
+    type Listener = Arc<Listener>;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let (table, slots) = if setup.peer_addr { (0, 0) } else { room::table(setup.share) };
@@ -164,17 +171,17 @@ impl Port for Uring {
         }
     }
 
-    fn accept_all(&mut self, listener: &Listener) {
+    fn accept_all(&mut self, listener: &Arc<Listener>) {
         let (kind, direct) = self.accept_kind();
         self.ring.accept_multi(listener.as_raw_fd(), key(kind, NOBODY), direct);
     }
 
-    fn accept_one(&mut self, listener: &Listener) {
+    fn accept_one(&mut self, listener: &Arc<Listener>) {
         let (kind, direct) = self.accept_kind();
         self.ring.accept_one(listener.as_raw_fd(), key(kind, NOBODY), direct);
     }
 
-    fn has_waiting(listener: &Listener) -> bool {
+    fn has_waiting(listener: &Arc<Listener>) -> bool {
         listener.has_waiting()
     }
 
@@ -204,7 +211,7 @@ impl Port for Uring {
         self.ring.receive_once(socket, key(Kind::Receive, token));
     }
 
-    fn stop_receiving(&mut self, token: Token) {
+    fn stop_receiving(&mut self, token: Token, _: &Handle) {
         self.ring.cancel(key(Kind::Receive, token), key(Kind::Ignored, token));
     }
 
@@ -253,7 +260,7 @@ impl Port for Uring {
         if how.busy {
             self.stop_all(&socket);
         } else if how.receiving {
-            self.stop_receiving(token); // found by its key; `stop_all` has to look at everything in the ring
+            self.stop_receiving(token, &socket); // found by its key; `stop_all` has to look at everything in the ring
         }
         self.ring.close(socket, ignored);
     }

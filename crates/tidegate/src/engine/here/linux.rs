@@ -24,7 +24,9 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
 pub(in crate::engine) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::Result<Started> {
     match model {
         Model::Epoll => readiness::start::<readiness::epoll::Epoll, S>(plan, model),
-        Model::Uring => completion::start::<completion::uring::Uring, S>(plan, model),
+        Model::Uring => {
+            completion::start::<completion::uring::Uring, S>(plan, model, completion::uring::open)
+        }
         other => Err(not_here(other)),
     }
 }

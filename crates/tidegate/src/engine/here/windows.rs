@@ -2,17 +2,18 @@
 
 use std::io;
 
-use super::super::{Availability, Model, Plan, Started};
+use super::super::{Availability, Model, Plan, Started, completion};
 use super::not_here;
 use crate::service::Service;
 
 /// What `auto` tries, best first.
-pub(in crate::engine) const BEST: &[Model] = &[Model::Poll];
+pub(in crate::engine) const BEST: &[Model] = &[Model::Iocp, Model::Poll];
 
 /// Whether a model works here.
 pub(in crate::engine) fn probe(model: Model) -> Availability {
     match model {
-        Model::AsyncSelect | Model::EventSelect | Model::Overlapped | Model::Iocp | Model::Rio => {
+        Model::Iocp => completion::iocp::probe(),
+        Model::AsyncSelect | Model::EventSelect | Model::Overlapped | Model::Rio => {
             Availability::Unavailable("not built yet: use poll or select".into())
         }
         _ => Availability::Unavailable("a model of Linux; iocp is its counterpart on Windows".into()),
@@ -20,6 +21,9 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
 }
 
 /// Starts the threads of a model.
-pub(in crate::engine) fn start<S: Service>(model: Model, _plan: Plan<S>) -> io::Result<Started> {
-    Err(not_here(model))
+pub(in crate::engine) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::Result<Started> {
+    match model {
+        Model::Iocp => completion::start::<completion::iocp::Iocp, S>(plan, model, completion::iocp::open),
+        other => Err(not_here(other)),
+    }
 }

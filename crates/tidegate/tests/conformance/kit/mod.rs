@@ -39,7 +39,8 @@ macro_rules! on_every_model {
     ($case:ident, over_unix) => { on_every_model!(@each run_over_unix $case); };
     (@each $run:ident $case:ident) => {
         on_every_model!(@tests $run $case: blocking Blocking, pool Pool, select Select, poll Poll, epoll Epoll,
-            uring Uring, tokio Tokio);
+            uring Uring, tokio Tokio, async_select AsyncSelect, event_select EventSelect,
+            overlapped Overlapped, iocp Iocp, rio Rio);
     };
     (@tests $run:ident $case:ident: $($name:ident $model:ident),*) => {
         $(

@@ -168,7 +168,7 @@ impl Port for SimPort {
         self.start_receive(token, socket, false);
     }
 
-    fn stop_receiving(&mut self, token: Token) {
+    fn stop_receiving(&mut self, token: Token, _: &Self::Socket) {
         if let Some(operation) = self.operation(token) {
             let id = operation.id;
             with(|world| world.lines[id].flying.stopping = true);

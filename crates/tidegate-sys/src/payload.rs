@@ -1,0 +1,41 @@
+//! What a send hands over: shared bytes, which live until the kernel has finished with them.
+
+use bytes::{Buf, Bytes};
+
+/// Bytes to send, owned by whoever sends until the completion came back.
+#[derive(Debug)]
+pub enum Payload {
+    /// One piece.
+    One(Bytes),
+    /// Several pieces, sent as if they were one. At most [`Payload::MAX_PIECES`].
+    Many(Vec<Bytes>),
+}
+
+impl Payload {
+    /// Most pieces in one send (`UIO_MAXIOV` is 1,024; more than this gains nothing).
+    pub const MAX_PIECES: usize = 64;
+
+    /// Takes `n` bytes from the front; returns what is left, if anything.
+    pub fn advance(self, mut n: usize) -> Option<Self> {
+        match self {
+            Self::One(mut bytes) => {
+                bytes.advance(n.min(bytes.len()));
+                (!bytes.is_empty()).then_some(Self::One(bytes))
+            }
+            Self::Many(mut pieces) => {
+                let mut gone = 0;
+                for piece in &mut pieces {
+                    let step = n.min(piece.len());
+                    piece.advance(step);
+                    n -= step;
+                    if !piece.is_empty() {
+                        break;
+                    }
+                    gone += 1;
+                }
+                pieces.drain(..gone);
+                (!pieces.is_empty()).then_some(Self::Many(pieces))
+            }
+        }
+    }
+}

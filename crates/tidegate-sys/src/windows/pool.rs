@@ -1,0 +1,67 @@
+//! Receive buffers: pieces of one stretch of pages, so that all of them can be locked at once.
+
+use std::io;
+
+use super::pages::{Pages, Residence};
+
+/// A buffer out of a [`Pool`], with so many bytes received into it. Given back with [`Pool::recycle`].
+#[derive(Debug)]
+pub struct Buffer {
+    pub(super) index: u32,
+    /// Where the received bytes begin.
+    pub(super) from: u32,
+    pub(super) filled: u32,
+}
+
+/// Buffers of equal size.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pages: Pages,
+    free: Vec<u32>,
+    count: usize,
+    bytes: usize,
+}
+
+impl Pool {
+    pub(super) fn new(count: usize, bytes: usize, residence: Residence) -> io::Result<Self> {
+        let pages = Pages::new(count.max(1) * bytes, residence)?;
+        Ok(Self { pages, free: (0..count.max(1) as u32).rev().collect(), count: count.max(1), bytes })
+    }
+
+    /// One that nobody has; `None` when all are in use.
+    pub(super) fn take(&mut self) -> Option<Buffer> {
+        self.free.pop().map(|index| Buffer { index, from: 0, filled: 0 })
+    }
+
+    pub(super) fn recycle(&mut self, buffer: Buffer) {
+        self.free.push(buffer.index);
+    }
+
+    /// Buffers there are, and that nobody has.
+    pub(super) fn count(&self) -> (usize, usize) {
+        (self.count, self.free.len())
+    }
+
+    /// Bytes of one.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where a buffer lies, for the kernel. The pages stay as long as the pool.
+    pub(super) fn at(&self, buffer: &Buffer) -> *mut u8 {
+        // A place inside the pages: `index` was given out by this pool.
+        self.pages.as_ptr().wrapping_add(buffer.index as usize * self.bytes)
+    }
+
+    /// The whole of a buffer.
+    pub(super) fn whole(&mut self, buffer: &Buffer) -> &mut [u8] {
+        let from = buffer.index as usize * self.bytes;
+        &mut self.pages[from..from + self.bytes]
+    }
+
+    /// What was received into it.
+    pub(super) fn received(&self, buffer: &Buffer) -> &[u8] {
+        let from = buffer.index as usize * self.bytes + buffer.from as usize;
+        &self.pages[from..from + buffer.filled as usize]
+    }
+}

@@ -1,0 +1,198 @@
+//! I/O completion ports.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slab::Slab;
+use windows_sys::Win32::Foundation::{CloseHandle, HANDLE, INVALID_HANDLE_VALUE, WAIT_TIMEOUT};
+use windows_sys::Win32::System::IO::{
+    CreateIoCompletionPort, GetQueuedCompletionStatusEx, OVERLAPPED, OVERLAPPED_ENTRY,
+    PostQueuedCompletionStatus,
+};
+
+use super::descriptor::{AsRawFd, RawFd};
+use super::overlapped::{Notify, Operation, WOKEN};
+use super::socket::Listener;
+use super::winsock::milliseconds;
+
+/// A port. Closed when dropped.
+#[derive(Debug)]
+struct Handle(HANDLE);
+
+// SAFETY: a handle of the kernel, which any thread may use.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    fn new() -> io::Result<Self> {
+        // SAFETY: makes a port and attaches nothing. One thread at a time takes completions.
+        let port = unsafe { CreateIoCompletionPort(INVALID_HANDLE_VALUE, std::ptr::null_mut(), 0, 1) };
+        if port.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(port)) }
+    }
+
+    fn attach(&self, socket: RawFd) -> io::Result<()> {
+        // SAFETY: both handles are open for the call.
+        let port = unsafe { CreateIoCompletionPort(socket as HANDLE, self.0, 0, 0) };
+        if port.is_null() { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Queues a packet. `overlapped` only tells who it is for.
+    fn post(&self, overlapped: *mut OVERLAPPED) {
+        // SAFETY: the port is open, and passes the pointer on without looking. Fails only without memory; then whoever waits is
+        // woken by the next packet.
+        unsafe { PostQueuedCompletionStatus(self.0, 0, 0, overlapped) };
+    }
+
+    /// Takes packets; none after the timeout.
+    fn take(&self, into: &mut [OVERLAPPED_ENTRY], timeout: Option<Duration>) -> io::Result<usize> {
+        let mut taken = 0;
+        // SAFETY: pointer and length describe `into`, whose entries the call overwrites from the front.
+        let good = unsafe {
+            GetQueuedCompletionStatusEx(
+                self.0,
+                into.as_mut_ptr(),
+                into.len() as u32,
+                &raw mut taken,
+                milliseconds(timeout),
+                0,
+            )
+        };
+        match good {
+            0 => match io::Error::last_os_error() {
+                e if e.raw_os_error() == Some(WAIT_TIMEOUT as i32) => Ok(0),
+                e => Err(e),
+            },
+            _ => Ok(taken as usize),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the handle.
+        unsafe { CloseHandle(self.0) };
+    }
+}
+
+/// Room for packets.
+fn entries(count: usize) -> Vec<OVERLAPPED_ENTRY> {
+    // SAFETY: integers and a pointer that nobody follows: all zeroes are a value.
+    vec![unsafe { std::mem::zeroed() }; count.max(1)]
+}
+
+/// A thread's port.
+pub struct CompletionPort {
+    handle: Arc<Handle>,
+    entries: Vec<OVERLAPPED_ENTRY>,
+}
+
+impl CompletionPort {
+    /// A new one, from which at most `events` packets are taken at once.
+    pub fn new(events: usize) -> io::Result<Self> {
+        Ok(Self { handle: Arc::new(Handle::new()?), entries: entries(events) })
+    }
+
+    /// Wakes the thread that waits, from any thread.
+    pub fn bell(&self) -> impl Fn() + Send + Sync + 'static {
+        let handle = self.handle.clone();
+        move || handle.post(std::ptr::null_mut())
+    }
+}
+
+impl Notify for CompletionPort {
+    type Door = AcceptPort;
+
+    fn attach(&self, socket: RawFd) -> io::Result<()> {
+        self.handle.attach(socket)
+    }
+
+    fn prepare(&mut self, operation: &mut Operation) {
+        operation.home = self.handle.0;
+    }
+
+    fn finished(&mut self, _: &Operation) {}
+
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        _: &Slab<Box<Operation>>,
+        into: &mut VecDeque<usize>,
+    ) -> io::Result<()> {
+        let taken = self.handle.take(&mut self.entries, timeout)?;
+        for entry in &self.entries[..taken] {
+            let operation = entry.lpOverlapped.cast::<Operation>();
+            // SAFETY: a packet with an OVERLAPPED is of an operation that this queue's table still owns: it stays there until this
+            // packet was taken, and each operation has one. The OVERLAPPED is its first field.
+            into.push_back(if operation.is_null() { WOKEN } else { unsafe { (*operation).place } });
+        }
+        Ok(())
+    }
+
+    fn listener(door: &AcceptPort) -> RawFd {
+        door.listener.as_raw_fd()
+    }
+}
+
+/// A listener whose accepts are posted by several threads.
+///
+/// A socket reports to one port only, and each thread has its own. So accepts are reported to a port of their own, and a thread that
+/// does nothing else passes each packet on to the port of who posted it.
+pub struct AcceptPort {
+    listener: Arc<Listener>,
+    handle: Arc<Handle>,
+    porter: Option<std::thread::JoinHandle<()>>,
+}
+
+impl AcceptPort {
+    /// Has the accepts of a listener reported here.
+    ///
+    /// # Errors
+    /// The socket reports to another port already: a socket can not be given to a second one.
+    pub fn new(listener: Arc<Listener>) -> io::Result<Self> {
+        let handle = Arc::new(Handle::new()?);
+        handle.attach(listener.as_raw_fd()).map_err(|e| {
+            io::Error::new(
+                e.kind(),
+                format!("{e}; the listening socket belongs to another completion port, of a server that runs: choose another model or port"),
+            )
+        })?;
+        let own = handle.clone();
+        let porter = std::thread::Builder::new().name("tidegate-porter".into()).spawn(move || carry(&own))?;
+        Ok(Self { listener, handle, porter: Some(porter) })
+    }
+
+    /// The listening socket.
+    pub fn listener(&self) -> &Listener {
+        &self.listener
+    }
+}
+
+/// Passes packets on until one without an operation comes.
+fn carry(port: &Handle) {
+    let mut entries = entries(64);
+    loop {
+        // Without a time limit it can only fail for want of memory: try again.
+        let taken = port.take(&mut entries, None).unwrap_or(0);
+        for entry in &entries[..taken] {
+            let operation = entry.lpOverlapped.cast::<Operation>();
+            if operation.is_null() {
+                return;
+            }
+            // SAFETY: the operation stays in the table of who posted it until the packet that is sent here was taken there, and its port
+            // is open until then; `home` is not written any more.
+            unsafe { PostQueuedCompletionStatus((*operation).home, 0, 0, entry.lpOverlapped) };
+        }
+    }
+}
+
+impl Drop for AcceptPort {
+    fn drop(&mut self) {
+        self.handle.post(std::ptr::null_mut());
+        if let Some(porter) = self.porter.take() {
+            let _ = porter.join(); // it does not panic
+        }
+    }
+}
