@@ -40,11 +40,10 @@ fn case(model: Model) {
     }
     let stats = server.join();
     kit::check(&stats);
-    // A listener that does not defer accepts may let the late one in, which has said nothing and is closed.
-    let more = usize::from(kit::is_fast() && stats.accepted > CALLERS as u64);
-    assert_eq!(stats.accepted, (CALLERS + more) as u64);
-    let finished = witness.closings().iter().filter(|&&why| why == CloseReason::Finished).count();
-    assert!((CALLERS..=CALLERS + more).contains(&finished), "{:?}", witness.closings());
+    // An accept that is posted may take the late one before it is ended; it is let go at once.
+    let accepted = stats.accepted as usize;
+    assert!((CALLERS..=CALLERS + 1).contains(&accepted), "{accepted}");
+    assert_eq!(witness.closings(), vec![CloseReason::Finished; accepted]);
     if let Ok(mut late) = late {
         late.set_read_timeout(Some(kit::PATIENCE)).expect("timeout");
         let _ = late.write_all(b"go");

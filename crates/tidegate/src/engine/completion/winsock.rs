@@ -175,7 +175,10 @@ where
     }
 
     fn close(&mut self, _: Token, socket: Overlapped, how: Close) {
-        self.queue.close(socket, how.reset); // which ends what is in flight
+        if how.busy {
+            self.queue.stop_all(&socket); // Wine leaves a send that is in flight alone when its socket is closed
+        }
+        self.queue.close(socket, how.reset);
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
