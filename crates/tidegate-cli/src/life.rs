@@ -23,6 +23,7 @@ pub enum End {
 
 /// What a running server is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(unix), expect(dead_code, reason = "changes come as signals, which only Unix has"))]
 pub enum Word {
     /// End.
     End(End),

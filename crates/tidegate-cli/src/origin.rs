@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
-use listenfd::ListenFd;
 use tidegate::system::descriptor::OwnedFd;
 use tidegate::system::local_endpoint;
 use tidegate::{Endpoint, Model};
@@ -12,6 +11,7 @@ use tidegate::{Endpoint, Model};
 use crate::Failure;
 use crate::log::note;
 use crate::system::handover::{Inheritance, Line};
+use crate::system::manager;
 
 /// What the command line says about sockets.
 pub struct Asked<'a> {
@@ -45,7 +45,7 @@ impl Origin {
             Some(path) => Self::inherited(path, how, model)?,
             None => Self::default(),
         };
-        if let Some(socket) = passed()? {
+        if let Some(socket) = manager::passed()? {
             let at =
                 local_endpoint(&socket).context("the passed socket has no address").map_err(Failure::Run)?;
             note("socket-activation", &format!("listening on {at}, the socket that was passed (LISTEN_FDS)"));
@@ -71,24 +71,6 @@ impl Origin {
         };
         Ok(Self { listener: Some(listener), metrics, predecessor: Some(predecessor) })
     }
-}
-
-/// The socket that the service manager passed.
-fn passed() -> Result<Option<OwnedFd>, Failure> {
-    let mut sockets = ListenFd::from_env();
-    if sockets.len() > 1 {
-        return Err(usage(anyhow!("{} sockets were passed (LISTEN_FDS); pass one", sockets.len())));
-    }
-    if sockets.len() == 0 {
-        return Ok(None);
-    }
-    // What is not of the kind stays there to be taken as another.
-    if let Ok(Some(socket)) = sockets.take_tcp_listener(0) {
-        return Ok(Some(socket.into()));
-    }
-    let socket = sockets.take_unix_listener(0);
-    let socket = socket.context("what was passed (LISTEN_FDS) is neither a TCP nor a Unix stream socket");
-    Ok(socket.map_err(usage)?.map(OwnedFd::from))
 }
 
 /// Whether an inherited socket is what was asked for; port 0 is any port.

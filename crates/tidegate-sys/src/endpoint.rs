@@ -1,6 +1,5 @@
 //! Where a stream socket listens, or connects to.
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -91,6 +90,7 @@ impl Endpoint {
 
 #[cfg(target_os = "linux")]
 fn abstract_address(name: &[u8]) -> io::Result<SockAddr> {
+    use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     let marked: Vec<u8> = std::iter::once(0).chain(name.iter().copied()).collect();
     SockAddr::unix(OsStr::from_bytes(&marked))

@@ -34,7 +34,8 @@ pub use unix::{datagram, descriptor, handover, local, pages, poll, process, sele
 mod windows;
 #[cfg(windows)]
 pub use windows::{
-    descriptor, event, extension, handover, overlapped, pages, poll, port, process, select, socket, waker,
+    descriptor, event, extension, handover, local, overlapped, pages, poll, port, process, select, socket,
+    waker,
 };
 
 #[cfg(target_os = "linux")]

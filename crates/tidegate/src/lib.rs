@@ -66,10 +66,10 @@ pub use tidegate_sys::endpoint::{Endpoint, ParseEndpointError};
 
 /// What applications need of the system besides sockets: limits, processors, and sockets that come from elsewhere.
 pub mod system {
-    pub use tidegate_sys::{descriptor, handover};
     pub use tidegate_sys::process::{
         End, allowed_cpus, ask_to_end, clock_ticks_per_s, cpu_time, descriptor_limit, end_group,
         locked_memory_limit, page_bytes, pin_to_cpus, raise_descriptor_limit, system_name,
     };
     pub use tidegate_sys::socket::local_endpoint;
+    pub use tidegate_sys::{descriptor, handover};
 }

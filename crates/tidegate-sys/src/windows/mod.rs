@@ -4,6 +4,7 @@ pub mod descriptor;
 pub mod event;
 pub mod extension;
 pub mod handover;
+pub mod local;
 pub mod overlapped;
 pub mod pages;
 pub mod poll;

@@ -27,6 +27,7 @@ pub use super::pool::Buffer;
 use super::pool::Pool;
 use super::status;
 use super::winsock::{check, handle, last_error};
+use crate::endpoint::Endpoint;
 pub use crate::payload::Payload;
 
 /// How the kernel tells that an operation has ended.
@@ -289,8 +290,8 @@ impl<N: Notify> Queue<N> {
     }
 
     /// Makes a connection to `to`; the outcome comes under `key`.
-    pub fn connect(&mut self, to: SocketAddr, from: Option<SocketAddr>, key: u64) -> io::Result<Overlapped> {
-        let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    pub fn connect(&mut self, to: &Endpoint, from: Option<SocketAddr>, key: u64) -> io::Result<Overlapped> {
+        let (socket, to) = super::socket::open(to)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_nonblocking(true)?;
         let any: SocketAddr = match to {

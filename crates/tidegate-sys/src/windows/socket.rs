@@ -7,7 +7,7 @@ use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{SockRef, Socket, Type};
 use windows_sys::Win32::Foundation::{
     ERROR_NETNAME_DELETED, ERROR_NO_SYSTEM_RESOURCES, ERROR_NOT_ENOUGH_MEMORY, ERROR_NOT_ENOUGH_QUOTA,
     ERROR_OPERATION_ABORTED, ERROR_WORKING_SET_QUOTA, HANDLE,
@@ -23,6 +23,7 @@ use super::poll::{PollSet, Readiness};
 use super::timed_send::TimedSend;
 use super::version;
 use super::winsock::{check, handle};
+use crate::endpoint::Endpoint;
 
 /// How a call on a socket behaves when it would have to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,9 +60,9 @@ pub const DEFERS_ACCEPT: bool = false;
 pub struct Listener(Socket);
 
 impl Listener {
-    /// Binds and listens. Port 0 lets the system pick one.
-    pub fn bind(addr: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    /// Binds and listens, on TCP only. Port 0 lets the system pick one.
+    pub fn bind(at: &Endpoint, options: &ListenOptions) -> io::Result<Self> {
+        let (socket, addr) = open(at)?;
         set_exclusive(&socket)?;
         inherited(&socket, options)?; // buffer sizes count for the handshake: before it listens
         socket.bind(&addr.into())?;
@@ -93,9 +94,9 @@ impl Listener {
         Ok(self.0.try_clone()?.into())
     }
 
-    /// The address it is bound to.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        inet(self.0.local_addr()?)
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<Endpoint> {
+        local_endpoint(&self.0)
     }
 
     /// Whether [`accept`](Self::accept) waits.
@@ -224,10 +225,10 @@ impl Stream {
     /// still being made: wait until it is writable, then ask [`take_error`](Self::take_error).
     ///
     /// `from` fixes the source address.
-    pub fn dial(to: SocketAddr, from: Option<SocketAddr>, blocking: Blocking) -> io::Result<Self> {
+    pub fn dial(to: &Endpoint, from: Option<SocketAddr>, blocking: Blocking) -> io::Result<Self> {
         let stream = Self::unconnected(to, from)?;
         stream.set_blocking(blocking)?;
-        match stream.socket.connect(&to.into()) {
+        match stream.socket.connect(&to.sock_addr()?) {
             Ok(()) => Ok(stream),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock && blocking == Blocking::Never => Ok(stream),
             Err(e) => Err(e),
@@ -235,8 +236,8 @@ impl Stream {
     }
 
     /// A socket bound to `from` and ready to be connected to `to`, without connecting it.
-    pub fn unconnected(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    pub fn unconnected(to: &Endpoint, from: Option<SocketAddr>) -> io::Result<Self> {
+        let (socket, _) = open(to)?;
         socket.set_tcp_nodelay(true)?;
         if let Some(from) = from {
             socket.bind(&from.into())?;
@@ -339,6 +340,28 @@ impl AsRawFd for Stream {
     fn as_raw_fd(&self) -> RawFd {
         self.socket.as_raw_socket()
     }
+}
+
+/// A socket for one end of connections at, or to, this endpoint, and its address.
+pub(super) fn open(at: &Endpoint) -> io::Result<(Socket, SocketAddr)> {
+    let refused = |why| Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    match at {
+        Endpoint::Tcp(addr) => {
+            Ok((Socket::new(at.domain(), Type::STREAM, at.protocol())?, *addr))
+        }
+        Endpoint::Mptcp(_) => refused("Multipath TCP is for Linux only: use plain TCP"),
+        Endpoint::Unix(_) | Endpoint::Abstract(_) => refused("Unix sockets are for Unix only here: use TCP"),
+    }
+}
+
+/// Where a socket listens, or the near end of a connection.
+pub fn local_endpoint(socket: &impl AsSocket) -> io::Result<Endpoint> {
+    Ok(Endpoint::Tcp(inet(SockRef::from(socket).local_addr()?)?))
+}
+
+/// An endpoint as the system takes it. Fails if it can not be one, such as a path that is too long.
+pub fn raw_address(of: &Endpoint) -> io::Result<socket2::SockAddr> {
+    of.sock_addr()
 }
 
 /// The address of the other end of a connected socket.

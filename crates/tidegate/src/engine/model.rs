@@ -117,7 +117,8 @@ impl Model {
     /// server, for ever.
     #[must_use]
     pub fn shares_listener_with(self, other: Self) -> bool {
-        let keeps_it = |model| matches!(model, Self::AsyncSelect | Self::EventSelect | Self::Iocp | Self::Rio);
+        let keeps_it =
+            |model| matches!(model, Self::AsyncSelect | Self::EventSelect | Self::Iocp | Self::Rio);
         (self == Self::Uring) == (other == Self::Uring) && !keeps_it(self) && !keeps_it(other)
     }
 

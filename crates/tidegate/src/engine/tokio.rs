@@ -15,21 +15,25 @@
 //! A connection may move from thread to thread between events; `Peer::thread` is always 0. Batches of events belong
 //! to the library and are not counted; wake-ups are runs of a task.
 
+#[cfg_attr(unix, path = "tokio/local.rs")]
+#[cfg_attr(not(unix), path = "tokio/no_local.rs")]
+mod local;
+
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Instant;
 
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use ::tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+use ::tokio::net::{TcpListener, TcpSocket, TcpStream};
 use ::tokio::runtime::{Builder, Runtime};
 use ::tokio::sync::oneshot;
 use ::tokio::time::{Sleep, sleep, sleep_until};
+use tidegate_sys::descriptor::AsFd;
 use tidegate_sys::socket::{Blocking, Listener, Stream, confirm_end, reset_on_close};
 
 use super::clerk::{Clerk, dial_failed};
@@ -91,14 +95,14 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 /// A listener as the library has it.
 enum Front {
     Tcp(TcpListener),
-    Unix(UnixListener),
+    Unix(local::LocalListener),
 }
 
 impl Front {
     fn of(listener: &Listener) -> io::Result<Self> {
         listener.set_blocking(Blocking::Never)?;
         Ok(if listener.local_addr()?.is_unix() {
-            Self::Unix(UnixListener::from_std(listener.share()?.into())?)
+            Self::Unix(local::listen(listener)?)
         } else {
             Self::Tcp(TcpListener::from_std(listener.to_std()?)?)
         })
@@ -120,19 +124,10 @@ impl Accepts for TcpListener {
     }
 }
 
-impl Accepts for UnixListener {
-    type Stream = UnixStream;
-
-    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<(UnixStream, Option<SocketAddr>)>> {
-        self.poll_accept(task).map_ok(|(stream, _)| (stream, None))
-    }
-}
-
 /// What the library's streams have in common.
 trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {}
 
 impl Socket for TcpStream {}
-impl Socket for UnixStream {}
 
 async fn accept_all<S: Service>(house: Arc<House<S>>, listener: impl Accepts) {
     loop {
@@ -186,7 +181,7 @@ async fn dial<S: Service>(house: Arc<House<S>>, dial: Dial) {
     let (peer, origin) = (dial.to.addr(), Origin::Dialled { tag: dial.tag });
     let outcome = match peer {
         Some(addr) => connect(&dial, addr).await.map(|stream| begin(&house, stream, peer, origin)),
-        None => connect_unix(&dial).map(|stream| begin(&house, stream, peer, origin)),
+        None => local::connect(&dial).map(|stream| begin(&house, stream, peer, origin)),
     };
     if let Err(e) = outcome {
         dial_failed(&house, &dial, &e);
@@ -197,12 +192,6 @@ async fn connect(dial: &Dial, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = Stream::unconnected(&dial.to, dial.from)?;
     socket.set_blocking(Blocking::Never)?;
     TcpSocket::from_std_stream(socket.into_std()).connect(to).await
-}
-
-/// At once: there is nothing to wait for.
-fn connect_unix(dial: &Dial) -> io::Result<UnixStream> {
-    let stream = Stream::dial(&dial.to, dial.from, Blocking::Never)?;
-    UnixStream::from_std(OwnedFd::from(stream).into())
 }
 
 /// Gives a connection that stands its task.

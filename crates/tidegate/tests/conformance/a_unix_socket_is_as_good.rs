@@ -1,4 +1,5 @@
 //! Unix sockets: what differs from TCP is the file, and limits that mean nothing there.
+#![cfg(unix)]
 
 use std::num::NonZeroU32;
 use std::os::unix::net::UnixListener;

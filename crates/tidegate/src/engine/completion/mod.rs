@@ -54,6 +54,7 @@ pub(super) enum Completion<P: Port> {
 }
 
 /// How a port is to be set up.
+#[allow(dead_code, reason = "each system's leaves read what they need")]
 pub(super) struct Setup<'a> {
     pub(super) policy: &'a Policy,
     /// Connections of this thread.

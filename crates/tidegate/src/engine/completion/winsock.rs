@@ -134,7 +134,7 @@ where
     }
 
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Overlapped> {
-        self.queue.connect(dial.to, dial.from, key(Kind::Connection, token))
+        self.queue.connect(&dial.to, dial.from, key(Kind::Connection, token))
     }
 
     fn receive(&mut self, token: Token, socket: &Overlapped) {

@@ -2,8 +2,6 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -31,7 +29,9 @@ pub fn connect(to: impl Into<Endpoint>) -> TcpStream {
         return be_patient(super::relay::connect(addr, None));
     }
     let Some(path) = to.path() else { return be_patient(TcpStream::connect(to).expect("connect")) };
-    be_patient(OwnedFd::from(UnixStream::connect(path).expect("connect")).into())
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).expect("socket");
+    socket.connect(&SockAddr::unix(path).expect("an address")).expect("connect");
+    be_patient(socket.into())
 }
 
 /// The address of a caller as the server sees it.

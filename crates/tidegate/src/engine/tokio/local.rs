@@ -1,0 +1,35 @@
+//! Unix sockets as the library has them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context as TaskContext, Poll};
+
+use ::tokio::net::{UnixListener, UnixStream};
+use tidegate_sys::descriptor::OwnedFd;
+use tidegate_sys::socket::{Blocking, Listener, Stream};
+
+use super::{Accepts, Socket};
+use crate::service::Dial;
+
+pub(super) type LocalListener = UnixListener;
+
+/// A listener for the library's loop.
+pub(super) fn listen(listener: &Listener) -> io::Result<LocalListener> {
+    UnixListener::from_std(listener.share()?.into())
+}
+
+impl Accepts for UnixListener {
+    type Stream = UnixStream;
+
+    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<(UnixStream, Option<SocketAddr>)>> {
+        self.poll_accept(task).map_ok(|(stream, _)| (stream, None))
+    }
+}
+
+impl Socket for UnixStream {}
+
+/// At once: there is nothing to wait for.
+pub(super) fn connect(dial: &Dial) -> io::Result<UnixStream> {
+    let stream = Stream::dial(&dial.to, dial.from, Blocking::Never)?;
+    UnixStream::from_std(OwnedFd::from(stream).into())
+}

@@ -1,0 +1,20 @@
+//! A system on which the library has no Unix sockets: whoever asks for one is told so, where sockets are made.
+
+use std::io;
+
+use ::tokio::net::{TcpListener, TcpStream};
+use tidegate_sys::socket::{Blocking, Listener, Stream};
+
+use crate::service::Dial;
+
+pub(super) type LocalListener = TcpListener;
+
+/// Refuses: such a listener can not have been made.
+pub(super) fn listen(_: &Listener) -> io::Result<LocalListener> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Refuses.
+pub(super) fn connect(dial: &Dial) -> io::Result<TcpStream> {
+    TcpStream::from_std(Stream::dial(&dial.to, dial.from, Blocking::Never)?.into_std())
+}
