@@ -15,6 +15,8 @@
 //! | `ring` | Linux io_uring: submission, completion, provided buffers, direct descriptors |
 //! | `meeting` | Linux: Unix sockets with abstract names |
 //! | `shared` | Linux: sealed memory that two processes share |
+//! | `overlapped`, `port`, `events` | Windows overlapped operations, told of by a completion port or by events |
+//! | `extension` | Winsock's functions that are asked for at run time |
 //! | [`handover`] | passing descriptors to another process |
 //! | [`waker`] | waking a loop from another thread |
 //! | [`pages`] | memory in whole pages, locked or not |
@@ -34,8 +36,8 @@ pub use unix::{datagram, descriptor, handover, local, pages, poll, process, sele
 mod windows;
 #[cfg(windows)]
 pub use windows::{
-    descriptor, event, extension, handover, local, overlapped, pages, poll, port, process, select, socket,
-    waker,
+    descriptor, event, events, extension, handover, local, overlapped, pages, poll, port, process, select,
+    socket, waker,
 };
 
 #[cfg(target_os = "linux")]

@@ -2,6 +2,7 @@
 
 pub mod descriptor;
 pub mod event;
+pub mod events;
 pub mod extension;
 pub mod handover;
 pub mod local;

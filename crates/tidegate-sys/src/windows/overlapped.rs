@@ -453,7 +453,12 @@ impl<N: Notify> Queue<N> {
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let has_more = !self.ready.is_empty() || !self.ended.is_empty();
         let timeout = if has_more { Some(Duration::ZERO) } else { timeout };
-        self.notify.wait(timeout, &self.operations, &mut self.ended)
+        self.notify.wait(timeout, &self.operations, &mut self.ended)?;
+        // What was sent is told before what the peer said to it: an answer, or a reset, may end the connection.
+        let receives =
+            |place: &usize| self.operations.get(*place).is_some_and(|operation| operation.receives());
+        self.ended.make_contiguous().sort_by_key(receives);
+        Ok(())
     }
 
     /// The next outcome.

@@ -346,9 +346,7 @@ impl AsRawFd for Stream {
 pub(super) fn open(at: &Endpoint) -> io::Result<(Socket, SocketAddr)> {
     let refused = |why| Err(io::Error::new(io::ErrorKind::Unsupported, why));
     match at {
-        Endpoint::Tcp(addr) => {
-            Ok((Socket::new(at.domain(), Type::STREAM, at.protocol())?, *addr))
-        }
+        Endpoint::Tcp(addr) => Ok((Socket::new(at.domain(), Type::STREAM, at.protocol())?, *addr)),
         Endpoint::Mptcp(_) => refused("Multipath TCP is for Linux only: use plain TCP"),
         Endpoint::Unix(_) | Endpoint::Abstract(_) => refused("Unix sockets are for Unix only here: use TCP"),
     }

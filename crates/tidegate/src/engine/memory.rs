@@ -27,6 +27,8 @@ impl Model {
                 let buffers = policy.buffers.next_power_of_two();
                 Footprint { buffers, burst: RING_BURST.min(buffers), ..of_loop }
             }
+            // One receive of each connection is in flight at most.
+            Self::Iocp | Self::Overlapped => Footprint { buffers: policy.buffers, ..of_loop },
             _ => of_loop,
         }
     }

@@ -49,7 +49,12 @@ pub(super) fn residence(policy: &Policy) -> Residence {
 /// Makes sure, before any thread starts, that so many bytes of buffers may be locked.
 pub(super) fn check_locked(policy: &Policy, model: Model) -> io::Result<()> {
     let threads = policy.threads.map_or(model.default_threads(), Into::into);
-    let each = if model == Model::Uring { policy.buffers.next_power_of_two() } else { 1 };
+    let each = match model {
+        Model::Uring => policy.buffers.next_power_of_two(),
+        Model::Iocp => policy.buffers,
+        Model::Overlapped => policy.buffers.min(EVENT_CONNECTIONS + 1),
+        _ => 1,
+    };
     let bytes = (threads * each) as u64 * policy.buffer_bytes as u64;
     match locked_memory_limit() {
         Some(limit) if policy.lock_memory && bytes > limit => Err(io::Error::other(format!(
@@ -63,13 +68,20 @@ pub(super) fn check_locked(policy: &Policy, model: Model) -> io::Result<()> {
 /// Workers of `pool`, where the policy leaves it open.
 pub(super) const POOL_WORKERS: usize = 256;
 
+/// Threads of the models whose threads wait for 64 events each, where the policy leaves it open.
+const EVENT_THREADS: usize = 64;
+
+/// Connections of one of those threads: two of its events are its own.
+const EVENT_CONNECTIONS: usize = 62;
+
 impl Model {
     /// I/O threads where [`Policy::threads`](crate::Policy::threads) leaves it open: one for each processor this process may
-    /// run on, and 256 for `pool`. (`blocking` has two for each connection whatever the policy says.)
+    /// run on, 256 for `pool`, and 64 for `event-select` and `overlapped`, whose threads have 62 connections each. (`blocking` has two for each connection whatever the policy says.)
     #[must_use]
     pub fn default_threads(self) -> usize {
         match self {
             Self::Pool => POOL_WORKERS,
+            Self::EventSelect | Self::Overlapped => EVENT_THREADS,
             _ => std::thread::available_parallelism().map_or(1, Into::into),
         }
     }
@@ -87,6 +99,7 @@ impl Model {
             Self::Pool => descriptors(limit, threads), // each worker has a waker
             // The table of each ring is bounded by the same limit; ordinary descriptors follow.
             Self::Uring => of_loops.saturating_add(threads.saturating_mul(slots(limit))),
+            Self::EventSelect | Self::Overlapped => of_loops.min(threads.saturating_mul(EVENT_CONNECTIONS)),
             _ => of_loops,
         }
     }

@@ -85,7 +85,9 @@ fn call(mut stream: TcpStream, random: &mut Random, i: u64) -> Seen {
     // Whether it was let in shows at the first exchange. A server that refused has received none of it.
     let n = random.size(15);
     let bytes = tape.first(n);
-    let let_in = stream.write_all(&bytes).is_ok() && stream.read_exact(&mut vec![0; n]).is_ok();
+    let mut back = vec![0; n];
+    let let_in = stream.write_all(&bytes).is_ok() && stream.read_exact(&mut back).is_ok();
+    assert!(!let_in || back == bytes, "other bytes came back than were sent");
     if !let_in {
         return Seen { refused: 1, ..Seen::default() };
     }

@@ -13,6 +13,8 @@ mod event_loop;
 
 #[cfg(windows)]
 pub(super) mod iocp;
+#[cfg(windows)]
+pub(super) mod overlapped;
 #[cfg(target_os = "linux")]
 pub(super) mod uring;
 #[cfg(windows)]

@@ -84,7 +84,7 @@ where
         let queue = Queue::new(
             W::open(policy.events_per_wait)?,
             &QueueSetup {
-                buffers: policy.buffers,
+                buffers: policy.buffers.min(W::HOLDS.saturating_add(1)),
                 buffer_bytes: policy.buffer_bytes,
                 residence: room::residence(policy),
                 posted: policy.receive == ReceiveStyle::Posted,

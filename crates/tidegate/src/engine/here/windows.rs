@@ -13,9 +13,10 @@ pub(in crate::engine) const BEST: &[Model] = &[Model::Iocp, Model::Poll];
 pub(in crate::engine) fn probe(model: Model) -> Availability {
     match model {
         Model::Iocp => completion::iocp::probe(),
-        Model::AsyncSelect | Model::EventSelect | Model::Overlapped | Model::Rio => {
-            Availability::Unavailable("not built yet: use poll or select".into())
-        }
+        Model::Overlapped => completion::overlapped::probe(),
+        Model::AsyncSelect | Model::EventSelect | Model::Rio => Availability::Unavailable(
+            "tidegate has no engine for it yet; use iocp, overlapped, poll or select".into(),
+        ),
         _ => Availability::Unavailable("a model of Linux; iocp is its counterpart on Windows".into()),
     }
 }
@@ -24,6 +25,11 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
 pub(in crate::engine) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::Result<Started> {
     match model {
         Model::Iocp => completion::start::<completion::iocp::Iocp, S>(plan, model, completion::iocp::open),
+        Model::Overlapped => completion::start::<completion::overlapped::Overlapped, S>(
+            plan,
+            model,
+            completion::overlapped::open,
+        ),
         other => Err(not_here(other)),
     }
 }

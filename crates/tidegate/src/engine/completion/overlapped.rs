@@ -1,0 +1,59 @@
+//! `overlapped`: Windows overlapped I/O with events, threads of 64 of them.
+//!
+//! # How it waits
+//! Each receive that is posted has an event; accepts, sends and dials of a thread share one, and one is to wake it.
+//! `WaitForMultipleObjects` waits for all of them, and then each operation says for itself whether it has ended.
+//!
+//! # What it bounds
+//! A thread waits for 64 events at most, so it has 62 connections. 64 threads are started unless `threads` says otherwise, which makes
+//! 3,968 connections; whoever needs more asks for more threads. Two accepts are posted by each thread.
+//!
+//! # What it costs
+//! A thread with its stack and its buffers for each 62 connections, and a look at each of its operations after each wait.
+//!
+//! # Where it differs
+//! As in `iocp`, a connection that stands in an accept and says nothing is dropped there. The events of a thread are made at its start.
+
+use std::io;
+use std::sync::Arc;
+
+use tidegate_sys::events::Events;
+use tidegate_sys::overlapped::Queue;
+use tidegate_sys::socket::Listener;
+use tidegate_sys::waker::Waker;
+
+use super::winsock::{Waits, Winsock};
+use crate::engine::Availability;
+
+/// Whether it works here: asks for the functions, and makes a thread's events.
+pub(crate) fn probe() -> Availability {
+    match Events::new().and_then(|_| Queue::<Events>::probe()) {
+        Ok(()) => Availability::Available(format!("{} connections for each thread", Events::RECEIVES)),
+        Err(e) => Availability::Unavailable(format!("{e}; use select")),
+    }
+}
+
+/// A thread's events.
+pub(crate) type Overlapped = Winsock<Events>;
+
+/// The listener as accepts are posted to it.
+pub(crate) fn open(listener: Arc<Listener>) -> io::Result<Arc<Listener>> {
+    Ok(listener)
+}
+
+impl Waits for Events {
+    const HOLDS: usize = Self::RECEIVES;
+    const ACCEPTS: usize = 2;
+
+    fn open(_events: usize) -> io::Result<Self> {
+        Self::new()
+    }
+
+    fn hear(&self, waker: &Waker) {
+        waker.ring_with(self.bell());
+    }
+
+    fn has_waiting(door: &Listener) -> bool {
+        door.has_waiting()
+    }
+}
