@@ -5,7 +5,7 @@
 //! says *pending* and the [`Notify`] has said so.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::windows::io::{AsRawSocket, BorrowedSocket};
@@ -177,6 +177,10 @@ pub struct Queue<N: Notify> {
     posted: bool,
     /// Buffers that armed operations have.
     pinned: usize,
+    /// Where the send of each socket that has one in flight is in the table.
+    sends: HashMap<RawFd, usize>,
+    /// Receives that wait for a send to be told first, by its place.
+    held_back: HashMap<usize, usize>,
 }
 
 /// A buffer is always left for data that is there.
@@ -194,6 +198,8 @@ impl<N: Notify> Queue<N> {
             pool: Pool::new(setup.buffers, setup.buffer_bytes, setup.residence)?,
             posted: setup.posted,
             pinned: 0,
+            sends: HashMap::new(),
+            held_back: HashMap::new(),
         })
     }
 
@@ -383,9 +389,12 @@ impl<N: Notify> Queue<N> {
                 )
             })
         });
-        if let Err((held, e)) = submitted {
-            self.release(held);
-            self.fail(key, Outcome::Sent(Err(e), None));
+        match submitted {
+            Ok(place) => _ = self.sends.insert(fd, place),
+            Err((held, e)) => {
+                self.release(held);
+                self.fail(key, Outcome::Sent(Err(e), None));
+            }
         }
     }
 
@@ -466,13 +475,41 @@ impl<N: Notify> Queue<N> {
         if let Some(done) = self.ready.pop_front() {
             return Some(done);
         }
-        let place = self.ended.pop_front()?;
-        if place == WOKEN {
-            return Some(Done { key: 0, outcome: Outcome::Woken });
+        loop {
+            let place = self.ended.pop_front()?;
+            if place == WOKEN {
+                return Some(Done { key: 0, outcome: Outcome::Woken });
+            }
+            if let Some(send) = self.send_to_be_told_first(place) {
+                self.held_back.insert(send, place);
+                continue;
+            }
+            let operation = self.operations.try_remove(place)?;
+            self.notify.finished(&operation);
+            if matches!(operation.held, Held::Send(_)) {
+                self.send_is_told(place, operation.socket);
+            }
+            return Some(self.finish(*operation));
         }
-        let operation = self.operations.try_remove(place)?;
-        self.notify.finished(&operation);
-        Some(self.finish(*operation))
+    }
+
+    /// A send on the same socket that has ended before this receive, but was not reported yet: the answer to it, or a reset, may end
+    /// the connection, and then nobody would count what was sent.
+    fn send_to_be_told_first(&self, place: usize) -> Option<usize> {
+        let receive = self.operations.get(place).filter(|operation| operation.receives())?;
+        let send = *self.sends.get(&receive.socket?)?;
+        self.operations.get(send).filter(|operation| operation.has_ended()).map(|_| send)
+    }
+
+    /// Lets the receive go on that waited for this send, if one did.
+    fn send_is_told(&mut self, place: usize, socket: Option<RawFd>) {
+        if let Some(socket) = socket.filter(|socket| self.sends.get(socket) == Some(&place)) {
+            self.sends.remove(&socket);
+        }
+        if let Some(receive) = self.held_back.remove(&place) {
+            self.ended.retain(|&other| other != receive); // it may have been found again
+            self.ended.push_front(receive);
+        }
     }
 
     fn finish(&mut self, operation: Operation) -> Done {

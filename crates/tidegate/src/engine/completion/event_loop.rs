@@ -230,7 +230,12 @@ impl<P: Port, S: Service> Loop<P, S> {
 
     #[inline]
     fn sent(&mut self, token: Token, outcome: io::Result<usize>, unsent: Option<P::Unsent>) {
-        let Some(entry) = self.table.get_mut(token) else { return };
+        let Some(entry) = self.table.get_mut(token) else {
+            // The connection has ended meanwhile; what the kernel took of it counts all the same.
+            let counters = &self.desk.lane.counters;
+            counters.sends.add(u64::from(outcome.is_ok()));
+            return counters.bytes_out.add(outcome.unwrap_or(0) as u64);
+        };
         match (outcome, unsent) {
             (Ok(n), None) => {
                 entry.sending = false;
