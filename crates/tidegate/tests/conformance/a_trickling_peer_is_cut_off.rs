@@ -62,6 +62,8 @@ fn trickle(stream: &mut TcpStream) {
         let sent = stream.write_all(b"x");
         match stream.read(&mut [0; 64]) {
             Err(e) if e.kind() == ErrorKind::ConnectionReset => return,
+            // Wine reports a reset as an end, but refuses to send anything after it, even nothing.
+            Ok(0) if stream.write(&[]).is_err_and(|e| e.kind() == ErrorKind::ConnectionReset) => return,
             Ok(0) => panic!("closed rather than reset"),
             _ if sent.is_err() => return,
             Ok(_) | Err(_) => {}
