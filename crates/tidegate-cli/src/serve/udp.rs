@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::ValueEnum;
-use sd_notify::NotifyState;
 use tidegate::policy::Wait;
 use tidegate::{
     DatagramPath, DatagramPolicy, DatagramServer, DatagramService, DatagramStats, Model, RunningDatagrams,
@@ -19,6 +18,7 @@ use super::{Asked, DEFAULT_ADDRESS, address, announce, choose, failure, model, p
 use crate::life::{self, End};
 use crate::limits::{set, size, time, wait};
 use crate::log::note;
+use crate::system::{manager, signals};
 use crate::{Failure, Outcome};
 
 /// What is done with datagrams.
@@ -140,13 +140,13 @@ impl UdpArgs {
         let server = DatagramServer::new(make).policy(policy).model(model);
         let bound = server.bind(self.listen.unwrap_or(DEFAULT_ADDRESS)).map_err(failure)?;
         let (ends, told) = mpsc::channel();
-        life::report_signals(ends, None).map_err(Failure::Run)?;
+        signals::report(ends, None).map_err(Failure::Run)?;
         let running = bound.start().map_err(failure)?;
         announce(&format!("udp://{}", running.local_addr()))?;
-        life::tell_manager(NotifyState::Ready);
+        manager::tell_ready();
         let unchanged = |_| note("strategy", "datagrams have no strategies; nothing was changed");
         let end = life::wait(&told, || running.is_broken(), unchanged);
-        life::tell_manager(NotifyState::Stopping);
+        manager::tell_stopping();
         if end == End::Broken {
             drop(running);
             return Err(Failure::Run(anyhow!(
