@@ -154,6 +154,6 @@ fn round_trips_are_measured_over_every_transport() {
         assert!(row.mean_us.median > 0.0 && row.p50_us.median <= row.p99_9_us.median, "{row:?}");
     }
     assert!(table.sizes.iter().any(|row| row.message_bytes == 1 << 20));
-    assert!(folder.path().join("latency.svg").exists() && folder.path().join("throughput.svg").exists());
+    assert!(folder.path().join("round-trip.svg").exists() && folder.path().join("throughput.svg").exists());
     assert!(folder.path().join("latency.csv").exists());
 }

@@ -2,10 +2,10 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use tidegate::{Client, Model, Policy, RunningClient, Service, system};
+use tidegate::{Client, Model, Policy, RunningClient, Service, Stats, system};
 use tidegate_tls::{TlsClient, TlsCounters, TlsLimits};
 
 use crate::certificate::{Evidence, certify};
@@ -15,7 +15,8 @@ use crate::http::HttpLoad;
 use crate::ledger::Ledger;
 use crate::pacer::Pacer;
 use crate::plan::{Amount, BLOCK, LoadError, Plan, Protocol};
-use crate::report::{Phase, Report, TlsReport};
+use crate::procs::Share;
+use crate::report::{Phase, Report, Status, TlsReport};
 use crate::window::Window;
 
 /// Attempts in flight while connections are opened: below every system's backlog.
@@ -32,6 +33,21 @@ const RESERVE: usize = 64;
 /// # Errors
 /// [`LoadError`] if the plan can not be carried out at all. What goes wrong on the way is in the report.
 pub fn run(plan: &Plan, observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadError> {
+    run_until(&Arc::default(), plan, observer)
+}
+
+/// Like [`run`], but ends early once `interrupted` is true; the report is then about what was measured until there. Answers on their way
+/// are waited for, but not longer than a second.
+///
+/// The calling thread and those it starts get exact timers ([`exact_sleeps`](system::exact_sleeps)).
+///
+/// # Errors
+/// [`LoadError`] if the plan can not be carried out at all. What goes wrong on the way is in the report.
+pub fn run_until(
+    interrupted: &Arc<AtomicBool>,
+    plan: &Plan,
+    observer: impl FnMut(Phase<'_>),
+) -> Result<Report, LoadError> {
     plan.check()?;
     let model = plan.model.unwrap_or_else(|| Model::best().model);
     check_descriptors(plan, model)?;
@@ -44,20 +60,22 @@ pub fn run(plan: &Plan, observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadE
         return Err(LoadError::Plan(why));
     }
     let threads = plan.threads.unwrap_or_else(|| system::allowed_cpus().len().max(1)).min(plan.connections);
-    let crew = Arc::new(Crew::new(plan.clone(), threads));
+    // Where that is forbidden requests begin up to 50 µs later, which the report shows.
+    let _ = system::exact_sleeps();
+    let crew = Arc::new(Crew::new(plan.clone(), threads, Arc::clone(interrupted)));
     let policy = policy(plan, threads);
     match &plan.protocol {
         Protocol::Echo { size, window } => {
             let load = EchoLoad::new(crew.clone(), *size, *window);
             let (client, tls) = start(plan, load, policy, model)?;
             let dial = |tag| crew.dial(tag, None);
-            Ok(Run { crew: &crew, client: &client, tls, observer, pace: &|| {} }.conduct(dial))
+            Ok(Run::new(&crew, &client, tls, observer, &|| {}).conduct(dial))
         }
         Protocol::Http(shape) => {
             let load = HttpLoad::new(crew.clone(), shape.clone());
             let (client, tls) = start(plan, load.clone(), policy, model)?;
             let dial = |tag| load.open_place(tag);
-            Ok(Run { crew: &crew, client: &client, tls, observer, pace: &|| load.pace() }.conduct(dial))
+            Ok(Run::new(&crew, &client, tls, observer, &|| load.pace()).conduct(dial))
         }
     }
 }
@@ -111,12 +129,35 @@ struct Run<'a, F> {
     observer: F,
     /// Begins what is due on connections that do not stand yet.
     pace: &'a dyn Fn(),
+    /// When the observer was last told something.
+    told: Instant,
+    /// The client's counters when the window began.
+    before: Stats,
 }
+
+/// How often the observer is told that it goes on.
+const TELL: Duration = Duration::from_millis(100);
+
+/// How long the last answers of an interrupted run are waited for.
+const HURRY: Duration = Duration::from_secs(1);
+
+/// Connections that are made when their request is due are made so often at most; each time costs the conductor a wake-up.
+const PACE: Duration = Duration::from_micros(100);
 
 /// How long requests that were due in the window may still be begun after it: as long as a timer may be late.
 const GRACE: Duration = Duration::from_millis(20);
 
-impl<F: FnMut(Phase<'_>)> Run<'_, F> {
+impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
+    fn new(
+        crew: &'a Crew,
+        client: &'a RunningClient,
+        tls: Option<Arc<TlsCounters>>,
+        observer: F,
+        pace: &'a dyn Fn(),
+    ) -> Self {
+        Self { crew, client, tls, observer, pace, told: Instant::now(), before: Stats::default() }
+    }
+
     /// From the first dial to the last answer. `dial` makes connection number so-and-so, or says that none is needed any more.
     fn conduct(mut self, dial: impl FnMut(u64) -> bool) -> Report {
         let crew = self.crew;
@@ -140,27 +181,24 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
             (self.observer)(Phase::Measuring);
         }
         let mut ledger = Ledger::new(window.begun);
-        let before = self.client.stats();
-        self.measure(&window, &mut ledger);
+        self.before = self.client.stats();
+        self.measure(&mut window, &mut ledger);
         self.begin_the_rest();
         window.close(crew);
-        let after = self.client.stats();
+        let interrupted = crew.is_interrupted();
+        let evidence = self.evidence((window.generator, window.server), &ledger);
         crew.set_stage(Stage::Draining);
         self.wait_for_answers();
         if let Some(second) = ledger.collect(crew, Instant::now()) {
-            (self.observer)(Phase::Second { second });
+            let second = second.clone();
+            let status = self.status(&mut window, &ledger);
+            (self.observer)(Phase::Second { second: &second, status });
         }
-        let mut report = self.report(&window, &mut ledger);
+        let mut report = self.figures(window.length);
+        (report.cpu_user_s, report.cpu_system_s) = window.cpu_s;
+        ledger.enter(crew, &mut report);
+        report.interrupted = interrupted;
         report.connect_s = connect_s;
-        let (mean_in_flight, samples) = ledger.concurrency();
-        let evidence = Evidence {
-            generator: window.generator,
-            server: window.server,
-            mean_in_flight,
-            samples,
-            events_per_wake_up: (after.events - before.events) as f64
-                / (after.wake_ups - before.wake_ups).max(1) as f64,
-        };
         report.certificate = Some(certify(&report, evidence));
         (self.observer)(Phase::Done { report: &report });
         crew.set_stage(Stage::Over);
@@ -168,14 +206,61 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
         report
     }
 
+    /// What the window so far is judged by, besides the figures.
+    fn evidence(&self, (generator, server): (Option<Share>, Option<Share>), ledger: &Ledger) -> Evidence {
+        let now = self.client.stats();
+        let (mean_in_flight, samples) = ledger.concurrency();
+        let wake_ups = (now.wake_ups - self.before.wake_ups).max(1);
+        let events_per_wake_up = (now.events - self.before.events) as f64 / wake_ups as f64;
+        Evidence { generator, server, mean_in_flight, samples, events_per_wake_up }
+    }
+
+    /// What can be said in the middle of the window.
+    fn status(&self, window: &mut Window, ledger: &Ledger) -> Status {
+        let (second, whole) = window.look(&self.crew.plan);
+        let mut report = self.figures(window.begun.elapsed());
+        ledger.enter_figures(self.crew, &mut report);
+        if let (Some(open), Some(pacer)) = (&mut report.open_loop, &self.crew.pacer) {
+            (open.scheduled, open.not_started) = pacer.outcome_by(Instant::now());
+        }
+        let verdict = certify(&report, self.evidence(whole, ledger)).verdict;
+        Status {
+            open: self.client.stats().open(),
+            connect_failed: report.connect_failed,
+            generator: second.0,
+            server: second.1,
+            verdict: Some(verdict),
+        }
+    }
+
+    /// Whether it is time to tell the observer that it goes on.
+    fn is_time_to_tell(&mut self) -> bool {
+        let now = Instant::now();
+        let due = now.saturating_duration_since(self.told) > TELL;
+        if due {
+            self.told = now;
+        }
+        due
+    }
+
+    fn tell_opening(&mut self) {
+        if self.is_time_to_tell() {
+            let connected = self.crew.first_attempts_stand.load(Relaxed);
+            (self.observer)(Phase::Opening { connected });
+        }
+    }
+
     /// Starts the schedule, if there is one, and lets the load run for a time that does not count.
-    fn warm_up(&self) {
+    fn warm_up(&mut self) {
         let (now, length) = (Instant::now(), self.crew.plan.warm_up);
         if let Some(pacer) = &self.crew.pacer {
             pacer.begin(now, now + length);
         }
         if !length.is_zero() {
-            self.rest_until(now + length);
+            while !self.crew.is_interrupted() && Instant::now() < now + length {
+                self.rest_until((Instant::now() + TELL / 2).min(now + length));
+                self.tell_opening();
+            }
             (0..self.crew.threads()).for_each(|thread| self.crew.tally(thread).forget_failures());
         }
     }
@@ -191,7 +276,9 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
             let next = match &self.crew.pacer {
                 // What is overdue waits for a connection, which sees to it itself.
                 Some(pacer) if self.crew.plan.connection_per_request() => {
-                    pacer.next_due().map_or(until, |due| due.max(now + LOOK).min(until))
+                    let next = pacer.next_due();
+                    let soonest = if next.is_some_and(|due| due > now) { PACE } else { LOOK };
+                    next.map_or(until, |due| due.max(now + soonest).min(until))
                 }
                 _ => until,
             };
@@ -208,7 +295,7 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
     }
 
     /// Opens the connections block by block; a block begins when every attempt of the one before has ended.
-    fn open_all(&self, mut dial: impl FnMut(u64) -> bool) {
+    fn open_all(&mut self, mut dial: impl FnMut(u64) -> bool) {
         let total = self.crew.plan.connections as u64;
         if self.crew.pacer.is_some() && self.crew.plan.connection_per_request() {
             // Each is made when its request is due.
@@ -221,7 +308,11 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
         while dialled < total {
             let end = (dialled + BLOCK as u64).min(total);
             while dialled < end {
-                std::thread::sleep(interval.mul_f64(dialled as f64).saturating_sub(begun.elapsed()));
+                let due = begun + interval.mul_f64(dialled as f64);
+                while Instant::now() < due && !self.crew.is_interrupted() {
+                    std::thread::sleep(due.saturating_duration_since(Instant::now()).min(TELL / 2));
+                    self.tell_opening();
+                }
                 if !self.wait_until(|ended| dialled - ended < OPENING) || !dial(dialled) {
                     return;
                 }
@@ -234,12 +325,16 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
     }
 
     /// Waits until so many attempts have ended; `false` if none ends for the whole timeout.
-    fn wait_until(&self, enough: impl Fn(u64) -> bool) -> bool {
+    fn wait_until(&mut self, enough: impl Fn(u64) -> bool) -> bool {
         let mut seen = (self.crew.first_attempts_ended.load(Relaxed), Instant::now());
         loop {
             let ended = self.crew.first_attempts_ended.load(Relaxed);
             if enough(ended) {
-                return true;
+                return !self.crew.is_interrupted();
+            }
+            self.tell_opening();
+            if self.crew.is_interrupted() {
+                return false;
             }
             if ended != seen.0 {
                 seen = (ended, Instant::now());
@@ -251,8 +346,7 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
     }
 
     /// Lets the load run until there was enough of it.
-    fn measure(&mut self, window: &Window, ledger: &mut Ledger) {
-        let mut told = Instant::now();
+    fn measure(&mut self, window: &mut Window, ledger: &mut Ledger) {
         let mut progress = (0, Instant::now());
         loop {
             let part = match self.crew.plan.amount {
@@ -290,13 +384,14 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
             if now >= ledger.next()
                 && let Some(second) = ledger.collect(self.crew, now)
             {
-                (self.observer)(Phase::Second { second });
+                let second = second.clone();
+                let status = self.status(window, ledger);
+                (self.observer)(Phase::Second { second: &second, status });
             }
-            if part >= 1.0 {
+            if part >= 1.0 || self.crew.is_interrupted() {
                 return;
             }
-            if told.elapsed() > Duration::from_millis(100) {
-                told = now;
+            if self.is_time_to_tell() {
                 let requests = self.crew.sum(|t| t.requests);
                 (self.observer)(Phase::Progress { requests, part });
             }
@@ -315,17 +410,22 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
 
     fn wait_for_answers(&self) {
         let begun = Instant::now();
-        while self.crew.sum(|t| t.in_flight) > 0 && begun.elapsed() < self.crew.plan.timeout {
+        let limit = || match self.crew.is_interrupted() {
+            true => self.crew.plan.timeout.min(HURRY),
+            false => self.crew.plan.timeout,
+        };
+        while self.crew.sum(|t| t.in_flight) > 0 && begun.elapsed() < limit() {
             std::thread::sleep(LOOK);
         }
     }
 
-    fn report(&self, window: &Window, ledger: &mut Ledger) -> Report {
+    /// What was asked for, and the connections so far; the rest is the ledger's.
+    fn figures(&self, length: Duration) -> Report {
         let plan = &self.crew.plan;
         let stats = self.client.stats();
         // To the client such a connection stood.
         let no_tls = self.tls.as_ref().map_or(0, |tls| tls.failed());
-        let mut report = Report {
+        Report {
             format: 1,
             target: plan.target.to_string(),
             model: self.client.model().to_string(),
@@ -337,16 +437,12 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
             connected: stats.accepted - no_tls.min(stats.accepted),
             connect_failed: stats.dial_failed + no_tls,
             open_at_end: stats.open(),
-            elapsed_s: window.length.as_secs_f64(),
-            cpu_user_s: window.cpu_s.0,
-            cpu_system_s: window.cpu_s.1,
+            elapsed_s: length.as_secs_f64(),
             tls: self
                 .tls
                 .as_ref()
                 .map(|tls| TlsReport { handshakes: tls.handshakes(), resumed: tls.resumed() }),
             ..Report::default()
-        };
-        ledger.enter(self.crew, &mut report);
-        report
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! What all sessions of a run share: the budget of requests or their schedule, the stage of the run, and tallies.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use tidegate::{Dial, Dialler, Outbox};
@@ -32,6 +32,8 @@ pub(crate) struct Crew {
     /// The schedule of an open loop.
     pub(crate) pacer: Option<Pacer>,
     stage: AtomicU8,
+    /// The run has been ended from outside.
+    interrupted: Arc<AtomicBool>,
     /// Requests that may still be begun; only with [`Amount::Requests`].
     budget: AtomicU64,
     tallies: Vec<Mutex<Tally>>,
@@ -44,7 +46,7 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    pub(crate) fn new(plan: Plan, threads: usize) -> Self {
+    pub(crate) fn new(plan: Plan, threads: usize, interrupted: Arc<AtomicBool>) -> Self {
         let budget = match plan.amount {
             Amount::Requests(n) => n,
             Amount::Time(_) => u64::MAX,
@@ -57,6 +59,7 @@ impl Crew {
             plan,
             begun: Instant::now(),
             stage: AtomicU8::new(Stage::Opening as u8),
+            interrupted,
             budget: AtomicU64::new(budget),
             dialler: OnceLock::new(),
             next_source: AtomicUsize::new(0),
@@ -81,6 +84,11 @@ impl Crew {
 
     pub(crate) fn set_stage(&self, stage: Stage) {
         self.stage.store(stage as u8, Relaxed);
+    }
+
+    /// Whether the run has been ended from outside.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Relaxed)
     }
 
     pub(crate) fn is(&self, stage: Stage) -> bool {

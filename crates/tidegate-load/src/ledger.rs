@@ -26,10 +26,12 @@ struct Counts {
 pub(crate) struct Ledger {
     latency_us: Histogram<u64>,
     service_us: Histogram<u64>,
+    delay_us: Histogram<u64>,
     seconds: Vec<Second>,
     /// Empty histograms that a thread gets in exchange for its own.
     spare: Histogram<u64>,
     spare_service: Histogram<u64>,
+    spare_delay: Histogram<u64>,
     before: Counts,
     since: Instant,
     begun: Instant,
@@ -43,9 +45,11 @@ impl Ledger {
         Self {
             latency_us: histogram(),
             service_us: histogram(),
+            delay_us: histogram(),
             seconds: Vec::new(),
             spare: histogram(),
             spare_service: histogram(),
+            spare_delay: histogram(),
             before: Counts::default(),
             since: begun,
             begun,
@@ -85,12 +89,17 @@ impl Ledger {
             if let Some(service_us) = &mut tally.service_us {
                 mem::swap(service_us, &mut self.spare_service);
             }
+            if let Some(delay_us) = &mut tally.delay_us {
+                mem::swap(delay_us, &mut self.spare_delay);
+            }
             drop(tally);
             // All bounds are the same, so nothing can be out of range.
             let _ = second_us.add(&self.spare);
             let _ = self.service_us.add(&self.spare_service);
+            let _ = self.delay_us.add(&self.spare_delay);
             self.spare.reset();
             self.spare_service.reset();
+            self.spare_delay.reset();
         }
         let _ = self.latency_us.add(&second_us);
         let before = mem::replace(&mut self.before, counts);
@@ -117,6 +126,17 @@ impl Ledger {
 
     /// Enters everything into a report whose `elapsed_s` is there already.
     pub(crate) fn enter(&mut self, crew: &Crew, report: &mut Report) {
+        self.enter_figures(crew, report);
+        report.latency_v2 = encode(&self.latency_us);
+        report.seconds = mem::take(&mut self.seconds);
+        if let Some(open) = &mut report.open_loop {
+            open.service_v2 = encode(&self.service_us);
+            open.delay_v2 = encode(&self.delay_us);
+        }
+    }
+
+    /// Enters what costs little, so that it can be looked at while the load runs.
+    pub(crate) fn enter_figures(&self, crew: &Crew, report: &mut Report) {
         match &crew.plan.protocol {
             Protocol::Echo { size, .. } => {
                 report.protocol = "echo".into();
@@ -150,8 +170,6 @@ impl Ledger {
             open.worst_late_us = open.worst_late_us.max(tally.worst_late_us);
         }
         report.latency_us = Latency::of(&self.latency_us);
-        report.latency_v2 = encode(&self.latency_us);
-        report.seconds = mem::take(&mut self.seconds);
         if report.elapsed_s > 0.0 {
             report.requests_per_s = report.requests as f64 / report.elapsed_s;
             report.sent_bytes_per_s = report.bytes_sent as f64 / report.elapsed_s;
@@ -162,7 +180,7 @@ impl Ledger {
             (open.scheduled, open.not_started) = pacer.outcome();
             open.rate_per_s = rate.requests_per_s;
             open.service_us = Latency::of(&self.service_us);
-            open.service_v2 = encode(&self.service_us);
+            open.delay_us = Latency::of(&self.delay_us);
             report.open_loop = Some(open);
         }
     }

@@ -40,12 +40,12 @@ pub mod udp;
 mod window;
 
 pub use attack::{Attack, AttackReport, attack};
-pub use conductor::run;
+pub use conductor::{run, run_until};
 pub use merge::{MergeError, merge};
 pub use ping::{PingPlan, PingReport, ping};
 #[cfg(target_os = "linux")]
 pub use ping::{floor_echo, floor_ping};
 pub use plan::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security, Target, TlsPlan};
-pub use report::{Phase, Report, Second, TlsReport};
+pub use report::{OpenLoop, Phase, Report, Second, Status, TlsReport};
 pub use tidegate_tls::{TlsError, Trust};
 pub use udp::{Expect, UdpPlan, UdpReport, run_udp};

@@ -54,6 +54,7 @@ pub fn merge(reports: &[Report]) -> Result<Report, MergeError> {
     };
     let mut latency_us = crate::tally::histogram();
     let mut service_us = crate::tally::histogram();
+    let mut delay_us = crate::tally::histogram();
     let mut open: Option<OpenLoop> = None;
     for (at, r) in reports.iter().enumerate() {
         let number = at + 1;
@@ -70,6 +71,10 @@ pub fn merge(reports: &[Report]) -> Result<Report, MergeError> {
         add(&mut latency_us, &r.latency_v2)?;
         if let Some(o) = &r.open_loop {
             add(&mut service_us, &o.service_v2)?;
+            // Results of earlier versions have none.
+            if !o.delay_v2.is_empty() {
+                add(&mut delay_us, &o.delay_v2)?;
+            }
             add_open(open.get_or_insert_default(), o);
         }
         add_counts(&mut sum, r);
@@ -79,6 +84,8 @@ pub fn merge(reports: &[Report]) -> Result<Report, MergeError> {
     if let Some(open) = &mut open {
         open.service_us = Latency::of(&service_us);
         open.service_v2 = encode(&service_us);
+        open.delay_us = Latency::of(&delay_us);
+        open.delay_v2 = encode(&delay_us);
     }
     sum.open_loop = open;
     Ok(sum)
@@ -104,6 +111,7 @@ fn add_counts(sum: &mut Report, r: &Report) {
     };
     join(&mut sum.target, &r.target);
     join(&mut sum.model, &r.model);
+    sum.interrupted |= r.interrupted;
     sum.threads += r.threads;
     sum.connections += r.connections;
     sum.attempted += r.attempted;

@@ -3,8 +3,8 @@
 //! All threads share one schedule: request `k` of the run is due at its start plus [`Schedule::due`]`(k)`, computed from `k`
 //! alone, so nothing adds up and nothing drifts. A request is taken by the first connection that is free when it is due, of
 //! whatever thread. A connection with nothing to do takes a *wake-up* for a request that nobody else will wake for, and
-//! sleeps until then; one whose answer has just come takes what is due at once. So a timer's tick (one millisecond) delays
-//! only what is due while no answer comes.
+//! sleeps until then; one whose answer has just come takes what is due at once. So waking up (a timer's tick of 1/64 ms, and what
+//! the system needs) delays only what is due while no answer comes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -14,7 +14,7 @@ use tidegate::Mailbox;
 
 use crate::plan::{Amount, Plan, Rate};
 
-/// A start later than this after its time counts as late: two ticks of the library's timers.
+/// A start later than this after its time counts as late: the coarsest timers of the library (model `poll`) may be 1 ms late.
 pub(crate) const LATE: Duration = Duration::from_millis(2);
 
 /// When each request is due, as a function of its number.
@@ -103,7 +103,7 @@ pub(crate) struct Pacer {
     start: OnceLock<Instant>,
     measured: OnceLock<Instant>,
     /// The first request that is not to be begun.
-    end: u64,
+    end: AtomicU64,
     /// The first request that nobody has begun.
     next: AtomicU64,
     /// The first request that nobody wakes up for.
@@ -127,7 +127,7 @@ impl Pacer {
             schedule,
             start: OnceLock::new(),
             measured: OnceLock::new(),
-            end,
+            end: AtomicU64::new(end),
             next: AtomicU64::new(0),
             unwatched: AtomicU64::new(0),
             orphans: Mutex::default(),
@@ -148,6 +148,16 @@ impl Pacer {
         }
     }
 
+    fn end(&self) -> u64 {
+        self.end.load(Relaxed)
+    }
+
+    /// Ends the schedule at `now`: what would be due later is not.
+    pub(crate) fn cut(&self, now: Instant) {
+        let passed = self.start.get().map(|&start| now.saturating_duration_since(start));
+        self.end.fetch_min(self.schedule.before(passed.unwrap_or_default()), Relaxed);
+    }
+
     /// Has a connection that was told to [`Wait`](Turn::Wait) woken when the run begins; `false` if it has begun.
     pub(crate) fn enlist(&self, mailbox: Mailbox) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +174,7 @@ impl Pacer {
         let due = |k: u64| start.checked_add(self.schedule.due(k));
         let mut k = self.next.load(Relaxed);
         loop {
-            let when = due(k).filter(|&when| k < self.end && when <= now)?;
+            let when = due(k).filter(|&when| k < self.end() && when <= now)?;
             match self.next.compare_exchange_weak(k, k + 1, Relaxed, Relaxed) {
                 Ok(_) => return Some(when),
                 Err(other) => k = other,
@@ -193,7 +203,7 @@ impl Pacer {
         });
         *wake_up = Some(k);
         match when(k) {
-            Some(when) if k < self.end => Turn::Sleep(when),
+            Some(when) if k < self.end() => Turn::Sleep(when),
             _ => Turn::Over,
         }
     }
@@ -213,7 +223,7 @@ impl Pacer {
 
     /// A connection is gone, and nobody wakes up for its request.
     pub(crate) fn orphan(&self, wake_up: WakeUp) {
-        let Some(k) = wake_up.filter(|&k| k < self.end && k >= self.next.load(Relaxed)) else { return };
+        let Some(k) = wake_up.filter(|&k| k < self.end() && k >= self.next.load(Relaxed)) else { return };
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner).push(k);
         self.has_orphans.store(true, Relaxed);
     }
@@ -221,7 +231,7 @@ impl Pacer {
     /// When the next request that nobody has begun is due.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let k = self.next.load(Relaxed);
-        (k < self.end).then(|| self.start.get()?.checked_add(self.schedule.due(k))).flatten()
+        (k < self.end()).then(|| self.start.get()?.checked_add(self.schedule.due(k))).flatten()
     }
 
     /// Whether a request that was due then counts.
@@ -232,20 +242,30 @@ impl Pacer {
 
     /// Whether all requests have been begun.
     pub(crate) fn is_spent(&self) -> bool {
-        self.next.load(Relaxed) >= self.end
+        self.next.load(Relaxed) >= self.end()
     }
 
     /// Measured requests of the schedule, and those of them that have not been begun.
     pub(crate) fn outcome(&self) -> (u64, u64) {
+        self.outcome_of(self.end())
+    }
+
+    /// The same of what was due until now.
+    pub(crate) fn outcome_by(&self, now: Instant) -> (u64, u64) {
+        let passed = self.start.get().map(|&start| now.saturating_duration_since(start));
+        self.outcome_of(self.schedule.before(passed.unwrap_or_default()).min(self.end()))
+    }
+
+    fn outcome_of(&self, end: u64) -> (u64, u64) {
         let lead = self.start.get().zip(self.measured.get()).map(|(s, m)| m.saturating_duration_since(*s));
-        let first = self.schedule.before(lead.unwrap_or_default()).min(self.end);
-        let next = self.next.load(Relaxed).clamp(first, self.end);
-        (self.end - first, self.end - next)
+        let first = self.schedule.before(lead.unwrap_or_default()).min(end);
+        let next = self.next.load(Relaxed).clamp(first, end);
+        (end - first, end - next)
     }
 
     /// How long the schedule of a fixed number of requests takes.
     pub(crate) fn length(&self) -> Duration {
-        self.schedule.due(self.end)
+        self.schedule.due(self.end())
     }
 }
 
@@ -317,6 +337,19 @@ mod tests {
         assert_eq!(pacer.turn(at(1), &mut None), Turn::Sleep(at(5)));
         // Woken for nothing: it keeps its place.
         assert_eq!(pacer.turn(at(1), &mut wake_ups[2]), Turn::Sleep(at(3)));
+    }
+
+    #[test]
+    fn a_schedule_that_is_cut_asks_for_no_more_than_was_due() {
+        let pacer = pacer(1000.0, None, 100);
+        let start = Instant::now();
+        pacer.begin(start, start);
+        while pacer.take(start + Duration::from_millis(4)).is_some() {}
+        pacer.cut(start + Duration::from_micros(9_500));
+        assert_eq!(pacer.outcome(), (10, 5));
+        while pacer.take(start + Duration::from_secs(1)).is_some() {}
+        assert!(pacer.is_spent());
+        assert_eq!((pacer.outcome(), pacer.next_due()), ((10, 0), None));
     }
 
     #[test]

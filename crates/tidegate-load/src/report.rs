@@ -2,12 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::certificate::Certificate;
+use crate::certificate::{Certificate, Share, Verdict};
 use crate::udp::UdpReport;
 
 /// Where a run has got to; told to the observer of [`run`](crate::run).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Phase<'a> {
+    /// Connections are being opened; told now and then.
+    Opening {
+        /// Those that stand.
+        connected: u64,
+    },
     /// Every connection attempt has ended.
     Connected {
         /// Attempts.
@@ -28,6 +33,8 @@ pub enum Phase<'a> {
     Second {
         /// What happened in it.
         second: &'a Second,
+        /// What can be said so far.
+        status: Status,
     },
     /// The measuring window has ended and what was in flight has come back. Connections are still open; they are closed
     /// when the observer returns, which may take a while if they are many.
@@ -35,6 +42,21 @@ pub enum Phase<'a> {
         /// The outcome, as [`run`](crate::run) will return it.
         report: &'a Report,
     },
+}
+
+/// What can be said in the middle of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Status {
+    /// Connections that are open.
+    pub open: u64,
+    /// Connections that could not be made so far.
+    pub connect_failed: u64,
+    /// The busiest thread of the generator in the last second; none if the system does not tell.
+    pub generator: Option<Share>,
+    /// The busiest thread of the server in the last second; none without `server_pid`.
+    pub server: Option<Share>,
+    /// Which side is the limit, judged from the whole window so far; none before a second is over.
+    pub verdict: Option<Verdict>,
 }
 
 /// TLS handshakes of the whole run, from the first dial on.
@@ -117,6 +139,9 @@ pub struct Report {
     pub cpu_system_s: f64,
     /// The first thing that went wrong, in words.
     pub first_error: Option<String>,
+    /// The run was ended from outside before its time; everything is about the part that was measured.
+    #[serde(default)]
+    pub interrupted: bool,
     /// Handshakes of a load that is encrypted; none if it is not.
     #[serde(default)]
     pub tls: Option<TlsReport>,
@@ -160,6 +185,12 @@ pub struct OpenLoop {
     pub service_us: Latency,
     /// All of `service_us`: a histogram in microseconds, V2 encoding, compressed, base64.
     pub service_v2: String,
+    /// How long after its time each request began; at least 1 µs.
+    #[serde(default)]
+    pub delay_us: Latency,
+    /// All of `delay_us`: a histogram in microseconds, V2 encoding, compressed, base64.
+    #[serde(default)]
+    pub delay_v2: String,
 }
 
 /// What happened in one second.
@@ -229,6 +260,11 @@ impl Report {
             return udp.corrupt == 0 && udp.send_errors == 0 && self.requests > 0;
         }
         let all_begun = self.open_loop.as_ref().is_none_or(|open| open.not_started == 0);
-        all_begun && self.failed == 0 && self.timed_out == 0 && self.connect_failed == 0 && self.requests > 0
+        all_begun
+            && !self.interrupted
+            && self.failed == 0
+            && self.timed_out == 0
+            && self.connect_failed == 0
+            && self.requests > 0
     }
 }

@@ -44,6 +44,8 @@ pub(crate) struct Tally {
     pub(crate) wrong: u64,
     pub(crate) failed_by_status: [u64; 5],
     pub(crate) late_sends: u64,
+    /// How long after its time each request began; only in an open loop.
+    pub(crate) delay_us: Option<Histogram<u64>>,
     /// Requests begun on a schedule, those of them that were late, and those that were late although a connection was free.
     pub(crate) started: u64,
     pub(crate) late_starts: u64,
@@ -65,6 +67,7 @@ impl Tally {
         Self {
             latency_us: histogram(),
             service_us: open_loop.then(histogram),
+            delay_us: open_loop.then(histogram),
             requests: 0,
             failed: 0,
             wrong: 0,
@@ -99,7 +102,11 @@ impl Tally {
                 self.late_starts += 1;
                 self.late_wake_ups += u64::from(cause == Cause::WakeUp);
             }
-            self.worst_late_us = self.worst_late_us.max(late.as_micros() as u64);
+            let late_us = late.as_micros() as u64;
+            self.worst_late_us = self.worst_late_us.max(late_us);
+            if let Some(delay_us) = &mut self.delay_us {
+                delay_us.saturating_record(late_us.max(1));
+            }
         }
     }
 

@@ -18,18 +18,47 @@ pub(crate) struct Window {
     pub(crate) generator: Option<Share>,
     pub(crate) server: Option<Share>,
     samples: (Sample, Option<Sample>),
+    /// Those of the last look, and when it was.
+    last: (Sample, Option<Sample>, Instant),
 }
+
+/// The busiest threads of generator and server.
+type Shares = (Option<Share>, Option<Share>);
 
 impl Window {
     pub(crate) fn open(plan: &Plan) -> Self {
         let samples = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))));
         let cpu_s = processor_time_s();
-        Self { begun: Instant::now(), length: Duration::ZERO, cpu_s, generator: None, server: None, samples }
+        let begun = Instant::now();
+        let last = (Sample::default(), None, begun);
+        Self { begun, length: Duration::ZERO, cpu_s, generator: None, server: None, samples, last }
+    }
+
+    /// The busiest threads since the last look, and since the window began.
+    pub(crate) fn look(&mut self, plan: &Plan) -> (Shares, Shares) {
+        let now = Instant::now();
+        let (generator, server) = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))));
+        let since = |before: (&Sample, Option<&Sample>), begun: Instant| {
+            let passed = now.saturating_duration_since(begun);
+            let server =
+                before.1.zip(server.as_ref()).and_then(|(before, after)| before.until(after, passed));
+            (before.0.until(&generator, passed), server)
+        };
+        let whole = since((&self.samples.0, self.samples.1.as_ref()), self.begun);
+        let second = match self.last.2 == self.begun {
+            true => whole,
+            false => since((&self.last.0, self.last.1.as_ref()), self.last.2),
+        };
+        self.last = (generator, server, now);
+        (second, whole)
     }
 
     /// Ends it now, or with the last answer if a fixed number was asked for; with the schedule, if there is one.
     pub(crate) fn close(&mut self, crew: &Crew) {
         let now = Instant::now();
+        if let Some(pacer) = crew.pacer.as_ref().filter(|_| crew.is_interrupted()) {
+            pacer.cut(now);
+        }
         let end = match crew.plan.amount {
             Amount::Time(_) => Some(now),
             Amount::Requests(_) => {
@@ -37,7 +66,7 @@ impl Window {
             }
         };
         self.length = end.unwrap_or(now).saturating_duration_since(self.begun);
-        if let Some(pacer) = &crew.pacer {
+        if let Some(pacer) = crew.pacer.as_ref().filter(|_| !crew.is_interrupted()) {
             self.length = match crew.plan.amount {
                 Amount::Time(time) => time,
                 Amount::Requests(_) => self.length.max(pacer.length()),

@@ -68,7 +68,7 @@ pub use tidegate_sys::endpoint::{Endpoint, ParseEndpointError};
 pub mod system {
     pub use tidegate_sys::process::{
         End, allowed_cpus, ask_to_end, clock_ticks_per_s, cpu_time, descriptor_limit, end_group,
-        locked_memory_limit, page_bytes, pin_to_cpus, raise_descriptor_limit, system_name,
+        exact_sleeps, locked_memory_limit, page_bytes, pin_to_cpus, raise_descriptor_limit, system_name,
     };
     pub use tidegate_sys::socket::local_endpoint;
     pub use tidegate_sys::{descriptor, handover};

@@ -143,6 +143,9 @@ pub struct Output {
     /// a line comes in on standard input.
     #[arg(long)]
     pub phases: bool,
+    /// Show no live view on the terminal.
+    #[arg(short, long)]
+    pub quiet: bool,
     /// Connections and requests that fail are a result and no error.
     #[arg(long)]
     pub tolerate_failures: bool,

@@ -2,7 +2,9 @@
 
 mod args;
 mod attack;
+mod live;
 mod output;
+mod painter;
 mod ping;
 mod summary;
 mod threshold;
@@ -11,14 +13,20 @@ mod udp;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 use tidegate::{StartError, system};
-use tidegate_load::{LoadError, Phase, Plan, Report};
+use tidegate_load::{LoadError, Phase, Plan, Protocol, Report};
 
 pub use args::Args;
 use args::{Common, Kind, MergeArgs, Output};
+use live::View;
 use output::Sinks;
+use painter::Painter;
 
 use crate::{Failure, Outcome};
 
@@ -35,26 +43,32 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn generate(plan: &Plan, args: &Common) -> Outcome {
-    conduct(&args.cpus, &args.output, |observer| tidegate_load::run(plan, observer))
+    let interrupted = watch_interrupts()?;
+    let painter = painter(plan, &args.output);
+    conduct(&args.cpus, &args.output, painter, |observer| {
+        tidegate_load::run_until(&interrupted, plan, observer)
+    })
 }
 
 /// Runs a load on these processors, tells how it goes, and puts its result where it was asked for.
 fn conduct(
     cpus: &[usize],
     output: &Output,
+    painter: Option<Painter>,
     load: impl FnOnce(&mut dyn FnMut(Phase<'_>)) -> Result<Report, LoadError>,
 ) -> Outcome {
     pin(cpus)?;
     let mut sinks = Sinks::open(output)?;
-    let terminal = std::io::stderr().is_terminal() && !output.phases;
-    let mut teller = Teller { phases: output.phases, terminal };
+    let mut teller = Teller { phases: output.phases, painter };
     let mut written = Ok(());
     let report = load(&mut |phase| {
+        if let Some(painter) = &mut teller.painter {
+            painter.hear(&phase);
+        }
         match phase {
-            Phase::Second { second } => sinks.second(second),
+            Phase::Second { second, .. } => sinks.second(second),
             Phase::Done { report } => {
                 // Before the connections are closed: that takes a while if they are many.
-                teller.clear();
                 written = sinks.report(report);
             }
             _ => {}
@@ -80,6 +94,29 @@ fn pin(cpus: &[usize]) -> Result<(), Failure> {
     pinned.map_err(Failure::Usage)
 }
 
+/// The first SIGINT or SIGTERM ends the run early, with its result; a second one ends the process.
+fn watch_interrupts() -> anyhow::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first signal finds the flag down and puts it up.
+        flag::register_conditional_shutdown(signal, 1, Arc::clone(&interrupted))
+            .and_then(|_| flag::register(signal, Arc::clone(&interrupted)))
+            .context("signals can not be watched")?;
+    }
+    Ok(interrupted)
+}
+
+/// The live view, if there is a terminal and it is free for one.
+fn painter(plan: &Plan, output: &Output) -> Option<Painter> {
+    let free = !output.phases && !output.quiet && !(output.ndjson && std::io::stdout().is_terminal());
+    let protocol = match plan.protocol {
+        Protocol::Echo { .. } => "echo",
+        Protocol::Http(_) => "http",
+    };
+    (free && std::io::stderr().is_terminal())
+        .then(|| Painter::new(View::new(plan, protocol, console::colors_enabled_stderr())))
+}
+
 fn merge(args: &MergeArgs) -> Outcome {
     let read = |path: &PathBuf| -> anyhow::Result<Report> {
         let text = std::fs::read(path).with_context(|| format!("{} can not be read", path.display()))?;
@@ -96,6 +133,9 @@ fn merge(args: &MergeArgs) -> Outcome {
 /// The exit code of a result.
 fn judge(report: &Report, output: &Output) -> ExitCode {
     let mut good = report.is_clean() || (output.tolerate_failures && report.wrong == 0);
+    if report.interrupted {
+        eprintln!("error: interrupted; the result is of the {:.1} s until then", report.elapsed_s);
+    }
     if !good && let Some(why) = &report.first_error {
         eprintln!("error: {why}");
     }
@@ -109,7 +149,7 @@ fn judge(report: &Report, output: &Output) -> ExitCode {
 /// Says how the run goes: to the lab in lines, to a person on the terminal.
 struct Teller {
     phases: bool,
-    terminal: bool,
+    painter: Option<Painter>,
 }
 
 impl Teller {
@@ -117,13 +157,9 @@ impl Teller {
         match phase {
             Phase::Connected { attempted, connected } => {
                 self.line(&format!("phase connected {attempted} {connected}"));
-                self.show(&format!("{connected} of {attempted} connections stand"));
             }
             Phase::Measuring => self.line("phase measuring"),
-            Phase::Progress { requests, part } => {
-                self.show(&format!("{:3.0}%  {requests} requests", part * 100.0));
-            }
-            Phase::Second { .. } => {}
+            Phase::Opening { .. } | Phase::Progress { .. } | Phase::Second { .. } => {}
             Phase::Done { .. } => {
                 self.line("phase done");
                 if self.phases {
@@ -140,15 +176,5 @@ impl Teller {
             // Nobody reads any more: the run goes on, and its result is in the file.
             let _ = std::io::stdout().flush();
         }
-    }
-
-    fn show(&self, text: &str) {
-        if self.terminal {
-            eprint!("\r\x1b[K{text}");
-        }
-    }
-
-    fn clear(&self) {
-        self.show("");
     }
 }

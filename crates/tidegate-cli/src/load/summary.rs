@@ -1,6 +1,14 @@
 //! The result in words.
 
-use tidegate_load::{Report, UdpReport};
+use tidegate_load::{OpenLoop, Report, UdpReport};
+
+/// A time in microseconds, with a unit that suits it.
+pub fn micros(us: u64) -> String {
+    match us {
+        0..10_000 => format!("{us} µs"),
+        _ => format!("{:.1} ms", us as f64 / 1e3),
+    }
+}
 
 /// A few lines for a person.
 pub fn summary(r: &Report) -> String {
@@ -12,13 +20,13 @@ pub fn summary(r: &Report) -> String {
         let l = &r.latency_us;
         text.push_str(&format!(
             "latency      mean {} stdev {} p50 {} p90 {} p99 {} p99.9 {} max {}\n",
-            us(l.mean as u64),
-            us(l.stdev as u64),
-            us(l.p50),
-            us(l.p90),
-            us(l.p99),
-            us(l.p99_9),
-            us(l.max),
+            micros(l.mean as u64),
+            micros(l.stdev as u64),
+            micros(l.p50),
+            micros(l.p90),
+            micros(l.p99),
+            micros(l.p99_9),
+            micros(l.max),
         ));
     }
     text.push_str(&format!(
@@ -44,7 +52,7 @@ pub fn summary(r: &Report) -> String {
         let s = &open.service_us;
         text.push_str(&format!(
             "open loop    {} of {} requests begun, {:.1}/s of {}/s asked; {} late by more than 2 ms, {} of them with a \
-             connection free; the latest by {}\n\
+             connection free; the latest by {}\n{}\
              from start   mean {} p50 {} p90 {} p99 {} p99.9 {} max {} (latency above counts from when a request was due)\n",
             open.started,
             open.scheduled,
@@ -52,13 +60,14 @@ pub fn summary(r: &Report) -> String {
             open.rate_per_s,
             open.late_starts,
             open.late_wake_ups,
-            us(open.worst_late_us),
-            us(s.mean as u64),
-            us(s.p50),
-            us(s.p90),
-            us(s.p99),
-            us(s.p99_9),
-            us(s.max),
+            micros(open.worst_late_us),
+            begun_late(open),
+            micros(s.mean as u64),
+            micros(s.p50),
+            micros(s.p90),
+            micros(s.p99),
+            micros(s.p99_9),
+            micros(s.max),
         ));
         if open.not_started > 0 {
             text.push_str(&format!(
@@ -74,13 +83,6 @@ pub fn summary(r: &Report) -> String {
         }
     }
     text
-}
-
-fn us(us: u64) -> String {
-    match us {
-        0..10_000 => format!("{us} µs"),
-        _ => format!("{:.1} ms", us as f64 / 1e3),
-    }
 }
 
 fn of_connections(r: &Report) -> String {
@@ -133,4 +135,13 @@ fn of_datagrams(r: &Report, udp: &UdpReport) -> String {
         udp.sent as f64 / udp.sends.max(1) as f64,
         udp.send_errors,
     )
+}
+
+/// How late requests began, where that was measured.
+fn begun_late(open: &OpenLoop) -> String {
+    if open.delay_v2.is_empty() {
+        return String::new();
+    }
+    let [p50, p99, p99_9] = [open.delay_us.p50, open.delay_us.p99, open.delay_us.p99_9].map(micros);
+    format!("begun late   p50 {p50} p99 {p99} p99.9 {p99_9}\n")
 }

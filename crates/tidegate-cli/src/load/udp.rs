@@ -66,7 +66,7 @@ pub struct UdpArgs {
 /// Sends, and shows what came of it.
 pub fn run(args: &UdpArgs) -> Outcome {
     let plan = args.plan()?;
-    super::conduct(&args.cpus, &args.output, |observer| tidegate_load::run_udp(&plan, observer))
+    super::conduct(&args.cpus, &args.output, None, |observer| tidegate_load::run_udp(&plan, observer))
 }
 
 impl UdpArgs {

@@ -21,7 +21,7 @@ use crate::certificate::{Evidence, certify};
 use crate::histogram::encode;
 use crate::plan::{Amount, LoadError};
 use crate::procs::sample;
-use crate::report::{Latency, OpenLoop, Phase, Report, Second};
+use crate::report::{Latency, OpenLoop, Phase, Report, Second, Status};
 use crate::tally::histogram;
 use crate::window::processor_time_s;
 use flow::{Flow, Outcome, Slice};
@@ -278,7 +278,7 @@ impl<'a> Ledger<'a> {
             Amount::Time(time) => self.begun.elapsed().as_secs_f64() / time.as_secs_f64().max(1e-9),
             Amount::Requests(n) => self.seconds.iter().map(|s| s.requests).sum::<u64>() as f64 / n as f64,
         };
-        observer(Phase::Second { second: &second });
+        observer(Phase::Second { second: &second, status: Status::default() });
         observer(Phase::Progress { requests: second.requests, part: part.min(1.0) });
         self.seconds.push(second);
     }
@@ -321,6 +321,9 @@ impl<'a> Ledger<'a> {
             worst_late_us: self.late.1.as_micros() as u64,
             service_us: Latency::of(&self.service_us),
             service_v2: encode(&self.service_us),
+            // Only the latest and how many were late are kept of messages.
+            delay_us: Latency::default(),
+            delay_v2: String::new(),
         });
         Report {
             format: 1,

@@ -137,6 +137,19 @@ pub fn allowed_cpus() -> Vec<usize> {
     (0..std::thread::available_parallelism().map_or(1, Into::into)).collect()
 }
 
+/// Lets the calling thread, and threads it starts from now on, sleep as long as they ask for and not up to 50 µs longer: the kernel
+/// then groups no wake-ups (`PR_SET_TIMERSLACK`, prctl(2)). Nothing to do on other systems than Linux.
+#[cfg(target_os = "linux")]
+pub fn exact_sleeps() -> io::Result<()> {
+    Ok(rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?)
+}
+
+/// Lets threads sleep as long as they ask for: this system knows no slack.
+#[cfg(not(target_os = "linux"))]
+pub fn exact_sleeps() -> io::Result<()> {
+    Ok(())
+}
+
 /// Keeps the calling thread, and threads it starts from now on, on the given processors.
 #[cfg(target_os = "linux")]
 pub fn pin_to_cpus(cpus: &[usize]) -> io::Result<()> {

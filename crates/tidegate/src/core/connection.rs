@@ -12,6 +12,7 @@ use std::time::Instant;
 use super::mail::{PostOffice, Workers};
 use super::outbox::{Outbox, Pieces, Queue, Wishes};
 use super::table::Token;
+use super::timers::Grain;
 use crate::policy::Policy;
 use crate::policy::stale::{self, Pace};
 use crate::service::{Awaits, CloseReason, Consumed, Flow, Mail, Origin, Session};
@@ -242,6 +243,13 @@ impl<S: Session> Connection<S> {
             (Some(limit), Some(wake)) => Some(limit.min(wake)),
             (limit, wake) => limit.or(wake),
         }
+    }
+
+    /// How exactly its [`deadline`](Self::deadline) is kept: what the session has asked for to a tick of the timers.
+    #[inline]
+    #[must_use]
+    pub fn grain(&self, deadline: Instant) -> Grain {
+        if self.wishes.wake == Some(deadline) { Grain::Tick } else { Grain::Millisecond }
     }
 
     /// Whether its next deadline may be earlier than [`stale::soonest`] says: the session has asked to be woken, it lingers, or a

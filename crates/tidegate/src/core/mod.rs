@@ -22,5 +22,5 @@ pub mod window;
 
 pub use connection::{Action, Connection, Context, Event, Receive, Then};
 pub use table::{Table, Token};
-pub use timers::Timers;
+pub use timers::{Grain, Timers};
 pub use window::{Place, Window};

@@ -75,7 +75,9 @@ impl Outbox<'_> {
     }
 
     /// Asks for [`Mail::Timer`] at `when`, in place of what was asked for before.
-    /// Resolution one millisecond, rounded up.
+    /// Never early. On `epoll`, `select` and `uring` late by at most 1/64 ms and what the system needs to wake a thread (on Linux 50 µs
+    /// of timer slack, unless [`exact_sleeps`](crate::system::exact_sleeps) was called before the threads were started); on the other
+    /// models by a millisecond more.
     pub fn wake_at(&mut self, when: Instant) {
         self.wishes.wake = Some(when);
     }

@@ -1,13 +1,16 @@
 //! Deadlines of all connections of a thread: a hierarchical timing wheel.
 //!
-//! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987). Six levels of 64 slots
-//! with a tick of one millisecond reach two years; arming, moving and disarming cost a constant.
-//! Deadlines fire up to one tick late, never early.
+//! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987). Seven levels of 64 slots
+//! with a tick of 1/64 ms reach two years; arming, moving and disarming cost a constant.
+//! Deadlines fire up to one tick late, never early. Limits are rounded up to whole milliseconds
+//! ([`Grain::Millisecond`]), so that a thread wakes once for all that are due in one.
 
 use std::time::{Duration, Instant};
 
-const LEVELS: usize = 6;
+const LEVELS: usize = 7;
 const SLOTS: u64 = 64;
+const TICKS_PER_MS: u64 = 64;
+const TICK_NS: u64 = 1_000_000 / TICKS_PER_MS;
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
@@ -16,6 +19,15 @@ struct Node {
     next: u32,
     /// When it fires; 0 is not armed.
     tick: u64,
+}
+
+/// How exactly a deadline is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grain {
+    /// To one tick, 1/64 ms: costs a wake-up of its own.
+    Tick,
+    /// To a millisecond, shared with all others of it.
+    Millisecond,
 }
 
 /// One possible deadline for each place of a [`Table`](super::Table).
@@ -43,13 +55,13 @@ impl Timers {
         }
     }
 
-    /// Makes sure that `index` fires at `when` or before: a no-op if an earlier deadline is armed.
+    /// Makes sure that `index` fires at `when`, rounded up to the grain, or before: a no-op if an earlier deadline is armed.
     ///
     /// That is what makes deadlines that move with every byte cost nothing: the wheel fires at
     /// the old time, the owner sees that its deadline has moved, and arms again.
     #[inline]
-    pub fn arm_no_later(&mut self, index: u32, when: Instant) {
-        let tick = self.tick_of(when);
+    pub fn arm_no_later(&mut self, index: u32, when: Instant, grain: Grain) {
+        let tick = self.tick_of(when, grain);
         if !self.fires_by(index, tick) {
             self.arm_tick(index, tick);
         }
@@ -72,14 +84,14 @@ impl Timers {
 
     /// Moves time forward and appends every place whose deadline has come to `fired`.
     pub fn advance(&mut self, now: Instant, fired: &mut Vec<u32>) {
-        let passed = now.saturating_duration_since(self.base);
-        let until = passed.as_secs() * 1000 + u64::from(passed.subsec_millis());
+        let until = (now.saturating_duration_since(self.base).as_nanos() / u128::from(TICK_NS)) as u64;
         while self.done < until {
-            if self.armed == 0 {
+            // Nothing happens before that: time jumps there.
+            let Some(next) = self.next_tick().filter(|&next| next <= until) else {
                 self.done = until;
                 return;
-            }
-            self.done += 1;
+            };
+            self.done = next;
             for level in 1..LEVELS {
                 if !self.done.is_multiple_of(SLOTS.pow(level as u32)) {
                     break;
@@ -99,7 +111,7 @@ impl Timers {
     #[must_use]
     pub fn sleep(&self, now: Instant) -> Option<Duration> {
         let tick = self.next_tick()?;
-        let when = self.base + Duration::from_millis(tick);
+        let when = self.base + Duration::from_nanos(tick.saturating_mul(TICK_NS));
         Some(when.saturating_duration_since(now))
     }
 
@@ -117,12 +129,15 @@ impl Timers {
         (current + 1 + u64::from(ahead)) * unit
     }
 
-    /// The tick, in milliseconds since the base and rounded up, at which something due at `when` fires.
+    /// The tick, counted from the base, at which something due at `when` fires.
     #[must_use]
-    pub fn tick_of(&self, when: Instant) -> u64 {
-        let ahead = when.saturating_duration_since(self.base);
-        let millis = u64::from(ahead.subsec_nanos().div_ceil(1_000_000));
-        ahead.as_secs().saturating_mul(1000).saturating_add(millis).max(self.done + 1)
+    pub fn tick_of(&self, when: Instant, grain: Grain) -> u64 {
+        let ahead_ns = when.saturating_duration_since(self.base).as_nanos();
+        let ticks = match grain {
+            Grain::Tick => ahead_ns.div_ceil(u128::from(TICK_NS)),
+            Grain::Millisecond => ahead_ns.div_ceil(1_000_000) * u128::from(TICKS_PER_MS),
+        };
+        u64::try_from(ticks).unwrap_or(u64::MAX).max(self.done + 1)
     }
 
     fn arm_tick(&mut self, index: u32, tick: u64) {
@@ -235,14 +250,18 @@ mod tests {
         Duration::from_millis(n)
     }
 
+    fn us(n: u64) -> Duration {
+        Duration::from_micros(n)
+    }
+
     #[test]
     fn an_earlier_deadline_moves_and_a_later_one_does_not() {
         let base = Instant::now();
         let mut timers = Timers::new(base);
         let mut fired = Vec::new();
-        timers.arm_no_later(3, base + ms(50));
-        timers.arm_no_later(3, base + ms(90));
-        timers.arm_no_later(3, base + ms(20));
+        timers.arm_no_later(3, base + ms(50), Grain::Millisecond);
+        timers.arm_no_later(3, base + ms(90), Grain::Tick);
+        timers.arm_no_later(3, base + ms(20), Grain::Tick);
         timers.advance(base + ms(19), &mut fired);
         assert!(fired.is_empty());
         timers.advance(base + ms(20), &mut fired);
@@ -252,38 +271,61 @@ mod tests {
         assert_eq!(timers.sleep(base + ms(500)), None);
     }
 
+    #[test]
+    fn limits_of_one_millisecond_share_a_wake_up_and_wakes_are_exact() {
+        let base = Instant::now();
+        let mut timers = Timers::new(base);
+        (0..10).for_each(|i| {
+            timers.arm_no_later(i, base + us(5_000 + 90 * u64::from(i + 1)), Grain::Millisecond)
+        });
+        assert_eq!(timers.sleep(base), Some(ms(6)), "one wake-up for all");
+        let mut fired = Vec::new();
+        timers.advance(base + us(5_999), &mut fired);
+        assert!(fired.is_empty());
+        timers.advance(base + ms(6), &mut fired);
+        assert_eq!(fired.len(), 10);
+        timers.arm_no_later(3, base + us(6_101), Grain::Tick);
+        let sleep = timers.sleep(base + ms(6)).unwrap();
+        assert!((us(101)..us(101 + 16)).contains(&sleep), "{sleep:?}");
+    }
+
     proptest! {
         /// Whatever is armed, disarmed and waited for: each deadline fires once, at most a tick
         /// late and never early, and a thread that sleeps as told misses none.
         #[test]
         fn every_deadline_fires_on_time(
-            steps in proptest::collection::vec((0u32..40, 1u64..400_000, 0u8..4), 1..200)
+            steps in proptest::collection::vec((0u32..40, 1u64..400_000_000, 0u8..5), 1..200)
         ) {
             let base = Instant::now();
             let mut timers = Timers::new(base);
             let mut now = base;
             let mut want = std::collections::BTreeMap::new();
             let mut fired = Vec::new();
-            let drain = |timers: &mut Timers, now: Instant, want: &mut std::collections::BTreeMap<u32, Instant>, fired: &mut Vec<u32>| {
+            let drain = |timers: &mut Timers, now: Instant, want: &mut std::collections::BTreeMap<u32, (Instant, Duration)>, fired: &mut Vec<u32>| {
                 timers.advance(now, fired);
                 for index in fired.drain(..) {
-                    let when = want.remove(&index).expect("fired but not armed");
+                    let (when, _) = want.remove(&index).expect("fired but not armed");
                     assert!(when <= now, "early");
                 }
-                assert!(want.values().all(|&when| when + Duration::from_millis(1) > now), "late");
+                assert!(want.values().all(|&(when, late)| when + late > now), "late");
             };
             for (index, delay, what) in steps {
                 match what {
                     0 => { timers.disarm(index); want.remove(&index); }
                     1 => {
-                        now += ms(delay % 3_000);
+                        now += us(delay % 3_000_000);
                         drain(&mut timers, now, &mut want, &mut fired);
                     }
                     _ => {
-                        let when = now + ms(delay);
-                        timers.arm_no_later(index, when);
-                        let earlier = want.get(&index).is_none_or(|&old| when < old);
-                        if earlier { want.insert(index, when); }
+                        let when = now + us(delay);
+                        let (grain, late) = match what {
+                            2 => (Grain::Tick, Duration::from_nanos(TICK_NS)),
+                            _ => (Grain::Millisecond, ms(1)),
+                        };
+                        timers.arm_no_later(index, when, grain);
+                        // Kept as the wheel keeps it: by when it fires at the latest.
+                        let earlier = want.get(&index).is_none_or(|&(old, old_late)| when + late < old + old_late);
+                        if earlier { want.insert(index, (when, late)); }
                     }
                 }
             }
@@ -292,7 +334,7 @@ mod tests {
                 now += sleep;
                 drain(&mut timers, now, &mut want, &mut fired);
                 turns += 1;
-                prop_assert!(turns < 2_000, "spinning");
+                prop_assert!(turns < 5_000, "spinning");
             }
             prop_assert!(want.is_empty());
         }

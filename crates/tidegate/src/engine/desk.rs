@@ -13,7 +13,7 @@ use tidegate_sys::socket::is_exhaustion;
 use super::windows::Windows;
 use super::{Command, Lane};
 use crate::core::mail::PostOffice;
-use crate::core::{Connection, Context, Timers, Token};
+use crate::core::{Connection, Context, Grain, Timers, Token};
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission};
 use crate::policy::{Policy, stale, wait};
 use crate::service::{Dial, Origin, Peer, Service};
@@ -79,13 +79,13 @@ impl<S: Service> Desk<S> {
             return;
         }
         if let Some(at) = connection.deadline(&self.lane.policy) {
-            self.timers.arm_no_later(token.index, at);
+            self.timers.arm_no_later(token.index, at, connection.grain(at));
         }
     }
 
     /// Has the loop tell a connection that is being made [`Deadline`](crate::core::Event::Deadline) after so long.
     pub(super) fn alarm(&mut self, token: Token, after: Duration) {
-        self.timers.arm_no_later(token.index, self.now + after);
+        self.timers.arm_no_later(token.index, self.now + after, Grain::Millisecond);
     }
 
     pub(super) fn disarm(&mut self, token: Token) {
@@ -107,21 +107,22 @@ impl<S: Service> Desk<S> {
     }
 
     /// How long the thread may wait for the next event. After this it must [wake up](Self::woke).
-    pub(super) fn rest(&self, has_more_to_do: bool) -> Option<Duration> {
+    /// `clock` is read if it sleeps: a long batch would make a deadline late.
+    pub(super) fn rest(&self, has_more_to_do: bool, clock: impl FnOnce() -> Instant) -> Option<Duration> {
         let spins = || wait::spins(self.lane.policy.wait, self.active, self.now);
         if has_more_to_do || spins() || !self.lane.gate.prepare_sleep() {
             return Some(Duration::ZERO);
         }
-        self.sleep()
+        self.sleep(clock())
     }
 
-    /// How long the thread may sleep; `None` is for ever.
-    fn sleep(&self) -> Option<Duration> {
+    /// How long the thread may sleep from `now`; `None` is for ever.
+    fn sleep(&self, now: Instant) -> Option<Duration> {
         // Once it has passed, all were told to stop: what is left is on its way back, and asking does not make it faster.
         let stop = self.stop_at.filter(|&at| at > self.now);
         let deadline = [self.rest_until, stop, self.windows.rotation()].into_iter().flatten().min();
-        let deadline = deadline.map(|at| at.saturating_duration_since(self.now));
-        match (deadline, self.timers.sleep(self.now)) {
+        let deadline = deadline.map(|at| at.saturating_duration_since(now));
+        match (deadline, self.timers.sleep(now)) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
@@ -140,7 +141,7 @@ impl<S: Service> Desk<S> {
     /// Reckons how early a deadline that begins to count now could be.
     fn look_ahead(&mut self) {
         let soonest = self.now.checked_add(stale::soonest(&self.lane.policy));
-        self.soonest = soonest.map_or(u64::MAX, |at| self.timers.tick_of(at));
+        self.soonest = soonest.map_or(u64::MAX, |at| self.timers.tick_of(at, Grain::Millisecond));
     }
 
     /// Notes how many events the wake-up brought.

@@ -169,7 +169,7 @@ impl World {
         let Some(entry) = self.table.get_mut(token) else { return };
         if !entry.is_closing() {
             if let Some(at) = entry.connection.deadline(&self.policy) {
-                self.timers.arm_no_later(token.index, at);
+                self.timers.arm_no_later(token.index, at, entry.connection.grain(at));
                 let armed = self.armed.entry(token.index).or_insert(at);
                 *armed = at.min(*armed);
             }

@@ -16,7 +16,7 @@ use tidegate_sys::waker::Waker;
 
 use super::super::house::House;
 use super::pool::{Held, Job, Queue};
-use crate::core::{Table, Timers, Token};
+use crate::core::{Grain, Table, Timers, Token};
 use crate::service::Service;
 
 /// Reports taken from the kernel at once.
@@ -82,7 +82,7 @@ impl<S: Service> Lot<S> {
         let mut state = self.lock();
         let token = state.parked.insert(held);
         if let Some(at) = deadline {
-            state.timers.arm_no_later(token.index, at);
+            state.timers.arm_no_later(token.index, at, Grain::Millisecond);
             if state.sleeps_until.is_none_or(|until| at < until) {
                 self.waker.wake();
             }

@@ -154,7 +154,7 @@ impl<P: Port, S: Service> Loop<P, S> {
         // But while accepting rests, because there are no descriptors, it can not go on either.
         let idle = self.table.is_empty() && !self.desk.is_resting();
         let ends = self.desk.stop_at.is_some() && (self.accepts.stopping || idle);
-        let waited = self.port.wait(self.desk.rest(ends));
+        let waited = self.port.wait(self.desk.rest(ends, || self.port.now()));
         self.desk.woke(self.port.now());
         let mut events = 0;
         while let Some(completion) = self.port.next() {

@@ -104,7 +104,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
     /// Waits once, and does what follows.
     pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
         let busy = !self.again.is_empty();
-        let rest = self.desk.rest(busy);
+        let rest = self.desk.rest(busy, || self.poller.now());
         let waited = match self.rings.before(rest, busy, self.desk.now, &mut self.table) {
             Rest::Skip => Ok(()),
             Rest::Wait(limit) => {
