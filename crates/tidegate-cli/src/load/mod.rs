@@ -108,12 +108,12 @@ fn watch_interrupts() -> anyhow::Result<Arc<AtomicBool>> {
 
 /// The live view, if there is a terminal and it is free for one.
 fn painter(plan: &Plan, output: &Output) -> Option<Painter> {
-    let free = !output.phases && !output.quiet && !(output.ndjson && std::io::stdout().is_terminal());
+    let taken = output.phases || output.quiet || (output.ndjson && std::io::stdout().is_terminal());
     let protocol = match plan.protocol {
         Protocol::Echo { .. } => "echo",
         Protocol::Http(_) => "http",
     };
-    (free && std::io::stderr().is_terminal())
+    (!taken && std::io::stderr().is_terminal())
         .then(|| Painter::new(View::new(plan, protocol, console::colors_enabled_stderr())))
 }
 

@@ -174,7 +174,7 @@ fn measure(
     let mut args: Vec<String> = ["load", "udp", server.url.as_str(), "--one-way"].map(Into::into).into();
     args.extend(["--path".into(), path.to_string(), "--size".into(), bytes.to_string()]);
     args.extend(["-d".into(), settings.window.as_secs_f64().to_string()]);
-    args.extend(["--json".into(), file.path().into(), "--tolerate-failures".into()]);
+    args.extend(["--json".into(), file.path(), "--tolerate-failures".into()]);
     args.extend(cpus(&bench.load_cpus));
     let name = format!("tidegate {}", args.join(" "));
     let before = cpu_s(server.process.id());
