@@ -36,8 +36,8 @@ pub use unix::{datagram, descriptor, handover, local, pages, poll, process, sele
 mod windows;
 #[cfg(windows)]
 pub use windows::{
-    descriptor, event, events, extension, handover, local, overlapped, pages, poll, port, process, select,
-    socket, waker,
+    datagram, descriptor, event, events, extension, handover, local, overlapped, pages, poll, port, process,
+    select, socket, waker,
 };
 
 #[cfg(target_os = "linux")]

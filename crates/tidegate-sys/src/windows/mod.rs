@@ -1,5 +1,6 @@
 //! What Windows has.
 
+pub mod datagram;
 pub mod descriptor;
 pub mod event;
 pub mod events;

@@ -4,9 +4,9 @@
 //! goes on until the socket would block, and only then is it waited for.
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tidegate_sys::descriptor::{AsRawFd, RawFd};
 
 use tidegate_sys::datagram::DatagramSocket;
 use tidegate_sys::poll::Readiness;
@@ -69,7 +69,7 @@ pub(super) fn run<P: Poller, S: DatagramService>(lane: Lane<S>, waker: Arc<Waker
     }
 }
 
-fn watch<P: Poller>(waker: &Waker, fd: std::os::fd::RawFd) -> io::Result<P> {
+fn watch<P: Poller>(waker: &Waker, fd: RawFd) -> io::Result<P> {
     let mut poller = P::new(2)?;
     poller.watch_waker(waker.as_raw_fd())?;
     poller.watch(SOCKET, fd, READ)?;
