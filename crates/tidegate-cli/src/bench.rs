@@ -9,14 +9,13 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use tidegate::{Model, system};
 use tidegate_lab::peers::{self, Case, scenario};
 use tidegate_lab::report::{self, Results, certificate};
 use tidegate_lab::run::Facts;
 use tidegate_lab::{Bench, LabError, concurrency, connections, latency, models, process, survival, udp};
 
+use crate::system::signals;
 use crate::{Failure, Outcome};
 
 /// Options of `bench`.
@@ -166,15 +165,12 @@ pub fn run(args: Args) -> Outcome {
 
 /// SIGINT and SIGTERM end servers and loads too: other programs would not notice that the bench is gone.
 pub(crate) fn end_children_with_this_program() -> anyhow::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("signals can not be handled")?;
-    std::thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            process::end_all();
-            eprintln!("interrupted: nothing was written");
-            std::process::exit(1);
-        }
-    });
-    Ok(())
+    signals::once(|| {
+        process::end_all();
+        eprintln!("interrupted: nothing was written");
+        std::process::exit(1);
+    })
+    .context("signals can not be handled")
 }
 
 fn usage(e: LabError) -> Failure {

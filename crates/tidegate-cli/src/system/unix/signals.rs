@@ -36,3 +36,14 @@ pub fn report(words: Sender<Word>, certificate: Option<&Identity>) -> anyhow::Re
     std::thread::Builder::new().name("tidegate-signals".into()).spawn(report)?;
     Ok(())
 }
+
+/// Calls `then` at the first SIGINT or SIGTERM.
+pub fn once(then: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            then();
+        }
+    });
+    Ok(())
+}

@@ -19,3 +19,14 @@ pub fn report(words: Sender<Word>, _: Option<&Identity>) -> anyhow::Result<()> {
     })?;
     Ok(())
 }
+
+/// Calls `then` at the first Ctrl-C.
+pub fn once(then: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    let mut then = Some(then);
+    ctrlc::set_handler(move || {
+        if let Some(then) = then.take() {
+            then();
+        }
+    })?;
+    Ok(())
+}

@@ -137,7 +137,14 @@ fn furnish(peer: &Peer, places: &Places) -> std::io::Result<()> {
     open_to_all(&places.dir)
 }
 
+/// Rights are for Unix only.
+#[cfg(not(unix))]
+fn open_to_all(_: &std::path::Path) -> std::io::Result<()> {
+    Ok(())
+}
+
 /// A server started by root may give its workers to a user who has to read the page.
+#[cfg(unix)]
 fn open_to_all(dir: &std::path::Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))
