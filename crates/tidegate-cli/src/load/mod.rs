@@ -13,12 +13,8 @@ mod udp;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 use tidegate::{StartError, system};
 use tidegate_load::{LoadError, Phase, Plan, Protocol, Report};
 
@@ -28,6 +24,7 @@ use live::View;
 use output::Sinks;
 use painter::Painter;
 
+use crate::system::signals;
 use crate::{Failure, Outcome};
 
 /// Runs the command.
@@ -43,7 +40,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn generate(plan: &Plan, args: &Common) -> Outcome {
-    let interrupted = watch_interrupts()?;
+    let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
     let painter = painter(plan, &args.output);
     conduct(&args.cpus, &args.output, painter, |observer| {
         tidegate_load::run_until(&interrupted, plan, observer)
@@ -92,18 +89,6 @@ fn pin(cpus: &[usize]) -> Result<(), Failure> {
         format!("--cpus {cpus:?} can not be used; this process may use {:?}", system::allowed_cpus())
     });
     pinned.map_err(Failure::Usage)
-}
-
-/// The first SIGINT or SIGTERM ends the run early, with its result; a second one ends the process.
-fn watch_interrupts() -> anyhow::Result<Arc<AtomicBool>> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // In this order: the first signal finds the flag down and puts it up.
-        flag::register_conditional_shutdown(signal, 1, Arc::clone(&interrupted))
-            .and_then(|_| flag::register(signal, Arc::clone(&interrupted)))
-            .context("signals can not be watched")?;
-    }
-    Ok(interrupted)
 }
 
 /// The live view, if there is a terminal and it is free for one.

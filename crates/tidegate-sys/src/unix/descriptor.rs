@@ -2,6 +2,9 @@
 
 pub use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+/// No descriptor: `poll(2)` leaves it out.
+pub const NO_DESCRIPTOR: RawFd = -1;
+
 /// Something for each of many descriptors. The system gives out the lowest number that is free, so it is an array.
 #[derive(Debug)]
 pub struct DescriptorMap<T>(Vec<Option<T>>);

@@ -5,6 +5,9 @@ pub use std::os::windows::io::{
     AsSocket as AsFd, BorrowedSocket as BorrowedFd, OwnedSocket as OwnedFd, RawSocket as RawFd,
 };
 
+/// No socket (`INVALID_SOCKET`): `WSAPoll` leaves it out.
+pub const NO_DESCRIPTOR: RawFd = RawFd::MAX;
+
 /// Something with a socket.
 pub trait AsRawFd {
     /// Its handle. Open as long as `self` is.

@@ -19,6 +19,14 @@ pub struct Readiness {
     pub writable: bool,
 }
 
+impl Readiness {
+    /// Ready for what either is.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self { readable: self.readable || other.readable, writable: self.writable || other.writable }
+    }
+}
+
 /// A remark on how `poll` works here.
 pub const REMARK: &str =
     "WSAPoll; before Windows 10 2004 it does not report that a connection attempt failed";

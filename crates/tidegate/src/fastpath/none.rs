@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use tidegate_sys::descriptor::{AsRawFd, RawFd};
 
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::{Blocking, Listener, Stream};

@@ -15,12 +15,7 @@ use crate::limits::Strategy;
 /// SIGTERM and SIGINT: the first is reported through `words`, the second ends the process with code 1. SIGUSR1 asks for the
 /// throughput strategy, SIGUSR2 for the one of many connections. SIGHUP ends the process as ever, unless there is a `certificate`.
 pub fn report(words: Sender<Word>, certificate: Option<&Identity>) -> anyhow::Result<()> {
-    let stopping = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        // In this order: the first signal finds the flag down and puts it up.
-        flag::register_conditional_shutdown(signal, 1, Arc::clone(&stopping))?;
-        flag::register(signal, Arc::clone(&stopping))?;
-    }
+    flag_of_the_first()?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
     if certificate.is_some() {
         signals.handle().add_signal(SIGHUP)?;
@@ -35,6 +30,17 @@ pub fn report(words: Sender<Word>, certificate: Option<&Identity>) -> anyhow::Re
         move || signals.forever().take_while(|&signal| words.send(word(signal)).is_ok()).for_each(drop);
     std::thread::Builder::new().name("tidegate-signals".into()).spawn(report)?;
     Ok(())
+}
+
+/// A flag that the first SIGINT or SIGTERM puts up; the second one ends the process with code 1.
+pub fn flag_of_the_first() -> anyhow::Result<Arc<AtomicBool>> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        // In this order: the first signal finds the flag down and puts it up.
+        flag::register_conditional_shutdown(signal, 1, Arc::clone(&stopping))?;
+        flag::register(signal, Arc::clone(&stopping))?;
+    }
+    Ok(stopping)
 }
 
 /// Calls `then` at the first SIGINT or SIGTERM.

@@ -1,5 +1,6 @@
 //! Ctrl-C, Ctrl-Break and the closing of the console, as words for a running server.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::Sender;
 
@@ -18,6 +19,18 @@ pub fn report(words: Sender<Word>, _: Option<&Identity>) -> anyhow::Result<()> {
         let _ = words.send(Word::End(End::Signal)); // who has stopped listening ends anyway
     })?;
     Ok(())
+}
+
+/// A flag that the first puts up; the second one ends the process with code 1.
+pub fn flag_of_the_first() -> anyhow::Result<Arc<AtomicBool>> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stopping);
+    ctrlc::set_handler(move || {
+        if flag.swap(true, SeqCst) {
+            std::process::exit(1);
+        }
+    })?;
+    Ok(stopping)
 }
 
 /// Calls `then` at the first Ctrl-C.

@@ -2,9 +2,9 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_sys::descriptor::{AsRawFd, NO_DESCRIPTOR, RawFd};
 
 use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::poll::{Readiness, wait_pair};
@@ -88,11 +88,10 @@ impl Line {
         from: Option<SocketAddr>,
         ways: &Arc<Ways>,
     ) -> io::Result<Self> {
-        const NOBODY: RawFd = -1; // left out, `poll(2)`
         let mut line = Self::begin(to, from, ways, Blocking::Waits)?;
         if let Some(patience) = line.patience() {
             let answered = Readiness { readable: true, writable: false };
-            wait_pair(line.as_raw_fd(), answered, NOBODY, Some(patience))?;
+            wait_pair(line.as_raw_fd(), answered, NO_DESCRIPTOR, Some(patience))?;
             line.settle()?;
         }
         match &line {
@@ -225,7 +224,7 @@ impl AsRawFd for Line {
             Self::Plain(stream) => stream.as_raw_fd(),
             Self::Link(link) => link.as_raw_fd(),
             Self::Offered(offer, _) => offer.as_raw_fd(),
-            Self::Nothing => -1,
+            Self::Nothing => NO_DESCRIPTOR,
         }
     }
 }
