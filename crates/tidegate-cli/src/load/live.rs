@@ -102,7 +102,8 @@ impl View {
         if let Some(verdict) = self.status.verdict {
             lines.push(named("so far", &self.verdict(verdict)));
         }
-        lines.iter().map(|line| truncate_str(line, columns, "…").into_owned()).collect()
+        let tail = if columns == 0 { "" } else { "…" };
+        lines.iter().map(|line| truncate_str(line, columns, tail).into_owned()).collect()
     }
 
     fn style(&self) -> Style {

@@ -166,6 +166,6 @@ fn what_tune_can_not_do_is_said_before_it_begins() {
     refused(&tune(&["--out", nowhere.to_str().unwrap()]), &["a folder that is there"]);
     refused(&tune(&["--out", out, "--models", "iocp"]), &["iocp is unavailable", "doctor"]);
     refused(&tune(&["--out", out, "--rate", "5"]), &["--goal p99"]);
-    refused(&tune(&["--out", out, "--goal", "p99", "--rate", "-0.0"]), &["--rate is not above 0"]);
+    refused(&tune(&["--out", out, "--goal", "p99", "--rate=-0.0"]), &["--rate is not above 0"]);
     refused(&tune(&["--out", out, "--goal", "connections", "--no-keepalive"]), &["--no-keepalive"]);
 }

@@ -1,5 +1,7 @@
 //! A server that stops finishes what was begun, and says with its last answer that it leaves.
 
+use std::time::Duration;
+
 use crate::wire::{Stands, Wire, answers};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -13,10 +15,34 @@ fn last_says_close(wire: &Wire, count: usize) {
     }
 }
 
+/// How long a connection that was busy a moment ago may take for one more request.
+const LAST_WORD: Duration = tidegate::policy::stale::LAST_WORD;
+
 #[test]
-fn a_connection_between_requests_is_closed_at_once() {
+fn a_connection_between_requests_may_ask_once_more_and_is_told() {
     let mut wire = Wire::new();
     wire.send(GET);
+    wire.drain();
+    assert_eq!((wire.statuses(), wire.stands), (vec![200], Stands::Open));
+    wire.send(GET);
+    last_says_close(&wire, 2);
+    assert_eq!(wire.stands, Stands::Lingers);
+}
+
+#[test]
+fn a_connection_between_requests_that_asks_no_more_is_closed() {
+    let mut wire = Wire::new();
+    wire.send(GET);
+    wire.drain();
+    wire.wait(LAST_WORD);
+    assert_eq!((wire.statuses(), wire.stands), (vec![200], Stands::Closed));
+}
+
+#[test]
+fn one_that_has_rested_for_a_while_is_closed_at_once() {
+    let mut wire = Wire::new();
+    wire.send(GET);
+    wire.wait(LAST_WORD);
     wire.drain();
     assert_eq!((wire.statuses(), wire.stands), (vec![200], Stands::Closed));
 }

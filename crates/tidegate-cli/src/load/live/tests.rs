@@ -55,7 +55,7 @@ fn a_run_looks_like_this_at_80_columns() {
     let expected = "\
 http 127.0.0.1:8080
 progress     ━━━━━━━━━━━━━━━───────────────   50%  70 s of 140 s
-requests/s   5,000       ▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄▅▆
+requests/s   5,000       █▁▂▃▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄▅▆▇█▁▂▃▄▅▆
 latency      p50 950 µs  p99 2300 µs  p99.9 45.6 ms
 connections  1,199 of 1,200  errors 2
 processor    generator 45%  server 98% (busiest thread)
