@@ -51,7 +51,7 @@ fn gate(bound: usize) -> (Arc<Gate>, Arc<Bell>) {
 
 /// A command that can be told from others.
 fn command(tag: u64) -> Command {
-    Command::Dial(Dial::to(([127, 0, 0, 1], 1).into()).tag(tag))
+    Command::Dial(Dial::to(std::net::SocketAddr::from(([127, 0, 0, 1], 1))).tag(tag))
 }
 
 fn tags(commands: VecDeque<Command>) -> Vec<u64> {
