@@ -74,13 +74,21 @@ impl Circumstances {
     pub fn here(bench: &crate::Bench) -> Self {
         Self {
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-            command: std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect(),
+            command: command(),
             build: Build::here(),
             machine: Machine::here(),
             pinned_apart: bench.is_pinned_apart(),
             settings: Facts::new(),
         }
     }
+}
+
+/// The words of the command line. Where the program lies is left out: that says nothing to anybody else.
+fn command() -> Vec<String> {
+    let mut words = std::env::args_os();
+    let program = words.next().unwrap_or_default();
+    let name = std::path::Path::new(&program).file_name().unwrap_or(&program).to_owned();
+    std::iter::once(name).chain(words).map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 /// Which way is good.

@@ -162,6 +162,7 @@ impl Session for HttpSession {
             self.fill(out, Cause::Room);
         } else if let Some(flight) = self.common.places.flight(self.tag) {
             // It was noted as begun when it was dialled.
+            self.path = self.common.places.path(self.tag, self.common.requests.len());
             let request = &self.common.requests[self.path];
             if self.common.crew.counts(flight) {
                 self.common.crew.tally(self.thread).bytes_sent += request.len() as u64;

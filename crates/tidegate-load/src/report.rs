@@ -257,7 +257,7 @@ impl Report {
     pub fn is_clean(&self) -> bool {
         if let Some(udp) = &self.udp {
             // Datagrams may be lost; who wants none lost says so with a threshold.
-            return udp.corrupt == 0 && udp.send_errors == 0 && self.requests > 0;
+            return !self.interrupted && udp.corrupt == 0 && udp.send_errors == 0 && self.requests > 0;
         }
         let all_begun = self.open_loop.as_ref().is_none_or(|open| open.not_started == 0);
         all_begun

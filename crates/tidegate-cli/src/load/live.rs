@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use console::{Style, measure_text_width, truncate_str};
 use tidegate_load::certificate::{Share, Verdict};
-use tidegate_load::{Amount, Phase, Plan, Second, Status};
+use tidegate_load::{Amount, Phase, Second, Status};
 
 use super::summary::micros;
 
@@ -44,11 +44,11 @@ pub struct View {
 
 impl View {
     /// Nothing is known yet.
-    pub fn new(plan: &Plan, protocol: &str, colours: bool) -> Self {
+    pub fn new(title: String, connections: usize, amount: Amount, colours: bool) -> Self {
         Self {
-            title: format!("{protocol} {}", plan.target),
-            connections: plan.connections as u64,
-            amount: plan.amount,
+            title,
+            connections: connections as u64,
+            amount,
             colours,
             stage: Stage::Opening,
             connected: 0,

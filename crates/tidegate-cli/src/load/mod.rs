@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use tidegate::{StartError, system};
-use tidegate_load::{LoadError, Phase, Plan, Protocol, Report};
+use tidegate_load::{Amount, LoadError, Phase, Plan, Protocol, Report};
 
 pub use args::Args;
 use args::{Common, Kind, MergeArgs, Output};
@@ -41,7 +41,12 @@ pub fn run(args: Args) -> Outcome {
 
 fn generate(plan: &Plan, args: &Common) -> Outcome {
     let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
-    let painter = painter(plan, &args.output);
+    let protocol = match plan.protocol {
+        Protocol::Echo { .. } => "echo",
+        Protocol::Http(_) => "http",
+    };
+    let title = format!("{protocol} {}", plan.target);
+    let painter = painter(title, plan.connections, plan.amount, &args.output);
     conduct(&args.cpus, &args.output, painter, |observer| {
         tidegate_load::run_until(&interrupted, plan, observer)
     })
@@ -92,14 +97,10 @@ fn pin(cpus: &[usize]) -> Result<(), Failure> {
 }
 
 /// The live view, if there is a terminal and it is free for one.
-fn painter(plan: &Plan, output: &Output) -> Option<Painter> {
+fn painter(title: String, connections: usize, amount: Amount, output: &Output) -> Option<Painter> {
     let taken = output.phases || output.quiet || (output.ndjson && std::io::stdout().is_terminal());
-    let protocol = match plan.protocol {
-        Protocol::Echo { .. } => "echo",
-        Protocol::Http(_) => "http",
-    };
-    (!taken && std::io::stderr().is_terminal())
-        .then(|| Painter::new(View::new(plan, protocol, console::colors_enabled_stderr())))
+    let view = || View::new(title, connections, amount, console::colors_enabled_stderr());
+    (!taken && std::io::stderr().is_terminal()).then(|| Painter::new(view()))
 }
 
 fn merge(args: &MergeArgs) -> Outcome {

@@ -10,6 +10,7 @@ use super::args::{model, seconds};
 use super::output::{create, write_json};
 use super::pin;
 use crate::limits::{size, wait};
+use crate::system::signals;
 use crate::{Failure, Outcome};
 
 /// Options of `load ping`.
@@ -98,6 +99,9 @@ pub fn run(args: &PingArgs) -> Outcome {
     if report.is_clean() {
         return Ok(ExitCode::SUCCESS);
     }
+    if report.interrupted {
+        eprintln!("error: interrupted; the result is of the {:.1} s until then", report.elapsed_s);
+    }
     if let Some(why) = &report.first_error {
         eprintln!("error: {why}");
     }
@@ -122,7 +126,8 @@ fn measure(args: &PingArgs) -> Result<PingReport, Failure> {
         timeout: seconds("--timeout", args.timeout)?,
         server_pid: args.server_pid,
     };
-    ping(&plan).map_err(usage)
+    let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
+    ping(&interrupted, &plan).map_err(usage)
 }
 
 /// The floor: shared memory and nothing else.

@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use tidegate::{Availability, DatagramPath, Endpoint};
 use tidegate_load::{Amount, Expect, Security, Target, UdpPlan};
 
 use super::args::{Output, seconds};
 use crate::limits::size;
+use crate::system::signals;
 use crate::{Failure, Outcome};
 
 /// Options of `load udp`.
@@ -66,7 +67,11 @@ pub struct UdpArgs {
 /// Sends, and shows what came of it.
 pub fn run(args: &UdpArgs) -> Outcome {
     let plan = args.plan()?;
-    super::conduct(&args.cpus, &args.output, None, |observer| tidegate_load::run_udp(&plan, observer))
+    let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
+    let painter = super::painter(format!("udp {}", plan.target), plan.flows, plan.amount, &args.output);
+    super::conduct(&args.cpus, &args.output, painter, |observer| {
+        tidegate_load::run_udp(&interrupted, &plan, observer)
+    })
 }
 
 impl UdpArgs {

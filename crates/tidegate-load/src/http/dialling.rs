@@ -13,6 +13,8 @@ pub(super) struct Places {
     began: Instant,
     due_ns: Vec<AtomicU64>,
     left_ns: Vec<AtomicU64>,
+    /// Requests that each place has begun.
+    turns: Vec<AtomicU64>,
     /// Open loop: places with nothing to do.
     free: Mutex<Vec<u64>>,
 }
@@ -21,7 +23,7 @@ impl Places {
     pub(super) fn new(crew: &Crew) -> Self {
         let places = if crew.plan.connection_per_request() { crew.plan.connections } else { 0 };
         let zeros = || (0..places).map(|_| AtomicU64::new(0)).collect();
-        Self { began: crew.begun, due_ns: zeros(), left_ns: zeros(), free: Mutex::default() }
+        Self { began: crew.begun, due_ns: zeros(), left_ns: zeros(), turns: zeros(), free: Mutex::default() }
     }
 
     /// The request that the connection of this place carries.
@@ -29,6 +31,12 @@ impl Places {
         let at = |ns: &AtomicU64| self.began + Duration::from_nanos(ns.load(Relaxed));
         let place = tag as usize;
         Some(Flight { due: at(self.due_ns.get(place)?), left: at(self.left_ns.get(place)?) })
+    }
+
+    /// Which of so many paths is next on this place: they take turns, beginning at different ones.
+    pub(super) fn path(&self, tag: u64, paths: usize) -> usize {
+        let turn = self.turns.get(tag as usize).map_or(0, |turns| turns.fetch_add(1, Relaxed));
+        (tag.wrapping_add(turn) % paths as u64) as usize
     }
 
     fn note(&self, tag: u64, flight: Flight) {

@@ -10,6 +10,7 @@ mod session;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use tidegate::policy::{FastPath, OutboxMarks, Wait};
@@ -96,11 +97,11 @@ impl PingPlan {
     }
 }
 
-/// Sends messages to and fro.
+/// Sends messages to and fro; ends early once `interrupted` is true.
 ///
 /// # Errors
 /// [`LoadError`] if that can not be begun at all. What goes wrong on the way is in the report.
-pub fn ping(plan: &PingPlan) -> Result<PingReport, LoadError> {
+pub fn ping(interrupted: &AtomicBool, plan: &PingPlan) -> Result<PingReport, LoadError> {
     plan.check()?;
     let shared = Arc::new(Shared::new(plan));
     let mut client = Client::new(PingLoad(shared.clone())).policy(plan.policy());
@@ -108,20 +109,20 @@ pub fn ping(plan: &PingPlan) -> Result<PingReport, LoadError> {
         client = client.model(model);
     }
     let client = client.start()?;
-    Ok(conduct(plan, &shared, client))
+    Ok(conduct(interrupted, plan, &shared, client))
 }
 
-fn conduct(plan: &PingPlan, shared: &Shared, client: RunningClient) -> PingReport {
+fn conduct(interrupted: &AtomicBool, plan: &PingPlan, shared: &Shared, client: RunningClient) -> PingReport {
     let model = client.model();
     for tag in 0..plan.connections as u64 {
         // The queue of dials is longer than the most connections allowed.
         let _ = client.dialler().dial(Dial::to(plan.target.clone()).tag(tag));
     }
     let all = plan.connections;
-    let stand = shared.wait(plan.timeout, |count| count.stand + count.failed >= all);
+    let stand = shared.wait(interrupted, plan.timeout, |count| count.stand + count.failed >= all);
     let mut report = PingReport::new(plan, model);
     if stand && matches!(plan.amount, Amount::Time(_)) {
-        std::thread::sleep(plan.warm_up);
+        shared.wait(interrupted, plan.warm_up, |_| false);
     }
     let before = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))));
     let begun = Instant::now();
@@ -131,17 +132,18 @@ fn conduct(plan: &PingPlan, shared: &Shared, client: RunningClient) -> PingRepor
         Amount::Requests(_) => Duration::MAX,
     };
     // Ends early if nobody is left who could send.
-    shared.wait(patience, |count| count.ended + count.failed >= all);
+    shared.wait(interrupted, patience, |count| count.ended + count.failed >= all);
     let passed = begun.elapsed();
     shared.set(Stage::Over);
     report.generator = before.0.until(&sample(None), passed);
     if let (Some(before), Some(pid)) = (&before.1, plan.server_pid) {
         report.server = before.until(&sample(Some(pid)), passed);
     }
-    shared.wait(plan.timeout, |count| count.ended + count.failed >= all);
+    shared.wait(&AtomicBool::new(false), plan.timeout, |count| count.ended + count.failed >= all);
     client.stop();
     report.fast_paths = client.join().fast_paths;
     report.enter(shared, passed);
+    report.interrupted = interrupted.load(Relaxed);
     report.warnings = warnings(&report, passed);
     report
 }

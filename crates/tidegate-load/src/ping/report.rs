@@ -35,6 +35,9 @@ pub struct PingReport {
     pub fast_paths: u64,
     /// Length of the measuring window in seconds.
     pub elapsed_s: f64,
+    /// Whether the run was ended from outside before its time.
+    #[serde(default)]
+    pub interrupted: bool,
     /// Messages that came back right in the window.
     pub round_trips: u64,
     /// Round trips a second, all connections together.
@@ -164,9 +167,13 @@ impl PingReport {
         self.first_error = state.first_error.clone();
     }
 
-    /// Whether every connection stood and every message came back right.
+    /// Whether every connection stood, every message came back right, and nobody ended the run before its time.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.connected == self.connections && self.lost == 0 && self.wrong == 0 && self.round_trips > 0
+        self.connected == self.connections
+            && self.lost == 0
+            && self.wrong == 0
+            && self.round_trips > 0
+            && !self.interrupted
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,9 @@ use crate::plan::Amount;
 
 /// Messages up to this size are copied into the outbox in one piece.
 const COPIED: usize = 4096;
+
+/// How often who waits looks whether it has been interrupted.
+const NAP: Duration = Duration::from_millis(50);
 
 /// Where the run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,11 +102,25 @@ impl Shared {
         self.stage.load(Relaxed) == stage as u8
     }
 
-    /// Waits for a condition; `false` if it is not met in time.
-    pub(super) fn wait(&self, limit: Duration, met: impl Fn(Count) -> bool) -> bool {
+    /// Waits for a condition; `false` if it is not met in time, or before somebody interrupts.
+    pub(super) fn wait(
+        &self,
+        interrupted: &AtomicBool,
+        limit: Duration,
+        met: impl Fn(Count) -> bool,
+    ) -> bool {
+        let begun = Instant::now();
         let unmet = |state: &mut State| !met(state.count);
-        let waited = self.changed.wait_timeout_while(self.state(), limit, unmet);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        loop {
+            let left = limit.saturating_sub(begun.elapsed());
+            let waited = self.changed.wait_timeout_while(self.state(), left.min(NAP), unmet);
+            if !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+                return true;
+            }
+            if left <= NAP || interrupted.load(Relaxed) {
+                return false;
+            }
+        }
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {

@@ -1,6 +1,8 @@
 //! One flow: sends what may be sent, then looks what has come back, in turns.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
@@ -99,6 +101,8 @@ pub(super) struct Flow {
     last_answer: Duration,
     slice: Slice,
     slices: Sender<Slice>,
+    /// Somebody wants the result now.
+    interrupted: Arc<AtomicBool>,
     counts: UdpReport,
     late: u64,
     worst_late: Duration,
@@ -112,6 +116,7 @@ impl Flow {
         client: DatagramClient,
         begun: Instant,
         slices: Sender<Slice>,
+        interrupted: Arc<AtomicBool>,
     ) -> Self {
         let flows = plan.flows as u64;
         let (end, budget) = match plan.amount {
@@ -141,6 +146,7 @@ impl Flow {
             last_answer: Duration::ZERO,
             slice: Slice::new(0),
             slices,
+            interrupted,
             counts: UdpReport::default(),
             late: 0,
             worst_late: Duration::ZERO,
@@ -183,8 +189,11 @@ impl Flow {
         }
     }
 
-    /// Whether messages are sent now: until the end, and for a moment what was due before it.
+    /// Whether messages are sent now: until the end, and for a moment what was due before it; not once somebody interrupts.
     fn is_time(&self, now: Duration) -> bool {
+        if self.interrupted.load(Relaxed) {
+            return false;
+        }
         self.end.is_none_or(|end| {
             let left_over = self.pace.is_some() && self.counts.sent < self.due_until(end);
             now < end || left_over && now < end + GRACE

@@ -9,6 +9,8 @@ mod tracker;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -157,11 +159,16 @@ impl UdpPlan {
     }
 }
 
-/// Carries a plan out. `observer` is told how it goes, on the calling thread.
+/// Carries a plan out; ends early once `interrupted` is true, and the report is then about what was measured until there. `observer` is
+/// told how it goes, on the calling thread.
 ///
 /// # Errors
 /// [`LoadError`] if the plan can not be carried out at all. What goes wrong on the way is in the report.
-pub fn run_udp(plan: &UdpPlan, mut observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadError> {
+pub fn run_udp(
+    interrupted: &Arc<AtomicBool>,
+    plan: &UdpPlan,
+    mut observer: impl FnMut(Phase<'_>),
+) -> Result<Report, LoadError> {
     plan.check()?;
     let clients = (0..plan.flows)
         .map(|_| DatagramClient::connect(plan.target, &plan.policy()))
@@ -175,7 +182,7 @@ pub fn run_udp(plan: &UdpPlan, mut observer: impl FnMut(Phase<'_>)) -> Result<Re
         .into_iter()
         .enumerate()
         .map(|(index, client)| {
-            let flow = Flow::new(plan, index, client, begun, slices.clone());
+            let flow = Flow::new(plan, index, client, begun, slices.clone(), interrupted.clone());
             thread::Builder::new().name(format!("udp-load-{index}")).spawn(move || flow.run())
         })
         .collect();
@@ -192,6 +199,7 @@ pub fn run_udp(plan: &UdpPlan, mut observer: impl FnMut(Phase<'_>)) -> Result<Re
         }
     }
     let mut report = ledger.report();
+    report.interrupted = interrupted.load(Relaxed);
     report.cpu_user_s = after.2.0 - before.2.0;
     report.cpu_system_s = after.2.1 - before.2.1;
     let udp = report.udp.clone().unwrap_or_default();

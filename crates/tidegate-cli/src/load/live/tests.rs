@@ -2,30 +2,10 @@ use tidegate_load::report::Latency;
 
 use super::*;
 
-fn plan(amount: Amount) -> Plan {
-    Plan {
-        target: std::net::SocketAddr::from(([127, 0, 0, 1], 8080)).into(),
-        protocol: tidegate_load::Protocol::Echo { size: 1, window: 1 },
-        connections: 1_200,
-        amount,
-        rate_bytes_per_s_per_block: None,
-        messages_each: None,
-        rate: None,
-        warm_up: Duration::ZERO,
-        ramp_connections: Duration::ZERO,
-        timeout: Duration::from_secs(10),
-        sources: None,
-        source_range: Vec::new(),
-        model: None,
-        threads: None,
-        server_pid: None,
-        tls: None,
-    }
-}
-
 /// In the middle of a run: 70 seconds are over.
 fn view(colours: bool) -> View {
-    let mut view = View::new(&plan(Amount::Time(Duration::from_secs(140))), "http", colours);
+    let mut view =
+        View::new("http 127.0.0.1:8080".into(), 1_200, Amount::Time(Duration::from_secs(140)), colours);
     view.hear(&Phase::Connected { attempted: 1_200, connected: 1_200 });
     view.hear(&Phase::Measuring);
     let latency_us = Latency { p50: 950, p99: 2_300, p99_9: 45_600, ..Latency::default() };
@@ -102,7 +82,7 @@ fn colours_are_only_there_if_they_are_wanted() {
 
 #[test]
 fn before_the_first_second_it_says_what_is_going_on() {
-    let mut view = View::new(&plan(Amount::Requests(2_000_000)), "echo", false);
+    let mut view = View::new("echo 127.0.0.1:8080".into(), 1_200, Amount::Requests(2_000_000), false);
     view.hear(&Phase::Opening { connected: 700 });
     let opening =
         ["echo 127.0.0.1:8080", "progress     opening connections", "connections  700 of 1,200  errors 0"];

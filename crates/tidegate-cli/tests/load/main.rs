@@ -1,5 +1,9 @@
 //! `tidegate load`, the built binary, against servers of its own and against bad ones.
 
+#[cfg(unix)]
+mod interrupts;
+mod settings;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Output, Stdio};

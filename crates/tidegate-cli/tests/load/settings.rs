@@ -1,0 +1,107 @@
+//! Settings of when load begins, where it comes from and what it asks for, seen from the server's side.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use super::{bad_server, load, mirror, report};
+
+/// What a server sees of a connection: where it came from, when, and how many requests it brought.
+struct Seen {
+    from: SocketAddr,
+    at: Instant,
+    requests: u64,
+}
+
+/// Answers each request, and tells of each connection when it has ended.
+fn witness() -> (String, Receiver<Seen>) {
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let url = format!("127.0.0.1:{}", listener.local_addr().unwrap().port());
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        while let Ok((stream, from)) = listener.accept() {
+            let tell: Sender<Seen> = tell.clone();
+            std::thread::spawn(move || {
+                let seen = Seen { from, at: Instant::now(), requests: 0 };
+                let requests = answer(stream);
+                // The test may have seen enough.
+                let _ = tell.send(Seen { requests, ..seen });
+            });
+        }
+    });
+    (url, told)
+}
+
+/// Answers requests without pipelining until the connection ends; how many there were.
+fn answer(mut stream: std::net::TcpStream) -> u64 {
+    let mut requests = 0;
+    while let Ok(1..) = stream.read(&mut [0; 4096]) {
+        requests += 1;
+        if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+            break;
+        }
+    }
+    requests
+}
+
+/// What became of so many connections.
+fn seen(told: &Receiver<Seen>, connections: usize) -> Vec<Seen> {
+    (0..connections).map(|_| told.recv_timeout(Duration::from_secs(20)).unwrap()).collect()
+}
+
+#[test]
+fn a_warm_up_is_load_that_does_not_count() {
+    let (url, told) = witness();
+    let args = ["http", &url, "-c", "2", "--rate", "200", "--warm-up", "0.5", "-d", "0.5", "--json", "-"];
+    let report = report(&load(&args));
+    let open = report.open_loop.unwrap();
+    // The schedule runs through the warm-up; half of it is in the window.
+    assert_eq!((open.scheduled, report.requests), (100, 100));
+    let served: u64 = seen(&told, 2).iter().map(|seen| seen.requests).sum();
+    assert!((199..=201).contains(&served), "{served} requests came in the second that both last");
+}
+
+#[test]
+fn a_rate_that_rises_evenly_is_half_of_it_on_average() {
+    let (url, _told) = witness();
+    let args = ["http", &url, "-c", "4", "--rate", "400", "--ramp-rate", "0:1", "-d", "1", "--json", "-"];
+    let report = report(&load(&args));
+    let open = report.open_loop.unwrap();
+    assert!((199..=201).contains(&open.scheduled), "{open:?}");
+    assert_eq!(open.started + open.not_started, open.scheduled);
+}
+
+#[test]
+fn connections_are_opened_evenly_over_their_ramp() {
+    let (url, told) = witness();
+    let args = ["http", &url, "-c", "5", "-n", "5", "--ramp-connections", "0.5", "--json", "-"];
+    let report = report(&load(&args));
+    assert_eq!((report.connected, report.requests), (5, 5));
+    let mut at: Vec<Instant> = seen(&told, 5).iter().map(|seen| seen.at).collect();
+    at.sort();
+    // Never earlier than asked for; how much later is the machine's affair.
+    let passed = at[4].duration_since(at[0]);
+    assert!(passed >= Duration::from_millis(350), "all five stood after {passed:?}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn connections_come_from_the_addresses_that_are_named() {
+    let (url, told) = witness();
+    let args = ["http", &url, "-c", "6", "-n", "12", "--source", "127.0.0.21-127.0.0.23", "--json", "-"];
+    assert_eq!(report(&load(&args)).requests, 12);
+    let mut from: Vec<String> = seen(&told, 6).iter().map(|seen| seen.from.ip().to_string()).collect();
+    from.sort();
+    let two_each = ["127.0.0.21", "127.0.0.21", "127.0.0.22", "127.0.0.22", "127.0.0.23", "127.0.0.23"];
+    assert_eq!(from, two_each);
+}
+
+#[test]
+fn paths_take_turns_with_a_connection_for_each_request_too() {
+    let url = bad_server(mirror).to_string();
+    let shape = ["http", &url, "-c", "1", "-n", "40", "--no-keepalive", "--body", "[end]", "--json", "-"];
+    let paths = ["--path", "/a", "--path", "/b", "--check-body-contains", "/b HTTP"];
+    let report = report(&load(&[&shape[..], &paths].concat()));
+    assert_eq!((report.requests, report.wrong), (20, 20), "{report:?}");
+}
