@@ -5,9 +5,11 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
 use tidegate::fastpath::layout::Rings;
 use tidegate::fastpath::protocol::{hello, name};
 use tidegate::policy::{FastPath, Wait};
@@ -53,7 +55,9 @@ pub fn hostile(data: &[u8]) {
     wait("the server is rid of the peer", || server.stats().open() == 0);
     assert!(!server.is_broken(), "an I/O thread has ended");
     if first & 2 != 0 {
-        let mut plain = TcpStream::connect(addr).expect("it still accepts");
+        let plain = from_somewhere();
+        plain.connect(&addr.into()).expect("it still accepts");
+        let mut plain = TcpStream::from(plain);
         plain.write_all(b"still there?").expect("send");
         plain.read_exact(&mut [0; 12]).expect("it still serves");
         drop(plain);
@@ -69,6 +73,17 @@ fn wait(what: &str, met: impl Fn() -> bool) {
     }
 }
 
+/// A socket bound to one of many addresses of this host, which is reset when dropped: thousands of peers a second for as long as
+/// one likes would otherwise leave no port, each being kept for a minute after its connection (TIME_WAIT).
+fn from_somewhere() -> Socket {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let [_, _, high, low] = (NEXT.fetch_add(1, Relaxed) % 0xfffe + 1).to_be_bytes();
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
+    socket.set_linger(Some(Duration::ZERO)).expect("linger");
+    socket.bind(&SocketAddr::from(([127, 1, high, low], 0)).into()).expect("bind");
+    socket
+}
+
 struct Peer {
     tcp: TcpStream,
     memory: Shared,
@@ -80,8 +95,7 @@ impl Peer {
         let control: UnixStream = meeting::connect(&name(to)).expect("the server has the option");
         let (rings, fd) = Rings::create(RING).expect("memory");
         let memory = Shared::open(&fd, HEAD + 2 * RING).expect("the same memory");
-        let tcp = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("socket");
-        tcp.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bind");
+        let tcp = from_somewhere();
         let from = tcp.local_addr().ok().and_then(|addr| addr.as_socket()).expect("address");
         handover::send(&control, &hello(from, to), &[fd.as_fd()]).expect("offer");
         tcp.connect(&to.into()).expect("connect");
