@@ -5,6 +5,7 @@ mod bench;
 mod compare;
 mod config;
 mod doctor;
+mod fastpath;
 mod life;
 mod limits;
 mod load;
@@ -44,6 +45,8 @@ enum Command {
     Compare(compare::Args),
     /// Find the settings of a server that serve a goal best on this machine, by testing them, and write them to a file.
     Tune(tune::Args),
+    /// Let unchanged programs on this host exchange the bytes of their TCP connections from socket to socket, without TCP.
+    Fastpath(fastpath::Args),
     /// Say what works here: each model, each limit, and what to do about it.
     Doctor(doctor::Args),
 }
@@ -83,6 +86,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Bench(args) => bench::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Tune(args) => tune::run(args),
+        Command::Fastpath(args) => fastpath::run(args),
         Command::Doctor(args) => doctor::run(args),
     }
 }

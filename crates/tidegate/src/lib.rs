@@ -66,6 +66,8 @@ pub use tidegate_sys::endpoint::{Endpoint, ParseEndpointError};
 
 /// What applications need of the system besides sockets: limits, processors, and sockets that come from elsewhere.
 pub mod system {
+    #[cfg(unix)]
+    pub use tidegate_sys::process::start_in_group;
     pub use tidegate_sys::process::{
         End, allowed_cpus, ask_to_end, clock_ticks_per_s, cpu_time, descriptor_limit, end_group,
         exact_sleeps, locked_memory_limit, page_bytes, pin_to_cpus, raise_descriptor_limit, system_name,

@@ -1,5 +1,6 @@
 //! What only Linux has.
 
+pub mod bpf;
 pub mod epoll;
 pub mod meeting;
 pub mod ring;

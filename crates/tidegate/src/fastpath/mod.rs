@@ -8,6 +8,7 @@
 //! | `link` | a connection: two rings, and the TCP connection they stand for |
 //! | `offer` | the dialler's side of the meeting |
 //! | `meeting` | the listener's side |
+//! | `sockmap` | for programs that are not written for it: TCP through a map of sockets in the kernel |
 //!
 //! # How two ends find each other
 //!
@@ -41,6 +42,8 @@ mod offer;
 pub mod protocol;
 #[cfg(target_os = "linux")]
 pub mod ring;
+#[cfg(target_os = "linux")]
+pub mod sockmap;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

@@ -1,0 +1,133 @@
+//! `tidegate fastpath`: the TCP connections that unchanged programs on this host have with one another go through a map of sockets.
+
+use std::path::PathBuf;
+
+/// Options of `fastpath`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The control group (version 2) whose programs take part; made, and removed at the end, if it is not there [default: a new one].
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<PathBuf>,
+    /// Connections in the map at most; further ones stay with TCP.
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    connections: u32,
+    /// A command to run in the group, for as long as it runs; its exit code is returned. Without one, this goes on until SIGINT or
+    /// SIGTERM, and then until the connections in the map have ended: a second signal ends it at once, and bytes that lie in
+    /// the map unread are lost.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<std::ffi::OsString>,
+}
+
+#[cfg(target_os = "linux")]
+pub use linux::run;
+#[cfg(not(target_os = "linux"))]
+pub use other::run;
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::io::Write;
+    use std::process::{Child, Command, ExitCode, ExitStatus};
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::time::Duration;
+
+    use anyhow::{Context, anyhow};
+    use tidegate::fastpath::sockmap::{Group, Sockmap};
+    use tidegate::system as sys;
+
+    use super::Args;
+    use crate::log::note;
+    use crate::system::signals;
+    use crate::{Failure, Outcome};
+
+    /// How often signals, the command and the map are looked at.
+    const LOOK: Duration = Duration::from_millis(50);
+
+    /// Runs the command.
+    pub fn run(args: Args) -> Outcome {
+        let stopping = signals::flag_of_the_first()?;
+        // In this order: what is refused for lack of rights leaves no group behind.
+        let mut map = Sockmap::load(args.connections).map_err(|e| Failure::Run(e.into()))?;
+        let group = match &args.cgroup {
+            Some(path) => Group::at(path),
+            None => Group::own(),
+        };
+        let group = group.map_err(|e| Failure::Run(e.into()))?;
+        map.attach(&group).map_err(|e| Failure::Run(e.into()))?;
+        let Some((program, rest)) = args.command.split_first() else {
+            println!("fast path on {}", group.path().display());
+            let _ = std::io::stdout().flush(); // nobody reads: then nobody needs to know
+            note("fast-path", "a program takes part if it is started in the group: echo $$ > …/cgroup.procs");
+            serve(&mut map, &stopping)?;
+            return Ok(ExitCode::SUCCESS);
+        };
+        let mut command = Command::new(program);
+        command.args(rest);
+        sys::start_in_group(&mut command, group.processes().context("the control group takes nobody")?);
+        let child = command.spawn().with_context(|| format!("can not run {}", program.display()));
+        let status = wait(child.map_err(Failure::Usage)?, &stopping)?;
+        summary(&map)?;
+        code(status)
+    }
+
+    /// Until the first signal, and then until the map is empty.
+    fn serve(map: &mut Sockmap, stopping: &AtomicBool) -> anyhow::Result<()> {
+        while !stopping.load(SeqCst) {
+            std::thread::sleep(LOOK);
+        }
+        map.detach();
+        let open = map.open()?;
+        if open > 0 {
+            let text = format!(
+                "stopping: {open} sockets are in the map, and may finish; signal again to cut them off"
+            );
+            note("stopping", &text);
+        }
+        while map.open()? > 0 {
+            std::thread::sleep(LOOK);
+        }
+        summary(map)
+    }
+
+    /// Until the command has ended. A signal is passed on to it, once.
+    fn wait(mut child: Child, stopping: &AtomicBool) -> anyhow::Result<ExitStatus> {
+        let mut told = false;
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            if stopping.load(SeqCst) && !std::mem::replace(&mut told, true) {
+                let _ = sys::ask_to_end(child.id()); // it may have ended just now
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn summary(map: &Sockmap) -> anyhow::Result<()> {
+        let carried = map.carried()?;
+        let text = format!("{} messages went by the map, {} by TCP", carried.by_map, carried.by_tcp);
+        note("fast-path", &text);
+        Ok(())
+    }
+
+    /// As a shell has it: 128 and the number of the signal.
+    fn code(status: ExitStatus) -> Outcome {
+        use std::os::unix::process::ExitStatusExt as _;
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+        let code = code.and_then(|code| u8::try_from(code).ok());
+        code.map(ExitCode::from).ok_or_else(|| Failure::Run(anyhow!("the command ended as {status}")))
+    }
+}
+
+/// There are no maps of sockets.
+#[cfg(not(target_os = "linux"))]
+mod other {
+    use anyhow::anyhow;
+
+    use super::Args;
+    use crate::{Failure, Outcome};
+
+    pub fn run(args: Args) -> Outcome {
+        let Args { .. } = args;
+        Err(Failure::Usage(anyhow!("fastpath is for Linux; two tidegates here: serve --fast-path")))
+    }
+}

@@ -1,0 +1,169 @@
+//! Just enough of an assembler for the two programs: instructions of `linux/bpf.h`, and jumps forward to a label.
+
+use tidegate_sys::bpf::Instruction;
+
+/// A register: what a call returns, its arguments, what calls leave alone, and the end of the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Register {
+    R0 = 0,
+    R1 = 1,
+    R2 = 2,
+    R3 = 3,
+    R4 = 4,
+    /// Kept over calls.
+    R6 = 6,
+    /// The stack is the 512 bytes below.
+    Stack = 10,
+}
+
+/// Functions of the kernel (`enum bpf_func_id`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(super) enum Call {
+    MapLookup = 1,
+    MapUpdate = 2,
+    MapDelete = 3,
+    SockHashUpdate = 70,
+    MsgRedirectHash = 71,
+    NetnsCookie = 122,
+}
+
+/// A place that is jumped to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Label(usize);
+
+// Operation codes: a class, how wide, and what.
+const LDX_W: u8 = 0x61;
+const LD_DW_IMM: u8 = 0x18;
+const ST_W: u8 = 0x62;
+const STX_W: u8 = 0x63;
+const STX_DW: u8 = 0x7b;
+const ATOMIC_DW: u8 = 0xdb;
+const MOV64_IMM: u8 = 0xb7;
+const MOV64_REG: u8 = 0xbf;
+const ADD64_IMM: u8 = 0x07;
+const TO_BE: u8 = 0xdc;
+const JA: u8 = 0x05;
+const JEQ_IMM: u8 = 0x15;
+const JNE_IMM: u8 = 0x55;
+const CALL: u8 = 0x85;
+const EXIT: u8 = 0x95;
+/// In the register field of [`LD_DW_IMM`]: the value is the descriptor of a map.
+const MAP_FD: u8 = 1;
+
+/// A program that is being written.
+#[derive(Debug, Default)]
+pub(super) struct Code {
+    done: Vec<(u8, u8, u8, i16, i32)>,
+    /// Instructions that jump, and where to.
+    jumps: Vec<(usize, Label)>,
+    /// Where labels have been set.
+    labels: Vec<usize>,
+}
+
+impl Code {
+    fn push(&mut self, code: u8, to: u8, from: u8, offset: i16, immediate: i32) {
+        self.done.push((code, to, from, offset, immediate));
+    }
+
+    /// A label to be set once, later.
+    pub(super) fn label(&mut self) -> Label {
+        self.labels.push(usize::MAX);
+        Label(self.labels.len() - 1)
+    }
+
+    /// The next instruction is where this label is.
+    pub(super) fn set(&mut self, label: Label) {
+        self.labels[label.0] = self.done.len();
+    }
+
+    fn jump_with(&mut self, code: u8, register: u8, value: i32, label: Label) {
+        self.jumps.push((self.done.len(), label));
+        self.push(code, register, 0, 0, value);
+    }
+
+    pub(super) fn jump(&mut self, label: Label) {
+        self.jump_with(JA, 0, 0, label);
+    }
+
+    pub(super) fn jump_if_equal(&mut self, register: Register, value: i32, label: Label) {
+        self.jump_with(JEQ_IMM, register as u8, value, label);
+    }
+
+    pub(super) fn jump_if_not(&mut self, register: Register, value: i32, label: Label) {
+        self.jump_with(JNE_IMM, register as u8, value, label);
+    }
+
+    /// `to = value`
+    pub(super) fn put(&mut self, to: Register, value: i32) {
+        self.push(MOV64_IMM, to as u8, 0, 0, value);
+    }
+
+    /// `to = from`
+    pub(super) fn copy(&mut self, to: Register, from: Register) {
+        self.push(MOV64_REG, to as u8, from as u8, 0, 0);
+    }
+
+    /// `to = address of a place on the stack`
+    pub(super) fn point(&mut self, to: Register, at: i16) {
+        self.copy(to, Register::Stack);
+        self.push(ADD64_IMM, to as u8, 0, 0, at.into());
+    }
+
+    /// `to = map`
+    pub(super) fn map(&mut self, to: Register, number: i32) {
+        self.push(LD_DW_IMM, to as u8, MAP_FD, 0, number);
+        self.push(0, 0, 0, 0, 0); // an instruction of twice the length
+    }
+
+    /// `to = 32 bits at base + at`
+    pub(super) fn load(&mut self, to: Register, base: Register, at: i16) {
+        self.push(LDX_W, to as u8, base as u8, at, 0);
+    }
+
+    /// `32 bits on the stack = value`
+    pub(super) fn keep_value(&mut self, at: i16, value: i32) {
+        self.push(ST_W, Register::Stack as u8, 0, at, value);
+    }
+
+    /// `32 bits on the stack = register`
+    pub(super) fn keep(&mut self, at: i16, from: Register) {
+        self.push(STX_W, Register::Stack as u8, from as u8, at, 0);
+    }
+
+    /// `64 bits on the stack = register`
+    pub(super) fn keep_long(&mut self, at: i16, from: Register) {
+        self.push(STX_DW, Register::Stack as u8, from as u8, at, 0);
+    }
+
+    /// `64 bits at base + at += from`, whole for all processors.
+    pub(super) fn add_at(&mut self, base: Register, at: i16, from: Register) {
+        self.push(ATOMIC_DW, base as u8, from as u8, at, 0);
+    }
+
+    /// `register = the low 32 bits of it in network order`
+    pub(super) fn to_network_order(&mut self, register: Register) {
+        self.push(TO_BE, register as u8, 0, 0, 32);
+    }
+
+    pub(super) fn call(&mut self, function: Call) {
+        self.push(CALL, 0, 0, 0, function as i32);
+    }
+
+    /// Ends with this value.
+    pub(super) fn end(&mut self, value: i32) {
+        self.put(Register::R0, value);
+        self.push(EXIT, 0, 0, 0, 0);
+    }
+
+    /// The program, its jumps filled in: as many instructions on as there are between.
+    pub(super) fn assemble(mut self) -> Vec<Instruction> {
+        for (from, label) in self.jumps {
+            let over = self.labels[label.0] - from - 1;
+            self.done[from].3 = over as i16; // the programs are a hundred instructions long
+        }
+        let instruction = |(code, to, from, offset, value)| Instruction::new(code, to, from, offset, value);
+        self.done.into_iter().map(instruction).collect()
+    }
+}

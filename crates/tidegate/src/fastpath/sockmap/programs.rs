@@ -1,0 +1,205 @@
+//! The two programs, and what they keep in maps.
+//!
+//! *Follow* is told of each TCP connection of the control group and puts both its sockets into the map. *Carry* is asked about each
+//! message that one of these sockets sends: it goes to the queue of the other end, or by TCP.
+//!
+//! A byte that went by TCP must not be overtaken by one that goes through the map, and the kernel does not see to that: a receiver
+//! reads what came through the map first. The sockets of a connection are not established at the same moment, and one may send
+//! before the other end is in the map. So each *direction* is decided once, by whoever is first to make its entry: the receiver,
+//! when it is in the map (`MAPPED`), or the sender, when it sends and finds none (`TCP`). From then on all of that direction goes the same way.
+
+use tidegate_sys::bpf::Instruction;
+
+use super::assembler::{Call, Code, Label, Register};
+
+/// A socket: near and far address (IPv4 as `::ffff:a.b.c.d`, so that both ends of a connection agree), near and far port in network
+/// order, and the network namespace, for the same addresses may be in use in another.
+pub(super) const KEY_BYTES: u32 = 48;
+const FAR: i16 = 16;
+const PORTS: i16 = 32;
+const NAMESPACE: i16 = 40;
+
+/// A direction, under the key of the socket that receives: how it goes, and messages so far.
+pub(super) const DIRECTION_BYTES: u32 = 16;
+pub(super) const MESSAGES_AT: i16 = 8;
+const TCP: i32 = 0;
+pub(super) const MAPPED: i32 = 1;
+
+/// Keys and a direction on the stack.
+const NEAR_KEY: i16 = -48;
+const FAR_KEY: i16 = -96;
+const DIRECTION: i16 = -112;
+
+const AF_INET: i32 = 2;
+const AF_INET6: i32 = 10;
+
+/// What happens to a connection (`BPF_SOCK_OPS_…`).
+const CONNECTS: i32 = 3;
+const ESTABLISHED_ACTIVE: i32 = 4;
+const ESTABLISHED_PASSIVE: i32 = 5;
+
+const ANY: i32 = 0;
+const IF_NEW: i32 = 1;
+const TO_INPUT: i32 = 1;
+const PASS: i32 = 1;
+
+/// Where a context has the addresses; ports follow one another.
+struct Fields {
+    family: i16,
+    far4: i16,
+    near4: i16,
+    far6: i16,
+    near6: i16,
+    far_port: i16,
+    near_port: i16,
+}
+
+/// `struct bpf_sock_ops`
+const SOCK_OPS: Fields =
+    Fields { family: 20, far4: 24, near4: 28, far6: 32, near6: 48, far_port: 64, near_port: 68 };
+const OPS_OP: i16 = 0;
+const OPS_DATA_SEGMENTS_OUT: i16 = 152;
+
+/// `struct sk_msg_md`
+const SK_MSG: Fields =
+    Fields { family: 16, far4: 20, near4: 24, far6: 28, near6: 44, far_port: 60, near_port: 64 };
+
+/// The program that follows connections. `sockets` and `directions` are the maps.
+pub(super) fn follow(sockets: i32, directions: i32) -> Vec<Instruction> {
+    let mut code = Code::default();
+    let (begin, established, out) = (code.label(), code.label(), code.label());
+    code.copy(Register::R6, Register::R1);
+    code.load(Register::R2, Register::R6, OPS_OP);
+    for event in [CONNECTS, ESTABLISHED_ACTIVE, ESTABLISHED_PASSIVE] {
+        code.jump_if_equal(Register::R2, event, begin);
+    }
+    code.jump(out);
+    code.set(begin);
+    keys(&mut code, &SOCK_OPS, &[NEAR_KEY, FAR_KEY], out);
+    code.load(Register::R2, Register::R6, OPS_OP);
+    code.jump_if_not(Register::R2, CONNECTS, established);
+    // The addresses have been used before: nothing is decided yet for this connection.
+    for key in [NEAR_KEY, FAR_KEY] {
+        code.map(Register::R1, directions);
+        code.point(Register::R2, key);
+        code.call(Call::MapDelete);
+    }
+    code.jump(out);
+    code.set(established);
+    // TCP Fast Open: it has sent already, so it must go on with TCP. A socket that is not in the map does.
+    code.load(Register::R2, Register::R6, OPS_DATA_SEGMENTS_OUT);
+    code.jump_if_not(Register::R2, 0, out);
+    code.copy(Register::R1, Register::R6);
+    code.map(Register::R2, sockets);
+    code.point(Register::R3, NEAR_KEY);
+    code.put(Register::R4, ANY);
+    code.call(Call::SockHashUpdate);
+    code.jump_if_not(Register::R0, 0, out); // full
+    decide(&mut code, directions, NEAR_KEY, MAPPED);
+    code.set(out);
+    code.end(PASS);
+    code.assemble()
+}
+
+/// The program that carries messages.
+pub(super) fn carry(sockets: i32, directions: i32) -> Vec<Instruction> {
+    let mut code = Code::default();
+    let (decided, out) = (code.label(), code.label());
+    code.copy(Register::R6, Register::R1);
+    keys(&mut code, &SK_MSG, &[FAR_KEY], out);
+    look_up(&mut code, directions, FAR_KEY);
+    code.jump_if_not(Register::R0, 0, decided);
+    decide(&mut code, directions, FAR_KEY, TCP);
+    look_up(&mut code, directions, FAR_KEY); // the other end may have been first
+    code.jump_if_equal(Register::R0, 0, out);
+    code.set(decided);
+    code.put(Register::R1, 1);
+    code.add_at(Register::R0, MESSAGES_AT, Register::R1);
+    code.load(Register::R2, Register::R0, 0);
+    code.jump_if_not(Register::R2, MAPPED, out);
+    code.copy(Register::R1, Register::R6);
+    code.map(Register::R2, sockets);
+    code.point(Register::R3, FAR_KEY);
+    code.put(Register::R4, TO_INPUT);
+    code.call(Call::MsgRedirectHash); // if the other end is gone nothing is noted, and TCP finds that out
+    code.set(out);
+    code.end(PASS);
+    code.assemble()
+}
+
+/// Writes the keys of this socket and of the other end, or one of them. `other` is where sockets go that are neither IPv4 nor IPv6.
+/// Register 6 is the context.
+fn keys(code: &mut Code, at: &Fields, which: &[i16], other: Label) {
+    // A key, and where in it that is what is near and what is far to this socket.
+    let places: Vec<_> =
+        which.iter().map(|&key| if key == NEAR_KEY { (key, 0, FAR) } else { (key, FAR, 0) }).collect();
+    let (version4, rest) = (code.label(), code.label());
+    code.load(Register::R2, Register::R6, at.family);
+    code.jump_if_equal(Register::R2, AF_INET, version4);
+    code.jump_if_not(Register::R2, AF_INET6, other);
+    for word in [0, 4, 8, 12] {
+        for (field, is_near) in [(at.near6, true), (at.far6, false)] {
+            code.load(Register::R2, Register::R6, field + word);
+            for &(key, near, far) in &places {
+                code.keep(key + if is_near { near } else { far } + word, Register::R2);
+            }
+        }
+    }
+    code.jump(rest);
+    code.set(version4);
+    for &(key, near, far) in &places {
+        for address in [near, far] {
+            code.keep_value(key + address, 0);
+            code.keep_value(key + address + 4, 0);
+            code.keep_value(key + address + 8, 0xffff_u32.to_be() as i32);
+        }
+    }
+    for (field, is_near) in [(at.near4, true), (at.far4, false)] {
+        code.load(Register::R2, Register::R6, field);
+        for &(key, near, far) in &places {
+            code.keep(key + if is_near { near } else { far } + 12, Register::R2);
+        }
+    }
+    code.set(rest);
+    // The near port comes in the order of this machine, the far one in that of the network.
+    code.load(Register::R2, Register::R6, at.near_port);
+    code.to_network_order(Register::R2);
+    code.load(Register::R3, Register::R6, at.far_port);
+    for &(key, near, far) in &places {
+        code.keep(key + PORTS + near / 4, Register::R2);
+        code.keep(key + PORTS + far / 4, Register::R3);
+    }
+    code.copy(Register::R1, Register::R6);
+    code.call(Call::NetnsCookie);
+    for &(key, ..) in &places {
+        code.keep_long(key + NAMESPACE, Register::R0);
+    }
+}
+
+fn look_up(code: &mut Code, directions: i32, key: i16) {
+    code.map(Register::R1, directions);
+    code.point(Register::R2, key);
+    code.call(Call::MapLookup);
+}
+
+/// Decides how a direction goes, unless that has been decided.
+fn decide(code: &mut Code, directions: i32, key: i16, how: i32) {
+    for (at, value) in [(0, how), (4, 0), (MESSAGES_AT, 0), (MESSAGES_AT + 4, 0)] {
+        code.keep_value(DIRECTION + at, value);
+    }
+    code.map(Register::R1, directions);
+    code.point(Register::R2, key);
+    code.point(Register::R3, DIRECTION);
+    code.put(Register::R4, IF_NEW);
+    code.call(Call::MapUpdate);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programs_are_small() {
+        assert!(follow(3, 4).len() < 128 && carry(3, 4).len() < 128);
+    }
+}
