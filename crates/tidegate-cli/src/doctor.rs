@@ -8,7 +8,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 use tidegate::{Availability, Model, Policy, system};
 
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, fastpath};
 
 /// Options of `doctor`.
 #[derive(clap::Args)]
@@ -164,6 +164,18 @@ fn range(text: &str) -> Option<(u64, u64)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
+/// What connections may go by besides TCP, and whether it works here: tried, not guessed.
+fn ways() -> Vec<(&'static str, Availability)> {
+    let is = |outcome: Result<(), String>, how: &str| match outcome {
+        Ok(()) => Availability::Available(how.into()),
+        Err(why) => Availability::Unavailable(why),
+    };
+    vec![
+        ("fast path", is(fastpath::shared_memory(), "shared memory between two tidegates: --fast-path")),
+        ("sockmap", is(fastpath::sockmap(), "for unchanged programs: tidegate fastpath")),
+    ]
+}
+
 fn table(columns: [&str; 3]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
@@ -188,8 +200,15 @@ fn as_tables(limits: &[Limit]) -> String {
         };
         machine.add_row([*name, &value, remedy.unwrap_or("")]);
     }
+    let mut others = table(["on one host", "here", "remark"]);
+    for (name, here) in ways() {
+        match here {
+            Availability::Available(how) => others.add_row([name, "available", &how]),
+            Availability::Unavailable(why) => others.add_row([name, "unavailable", &why]),
+        };
+    }
     let best = Model::best();
-    format!("{models}\n\nauto is {}: {}\n\n{machine}\n", best.model, best.why)
+    format!("{models}\n\nauto is {}: {}\n\n{others}\n\n{machine}\n", best.model, best.why)
 }
 
 fn as_json(limits: &[Limit]) -> Value {
@@ -199,10 +218,15 @@ fn as_json(limits: &[Limit]) -> Value {
     });
     let limits =
         limits.iter().map(|limit| json!({"name": limit.name, "value": limit.value, "remedy": limit.remedy}));
+    let ways = ways().into_iter().map(|(name, here)| match here {
+        Availability::Available(how) => json!({"name": name, "available": true, "remark": how}),
+        Availability::Unavailable(why) => json!({"name": name, "available": false, "remark": why}),
+    });
     let best = Model::best();
     json!({
         "auto": {"model": best.model.name(), "why": best.why},
         "models": models,
+        "one_host": ways.collect::<Vec<_>>(),
         "limits": limits.collect::<Vec<_>>(),
     })
 }

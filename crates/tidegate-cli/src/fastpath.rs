@@ -12,16 +12,15 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     connections: u32,
     /// A command to run in the group, for as long as it runs; its exit code is returned. Without one, this goes on until SIGINT or
-    /// SIGTERM, and then until the connections in the map have ended: a second signal ends it at once, and bytes that lie in
-    /// the map unread are lost.
+    /// SIGTERM. Connections that are in the map then stay there until they end.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<std::ffi::OsString>,
 }
 
 #[cfg(target_os = "linux")]
-pub use linux::run;
+pub use linux::{run, shared_memory, sockmap};
 #[cfg(not(target_os = "linux"))]
-pub use other::run;
+pub use other::{run, shared_memory, sockmap};
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -31,7 +30,9 @@ mod linux {
     use std::time::Duration;
 
     use anyhow::{Context, anyhow};
+    use tidegate::fastpath::layout::Rings;
     use tidegate::fastpath::sockmap::{Group, Sockmap};
+    use tidegate::policy::FastPath;
     use tidegate::system as sys;
 
     use super::Args;
@@ -39,7 +40,7 @@ mod linux {
     use crate::system::signals;
     use crate::{Failure, Outcome};
 
-    /// How often signals, the command and the map are looked at.
+    /// How often signals and the command are looked at.
     const LOOK: Duration = Duration::from_millis(50);
 
     /// Runs the command.
@@ -57,7 +58,10 @@ mod linux {
             println!("fast path on {}", group.path().display());
             let _ = std::io::stdout().flush(); // nobody reads: then nobody needs to know
             note("fast-path", "a program takes part if it is started in the group: echo $$ > …/cgroup.procs");
-            serve(&mut map, &stopping)?;
+            while !stopping.load(SeqCst) {
+                std::thread::sleep(LOOK);
+            }
+            summary(&map)?;
             return Ok(ExitCode::SUCCESS);
         };
         let mut command = Command::new(program);
@@ -69,23 +73,18 @@ mod linux {
         code(status)
     }
 
-    /// Until the first signal, and then until the map is empty.
-    fn serve(map: &mut Sockmap, stopping: &AtomicBool) -> anyhow::Result<()> {
-        while !stopping.load(SeqCst) {
-            std::thread::sleep(LOOK);
-        }
-        map.detach();
-        let open = map.open()?;
-        if open > 0 {
-            let text = format!(
-                "stopping: {open} sockets are in the map, and may finish; signal again to cut them off"
-            );
-            note("stopping", &text);
-        }
-        while map.open()? > 0 {
-            std::thread::sleep(LOOK);
-        }
-        summary(map)
+    /// Whether memory can be shared here.
+    pub fn shared_memory() -> Result<(), String> {
+        let least = FastPath::default().ring_bytes;
+        Rings::create(least)
+            .map(drop)
+            .map_err(|e| format!("no memory that can be shared (memfd_create): {e}"))
+    }
+
+    /// Whether there can be a map of sockets here. Tried with a control group, which is removed again.
+    pub fn sockmap() -> Result<(), String> {
+        let mut map = Sockmap::load(1).map_err(|e| e.to_string())?;
+        Group::own().and_then(|group| map.attach(&group)).map_err(|e| e.to_string())
     }
 
     /// Until the command has ended. A signal is passed on to it, once.
@@ -126,8 +125,15 @@ mod other {
     use super::Args;
     use crate::{Failure, Outcome};
 
-    pub fn run(args: Args) -> Outcome {
-        let Args { .. } = args;
+    pub fn shared_memory() -> Result<(), String> {
+        Err("it is for Linux".into())
+    }
+
+    pub fn sockmap() -> Result<(), String> {
+        Err("it is for Linux".into())
+    }
+
+    pub fn run(_: Args) -> Outcome {
         Err(Failure::Usage(anyhow!("fastpath is for Linux; two tidegates here: serve --fast-path")))
     }
 }

@@ -87,6 +87,8 @@ pub struct Bench {
     pub server_cpus: Vec<usize>,
     /// Processors of the load.
     pub load_cpus: Vec<usize>,
+    /// The control group that both are started in, if it is another than that of this process. Linux.
+    pub group: Option<PathBuf>,
 }
 
 impl Bench {
@@ -98,7 +100,7 @@ impl Bench {
             [only] => (vec![*only], vec![*only]),
             [first, second, ..] => (vec![*first], vec![*second]),
         };
-        Self { program, server_cpus: server, load_cpus: load }
+        Self { program, server_cpus: server, load_cpus: load, group: None }
     }
 
     /// The same with as many processors on each side as there are: what shows how a server scales.
@@ -108,7 +110,7 @@ impl Bench {
         if server.is_empty() {
             Self::new(program, cpus)
         } else {
-            Self { program, server_cpus: server.into(), load_cpus: load.into() }
+            Self { program, server_cpus: server.into(), load_cpus: load.into(), group: None }
         }
     }
 

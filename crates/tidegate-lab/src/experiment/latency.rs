@@ -1,5 +1,5 @@
 //! The latency table of the source: one message to and fro between two processes of one thread each, for every model and way of
-//! waiting, over TCP and over the fast path, and over bare shared memory as the floor.
+//! waiting, over TCP, a Unix socket, a map of sockets and the fast path, and over bare shared memory as the floor.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::Model;
 use tidegate_load::PingReport;
 
+use super::sockmap::Way;
 use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
 use crate::process::{Process, cpus};
 use crate::spread::Spread;
@@ -20,6 +21,8 @@ pub enum Transport {
     Tcp,
     /// A Unix stream socket.
     Unix,
+    /// TCP sockets whose bytes go through a map in the kernel (BPF sockmap).
+    Sockmap,
     /// Shared memory, through the library.
     FastPath,
     /// Shared memory, and nothing else.
@@ -33,6 +36,7 @@ impl Transport {
         match self {
             Self::Tcp => "TCP",
             Self::Unix => "Unix",
+            Self::Sockmap => "sockmap",
             Self::FastPath => "fast path",
             Self::BareRing => "bare ring",
         }
@@ -92,7 +96,11 @@ impl Settings {
     #[must_use]
     pub fn windows(&self) -> usize {
         let (models, _) = contestants(&self.models);
-        (lines(&models).len() + charted().count() * self.sizes.len()) * self.repeats
+        let sockmap = Way::open().is_ok();
+        let here = |line: &Line| sockmap || line.transport != Transport::Sockmap;
+        let charted = || charted().filter(here);
+        (lines(&models).into_iter().filter(here).count() + charted().count() * self.sizes.len())
+            * self.repeats
     }
 }
 
@@ -148,10 +156,18 @@ const LOOPS: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model::Urin
 #[must_use]
 pub fn lines(models: &[Model]) -> Vec<Line> {
     let mut lines = Vec::new();
-    let transports = [(Transport::Tcp, models), (Transport::Unix, models), (Transport::FastPath, &FAST[..])];
+    let transports = [
+        (Transport::Tcp, models),
+        (Transport::Unix, models),
+        (Transport::Sockmap, models),
+        (Transport::FastPath, &FAST[..]),
+    ];
     for (transport, able) in transports {
         for waiting in [Waiting::Block, Waiting::Spin, Waiting::SpinThenBlock] {
             let can = |m: &&Model| able.contains(m) && (waiting == Waiting::Block || LOOPS.contains(m));
+            if (transport, waiting) == (Transport::Sockmap, Waiting::SpinThenBlock) {
+                continue; // nothing that the two before it do not show
+            }
             let line = |m: &Model| Line { model: Some(m.name().into()), transport, waiting };
             lines.extend(models.iter().filter(can).map(line));
         }
@@ -166,10 +182,17 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         Table { window_s: settings.window.as_secs_f64(), repeats: settings.repeats, ..Table::default() };
     let (models, left_out) = contestants(&settings.models);
     table.left_out = left_out;
-    let tasks: Vec<_> = lines(&models).into_iter().map(|line| (line, MESSAGE)).collect();
+    if let Err(why) = Way::open() {
+        table.left_out.push(LeftOut { model: Transport::Sockmap.name().into(), why: why.to_string() });
+    }
+    let without = table.left_out.iter().any(|out| out.model == Transport::Sockmap.name());
+    let here = |line: &Line| !without || line.transport != Transport::Sockmap;
+    let tasks: Vec<_> = lines(&models).into_iter().filter(here).map(|line| (line, MESSAGE)).collect();
     table.rows = measure_all(bench, settings, &tasks, &mut table.failed, &mut progress);
-    let tasks: Vec<_> =
-        charted().flat_map(|line| settings.sizes.iter().map(move |&size| (line.clone(), size))).collect();
+    let tasks: Vec<_> = charted()
+        .filter(here)
+        .flat_map(|line| settings.sizes.iter().map(move |&size| (line.clone(), size)))
+        .collect();
     table.sizes = measure_all(bench, settings, &tasks, &mut table.failed, &mut progress);
     table
 }
@@ -238,6 +261,11 @@ fn measure(bench: &Bench, line: &Line, size: usize, window: Duration) -> Result<
     option("--json", file.0.display().to_string());
     args.extend(cpus(&bench.load_cpus));
     let fast = line.transport == Transport::FastPath;
+    let failed = |why: String| LabError::Process { what: line.name(), why };
+    let way = (line.transport == Transport::Sockmap).then(Way::open).transpose();
+    let way = way.map_err(|e| failed(e.to_string()))?;
+    let inside = Bench { group: way.as_ref().map(|way| way.group().into()), ..bench.clone() };
+    let bench = &inside;
     let report = match line.model.as_deref().and_then(|name| name.parse::<Model>().ok()) {
         None => {
             let mut echo = vec!["load".to_owned(), "ping".into(), "--bare-echo".into()];
@@ -269,14 +297,15 @@ fn measure(bench: &Bench, line: &Line, size: usize, window: Duration) -> Result<
                 args.extend(["--server-pid".into(), server.id().to_string(), at]);
                 return ping(bench, args, &file);
             }
+            // A deferred accept would have the first message, and with it all of that direction, go by TCP.
+            extra.extend(way.iter().flat_map(|_| ["--defer-accept", "none"]));
             let server = Server::start(bench, "echo", model, &extra)?;
             args.extend(["--server-pid".into(), server.process.id().to_string(), server.url.clone()]);
             ping(bench, args, &file)?
         }
     };
-    if fast && report.fast_paths != 1 {
-        let why = "the connection stayed with TCP".into();
-        return Err(LabError::Process { what: line.name(), why });
+    if fast && report.fast_paths != 1 || way.is_some_and(|way| !way.carried_all()) {
+        return Err(failed("the connection stayed with TCP".into()));
     }
     Ok(report)
 }

@@ -7,6 +7,7 @@ pub mod models;
 pub mod peers;
 pub(crate) mod room;
 pub mod round;
+mod sockmap;
 pub mod survival;
 pub mod udp;
 

@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn a_server_that_fills_its_processor_with_many_threads_is_the_limit() {
-        let bench = Bench { program: "tidegate".into(), server_cpus: vec![0], load_cpus: vec![1] };
+        let bench =
+            Bench { program: "tidegate".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
         let full = Round::of(&bench, &report(), 1.9);
         assert_eq!(full.certificate.verdict, Verdict::Server);
         assert!((full.cpu_s_per_100k - 19.0).abs() < 1e-9);
@@ -168,7 +169,8 @@ mod tests {
 
     #[test]
     fn figures_keep_every_round() {
-        let bench = Bench { program: "tidegate".into(), server_cpus: vec![0], load_cpus: vec![1] };
+        let bench =
+            Bench { program: "tidegate".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
         let rounds = [1.0, 3.0, 2.0].map(|cpu_s| Round::of(&bench, &report(), cpu_s));
         let figures = Figures::of(&rounds).unwrap();
         assert_eq!(figures.cpu_s_per_100k.rounds, [10.0, 30.0, 20.0]);

@@ -51,8 +51,8 @@ fn row(row: &Row, base: &Row) -> Vec<String> {
 pub(super) fn section(table: &Table) -> (String, Cells, String) {
     let about = format!(
         "Two processes of one thread each; a message of 64 bytes with the time it was sent goes to and fro, Nagle off. Each line \
-         {} times for {:.1} s, lines in turn; medians of those. Reductions against the first line. The bare ring is shared memory \
-         with no library around it: the floor.",
+         {} times for {:.1} s, lines in turn; medians of those. Reductions against the first line. Sockmap is TCP whose bytes go through a \
+         map in the kernel, as for unchanged programs. The bare ring is shared memory with no library around it: the floor.",
         table.repeats, table.window_s
     );
     ("Round trips on one host".into(), cells(table), about)

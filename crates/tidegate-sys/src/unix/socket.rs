@@ -281,6 +281,26 @@ fn accept(socket: &Socket, blocking: Blocking) -> io::Result<(Stream, Option<Soc
     Ok((Stream(stream), peer.as_socket()))
 }
 
+/// Segments that a TCP connection has sent and received so far (`TCP_INFO`, `tcp(7)`): they stand still while its bytes go another way.
+///
+/// # Errors
+/// It is no TCP socket.
+#[cfg(target_os = "linux")]
+pub fn segments(socket: &impl AsRawFd) -> io::Result<(u32, u32)> {
+    // A structure that grows with the kernel, and of which the C library knows more or less; its beginning is fixed (linux/tcp.h).
+    const OUT: usize = 34;
+    let mut info = [0_u32; 64];
+    let mut bytes = size_of_val(&info) as libc::socklen_t;
+    let at = info.as_mut_ptr().cast();
+    // SAFETY: `at` is valid for writing `bytes` bytes, and any bytes are numbers.
+    match unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, at, &raw mut bytes)
+    } {
+        0 => Ok((info[OUT], info[OUT + 1])),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// What follows a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {

@@ -7,8 +7,10 @@
 //! | `programs` | what runs in the kernel |
 //! | `assembler` | how that is written without a compiler |
 //!
-//! The programs need not know. What TCP has and this has not: the bytes of a connection are not seen by firewalls, `tcpdump` and counters
-//! of TCP; how much a receiver lets come is bounded by the memory of TCP as a whole (`net.ipv4.tcp_mem`) and not by its receive buffer.
+//! The programs need not know. What TCP has and this has not (Linux 6.18): firewalls, `tcpdump` and the counters of TCP do not see the bytes;
+//! nothing holds a sender back whose receiver does not read, until the memory of TCP as a whole is used up (`net.ipv4.tcp_mem`); and a
+//! receive that sleeps and is woken for something else than input, as by the acknowledgement of one's own half-close, fails with
+//! `EAGAIN` even on a socket that waits.
 
 mod assembler;
 mod group;
@@ -93,10 +95,10 @@ pub struct Carried {
     pub by_tcp: u64,
 }
 
-/// The map and its programs; attached to a control group, or not yet. All gone when dropped, however this process ends.
+/// The map and its programs; attached to a control group, or not yet.
 ///
-/// A connection that is in the map then goes on by TCP, and what lies in the map unread is **lost**: [`detach`](Self::detach), and wait
-/// until [`open`](Self::open) is none.
+/// When it is dropped, or this process ends however it may, new connections stay with TCP. Those in the map stay there until they end,
+/// and the kernel keeps the map for them: nothing of them is lost.
 #[derive(Debug)]
 pub struct Sockmap {
     sockets: Map,
@@ -146,11 +148,6 @@ impl Sockmap {
         let link = self.follow.attach_to_cgroup(folder.as_fd());
         self.link = Some(link.map_err(SockmapError::of("a program beside a control group"))?);
         Ok(())
-    }
-
-    /// Connections that are made from now on stay with TCP. Those in the map stay there.
-    pub fn detach(&mut self) {
-        self.link = None;
     }
 
     /// Sockets in the map.

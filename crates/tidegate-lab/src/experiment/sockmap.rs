@@ -1,0 +1,60 @@
+//! Servers and loads as unchanged programs, whose connections go through a map of sockets.
+
+#[cfg(target_os = "linux")]
+mod here {
+    use std::path::Path;
+
+    use tidegate::fastpath::sockmap::{Group, Sockmap, SockmapError};
+
+    /// More than a window has.
+    const CONNECTIONS: u32 = 1024;
+
+    /// A map, and the control group whose programs use it.
+    pub(in crate::experiment) struct Way {
+        map: Sockmap,
+        group: Group,
+    }
+
+    impl Way {
+        pub(in crate::experiment) fn open() -> Result<Self, SockmapError> {
+            let mut map = Sockmap::load(CONNECTIONS)?;
+            let group = Group::own()?;
+            map.attach(&group)?;
+            Ok(Self { map, group })
+        }
+
+        pub(in crate::experiment) fn group(&self) -> &Path {
+            self.group.path()
+        }
+
+        /// Whether all messages so far went through the map, and there were some.
+        pub(in crate::experiment) fn carried_all(&self) -> bool {
+            self.map.carried().is_ok_and(|carried| carried.by_map > 0 && carried.by_tcp == 0)
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod here {
+    use std::convert::Infallible;
+    use std::path::Path;
+
+    /// There are no maps of sockets.
+    pub(in crate::experiment) struct Way(Infallible);
+
+    impl Way {
+        pub(in crate::experiment) fn open() -> Result<Self, &'static str> {
+            Err("maps of sockets are for Linux")
+        }
+
+        pub(in crate::experiment) fn group(&self) -> &Path {
+            match self.0 {}
+        }
+
+        pub(in crate::experiment) fn carried_all(&self) -> bool {
+            match self.0 {}
+        }
+    }
+}
+
+pub(super) use here::Way;
