@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 /// Options of `fastpath`.
 #[derive(clap::Args)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is nothing to do with them"))]
 pub struct Args {
     /// The control group (version 2) whose programs take part; made, and removed at the end, if it is not there [default: a new one].
     #[arg(long, value_name = "PATH")]

@@ -25,6 +25,7 @@ const SETUP: RingSetup = RingSetup {
     buffer_bytes: 4096,
     residence: Residence::Pageable,
     table: 16,
+    busy_poll: None,
 };
 
 /// A ring and the completions that nobody asked about yet.

@@ -146,6 +146,7 @@ fn listeners_have_their_options_and_stop() {
         defer_accept: Some(Duration::from_secs(1)),
         send_buffer: Some(1 << 16),
         receive_buffer: Some(1 << 16),
+        busy_poll: None,
         ..OPTIONS
     };
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();

@@ -47,6 +47,7 @@ impl<S: Service> Client<S> {
     pub fn start(self) -> Result<RunningClient, StartError> {
         self.policy.check()?;
         let model = choose(self.model, &self.policy)?;
+        engine::check_client(model, &self.policy)?;
         let plan = Plan::new(self.service, self.policy, None);
         let started = engine::start(model, plan).map_err(|error| StartError::Engine { model, error })?;
         let threads = Threads::new(started);

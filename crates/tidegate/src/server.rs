@@ -182,6 +182,7 @@ impl<S: Service> Server<S> {
             fast_open: self.policy.accept.fast_open,
             send_buffer: self.policy.socket_send_buffer,
             receive_buffer: self.policy.socket_receive_buffer,
+            busy_poll: self.policy.busy_poll,
         }
     }
 }

@@ -124,6 +124,9 @@ pub struct Limits {
     /// How an I/O thread waits: block, spin, or spin:TIME to spin for so long and then block [default: block].
     #[arg(long, value_name = "HOW", value_parser = wait)]
     wait: Option<Wait>,
+    /// How long a wait in the kernel polls the queue of the network card before it sleeps; takes CAP_NET_ADMIN [default: off].
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    busy_poll: Option<Duration>,
     /// Shared memory in place of TCP for connections with a tidegate on this host that has this option too; all others stay
     /// with TCP.
     #[arg(long)]
@@ -223,6 +226,7 @@ impl Limits {
         policy.outstanding_sends = self.outstanding_sends;
         policy.window = self.window;
         set(&mut policy.wait, self.wait);
+        policy.busy_poll = self.busy_poll;
         policy.fast_path = self.fast_path.then(|| {
             let mut fast = FastPath { also_user: self.fast_path_user, ..FastPath::default() };
             set(&mut fast.ring_bytes, self.ring_bytes);

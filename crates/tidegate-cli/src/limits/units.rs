@@ -33,18 +33,19 @@ pub fn size(text: &str) -> Result<usize, String> {
 
 /// A time: `500ms`, `30s`, `5m`, `1h`; a year at most.
 pub fn time(text: &str) -> Result<Duration, String> {
-    const MOST_MS: u64 = 366 * 24 * 3600 * 1000;
+    const MOST_US: u64 = 366 * 24 * 3600 * 1_000_000;
     let parsed = number_and_unit(text).and_then(|(number, unit)| {
-        let factor_ms = match unit {
-            "ms" => 1,
-            "s" => 1000,
-            "m" | "min" => 60 * 1000,
-            "h" => 3600 * 1000,
+        let factor_us = match unit {
+            "us" | "µs" => 1,
+            "ms" => 1_000,
+            "s" => 1_000_000,
+            "m" | "min" => 60 * 1_000_000,
+            "h" => 3600 * 1_000_000,
             _ => return None,
         };
-        number.checked_mul(factor_ms).filter(|&ms| ms <= MOST_MS).map(Duration::from_millis)
+        number.checked_mul(factor_us).filter(|&us| us <= MOST_US).map(Duration::from_micros)
     });
-    parsed.ok_or_else(|| "not a time; write 500ms, 30s, 5m or 1h (at most a year)".into())
+    parsed.ok_or_else(|| "not a time; write 50us, 500ms, 30s, 5m or 1h (at most a year)".into())
 }
 
 /// A [`time`], or `none`.
@@ -92,6 +93,7 @@ mod tests {
 
     #[test]
     fn times_have_a_unit_or_are_none() {
+        assert_eq!(time("50us"), Ok(Duration::from_micros(50)));
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
         assert_eq!(time_or_none("none"), Ok(Optional(None)));

@@ -54,6 +54,37 @@ impl Epoll {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
+    /// Has waits poll the queue of the network card that sockets are behind for so long before they sleep (`EPIOCSPARAMS`,
+    /// `ioctl_eventpoll(2)`).
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] before Linux 6.9.
+    pub fn set_busy_poll(&self, time: Duration) -> io::Result<()> {
+        /// `struct epoll_params`
+        #[repr(C)]
+        struct Parameters {
+            micros: u32,
+            budget: u16,
+            prefer: u8,
+            padding: u8,
+        }
+        const SET_PARAMETERS: u64 = 0x4008_8a01;
+        // The kernel takes at most i32::MAX, and its own default where the budget is 0.
+        let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX).min(i32::MAX as u32);
+        let parameters = Parameters { micros, budget: 0, prefer: 0, padding: 0 };
+        // SAFETY: the request reads one `struct epoll_params`, which `parameters` is; other kernels refuse the number.
+        match unsafe { libc::ioctl(self.fd.as_raw_fd(), SET_PARAMETERS as _, &raw const parameters) } {
+            0 => Ok(()),
+            _ => Err(match io::Error::last_os_error() {
+                e if matches!(e.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL)) => io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "epoll polls network cards (EPIOCSPARAMS) since Linux 6.9: leave busy_poll out",
+                ),
+                e => e,
+            }),
+        }
+    }
+
     /// Reports every change of a stream socket once (edge-triggered, both directions), until it is closed.
     pub fn add_stream(&self, fd: RawFd, key: u64) -> io::Result<()> {
         self.control(

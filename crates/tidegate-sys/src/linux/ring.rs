@@ -95,6 +95,7 @@ impl Ring {
     pub fn new(setup: &RingSetup) -> io::Result<Self> {
         let (ring, mut features) = setup::build(setup)?;
         features.direct = setup.table > 0 && ring.submitter().register_files_sparse(setup.table).is_ok();
+        setup.busy_poll.map_or(Ok(()), |time| setup::busy_poll(&ring, time))?;
         let door = Door::new(&ring);
         features.registered_ring = door.is_registered();
         let buffers = Buffers::register(&ring, setup.buffers, setup.buffer_bytes, GROUP, setup.residence)?;

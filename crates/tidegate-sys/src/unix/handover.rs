@@ -77,6 +77,7 @@ mod tests {
         fast_open: None,
         send_buffer: None,
         receive_buffer: None,
+        busy_poll: None,
     };
 
     #[test]

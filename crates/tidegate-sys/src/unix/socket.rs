@@ -36,6 +36,8 @@ pub struct ListenOptions {
     pub send_buffer: Option<usize>,
     /// `SO_RCVBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
     pub receive_buffer: Option<usize>,
+    /// `SO_BUSY_POLL` of accepted sockets (`socket(7)`); `None` leaves it as the system has it.
+    pub busy_poll: Option<Duration>,
 }
 
 /// Whether this system can keep a connection back until its first data has come.
@@ -140,7 +142,28 @@ fn inherited(socket: &Socket, options: &ListenOptions) -> io::Result<()> {
     if let Some(bytes) = options.receive_buffer {
         socket.set_recv_buffer_size(bytes)?;
     }
-    Ok(())
+    options.busy_poll.map_or(Ok(()), |time| busy_poll(socket, time))
+}
+
+/// `SO_BUSY_POLL`, in microseconds; a socket with it costs nothing more where there is no card to poll, as on loopback.
+#[cfg(target_os = "linux")]
+fn busy_poll(socket: &Socket, time: Duration) -> io::Result<()> {
+    let micros = libc::c_int::try_from(time.as_micros()).unwrap_or(libc::c_int::MAX);
+    set_int_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, micros).map_err(|e| match e.raw_os_error() {
+        Some(libc::EPERM) => {
+            let why = "SO_BUSY_POLL takes CAP_NET_ADMIN: run as root, or leave busy_poll out";
+            io::Error::new(io::ErrorKind::PermissionDenied, why)
+        }
+        Some(libc::ENOPROTOOPT) => {
+            unsupported("this kernel has no SO_BUSY_POLL (CONFIG_NET_RX_BUSY_POLL): leave busy_poll out")
+        }
+        _ => e,
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn busy_poll(_: &Socket, _: Duration) -> io::Result<()> {
+    Err(unsupported("polling the network card (SO_BUSY_POLL) is for Linux only: leave busy_poll out"))
 }
 
 /// Whether a descriptor from elsewhere is what it is said to be: `SO_TYPE`, `SO_ACCEPTCONN` (`socket(7)`) and its family.

@@ -47,6 +47,8 @@ pub struct ListenOptions {
     pub send_buffer: Option<usize>,
     /// `SO_RCVBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
     pub receive_buffer: Option<usize>,
+    /// `SO_BUSY_POLL` of accepted sockets (`socket(7)`); `None` leaves it as the system has it.
+    pub busy_poll: Option<Duration>,
 }
 
 /// Whether this system can keep a connection back until its first data has come, whoever accepts. `AcceptEx` can, but
@@ -155,7 +157,13 @@ fn inherited(socket: &Socket, options: &ListenOptions) -> io::Result<()> {
     if let Some(bytes) = options.receive_buffer {
         socket.set_recv_buffer_size(bytes)?;
     }
-    Ok(())
+    match options.busy_poll {
+        Some(_) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "polling the network card (SO_BUSY_POLL) is for Linux only: leave busy_poll out",
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Whether a socket from elsewhere is what it is said to be.

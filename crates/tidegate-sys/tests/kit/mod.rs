@@ -15,6 +15,7 @@ pub const OPTIONS: ListenOptions = ListenOptions {
     fast_open: None,
     send_buffer: None,
     receive_buffer: None,
+    busy_poll: None,
 };
 
 pub fn listener() -> Listener {

@@ -40,11 +40,28 @@ pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
             "it posts no accepts; set accept.batch and backlog instead",
         ),
     ];
+    let polls_cards = matches!(
+        model,
+        Model::Blocking | Model::Pool | Model::Select | Model::Poll | Model::Epoll | Model::Uring
+    );
+    let cards = (policy.busy_poll.is_some() && !polls_cards, "busy_poll", "choose epoll or uring on Linux");
     let on_rings = matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Pool);
     let rings = (policy.fast_path.is_some() && !on_rings, "fast_path", NO_RINGS);
-    match rules.into_iter().chain([rings]).find(|(broken, ..)| *broken) {
+    match rules.into_iter().chain([cards, rings]).find(|(broken, ..)| *broken) {
         Some((_, name, remedy)) => Err(PolicyError::NotOnModel { name, model: model.name(), remedy }),
         None => Ok(()),
+    }
+}
+
+/// Refuses a limit that is for accepted sockets on this model.
+pub(crate) fn check_client(model: Model, policy: &Policy) -> Result<(), PolicyError> {
+    match policy.busy_poll {
+        Some(_) if !matches!(model, Model::Epoll | Model::Uring) => Err(PolicyError::NotOnModel {
+            name: "busy_poll of a client",
+            model: model.name(),
+            remedy: "choose epoll or uring",
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -62,6 +79,8 @@ pub(crate) fn check_endpoint(at: &Endpoint, policy: &Policy) -> Result<(), Polic
         (policy.socket_send_buffer.is_some(), "socket_send_buffer", buffers),
         (policy.socket_receive_buffer.is_some(), "socket_receive_buffer", buffers),
     ];
+    let card = "there is no network card behind it; leave it out";
+    let rules = rules.into_iter().chain([(policy.busy_poll.is_some(), "busy_poll", card)]);
     match rules.into_iter().find(|(broken, ..)| *broken && at.is_unix()) {
         Some((_, name, remedy)) => Err(PolicyError::NotOnSocket { name, socket: "a Unix socket", remedy }),
         None => Ok(()),

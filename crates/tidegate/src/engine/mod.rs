@@ -42,7 +42,7 @@ mod simulated;
 mod tokio;
 mod windows;
 
-pub(crate) use fit::{check, check_datagrams, check_endpoint};
+pub(crate) use fit::{check, check_client, check_datagrams, check_endpoint};
 pub(crate) use gate::{Command, Gate};
 pub(crate) use lane::{Lane, Plan, Started};
 pub use model::{Availability, Choice, Model};

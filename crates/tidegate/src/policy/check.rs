@@ -84,6 +84,10 @@ impl Policy {
         if let Some(threads) = self.threads {
             within("threads", threads.get(), 1, 65_536)?;
         }
+        if let Some(time) = self.busy_poll {
+            let micros = usize::try_from(time.as_micros()).unwrap_or(usize::MAX);
+            within("busy_poll in microseconds", micros, 1, 1_000_000)?;
+        }
         self.check_fast_path()?;
         within("offload.threads", self.offload.threads, 1, 65_536)?;
         within("offload.queue", self.offload.queue, 1, 1 << 30)?;

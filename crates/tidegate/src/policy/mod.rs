@@ -88,6 +88,12 @@ pub struct Policy {
     pub events_per_wait: usize,
     /// How an I/O thread waits. Default [`Wait::Block`], the only one for `blocking`, `pool` and `tokio`.
     pub wait: Wait,
+    /// How long a wait in the kernel polls the queue of the network card before it sleeps (`SO_BUSY_POLL` of accepted sockets, `EPIOCSPARAMS` of
+    /// `epoll`, `IORING_REGISTER_NAPI` of `uring`), 1 µs to 1 s. Default `None`: off. Cost: a processor, for that time in each wait; it takes
+    /// `CAP_NET_ADMIN`. Without a card (loopback, Unix sockets) nothing is polled. On `blocking`, `pool`, `select`, `poll`, `epoll` and
+    /// `uring`; `select` and `poll` poll when they receive, and while they wait only if `net.core.busy_poll` is set; a client has it on
+    /// `epoll` and `uring`.
+    pub busy_poll: Option<Duration>,
     /// Shared memory in place of TCP for connections to a tidegate on the same host that has it too; the others stay with TCP.
     /// Default `None`: off. On `select`, `poll`, `epoll` and `pool`. A listener with it does not defer accepts
     /// ([`Accept::defer`]). Cost: two rings of memory for each connection that uses it.
@@ -128,6 +134,7 @@ impl Default for Policy {
             thread_stack_bytes: 128 * 1024,
             events_per_wait: 256,
             wait: Wait::Block,
+            busy_poll: None,
             fast_path: None,
             offload: Offload::default(),
             mail_queue: 1_000_000,

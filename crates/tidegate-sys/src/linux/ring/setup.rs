@@ -1,8 +1,10 @@
 //! Building a ring with all that this kernel gives.
 
 use std::io;
+use std::time::Duration;
 
 use io_uring::IoUring;
+use io_uring::types::Napi;
 
 use crate::pages::Residence;
 
@@ -21,6 +23,8 @@ pub struct RingSetup {
     pub residence: Residence,
     /// Slots of the table of direct descriptors; 0 for none. Capped by RLIMIT_NOFILE.
     pub table: u32,
+    /// How long a wait polls the queues of the network cards that its sockets are behind (`IORING_REGISTER_NAPI`); `None` for never.
+    pub busy_poll: Option<Duration>,
 }
 
 /// What a ring uses of what the kernel may have.
@@ -35,6 +39,19 @@ pub struct Features {
     pub registered_ring: bool,
     /// A table of direct descriptors (Linux 5.19 for accepting into it).
     pub direct: bool,
+}
+
+/// Has waits poll network cards (Linux 6.9).
+pub(super) fn busy_poll(ring: &IoUring, time: Duration) -> io::Result<()> {
+    let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+    let mut napi = Napi::new().set_busy_poll_timeout(micros);
+    ring.submitter().register_napi(&mut napi).map_err(|e| match e.raw_os_error() {
+        Some(libc::EINVAL) => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "io_uring polls network cards (IORING_REGISTER_NAPI) since Linux 6.9: leave busy_poll out",
+        ),
+        _ => e,
+    })
 }
 
 pub(super) fn build(setup: &RingSetup) -> io::Result<(IoUring, Features)> {

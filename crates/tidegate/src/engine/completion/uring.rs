@@ -41,8 +41,15 @@ use crate::service::Dial;
 /// Whether it works here: makes a small ring.
 pub(crate) fn probe() -> Availability {
     let residence = Residence::Pageable;
-    let setup =
-        RingSetup { entries: 8, completions: 16, buffers: 1, buffer_bytes: 4096, residence, table: 8 };
+    let setup = RingSetup {
+        entries: 8,
+        completions: 16,
+        buffers: 1,
+        buffer_bytes: 4096,
+        residence,
+        table: 8,
+        busy_poll: None,
+    };
     match Ring::new(&setup) {
         Ok(ring) => Availability::Available(describe(ring.features())),
         Err(e) => Availability::Unavailable(format!("{e}; {}", remedy(&e))),
@@ -142,6 +149,7 @@ impl Port for Uring {
             buffer_bytes: policy.buffer_bytes as u32,
             residence: room::residence(policy),
             table: table as u32,
+            busy_poll: policy.busy_poll,
         })?;
         let slots = if ring.features().direct { slots } else { 0 };
         let free = if setup.dials { (0..slots as u32).rev().collect() } else { Vec::new() };

@@ -17,6 +17,7 @@ use super::{Halt, Lane};
 use crate::core::Token;
 use crate::engine::lane::Ready;
 use crate::engine::readiness::{Poller, Report, Source};
+use crate::policy::Policy;
 use crate::policy::wait::spins;
 use crate::service::DatagramService;
 
@@ -70,7 +71,7 @@ pub(super) fn run<P: Poller, S: DatagramService>(lane: Lane<S>, waker: Arc<Waker
 }
 
 fn watch<P: Poller>(waker: &Waker, fd: RawFd) -> io::Result<P> {
-    let mut poller = P::new(2)?;
+    let mut poller = P::new(&Policy { events_per_wait: 2, ..Policy::default() })?;
     poller.watch_waker(waker.as_raw_fd())?;
     poller.watch(SOCKET, fd, READ)?;
     Ok(poller)

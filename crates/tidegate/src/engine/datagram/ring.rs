@@ -76,6 +76,7 @@ fn ring(lane: &Lane<()>) -> io::Result<Ring> {
         buffer_bytes: bytes as u32,
         residence: Residence::Pageable,
         table: 0,
+        busy_poll: None,
     })
 }
 

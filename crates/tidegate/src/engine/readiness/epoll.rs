@@ -27,6 +27,7 @@ use tidegate_sys::poll::Readiness;
 use super::{Door, Poller, Report, Source};
 use crate::core::Token;
 use crate::engine::Availability;
+use crate::policy::Policy;
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
@@ -48,8 +49,10 @@ pub(crate) struct Epoll {
 impl Poller for Epoll {
     type Listener = Door;
 
-    fn new(events: usize) -> io::Result<Self> {
-        Ok(Self { instance: Instance::new()?, raw: vec![Raw::EMPTY; events] })
+    fn new(policy: &Policy) -> io::Result<Self> {
+        let instance = Instance::new()?;
+        policy.busy_poll.map_or(Ok(()), |time| instance.set_busy_poll(time))?;
+        Ok(Self { instance, raw: vec![Raw::EMPTY; policy.events_per_wait] })
     }
 
     fn watch_waker(&mut self, fd: RawFd) -> io::Result<()> {

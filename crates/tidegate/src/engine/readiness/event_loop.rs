@@ -64,7 +64,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
         waker: Arc<Waker>,
         listener: Option<Arc<P::Listener>>,
     ) -> io::Result<Self> {
-        let mut poller = P::new(lane.policy.events_per_wait)?;
+        let mut poller = P::new(&lane.policy)?;
         poller.watch_waker(waker.as_raw_fd())?;
         let buffer = Pages::new(lane.policy.buffer_bytes, room::residence(&lane.policy))?;
         let now = poller.now();

@@ -38,6 +38,7 @@ use tidegate_sys::waker::Waker;
 use super::{Gate, Model, Plan, Started};
 use crate::core::Token;
 use crate::fastpath::Ways;
+use crate::policy::Policy;
 use crate::service::Service;
 
 /// Who is ready.
@@ -62,8 +63,8 @@ pub(super) trait Poller: Sized + 'static {
     /// Where connections come in.
     type Listener: Incoming;
 
-    /// Takes at most `events` reports from the kernel at once, where it can be told.
-    fn new(events: usize) -> io::Result<Self>;
+    /// Takes at most so many reports from the kernel at once as the policy says, and waits as it says, where it can be told.
+    fn new(policy: &Policy) -> io::Result<Self>;
     /// Watches the waker for ever.
     fn watch_waker(&mut self, fd: RawFd) -> io::Result<()>;
     /// Watches the listener, level-triggered.

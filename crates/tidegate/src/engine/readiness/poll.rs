@@ -23,6 +23,7 @@ use tidegate_sys::poll::{PollSet, REMARK, Readiness};
 use super::{Door, Poller, Report, Source};
 use crate::core::Token;
 use crate::engine::Availability;
+use crate::policy::Policy;
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
@@ -57,7 +58,7 @@ impl Poll {
 impl Poller for Poll {
     type Listener = Door;
 
-    fn new(_events: usize) -> io::Result<Self> {
+    fn new(_: &Policy) -> io::Result<Self> {
         Ok(Self { set: PollSet::default(), sources: Vec::new(), positions: Vec::new() })
     }
 

@@ -25,6 +25,7 @@ use tidegate_sys::select::{REMARK, SelectSet};
 use super::{Door, Poller, Report, Source};
 use crate::core::Token;
 use crate::engine::Availability;
+use crate::policy::Policy;
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
@@ -58,7 +59,7 @@ impl Select {
 impl Poller for Select {
     type Listener = Door;
 
-    fn new(_events: usize) -> io::Result<Self> {
+    fn new(_: &Policy) -> io::Result<Self> {
         Ok(Self { set: SelectSet::default(), sources: DescriptorMap::default() })
     }
 

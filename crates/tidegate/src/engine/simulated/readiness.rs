@@ -18,6 +18,7 @@ use crate::core::{Place, Receive, Token};
 use crate::engine::readiness::{Incoming, Poller, Report, Settled, Source, Wire};
 use crate::engine::simulated::view::View;
 use crate::fastpath::Ways;
+use crate::policy::Policy;
 
 const LISTENER_FD: RawFd = FIRST_FD - 1;
 
@@ -262,8 +263,8 @@ pub(super) struct SimPoller {
 impl Poller for SimPoller {
     type Listener = Door;
 
-    fn new(events: usize) -> io::Result<Self> {
-        Ok(Self { events, listening: false })
+    fn new(policy: &Policy) -> io::Result<Self> {
+        Ok(Self { events: policy.events_per_wait, listening: false })
     }
 
     fn watch_waker(&mut self, _: RawFd) -> io::Result<()> {

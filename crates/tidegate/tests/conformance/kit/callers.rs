@@ -34,6 +34,17 @@ pub fn connect(to: impl Into<Endpoint>) -> TcpStream {
     be_patient(socket.into())
 }
 
+/// The same for cases in which a connection may have to stay with TCP.
+#[track_caller]
+pub fn connect_somehow(to: impl Into<Endpoint>) -> TcpStream {
+    let to = to.into();
+    #[cfg(target_os = "linux")]
+    if let (true, &Endpoint::Tcp(addr)) = (super::is_fast(), &to) {
+        return be_patient(super::relay::connect_somehow(addr));
+    }
+    connect(to)
+}
+
 /// The address of a caller as the server sees it.
 #[track_caller]
 pub fn caller(stream: &TcpStream) -> SocketAddr {

@@ -19,7 +19,8 @@ use tidegate::{
 };
 
 pub use callers::{
-    Ending, Hatch, caller, connect, connect_narrow, exchange, hear, hear_all, hear_some, reset,
+    Ending, Hatch, caller, connect, connect_narrow, connect_somehow, exchange, hear, hear_all, hear_some,
+    reset,
 };
 pub use deadline::Deadline;
 pub use sessions::{Echo, Producer, Witness, sessions};

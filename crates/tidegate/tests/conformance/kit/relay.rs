@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
-use tidegate::fastpath::layout::{End, Lane, Rings};
+use tidegate::fastpath::layout::{End, Lane, Rings, State};
 use tidegate::fastpath::protocol::{hello, name};
 use tidegate::fastpath::ring::{Ended, Reader, Writer};
+use tidegate::policy::FastPath;
 use tidegate_sys::{handover, meeting};
 
 const RING: usize = 4096;
@@ -20,6 +21,17 @@ const RING: usize = 4096;
 /// Connects to a server of the fast path, and returns a plain socket that leads there.
 #[track_caller]
 pub fn connect(to: SocketAddr, buffers: Option<usize>) -> TcpStream {
+    begin(to, buffers, None)
+}
+
+/// The same, but the server may leave the connection with TCP: it has as long as a dialler would give it.
+#[track_caller]
+pub fn connect_somehow(to: SocketAddr) -> TcpStream {
+    begin(to, None, Some(FastPath::default().patience))
+}
+
+#[track_caller]
+fn begin(to: SocketAddr, buffers: Option<usize>, patience: Option<Duration>) -> TcpStream {
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
     // What the relay holds on its way is to be little beside what the server holds.
     listener.set_recv_buffer_size(4096).expect("receive buffer");
@@ -38,7 +50,10 @@ pub fn connect(to: SocketAddr, buffers: Option<usize>) -> TcpStream {
     let call = Call::make(to);
     let (outside, inside) = (outer.local_addr().expect("address"), call.tcp.local_addr().expect("address"));
     seen_as().lock().expect("addresses").insert(outside.as_socket().expect("address"), inside);
-    std::thread::Builder::new().stack_size(128 * 1024).spawn(move || call.carry(inner)).expect("a thread");
+    std::thread::Builder::new()
+        .stack_size(128 * 1024)
+        .spawn(move || call.carry(inner, patience))
+        .expect("a thread");
     outer.into()
 }
 
@@ -73,9 +88,13 @@ impl Call {
         Self { tcp: tcp.into(), rings, control }
     }
 
-    fn carry(self, inner: TcpStream) {
+    fn carry(self, inner: TcpStream, patience: Option<Duration>) {
         self.control.set_nonblocking(false).expect("blocking");
+        self.control.set_read_timeout(patience).expect("patience");
         let answer = (&self.control).read(&mut [0; 1]);
+        if patience.is_some() && (self.rings.decide(State::Withdrawn) || !self.rings.is_taken()) {
+            return carry_plain(&self.tcp, &inner);
+        }
         if !self.rings.is_taken() {
             // The server went before it accepted; otherwise the case would not be about the fast path.
             let end = (&self.tcp).read(&mut [0; 1]);
@@ -193,6 +212,18 @@ impl Both {
     fn ring(&self) {
         let _ = (&self.tcp).write_all(&[0]); // it may have gone; the reads say so
     }
+}
+
+/// What a case says goes by TCP.
+fn carry_plain(tcp: &TcpStream, inner: &TcpStream) {
+    let pass = |mut from: &TcpStream, mut to: &TcpStream| match std::io::copy(&mut from, &mut to) {
+        Ok(_) => _ = to.shutdown(Shutdown::Write), // it may have gone, too
+        Err(_) => [from, to].map(reset).into_iter().for_each(drop),
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| pass(inner, tcp));
+        pass(tcp, inner);
+    });
 }
 
 /// Ends a connection with a reset now, though the other thread still has it: a connection to nowhere (`connect(2)`).
