@@ -58,8 +58,8 @@ pub use engine::{Availability, Choice, Model};
 pub use policy::{DatagramPath, DatagramPolicy, Policy, PolicyError};
 pub use server::{DatagramServer, Running, RunningDatagrams, Server, StartError};
 pub use service::{
-    Awaits, CloseReason, Consumed, DatagramService, Dial, Draft, Flow, Joined, Mail, Mailbox, MailboxError,
-    OffloadError, Origin, Outbox, Peer, Refusal, Replies, Service, Session,
+    Awaits, CloseReason, Consumed, DatagramService, Dial, Draft, Flow, Group, Joined, Mail, Mailbox,
+    MailboxError, OffloadError, Origin, Outbox, Peer, Refusal, Replies, Service, Session,
 };
 pub use stats::{DatagramStats, Stats};
 pub use tidegate_sys::endpoint::{Endpoint, ParseEndpointError};

@@ -10,9 +10,11 @@ use std::any::Any;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tidegate_sys::endpoint::Endpoint;
 
+pub use crate::core::group::Group;
 pub use crate::core::mail::{Mailbox, MailboxError, OffloadError};
 pub use crate::core::outbox::{Draft, Outbox};
 pub use datagram::{DatagramService, Joined, Replies};
@@ -211,6 +213,8 @@ pub enum Mail {
     Timer,
     /// A value sent through the session's [`Mailbox`].
     Message(Box<dyn Any + Send>),
+    /// A value sent to a [`Group`] the session is in; shared by all of them.
+    Group(Arc<dyn Any + Send + Sync>),
     /// What an [offloaded](Outbox::offload) job returned.
     Done(Box<dyn Any + Send>),
     /// An offloaded job panicked.

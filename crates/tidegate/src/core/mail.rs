@@ -10,6 +10,21 @@ use crate::service::Mail;
 pub trait PostOffice: Send + Sync {
     /// Queues mail for a connection and wakes its thread if it sleeps.
     fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError>;
+
+    /// Whether it takes so many more pieces of mail. One that holds none takes any number.
+    fn has_room(&self, pieces: usize) -> bool {
+        let _ = pieces;
+        true
+    }
+
+    /// Queues the same for several connections; who asks whether there is [room](Self::has_room) does so before. An office of
+    /// many connections queues it once.
+    fn post_all(&self, to: &Arc<Vec<Token>>, message: &Arc<dyn Any + Send + Sync>) {
+        for &token in &**to {
+            // Only a thread that has stopped does not take it, and its connections are gone.
+            let _ = self.post(token, Mail::Group(message.clone()));
+        }
+    }
 }
 
 /// Work that a session gives away.

@@ -9,11 +9,13 @@
 //! | [`timers`] | deadlines of all connections of a thread |
 //! | [`window`] | a bounded number of places, first in, first out |
 //! | [`mail`] | addresses of sessions, for other sessions and threads |
+//! | [`group`] | the same mail for many sessions, in one order |
 //!
 //! `now` is always passed in. Engines drive it with real sockets, tests with anything.
 
 pub mod connection;
 pub mod datagram;
+pub mod group;
 pub mod mail;
 pub mod outbox;
 pub mod table;

@@ -44,7 +44,7 @@ impl Clerk {
                     Command::Dial(to) => dial(to),
                     Command::Drain => return self.stop(house, commands),
                     Command::Policy(policy) => house.set_policy(policy),
-                    Command::Mail(..) => {} // connections have post boxes of their own
+                    Command::Mail(..) | Command::Group(_) => {} // connections have post boxes of their own
                 }
             }
         }

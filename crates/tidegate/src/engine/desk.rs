@@ -110,6 +110,7 @@ impl<S: Service> Desk<S> {
     /// `clock` is read if it sleeps: a long batch would make a deadline late.
     pub(super) fn rest(&self, has_more_to_do: bool, clock: impl FnOnce() -> Instant) -> Option<Duration> {
         let spins = || wait::spins(self.lane.policy.wait, self.active, self.now);
+        let has_more_to_do = has_more_to_do || !self.commands.is_empty();
         if has_more_to_do || spins() || !self.lane.gate.prepare_sleep() {
             return Some(Duration::ZERO);
         }

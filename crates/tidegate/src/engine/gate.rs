@@ -3,6 +3,7 @@
 #[cfg(all(test, tidegate_loom))]
 mod model;
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -32,6 +33,8 @@ mod sync {
 pub(crate) enum Command {
     /// Mail for one of its connections.
     Mail(Token, Mail),
+    /// The same mail for several of them.
+    Group(GroupMail),
     /// Make a connection.
     Dial(Dial),
     /// Go on with these limits.
@@ -40,10 +43,39 @@ pub(crate) enum Command {
     Drain,
 }
 
+/// One value for several connections of a thread.
+#[derive(Debug)]
+pub(crate) struct GroupMail {
+    to: Arc<Vec<Token>>,
+    /// So many have it.
+    told: usize,
+    message: Arc<dyn Any + Send + Sync>,
+}
+
+impl Iterator for GroupMail {
+    type Item = (Token, Mail);
+
+    fn next(&mut self) -> Option<(Token, Mail)> {
+        let token = *self.to.get(self.told)?;
+        self.told += 1;
+        Some((token, Mail::Group(self.message.clone())))
+    }
+}
+
+impl Command {
+    /// Pieces of mail it stands for; anything else is as one.
+    fn pieces(&self) -> usize {
+        match self {
+            Self::Group(mail) => mail.to.len(),
+            _ => 1,
+        }
+    }
+}
+
 /// A bounded queue of commands and a way to wake the thread that reads it.
 pub(crate) struct Gate {
     queue: Mutex<Commands>,
-    /// Length of the queue, to look at without the lock.
+    /// Pieces of mail in the queue, to look at without the lock.
     waiting: AtomicUsize,
     /// The thread sleeps, or is about to: whoever queues something must wake it. Always exchanged, never just stored: who
     /// reads what the other left here also sees what the other did to `waiting` before.
@@ -55,6 +87,8 @@ pub(crate) struct Gate {
 #[derive(Default)]
 struct Commands {
     waiting: VecDeque<Command>,
+    /// Pieces of mail that these are.
+    pieces: usize,
     closed: bool,
 }
 
@@ -78,16 +112,20 @@ impl Gate {
             if queue.closed {
                 return Err(MailboxError::Stopped);
             }
-            // The results of jobs are bounded by the queue of jobs.
+            // The results of jobs are bounded by the queue of jobs, and who writes to a group has asked for room.
             let urgent = matches!(
                 command,
-                Command::Drain | Command::Policy(_) | Command::Mail(_, Mail::Done(_) | Mail::JobPanicked)
+                Command::Drain
+                    | Command::Policy(_)
+                    | Command::Group(_)
+                    | Command::Mail(_, Mail::Done(_) | Mail::JobPanicked)
             );
-            if queue.waiting.len() >= self.bound && !urgent {
+            if queue.pieces >= self.bound && !urgent {
                 return Err(MailboxError::Full);
             }
+            queue.pieces += command.pieces();
             queue.waiting.push_back(command);
-            self.waiting.store(queue.waiting.len(), Ordering::SeqCst);
+            self.waiting.store(queue.pieces, Ordering::SeqCst);
         }
         if self.asleep.swap(false, Ordering::SeqCst) {
             (self.wake)();
@@ -100,6 +138,7 @@ impl Gate {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             let mut queue = self.lock();
             into.append(&mut queue.waiting);
+            queue.pieces = 0;
             self.waiting.store(0, Ordering::SeqCst); // under the lock, as in `push`
         }
     }
@@ -125,6 +164,7 @@ impl Gate {
         let mut queue = self.lock();
         queue.closed = true;
         into.append(&mut queue.waiting);
+        queue.pieces = 0;
         self.waiting.store(0, Ordering::SeqCst);
     }
 
@@ -137,6 +177,17 @@ impl Gate {
 impl PostOffice for Gate {
     fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError> {
         self.push(Command::Mail(to, mail))
+    }
+
+    fn has_room(&self, pieces: usize) -> bool {
+        let waiting = self.waiting.load(Ordering::SeqCst);
+        waiting == 0 || waiting + pieces <= self.bound
+    }
+
+    /// One command and one wake-up, whatever the number of connections.
+    fn post_all(&self, to: &Arc<Vec<Token>>, message: &Arc<dyn Any + Send + Sync>) {
+        let mail = GroupMail { to: to.clone(), told: 0, message: message.clone() };
+        let _ = self.push(Command::Group(mail)); // refused by a thread that has stopped: its connections are gone
     }
 }
 
@@ -159,6 +210,26 @@ mod tests {
         gate.push(Command::Drain).unwrap();
         gate.push(Command::Drain).unwrap();
         assert_eq!(wakes.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn mail_for_a_group_is_queued_once_and_counts_for_each() {
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let count = wakes.clone();
+        let gate = Gate::new(3, move || _ = count.fetch_add(1, Ordering::SeqCst));
+        let to: Vec<_> = (0..4).map(|index| Token { index, generation: 0 }).collect();
+        let message: Arc<dyn Any + Send + Sync> = Arc::new(7);
+        assert!(gate.prepare_sleep());
+        assert!(gate.has_room(4), "nothing waits");
+        gate.post_all(&Arc::new(to.clone()), &message);
+        assert_eq!(wakes.load(Ordering::SeqCst), 1);
+        assert!(!gate.has_room(1));
+        assert_eq!(gate.post(to[0], Mail::Timer), Err(MailboxError::Full));
+        let mut queue = VecDeque::new();
+        gate.take(&mut queue);
+        assert!(gate.has_room(1));
+        let Some(Command::Group(mail)) = queue.pop_front() else { panic!("one command") };
+        assert_eq!(mail.map(|(token, _)| token).collect::<Vec<_>>(), to);
     }
 
     #[test]

@@ -371,6 +371,11 @@ impl Delivery {
 }
 
 impl PostOffice for Post {
+    fn has_room(&self, pieces: usize) -> bool {
+        let waiting = self.lock().mail.len();
+        waiting == 0 || waiting + pieces <= self.bound
+    }
+
     fn post(&self, _: Token, mail: Mail) -> Result<(), MailboxError> {
         if self.stopped.load(Relaxed) {
             return Err(MailboxError::Stopped);

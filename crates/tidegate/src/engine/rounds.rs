@@ -10,7 +10,7 @@ use super::desk::Desk;
 use super::windows::Seats;
 use crate::core::{Event, Place, Token};
 use crate::policy::Policy;
-use crate::policy::sends::WINDOW_TURN;
+use crate::policy::sends::{GROUP_TURN, WINDOW_TURN};
 use crate::service::{Dial, Service};
 
 /// What an event loop does between its events, the same whatever it waits with.
@@ -78,11 +78,22 @@ pub(super) trait Rounds<S: Service> {
         }
     }
 
-    /// Carries out what other threads have asked for.
+    /// Carries out what other threads have asked for. Mail for more connections than [`GROUP_TURN`] takes several rounds.
     fn look_at_commands(&mut self) {
         self.desk().take_commands();
+        let mut turn = GROUP_TURN;
         while let Some(command) = self.desk().commands.pop_front() {
             match command {
+                Command::Group(mut group) => {
+                    for (token, mail) in group.by_ref().take(turn) {
+                        turn -= 1;
+                        self.tell(token, Event::Mail(mail));
+                    }
+                    if turn == 0 {
+                        // The rest stays in front: mail is read in the order in which it was sent.
+                        return self.desk().commands.push_front(Command::Group(group));
+                    }
+                }
                 Command::Mail(token, mail) => self.tell(token, Event::Mail(mail)),
                 Command::Dial(dial) => self.dial(dial),
                 Command::Policy(policy) => self.change_policy(policy),

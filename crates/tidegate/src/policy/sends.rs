@@ -20,3 +20,6 @@ impl Default for OutboxMarks {
 
 /// How long a connection that says nothing keeps its place in the [window](crate::Policy::window) while others wait.
 pub const WINDOW_TURN: Duration = Duration::from_millis(100);
+
+/// Sessions of one thread that are shown mail of a [`Group`](crate::Group) before the thread looks at its sockets and timers again.
+pub const GROUP_TURN: usize = 1024;

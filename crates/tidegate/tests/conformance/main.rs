@@ -15,6 +15,7 @@ mod a_flood_that_is_never_read_is_cut_off;
 mod a_full_server_lets_the_next_one_wait;
 mod a_full_server_refuses_the_next_one;
 mod a_full_thread_leaves_the_rest_to_others;
+mod a_group_gets_the_same_in_one_order;
 mod a_large_answer_may_come_by_mail;
 mod a_last_answer_survives_unread_input;
 mod a_loop_may_spin;
