@@ -1,5 +1,6 @@
 //! `tidegate serve`.
 
+mod chat;
 mod udp;
 
 use std::io::Write;
@@ -17,6 +18,7 @@ use tidegate::{
     Stats, system,
 };
 use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
+use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 use tidegate_services::{Echo, Http, HttpLimits, Page};
 
 use crate::life::{self, Change, End, Word};
@@ -42,9 +44,11 @@ pub struct Args {
 #[derive(Subcommand)]
 enum What {
     /// Send back whatever is received (RFC 862).
-    Echo(How),
+    Echo(EchoArgs),
     /// Answer every HTTP request with the same page.
     Http(HttpArgs),
+    /// A messenger: rooms, history and presence, as lines and over WebSocket, with a page (docs/chat.md).
+    Chat(chat::ChatArgs),
     /// Answer datagrams, or just take them.
     Udp(udp::UdpArgs),
 }
@@ -85,6 +89,18 @@ struct How {
 }
 
 #[derive(clap::Args)]
+struct EchoArgs {
+    /// Speak WebSocket (RFC 6455), and send messages back.
+    #[arg(long)]
+    websocket: bool,
+    /// Largest message of a WebSocket; a larger one closes it [default: 60KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "websocket")]
+    message_bytes: Option<usize>,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(clap::Args)]
 struct HttpArgs {
     /// File to serve in place of the built-in page of 4 KiB.
     #[arg(long, value_name = "FILE")]
@@ -116,6 +132,7 @@ struct Kind {
 }
 
 const ECHO: Kind = Kind { name: "echo", schemes: ["tcp", "tls"], path: "", protocols: &[] };
+const WEBSOCKET: Kind = Kind { name: "echo", schemes: ["ws", "wss"], path: "/", protocols: &["http/1.1"] };
 const HTTP: Kind = Kind { name: "http", schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
 
 impl Kind {
@@ -158,10 +175,8 @@ pub fn run(args: Args) -> Outcome {
         tracing::info!(path = %path.display(), "options come from a file, too");
     }
     match *args.what {
-        What::Echo(how) => {
-            let policy = how.limits.policy();
-            how.serve(&ECHO, policy, || Echo)
-        }
+        What::Echo(args) => args.run(),
+        What::Chat(args) => args.run(),
         What::Http(args) => {
             let policy = args.how.limits.policy();
             let limits = args.limits(&policy)?;
@@ -174,6 +189,21 @@ pub fn run(args: Args) -> Outcome {
 
 fn usage(e: impl Into<anyhow::Error>) -> Failure {
     Failure::Usage(e.into())
+}
+
+impl EchoArgs {
+    fn run(&self) -> Outcome {
+        let mut policy = self.how.limits.policy();
+        if !self.websocket {
+            return self.how.serve(&ECHO, policy, || Echo);
+        }
+        let default = WebSocketLimits::default();
+        let message_bytes = self.message_bytes.unwrap_or(default.message_bytes);
+        let limits = WebSocketLimits { message_bytes, ..default };
+        self.how.limits.make_room(&mut policy, limits.input_bytes());
+        limits.check(&policy).map_err(usage)?;
+        self.how.serve(&WEBSOCKET, policy, || WebSocket::new(EchoMessages, limits))
+    }
 }
 
 impl HttpArgs {

@@ -2,18 +2,23 @@
 //!
 //! | service | what it does |
 //! |---|---|
+//! | [`chat`] | a messenger: rooms, history and presence, as lines and over WebSocket |
 //! | [`echo`] | sends back what it receives |
 //! | [`http`] | answers every HTTP request with the same page |
+//! | [`websocket`] | a service of messages, such as their echo |
 //! | [`udp`] | echo and discard for datagrams |
 //!
 //! [`layers`] wrap a service: any of them, or one of your own.
 #![forbid(unsafe_code)]
 
+pub mod chat;
 pub mod echo;
 pub mod http;
 pub mod layers;
 pub mod udp;
+pub mod websocket;
 
+pub use chat::{Chat, ChatLimits, ChatLimitsError};
 pub use echo::Echo;
 pub use http::{Http, HttpLimits, HttpLimitsError, Page, PageError};
 pub use udp::{UdpEcho, UdpSink};

@@ -1,0 +1,72 @@
+//! The messenger on the command line of `serve`.
+
+use std::num::NonZeroU32;
+
+use tidegate::Policy;
+use tidegate_services::{Chat, ChatLimits};
+
+use super::{How, Kind, usage};
+use crate::limits::size;
+use crate::{Failure, Outcome};
+
+const CHAT: Kind = Kind { name: "chat", schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
+
+/// Options of `serve chat`.
+#[derive(clap::Args)]
+pub(super) struct ChatArgs {
+    /// Rooms at once; an empty one keeps its history until its place is needed [default: 1000].
+    #[arg(long, value_name = "N")]
+    rooms: Option<usize>,
+    /// Members of a room [default: 100,000].
+    #[arg(long, value_name = "N")]
+    members: Option<usize>,
+    /// Longest line or message from a member; a longer one ends the connection [default: 1KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    line_bytes: Option<usize>,
+    /// Lines a second that a member may send, or 0 for as many as it likes [default: 10].
+    #[arg(long, value_name = "N")]
+    lines_per_s: Option<u32>,
+    /// Lines that a member who was quiet may send at once [default: 20].
+    #[arg(long, value_name = "N")]
+    burst: Option<NonZeroU32>,
+    /// Messages of a room that a newcomer is shown [default: 50].
+    #[arg(long, value_name = "N")]
+    history: Option<usize>,
+    /// Bytes of them, kept for each room [default: 64KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    history_bytes: Option<usize>,
+    /// Unsent output above which a member is cut off [default: 256KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    behind_bytes: Option<usize>,
+    /// Largest room that is told who comes and goes, and most members listed [default: 200].
+    #[arg(long, value_name = "N")]
+    announced: Option<usize>,
+    #[command(flatten)]
+    how: How,
+}
+
+impl ChatArgs {
+    pub(super) fn run(&self) -> Outcome {
+        let mut policy = self.how.limits.policy();
+        let limits = self.limits(&mut policy)?;
+        self.how.serve(&CHAT, policy, || Chat::new(limits))
+    }
+
+    fn limits(&self, policy: &mut Policy) -> Result<ChatLimits, Failure> {
+        let default = ChatLimits::default();
+        let limits = ChatLimits {
+            rooms: self.rooms.unwrap_or(default.rooms),
+            members: self.members.unwrap_or(default.members),
+            line_bytes: self.line_bytes.unwrap_or(default.line_bytes),
+            lines_per_s: self.lines_per_s.map_or(default.lines_per_s, NonZeroU32::new),
+            burst: self.burst.unwrap_or(default.burst),
+            history: self.history.unwrap_or(default.history),
+            history_bytes: self.history_bytes.unwrap_or(default.history_bytes),
+            behind_bytes: self.behind_bytes.unwrap_or(default.behind_bytes),
+            announced: self.announced.unwrap_or(default.announced),
+        };
+        self.how.limits.make_room(policy, limits.input_bytes());
+        limits.check(policy).map_err(usage)?;
+        Ok(limits)
+    }
+}

@@ -1,0 +1,111 @@
+//! A line from a member, taken apart.
+
+/// What a member wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command<'a> {
+    /// To say something in its room.
+    Say(&'a str),
+    Join {
+        room: &'a str,
+        nick: Option<&'a str>,
+    },
+    Nick(&'a str),
+    Leave,
+    Who,
+    Help,
+    Quit,
+    /// An empty line.
+    Nothing,
+}
+
+/// Most bytes of a nickname and of the name of a room.
+pub(super) const NAME_BYTES: usize = 32;
+
+/// What `/help` answers.
+pub(super) const HELP: &str = "/join ROOM [NICK] · /nick NICK · /who · /leave · /quit · anything else is said to the room; // for a leading /";
+
+/// Takes a line apart that has no line feed. The error is for the member to read.
+pub(super) fn parse(line: &str) -> Result<Command<'_>, &'static str> {
+    if line.chars().any(|c| c.is_control() && c != '\t') {
+        return Err("control characters are not passed on");
+    }
+    let Some(command) = line.strip_prefix('/') else {
+        return Ok(if line.trim().is_empty() { Command::Nothing } else { Command::Say(line) });
+    };
+    if command.starts_with('/') {
+        return Ok(Command::Say(command));
+    }
+    let mut words = command.split_whitespace();
+    let (verb, first, second) = (words.next(), words.next(), words.next());
+    if words.next().is_some() {
+        return Err("a name has no spaces; /help lists the commands");
+    }
+    match (verb, first, second) {
+        (Some("join"), Some(room), nick) => {
+            let nick = nick.map(name).transpose()?;
+            Ok(Command::Join { room: name(room)?, nick })
+        }
+        (Some("join"), None, _) => Err("name a room: /join ROOM [NICK]"),
+        (Some("nick"), Some(nick), None) => Ok(Command::Nick(name(nick)?)),
+        (Some("nick"), ..) => Err("one nickname: /nick NICK"),
+        (Some("leave"), None, _) => Ok(Command::Leave),
+        (Some("who"), None, _) => Ok(Command::Who),
+        (Some("help"), None, _) => Ok(Command::Help),
+        (Some("quit"), None, _) => Ok(Command::Quit),
+        _ => Err("no such command; /help lists them, and // begins a message with a /"),
+    }
+}
+
+/// A nickname or the name of a room: letters and digits of any language, and `-`, `_`, `.`.
+fn name(text: &str) -> Result<&str, &'static str> {
+    if text.len() > NAME_BYTES {
+        return Err("a name has at most 32 bytes");
+    }
+    let fits = text.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    if fits { Ok(text) } else { Err("a name has letters, digits, - _ and . only") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_commands_or_something_to_say() {
+        for (line, command) in [
+            ("hello", Command::Say("hello")),
+            (" hello /join x", Command::Say(" hello /join x")),
+            ("//join x", Command::Say("/join x")),
+            ("", Command::Nothing),
+            (" \t", Command::Nothing),
+            ("/join tide", Command::Join { room: "tide", nick: None }),
+            ("/join  tide  jörg.2 ", Command::Join { room: "tide", nick: Some("jörg.2") }),
+            ("/nick 潮", Command::Nick("潮")),
+            ("/who", Command::Who),
+            ("/leave", Command::Leave),
+            ("/help", Command::Help),
+            ("/quit", Command::Quit),
+        ] {
+            assert_eq!(parse(line), Ok(command), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_done_is_said_in_words() {
+        for (line, says) in [
+            ("/", "no such command"),
+            ("/jion x", "no such command"),
+            ("/who x", "no such command"),
+            ("/join", "name a room"),
+            ("/join a b c", "no spaces"),
+            ("/join a:b", "letters, digits"),
+            ("/nick", "one nickname"),
+            ("/nick a b", "one nickname"),
+            ("/nick ann\u{202e}", "letters, digits"),
+            ("/nick aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "32 bytes"),
+            ("\u{1b}[2J", "control characters"),
+            ("a\rb", "control characters"),
+        ] {
+            assert!(parse(line).unwrap_err().contains(says), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What rooms and members are bounded by.
+
+use std::num::NonZeroU32;
+
+use tidegate::Policy;
+
+use crate::websocket::{WebSocketLimits, WebSocketLimitsError};
+
+/// Bounds on rooms and members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChatLimits {
+    /// Rooms at once. Default 1,000. An empty room keeps its history until its place is needed.
+    pub rooms: usize,
+    /// Members of a room. Default 100,000.
+    pub members: usize,
+    /// Bytes of a line or message from a member; a longer one ends the connection. Default 1 KiB.
+    pub line_bytes: usize,
+    /// Lines a second that a member may send, commands included; more are refused, each with an answer. `None` is as many as it likes.
+    /// Default 10.
+    pub lines_per_s: Option<NonZeroU32>,
+    /// Lines that a member who was quiet may send at once. Default 20.
+    pub burst: NonZeroU32,
+    /// Messages of a room that a newcomer is shown. Default 50.
+    pub history: usize,
+    /// Bytes of them. Default 64 KiB. Each room keeps so much.
+    pub history_bytes: usize,
+    /// Bytes that may wait for a member. One that is further behind is cut off with a reset. Default 256 KiB, on top of what the
+    /// kernel's buffers hold. All that wait for the same message share its memory; each costs about 40 bytes of its own for it.
+    pub behind_bytes: usize,
+    /// Coming, going and renaming is told to a room with at most so many members, and so many are listed. Default 200: a room that
+    /// fills to n members costs n²/2 of these messages.
+    pub announced: usize,
+}
+
+impl Default for ChatLimits {
+    fn default() -> Self {
+        Self {
+            rooms: 1_000,
+            members: 100_000,
+            line_bytes: 1024,
+            lines_per_s: NonZeroU32::new(10),
+            burst: NonZeroU32::new(20).unwrap_or(NonZeroU32::MIN),
+            history: 50,
+            history_bytes: 64 * 1024,
+            behind_bytes: 256 * 1024,
+            announced: 200,
+        }
+    }
+}
+
+/// Limits that can not work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChatLimitsError {
+    /// Nobody could say anything.
+    #[error("{0} is 0; it must be at least 1")]
+    Zero(&'static str),
+    /// Hardly any command fits.
+    #[error("line_bytes is {0}; it must be at least {LEAST_LINE_BYTES}, or names do not fit")]
+    Line(usize),
+    /// Newcomers would be cut off by what they are shown.
+    #[error(
+        "history_bytes ({history_bytes}) is more than half of behind_bytes ({behind_bytes}): a newcomer would be cut off by the \
+         history; lower history_bytes or raise behind_bytes"
+    )]
+    History {
+        /// [`ChatLimits::history_bytes`].
+        history_bytes: usize,
+        /// [`ChatLimits::behind_bytes`].
+        behind_bytes: usize,
+    },
+    /// A longest message would cut everybody off.
+    #[error(
+        "behind_bytes ({behind_bytes}) is less than ten longest lines ({line_bytes} bytes each); raise it or lower line_bytes"
+    )]
+    Behind {
+        /// [`ChatLimits::behind_bytes`].
+        behind_bytes: usize,
+        /// [`ChatLimits::line_bytes`].
+        line_bytes: usize,
+    },
+    /// The policy is too narrow.
+    #[error(transparent)]
+    WebSocket(#[from] WebSocketLimitsError),
+}
+
+/// Least value of [`ChatLimits::line_bytes`].
+const LEAST_LINE_BYTES: usize = 256;
+
+impl ChatLimits {
+    /// Checks the limits, and against the policy the service is to run under.
+    ///
+    /// # Errors
+    /// The first contradiction found, with what to do about it.
+    pub fn check(&self, policy: &Policy) -> Result<(), ChatLimitsError> {
+        let Self { rooms, members, line_bytes, history_bytes, behind_bytes, .. } = *self;
+        for (name, value) in [("rooms", rooms), ("members", members)] {
+            if value == 0 {
+                return Err(ChatLimitsError::Zero(name));
+            }
+        }
+        if line_bytes < LEAST_LINE_BYTES {
+            return Err(ChatLimitsError::Line(line_bytes));
+        }
+        if behind_bytes / 10 < line_bytes {
+            return Err(ChatLimitsError::Behind { behind_bytes, line_bytes });
+        }
+        if history_bytes > behind_bytes / 2 {
+            return Err(ChatLimitsError::History { history_bytes, behind_bytes });
+        }
+        Ok(self.websocket().check(policy)?)
+    }
+
+    /// The least [`Policy::input_bytes`] these limits go with.
+    #[must_use]
+    pub fn input_bytes(&self) -> usize {
+        self.websocket().input_bytes()
+    }
+
+    pub(super) fn websocket(&self) -> WebSocketLimits {
+        WebSocketLimits { message_bytes: self.line_bytes, ..WebSocketLimits::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_contradict_each_other_are_refused_with_what_to_do() {
+        let policy = Policy::default();
+        let good = ChatLimits::default();
+        assert_eq!(good.check(&policy), Ok(()));
+        for (limits, says) in [
+            (ChatLimits { rooms: 0, ..good }, "rooms is 0"),
+            (ChatLimits { members: 0, ..good }, "members is 0"),
+            (ChatLimits { line_bytes: 255, ..good }, "at least 256"),
+            (ChatLimits { behind_bytes: 10_000, ..good }, "ten longest lines"),
+            (ChatLimits { history_bytes: 200 * 1024, ..good }, "lower history_bytes"),
+            (ChatLimits { line_bytes: 1 << 20, behind_bytes: 1 << 24, ..good }, "raise input_bytes"),
+        ] {
+            let message = limits.check(&policy).unwrap_err().to_string();
+            assert!(message.contains(says), "{says:?} in {message:?}");
+        }
+    }
+}

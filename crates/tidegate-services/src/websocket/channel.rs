@@ -1,0 +1,144 @@
+//! Frames in, messages out.
+//!
+//! The protocol itself is tungstenite's: its `WebSocketContext` is given what to read from and to write to with each call, so over
+//! a slice and an outbox it does no I/O. (The other crates that were looked at are asynchronous, as fastwebsockets, soketto
+//! and ratchet, or know frames only, as websocket-sans-io.) It is shown one whole frame at a time; what is not whole yet stays
+//! unconsumed input of the connection. So nothing is buffered twice, an idle connection pins next to nothing, the outbox can hold
+//! input back between any two frames, and the policy's limits on unfinished input hold as they do for every service.
+
+use std::io::{self, Cursor, Read, Write};
+
+use tidegate::Outbox;
+use tungstenite::error::{CapacityError, Error};
+use tungstenite::protocol::frame::coding::{CloseCode, OpCode};
+use tungstenite::protocol::frame::{CloseFrame, FrameHeader, Utf8Bytes};
+use tungstenite::protocol::{Message, Role, WebSocketConfig, WebSocketContext};
+
+/// A WebSocket behind its handshake.
+pub(super) struct Channel {
+    /// In a box: it is large, and connections may be many.
+    context: Box<WebSocketContext>,
+    /// Bytes of the message whose fragments are arriving.
+    collected: usize,
+    message_bytes: usize,
+}
+
+/// What the front of the input was.
+pub(super) enum Step {
+    /// Not a whole frame yet.
+    Part,
+    /// A frame of so many bytes that is nothing for the session.
+    Passed(usize),
+    /// A frame of so many bytes that completes a message.
+    Message(usize, Message),
+    /// The WebSocket is over, and the peer has been told: linger.
+    Over,
+}
+
+impl Channel {
+    pub(super) fn new(message_bytes: usize) -> Self {
+        let config = WebSocketConfig::default()
+            .read_buffer_size(0)
+            .write_buffer_size(0)
+            .max_message_size(Some(message_bytes))
+            .max_frame_size(Some(message_bytes.max(125)));
+        let context = Box::new(WebSocketContext::new(Role::Server, Some(config)));
+        Self { context, collected: 0, message_bytes }
+    }
+
+    /// Takes in the frame at the front of the input.
+    pub(super) fn step(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Step {
+        let (bytes, data) = match front(input) {
+            Ok(None) => return Step::Part,
+            Ok(Some((header, head, payload))) => {
+                let room = self.message_bytes - self.collected;
+                let data = matches!(header.opcode, OpCode::Data(_)).then_some((payload, header.is_final));
+                if data.is_some_and(|(payload, _)| payload > room as u64) {
+                    return self.fail(CloseCode::Size, out);
+                }
+                let control_limit = 125; // longer ones are refused by their head (RFC 6455, section 5.5)
+                if data.is_none() && payload > control_limit {
+                    return self.fail(CloseCode::Protocol, out);
+                }
+                let whole = head + payload as usize; // bounded by the two checks above
+                if input.len() < whole {
+                    return Step::Part;
+                }
+                (whole, data)
+            }
+            Err(e) => return self.fail(code(&e), out),
+        };
+        if let Some((payload, last)) = data {
+            self.collected = if last { 0 } else { self.collected + payload as usize };
+            out.keeps(self.collected);
+        }
+        let mut pipe = Pipe { input: &input[..bytes], out };
+        match self.context.read(&mut pipe) {
+            Ok(message @ (Message::Text(_) | Message::Binary(_))) => Step::Message(bytes, message),
+            // A pong or the answer to a close is due.
+            Ok(_) => match self.context.flush(&mut pipe) {
+                Ok(()) => Step::Passed(bytes),
+                Err(_) => Step::Over,
+            },
+            Err(Error::Io(e)) if e.kind() == io::ErrorKind::WouldBlock => Step::Passed(bytes),
+            Err(Error::ConnectionClosed | Error::AlreadyClosed) => Step::Over,
+            Err(e) => self.fail(code(&e), out),
+        }
+    }
+
+    /// Says that it is over, and why.
+    pub(super) fn close(&mut self, code: CloseCode, reason: &'static str, out: &mut Outbox<'_>) {
+        let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
+        // Writing to an outbox does not fail; a WebSocket that is over already has nothing to say.
+        let _ = self.context.close(&mut Pipe { input: &[], out }, Some(frame));
+    }
+
+    #[cold]
+    fn fail(&mut self, code: CloseCode, out: &mut Outbox<'_>) -> Step {
+        out.keeps(0);
+        self.close(code, "", out);
+        Step::Over
+    }
+}
+
+/// The head of the frame at the front, its bytes, and those of the payload.
+fn front(input: &[u8]) -> Result<Option<(FrameHeader, usize, u64)>, Error> {
+    let mut cursor = Cursor::new(input);
+    let parsed = FrameHeader::parse(&mut cursor)?;
+    Ok(parsed.map(|(header, payload)| (header, cursor.position() as usize, payload)))
+}
+
+/// The code that tells the peer what was wrong (RFC 6455, section 7.4.1).
+fn code(e: &Error) -> CloseCode {
+    match e {
+        Error::Capacity(CapacityError::MessageTooLong { .. }) => CloseCode::Size,
+        Error::Utf8(_) => CloseCode::Invalid,
+        _ => CloseCode::Protocol,
+    }
+}
+
+/// What tungstenite reads from and writes to.
+struct Pipe<'a, 'b> {
+    input: &'a [u8],
+    out: &'a mut Outbox<'b>,
+}
+
+impl Read for Pipe<'_, '_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self.input.read(into) {
+            Ok(0) => Err(io::ErrorKind::WouldBlock.into()), // not the end: the next frame comes with the next step
+            read => read,
+        }
+    }
+}
+
+impl Write for Pipe<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out.write(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

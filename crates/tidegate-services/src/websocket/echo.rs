@@ -1,0 +1,32 @@
+//! Echo of messages: what the test suites for WebSocket servers talk to.
+
+use tidegate::{Outbox, Peer, Refusal};
+
+use super::{Message, MessageFlow, MessageService, MessageSession, frame};
+
+/// Sends every message back, text as text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EchoMessages;
+
+/// One WebSocket of [`EchoMessages`]; keeps nothing.
+#[derive(Debug)]
+pub struct EchoMessagesSession;
+
+impl MessageService for EchoMessages {
+    type Session = EchoMessagesSession;
+
+    fn open(&self, _: &Peer, _: &str) -> Result<EchoMessagesSession, Refusal> {
+        Ok(EchoMessagesSession)
+    }
+}
+
+impl MessageSession for EchoMessagesSession {
+    fn on_message(&mut self, message: Message, out: &mut Outbox<'_>) -> MessageFlow {
+        match message {
+            Message::Text(text) => frame::send_text(out, &text),
+            Message::Binary(bytes) => frame::send_binary(out, &bytes),
+            _ => {}
+        }
+        MessageFlow::Continue
+    }
+}

@@ -1,0 +1,186 @@
+//! WebSocket (RFC 6455), the server's side: a service of messages as a service of bytes, on every model.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | `request` | the HTTP request in front: an upgrade, or a page that is asked for |
+//! | `channel` | frames in, messages out; control frames and the closing handshake |
+//! | [`frame`] | messages as frames, for one peer or shared by many |
+//! | `session` | one connection |
+//! | [`EchoMessages`] | sends back what it receives: for test suites |
+//!
+//! [`WebSocket`] wraps a [`MessageService`] as layers wrap a service, so TLS and the PROXY protocol go around it. Text is
+//! checked to be UTF-8, control frames are answered between the fragments of a message, and messages and their fragments
+//! together are bounded by [`WebSocketLimits::message_bytes`]. There are no extensions (no compression) and no subprotocols.
+
+mod channel;
+mod echo;
+pub mod frame;
+mod request;
+mod session;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidegate::{CloseReason, Mail, Outbox, Peer, Policy, Refusal, Service};
+
+pub use echo::{EchoMessages, EchoMessagesSession};
+pub use session::WebSocketSession;
+pub use tungstenite::protocol::Message;
+pub use tungstenite::protocol::frame::coding::CloseCode;
+
+/// Makes one [`MessageSession`] for each WebSocket.
+pub trait MessageService: Send + Sync + 'static {
+    /// The state machine of one WebSocket.
+    type Session: MessageSession;
+
+    /// A WebSocket is asked for at this path (with its query): returns its session, or refuses it (404).
+    fn open(&self, peer: &Peer, path: &str) -> Result<Self::Session, Refusal>;
+
+    /// What a plain `GET` of this path is answered with; `None` is 404. The bytes are HTML.
+    fn page(&self, path: &str) -> Option<Bytes> {
+        let _ = path;
+        None
+    }
+}
+
+/// The state machine of one WebSocket. As a [`Session`](tidegate::Session), it must not block; it sends with the functions of [`frame`].
+pub trait MessageSession: Send + 'static {
+    /// The handshake is over. Called once, before everything else.
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> MessageFlow {
+        let _ = out;
+        MessageFlow::Continue
+    }
+
+    /// A message has arrived: [`Message::Text`] or [`Message::Binary`].
+    fn on_message(&mut self, message: Message, out: &mut Outbox<'_>) -> MessageFlow;
+
+    /// See [`Session::on_mail`](tidegate::Session::on_mail).
+    fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> MessageFlow {
+        let _ = (mail, out);
+        MessageFlow::Continue
+    }
+
+    /// The connection is gone. Called once, after everything else.
+    fn on_close(&mut self, why: CloseReason) {
+        let _ = why;
+    }
+}
+
+/// How a WebSocket goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MessageFlow {
+    /// Nothing special.
+    #[default]
+    Continue,
+    /// Send what is in the outbox, then close with this code and reason (at most 123 bytes).
+    Close(CloseCode, &'static str),
+    /// Drop the outbox and reset the connection.
+    Abort,
+}
+
+/// Bounds on a WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WebSocketLimits {
+    /// Bytes of a message, all its fragments together; more closes with code 1009. Default 60 KiB.
+    ///
+    /// An unfinished frame is input the session leaves, so this must be [`FRAMING_BYTES`] below
+    /// [`Policy::input_bytes`](tidegate::Policy::input_bytes).
+    pub message_bytes: usize,
+    /// Time until the request has arrived, once the connection stands; then it is reset. `None` waits for ever. Default 10 s.
+    pub request_timeout: Option<Duration>,
+}
+
+/// Input besides a message that may lie unfinished: the head of a frame and a control frame, or the head of a request's lines.
+pub const FRAMING_BYTES: usize = 256;
+
+/// Largest head of a request.
+pub const HEAD_BYTES: usize = 8 * 1024;
+
+impl Default for WebSocketLimits {
+    fn default() -> Self {
+        Self { message_bytes: 60 * 1024, request_timeout: Some(Duration::from_secs(10)) }
+    }
+}
+
+/// Limits that can not work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WebSocketLimitsError {
+    /// Something unfinished would be cut off by the policy, without an answer.
+    #[error(
+        "input_bytes is {input_bytes}, and a WebSocket needs {needed}: an unfinished frame or request is unconsumed input; \
+         raise input_bytes or lower message_bytes"
+    )]
+    Input {
+        /// [`Policy::input_bytes`].
+        input_bytes: usize,
+        /// The least it must be.
+        needed: usize,
+    },
+    /// No message fits.
+    #[error("message_bytes is 0; it must be at least 1")]
+    NoMessage,
+    /// No request is fast enough.
+    #[error("request_timeout is zero; it must be longer than zero, or none at all")]
+    NoTime,
+}
+
+impl WebSocketLimits {
+    /// The least [`Policy::input_bytes`] these limits go with.
+    #[must_use]
+    pub fn input_bytes(&self) -> usize {
+        self.message_bytes.saturating_add(FRAMING_BYTES).max(HEAD_BYTES)
+    }
+
+    /// Checks the limits, and against the policy the service is to run under.
+    ///
+    /// # Errors
+    /// The first contradiction found, with what to do about it.
+    pub fn check(&self, policy: &Policy) -> Result<(), WebSocketLimitsError> {
+        if self.message_bytes == 0 {
+            return Err(WebSocketLimitsError::NoMessage);
+        }
+        if policy.input_bytes < self.input_bytes() {
+            let (input_bytes, needed) = (policy.input_bytes, self.input_bytes());
+            return Err(WebSocketLimitsError::Input { input_bytes, needed });
+        }
+        if self.request_timeout.is_some_and(|limit| limit.is_zero()) {
+            return Err(WebSocketLimitsError::NoTime);
+        }
+        Ok(())
+    }
+}
+
+/// A service of messages, as a service of bytes.
+///
+/// ```
+/// use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
+///
+/// let limits = WebSocketLimits::default();
+/// limits.check(&tidegate::Policy::default())?;
+/// let server = tidegate::Server::new(WebSocket::new(EchoMessages, limits));
+/// # let _ = server;
+/// # Ok::<(), tidegate_services::websocket::WebSocketLimitsError>(())
+/// ```
+#[derive(Debug)]
+pub struct WebSocket<S> {
+    service: Arc<S>,
+    limits: WebSocketLimits,
+}
+
+impl<S: MessageService> WebSocket<S> {
+    /// Speaks WebSocket for `service`, within `limits`.
+    #[must_use]
+    pub fn new(service: S, limits: WebSocketLimits) -> Self {
+        Self { service: Arc::new(service), limits }
+    }
+}
+
+impl<S: MessageService> Service for WebSocket<S> {
+    type Session = WebSocketSession<S>;
+
+    fn open(&self, peer: &Peer) -> Result<WebSocketSession<S>, Refusal> {
+        Ok(WebSocketSession::new(self.service.clone(), self.limits, *peer))
+    }
+}
