@@ -17,6 +17,7 @@
 //! | `meeting` | Linux: Unix sockets with abstract names |
 //! | `shared` | Linux: sealed memory that two processes share |
 //! | `overlapped`, `port`, `events` | Windows overlapped operations, told of by a completion port or by events |
+//! | `event_set`, `messages` | Windows readiness: events (`WSAEventSelect`), messages (`WSAAsyncSelect`) |
 //! | `extension` | Winsock's functions that are asked for at run time |
 //! | [`handover`] | passing descriptors to another process |
 //! | [`waker`] | waking a loop from another thread |
@@ -37,8 +38,8 @@ pub use unix::{datagram, descriptor, handover, local, pages, poll, process, sele
 mod windows;
 #[cfg(windows)]
 pub use windows::{
-    datagram, descriptor, event, events, extension, handover, local, overlapped, pages, poll, port, process,
-    select, socket, waker,
+    datagram, descriptor, event, event_set, events, extension, handover, local, messages, overlapped, pages,
+    poll, port, process, select, socket, waker,
 };
 
 #[cfg(target_os = "linux")]

@@ -58,6 +58,9 @@ pub struct DatagramOptions {
 #[derive(Debug)]
 pub struct DatagramSocket(Socket);
 
+/// Whether several sockets can share a port and the datagrams that come to it (`SO_REUSEPORT`).
+pub const SHARES_PORT: bool = true;
+
 impl DatagramSocket {
     /// Binds. Port 0 lets the system pick one.
     ///

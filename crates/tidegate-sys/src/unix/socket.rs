@@ -334,6 +334,10 @@ pub enum More {
     CloseFollows,
 }
 
+/// Whether a send that took less than all has found out that there is no more room, and that room will be reported
+/// (`epoll(7)`, *Questions and answers*, 9).
+pub const SHORT_SEND_MEANS_FULL: bool = true;
+
 /// A connected stream socket, closed when dropped.
 #[derive(Debug)]
 pub struct Stream(Socket);

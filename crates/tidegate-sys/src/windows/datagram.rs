@@ -62,6 +62,9 @@ fn refused(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
+/// Whether several sockets can share a port and the datagrams that come to it: `SO_REUSEADDR` gives all of them to one.
+pub const SHARES_PORT: bool = false;
+
 impl DatagramSocket {
     /// Binds. Port 0 lets the system pick one.
     pub fn bind(addr: SocketAddr, port: Port, options: &DatagramOptions) -> io::Result<Self> {

@@ -8,7 +8,15 @@ use windows_sys::Win32::System::Threading::{CreateEventW, ResetEvent, SetEvent, 
 
 use super::winsock::milliseconds;
 
-/// An event that stays set until it is reset. Closed when dropped.
+/// Who resets an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reset {
+    Owner,
+    /// The wait that it ends: one thread at a time.
+    Wait,
+}
+
+/// An event. Closed when dropped.
 #[derive(Debug)]
 pub struct Event(HANDLE);
 
@@ -18,10 +26,20 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// A new one, not set.
+    /// A new one, not set, which stays set until it is reset.
     pub fn new() -> io::Result<Self> {
+        Self::with(Reset::Owner)
+    }
+
+    /// A new one, not set, which wakes one thread each time it is set.
+    pub fn for_one() -> io::Result<Self> {
+        Self::with(Reset::Wait)
+    }
+
+    fn with(reset: Reset) -> io::Result<Self> {
         // SAFETY: no attributes and no name.
-        let handle = unsafe { CreateEventW(std::ptr::null(), 1, 0, std::ptr::null()) };
+        let handle =
+            unsafe { CreateEventW(std::ptr::null(), (reset == Reset::Owner).into(), 0, std::ptr::null()) };
         if handle.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(handle)) }
     }
 

@@ -3,10 +3,13 @@
 pub mod datagram;
 pub mod descriptor;
 pub mod event;
+pub mod event_set;
 pub mod events;
 pub mod extension;
 pub mod handover;
 pub mod local;
+pub mod messages;
+mod network;
 pub mod overlapped;
 pub mod pages;
 pub mod poll;

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, Read};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use socket2::{SockRef, Socket, Type};
@@ -19,6 +19,8 @@ use windows_sys::Win32::Networking::WinSock::{
 use windows_sys::Win32::System::IO::CancelIoEx;
 
 use super::descriptor::{AsRawFd, OwnedFd, RawFd};
+use super::event::Event;
+use super::messages::Turns;
 use super::poll::{PollSet, Readiness};
 use super::timed_send::TimedSend;
 use super::version;
@@ -59,7 +61,12 @@ pub const DEFERS_ACCEPT: bool = false;
 ///
 /// Accepted sockets inherit the buffer sizes from it; `TCP_NODELAY` is set again on each.
 #[derive(Debug)]
-pub struct Listener(Socket);
+pub struct Listener {
+    socket: Socket,
+    /// Winsock tells of its connections to one event, or one window: threads share the event and take turns with their windows.
+    arrival: Mutex<Option<Arc<Event>>>,
+    turns: Turns,
+}
 
 impl Listener {
     /// Binds and listens, on TCP only. Port 0 lets the system pick one.
@@ -70,7 +77,27 @@ impl Listener {
         socket.bind(&addr.into())?;
         fast_open(options.fast_open)?;
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
-        Ok(Self(socket))
+        Ok(Self::new(socket))
+    }
+
+    fn new(socket: Socket) -> Self {
+        Self { socket, arrival: Mutex::default(), turns: Turns::default() }
+    }
+
+    /// The event that is set when connections come, for one of those who wait for it.
+    pub(super) fn arrival(&self) -> io::Result<Arc<Event>> {
+        let mut arrival = self.arrival.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(event) = &*arrival {
+            return Ok(event.clone());
+        }
+        let event = Arc::new(Event::for_one()?);
+        *arrival = Some(event.clone());
+        Ok(event)
+    }
+
+    /// The windows that take turns at it.
+    pub(super) fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     /// Takes over a socket that listens already, and gives it these options; other holders of the same socket see them too.
@@ -81,7 +108,7 @@ impl Listener {
         check_listens(&socket)?;
         inherited(&socket, options)?;
         fast_open(options.fast_open)?;
-        Ok(Self(socket))
+        Ok(Self::new(socket))
     }
 
     /// Whether a connection waits to be accepted, as of now. A failure to find out counts as no.
@@ -93,22 +120,22 @@ impl Listener {
 
     /// A second handle of the same socket.
     pub fn share(&self) -> io::Result<OwnedFd> {
-        Ok(self.0.try_clone()?.into())
+        Ok(self.socket.try_clone()?.into())
     }
 
     /// Where it listens.
     pub fn local_addr(&self) -> io::Result<Endpoint> {
-        local_endpoint(&self.0)
+        local_endpoint(&self.socket)
     }
 
     /// Whether [`accept`](Self::accept) waits.
     pub fn set_blocking(&self, blocking: Blocking) -> io::Result<()> {
-        self.0.set_nonblocking(blocking == Blocking::Never)
+        self.socket.set_nonblocking(blocking == Blocking::Never)
     }
 
     /// Takes one connection; `blocking` says how the new socket behaves.
     pub fn accept(&self, blocking: Blocking) -> io::Result<(Stream, Option<SocketAddr>)> {
-        let (socket, peer) = self.0.accept()?;
+        let (socket, peer) = self.socket.accept()?;
         socket.set_nonblocking(blocking == Blocking::Never)?; // inherited otherwise
         socket.set_tcp_nodelay(true)?;
         Ok((Stream::new(socket), peer.as_socket()))
@@ -116,19 +143,19 @@ impl Listener {
 
     /// A second handle to it, for a library that brings its own loop.
     pub fn to_std(&self) -> io::Result<std::net::TcpListener> {
-        Ok(self.0.try_clone()?.into())
+        Ok(self.socket.try_clone()?.into())
     }
 }
 
 impl AsSocket for Listener {
     fn as_socket(&self) -> BorrowedSocket<'_> {
-        self.0.as_socket()
+        self.socket.as_socket()
     }
 }
 
 impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_socket()
+        self.socket.as_raw_socket()
     }
 }
 
@@ -215,6 +242,10 @@ pub enum More {
     /// The socket is closed right away. Makes no difference here.
     CloseFollows,
 }
+
+/// Whether a send that took less than all has found out that there is no more room, and that room will be reported. Network
+/// events tell of room only after a send was refused (`WSAEventSelect`, *FD_WRITE*).
+pub const SHORT_SEND_MEANS_FULL: bool = false;
 
 /// A connected stream socket, closed when dropped.
 #[derive(Debug)]

@@ -70,6 +70,21 @@ impl<S: Service> Lane<S> {
         accept::share(total, self.index, self.threads).max(1)
     }
 
+    /// Bounds what this thread may have open by what it can.
+    pub(crate) fn hold(&mut self, holds: usize) {
+        self.holds = holds;
+        if holds < self.share {
+            let (asked, thread) = (self.share, self.index);
+            tracing::warn!(
+                thread,
+                asked,
+                holds,
+                "this thread can hold fewer connections than its share; raise RLIMIT_NOFILE or threads"
+            );
+            self.share = holds;
+        }
+    }
+
     /// Goes on with other limits.
     pub(crate) fn set_policy(&mut self, policy: Arc<Policy>) {
         let share = accept::share(policy.max_connections, self.index, self.threads);

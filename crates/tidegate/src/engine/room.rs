@@ -68,6 +68,9 @@ pub(super) fn check_locked(policy: &Policy, model: Model) -> io::Result<()> {
 /// Workers of `pool`, where the policy leaves it open.
 pub(super) const POOL_WORKERS: usize = 256;
 
+/// Threads of `async-select`, where the policy leaves it open: as many as in the source's table.
+const WINDOW_THREADS: usize = 3;
+
 /// Threads of the models whose threads wait for 64 events each, where the policy leaves it open.
 const EVENT_THREADS: usize = 64;
 
@@ -76,11 +79,12 @@ const EVENT_CONNECTIONS: usize = 62;
 
 impl Model {
     /// I/O threads where [`Policy::threads`](crate::Policy::threads) leaves it open: one for each processor this process may
-    /// run on, 256 for `pool`, and 64 for `event-select` and `overlapped`, whose threads have 62 connections each. (`blocking` has two for each connection whatever the policy says.)
+    /// run on, 256 for `pool`, three for `async-select`, and 64 for `event-select` and `overlapped`, whose threads have 62 connections each. (`blocking` has two for each connection whatever the policy says.)
     #[must_use]
     pub fn default_threads(self) -> usize {
         match self {
             Self::Pool => POOL_WORKERS,
+            Self::AsyncSelect => WINDOW_THREADS,
             Self::EventSelect | Self::Overlapped => EVENT_THREADS,
             _ => std::thread::available_parallelism().map_or(1, Into::into),
         }

@@ -64,8 +64,11 @@ impl<S: DatagramService, F: Fn(usize) -> S> DatagramServer<F> {
     /// A wrong policy, an unavailable model or path, or an unusable address; nothing is left behind.
     pub fn bind(self, addr: SocketAddr) -> Result<BoundDatagramServer<F>, StartError> {
         self.policy.check()?;
-        let model = self.model.unwrap_or_else(|| Model::best().model);
+        let model = self.model.unwrap_or_else(datagram::best);
         if let Availability::Unavailable(why) = model.availability() {
+            return Err(StartError::Unavailable { model, why });
+        }
+        if let Err(why) = datagram::serves(model) {
             return Err(StartError::Unavailable { model, why });
         }
         engine::check_datagrams(model, &self.policy)?;
@@ -74,7 +77,7 @@ impl<S: DatagramService, F: Fn(usize) -> S> DatagramServer<F> {
             return Err(StartError::PathUnavailable { path, why });
         }
         let listen = |error| StartError::Listen { at: addr.into(), error };
-        let threads = self.policy.threads.map_or(model.default_threads(), usize::from);
+        let threads = self.policy.threads.map_or(datagram::default_threads(model), usize::from);
         let options = datagram::options(model, path, &self.policy);
         let first = Arc::new(DatagramSocket::bind(addr, Port::Own, &options).map_err(listen)?);
         let local_addr = first.local_addr().map_err(listen)?;

@@ -18,7 +18,7 @@ fn every_model_of_linux_is_available_unless_the_system_forbids_io_uring() {
 #[cfg(windows)]
 #[test]
 fn what_is_built_for_windows_is_available() {
-    for name in "blocking pool select poll tokio overlapped iocp".split(' ') {
+    for name in "blocking pool select poll tokio async-select event-select overlapped iocp".split(' ') {
         let model: Model = name.parse().expect("a name of a model");
         let availability = model.availability();
         assert!(availability.is_available(), "{model}: {availability:?}");

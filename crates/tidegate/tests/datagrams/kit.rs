@@ -28,7 +28,9 @@ pub fn everywhere(case: &str, run: impl Fn(Model, DatagramPolicy)) {
     let mut ran = 0;
     for model in Model::available() {
         for path in DatagramPath::ALL {
-            if model == Model::Uring && path == DatagramPath::Batched || !path.availability().is_available() {
+            let lacks = matches!(model, Model::Overlapped | Model::Iocp | Model::Rio)
+                || model == Model::Uring && path == DatagramPath::Batched;
+            if lacks || !path.availability().is_available() {
                 continue; // `what_can_not_be_is_refused` looks at those
             }
             let _deadline = deadline::Deadline::new(format!("{case} on {model}, {path}"));
@@ -38,7 +40,7 @@ pub fn everywhere(case: &str, run: impl Fn(Model, DatagramPolicy)) {
             ran += 1;
         }
     }
-    assert!(ran >= 10, "only {ran} models and paths could be tried");
+    assert!(ran >= 7, "only {ran} models and paths could be tried");
 }
 
 pub fn start<S: DatagramService>(

@@ -98,17 +98,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             descriptors: lane.descriptors(),
         })?;
         port.watch_waker(&waker);
-        lane.holds = holds;
-        if holds < lane.share {
-            let (asked, thread) = (lane.share, lane.index);
-            tracing::warn!(
-                thread,
-                asked,
-                holds,
-                "this thread can hold fewer connections than its share; raise RLIMIT_NOFILE or threads"
-            );
-            lane.share = holds;
-        }
+        lane.hold(holds);
         let now = port.now();
         Ok(Self {
             port,

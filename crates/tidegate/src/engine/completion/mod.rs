@@ -1,6 +1,7 @@
 //! The completion family: operations are handed to the kernel, and their outcomes come back.
 //!
-//! One loop ([`event_loop`]) for each I/O thread; a leaf brings its kernel queue, as a [`Port`].
+//! One loop ([`event_loop`]) for each I/O thread; a leaf brings its kernel queue, as a [`Port`]. Those of Windows are
+//! declared in [`here`](super::here).
 //!
 //! # Contract of a leaf
 //!
@@ -11,14 +12,8 @@
 mod entry;
 mod event_loop;
 
-#[cfg(windows)]
-pub(super) mod iocp;
-#[cfg(windows)]
-pub(super) mod overlapped;
 #[cfg(target_os = "linux")]
 pub(super) mod uring;
-#[cfg(windows)]
-mod winsock;
 
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 pub(super) use event_loop::Loop;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use tidegate_sys::overlapped::{Buffer, Done, Notify, Outcome, Overlapped, Payload, Queue, QueueSetup};
 use tidegate_sys::waker::Waker;
 
-use super::{Chained, Close, Completion, Port, Setup};
 use crate::core::Token;
 use crate::core::outbox::Pieces;
+use crate::engine::completion::{Chained, Close, Completion, Port, Setup};
 use crate::engine::room;
 use crate::policy::ReceiveStyle;
 use crate::service::Dial;

@@ -3,7 +3,7 @@
 //! | loop | models | how it waits |
 //! |---|---|---|
 //! | [`threads`] | `blocking`, `pool` | in the receive itself |
-//! | [`readiness`] | `select`, `poll`, `epoll` | the [`Poller`](super::readiness::Poller) that connections have too |
+//! | [`readiness`] | `select`, `poll`, `epoll`, `event-select`, `async-select` | the [`Poller`](super::readiness::Poller) that connections have too |
 //! | [`ring`] | `uring` | for completions of one endless receive |
 //! | [`tokio`] | `tokio` | the library does, one runtime for each thread |
 //!
@@ -17,9 +17,9 @@
 
 mod desk;
 mod pump;
-mod readiness;
+pub(super) mod readiness;
 #[cfg(target_os = "linux")]
-mod ring;
+pub(super) mod ring;
 mod threads;
 mod tokio;
 
@@ -29,7 +29,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use tidegate_sys::datagram::{DatagramOptions, DatagramSocket, Joining, probe_segments};
+use tidegate_sys::datagram::{DatagramOptions, DatagramSocket, Joining, SHARES_PORT, probe_segments};
 use tidegate_sys::socket::Blocking;
 
 use super::lane::Ready;
@@ -124,6 +124,27 @@ pub(crate) fn shares_socket(model: Model) -> bool {
     model == Model::Pool
 }
 
+/// Whether a model that is available has a loop for datagrams.
+pub(crate) fn serves(model: Model) -> Result<(), String> {
+    match model {
+        Model::Overlapped | Model::Iocp | Model::Rio => {
+            Err("it has no loop for datagrams; use event-select or select".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The best model that can be used here for datagrams.
+pub(crate) fn best() -> Model {
+    let usable = |model: &Model| serves(*model).is_ok() && model.availability().is_available();
+    super::here::BEST.iter().copied().find(usable).unwrap_or(Model::Blocking)
+}
+
+/// Threads of a model where nobody says how many: one, where only one socket can have the port.
+pub(crate) fn default_threads(model: Model) -> usize {
+    if SHARES_PORT || shares_socket(model) { model.default_threads() } else { 1 }
+}
+
 /// How the sockets of a model are made.
 pub(crate) fn options(model: Model, path: DatagramPath, policy: &DatagramPolicy) -> DatagramOptions {
     let sleeps = matches!(model, Model::Blocking | Model::Pool | Model::Uring);
@@ -146,16 +167,8 @@ pub(crate) fn start<S: DatagramService>(plan: &Plan, make: impl Fn(usize) -> S) 
             start_lanes(plan, make, readiness::prepare, readiness::run::<pollers::select::Select, S>)
         }
         Model::Poll => start_lanes(plan, make, readiness::prepare, readiness::run::<pollers::poll::Poll, S>),
-        #[cfg(target_os = "linux")]
-        Model::Epoll => {
-            start_lanes(plan, make, readiness::prepare, readiness::run::<pollers::epoll::Epoll, S>)
-        }
-        #[cfg(target_os = "linux")]
-        Model::Uring => start_lanes(plan, make, readiness::prepare, ring::run::<S>),
         Model::Tokio => start_lanes(plan, make, tokio::prepare, tokio::run::<S>),
-        other => {
-            Err(io::Error::new(io::ErrorKind::Unsupported, format!("{other} does not exist on this system")))
-        }
+        _ => super::here::start_datagrams(plan, make),
     }
 }
 
@@ -163,7 +176,7 @@ pub(crate) fn start<S: DatagramService>(plan: &Plan, make: impl Fn(usize) -> S) 
 ///
 /// `prepare` makes the lane's way of being woken and whatever goes with it; `run` runs on the lane's own thread, says
 /// through `Ready` whether it could start, and returns when it has stopped.
-fn start_lanes<S: DatagramService, W: Send + 'static>(
+pub(super) fn start_lanes<S: DatagramService, W: Send + 'static>(
     plan: &Plan,
     make: impl Fn(usize) -> S,
     prepare: fn(&Arc<DatagramSocket>) -> io::Result<(Halt, W)>,

@@ -1,4 +1,4 @@
-//! `select`, `poll` and `epoll` for datagrams: one loop over one socket and a waker.
+//! The readiness models for datagrams: one loop over one socket and a waker.
 //!
 //! It waits with the same [`Poller`] as the loop of connections, which may report level- or edge-triggered: the pump
 //! goes on until the socket would block, and only then is it waited for.
@@ -27,13 +27,13 @@ const SOCKET: Token = Token { index: 0, generation: 0 };
 const READ: Readiness = Readiness { readable: true, writable: false };
 const WRITE: Readiness = Readiness { readable: false, writable: true };
 
-pub(super) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(Halt, Arc<Waker>)> {
+pub(in crate::engine) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(Halt, Arc<Waker>)> {
     let waker = Arc::new(Waker::new()?);
     let bell = waker.clone();
     Ok((Halt::new(move || bell.wake()), waker))
 }
 
-pub(super) fn run<P: Poller, S: DatagramService>(lane: Lane<S>, waker: Arc<Waker>, ready: Ready) {
+pub(in crate::engine) fn run<P: Poller, S: DatagramService>(lane: Lane<S>, waker: Arc<Waker>, ready: Ready) {
     let fd = lane.socket.as_raw_fd();
     let Some(mut poller) = ready.report(watch::<P>(&waker, fd)) else { return };
     let wait = lane.policy.wait;
@@ -72,7 +72,7 @@ pub(super) fn run<P: Poller, S: DatagramService>(lane: Lane<S>, waker: Arc<Waker
 
 fn watch<P: Poller>(waker: &Waker, fd: RawFd) -> io::Result<P> {
     let mut poller = P::new(&Policy { events_per_wait: 2, ..Policy::default() })?;
-    poller.watch_waker(waker.as_raw_fd())?;
+    poller.watch_waker(waker)?;
     poller.watch(SOCKET, fd, READ)?;
     Ok(poller)
 }

@@ -58,7 +58,7 @@ struct Loop<S> {
     drain: Option<Drain>,
 }
 
-pub(super) fn run<S: DatagramService>(lane: Lane<S>, waker: Arc<Waker>, ready: Ready) {
+pub(in crate::engine) fn run<S: DatagramService>(lane: Lane<S>, waker: Arc<Waker>, ready: Ready) {
     let (service, lane) = lane.split();
     let Some(mut state) = ready.report(Loop::open(service, &lane, &waker)) else { return };
     if let Err(e) = state.serve(&lane, &waker) {

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use super::super::{Availability, Model, Plan, Started, completion, readiness};
+use super::super::{Availability, Model, Plan, Started, completion, datagram, readiness};
 use super::not_here;
-use crate::service::Service;
+use crate::service::{DatagramService, Service};
 
 /// What `auto` tries, best first.
 pub(in crate::engine) const BEST: &[Model] = &[Model::Uring, Model::Epoll, Model::Poll];
@@ -27,6 +27,19 @@ pub(in crate::engine) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::R
         Model::Uring => {
             completion::start::<completion::uring::Uring, S>(plan, model, completion::uring::open)
         }
+        other => Err(not_here(other)),
+    }
+}
+
+/// Starts the threads that serve datagrams.
+pub(in crate::engine) fn start_datagrams<S: DatagramService>(
+    plan: &datagram::Plan,
+    make: impl Fn(usize) -> S,
+) -> io::Result<datagram::Started> {
+    use datagram::readiness::{prepare, run};
+    match plan.model {
+        Model::Epoll => datagram::start_lanes(plan, make, prepare, run::<readiness::epoll::Epoll, S>),
+        Model::Uring => datagram::start_lanes(plan, make, prepare, datagram::ring::run::<S>),
         other => Err(not_here(other)),
     }
 }

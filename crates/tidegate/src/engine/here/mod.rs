@@ -6,7 +6,7 @@
 #[cfg_attr(not(any(target_os = "linux", windows)), path = "other.rs")]
 mod system;
 
-pub(super) use system::{BEST, probe, start};
+pub(super) use system::{BEST, probe, start, start_datagrams};
 
 use std::io;
 

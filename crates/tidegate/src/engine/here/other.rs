@@ -2,9 +2,9 @@
 
 use std::io;
 
-use super::super::{Availability, Model, Plan, Started};
+use super::super::{Availability, Model, Plan, Started, datagram};
 use super::not_here;
-use crate::service::Service;
+use crate::service::{DatagramService, Service};
 
 /// What `auto` tries, best first.
 pub(in crate::engine) const BEST: &[Model] = &[Model::Poll];
@@ -17,4 +17,12 @@ pub(in crate::engine) fn probe(_: Model) -> Availability {
 /// Starts the threads of a model.
 pub(in crate::engine) fn start<S: Service>(model: Model, _: Plan<S>) -> io::Result<Started> {
     Err(not_here(model))
+}
+
+/// Starts the threads that serve datagrams.
+pub(in crate::engine) fn start_datagrams<S: DatagramService>(
+    plan: &datagram::Plan,
+    _: impl Fn(usize) -> S,
+) -> io::Result<datagram::Started> {
+    Err(not_here(plan.model))
 }

@@ -2,19 +2,32 @@
 
 use std::io;
 
-use super::super::{Availability, Model, Plan, Started, completion};
+#[path = "../readiness/async_select.rs"]
+mod async_select;
+#[path = "../readiness/event_select.rs"]
+mod event_select;
+#[path = "../completion/iocp.rs"]
+mod iocp;
+#[path = "../completion/overlapped.rs"]
+mod overlapped;
+#[path = "../completion/winsock.rs"]
+mod winsock;
+
+use super::super::{Availability, Model, Plan, Started, completion, datagram, readiness};
 use super::not_here;
-use crate::service::Service;
+use crate::service::{DatagramService, Service};
 
 /// What `auto` tries, best first.
-pub(in crate::engine) const BEST: &[Model] = &[Model::Iocp, Model::Poll];
+pub(in crate::engine) const BEST: &[Model] = &[Model::Iocp, Model::EventSelect, Model::Poll];
 
 /// Whether a model works here.
 pub(in crate::engine) fn probe(model: Model) -> Availability {
     match model {
-        Model::Iocp => completion::iocp::probe(),
-        Model::Overlapped => completion::overlapped::probe(),
-        Model::AsyncSelect | Model::EventSelect | Model::Rio => Availability::Unavailable(
+        Model::Iocp => iocp::probe(),
+        Model::Overlapped => overlapped::probe(),
+        Model::AsyncSelect => async_select::probe(),
+        Model::EventSelect => event_select::probe(),
+        Model::Rio => Availability::Unavailable(
             "tidegate has no engine for it yet; use iocp, overlapped, poll or select".into(),
         ),
         _ => Availability::Unavailable("a model of Linux; iocp is its counterpart on Windows".into()),
@@ -24,12 +37,23 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
 /// Starts the threads of a model.
 pub(in crate::engine) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::Result<Started> {
     match model {
-        Model::Iocp => completion::start::<completion::iocp::Iocp, S>(plan, model, completion::iocp::open),
-        Model::Overlapped => completion::start::<completion::overlapped::Overlapped, S>(
-            plan,
-            model,
-            completion::overlapped::open,
-        ),
+        Model::AsyncSelect => readiness::start::<async_select::AsyncSelect, S>(plan, model),
+        Model::EventSelect => readiness::start::<event_select::EventSelect, S>(plan, model),
+        Model::Iocp => completion::start::<iocp::Iocp, S>(plan, model, iocp::open),
+        Model::Overlapped => completion::start::<overlapped::Overlapped, S>(plan, model, overlapped::open),
+        other => Err(not_here(other)),
+    }
+}
+
+/// Starts the threads that serve datagrams.
+pub(in crate::engine) fn start_datagrams<S: DatagramService>(
+    plan: &datagram::Plan,
+    make: impl Fn(usize) -> S,
+) -> io::Result<datagram::Started> {
+    use datagram::readiness::{prepare, run};
+    match plan.model {
+        Model::AsyncSelect => datagram::start_lanes(plan, make, prepare, run::<async_select::AsyncSelect, S>),
+        Model::EventSelect => datagram::start_lanes(plan, make, prepare, run::<event_select::EventSelect, S>),
         other => Err(not_here(other)),
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 
 use tidegate_sys::poll::Readiness;
-use tidegate_sys::socket::More;
+use tidegate_sys::socket::{More, SHORT_SEND_MEANS_FULL};
 
 use super::{Line, Wire};
 
@@ -198,7 +198,7 @@ impl<S: Session, W: Wire> Entry<S, W> {
             let more = if last { More::CloseFollows } else { More::No };
             let event = match self.stream.send_vectored(&slices[..n], more) {
                 Ok(sent) => {
-                    self.blocked = sent < asked;
+                    self.blocked = sent < asked && SHORT_SEND_MEANS_FULL;
                     Event::Sent(sent)
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {

@@ -19,10 +19,11 @@
 
 use std::io;
 use std::time::Duration;
-use tidegate_sys::descriptor::RawFd;
+use tidegate_sys::descriptor::{AsRawFd, RawFd};
 
 use tidegate_sys::epoll::{Epoll as Instance, Report as Raw};
 use tidegate_sys::poll::Readiness;
+use tidegate_sys::waker::Waker;
 
 use super::{Door, Poller, Report, Source};
 use crate::core::Token;
@@ -55,17 +56,17 @@ impl Poller for Epoll {
         Ok(Self { instance, raw: vec![Raw::EMPTY; policy.events_per_wait] })
     }
 
-    fn watch_waker(&mut self, fd: RawFd) -> io::Result<()> {
-        self.instance.add_level(fd, WAKER)
+    fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
+        self.instance.add_level(waker.as_raw_fd(), WAKER)
     }
 
-    fn watch_listener(&mut self, fd: RawFd) -> io::Result<()> {
-        self.instance.add_listener(fd, LISTENER)
+    fn watch_listener(&mut self, door: &Door) -> io::Result<()> {
+        self.instance.add_listener(door.as_raw_fd(), LISTENER)
     }
 
-    fn unwatch_listener(&mut self, fd: RawFd) {
+    fn unwatch_listener(&mut self, door: &Door) {
         // It was added; nothing else can fail, and a report too many does no harm.
-        let _ = self.instance.remove(fd);
+        let _ = self.instance.remove(door.as_raw_fd());
     }
 
     fn watch(&mut self, token: Token, fd: RawFd, _wanted: Readiness) -> io::Result<()> {

@@ -60,12 +60,13 @@ pub(in crate::engine) struct Loop<P: Poller, S: Service> {
 
 impl<P: Poller, S: Service> Loop<P, S> {
     pub(in crate::engine) fn new(
-        lane: Lane<S>,
+        mut lane: Lane<S>,
         waker: Arc<Waker>,
         listener: Option<Arc<P::Listener>>,
     ) -> io::Result<Self> {
+        lane.hold(P::HOLDS);
         let mut poller = P::new(&lane.policy)?;
-        poller.watch_waker(waker.as_raw_fd())?;
+        poller.watch_waker(&waker)?;
         let buffer = Pages::new(lane.policy.buffer_bytes, room::residence(&lane.policy))?;
         let now = poller.now();
         let mut new = Self {
@@ -216,12 +217,11 @@ impl<P: Poller, S: Service> Loop<P, S> {
     /// Watches the listener exactly while a connection may come in.
     fn look_after_listener(&mut self) -> io::Result<()> {
         let Some(listener) = &self.listener else { return Ok(()) };
-        let fd = listener.as_raw_fd();
         let listen = self.desk.admission() != Admission::Wait;
         if listen && !self.listening {
-            self.poller.watch_listener(fd)?;
+            self.poller.watch_listener(listener)?;
         } else if !listen && self.listening {
-            self.poller.unwatch_listener(fd);
+            self.poller.unwatch_listener(listener);
         }
         self.listening = listen;
         Ok(())
@@ -429,7 +429,7 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
         if let Some(listener) = self.listener.take()
             && std::mem::take(&mut self.listening)
         {
-            self.poller.unwatch_listener(listener.as_raw_fd());
+            self.poller.unwatch_listener(&listener);
         }
         self.desk.drain();
         self.tell_all(|| Event::Drain);

@@ -1,6 +1,7 @@
 //! The readiness family: non-blocking sockets, and a call that says which of them are ready.
 //!
-//! One loop ([`event_loop`]) for each I/O thread; a leaf brings only its way of waiting, as a [`Poller`].
+//! One loop ([`event_loop`]) for each I/O thread; a leaf brings only its way of waiting, as a [`Poller`]. Those of Windows are
+//! declared in [`here`](super::here).
 //!
 //! # Contract of a leaf
 //!
@@ -62,15 +63,17 @@ pub(super) struct Report {
 pub(super) trait Poller: Sized + 'static {
     /// Where connections come in.
     type Listener: Incoming;
+    /// Connections that one thread can wait for.
+    const HOLDS: usize = usize::MAX;
 
     /// Takes at most so many reports from the kernel at once as the policy says, and waits as it says, where it can be told.
     fn new(policy: &Policy) -> io::Result<Self>;
     /// Watches the waker for ever.
-    fn watch_waker(&mut self, fd: RawFd) -> io::Result<()>;
+    fn watch_waker(&mut self, waker: &Waker) -> io::Result<()>;
     /// Watches the listener, level-triggered.
-    fn watch_listener(&mut self, fd: RawFd) -> io::Result<()>;
+    fn watch_listener(&mut self, listener: &Self::Listener) -> io::Result<()>;
     /// Stops watching the listener.
-    fn unwatch_listener(&mut self, fd: RawFd);
+    fn unwatch_listener(&mut self, listener: &Self::Listener);
     /// Watches a new connection.
     fn watch(&mut self, token: Token, fd: RawFd, wanted: Readiness) -> io::Result<()>;
     /// Changes what a connection waits for.

@@ -16,9 +16,10 @@
 
 use std::io;
 use std::time::Duration;
-use tidegate_sys::descriptor::RawFd;
+use tidegate_sys::descriptor::{AsRawFd, RawFd};
 
 use tidegate_sys::poll::{PollSet, REMARK, Readiness};
+use tidegate_sys::waker::Waker;
 
 use super::{Door, Poller, Report, Source};
 use crate::core::Token;
@@ -62,17 +63,17 @@ impl Poller for Poll {
         Ok(Self { set: PollSet::default(), sources: Vec::new(), positions: Vec::new() })
     }
 
-    fn watch_waker(&mut self, fd: RawFd) -> io::Result<()> {
-        self.push(Source::Waker, fd, READ);
+    fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
+        self.push(Source::Waker, waker.as_raw_fd(), READ);
         Ok(())
     }
 
-    fn watch_listener(&mut self, fd: RawFd) -> io::Result<()> {
-        self.push(Source::Listener, fd, READ);
+    fn watch_listener(&mut self, door: &Door) -> io::Result<()> {
+        self.push(Source::Listener, door.as_raw_fd(), READ);
         Ok(())
     }
 
-    fn unwatch_listener(&mut self, _: RawFd) {
+    fn unwatch_listener(&mut self, _: &Door) {
         if let Some(at) = self.sources.iter().position(|&s| s == Source::Listener) {
             self.remove(at);
         }

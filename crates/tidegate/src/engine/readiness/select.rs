@@ -17,10 +17,11 @@
 
 use std::io;
 use std::time::Duration;
-use tidegate_sys::descriptor::{DescriptorMap, RawFd};
+use tidegate_sys::descriptor::{AsRawFd, DescriptorMap, RawFd};
 
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::select::{REMARK, SelectSet};
+use tidegate_sys::waker::Waker;
 
 use super::{Door, Poller, Report, Source};
 use crate::core::Token;
@@ -63,18 +64,18 @@ impl Poller for Select {
         Ok(Self { set: SelectSet::default(), sources: DescriptorMap::default() })
     }
 
-    fn watch_waker(&mut self, fd: RawFd) -> io::Result<()> {
-        self.put(Source::Waker, fd, Readiness { readable: true, writable: false });
+    fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
+        self.put(Source::Waker, waker.as_raw_fd(), Readiness { readable: true, writable: false });
         Ok(())
     }
 
-    fn watch_listener(&mut self, fd: RawFd) -> io::Result<()> {
-        self.put(Source::Listener, fd, Readiness { readable: true, writable: false });
+    fn watch_listener(&mut self, door: &Door) -> io::Result<()> {
+        self.put(Source::Listener, door.as_raw_fd(), Readiness { readable: true, writable: false });
         Ok(())
     }
 
-    fn unwatch_listener(&mut self, fd: RawFd) {
-        self.drop_fd(fd);
+    fn unwatch_listener(&mut self, door: &Door) {
+        self.drop_fd(door.as_raw_fd());
     }
 
     fn watch(&mut self, token: Token, fd: RawFd, wanted: Readiness) -> io::Result<()> {

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::More;
+use tidegate_sys::waker::Waker;
 
 use super::line::{Edge, FIRST_FD, address, id_of};
 use super::world::{Happening, World, with};
@@ -267,17 +268,17 @@ impl Poller for SimPoller {
         Ok(Self { events: policy.events_per_wait, listening: false })
     }
 
-    fn watch_waker(&mut self, _: RawFd) -> io::Result<()> {
+    fn watch_waker(&mut self, _: &Waker) -> io::Result<()> {
         Ok(())
     }
 
-    fn watch_listener(&mut self, fd: RawFd) -> io::Result<()> {
-        assert!(fd == LISTENER_FD && !std::mem::replace(&mut self.listening, true), "watched twice");
+    fn watch_listener(&mut self, _: &Door) -> io::Result<()> {
+        assert!(!std::mem::replace(&mut self.listening, true), "watched twice");
         Ok(())
     }
 
-    fn unwatch_listener(&mut self, fd: RawFd) {
-        assert!(fd == LISTENER_FD && std::mem::take(&mut self.listening), "not watched");
+    fn unwatch_listener(&mut self, _: &Door) {
+        assert!(std::mem::take(&mut self.listening), "not watched");
     }
 
     fn watch(&mut self, token: Token, fd: RawFd, wanted: Readiness) -> io::Result<()> {

@@ -1,0 +1,175 @@
+//! `WSAEventSelect`: an event for each socket, and a thread that waits for at most 64 of them.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use windows_sys::Win32::Foundation::{HANDLE, WAIT_FAILED, WAIT_OBJECT_0};
+use windows_sys::Win32::Networking::WinSock::WSA_MAXIMUM_WAIT_EVENTS;
+use windows_sys::Win32::System::Threading::WaitForMultipleObjects;
+
+use super::descriptor::{AsRawFd, RawFd};
+use super::event::Event;
+pub use super::network::News;
+use super::network::{OF_CONNECTION, OF_LISTENER, settled_before, take_news, tell_by_event};
+use super::poll::Readiness;
+use super::socket::Listener;
+use super::winsock::milliseconds;
+
+/// Events a thread can wait for at once.
+const MOST: usize = WSA_MAXIMUM_WAIT_EVENTS as usize;
+
+/// What an event is for.
+enum Seat {
+    Bell,
+    /// The event of a listener is shared by all threads that wait for it.
+    Listener {
+        socket: RawFd,
+        event: Arc<Event>,
+        told: bool,
+    },
+    Socket {
+        socket: RawFd,
+        event: Event,
+        before: News,
+    },
+}
+
+/// A thread's events: one to be woken by, one of the listener, the rest for sockets.
+pub struct EventSet {
+    bell: Arc<Event>,
+    seats: Vec<Seat>,
+    /// Of the seats, in their order.
+    handles: Vec<HANDLE>,
+    /// Events that no socket has.
+    free: Vec<Event>,
+}
+
+impl EventSet {
+    /// Sockets that it holds besides a listener: one of the 64 events is the bell.
+    pub const SOCKETS: usize = MOST - 2;
+    /// Where the bell is.
+    pub const BELL: usize = 0;
+
+    /// For the calling thread.
+    pub fn new() -> io::Result<Self> {
+        let bell = Arc::new(Event::new()?);
+        let handles = vec![bell.handle()];
+        Ok(Self { bell, seats: vec![Seat::Bell], handles, free: Vec::new() })
+    }
+
+    /// Wakes the thread that waits, from any thread.
+    pub fn bell(&self) -> impl Fn() + Send + Sync + 'static {
+        let bell = self.bell.clone();
+        move || bell.set()
+    }
+
+    fn put(&mut self, seat: Seat, event: HANDLE) -> usize {
+        self.seats.push(seat);
+        self.handles.push(event);
+        self.seats.len() - 1
+    }
+
+    /// Adds a listener and returns its position. Of several sets with the same one, a connection wakes one.
+    pub fn push_listener(&mut self, listener: &Listener) -> io::Result<usize> {
+        let (socket, event) = (listener.as_raw_fd(), listener.arrival()?);
+        tell_by_event(socket, &event, OF_LISTENER)?;
+        let handle = event.handle();
+        Ok(self.put(Seat::Listener { socket, event, told: false }, handle))
+    }
+
+    /// Adds a socket and returns its position.
+    ///
+    /// # Errors
+    /// There are [`SOCKETS`](Self::SOCKETS) already, or the system has no memory for one more event.
+    pub fn push(&mut self, socket: RawFd, wanted: Readiness) -> io::Result<usize> {
+        if self.seats.len() >= MOST {
+            return Err(io::Error::new(
+                io::ErrorKind::QuotaExceeded,
+                "a thread waits for 64 events at most: raise threads",
+            ));
+        }
+        let event = self.free.pop().map_or_else(Event::new, Ok)?;
+        tell_by_event(socket, &event, OF_CONNECTION)?;
+        let before = settled_before(socket, wanted);
+        if before.is_any() {
+            event.set();
+        }
+        let handle = event.handle();
+        Ok(self.put(Seat::Socket { socket, event, before }, handle))
+    }
+
+    /// Removes a position; the last one takes its place.
+    pub fn swap_remove(&mut self, at: usize) {
+        self.handles.swap_remove(at);
+        match self.seats.swap_remove(at) {
+            Seat::Bell => {}
+            // Who is woken for a connection and does not take it passes it on.
+            Seat::Listener { socket, event, .. } => _ = tell_by_event(socket, &event, OF_LISTENER),
+            Seat::Socket { event, .. } => {
+                event.reset();
+                self.free.push(event);
+            }
+        }
+    }
+
+    /// Waits, and appends who has news, by position. None after the timeout.
+    pub fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<(usize, News)>) -> io::Result<()> {
+        self.tell_again()?;
+        let (mut from, mut limit) = (0, milliseconds(timeout));
+        while let Some(at) = self.next_set(from, limit)? {
+            let news = self.news(at)?;
+            if news.is_any() {
+                into.push((at, news));
+            }
+            (from, limit) = (at + 1, 0);
+        }
+        Ok(())
+    }
+
+    /// Has the listener told of again, level-triggered: connections that were left, or that came meanwhile.
+    fn tell_again(&mut self) -> io::Result<()> {
+        for seat in &mut self.seats {
+            if let Seat::Listener { socket, event, told } = seat
+                && std::mem::take(told)
+            {
+                tell_by_event(*socket, event, OF_LISTENER)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first position from `from` on whose event is set.
+    fn next_set(&self, from: usize, limit: u32) -> io::Result<Option<usize>> {
+        let handles = &self.handles[from..];
+        if handles.is_empty() {
+            return Ok(None);
+        }
+        // SAFETY: all handles belong to events of `self`, and there are at most 64.
+        let waited = unsafe { WaitForMultipleObjects(handles.len() as u32, handles.as_ptr(), 0, limit) };
+        if waited == WAIT_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let at = waited.wrapping_sub(WAIT_OBJECT_0) as usize;
+        Ok((at < handles.len()).then_some(from + at))
+    }
+
+    fn news(&mut self, at: usize) -> io::Result<News> {
+        let readable = News { ready: Readiness { readable: true, writable: false }, ended: false };
+        match &mut self.seats[at] {
+            Seat::Bell => {
+                self.bell.reset();
+                Ok(readable)
+            }
+            Seat::Listener { told, .. } => {
+                *told = true; // the wait has reset its event: nobody else is woken
+                Ok(readable)
+            }
+            Seat::Socket { socket, event, before } => {
+                let before = std::mem::take(before);
+                let news = take_news(*socket, event)?;
+                Ok(News { ready: news.ready.or(before.ready), ended: news.ended })
+            }
+        }
+    }
+}

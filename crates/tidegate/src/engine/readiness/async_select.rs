@@ -1,0 +1,94 @@
+//! `async-select`: window messages (`WSAAsyncSelect`), a window that nobody sees for each thread.
+//!
+//! # How it waits
+//! Winsock posts a message to the window of the thread when there is news of a socket; the thread pumps its messages. News is told
+//! once, and again after a call that found no more: edge-triggered. A listener tells one window at a time, so the threads take turns: who
+//! was told accepts what is there and passes the turn on.
+//!
+//! # What it bounds
+//! Three threads are started unless `threads` says otherwise. A queue takes 10,000 messages (`USERPostMessageLimit`), then the system throws
+//! further ones away: a thread should have fewer connections than that.
+//!
+//! # What it costs
+//! A message, with its way through the window system, for each piece of news; no call has to be made to learn what it means. A desktop heap
+//! that services share bounds how many windows there are, not how many connections.
+//!
+//! # Where it differs
+//! Whoever comes while it is the turn of a thread that is busy waits for that thread, though others may be idle. Room to send is told only
+//! after a send was refused. A message that was posted for a socket closed meanwhile is recognised by its number.
+
+use std::io;
+use std::time::Duration;
+use tidegate_sys::descriptor::RawFd;
+
+use tidegate_sys::messages::{Messages, News, Subject};
+use tidegate_sys::poll::Readiness;
+use tidegate_sys::waker::Waker;
+
+use crate::core::Token;
+use crate::engine::Availability;
+use crate::policy::Policy;
+use crate::engine::readiness::{Door, Poller, Report, Source};
+
+/// Whether it works here: makes a window.
+pub(crate) fn probe() -> Availability {
+    match Messages::new(1) {
+        Ok(_) => Availability::Available("a message-only window for each thread".into()),
+        Err(e) => {
+            Availability::Unavailable(format!("no window can be made: {e}; use event-select or select"))
+        }
+    }
+}
+
+/// A thread's window.
+pub(crate) struct AsyncSelect {
+    messages: Messages,
+    news: Vec<(Subject, News)>,
+}
+
+impl Poller for AsyncSelect {
+    type Listener = Door;
+
+    fn new(policy: &Policy) -> io::Result<Self> {
+        Ok(Self { messages: Messages::new(policy.events_per_wait)?, news: Vec::new() })
+    }
+
+    fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
+        waker.ring_with(self.messages.bell());
+        Ok(())
+    }
+
+    fn watch_listener(&mut self, door: &Door) -> io::Result<()> {
+        self.messages.listen(&door.listener)
+    }
+
+    fn unwatch_listener(&mut self, _: &Door) {
+        self.messages.stop_listening();
+    }
+
+    fn watch(&mut self, token: Token, fd: RawFd, wanted: Readiness) -> io::Result<()> {
+        self.messages.add(fd, token.to_u64(), wanted)
+    }
+
+    fn change(&mut self, _: Token, _: RawFd, _: Readiness) {
+        // Told of everything from the start.
+    }
+
+    fn unwatch(&mut self, _: Token, fd: RawFd) {
+        self.messages.remove(fd);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()> {
+        let waited = self.messages.wait(timeout, &mut self.news);
+        into.extend(self.news.drain(..).map(|(subject, News { ready, ended })| Report {
+            source: match subject {
+                Subject::Bell => Source::Waker,
+                Subject::Listener => Source::Listener,
+                Subject::Socket(number) => Source::Connection(Token::from_u64(number)),
+            },
+            ready,
+            ended,
+        }));
+        waited
+    }
+}
