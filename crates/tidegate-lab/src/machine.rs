@@ -27,13 +27,11 @@ impl Machine {
             let line = text.lines().find(|line| line.starts_with(name))?;
             Some(line.split(':').nth(1)?.trim().to_owned())
         };
-        let memory = value(&read("/proc/meminfo"), "MemTotal");
-        let memory_kib: u64 = memory.and_then(|m| m.split_whitespace().next()?.parse().ok()).unwrap_or(0);
         Self {
             cpu: value(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown processor".into()),
             cpus: system::allowed_cpus().len(),
             system: system::system_name(),
-            memory_mib: memory_kib / 1024,
+            memory_mib: system::memory_bytes().map_or(0, |(all, _)| all >> 20),
             descriptors: system::descriptor_limit().0,
         }
     }

@@ -39,7 +39,7 @@ impl Group {
     /// Starts a child that leads a group; `folder` is what [`end_all`] removes with it.
     pub(crate) fn start(command: &mut Command, folder: Option<PathBuf>) -> std::io::Result<(Child, Self)> {
         let mut groups = groups(); // none is started between the end of all and the end of the program
-        let child = in_own_group(command).spawn()?;
+        let child = system::in_own_group(command).spawn()?;
         groups.push((child.id(), folder));
         let group = Self(child.id());
         Ok((child, group))
@@ -219,16 +219,4 @@ pub fn cpus(list: &[usize]) -> Vec<String> {
         return Vec::new();
     }
     vec!["--cpus".into(), list.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")]
-}
-
-/// Has the child lead a group of its own, so that what it starts ends with it.
-#[cfg(unix)]
-fn in_own_group(command: &mut Command) -> &mut Command {
-    std::os::unix::process::CommandExt::process_group(command, 0)
-}
-
-/// Groups of processes are for Unix only: the child alone is ended.
-#[cfg(not(unix))]
-fn in_own_group(command: &mut Command) -> &mut Command {
-    command
 }

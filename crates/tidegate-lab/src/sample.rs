@@ -1,4 +1,4 @@
-//! What a process uses while it is measured, from `/proc` (`proc(5)`).
+//! What a process uses while it is measured, as the system counts it: `/proc` (`proc(5)`), or the accounting of Windows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tidegate::system;
 
 use crate::kernel_memory::{self, Sockets};
 
@@ -94,10 +95,11 @@ impl Sampler {
 
 impl Peaks {
     fn look(&mut self, pid: u32, port: u16) {
-        let status = status(pid);
-        self.user_memory_kib = self.user_memory_kib.max(field(&status, "RssAnon:").unwrap_or(0));
-        self.threads = self.threads.max(field(&status, "Threads:").unwrap_or(0));
-        let kernel = kernel_memory::of_port(port).ok().map(|sockets| sockets.bytes / 1024);
+        let held = system::held(pid).unwrap_or_default(); // it may be gone
+        self.user_memory_kib = self.user_memory_kib.max(held.user_bytes / 1024);
+        self.threads = self.threads.max(held.threads);
+        let of_sockets = || kernel_memory::of_port(port).ok().map(|sockets| sockets.bytes);
+        let kernel = held.kernel_bytes.or_else(of_sockets).map(|bytes| bytes / 1024);
         self.kernel_memory_kib = self.kernel_memory_kib.max(kernel);
     }
 }
@@ -107,6 +109,8 @@ impl Peaks {
 pub(crate) struct Held {
     /// Resident memory that is not backed by files, in bytes.
     pub(crate) user_bytes: u64,
+    /// Kernel memory of its sockets, or all that the system counts for it, in bytes; `None` where it can not be asked.
+    pub(crate) kernel_bytes: Option<u64>,
     /// Its sockets; `None` where the kernel can not be asked.
     pub(crate) sockets: Option<Sockets>,
     /// Its threads.
@@ -116,24 +120,18 @@ pub(crate) struct Held {
 impl Held {
     /// By process `pid`, a server that listens on `port`. Costs a walk through its pages and its sockets.
     pub(crate) fn by(pid: u32, port: u16) -> Self {
-        let status = status(pid);
+        let held = system::held(pid).unwrap_or_default(); // it may be gone
         // RssAnon may be behind by some pages for each processor (`proc_pid_status(5)`); smaps_rollup counts them.
         let pages = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-        let user_kib = field(&pages, "Anonymous:").or_else(|| field(&status, "RssAnon:")).unwrap_or(0);
-        Self {
-            user_bytes: user_kib * 1024,
-            sockets: kernel_memory::of_port(port).ok(),
-            threads: field(&status, "Threads:").unwrap_or(0),
-        }
+        let user_bytes = field(&pages, "Anonymous:").map_or(held.user_bytes, |kib| kib * 1024);
+        let sockets = kernel_memory::of_port(port).ok();
+        let kernel_bytes = held.kernel_bytes.or(sockets.map(|sockets| sockets.bytes));
+        Self { user_bytes, kernel_bytes, sockets, threads: held.threads }
     }
 }
 
-fn status(pid: u32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
-}
-
-fn field(status: &str, name: &str) -> Option<u64> {
-    status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
 /// Processor time so far, in seconds, of a process, of those it has started and of the other members of its group; 0 if all are gone.
@@ -141,12 +139,17 @@ fn field(status: &str, name: &str) -> Option<u64> {
 /// Those alive are counted to the nanosecond (`clock_getcpuclockid(3)`); those that ended and were waited for, to the tick.
 #[must_use]
 pub fn cpu_s(pid: u32) -> f64 {
-    let per_s = tidegate::system::clock_ticks_per_s() as f64;
+    let per_s = system::clock_ticks_per_s() as f64;
     let of = |member: &Kin| {
-        let alive = tidegate::system::cpu_time(member.pid).map_or(0.0, |time| time.as_secs_f64());
+        let alive = system::cpu_time(member.pid).map_or(0.0, |time| time.as_secs_f64());
         alive + member.ended_ticks as f64 / per_s
     };
-    family(pid).iter().map(of).sum()
+    let known = family(pid);
+    if known.is_empty() {
+        let time = |pid: &u32| system::cpu_time(*pid).map_or(0.0, |time| time.as_secs_f64());
+        return system::family(pid).iter().map(time).sum(); // a system without `/proc`
+    }
+    known.iter().map(of).sum()
 }
 
 /// A process as `/proc/PID/stat` shows it.
@@ -199,11 +202,7 @@ mod tests {
         let stat = "77 (a) b (c)) S 1 77 77 0 -1 4194560 100 0 0 0 250 50 3 4 20 0 5 0 100 1000 200";
         assert_eq!(kin(77, stat), Some(Kin { pid: 77, parent: 1, group: 77, ended_ticks: 7 }));
         assert_eq!(kin(77, ""), None);
-        let status = "Name:\tx\nRssAnon:\t    1234 kB\nThreads:\t7\n";
-        assert_eq!(
-            (field(status, "RssAnon:"), field(status, "Threads:"), field(status, "No:")),
-            (Some(1234), Some(7), None)
-        );
+        assert_eq!(field("Rss:  9 kB\nAnonymous:   1234 kB\n", "Anonymous:"), Some(1234));
     }
 
     #[test]

@@ -51,9 +51,7 @@ pub fn run_until(
     plan.check()?;
     let model = plan.model.unwrap_or_else(|| Model::best().model);
     check_descriptors(plan, model)?;
-    if let Some(pid) =
-        plan.server_pid.filter(|pid| !std::path::Path::new(&format!("/proc/{pid}/task")).exists())
-    {
+    if let Some(pid) = plan.server_pid.filter(|&pid| !system::is_there(pid)) {
         let why = format!(
             "--server-pid {pid}: there is no such process here; leave it out if the server is elsewhere"
         );

@@ -82,13 +82,8 @@ impl Window {
     }
 }
 
-/// Processor time of this process in user mode and in the kernel, in seconds (`/proc/self/stat`, `proc(5)`);
-/// zero where the system has no such file.
+/// Processor time of this process in user mode and in the kernel, in seconds; zero where the system does not tell.
 pub(crate) fn processor_time_s() -> (f64, f64) {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The second field is a name in parentheses that may hold anything.
-    let mut fields = stat.rsplit(')').next().unwrap_or("").split_whitespace().skip(11);
-    let mut next = || fields.next().and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
-    let per_s = system::clock_ticks_per_s() as f64;
-    (next() / per_s, next() / per_s)
+    let (user, kernel) = system::own_cpu_times().unwrap_or_default();
+    (user.as_secs_f64(), kernel.as_secs_f64())
 }

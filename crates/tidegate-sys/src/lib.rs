@@ -18,6 +18,7 @@
 //! | `shared` | Linux: sealed memory that two processes share |
 //! | `overlapped`, `port`, `events` | Windows overlapped operations, told of by a completion port or by events |
 //! | `event_set`, `messages` | Windows readiness: events (`WSAEventSelect`), messages (`WSAAsyncSelect`) |
+//! | `rio` | Windows Registered I/O, through a table of functions |
 //! | `extension` | Winsock's functions that are asked for at run time |
 //! | [`handover`] | passing descriptors to another process |
 //! | [`waker`] | waking a loop from another thread |
@@ -28,6 +29,8 @@
 pub mod endpoint;
 #[cfg(any(target_os = "linux", windows))]
 pub mod payload;
+#[cfg(any(windows, all(test, target_os = "linux")))]
+pub mod rio;
 
 #[cfg(unix)]
 mod unix;

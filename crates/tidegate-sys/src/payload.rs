@@ -15,6 +15,14 @@ impl Payload {
     /// Most pieces in one send (`UIO_MAXIOV` is 1,024; more than this gains nothing).
     pub const MAX_PIECES: usize = 64;
 
+    /// Its pieces, in order.
+    pub fn pieces(&self) -> &[Bytes] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+
     /// Takes `n` bytes from the front; returns what is left, if anything.
     pub fn advance(self, mut n: usize) -> Option<Self> {
         match self {

@@ -69,8 +69,9 @@ pub mod system {
     #[cfg(unix)]
     pub use tidegate_sys::process::start_in_group;
     pub use tidegate_sys::process::{
-        End, allowed_cpus, ask_to_end, clock_ticks_per_s, cpu_time, descriptor_limit, end_group,
-        exact_sleeps, locked_memory_limit, page_bytes, pin_to_cpus, raise_descriptor_limit, system_name,
+        End, Held, allowed_cpus, ask_to_end, clock_ticks_per_s, cpu_time, descriptor_limit, end_group,
+        exact_sleeps, family, held, in_own_group, is_there, locked_memory_limit, memory_bytes, open_to_all,
+        own_cpu_times, page_bytes, pin_to_cpus, raise_descriptor_limit, system_name,
     };
     pub use tidegate_sys::socket::local_endpoint;
     pub use tidegate_sys::{descriptor, handover};

@@ -172,7 +172,7 @@ pub(crate) fn measure(
         (report.connected > 0).then(|| after.saturating_sub(before) as f64 / report.connected as f64)
     };
     let user_bytes = [before.user_bytes, after.user_bytes];
-    let kernel_bytes = before.sockets.zip(after.sockets).map(|(before, after)| [before.bytes, after.bytes]);
+    let kernel_bytes = before.kernel_bytes.zip(after.kernel_bytes).map(|(before, after)| [before, after]);
     Ok(Row {
         model: model.to_string(),
         asked: plan.asked as u64,

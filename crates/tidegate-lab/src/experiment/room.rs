@@ -38,15 +38,12 @@ impl Limits {
     /// Of this machine, now. What can not be read is taken as no limit.
     pub(crate) fn here() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-        let memory = read("/proc/meminfo");
-        let memory_kib = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-        let memory_kib = memory_kib.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
         let range = read("/proc/sys/net/ipv4/ip_local_port_range");
         let mut range = range.split_whitespace().map_while(|n| n.parse::<u64>().ok());
         let ports = range.next().zip(range.next()).map(|(low, high)| (high + 1).saturating_sub(low));
         Self {
             descriptors: system::descriptor_limit().0,
-            memory_bytes: memory_kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024)),
+            memory_bytes: system::memory_bytes().map_or(u64::MAX, |(_, available)| available),
             ports: ports.unwrap_or(u64::MAX),
         }
     }

@@ -138,7 +138,7 @@ impl UdpPlan {
         if self.rate.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
             return wrong("--rate must be a number of messages a second over 0".into());
         }
-        if self.server_pid.is_some_and(|pid| !std::path::Path::new(&format!("/proc/{pid}/task")).exists()) {
+        if self.server_pid.is_some_and(|pid| !tidegate::system::is_there(pid)) {
             return wrong(
                 "--server-pid: there is no such process here; leave it out if the server is elsewhere".into(),
             );

@@ -79,6 +79,84 @@ pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     Ok(Duration::new(s, ns))
 }
 
+/// Processor time of this process so far, in user mode and in the kernel (`getrusage(2)`).
+///
+/// # Errors
+/// None that is known.
+pub fn own_cpu_times() -> io::Result<(Duration, Duration)> {
+    // SAFETY: integers only: all zeroes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is valid for writing one `rusage` during the call.
+    if unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let time = |at: libc::timeval| {
+        let (s, us) = (u64::try_from(at.tv_sec).unwrap_or(0), u64::try_from(at.tv_usec).unwrap_or(0));
+        Duration::from_secs(s) + Duration::from_micros(us)
+    };
+    Ok((time(usage.ru_utime), time(usage.ru_stime)))
+}
+
+/// What a process holds at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Resident memory that is not backed by files, in bytes (`RssAnon`).
+    pub user_bytes: u64,
+    /// Memory that the kernel holds for it: not counted by process here.
+    pub kernel_bytes: Option<u64>,
+    /// Its threads.
+    pub threads: u64,
+}
+
+/// What a process holds (`/proc/PID/status`, `proc(5)`).
+///
+/// # Errors
+/// There is no such process, or no such file on this system.
+pub fn held(pid: u32) -> io::Result<Held> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let kib = field(&status, "RssAnon:").unwrap_or(0);
+    Ok(Held { user_bytes: kib * 1024, kernel_bytes: None, threads: field(&status, "Threads:").unwrap_or(0) })
+}
+
+/// Memory of the machine, all of it and what can be had now, in bytes (`/proc/meminfo`); `None` where there is no such file.
+pub fn memory_bytes() -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let bytes = |name| field(&text, name).map(|kib| kib.saturating_mul(1024));
+    Some((bytes("MemTotal:")?, bytes("MemAvailable:")?))
+}
+
+/// The number of a line that begins with `name`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+}
+
+/// A process; whom it has started is only found in `/proc` here.
+pub fn family(pid: u32) -> Vec<u32> {
+    vec![pid]
+}
+
+/// Whether there is such a process.
+pub fn is_there(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| {
+        matches!(rustix::process::test_kill_process(pid), Ok(()) | Err(rustix::io::Errno::PERM))
+    })
+}
+
+/// Has a child lead a group of its own, which [`end_group`] ends.
+pub fn in_own_group(command: &mut std::process::Command) -> &mut std::process::Command {
+    std::os::unix::process::CommandExt::process_group(command, 0)
+}
+
+/// Lets every user of the system read a folder.
+///
+/// # Errors
+/// It is not there, or somebody else's.
+pub fn open_to_all(folder: &std::path::Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))
+}
+
 /// Asks (`SIGTERM`) or makes (`SIGKILL`) all processes of a group end; a group that has gone is no error.
 ///
 /// # Errors
@@ -195,6 +273,19 @@ mod tests {
             assert!(rounds < 1 << 24, "the clock of this process stands still");
         }
         assert!(cpu_time(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn this_process_holds_memory_has_threads_and_takes_time() {
+        let me = std::process::id();
+        assert!(is_there(me) && !is_there(u32::MAX) && own_cpu_times().is_ok());
+        let status = "Name:\tx\nRssAnon:\t    1234 kB\nThreads:\t7\n";
+        let found = (field(status, "RssAnon:"), field(status, "Threads:"), field(status, "No:"));
+        assert_eq!(found, (Some(1234), Some(7), None));
+        if std::path::Path::new("/proc/self/status").exists() {
+            let held = held(me).unwrap();
+            assert!(held.user_bytes > 0 && held.threads > 0, "{held:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod event;
 pub mod event_set;
 pub mod events;
 pub mod extension;
+mod family;
 pub mod handover;
 pub mod local;
 pub mod messages;

@@ -637,12 +637,8 @@ impl<N: Notify> Drop for Queue<N> {
 }
 
 fn describe(payload: &Payload, slices: &mut [WSABUF; Payload::MAX_PIECES]) -> u32 {
-    let pieces = match payload {
-        Payload::One(one) => std::slice::from_ref(one),
-        Payload::Many(many) => many,
-    };
     let mut count = 0;
-    for (slice, piece) in slices.iter_mut().zip(pieces) {
+    for (slice, piece) in slices.iter_mut().zip(payload.pieces()) {
         *slice = WSABUF { len: piece.len() as u32, buf: piece.as_ptr().cast_mut() };
         count += 1;
     }

@@ -1,13 +1,16 @@
 //! Processors, limits and facts of the system.
 
 use std::io;
-use std::time::Duration;
 
-use windows_sys::Win32::Foundation::{CloseHandle, FILETIME};
 use windows_sys::Win32::System::SystemInformation::{GetSystemInfo, SYSTEM_INFO};
+use windows_sys::Win32::System::SystemInformation::{GlobalMemoryStatusEx, MEMORYSTATUSEX};
 use windows_sys::Win32::System::Threading::{
-    GetCurrentProcess, GetProcessAffinityMask, GetProcessTimes, OpenProcess,
-    PROCESS_QUERY_LIMITED_INFORMATION, SetProcessAffinityMask,
+    GetCurrentProcess, GetProcessAffinityMask, SetProcessAffinityMask,
+};
+
+pub use super::family::{
+    End, Held, ask_to_end, cpu_time, end_group, family, held, in_own_group, is_there, open_to_all,
+    own_cpu_times,
 };
 
 /// The soft and the hard limit on open descriptors: Windows has none; what bounds sockets is memory.
@@ -48,13 +51,12 @@ pub fn clock_ticks_per_s() -> u64 {
     10_000_000
 }
 
-/// How processes are ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// They may clean up.
-    Ask,
-    /// At once.
-    Kill,
+/// Memory of the machine, all of it and what can be had now, in bytes.
+pub fn memory_bytes() -> Option<(u64, u64)> {
+    let mut status = MEMORYSTATUSEX { dwLength: size_of::<MEMORYSTATUSEX>() as u32, ..Default::default() };
+    // SAFETY: the structure says its own size, and outlives the call.
+    let known = unsafe { GlobalMemoryStatusEx(&raw mut status) };
+    (known != 0).then_some((status.ullTotalPhys, status.ullAvailPhys))
 }
 
 /// Lets threads sleep as long as they ask for: this system knows no slack that a thread may set.
@@ -63,44 +65,6 @@ pub enum End {
 /// None.
 pub fn exact_sleeps() -> io::Result<()> {
     Ok(())
-}
-
-/// Processor time of a process so far, user and kernel.
-///
-/// # Errors
-/// There is no such process, or it may not be asked.
-pub fn cpu_time(pid: u32) -> io::Result<Duration> {
-    // SAFETY: no pointers; the handle is closed below.
-    let process = unsafe { OpenProcess(PROCESS_QUERY_LIMITED_INFORMATION, 0, pid) };
-    if process.is_null() {
-        return Err(io::Error::last_os_error());
-    }
-    let mut times = [FILETIME { dwLowDateTime: 0, dwHighDateTime: 0 }; 4];
-    let [made, gone, kernel, user] = &mut times;
-    // SAFETY: the handle is open, and all four places outlive the call.
-    let asked = unsafe { GetProcessTimes(process, made, gone, kernel, user) };
-    let outcome = if asked == 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-    // SAFETY: opened above, and nobody else has it.
-    unsafe { CloseHandle(process) };
-    outcome?;
-    let ticks = |time: &FILETIME| u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime);
-    Ok(Duration::from_nanos((ticks(&times[2]) + ticks(&times[3])) * 100))
-}
-
-/// Groups of processes are for Unix only.
-///
-/// # Errors
-/// Always.
-pub fn end_group(_: u32, _: End) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-/// To ask a process to end takes a signal, which only Unix has.
-///
-/// # Errors
-/// Always.
-pub fn ask_to_end(_: u32) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Name and release of the system.

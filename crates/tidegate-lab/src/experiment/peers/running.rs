@@ -134,20 +134,8 @@ fn furnish(peer: &Peer, places: &Places) -> std::io::Result<()> {
         std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
         std::fs::write(path, places.fill(text))?;
     }
-    open_to_all(&places.dir)
-}
-
-/// Rights are for Unix only.
-#[cfg(not(unix))]
-fn open_to_all(_: &std::path::Path) -> std::io::Result<()> {
-    Ok(())
-}
-
-/// A server started by root may give its workers to a user who has to read the page.
-#[cfg(unix)]
-fn open_to_all(dir: &std::path::Path) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))
+    // A server started by root may give its workers to a user who has to read the page.
+    system::open_to_all(&places.dir)
 }
 
 /// Free now; the peer takes it in a moment.

@@ -1,0 +1,103 @@
+//! Memory that is registered once and given out in pieces.
+
+use std::io;
+
+use super::functions::{Functions, NO_BUFFER, Span};
+use crate::pages::{Pages, Residence};
+
+/// A piece of registered memory, with so many bytes received into it. Given back with [`Requests::recycle`](super::Requests::recycle).
+#[derive(Debug)]
+pub struct Buffer {
+    pub(super) index: u32,
+    pub(super) filled: u32,
+}
+
+/// Pieces of equal size of one registration.
+pub(super) struct Buffers {
+    functions: Functions,
+    id: isize,
+    pages: Pages,
+    free: Vec<u32>,
+    count: usize,
+    bytes: usize,
+}
+
+impl Buffers {
+    pub(super) fn new(
+        functions: Functions,
+        count: usize,
+        bytes: usize,
+        residence: Residence,
+    ) -> io::Result<Self> {
+        let count = count.max(2); // one for each direction
+        let all = u32::try_from(count * bytes).map_err(|_| {
+            let why = "registered memory of a thread has to be below 4 GiB: use fewer or smaller buffers";
+            io::Error::new(io::ErrorKind::InvalidInput, why)
+        })?;
+        let pages = Pages::new(count * bytes, residence)?;
+        // SAFETY: the pages are as long as is said, and stay until the registration is given back (`drop`).
+        let id = unsafe { (functions.register_buffer)(pages.as_ptr(), all) };
+        if id == NO_BUFFER {
+            return Err((functions.last_error)());
+        }
+        Ok(Self { functions, id, pages, free: (0..count as u32).rev().collect(), count, bytes })
+    }
+
+    pub(super) fn take(&mut self) -> Option<Buffer> {
+        self.free.pop().map(|index| Buffer { index, filled: 0 })
+    }
+
+    pub(super) fn give_back(&mut self, buffer: Buffer) {
+        self.free.push(buffer.index);
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    fn from(&self, buffer: &Buffer) -> usize {
+        buffer.index as usize * self.bytes
+    }
+
+    /// The whole of a buffer, as the kernel knows it.
+    pub(super) fn whole(&self, buffer: &Buffer) -> Span {
+        Span { buffer: self.id, offset: self.from(buffer) as u32, length: self.bytes as u32 }
+    }
+
+    /// As much of it as is filled.
+    pub(super) fn part(&self, buffer: &Buffer) -> Span {
+        Span { length: buffer.filled, ..self.whole(buffer) }
+    }
+
+    /// Copies bytes into it, behind those that are there; how many fitted.
+    pub(super) fn put(&mut self, buffer: &mut Buffer, bytes: &[u8]) -> usize {
+        let at = self.from(buffer) + buffer.filled as usize;
+        let fits = bytes.len().min(self.bytes - buffer.filled as usize);
+        self.pages[at..at + fits].copy_from_slice(&bytes[..fits]);
+        buffer.filled += fits as u32;
+        fits
+    }
+
+    pub(super) fn received(&self, buffer: &Buffer) -> &[u8] {
+        let from = self.from(buffer);
+        &self.pages[from..from + buffer.filled as usize]
+    }
+
+    /// Leaves the memory registered and in place for ever: the kernel may still write there.
+    pub(super) fn abandon(&mut self) -> io::Result<()> {
+        let small = Pages::new(1, Residence::Pageable)?;
+        std::mem::forget(std::mem::replace(&mut self.pages, small));
+        self.id = NO_BUFFER;
+        Ok(())
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        if self.id != NO_BUFFER {
+            // SAFETY: registered by `new`, and no request that is under way has a piece of it: see `Requests`.
+            unsafe { (self.functions.deregister_buffer)(self.id) };
+        }
+    }
+}

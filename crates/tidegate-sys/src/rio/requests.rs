@@ -1,0 +1,395 @@
+//! A thread's requests: one completion queue, a request queue for each socket, and the buffers that requests are about.
+//!
+//! The rule that keeps it safe: **a buffer that a request names belongs to that request**, in [`Requests::under_way`], until its completion
+//! was taken from the queue.
+
+use std::collections::VecDeque;
+use std::io;
+
+use slab::Slab;
+
+use super::buffers::{Buffer, Buffers};
+use super::functions::{CORRUPT, Completion, Functions, NO_QUEUE, NotifyByPort, Request, Span};
+use crate::pages::Residence;
+use crate::payload::Payload;
+
+/// How a thread's requests are set up.
+pub struct Setup {
+    /// Buffers for both directions, at least two.
+    pub buffers: usize,
+    /// Bytes of each.
+    pub buffer_bytes: usize,
+    /// Whether they are locked in memory besides being registered.
+    pub residence: Residence,
+    /// Whether a receive takes a buffer when it is made, while fewer than half of them are taken so, rather than when there is data.
+    pub posted: bool,
+    /// Sockets that there is room for at first.
+    pub sockets: u32,
+    /// Completions taken at once.
+    pub events: usize,
+}
+
+/// A socket's request queue: one receive and one send at a time. It goes with its socket.
+#[derive(Debug)]
+pub struct RequestQueue(usize);
+
+/// What is known of a request queue. It keeps its places in the completion queue until its last request has come back.
+struct Queue {
+    raw: isize,
+    under_way: u32,
+    open: bool,
+}
+
+/// What came back.
+pub struct Done {
+    /// The number the request was made with.
+    pub key: u64,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a request.
+pub enum Outcome {
+    /// Bytes came; none is the end of the stream. [`io::ErrorKind::ResourceBusy`]: there are, and no buffer for them.
+    Received(io::Result<Option<Buffer>>),
+    /// Bytes were taken; what was not comes back.
+    Sent(io::Result<usize>, Option<Payload>),
+}
+
+/// What a request is about.
+enum Held {
+    /// Waits for data, without a buffer.
+    Look,
+    Receive {
+        buffer: Buffer,
+        posted: bool,
+    },
+    Send {
+        buffer: Buffer,
+        payload: Payload,
+    },
+}
+
+struct UnderWay {
+    queue: usize,
+    key: u64,
+    held: Held,
+}
+
+/// A send that waits for a buffer.
+struct Waiting {
+    queue: usize,
+    key: u64,
+    payload: Payload,
+}
+
+/// Requests of each socket at once: a receive and a send.
+const EACH: u32 = 2;
+
+/// Places of a completion queue at most (`RIO_MAX_CQ_SIZE`).
+const MOST_PLACES: u32 = 0x800_0000;
+
+/// See the module.
+pub struct Requests {
+    functions: Functions,
+    completions: isize,
+    /// Places of the completion queue, and how many of them request queues have reserved.
+    places: u32,
+    reserved: u32,
+    /// Its notification is asked for and has not come.
+    armed: bool,
+    notifies: bool,
+    queues: Slab<Queue>,
+    under_way: Slab<UnderWay>,
+    ready: VecDeque<Done>,
+    waiting: VecDeque<Waiting>,
+    buffers: Buffers,
+    /// Buffers that receives took when they were made.
+    posted: usize,
+    posts: bool,
+    taken: Vec<Completion>,
+}
+
+impl Requests {
+    /// For the calling thread. With `notify` an empty completion queue can tell when it is no longer; without, it is polled.
+    ///
+    /// # Errors
+    /// The system has no memory left that can be registered or is not paged.
+    pub fn new(functions: Functions, setup: &Setup, notify: Option<NotifyByPort>) -> io::Result<Self> {
+        let buffers = Buffers::new(functions, setup.buffers, setup.buffer_bytes, setup.residence)?;
+        let places = setup.sockets.clamp(1, MOST_PLACES / EACH) * EACH;
+        let how = notify.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: what `how` names stays as long as the queue, as who made it promised.
+        let completions = unsafe { (functions.create_completion_queue)(places, how) };
+        if completions == NO_QUEUE {
+            return Err((functions.last_error)());
+        }
+        Ok(Self {
+            functions,
+            completions,
+            places,
+            reserved: 0,
+            armed: false,
+            notifies: notify.is_some(),
+            queues: Slab::new(),
+            under_way: Slab::new(),
+            ready: VecDeque::new(),
+            waiting: VecDeque::new(),
+            buffers,
+            posted: 0,
+            posts: setup.posted,
+            taken: vec![Completion::default(); setup.events.max(1)],
+        })
+    }
+
+    /// Makes the request queue of a socket that is connected or being connected.
+    ///
+    /// # Errors
+    /// The socket was not made for Registered I/O, or the completion queue can not grow.
+    pub fn open(&mut self, socket: usize) -> io::Result<RequestQueue> {
+        self.reserve()?;
+        let (each, one, queue) = (1, 1, self.completions);
+        // SAFETY: numbers only.
+        let made = unsafe {
+            (self.functions.create_request_queue)(
+                socket,
+                each,
+                one,
+                each,
+                one,
+                queue,
+                queue,
+                std::ptr::null(),
+            )
+        };
+        if made == NO_QUEUE {
+            let why = (self.functions.last_error)();
+            self.reserved -= EACH;
+            return Err(why);
+        }
+        Ok(RequestQueue(self.queues.insert(Queue { raw: made, under_way: 0, open: true })))
+    }
+
+    /// Each request queue has its places in the completion queue: it would be corrupt if more came back than it has.
+    fn reserve(&mut self) -> io::Result<()> {
+        if self.reserved + EACH > self.places {
+            let more = self.places.saturating_mul(2).min(MOST_PLACES);
+            // SAFETY: numbers only; the queue is open.
+            if unsafe { (self.functions.resize_completion_queue)(self.completions, more) } == 0 {
+                return Err((self.functions.last_error)());
+            }
+            self.places = more;
+        }
+        self.reserved += EACH;
+        Ok(())
+    }
+
+    /// The socket of a queue is being closed. What is under way still comes back.
+    pub fn close(&mut self, queue: RequestQueue) {
+        self.waiting.retain(|waiting| waiting.queue != queue.0);
+        self.queues[queue.0].open = false;
+        self.forget_if_over(queue.0);
+    }
+
+    fn forget_if_over(&mut self, queue: usize) {
+        let Queue { under_way, open, .. } = self.queues[queue];
+        if !open && under_way == 0 {
+            self.queues.remove(queue);
+            self.reserved -= EACH;
+        }
+    }
+
+    /// Receives once.
+    pub fn receive(&mut self, queue: &RequestQueue, key: u64) {
+        let posts = self.posts && self.posted < self.buffers.count() / 2;
+        let held = match posts.then(|| self.buffers.take()).flatten() {
+            Some(buffer) => Held::Receive { buffer, posted: true },
+            None => Held::Look,
+        };
+        self.posted += usize::from(matches!(held, Held::Receive { .. }));
+        self.submit(UnderWay { queue: queue.0, key, held });
+        self.send_waiting();
+    }
+
+    /// Sends as much of it as a buffer takes, as soon as there is one.
+    pub fn send(&mut self, queue: &RequestQueue, payload: Payload, key: u64) {
+        self.waiting.push_back(Waiting { queue: queue.0, key, payload });
+        self.send_waiting();
+    }
+
+    fn send_waiting(&mut self) {
+        while !self.waiting.is_empty() {
+            let Some(mut buffer) = self.buffers.take() else { return };
+            let Some(Waiting { queue, key, payload }) = self.waiting.pop_front() else { return };
+            for piece in payload.pieces() {
+                if self.buffers.put(&mut buffer, piece) < piece.len() {
+                    break;
+                }
+            }
+            self.submit(UnderWay { queue, key, held: Held::Send { buffer, payload } });
+        }
+    }
+
+    /// Hands a request over; one that is refused comes back at once.
+    fn submit(&mut self, request: UnderWay) {
+        let (call, span): (Request, Option<Span>) = match &request.held {
+            Held::Look => (self.functions.receive, None),
+            Held::Receive { buffer, .. } => (self.functions.receive, Some(self.buffers.whole(buffer))),
+            Held::Send { buffer, .. } => (self.functions.send, Some(self.buffers.part(buffer))),
+        };
+        let (spans, count) =
+            span.as_ref().map_or((std::ptr::null(), 0), |span| (std::ptr::from_ref(span), 1));
+        let queue = &mut self.queues[request.queue];
+        queue.under_way += 1;
+        let (raw, place) = (queue.raw, self.under_way.insert(request));
+        let context = std::ptr::without_provenance(place);
+        // SAFETY: the queue is one of an open socket; the span is copied by the call, and what it names belongs to the request until its
+        // completion was taken.
+        if unsafe { call(raw, spans, count, 0, context) } == 0 {
+            let why = (self.functions.last_error)();
+            self.finish(place, Err(why));
+        }
+    }
+
+    /// Has the completion queue tell once that it is not empty, unless that is asked for already.
+    ///
+    /// # Errors
+    /// The queue was made to be polled, or the system refuses.
+    pub fn arm(&mut self) -> io::Result<()> {
+        if !self.notifies {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "this completion queue is polled"));
+        }
+        if !self.armed {
+            // SAFETY: the queue is open, and was made with a way to notify.
+            match unsafe { (self.functions.notify)(self.completions) } {
+                0 => self.armed = true,
+                code => return Err(io::Error::from_raw_os_error(code)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The notification has come.
+    pub fn told(&mut self) {
+        self.armed = false;
+    }
+
+    /// Takes all completions that are there.
+    ///
+    /// # Errors
+    /// The queue is corrupt: nothing can be done with it any more.
+    pub fn collect(&mut self) -> io::Result<()> {
+        loop {
+            let mut taken = std::mem::take(&mut self.taken);
+            // SAFETY: pointer and length describe `taken`, which the call overwrites from the front.
+            let count = unsafe {
+                (self.functions.dequeue_completion)(self.completions, taken.as_mut_ptr(), taken.len() as u32)
+            };
+            let found = if count == CORRUPT { 0 } else { count as usize };
+            // What was sent is told before what the peer said to it.
+            let receives = |done: &Completion| {
+                self.under_way
+                    .get(done.request as usize)
+                    .is_some_and(|request| !matches!(request.held, Held::Send { .. }))
+            };
+            taken[..found].sort_by_key(receives);
+            for done in &taken[..found] {
+                self.finish(done.request as usize, outcome(done));
+            }
+            self.send_waiting();
+            let full = found == taken.len();
+            self.taken = taken;
+            match count {
+                CORRUPT => return Err(io::Error::other("the completion queue is corrupt (RIO_CORRUPT_CQ)")),
+                _ if full => {}
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn finish(&mut self, place: usize, result: io::Result<u32>) {
+        let Some(UnderWay { queue, key, held }) = self.under_way.try_remove(place) else { return };
+        self.queues[queue].under_way -= 1;
+        let outcome = match held {
+            Held::Look if result.is_ok() && self.queues[queue].open => match self.buffers.take() {
+                Some(buffer) => {
+                    return self.submit(UnderWay {
+                        queue,
+                        key,
+                        held: Held::Receive { buffer, posted: false },
+                    });
+                }
+                None => Outcome::Received(Err(io::ErrorKind::ResourceBusy.into())),
+            },
+            Held::Look => {
+                let ended = io::Error::from(io::ErrorKind::ConnectionAborted);
+                Outcome::Received(Err(result.err().unwrap_or(ended)))
+            }
+            Held::Receive { buffer, posted } => {
+                self.posted -= usize::from(posted);
+                Outcome::Received(self.received(buffer, result))
+            }
+            Held::Send { buffer, payload } => {
+                self.buffers.give_back(buffer);
+                match result {
+                    Ok(n) => Outcome::Sent(Ok(n as usize), payload.advance(n as usize)),
+                    Err(e) => Outcome::Sent(Err(e), None),
+                }
+            }
+        };
+        self.ready.push_back(Done { key, outcome });
+        self.forget_if_over(queue);
+    }
+
+    fn received(&mut self, buffer: Buffer, result: io::Result<u32>) -> io::Result<Option<Buffer>> {
+        match result {
+            Ok(n) if n > 0 => Ok(Some(Buffer { filled: n, ..buffer })),
+            other => {
+                self.buffers.give_back(buffer);
+                other.map(|_| None)
+            }
+        }
+    }
+
+    /// Whether an outcome waits to be taken.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// The next outcome.
+    pub fn next(&mut self) -> Option<Done> {
+        self.ready.pop_front()
+    }
+
+    /// The bytes in a buffer.
+    pub fn bytes(&self, buffer: &Buffer) -> &[u8] {
+        self.buffers.received(buffer)
+    }
+
+    /// Takes a buffer back.
+    pub fn recycle(&mut self, buffer: Buffer) {
+        self.buffers.give_back(buffer);
+        self.send_waiting();
+    }
+}
+
+/// What a completion says.
+fn outcome(done: &Completion) -> io::Result<u32> {
+    match done.status {
+        0 => Ok(done.bytes),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        // Every socket is closed by now, so what is under way has ended; if its completion can not be found, its memory is left alone.
+        let _ = self.collect();
+        if !self.under_way.is_empty() {
+            let _ = self.buffers.abandon();
+            std::mem::forget(std::mem::take(&mut self.under_way));
+        }
+        // SAFETY: the queue is open, and not used any more.
+        unsafe { (self.functions.close_completion_queue)(self.completions) };
+    }
+}

@@ -1,0 +1,222 @@
+//! Other processes: what they hold, what they have started, and how they are ended.
+
+use std::io;
+use std::os::windows::process::CommandExt as _;
+use std::process::Command;
+use std::time::Duration;
+
+use windows_sys::Win32::Foundation::{CloseHandle, FILETIME, HANDLE, INVALID_HANDLE_VALUE};
+use windows_sys::Win32::System::Console::{CTRL_BREAK_EVENT, GenerateConsoleCtrlEvent};
+use windows_sys::Win32::System::Diagnostics::ToolHelp::{
+    CreateToolhelp32Snapshot, PROCESSENTRY32W, Process32FirstW, Process32NextW, TH32CS_SNAPPROCESS,
+};
+use windows_sys::Win32::System::ProcessStatus::{
+    GetProcessMemoryInfo, PROCESS_MEMORY_COUNTERS, PROCESS_MEMORY_COUNTERS_EX,
+};
+use windows_sys::Win32::System::Threading::{
+    CREATE_NEW_PROCESS_GROUP, GetProcessTimes, OpenProcess, PROCESS_QUERY_LIMITED_INFORMATION,
+    PROCESS_TERMINATE, TerminateProcess,
+};
+
+/// How processes are ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// They may clean up.
+    Ask,
+    /// At once.
+    Kill,
+}
+
+/// What a process holds at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Memory of its own, in bytes (`PrivateUsage`).
+    pub user_bytes: u64,
+    /// Memory that the kernel holds for it and never pages out, in bytes (`QuotaNonPagedPoolUsage`).
+    pub kernel_bytes: Option<u64>,
+    /// Its threads.
+    pub threads: u64,
+}
+
+/// A handle that is closed when dropped.
+struct Owned(HANDLE);
+
+impl Owned {
+    fn process(pid: u32, rights: u32) -> io::Result<Self> {
+        // SAFETY: no pointers.
+        let process = unsafe { OpenProcess(rights, 0, pid) };
+        if process.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(process)) }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: opened here, and nobody else has it.
+        unsafe { CloseHandle(self.0) };
+    }
+}
+
+fn good(outcome: i32) -> io::Result<()> {
+    if outcome == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What a process holds, as the system counts it.
+///
+/// # Errors
+/// There is no such process, or it may not be asked.
+pub fn held(pid: u32) -> io::Result<Held> {
+    let process = Owned::process(pid, PROCESS_QUERY_LIMITED_INFORMATION)?;
+    let bytes = size_of::<PROCESS_MEMORY_COUNTERS_EX>() as u32;
+    let mut counters = PROCESS_MEMORY_COUNTERS_EX { cb: bytes, ..Default::default() };
+    let place = (&raw mut counters).cast::<PROCESS_MEMORY_COUNTERS>();
+    // SAFETY: the handle is open, and the size says that there is room for the longer structure.
+    good(unsafe { GetProcessMemoryInfo(process.0, place, bytes) })?;
+    let threads =
+        all()?.into_iter().find(|entry| entry.th32ProcessID == pid).map_or(0, |entry| entry.cntThreads);
+    Ok(Held {
+        user_bytes: counters.PrivateUsage as u64,
+        kernel_bytes: Some(counters.QuotaNonPagedPoolUsage as u64),
+        threads: threads.into(),
+    })
+}
+
+/// All processes there are (`CreateToolhelp32Snapshot`).
+fn all() -> io::Result<Vec<PROCESSENTRY32W>> {
+    // SAFETY: no pointers.
+    let snapshot = unsafe { CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0) };
+    if snapshot == INVALID_HANDLE_VALUE {
+        return Err(io::Error::last_os_error());
+    }
+    let snapshot = Owned(snapshot);
+    let mut entry = PROCESSENTRY32W { dwSize: size_of::<PROCESSENTRY32W>() as u32, ..Default::default() };
+    let mut found = Vec::new();
+    // SAFETY: the snapshot is open, and the entry says its own size.
+    let mut more = unsafe { Process32FirstW(snapshot.0, &raw mut entry) };
+    while more != 0 {
+        found.push(entry);
+        // SAFETY: as above.
+        more = unsafe { Process32NextW(snapshot.0, &raw mut entry) };
+    }
+    Ok(found)
+}
+
+/// A process and those that it, and they, have started.
+pub fn family(pid: u32) -> Vec<u32> {
+    let all = all().unwrap_or_default();
+    let mut found = vec![pid];
+    let mut looked_at = 0;
+    while let Some(&parent) = found.get(looked_at) {
+        looked_at += 1;
+        for entry in all.iter().filter(|entry| entry.th32ParentProcessID == parent) {
+            if !found.contains(&entry.th32ProcessID) {
+                found.push(entry.th32ProcessID);
+            }
+        }
+    }
+    found
+}
+
+/// Whether there is such a process.
+pub fn is_there(pid: u32) -> bool {
+    all().is_ok_and(|all| all.iter().any(|entry| entry.th32ProcessID == pid))
+}
+
+/// Processor time of a process so far, user and kernel.
+///
+/// # Errors
+/// There is no such process, or it may not be asked.
+pub fn cpu_time(pid: u32) -> io::Result<Duration> {
+    cpu_times(pid).map(|(user, kernel)| user + kernel)
+}
+
+/// Processor time of this process so far, in user mode and in the kernel.
+///
+/// # Errors
+/// None that is known.
+pub fn own_cpu_times() -> io::Result<(Duration, Duration)> {
+    cpu_times(std::process::id())
+}
+
+fn cpu_times(pid: u32) -> io::Result<(Duration, Duration)> {
+    let process = Owned::process(pid, PROCESS_QUERY_LIMITED_INFORMATION)?;
+    let mut times = [FILETIME { dwLowDateTime: 0, dwHighDateTime: 0 }; 4];
+    let [made, gone, kernel, user] = &mut times;
+    // SAFETY: the handle is open, and all four places outlive the call.
+    good(unsafe { GetProcessTimes(process.0, made, gone, kernel, user) })?;
+    // Units of 100 ns.
+    let ticks = |time: &FILETIME| u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime);
+    let time = |at: usize| Duration::from_nanos(ticks(&times[at]) * 100);
+    Ok((time(3), time(2)))
+}
+
+/// Has a child lead a group of its own, which [`end_group`] ends.
+pub fn in_own_group(command: &mut Command) -> &mut Command {
+    command.creation_flags(CREATE_NEW_PROCESS_GROUP)
+}
+
+/// Asks (Ctrl-Break) all processes of a group that have this console to end, or makes its leader and whom that has started end; a group
+/// that has gone is no error.
+///
+/// # Errors
+/// The group is 0, which would mean other processes than its own; or it has another console, or belongs to another user.
+pub fn end_group(group: u32, how: End) -> io::Result<()> {
+    if group == 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no process group of one's own"));
+    }
+    if how == End::Ask {
+        return ask_to_end(group);
+    }
+    let mut outcome = Ok(());
+    for pid in family(group).into_iter().filter(|&pid| is_there(pid)) {
+        // SAFETY: the handle is open for the call.
+        let ended = Owned::process(pid, PROCESS_TERMINATE)
+            .and_then(|process| good(unsafe { TerminateProcess(process.0, 1) }));
+        outcome = outcome.and(if is_there(pid) { ended } else { Ok(()) });
+    }
+    outcome
+}
+
+/// Asks a process that leads a group to end (Ctrl-Break).
+///
+/// # Errors
+/// It leads none, or has another console.
+pub fn ask_to_end(pid: u32) -> io::Result<()> {
+    if pid == 0 {
+        return Err(io::ErrorKind::InvalidInput.into()); // all that have this console
+    }
+    // SAFETY: no pointers.
+    good(unsafe { GenerateConsoleCtrlEvent(CTRL_BREAK_EVENT, pid) })
+}
+
+/// Rights are for Unix only: whoever may see the folder may read it.
+///
+/// # Errors
+/// None.
+pub fn open_to_all(_: &std::path::Path) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_holds_memory_has_threads_and_takes_time() {
+        let me = std::process::id();
+        let held = held(me).unwrap();
+        assert!(held.user_bytes > 0 && held.threads > 0 && held.kernel_bytes.is_some(), "{held:?}");
+        assert!(is_there(me) && family(me).contains(&me) && cpu_time(me).is_ok());
+    }
+
+    #[test]
+    fn a_child_of_the_family_is_ended() {
+        let mut child = in_own_group(Command::new("cmd").args(["/c", "pause"]))
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("cmd starts");
+        assert!(family(std::process::id()).contains(&child.id()));
+        end_group(child.id(), End::Kill).unwrap();
+        assert!(!child.wait().unwrap().success());
+        assert!(end_group(0, End::Kill).is_err());
+    }
+}
