@@ -8,6 +8,7 @@
 //! | [`endpoint`] | where a stream socket listens, or connects to |
 //! | [`descriptor`] | what the system knows sockets by |
 //! | [`socket`] | stream sockets: listen, accept, dial, receive, send, close |
+//! | [`file`] | a part of a file on its way out |
 //! | [`local`] | the files of Unix sockets |
 //! | [`datagram`] | datagram sockets: one, several a call, several in one |
 //! | [`select`], [`poll`] | the portable readiness calls |
@@ -27,6 +28,7 @@
 #![deny(clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn)]
 
 pub mod endpoint;
+pub mod file;
 #[cfg(any(target_os = "linux", windows))]
 pub mod payload;
 #[cfg(any(windows, all(test, target_os = "linux")))]

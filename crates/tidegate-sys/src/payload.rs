@@ -2,6 +2,9 @@
 
 use bytes::{Buf, Bytes};
 
+#[cfg(target_os = "linux")]
+use crate::file::FileRange;
+
 /// Bytes to send, owned by whoever sends until the completion came back.
 #[derive(Debug)]
 pub enum Payload {
@@ -9,6 +12,14 @@ pub enum Payload {
     One(Bytes),
     /// Several pieces, sent as if they were one. At most [`Payload::MAX_PIECES`].
     Many(Vec<Bytes>),
+    /// A part of a file: what was read of it, and what was not.
+    #[cfg(target_os = "linux")]
+    File {
+        /// Comes first; mostly nothing.
+        read: Bytes,
+        /// What follows it.
+        rest: FileRange,
+    },
 }
 
 impl Payload {
@@ -43,6 +54,13 @@ impl Payload {
                 }
                 pieces.drain(..gone);
                 (!pieces.is_empty()).then_some(Self::Many(pieces))
+            }
+            #[cfg(target_os = "linux")]
+            Self::File { mut read, mut rest } => {
+                let step = n.min(read.len());
+                read.advance(step);
+                rest.advance(n - step);
+                (!read.is_empty() || !rest.is_empty()).then_some(Self::File { read, rest })
             }
         }
     }

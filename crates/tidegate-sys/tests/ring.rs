@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tidegate_sys::socket::More;
 use tidegate_sys::pages::Residence;
 use tidegate_sys::ring::{Completion, Handle, Payload, Ring, RingSetup};
 use tidegate_sys::socket::{Blocking, Stream, peer_addr, raw_address};
@@ -117,8 +118,8 @@ fn accepted_bytes_come_and_go_through_both_kinds_of_handle() {
             far.write_all(b"hello").unwrap();
             assert_eq!(bench.receive(&near, 2, 5), b"hello");
             let pieces = ["one ", "two ", "three"].map(Bytes::from).to_vec();
-            bench.ring.send(&near, Payload::Many(pieces), 3);
-            bench.ring.send(&near, Payload::One(Bytes::from(vec![b'x'; 9])), 4);
+            bench.ring.send(&near, Payload::Many(pieces), More::No, 3);
+            bench.ring.send(&near, Payload::One(Bytes::from(vec![b'x'; 9])), More::No, 4);
             let (many, one) = (bench.wait(3), bench.wait(4));
             assert_eq!((many.result.unwrap(), one.result.unwrap()), (13, 9));
             assert!(matches!(many.payload, Some(Payload::Many(pieces)) if pieces.len() == 3));
@@ -188,7 +189,7 @@ fn what_is_cancelled_completes_and_gives_its_memory_back() {
     let Some(mut bench) = Bench::new(SETUP) else { return };
     for (near, far) in handles(&mut bench) {
         bench.ring.receive_multi(&near, 1);
-        bench.ring.send(&near, Payload::One(Bytes::from(vec![7; 32 << 20])), 2);
+        bench.ring.send(&near, Payload::One(Bytes::from(vec![7; 32 << 20])), More::No, 2);
         bench.ring.enter(Some(Duration::ZERO)).unwrap();
         bench.ring.cancel_all(&near, 3);
         let receive = bench.wait(1);
@@ -230,7 +231,7 @@ fn more_than_the_queue_holds_is_handed_over_in_order() {
     for (key, waker) in wakers.iter().enumerate() {
         bench.ring.poll_multi(waker.as_raw_fd(), key as u64);
     }
-    bench.ring.send(&near, Payload::One(Bytes::from_static(b"x")), 100);
+    bench.ring.send(&near, Payload::One(Bytes::from_static(b"x")), More::No, 100);
     assert_eq!(bench.wait(100).result.unwrap(), 1);
     far.read_exact(&mut [0]).unwrap();
     for (key, waker) in wakers.iter().enumerate() {
@@ -266,9 +267,9 @@ fn a_ring_may_go_while_the_kernel_is_at_work() {
         bench.ring.accept_multi(listener.as_raw_fd(), 1, false);
         for (near, other) in handles(&mut bench) {
             bench.ring.receive_multi(&near, 2);
-            bench.ring.send(&near, Payload::One(Bytes::from(vec![7; 8 << 20])), 3);
+            bench.ring.send(&near, Payload::One(Bytes::from(vec![7; 8 << 20])), More::No, 3);
             let pieces = (0..Payload::MAX_PIECES).map(|_| Bytes::from(vec![8; 1 << 16])).collect();
-            bench.ring.send(&near, Payload::Many(pieces), 4);
+            bench.ring.send(&near, Payload::Many(pieces), More::No, 4);
             std::mem::forget(near); // the descriptor outlives the ring
             far.push(other);
         }
@@ -291,6 +292,7 @@ fn a_payload_advances_over_its_pieces() {
         None => String::new(),
         Some(Payload::One(bytes)) => String::from_utf8(bytes.to_vec()).unwrap(),
         Some(Payload::Many(pieces)) => String::from_utf8(pieces.concat()).unwrap(),
+        Some(Payload::File { .. }) => panic!("no file was sent"),
     };
     for n in 0..=5 {
         assert_eq!(text(pieces().advance(n)), "abcde"[n..]);

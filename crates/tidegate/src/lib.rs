@@ -63,6 +63,7 @@ pub use service::{
 };
 pub use stats::{DatagramStats, Stats};
 pub use tidegate_sys::endpoint::{Endpoint, ParseEndpointError};
+pub use tidegate_sys::file::FileRange;
 
 /// What applications need of the system besides sockets: limits, processors, and sockets that come from elsewhere.
 pub mod system {

@@ -21,6 +21,7 @@ use slab::Slab;
 use socket2::SockAddr;
 
 use crate::datagram::Control;
+use crate::socket::More;
 
 pub use crate::payload::Payload;
 pub use buffers::Buffer;
@@ -186,9 +187,10 @@ impl Ring {
         self.push(entry.flags(squeue::Flags::BUFFER_SELECT).user_data(key));
     }
 
-    /// Sends all of `payload` in order; the kernel retries short sends itself (`MSG_WAITALL`).
-    pub fn send(&mut self, socket: &Handle, payload: Payload, key: u64) {
-        let entry = self.send_entry(socket, payload, libc::MSG_WAITALL, key);
+    /// Sends all of `payload` in order; the kernel retries short sends itself (`MSG_WAITALL`). Of a file it sends what was read.
+    pub fn send(&mut self, socket: &Handle, payload: Payload, more: More, key: u64) {
+        let hold = if more == More::No { 0 } else { libc::MSG_MORE };
+        let entry = self.send_entry(socket, payload, libc::MSG_WAITALL | hold, key);
         self.push(entry);
     }
 
@@ -209,7 +211,7 @@ impl Ring {
         let slot = self.in_flight.vacant_entry();
         let at = slot.key() as u64;
         let (entry, message) = match &payload {
-            Payload::One(bytes) => (one_piece(socket, bytes, flags), None),
+            Payload::One(bytes) | Payload::File { read: bytes, .. } => (one_piece(socket, bytes, flags), None),
             Payload::Many(pieces) => {
                 let message = Message::new(pieces);
                 (many_pieces(socket, &message, flags as u32), Some(message))
@@ -217,6 +219,28 @@ impl Ring {
         };
         slot.insert(InFlight { key, payload: Some(payload), _address: None, _message: message });
         entry.user_data(OWNED | at)
+    }
+
+    /// Completes when the socket can take more, and gives the payload back: what is to be sent by other means than the ring.
+    pub fn poll_writable(&mut self, socket: &Handle, payload: Payload, key: u64) {
+        let wanted = libc::POLLOUT as u32;
+        let entry = match socket {
+            Handle::Direct(slot) => opcode::PollAdd::new(types::Fixed(*slot), wanted).build(),
+            Handle::Plain(fd) => opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), wanted).build(),
+        };
+        self.push_with(entry, payload, key);
+    }
+
+    /// Gives the socket in a slot of the table an ordinary descriptor besides ([`adopt`](Self::adopt) the result), and the payload
+    /// back. `EINVAL` before Linux 6.8.
+    pub fn install(&mut self, slot: u32, payload: Payload, key: u64) {
+        self.push_with(opcode::FixedFdInstall::new(types::Fixed(slot), 0).build(), payload, key);
+    }
+
+    fn push_with(&mut self, entry: squeue::Entry, payload: Payload, key: u64) {
+        let op = InFlight { key, payload: Some(payload), _address: None, _message: None };
+        let at = self.in_flight.insert(op) as u64;
+        self.push(entry.user_data(OWNED | at));
     }
 
     /// Ends one direction or both ([`std::net::Shutdown`]).

@@ -12,6 +12,9 @@ use socket2::{SockRef, Socket, Type};
 
 use super::local;
 use crate::endpoint::Endpoint;
+#[cfg(target_os = "linux")]
+use crate::file;
+use crate::file::FileRange;
 
 /// How a call on a socket behaves when it would have to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -332,6 +335,8 @@ pub enum More {
     /// The socket is closed right away: the last bytes may wait for that and leave in one segment with the
     /// end of the stream (`MSG_MORE`, `send(2)`), which spares a packet and its acknowledgement.
     CloseFollows,
+    /// More bytes are sent right away: these wait for them, and leave in one segment with the first of them (`MSG_MORE`).
+    BytesFollow,
 }
 
 /// Whether a send that took less than all has found out that there is no more room, and that room will be reported
@@ -444,14 +449,15 @@ impl Stream {
     /// Sends several buffers in one call; may take less than all of them.
     #[inline]
     pub fn send_vectored(&self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize> {
-        let flags = match more {
-            More::No => NO_SIGNAL,
-            More::CloseFollows => NO_SIGNAL | HOLD,
-        };
-        match slices {
-            [one] => self.0.send_with_flags(one, flags),
-            many => self.0.send_vectored_with_flags(many, flags),
-        }
+        send_vectored(&self.0, slices, more)
+    }
+
+    /// Sends from a file; may take less than all of it.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
+    pub fn send_file(&self, range: &FileRange) -> io::Result<usize> {
+        send_file(&self.0, range)
     }
 
     /// Ends the sending side; the peer reads end of stream after what was sent.
@@ -517,6 +523,62 @@ pub fn peer_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
 /// Makes the coming close of `socket` send a reset. For sockets a library owns.
 pub fn reset_on_close(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_linger(Some(Duration::ZERO))
+}
+
+/// Sends several buffers in one call; may take less than all of them. For sockets a library owns, too.
+#[inline]
+pub fn send_vectored(socket: &impl AsFd, slices: &[IoSlice<'_>], more: More) -> io::Result<usize> {
+    let flags = match more {
+        More::No => NO_SIGNAL,
+        More::CloseFollows | More::BytesFollow => NO_SIGNAL | HOLD,
+    };
+    match slices {
+        [one] => SockRef::from(socket).send_with_flags(one, flags),
+        many => SockRef::from(socket).send_vectored_with_flags(many, flags),
+    }
+}
+
+/// Whether [`send_file`] does without reading the file into memory of this process.
+pub const SENDS_FILES: bool = cfg!(target_os = "linux");
+
+/// Most bytes one call takes from a file, so that others get their turn, and a call that waits returns now and then.
+#[cfg(target_os = "linux")]
+const FILE_STEP: usize = 1 << 20;
+
+/// Sends from a file without copying it through this process (`sendfile(2)`); may take less than all of it.
+///
+/// # Errors
+/// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
+#[cfg(target_os = "linux")]
+pub fn send_file(socket: &impl AsFd, range: &FileRange) -> io::Result<usize> {
+    let mut at = range.at();
+    match rustix::fs::sendfile(socket, range.file(), Some(&mut at), range.len().min(FILE_STEP)) {
+        Ok(0) if !range.is_empty() => Err(file::shorter()),
+        Ok(n) => Ok(n),
+        // The file is of a kind that can not (sendfile(2): EINVAL).
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => send_copy(socket, range),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Sends from a file, which is read first; may take less than all of it.
+///
+/// # Errors
+/// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
+#[cfg(not(target_os = "linux"))]
+pub fn send_file(socket: &impl AsFd, range: &FileRange) -> io::Result<usize> {
+    send_copy(socket, range)
+}
+
+fn send_copy(socket: &impl AsFd, range: &FileRange) -> io::Result<usize> {
+    let mut piece = vec![0; range.len().min(64 * 1024)];
+    let n = range.read(&mut piece)?;
+    SockRef::from(socket).send_with_flags(&piece[..n], NO_SIGNAL)
+}
+
+/// Whether calls on `socket` wait. For sockets a library owns.
+pub fn set_blocking(socket: &impl AsFd, blocking: Blocking) -> io::Result<()> {
+    SockRef::from(socket).set_nonblocking(blocking == Blocking::Never)
 }
 
 /// What a receive of no bytes means: the end of the stream. (Elsewhere it may be an error.)

@@ -26,6 +26,7 @@ use super::timed_send::TimedSend;
 use super::version;
 use super::winsock::{check, handle};
 use crate::endpoint::Endpoint;
+use crate::file::FileRange;
 
 /// How a call on a socket behaves when it would have to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,6 +242,8 @@ pub enum More {
     No,
     /// The socket is closed right away. Makes no difference here.
     CloseFollows,
+    /// More bytes are sent right away. Makes no difference here.
+    BytesFollow,
 }
 
 /// Whether a send that took less than all has found out that there is no more room, and that room will be reported. Network
@@ -329,6 +332,14 @@ impl Stream {
     #[inline]
     pub fn send_vectored(&self, slices: &[IoSlice<'_>], _more: More) -> io::Result<usize> {
         self.socket.send_vectored(slices)
+    }
+
+    /// Sends from a file, which is read first; may take less than all of it.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
+    pub fn send_file(&self, range: &FileRange) -> io::Result<usize> {
+        send_file(&self.socket, range)
     }
 
     /// Ends the sending side; the peer reads end of stream after what was sent.
@@ -423,6 +434,24 @@ pub fn confirm_end(socket: &impl AsSocket) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::ConnectionReset => Err(e),
         _ => Ok(()), // the sending side may have been shut down
     }
+}
+
+/// Sends several buffers in one call; may take less than all of them. For sockets a library owns.
+pub fn send_vectored(socket: &impl AsSocket, slices: &[IoSlice<'_>], _more: More) -> io::Result<usize> {
+    SockRef::from(socket).send_vectored(slices)
+}
+
+/// Whether [`send_file`] does without reading the file into memory of this process.
+pub const SENDS_FILES: bool = false;
+
+/// Sends from a file, which is read first; may take less than all of it.
+///
+/// # Errors
+/// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
+pub fn send_file(socket: &impl AsSocket, range: &FileRange) -> io::Result<usize> {
+    let mut piece = vec![0; range.len().min(64 * 1024)];
+    let n = range.read(&mut piece)?;
+    SockRef::from(socket).send(&piece[..n])
 }
 
 fn inet(addr: socket2::SockAddr) -> io::Result<SocketAddr> {

@@ -105,6 +105,9 @@ enum State {
     Closing { reset: bool },
 }
 
+/// Bytes of a file read at once, where an engine can not send from it.
+const FILE_PIECE: usize = 64 * 1024;
+
 /// The sending side of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendSide {
@@ -195,6 +198,15 @@ impl<S: Session> Connection<S> {
     #[inline]
     pub fn take_pieces(&mut self, most: usize) -> Pieces {
         self.queue.take(most)
+    }
+
+    /// If a part of a file is next, reads some of it, which is next from then on. For engines that can not send from files. The
+    /// caller says [`Event::Failed`] if that fails.
+    ///
+    /// # Errors
+    /// The file can not be read, or has become shorter.
+    pub fn load_file(&mut self) -> io::Result<()> {
+        self.queue.load(FILE_PIECE)
     }
 
     /// Says whether it has to wait before it may send: until then its peer is not blamed for taking nothing.
@@ -310,7 +322,10 @@ impl<S: Session> Connection<S> {
                 self.deliver_end(context);
             }
             Event::SendFinished => self.send_side = SendSide::Finished,
-            Event::Failed(kind) => self.close(CloseReason::of(kind), false, context),
+            // A file that became shorter: the peer must not take what it got for all there is.
+            Event::Failed(kind) => {
+                self.close(CloseReason::of(kind), kind == io::ErrorKind::UnexpectedEof, context);
+            }
             Event::Mail(mail) => self.mail(mail, context),
             Event::Deadline => self.expired(context),
             Event::Drain => self.wishes.leaving = true,

@@ -2,11 +2,12 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
+use tidegate_sys::file::FileRange;
 
 use super::connection::Context;
 use super::mail::{Mailbox, OffloadError};
@@ -51,6 +52,18 @@ impl Outbox<'_> {
     #[inline]
     pub fn share(&mut self, bytes: Bytes) {
         self.queue.push_shared(bytes);
+    }
+
+    /// Appends a part of a file. On Linux the kernel takes it from its page cache to the socket (`sendfile(2)`), and what was appended
+    /// before it leaves in one segment with its beginning; elsewhere, and through a layer or the fast path, it is read in pieces as the
+    /// peer takes them. Its bytes count for the marks of the outbox as others do, though they occupy no memory.
+    ///
+    /// Costs: a file that is not in the page cache holds its I/O thread up while the disk is read; a session that minds has it
+    /// read by [`offload`](Self::offload) first. What the kernel has taken and not yet sent is the file's own memory (`sendfile(2)`):
+    /// writing to the file in its place changes it; one that is replaced by renaming another is safe. A file that has become shorter, or can not be read, ends the connection with a reset:
+    /// its peer was promised bytes that do not exist.
+    pub fn file(&mut self, range: FileRange) {
+        self.queue.push_file(range);
     }
 
     /// Bytes that were appended and that the kernel has not yet taken.
@@ -157,17 +170,27 @@ impl Draft {
         self.0.is_empty()
     }
 
-    /// Moves bytes from the front into `into`, as many as there are and it has room for; returns how many.
-    pub fn take(&mut self, into: &mut [u8]) -> usize {
+    /// Moves bytes from the front into `into`, as many as there are and it has room for; returns how many. Parts of files are read.
+    ///
+    /// # Errors
+    /// A file can not be read, or has become shorter ([`io::ErrorKind::UnexpectedEof`]); the layer ends the connection.
+    pub fn take(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut taken = 0;
         while let (Some(front), true) = (&self.0.front, taken < into.len()) {
-            let front = front.as_slice();
-            let n = front.len().min(into.len() - taken);
-            into[taken..taken + n].copy_from_slice(&front[..n]);
+            let room = &mut into[taken..];
+            let n = match front {
+                Chunk::File(range) => range.read(room)?,
+                memory => {
+                    let memory = memory.as_slice();
+                    let n = memory.len().min(room.len());
+                    room[..n].copy_from_slice(&memory[..n]);
+                    n
+                }
+            };
             taken += n;
             self.0.confirm(n);
         }
-        taken
+        Ok(taken)
     }
 
     /// Drops what is in it.
@@ -180,27 +203,35 @@ impl Draft {
 enum Chunk {
     Shared(Bytes),
     Copied(BytesMut),
+    File(FileRange),
 }
 
 impl Chunk {
+    /// The bytes of it that are in memory: all, or none of a file.
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Shared(bytes) => bytes,
             Self::Copied(bytes) => bytes,
+            Self::File(_) => &[],
         }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::File(range) => range.len(),
+            memory => memory.as_slice().len(),
+        }
+    }
+
+    fn is_file(&self) -> bool {
+        matches!(self, Self::File(_))
     }
 
     fn advance(&mut self, n: usize) {
         match self {
             Self::Shared(bytes) => bytes.advance(n),
             Self::Copied(bytes) => bytes.advance(n),
-        }
-    }
-
-    fn into_bytes(self) -> Bytes {
-        match self {
-            Self::Shared(bytes) => bytes,
-            Self::Copied(bytes) => bytes.freeze(),
+            Self::File(range) => range.advance(n),
         }
     }
 }
@@ -268,6 +299,14 @@ impl Queue {
         self.push(Chunk::Shared(bytes));
     }
 
+    fn push_file(&mut self, range: FileRange) {
+        if range.is_empty() {
+            return;
+        }
+        self.unsent += range.len();
+        self.push(Chunk::File(range));
+    }
+
     fn push(&mut self, chunk: Chunk) {
         if self.front.is_none() {
             self.front = Some(chunk);
@@ -284,39 +323,89 @@ impl Queue {
         std::mem::replace(&mut self.front, next)
     }
 
-    /// Fills `into` with the pieces at the front; returns how many. For engines that send from
+    /// The part of a file that is next, if one is.
+    #[inline]
+    #[must_use]
+    pub fn next_file(&self) -> Option<&FileRange> {
+        match &self.front {
+            Some(Chunk::File(range)) => Some(range),
+            _ => None,
+        }
+    }
+
+    /// If a part of a file is next, reads at most `most` bytes of it, which are next from then on. For engines that can not
+    /// send from files.
+    ///
+    /// # Errors
+    /// The file can not be read, or has become shorter.
+    pub(super) fn load(&mut self, most: usize) -> io::Result<()> {
+        let Some(Chunk::File(range)) = &mut self.front else { return Ok(()) };
+        let mut piece = BytesMut::zeroed(range.len().min(most));
+        let n = range.read(&mut piece)?;
+        piece.truncate(n);
+        range.advance(n);
+        let is_last = range.is_empty();
+        let rest = self.front.replace(Chunk::Copied(piece)).filter(|_| !is_last);
+        if let Some(rest) = rest {
+            self.rest.get_or_insert_default().push_front(rest);
+        }
+        Ok(())
+    }
+
+    /// Fills `into` with the pieces at the front that are in memory; returns how many. For engines that send from
     /// where the bytes lie and then confirm.
     pub fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
         let rest = self.rest.iter().flat_map(|rest| rest.iter());
         let mut n = 0;
-        for (slot, chunk) in into.iter_mut().zip(self.front.iter().chain(rest)) {
+        let memory = self.front.iter().chain(rest).take_while(|chunk| !chunk.is_file());
+        for (slot, chunk) in into.iter_mut().zip(memory) {
             *slot = IoSlice::new(chunk.as_slice());
             n += 1;
         }
         n
     }
 
-    /// Hands out at most `most` pieces for an operation that owns them until its completion.
+    /// Hands out at most `most` pieces, or one part of a file, for an operation that owns them until its completion.
     pub fn take(&mut self, most: usize) -> Pieces {
-        let Some(first) = self.pop().map(Chunk::into_bytes) else {
-            return Pieces::One(Bytes::new());
+        let first = match self.pop() {
+            None => return Pieces::One(Bytes::new()),
+            Some(Chunk::File(range)) => {
+                self.hand_out(range.len());
+                return Pieces::File(range);
+            }
+            Some(Chunk::Shared(bytes)) => bytes,
+            Some(Chunk::Copied(bytes)) => bytes.freeze(),
         };
         let mut bytes = first.len();
-        let pieces = if self.front.is_none() || most <= 1 {
+        let pieces = if most <= 1 || self.front.as_ref().is_none_or(Chunk::is_file) {
             Pieces::One(first)
         } else {
             let mut pieces = vec![first];
             while pieces.len() < most {
-                let Some(next) = self.pop() else { break };
-                let next = next.into_bytes();
+                let Some(next) = self.pop_memory() else { break };
                 bytes += next.len();
                 pieces.push(next);
             }
             Pieces::Many(pieces)
         };
+        self.hand_out(bytes);
+        pieces
+    }
+
+    fn pop_memory(&mut self) -> Option<Bytes> {
+        if self.front.as_ref().is_none_or(Chunk::is_file) {
+            return None;
+        }
+        match self.pop()? {
+            Chunk::Shared(bytes) => Some(bytes),
+            Chunk::Copied(bytes) => Some(bytes.freeze()),
+            Chunk::File(_) => None,
+        }
+    }
+
+    fn hand_out(&mut self, bytes: usize) {
         self.unsent -= bytes;
         self.in_flight += bytes;
-        pieces
     }
 
     /// The kernel took `n` bytes: first of what was [taken](Self::take), else from the front.
@@ -327,7 +416,7 @@ impl Queue {
         self.unsent -= n;
         while n > 0 {
             let Some(front) = &mut self.front else { return };
-            let length = front.as_slice().len();
+            let length = front.len();
             if n < length {
                 front.advance(n);
                 return;
@@ -352,10 +441,15 @@ pub enum Pieces {
     One(Bytes),
     /// Several, in order.
     Many(Vec<Bytes>),
+    /// A part of a file.
+    File(FileRange),
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::sync::Arc;
+
     use super::*;
 
     fn content(queue: &Queue) -> Vec<u8> {
@@ -390,10 +484,53 @@ mod tests {
         draft.0.push_copy(b"h");
         let (mut all, mut step) = (Vec::new(), [0; 3]);
         while !draft.is_empty() {
-            let n = draft.take(&mut step);
+            let n = draft.take(&mut step).unwrap();
             all.extend_from_slice(&step[..n]);
         }
-        assert_eq!((all.as_slice(), draft.take(&mut step)), (&b"abcdefgh"[..], 0));
+        assert_eq!((all.as_slice(), draft.take(&mut step).unwrap()), (&b"abcdefgh"[..], 0));
+    }
+
+    /// Three bytes of memory, five of a file, and three more.
+    fn with_a_file() -> Queue {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let mut queue = Queue::default();
+        queue.push_copy(b"abc");
+        queue.push_file(FileRange::new(Arc::new(file), 2, 5));
+        queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 0));
+        queue.push_copy(b"xyz");
+        queue
+    }
+
+    #[test]
+    fn a_part_of_a_file_is_handed_out_by_itself_and_in_its_place() {
+        let mut queue = with_a_file();
+        assert_eq!((queue.len(), content(&queue)), (11, b"abc".to_vec()));
+        assert!(queue.next_file().is_none() && matches!(queue.take(9), Pieces::One(b) if b == "abc"));
+        assert!(queue.next_file().is_some_and(|range| range.len() == 5) && content(&queue).is_empty());
+        assert!(matches!(queue.take(9), Pieces::File(range) if (range.at(), range.len()) == (2, 5)));
+        assert!(matches!(queue.take(9), Pieces::One(b) if b == "xyz"));
+        queue.confirm(11);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_part_of_a_file_may_be_read_in_pieces() {
+        let mut queue = with_a_file();
+        queue.load(2).unwrap();
+        assert_eq!(content(&queue), b"abc", "it is not next");
+        queue.confirm(3);
+        let mut all = Vec::new();
+        while queue.has_unsent() {
+            queue.load(2).unwrap();
+            let piece = content(&queue);
+            queue.confirm(1);
+            all.push(piece[0]);
+        }
+        assert_eq!((all.as_slice(), queue.len()), (&b"23456xyz"[..], 0));
+        let mut draft = Draft(with_a_file());
+        let mut all = [0; 20];
+        assert_eq!((draft.take(&mut all).unwrap(), &all[..11]), (11, &b"abc23456xyz"[..]));
     }
 
     #[test]

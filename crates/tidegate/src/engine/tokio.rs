@@ -25,16 +25,18 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
+use std::task::{Context as TaskContext, Poll, ready};
 use std::time::Instant;
 
-use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use ::tokio::net::{TcpListener, TcpSocket, TcpStream};
 use ::tokio::runtime::{Builder, Runtime};
 use ::tokio::sync::oneshot;
 use ::tokio::time::{Sleep, sleep, sleep_until};
 use tidegate_sys::descriptor::AsFd;
-use tidegate_sys::socket::{Blocking, Listener, Stream, confirm_end, reset_on_close};
+use tidegate_sys::socket::{
+    Blocking, Listener, More, SENDS_FILES, Stream, confirm_end, reset_on_close, send_file, send_vectored,
+};
 
 use super::clerk::{Clerk, dial_failed};
 use super::house::{ALONE, House, Seat};
@@ -125,9 +127,20 @@ impl Accepts for TcpListener {
 }
 
 /// What the library's streams have in common.
-trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {}
+trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {
+    fn poll_write_ready(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<()>>;
+    fn try_write_io<R>(&self, f: impl FnOnce() -> io::Result<R>) -> io::Result<R>;
+}
 
-impl Socket for TcpStream {}
+impl Socket for TcpStream {
+    fn poll_write_ready(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        self.poll_write_ready(task)
+    }
+
+    fn try_write_io<R>(&self, f: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        self.try_io(Interest::WRITABLE, f)
+    }
+}
 
 async fn accept_all<S: Service>(house: Arc<House<S>>, listener: impl Accepts) {
     loop {
@@ -287,9 +300,7 @@ impl<S: Service, T: Socket> Line<S, T> {
                 Poll::Pending => return Poll::Pending,
             }
         } else if action.send {
-            let mut slices = [IoSlice::new(&[]); SLICES];
-            let n = self.connection.queue().slices(&mut slices);
-            match Pin::new(&mut self.stream).poll_write_vectored(task, &slices[..n]) {
+            match self.send_next(task) {
                 Poll::Ready(Ok(sent)) => Event::Sent(sent),
                 Poll::Ready(Err(e)) => Event::Failed(e.kind()),
                 Poll::Pending => return Poll::Pending,
@@ -299,6 +310,31 @@ impl<S: Service, T: Socket> Line<S, T> {
         };
         self.tell(event);
         Poll::Ready(())
+    }
+
+    /// Sends once: from memory, or from a file if that is next.
+    fn send_next(&mut self, task: &mut TaskContext<'_>) -> Poll<io::Result<usize>> {
+        if !SENDS_FILES {
+            self.connection.load_file()?;
+        }
+        let queue = self.connection.queue();
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let n = queue.slices(&mut slices);
+        let asked: usize = slices[..n].iter().map(|s| s.len()).sum();
+        if queue.next_file().is_none() && asked == queue.len() {
+            return Pin::new(&mut self.stream).poll_write_vectored(task, &slices[..n]);
+        }
+        // The library knows neither files nor MSG_MORE.
+        loop {
+            ready!(self.stream.poll_write_ready(task))?;
+            let sent = self.stream.try_write_io(|| match queue.next_file() {
+                Some(range) => send_file(&self.stream, range),
+                None => send_vectored(&self.stream, &slices[..n], More::BytesFollow),
+            });
+            if !matches!(&sent, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {
+                return Poll::Ready(sent);
+            }
+        }
     }
 
     /// One step of receiving; pending if nothing is wanted, or nothing is there.

@@ -11,6 +11,8 @@ pub(crate) mod kit;
 
 mod a_client_runs_the_same_sessions;
 mod a_few_threads_serve_many_connections;
+mod a_file_arrives_exactly;
+mod a_file_that_shrinks_ends_the_connection;
 mod a_flood_that_is_never_read_is_cut_off;
 mod a_full_server_lets_the_next_one_wait;
 mod a_full_server_refuses_the_next_one;
@@ -24,6 +26,7 @@ mod a_reset_by_the_peer_is_counted_once;
 mod a_service_may_refuse;
 mod a_service_may_speak_first;
 mod a_silent_connection_is_closed;
+mod a_slow_reader_holds_a_file_back;
 mod a_slow_reader_holds_the_producer_back;
 mod a_stop_does_not_wait_for_the_silent;
 mod a_stop_lets_answers_finish;

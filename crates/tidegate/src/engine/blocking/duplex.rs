@@ -17,13 +17,14 @@
 //! While the sending thread sleeps in `send`, mail and timers of the session wait for it, at most for 200 ms
 //! (`SO_SNDTIMEO`). `Peer::thread` is always 0.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
+use bytes::Buf;
 use tidegate_sys::process::most_threads;
-use tidegate_sys::socket::{Blocking, Stream};
+use tidegate_sys::socket::{Blocking, More, SENDS_FILES, Stream};
 
 use super::super::clerk::{Clerk, dial_failed};
 use super::super::house::{ALONE, House, Seat};
@@ -268,9 +269,14 @@ impl<S: Service> Line<S> {
                 };
                 self.tell(event, &office);
             } else if action.send {
+                let loaded = if SENDS_FILES { Ok(()) } else { state.connection.load_file() };
                 let pieces = state.connection.take_pieces(1);
+                let more = state.connection.queue().next_file().map_or(More::No, |_| More::BytesFollow);
                 drop(state);
-                self.send(pieces, &office);
+                match loaded {
+                    Ok(()) => self.send(pieces, more, &office),
+                    Err(e) => _ = self.tell(Event::Failed(e.kind()), &office),
+                }
             } else {
                 let deadline = state.connection.deadline(&self.house.policy());
                 state.sleeps_until = deadline;
@@ -290,13 +296,37 @@ impl<S: Service> Line<S> {
     }
 
     /// Sends one piece to its end, or until the connection is over.
-    fn send(&self, pieces: Pieces, office: &Arc<dyn PostOffice>) {
-        let Pieces::One(mut bytes) = pieces else { unreachable!("one piece was asked for") };
-        while !bytes.is_empty() {
-            let event = match self.stream.send(&bytes) {
-                Ok(n) => {
-                    bytes = bytes.slice(n..);
-                    Event::Sent(n)
+    fn send(&self, pieces: Pieces, more: More, office: &Arc<dyn PostOffice>) {
+        match pieces {
+            Pieces::One(mut bytes) => self.send_steps(office, move || {
+                let sent = match more {
+                    More::No => self.stream.send(&bytes)?,
+                    _ => self.stream.send_vectored(&[IoSlice::new(&bytes)], more)?,
+                };
+                bytes.advance(sent);
+                Ok((sent, bytes.len()))
+            }),
+            Pieces::File(mut range) => self.send_steps(office, move || {
+                let sent = self.stream.send_file(&range)?;
+                range.advance(sent);
+                Ok((sent, range.len()))
+            }),
+            Pieces::Many(_) => unreachable!("one piece was asked for"),
+        }
+    }
+
+    /// Makes steps, each of which says what it sent and what is left, until nothing is or the connection is over.
+    fn send_steps(
+        &self,
+        office: &Arc<dyn PostOffice>,
+        mut step: impl FnMut() -> io::Result<(usize, usize)>,
+    ) {
+        let mut left = usize::MAX;
+        while left > 0 {
+            let event = match step() {
+                Ok((sent, rest)) => {
+                    left = rest;
+                    Event::Sent(sent)
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {

@@ -1,5 +1,9 @@
 //! One connection of a completion loop: the socket, what is in flight on it, and carrying out what the core wants.
 
+use std::io;
+
+use tidegate_sys::socket::More;
+
 use super::{Chained, Close, Port};
 use crate::core::{Connection, Receive, Then, Token};
 use crate::engine::windows::{Seats, Windows};
@@ -39,6 +43,8 @@ pub(super) enum Phase<S> {
 pub(super) enum Turn {
     Waits,
     Over(Close),
+    /// What it has to send can not be read.
+    Failed(io::ErrorKind),
 }
 
 /// Most pieces of one send.
@@ -86,13 +92,18 @@ impl<S: Session, P: Port> Entry<S, P> {
             connection.hold_back(!may_send, windows.now());
         }
         if may_send {
+            if !P::TAKES_FILES && let Err(e) = connection.load_file() {
+                return Turn::Failed(e.kind());
+            }
             self.sending = true;
             let pieces = connection.take_pieces(PIECES);
             let last = action.then == Then::CloseAfterSend && !connection.queue().has_unsent();
             if last {
                 self.chained = port.send_last(token, &self.socket, pieces) == Chained::Yes;
             } else {
-                port.send(token, &self.socket, pieces);
+                // Only a file's beginning is sent right after these: other bytes wait until they have come back.
+                let more = connection.queue().next_file().map_or(More::No, |_| More::BytesFollow);
+                port.send(token, &self.socket, pieces, more);
             }
         }
         let wanted = action.receive == Receive::Post && !self.receiving;

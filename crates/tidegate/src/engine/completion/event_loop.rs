@@ -166,6 +166,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             Completion::Sent { token, outcome, unsent } => self.sent(token, outcome, unsent),
             Completion::Accepted { outcome, ended } => self.accepted(outcome, ended),
             Completion::Dialled { token, outcome } => self.dialled(token, outcome),
+            Completion::MayGoOn { token, outcome, unsent } => self.go_on(token, outcome, unsent),
             Completion::SendFinished { token, outcome } => {
                 if let Some(entry) = self.table.get_mut(token) {
                     entry.finishing = false;
@@ -236,7 +237,9 @@ impl<P: Port, S: Service> Loop<P, S> {
             (Ok(n), Some(rest)) => {
                 entry.chained = false; // the chain is broken, and the socket open
                 self.port.send_rest(token, &entry.socket, rest);
-                self.tell(token, Event::Sent(n));
+                if n > 0 {
+                    self.tell(token, Event::Sent(n)); // nothing would look as if its peer took something
+                }
             }
             (Err(e), _) => {
                 entry.sending = false;
@@ -248,6 +251,15 @@ impl<P: Port, S: Service> Loop<P, S> {
         }
     }
 
+    fn go_on(&mut self, token: Token, outcome: io::Result<()>, unsent: P::Unsent) {
+        let Some(entry) = self.table.get_mut(token) else { return };
+        let (outcome, unsent) = match outcome {
+            Ok(()) => self.port.go_on(&entry.socket, unsent),
+            Err(e) => (Err(e), None),
+        };
+        self.sent(token, outcome, unsent);
+    }
+
     #[inline]
     fn follow_up(&mut self, token: Token) {
         let Some(entry) = self.table.get_mut(token) else { return };
@@ -256,6 +268,7 @@ impl<P: Port, S: Service> Loop<P, S> {
         self.desk.lane.counters.outstanding.add(entry.outstanding() - before);
         match turn {
             Turn::Over(_) => self.remove(token),
+            Turn::Failed(kind) => self.tell(token, Event::Failed(kind)),
             Turn::Waits => {
                 if let Phase::Open(connection) = &entry.phase {
                     self.desk.arm(token, connection);

@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_sys::socket::Listener;
+use tidegate_sys::socket::{Listener, More};
 use tidegate_sys::waker::Waker;
 
 use super::{Gate, Model, Plan, Started};
@@ -44,6 +44,8 @@ pub(super) enum Completion<P: Port> {
     Received { token: Token, outcome: io::Result<Option<P::Buffer>>, ended: bool },
     /// The kernel took bytes; what it did not take comes back.
     Sent { token: Token, outcome: io::Result<usize>, unsent: Option<P::Unsent> },
+    /// A send may be gone on with ([`Port::go_on`]), or can not be.
+    MayGoOn { token: Token, outcome: io::Result<()>, unsent: P::Unsent },
     /// The sending side was shut down.
     SendFinished { token: Token, outcome: io::Result<()> },
     /// Nothing to be done about it.
@@ -76,6 +78,8 @@ pub(super) trait Port: Sized + 'static {
     type Unsent;
     /// Where connections come in.
     type Listener;
+    /// Whether it takes parts of files; else they are read first.
+    const TAKES_FILES: bool;
 
     /// A queue for the calling thread, and how many connections it can hold.
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
@@ -102,7 +106,17 @@ pub(super) trait Port: Sized + 'static {
     /// Ends everything in flight on a socket; each operation still completes.
     fn stop_all(&mut self, socket: &Self::Socket);
     /// Sends all pieces in order.
-    fn send(&mut self, token: Token, socket: &Self::Socket, pieces: Pieces);
+    fn send(&mut self, token: Token, socket: &Self::Socket, pieces: Pieces, more: More);
+    /// Goes on with a send that this port makes in steps: what was sent at once, and what was not. For ports that say
+    /// [`Completion::MayGoOn`].
+    fn go_on(
+        &mut self,
+        socket: &Self::Socket,
+        unsent: Self::Unsent,
+    ) -> (io::Result<usize>, Option<Self::Unsent>) {
+        let _ = socket;
+        (Ok(0), Some(unsent))
+    }
     /// Sends all pieces and then closes, if this port can chain the two; else just sends. If it chains and all is sent, the
     /// socket is closed, and [`closed`](Self::closed) is to be told.
     fn send_last(&mut self, token: Token, socket: &Self::Socket, pieces: Pieces) -> Chained;

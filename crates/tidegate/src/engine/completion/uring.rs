@@ -17,19 +17,26 @@
 //! The pool (`buffers` x `buffer_bytes` for each thread) and a submission and a completion for each operation.
 //!
 //! # Where it differs
-//! The peer's address is not known for a direct descriptor: a service that needs it gets ordinary descriptors. The
+//! io_uring has no `sendfile`, and hands every `splice` to a worker thread (`io_splice` in the kernel's `io_uring/splice.c`). So a part
+//! of a file is sent by `sendfile(2)` from the loop's own thread when the ring reports that the socket can take more; the
+//! first one gives the connection an ordinary descriptor besides its slot (Linux 6.8; before that files are read in pieces and sent
+//! by the ring). The peer's address is not known for a direct descriptor: a service that needs it gets ordinary descriptors. The
 //! shutdown of one direction runs on a kernel worker thread.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sys::descriptor::{AsRawFd, OwnedFd, RawFd};
 
+use bytes::Bytes;
+
 use tidegate_sys::pages::Residence;
 use tidegate_sys::process::locked_memory_limit;
 use tidegate_sys::ring::{Buffer, Completion as Raw, Features, Handle, Payload, Ring, RingSetup};
-use tidegate_sys::socket::{Blocking, Listener, Stream, raw_address};
+use tidegate_sys::file::FileRange;
+use tidegate_sys::socket::{Blocking, Listener, More, Stream, is_out_of_descriptors, raw_address, send_file, set_blocking};
 use tidegate_sys::waker::Waker;
 
 use super::{Chained, Close, Completion, Port, Setup};
@@ -105,6 +112,10 @@ enum Kind {
     Finish,
     /// A close that was chained to a send; the index is its slot.
     Closed,
+    /// A socket that a file goes to can take more.
+    Writable,
+    /// A slot got a descriptor besides, for files to be sent to.
+    Installed,
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -112,6 +123,9 @@ const KIND_SHIFT: u32 = 56;
 fn key(kind: Kind, token: Token) -> u64 {
     (kind as u64) << KIND_SHIFT | token.to_u64()
 }
+
+/// Bytes of a file read at once, where it can not be sent from.
+const FILE_PIECE: usize = 64 * 1024;
 
 const NOBODY: Token = Token { index: 0, generation: 0 };
 
@@ -131,6 +145,12 @@ pub(crate) struct Uring {
     /// Slots whose close was not handed over yet.
     closing: Vec<u32>,
     dials: bool,
+    /// The descriptors of slots that files were sent to.
+    doubles: HashMap<u32, OwnedFd>,
+    /// One that was just made.
+    fresh: Option<OwnedFd>,
+    /// Whether slots can have descriptors besides.
+    installs: bool,
 }
 
 impl Port for Uring {
@@ -138,6 +158,7 @@ impl Port for Uring {
     type Buffer = Buffer;
     type Unsent = Payload;
     type Listener = Arc<Listener>;
+    const TAKES_FILES: bool = true;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let (table, slots) = if setup.peer_addr { (0, 0) } else { room::table(setup.share) };
@@ -163,6 +184,9 @@ impl Port for Uring {
             free,
             closing: Vec::new(),
             dials: setup.dials,
+            doubles: HashMap::new(),
+            fresh: None,
+            installs: true,
         };
         Ok((new, setup.share.min(slots + setup.descriptors)))
     }
@@ -227,19 +251,37 @@ impl Port for Uring {
         self.ring.cancel_all(socket, key(Kind::Ignored, NOBODY));
     }
 
-    fn send(&mut self, token: Token, socket: &Handle, pieces: Pieces) {
-        self.ring.send(socket, payload(pieces), key(Kind::Send, token));
+    fn send(&mut self, token: Token, socket: &Handle, pieces: Pieces, more: More) {
+        match pieces {
+            Pieces::File(range) => self.begin_file(token, socket, whole(range)),
+            pieces => self.ring.send(socket, payload(pieces), more, key(Kind::Send, token)),
+        }
+    }
+
+    fn go_on(&mut self, socket: &Handle, unsent: Payload) -> (io::Result<usize>, Option<Payload>) {
+        let Payload::File { rest, .. } = unsent else { return (Ok(0), Some(unsent)) };
+        match self.send_from(socket, &rest) {
+            Ok(n) => (Ok(n), whole(rest).advance(n)),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                (Ok(0), Some(whole(rest)))
+            }
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => match piece(rest) {
+                Ok(payload) => (Ok(0), Some(payload)),
+                Err(e) => (Err(e), None),
+            },
+            Err(e) => (Err(e), None),
+        }
     }
 
     fn send_last(&mut self, token: Token, socket: &Handle, pieces: Pieces) -> Chained {
-        match socket {
-            Handle::Direct(slot) => {
+        match (socket, &pieces) {
+            (Handle::Direct(slot), Pieces::One(_) | Pieces::Many(_)) if !self.doubles.contains_key(slot) => {
                 let closed = key(Kind::Closed, Token { index: *slot, generation: 0 });
                 self.ring.send_and_close(*slot, payload(pieces), key(Kind::Send, token), closed);
                 Chained::Yes
             }
-            Handle::Plain(_) => {
-                self.send(token, socket, pieces);
+            _ => {
+                self.send(token, socket, pieces, More::No);
                 Chained::No
             }
         }
@@ -252,7 +294,10 @@ impl Port for Uring {
     }
 
     fn send_rest(&mut self, token: Token, socket: &Handle, unsent: Payload) {
-        self.ring.send(socket, unsent, key(Kind::Send, token));
+        match unsent {
+            Payload::File { read, rest } if read.is_empty() => self.begin_file(token, socket, whole(rest)),
+            unsent => self.ring.send(socket, unsent, More::No, key(Kind::Send, token)),
+        }
     }
 
     fn finish_sending(&mut self, token: Token, socket: &Handle) {
@@ -262,6 +307,9 @@ impl Port for Uring {
     fn close(&mut self, token: Token, socket: Handle, how: Close) {
         let ignored = key(Kind::Ignored, NOBODY);
         self.uncount(&socket);
+        if let Handle::Direct(slot) = &socket {
+            self.doubles.remove(slot); // the slot keeps the socket open until it is closed below
+        }
         if how.reset {
             self.ring.reset_on_close(&socket, ignored);
         }
@@ -285,6 +333,8 @@ impl Port for Uring {
         Some(match raw.key >> KIND_SHIFT {
             k if k == Kind::Receive as u64 => received(token, raw),
             k if k == Kind::Send as u64 => sent(token, raw),
+            k if k == Kind::Writable as u64 => may_go_on(token, raw),
+            k if k == Kind::Installed as u64 => self.installed(token, raw),
             k if k == Kind::AcceptDirect as u64 => self.accepted(raw, true),
             k if k == Kind::AcceptPlain as u64 => self.accepted(raw, false),
             k if k == Kind::Dial as u64 => Completion::Dialled { token, outcome: raw.result.map(drop) },
@@ -326,6 +376,49 @@ impl Uring {
     /// Into the table while it has room, then ordinary descriptors.
     fn accept_kind(&self) -> (Kind, bool) {
         if self.direct < self.slots { (Kind::AcceptDirect, true) } else { (Kind::AcceptPlain, false) }
+    }
+
+    /// Has a part of a file sent as soon as the socket takes it.
+    fn begin_file(&mut self, token: Token, socket: &Handle, file: Payload) {
+        match socket {
+            Handle::Direct(slot) if self.installs && !self.doubles.contains_key(slot) => {
+                self.ring.install(*slot, file, key(Kind::Installed, token));
+            }
+            _ => self.ring.poll_writable(socket, file, key(Kind::Writable, token)),
+        }
+    }
+
+    /// A slot has a descriptor besides, or gets none. Without one, files are read.
+    fn installed(&mut self, token: Token, raw: Raw) -> Completion<Self> {
+        self.fresh = match raw.result {
+            Ok(fd) => match Ring::adopt(fd, false) {
+                Handle::Plain(fd) => Some(fd),
+                Handle::Direct(_) => None,
+            },
+            Err(e) => {
+                self.installs = is_out_of_descriptors(&e); // there may be one again
+                None
+            }
+        };
+        may_go_on(token, Raw { result: Ok(0), ..raw })
+    }
+
+    /// Sends from a file without waiting. `Unsupported` if the socket has no descriptor to send to.
+    fn send_from(&mut self, socket: &Handle, range: &FileRange) -> io::Result<usize> {
+        match (socket, self.fresh.take()) {
+            (Handle::Plain(fd), _) => {
+                set_blocking(fd, Blocking::Never)?;
+                send_file(fd, range)
+            }
+            (Handle::Direct(slot), Some(fd)) => {
+                set_blocking(&fd, Blocking::Never)?;
+                send_file(self.doubles.entry(*slot).insert_entry(fd).get(), range)
+            }
+            (Handle::Direct(slot), None) => match self.doubles.get(slot) {
+                Some(fd) => send_file(fd, range),
+                None => Err(io::ErrorKind::Unsupported.into()),
+            },
+        }
     }
 
     fn count(&mut self, socket: &Handle) {
@@ -373,6 +466,29 @@ fn payload(pieces: Pieces) -> Payload {
     match pieces {
         Pieces::One(piece) => Payload::One(piece),
         Pieces::Many(pieces) => Payload::Many(pieces),
+        Pieces::File(range) => whole(range),
+    }
+}
+
+/// A part of a file of which nothing was read.
+fn whole(range: FileRange) -> Payload {
+    Payload::File { read: Bytes::new(), rest: range }
+}
+
+/// The same, with its beginning read.
+fn piece(mut range: FileRange) -> io::Result<Payload> {
+    let mut read = vec![0; range.len().min(FILE_PIECE)];
+    let n = range.read(&mut read)?;
+    read.truncate(n);
+    range.advance(n);
+    Ok(Payload::File { read: read.into(), rest: range })
+}
+
+/// What comes back of a socket that a file goes to.
+fn may_go_on(token: Token, raw: Raw) -> Completion<Uring> {
+    match raw.payload {
+        Some(unsent) => Completion::MayGoOn { token, outcome: raw.result.map(drop), unsent },
+        None => Completion::Ignored,
     }
 }
 

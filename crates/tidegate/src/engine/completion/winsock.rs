@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_sys::overlapped::{Buffer, Done, Notify, Outcome, Overlapped, Payload, Queue, QueueSetup};
+use tidegate_sys::socket::More;
 use tidegate_sys::waker::Waker;
 
 use crate::core::Token;
@@ -78,6 +79,7 @@ where
     type Buffer = Buffer;
     type Unsent = Payload;
     type Listener = Arc<W::Door>;
+    const TAKES_FILES: bool = false;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let policy = setup.policy;
@@ -153,12 +155,12 @@ where
         self.queue.stop_all(socket);
     }
 
-    fn send(&mut self, token: Token, socket: &Overlapped, pieces: Pieces) {
+    fn send(&mut self, token: Token, socket: &Overlapped, pieces: Pieces, _more: More) {
         self.queue.send(socket, payload(pieces), key(Kind::Connection, token));
     }
 
     fn send_last(&mut self, token: Token, socket: &Overlapped, pieces: Pieces) -> Chained {
-        self.send(token, socket, pieces);
+        self.send(token, socket, pieces, More::No);
         Chained::No
     }
 
@@ -239,6 +241,7 @@ fn payload(pieces: Pieces) -> Payload {
     match pieces {
         Pieces::One(piece) => Payload::One(piece),
         Pieces::Many(pieces) => Payload::Many(pieces),
+        Pieces::File(_) => unreachable!("files are read before they are handed out"),
     }
 }
 

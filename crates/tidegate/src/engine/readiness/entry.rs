@@ -191,14 +191,9 @@ impl<S: Session, W: Wire> Entry<S, W> {
                 return Turn::Again;
             }
             budget -= 1;
-            let mut slices = [IoSlice::new(&[]); SLICES];
-            let n = connection.queue().slices(&mut slices);
-            let asked: usize = slices[..n].iter().map(|s| s.len()).sum();
-            let last = action.then == Then::CloseAfterSend && asked == connection.queue().len();
-            let more = if last { More::CloseFollows } else { More::No };
-            let event = match self.stream.send_vectored(&slices[..n], more) {
-                Ok(sent) => {
-                    self.blocked = sent < asked && SHORT_SEND_MEANS_FULL;
+            let event = match send(&self.stream, connection, action.then) {
+                Ok((sent, took)) => {
+                    self.blocked = took == Took::Less && SHORT_SEND_MEANS_FULL;
                     Event::Sent(sent)
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -221,6 +216,46 @@ impl<S: Session, W: Wire> Entry<S, W> {
             turn => self.receive(buffer, context).max_with(turn),
         }
     }
+}
+
+/// Whether the socket took all that it was given.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Took {
+    /// It did, or that can not be told.
+    All,
+    Less,
+}
+
+/// Sends once: from memory, or from a file if that is next.
+#[inline]
+fn send<S: Session>(
+    stream: &impl Wire,
+    connection: &mut Connection<S>,
+    then: Then,
+) -> io::Result<(usize, Took)> {
+    if connection.queue().next_file().is_some() {
+        if stream.sends_files() {
+            return send_file(stream, connection);
+        }
+        connection.load_file()?;
+    }
+    let mut slices = [IoSlice::new(&[]); SLICES];
+    let queue = connection.queue();
+    let n = queue.slices(&mut slices);
+    let asked: usize = slices[..n].iter().map(|s| s.len()).sum();
+    let more = match then {
+        _ if asked < queue.len() => More::BytesFollow,
+        Then::CloseAfterSend => More::CloseFollows,
+        _ => More::No,
+    };
+    let sent = stream.send_vectored(&slices[..n], more)?;
+    Ok((sent, if sent < asked { Took::Less } else { Took::All }))
+}
+
+/// A file gives less than was asked for also where it is cut into steps, and where it ends too early: only the next call tells.
+fn send_file<S: Session>(stream: &impl Wire, connection: &Connection<S>) -> io::Result<(usize, Took)> {
+    let Some(range) = connection.queue().next_file() else { return Ok((0, Took::All)) };
+    stream.send_file(range).map(|sent| (sent, Took::All))
 }
 
 impl Turn {

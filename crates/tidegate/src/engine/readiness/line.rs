@@ -7,8 +7,9 @@ use std::time::Duration;
 use tidegate_sys::descriptor::{AsRawFd, NO_DESCRIPTOR, RawFd};
 
 use tidegate_sys::endpoint::Endpoint;
+use tidegate_sys::file::FileRange;
 use tidegate_sys::poll::{Readiness, wait_pair};
-use tidegate_sys::socket::{Blocking, Listener, More, Stream};
+use tidegate_sys::socket::{Blocking, Listener, More, SENDS_FILES, Stream};
 
 use super::{Incoming, Settled, Wire};
 use crate::fastpath::{Link, Meeting, Offer, Outcome, Ways};
@@ -158,6 +159,18 @@ impl Wire for Line {
             Self::Plain(stream) => stream.send_vectored(slices, more),
             Self::Link(link) => link.send_vectored(slices),
             Self::Offered(..) | Self::Nothing => Self::unconnected(),
+        }
+    }
+
+    #[inline]
+    fn sends_files(&self) -> bool {
+        SENDS_FILES && matches!(self, Self::Plain(_))
+    }
+
+    fn send_file(&self, range: &FileRange) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.send_file(range),
+            _ => Self::unconnected(),
         }
     }
 

@@ -33,6 +33,7 @@ use tidegate_sys::descriptor::{AsRawFd, RawFd};
 
 use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::poll::Readiness;
+use tidegate_sys::file::FileRange;
 use tidegate_sys::socket::{Blocking, More};
 use tidegate_sys::waker::Waker;
 
@@ -111,6 +112,15 @@ pub(super) trait Wire: AsRawFd + Sized {
     fn receive(&self, into: &mut [u8]) -> io::Result<usize>;
     /// Sends; may take less than all.
     fn send_vectored(&self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize>;
+    /// Whether it can send from a file; else the file is read first.
+    fn sends_files(&self) -> bool {
+        false
+    }
+    /// Sends from a file; may take less than all.
+    fn send_file(&self, range: &FileRange) -> io::Result<usize> {
+        let _ = range;
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Ends the sending side.
     fn shutdown_send(&self) -> io::Result<()>;
     /// Makes the coming close a reset.

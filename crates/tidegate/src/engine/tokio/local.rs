@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::{Context as TaskContext, Poll};
 
+use ::tokio::io::Interest;
 use ::tokio::net::{UnixListener, UnixStream};
 use tidegate_sys::descriptor::OwnedFd;
 use tidegate_sys::socket::{Blocking, Listener, Stream};
@@ -26,7 +27,15 @@ impl Accepts for UnixListener {
     }
 }
 
-impl Socket for UnixStream {}
+impl Socket for UnixStream {
+    fn poll_write_ready(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        self.poll_write_ready(task)
+    }
+
+    fn try_write_io<R>(&self, f: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        self.try_io(Interest::WRITABLE, f)
+    }
+}
 
 /// At once: there is nothing to wait for.
 pub(super) fn connect(dial: &Dial) -> io::Result<UnixStream> {

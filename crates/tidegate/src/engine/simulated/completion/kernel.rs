@@ -241,6 +241,7 @@ impl SimPort {
             }
             Completion::SendFinished { .. } => flying.finish = false,
             Completion::Dialled { .. } => flying.dial = false,
+            Completion::MayGoOn { .. } => unreachable!("files are read before they are handed out"),
             Completion::Accepted { .. } | Completion::Woken | Completion::Ignored => {}
         }
     }

@@ -7,6 +7,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use tidegate_sys::socket::More;
 use tidegate_sys::waker::Waker;
 
 use crate::core::outbox::Pieces;
@@ -95,6 +96,7 @@ impl Port for SimPort {
     type Buffer = Buffer;
     type Unsent = Rest;
     type Listener = Door;
+    const TAKES_FILES: bool = false;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let pool = setup.policy.buffers.next_power_of_two();
@@ -180,7 +182,7 @@ impl Port for SimPort {
         self.requests.push(Request::StopAll(socket.0));
     }
 
-    fn send(&mut self, token: Token, socket: &Slot, pieces: Pieces) {
+    fn send(&mut self, token: Token, socket: &Slot, pieces: Pieces, _more: More) {
         self.start_send(token, socket, flat(&pieces), false);
     }
 
@@ -293,6 +295,7 @@ fn flat(pieces: &Pieces) -> Vec<u8> {
     match pieces {
         Pieces::One(piece) => piece.to_vec(),
         Pieces::Many(pieces) => pieces.concat(),
+        Pieces::File(_) => unreachable!("files are read before they are handed out"),
     }
 }
 
