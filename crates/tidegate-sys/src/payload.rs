@@ -26,11 +26,13 @@ impl Payload {
     /// Most pieces in one send (`UIO_MAXIOV` is 1,024; more than this gains nothing).
     pub const MAX_PIECES: usize = 64;
 
-    /// Its pieces, in order.
+    /// Its pieces that are in memory, in order.
     pub fn pieces(&self) -> &[Bytes] {
         match self {
             Self::One(one) => std::slice::from_ref(one),
             Self::Many(many) => many,
+            #[cfg(target_os = "linux")]
+            Self::File { read, .. } => std::slice::from_ref(read),
         }
     }
 

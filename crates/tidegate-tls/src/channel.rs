@@ -148,7 +148,7 @@ impl<C: Side> Channel<C> {
             cipher.resize(PLAIN_BYTES + EXTRA_BYTES, 0);
             self.with_traffic(out, |traffic, out| {
                 while !draft.is_empty() {
-                    let n = draft.take(plain);
+                    let n = draft.take(plain).map_err(|e| Error::General(e.to_string()))?;
                     // Only keys that have protected as much as they may are refused.
                     let n = traffic.encrypt(&plain[..n], cipher).map_err(|_| Error::EncryptError)?;
                     out.write(&cipher[..n]);
