@@ -1,6 +1,7 @@
 //! `tidegate serve`.
 
 mod chat;
+mod files;
 mod udp;
 
 use std::io::Write;
@@ -49,6 +50,8 @@ enum What {
     Http(HttpArgs),
     /// A messenger: rooms, history and presence, as lines and over WebSocket, with a page (docs/chat.md).
     Chat(chat::ChatArgs),
+    /// Answer HTTP requests with the files of a folder.
+    Files(files::FilesArgs),
     /// Answer datagrams, or just take them.
     Udp(udp::UdpArgs),
 }
@@ -105,6 +108,15 @@ struct HttpArgs {
     /// File to serve in place of the built-in page of 4 KiB.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
+    #[command(flatten)]
+    limits: HttpLimitArgs,
+    #[command(flatten)]
+    how: How,
+}
+
+/// What a client may ask of any HTTP service.
+#[derive(clap::Args)]
+struct HttpLimitArgs {
     /// Largest head of a request; more is answered with 431 [default: 16KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     head_bytes: Option<usize>,
@@ -114,8 +126,6 @@ struct HttpArgs {
     /// Time for a request to arrive once it has begun, or none; then the answer is 408 [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     request_timeout: Option<Optional>,
-    #[command(flatten)]
-    how: How,
 }
 
 /// Where to listen if nobody says so.
@@ -179,10 +189,11 @@ pub fn run(args: Args) -> Outcome {
         What::Chat(args) => args.run(),
         What::Http(args) => {
             let policy = args.how.limits.policy();
-            let limits = args.limits(&policy)?;
+            let limits = args.limits.limits(&policy)?;
             let page = args.page.as_deref().map_or_else(|| Ok(Page::default()), Page::read).map_err(usage)?;
             args.how.serve(&HTTP, policy, || Http::new(page, limits))
         }
+        What::Files(args) => files::run(args),
         What::Udp(args) => udp::run(&args),
     }
 }
@@ -206,7 +217,7 @@ impl EchoArgs {
     }
 }
 
-impl HttpArgs {
+impl HttpLimitArgs {
     fn limits(&self, policy: &Policy) -> Result<HttpLimits, Failure> {
         let default = HttpLimits::default();
         let limits = HttpLimits {

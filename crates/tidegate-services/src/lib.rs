@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`chat`] | a messenger: rooms, history and presence, as lines and over WebSocket |
 //! | [`echo`] | sends back what it receives |
+//! | [`files`] | HTTP: the files of a folder |
 //! | [`http`] | answers every HTTP request with the same page |
 //! | [`websocket`] | a service of messages, such as their echo |
 //! | [`udp`] | echo and discard for datagrams |
@@ -13,6 +14,7 @@
 
 pub mod chat;
 pub mod echo;
+pub mod files;
 pub mod http;
 pub mod layers;
 pub mod udp;
@@ -20,5 +22,6 @@ pub mod websocket;
 
 pub use chat::{Chat, ChatLimits, ChatLimitsError};
 pub use echo::Echo;
+pub use files::{Coding, Files, FilesError, FilesOptions, Listing};
 pub use http::{Http, HttpLimits, HttpLimitsError, Page, PageError};
 pub use udp::{UdpEcho, UdpSink};

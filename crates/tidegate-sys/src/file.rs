@@ -71,6 +71,24 @@ impl FileRange {
     }
 }
 
+/// Whether a call on a file may wait for the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// It may.
+    Waits,
+    /// It fails with [`io::ErrorKind::WouldBlock`].
+    Never,
+}
+
+/// One of the things in a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a folder itself.
+    pub is_folder: bool,
+}
+
 /// The file has become shorter than the answer that was begun.
 pub(crate) fn shorter() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter while it was being sent")

@@ -9,6 +9,7 @@
 //! | [`descriptor`] | what the system knows sockets by |
 //! | [`socket`] | stream sockets: listen, accept, dial, receive, send, close |
 //! | [`file`] | a part of a file on its way out |
+//! | [`folder`] | a folder from which no name leads out |
 //! | [`local`] | the files of Unix sockets |
 //! | [`datagram`] | datagram sockets: one, several a call, several in one |
 //! | [`select`], [`poll`] | the portable readiness calls |
@@ -37,14 +38,14 @@ pub mod rio;
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]
-pub use unix::{datagram, descriptor, handover, local, pages, poll, process, select, socket, waker};
+pub use unix::{datagram, descriptor, folder, handover, local, pages, poll, process, select, socket, waker};
 
 #[cfg(windows)]
 mod windows;
 #[cfg(windows)]
 pub use windows::{
-    datagram, descriptor, event, event_set, events, extension, handover, local, messages, overlapped, pages,
-    poll, port, process, select, socket, waker,
+    datagram, descriptor, event, event_set, events, extension, folder, handover, local, messages, overlapped,
+    pages, poll, port, process, select, socket, waker,
 };
 
 #[cfg(target_os = "linux")]

@@ -11,9 +11,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tidegate_sys::socket::More;
 use tidegate_sys::pages::Residence;
 use tidegate_sys::ring::{Completion, Handle, Payload, Ring, RingSetup};
+use tidegate_sys::socket::More;
 use tidegate_sys::socket::{Blocking, Stream, peer_addr, raw_address};
 use tidegate_sys::waker::Waker;
 

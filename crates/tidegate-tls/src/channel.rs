@@ -134,7 +134,8 @@ impl<C: Side> Channel<C> {
         over.unwrap_or(Ok(()))
     }
 
-    /// Encrypts what the draft holds. After this end has said that it ends, there is nobody to hear it.
+    /// Encrypts what the draft holds, until the outbox is full: the rest may be a part of a file, which is read no faster than the peer
+    /// takes it. After this end has said that it ends, there is nobody to hear it.
     pub(crate) fn send(&mut self, draft: &mut Draft, out: &mut Outbox<'_>) -> Result<(), Error> {
         if draft.is_empty() {
             return Ok(());
@@ -147,7 +148,7 @@ impl<C: Side> Channel<C> {
             plain.resize(PLAIN_BYTES, 0);
             cipher.resize(PLAIN_BYTES + EXTRA_BYTES, 0);
             self.with_traffic(out, |traffic, out| {
-                while !draft.is_empty() {
+                while !draft.is_empty() && !out.is_full() {
                     let n = draft.take(plain).map_err(|e| Error::General(e.to_string()))?;
                     // Only keys that have protected as much as they may are refused.
                     let n = traffic.encrypt(&plain[..n], cipher).map_err(|_| Error::EncryptError)?;

@@ -64,6 +64,9 @@ pub struct TlsSession<S: Service, C> {
     plain: Vec<u8>,
     /// The session inside knows that the peer has ended.
     told_end: bool,
+    /// What the session inside has said and the outbox had no room for, and what it wanted to follow.
+    draft: Draft,
+    next: Flow,
 }
 
 enum Inside<S: Service> {
@@ -87,7 +90,15 @@ fn then(first: Flow, second: Flow) -> Flow {
 impl<S: Service, C: Side> TlsSession<S, C> {
     pub(crate) fn new(connection: C, peer: Peer, shared: Arc<Shared<S>>) -> Self {
         let (channel, inside) = (Channel::new(connection), Inside::Waiting(peer));
-        Self { channel, inside, shared, plain: Vec::new(), told_end: false }
+        Self {
+            channel,
+            inside,
+            shared,
+            plain: Vec::new(),
+            told_end: false,
+            draft: Draft::default(),
+            next: Flow::Continue,
+        }
     }
 
     /// Takes received bytes in and has the session inside look at what they say.
@@ -159,14 +170,24 @@ impl<S: Service, C: Side> TlsSession<S, C> {
         f: impl FnOnce(&mut S::Session, &mut Outbox<'_>) -> Flow,
     ) -> Flow {
         let Inside::Open(session) = &mut self.inside else { return Flow::Continue };
-        let mut draft = Draft::default();
-        let flow = f(session, &mut out.inside(&mut draft));
+        let flow = f(session, &mut out.inside(&mut self.draft));
         if flow == Flow::Abort {
             return flow;
         }
-        if let Err(e) = self.channel.send(&mut draft, out) {
+        self.next = then(self.next, flow);
+        self.pass_on(out)
+    }
+
+    /// Encrypts what the session inside has said, as far as there is room, and says what follows when that was all.
+    fn pass_on(&mut self, out: &mut Outbox<'_>) -> Flow {
+        if let Err(e) = self.channel.send(&mut self.draft, out) {
+            self.draft.clear();
             return self.fail(&e, out);
         }
+        if !self.draft.is_empty() {
+            return Flow::Continue; // the outbox is full, and will say when it is not
+        }
+        let flow = std::mem::take(&mut self.next);
         if flow != Flow::Continue {
             self.channel.end(out);
         }
@@ -213,7 +234,10 @@ impl<S: Service, C: Side> Session for TlsSession<S, C> {
     }
 
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
-        let flow = self.call(out, |session, out| session.on_drained(out));
+        let mut flow = self.pass_on(out);
+        if flow == Flow::Continue && self.draft.is_empty() {
+            flow = self.call(out, |session, out| session.on_drained(out));
+        }
         self.go_on(flow, out)
     }
 

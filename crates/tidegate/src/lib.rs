@@ -75,5 +75,10 @@ pub mod system {
         own_cpu_times, page_bytes, pin_to_cpus, raise_descriptor_limit, system_name,
     };
     pub use tidegate_sys::socket::local_endpoint;
+    /// Folders that no name leads out of, and what the system has at hand of a file.
+    pub mod file {
+        pub use tidegate_sys::file::{Listed, Patience};
+        pub use tidegate_sys::folder::{Folder, identity, is_exhausted, read_cached};
+    }
     pub use tidegate_sys::{descriptor, handover};
 }

@@ -230,7 +230,9 @@ pub enum Awaits {
     /// The rest of a message that has begun: a stop waits for it, and
     /// [`Policy::min_rate`](crate::Policy::min_rate) applies.
     Input,
-    /// Something of this end's own, such as mail with the answer: a stop waits for it.
+    /// Something of this end's own, such as mail with the answer: a stop waits for it. While there is input that the session left, no
+    /// more is received; it is shown again when mail or [`on_drained`](Session::on_drained) has ended the work, and only then is the
+    /// session told that its peer has finished.
     Work,
 }
 

@@ -28,7 +28,7 @@ fn every_size_comes_back_right_and_is_counted_once() {
     let server = server();
     for (size, connections) in [(8, 1), (64, 3), (4097, 2), (300_000, 1)] {
         let plan = PingPlan { size, connections, amount: Amount::Requests(90), ..plan(server.local_addr()) };
-        let report = ping(&plan).unwrap();
+        let report = ping(&AtomicBool::new(false), &plan).unwrap();
         assert!(report.is_clean(), "{report:?}");
         assert_eq!((report.round_trips, report.connected), (90, connections));
         assert!(report.round_trip.min_us > 0.0 && report.round_trip.min_us <= report.round_trip.max_us);
@@ -43,14 +43,18 @@ fn a_message_larger_than_all_buffers_on_its_way_comes_back() {
     let server = Server::new(Echo).model(Model::Poll).policy(policy);
     let server = server.bind("127.0.0.1:0".parse::<Endpoint>().unwrap()).unwrap().start().unwrap();
     let plan = plan(server.local_addr().clone());
-    let report = ping(&PingPlan { size: 1 << 20, amount: Amount::Requests(3), fast_path, ..plan }).unwrap();
+    let report = ping(
+        &AtomicBool::new(false),
+        &PingPlan { size: 1 << 20, amount: Amount::Requests(3), fast_path, ..plan },
+    )
+    .unwrap();
     assert!(report.is_clean() && report.fast_paths == 1, "{report:?}");
 }
 
 #[test]
 fn a_target_that_is_not_there_is_said() {
     let gone = server().local_addr().clone(); // it has stopped again
-    let report = ping(&plan(gone)).unwrap();
+    let report = ping(&AtomicBool::new(false), &plan(gone)).unwrap();
     assert!(!report.is_clean());
     assert!(report.first_error.unwrap().contains("connecting failed"));
 }

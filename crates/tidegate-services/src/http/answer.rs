@@ -29,7 +29,7 @@ struct Answers {
 
 /// What the connections of one I/O thread share.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub struct Slot {
     page: Arc<Page>,
     pub(super) limits: HttpLimits,
     started: Instant,
@@ -71,19 +71,9 @@ impl Slot {
         connection: Connection,
         out: &mut Outbox<'_>,
     ) {
-        let body = format!("{}: {why}\n", status.line());
-        let allow = if status == Status::MethodNotAllowed { "Allow: GET, HEAD\r\n" } else { "" };
-        let text = self.with(out.now(), |answers| {
-            let (date, said) = (&answers.date, said(connection));
-            let length = body.len();
-            let line = status.line();
-            format!(
-                "HTTP/1.1 {line}\r\nServer: tidegate\r\nDate: {date}\r\nContent-Type: text/plain; charset=utf-8\r\n\
-                 Content-Length: {length}\r\n{allow}{said}\r\n"
-            )
-        });
-        let text = if head_only { text } else { text + &body };
-        out.share(text.into());
+        let text =
+            self.with(out.now(), |answers| refusal(status, why, &answers.date, "", head_only, connection));
+        out.share(text);
     }
 
     /// Shows the answers of this second.
@@ -126,8 +116,28 @@ impl Answers {
     }
 }
 
+/// An answer whose body says what is wrong. `more` are further fields, each with its line end.
+pub(crate) fn refusal(
+    status: Status,
+    why: &str,
+    date: &str,
+    more: &str,
+    head_only: bool,
+    connection: Connection,
+) -> Bytes {
+    let (line, said) = (status.line(), said(connection));
+    let body = format!("{line}: {why}\n");
+    let length = body.len();
+    let allow = if status == Status::MethodNotAllowed { "Allow: GET, HEAD\r\n" } else { "" };
+    let head = format!(
+        "HTTP/1.1 {line}\r\nServer: tidegate\r\nDate: {date}\r\nContent-Type: text/plain; charset=utf-8\r\n\
+         Content-Length: {length}\r\n{allow}{more}{said}\r\n"
+    );
+    if head_only { head.into() } else { (head + &body).into() }
+}
+
 /// The Connection field, where one is needed.
-fn said(connection: Connection) -> &'static str {
+pub(crate) fn said(connection: Connection) -> &'static str {
     match connection {
         Connection::Persists => "",
         Connection::KeptAlive => "Connection: keep-alive\r\n",

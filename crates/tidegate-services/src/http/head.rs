@@ -11,7 +11,7 @@ pub(super) const MOST_FIELDS: usize = 100;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub enum Method {
     Get,
     Head,
     /// Known, and of no use on this page.
@@ -23,7 +23,7 @@ pub(super) enum Method {
 
 /// What becomes of the connection after the answer (RFC 9112, section 9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Connection {
+pub enum Connection {
     /// HTTP/1.1: it persists, and that need not be said.
     Persists,
     /// HTTP/1.0 with `Connection: keep-alive`: it persists, and that must be said.
@@ -51,22 +51,38 @@ pub(super) struct Head {
     pub(super) expects_continue: bool,
 }
 
-/// Reads a head of at most `limit` bytes from the front of the input; `None` if it is not complete yet.
+/// What a head says besides, for who answers.
+#[derive(Clone, Copy)]
+pub struct Spoken<'a> {
+    pub target: &'a str,
+    pub fields: &'a [httparse::Header<'a>],
+}
+
+/// Reads a head of at most `limit` bytes from the front of the input, and has `then` look at it; `None` if it is not complete yet.
 #[inline]
-pub(super) fn parse(input: &[u8], limit: usize) -> Result<Option<Head>, Fault> {
+pub(super) fn parse<T>(
+    input: &[u8],
+    limit: usize,
+    then: impl FnOnce(Head, Spoken<'_>) -> T,
+) -> Result<Option<T>, Fault> {
     let within = input.get(..limit).unwrap_or(input);
     let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(within, &mut fields) {
-        Ok(Complete(bytes)) => describe(bytes, &request).map(Some),
+        Ok(Complete(bytes)) => {
+            let head = describe(bytes, &request)?;
+            let target = request.path.unwrap_or_default();
+            Ok(Some(then(head, Spoken { target, fields: request.headers })))
+        }
         Ok(Partial) if input.len() >= limit => Err(Fault::head_too_large(limit)),
         Ok(Partial) => Ok(None),
-        Err(error) => invalid(error, within),
+        Err(error) => invalid(error, within).map(|()| None),
     }
 }
 
+/// What is wrong; nothing, if that can not be told yet.
 #[cold]
-fn invalid(error: httparse::Error, input: &[u8]) -> Result<Option<Head>, Fault> {
+fn invalid(error: httparse::Error, input: &[u8]) -> Result<(), Fault> {
     match error {
         httparse::Error::TooManyHeaders => Err(Fault::too_many_fields(MOST_FIELDS)),
         httparse::Error::Version => wrong_version(input),
@@ -79,7 +95,7 @@ fn invalid(error: httparse::Error, input: &[u8]) -> Result<Option<Head>, Fault> 
 }
 
 /// Tells another version (505) from what is none at all (400).
-fn wrong_version(input: &[u8]) -> Result<Option<Head>, Fault> {
+fn wrong_version(input: &[u8]) -> Result<(), Fault> {
     const FORM: &[u8; 8] = b"HTTP/0.0";
     let version = input.splitn(3, |&b| b == b' ').nth(2).unwrap_or_default();
     let of_form = |(byte, form): (&u8, &u8)| if *form == b'0' { byte.is_ascii_digit() } else { byte == form };
@@ -87,7 +103,7 @@ fn wrong_version(input: &[u8]) -> Result<Option<Head>, Fault> {
         return Err(Fault::bad("the request line does not end in an HTTP version (RFC 9112, section 2.3)"));
     }
     if version.len() < FORM.len() {
-        return Ok(None); // the parser is sure of its no earlier than this can be told
+        return Ok(()); // the parser is sure of its no earlier than this can be told
     }
     Err(Fault {
         status: Status::VersionNotSupported,
@@ -225,7 +241,7 @@ impl Fields {
 }
 
 /// The members of a comma-separated list, without the white space around them.
-fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&b| b == b',').map(<[u8]>::trim_ascii)
 }
 
@@ -237,6 +253,10 @@ fn may_stand_in_host(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(input: &[u8], limit: usize) -> Result<Option<Head>, Fault> {
+        super::parse(input, limit, |head, _| head)
+    }
 
     fn head(text: &str) -> Head {
         parse(text.as_bytes(), 16_384).unwrap().unwrap()

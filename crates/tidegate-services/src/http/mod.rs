@@ -13,12 +13,12 @@
 //! `PATCH` get 405, unknown ones 501, both after their body was read past, so the connection lives on.
 //! Whatever leaves in doubt where the next request begins ends the connection.
 
-mod answer;
+pub(crate) mod answer;
 mod body;
-mod fault;
-mod head;
+pub(crate) mod fault;
+pub(crate) mod head;
 pub mod page;
-mod session;
+pub(crate) mod session;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -5,15 +5,74 @@ use std::sync::Arc;
 use tidegate::service::Awaits;
 use tidegate::{Consumed, Flow, Mail, Outbox, Session};
 
+use super::HttpLimits;
 use super::answer::Slot;
 use super::body::{Body, Chunks};
 use super::fault::{Fault, Status};
-use super::head::{self, Connection, Framing, Head, Method};
+use super::head::{self, Connection, Framing, Head, Method, Spoken};
+
+/// Who answers the requests of one connection.
+pub trait Responder: Send + 'static {
+    /// What a client may ask.
+    fn limits(&self) -> &HttpLimits;
+    /// Answers GET or HEAD.
+    fn answer(&mut self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered;
+    /// Answers with what is wrong.
+    fn refuse(&mut self, fault: &Fault, head_only: bool, connection: Connection, out: &mut Outbox<'_>);
+    /// Goes on with an answer that is under way: the outbox has room.
+    fn go_on(&mut self, out: &mut Outbox<'_>) -> Answered {
+        let _ = out;
+        Answered::Whole
+    }
+    /// Goes on with an answer that is under way: its job is done.
+    fn done(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Answered {
+        let _ = (mail, out);
+        Answered::Whole
+    }
+}
+
+/// A request to be answered.
+pub struct Request<'a> {
+    pub(crate) head_only: bool,
+    pub(crate) connection: Connection,
+    pub(crate) spoken: Spoken<'a>,
+}
+
+/// How far an answer got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answered {
+    /// All of it is said.
+    Whole,
+    /// More follows when the outbox has room, or a job is done.
+    UnderWay,
+    /// All of it is said, and it is the last one of this connection.
+    Final,
+}
+
+/// One HTTP connection of the service that has one page.
+pub type HttpSession = Conversation<Arc<Slot>>;
+
+impl Responder for Arc<Slot> {
+    #[inline]
+    fn limits(&self) -> &HttpLimits {
+        &self.limits
+    }
+
+    #[inline]
+    fn answer(&mut self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
+        Slot::answer(self, request.head_only, request.connection, out);
+        Answered::Whole
+    }
+
+    fn refuse(&mut self, fault: &Fault, head_only: bool, connection: Connection, out: &mut Outbox<'_>) {
+        Slot::refuse(self, fault.status, &fault.why, head_only, connection, out);
+    }
+}
 
 /// One HTTP connection. Keeps a few dozen bytes and nothing of what it receives.
 #[derive(Debug)]
-pub struct HttpSession {
-    slot: Arc<Slot>,
+pub struct Conversation<R> {
+    responder: R,
     reading: Reading,
     /// A timer runs for the request that is being read.
     timed: bool,
@@ -27,7 +86,9 @@ enum Reading {
     /// A head, of which so many bytes were seen and did not suffice.
     Head { seen: usize },
     /// The body of a request that is answered once it has been read past.
-    Body { body: Body, method: Method, connection: Connection },
+    Body { body: Body, method: Method, connection: Connection, kept: Option<Box<[u8]>> },
+    /// The next request, once the answer that is under way is whole; and what follows it then.
+    Answer(Flow),
 }
 
 /// What one step through the input came to.
@@ -40,9 +101,15 @@ enum Step {
     Unfinished,
 }
 
-impl HttpSession {
-    pub(super) fn new(slot: Arc<Slot>) -> Self {
-        Self { slot, reading: Reading::Head { seen: 0 }, timed: false, awaited: false }
+/// A head that has ended, whose request is answered at once or after its body.
+enum Begun {
+    Answered(Step),
+    Body(Head),
+}
+
+impl<R: Responder> Conversation<R> {
+    pub(crate) fn new(responder: R) -> Self {
+        Self { responder, reading: Reading::Head { seen: 0 }, timed: false, awaited: false }
     }
 
     #[inline]
@@ -56,51 +123,74 @@ impl HttpSession {
                     return Ok(step);
                 }
                 // A head that trickles in is looked at again when a line has ended, not with each byte.
-                let limit = self.slot.limits.head_bytes;
+                let limit = self.responder.limits().head_bytes;
                 let news = input.get(*seen..).unwrap_or_default();
                 if *seen > 0 && input.len() < limit && !news.contains(&b'\n') {
                     *seen = input.len();
                     return Ok(Step::Unfinished);
                 }
-                match head::parse(input, limit)? {
-                    Some(head) => self.begin(&head, head.bytes == input.len(), out),
+                let begun = head::parse(input, limit, |head, spoken| {
+                    if head.framing != Framing::Length(0) {
+                        return Begun::Body(head);
+                    }
+                    let is_last = head.bytes == input.len();
+                    let flow = self.answer(head.method, head.connection, spoken, is_last, out);
+                    Begun::Answered(Step::Answered(head.bytes, flow))
+                })?;
+                match begun {
+                    Some(Begun::Answered(step)) => Ok(step),
+                    Some(Begun::Body(head)) => self.begin_body(&head, input, out),
                     None => {
-                        *seen = input.len();
+                        self.reading = Reading::Head { seen: input.len() };
                         Ok(Step::Unfinished)
                     }
                 }
             }
-            Reading::Body { body, method, connection } => {
-                let (method, connection) = (*method, *connection);
-                let progress = body.advance(input, &self.slot.limits)?;
+            Reading::Body { body, .. } => {
+                let progress = body.advance(input, self.responder.limits())?;
                 if progress.ended {
                     let is_last = progress.used == input.len();
-                    Ok(Step::Answered(progress.used, self.answer(method, connection, is_last, out)))
+                    Ok(Step::Answered(progress.used, self.answer_body(is_last, out)?))
                 } else {
                     Ok(Step::Used(progress.used))
                 }
             }
+            Reading::Answer(_) => Ok(Step::Unfinished),
         }
     }
 
-    /// A head is complete: answers it, or goes on to its body. `is_last` is whether nothing has come after it.
-    #[inline]
-    fn begin(&mut self, head: &Head, is_last: bool, out: &mut Outbox<'_>) -> Result<Step, Fault> {
-        if head.framing == Framing::Length(0) {
-            return Ok(Step::Answered(head.bytes, self.answer(head.method, head.connection, is_last, out)));
-        }
+    /// A head is complete, and its body follows.
+    fn begin_body(&mut self, head: &Head, input: &[u8], out: &mut Outbox<'_>) -> Result<Step, Fault> {
+        let most = self.responder.limits().body_bytes;
         let body = match head.framing {
-            Framing::Length(length) if length > self.slot.limits.body_bytes => {
-                return Err(Fault::body_too_large(self.slot.limits.body_bytes));
-            }
+            Framing::Length(length) if length > most => return Err(Fault::body_too_large(most)),
             Framing::Length(length) => Body::Length(length),
             Framing::Chunked => Body::Chunked(Chunks::new()),
         };
         if head.expects_continue {
             out.write(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
-        self.reading = Reading::Body { body, method: head.method, connection: head.connection };
+        // A body means nothing for GET (RFC 9110, section 9.3.1), but what is asked for is in the head.
+        let reads = matches!(head.method, Method::Get | Method::Head);
+        let kept = input.get(..head.bytes).filter(|_| reads).map(Box::from);
+        self.reading = Reading::Body { body, method: head.method, connection: head.connection, kept };
         Ok(Step::Used(head.bytes))
+    }
+
+    /// Answers a request whose body has been read past.
+    fn answer_body(&mut self, is_last: bool, out: &mut Outbox<'_>) -> Result<Flow, Fault> {
+        let Reading::Body { method, connection, kept, .. } =
+            std::mem::replace(&mut self.reading, Reading::Head { seen: 0 })
+        else {
+            return Ok(Flow::Continue);
+        };
+        let Some(kept) = kept else {
+            return Ok(self.answer(method, connection, Spoken { target: "", fields: &[] }, is_last, out));
+        };
+        let flow = head::parse(&kept, kept.len(), |head, spoken| {
+            self.answer(head.method, head.connection, spoken, is_last, out)
+        })?;
+        Ok(flow.unwrap_or_default())
     }
 
     /// Answers a request that has been read to its end.
@@ -109,6 +199,7 @@ impl HttpSession {
         &mut self,
         method: Method,
         connection: Connection,
+        spoken: Spoken<'_>,
         is_last: bool,
         out: &mut Outbox<'_>,
     ) -> Flow {
@@ -118,28 +209,66 @@ impl HttpSession {
         // end and may be sending already, so that it could miss the answer.
         let leaves = is_last && connection != Connection::Closes && out.is_draining();
         let connection = if leaves { Connection::Closes } else { connection };
-        match method {
-            Method::Get | Method::Head => self.slot.answer(method == Method::Head, connection, out),
-            Method::Other => {
-                let why = "this server answers GET and HEAD";
-                self.slot.refuse(Status::MethodNotAllowed, why, false, connection, out);
-            }
-            Method::Connect => {
-                // The client may have begun to talk through the tunnel: that must not be read as requests.
-                let why = "this server is no proxy; it answers GET and HEAD";
-                self.slot.refuse(Status::MethodNotAllowed, why, false, Connection::Closes, out);
-                return Flow::Linger;
-            }
-            Method::Unknown => {
-                let why = "the method is unknown; this server answers GET and HEAD";
-                self.slot.refuse(Status::NotImplemented, why, false, connection, out);
-            }
-        }
-        match connection {
+        let flow = match connection {
             Connection::Closes if leaves => Flow::Linger,
             Connection::Closes => Flow::Close,
             _ => Flow::Continue,
+        };
+        let answered = match method {
+            Method::Get | Method::Head => {
+                let request = Request { head_only: method == Method::Head, connection, spoken };
+                self.responder.answer(&request, out)
+            }
+            other => return self.decline(other, connection, flow, out),
+        };
+        self.follow(answered, flow, out)
+    }
+
+    /// What follows an answer: `flow` once it is whole.
+    #[inline]
+    fn follow(&mut self, answered: Answered, flow: Flow, out: &mut Outbox<'_>) -> Flow {
+        match answered {
+            Answered::Whole => flow,
+            Answered::Final => Flow::Close,
+            Answered::UnderWay => {
+                self.reading = Reading::Answer(flow);
+                self.awaited = true;
+                out.awaits(Awaits::Work);
+                Flow::Continue
+            }
         }
+    }
+
+    /// Goes on with an answer that is under way.
+    fn resume(
+        &mut self,
+        out: &mut Outbox<'_>,
+        with: impl FnOnce(&mut R, &mut Outbox<'_>) -> Answered,
+    ) -> Flow {
+        let Reading::Answer(flow) = self.reading else { return Flow::Continue };
+        let answered = with(&mut self.responder, out);
+        if answered == Answered::Whole {
+            self.reading = Reading::Head { seen: 0 };
+            self.untime(out);
+        }
+        self.follow(answered, flow, out)
+    }
+
+    /// Answers a method that is of no use here.
+    #[cold]
+    fn decline(&mut self, method: Method, connection: Connection, flow: Flow, out: &mut Outbox<'_>) -> Flow {
+        let (status, why) = match method {
+            Method::Connect => (Status::MethodNotAllowed, "this server is no proxy; it answers GET and HEAD"),
+            Method::Unknown => {
+                (Status::NotImplemented, "the method is unknown; this server answers GET and HEAD")
+            }
+            _ => (Status::MethodNotAllowed, "this server answers GET and HEAD"),
+        };
+        // The client may have begun to talk through the tunnel: that must not be read as requests.
+        let tunnels = method == Method::Connect;
+        let connection = if tunnels { Connection::Closes } else { connection };
+        self.responder.refuse(&Fault { status, why: why.into() }, false, connection, out);
+        if tunnels { Flow::Linger } else { flow }
     }
 
     /// The last answer of this connection. The peer may still be sending: linger, so that it can be read.
@@ -148,8 +277,9 @@ impl HttpSession {
         let head_only = match self.reading {
             Reading::Head { .. } => input.starts_with(b"HEAD "),
             Reading::Body { method, .. } => method == Method::Head,
+            Reading::Answer(_) => false,
         };
-        self.slot.refuse(fault.status, &fault.why, head_only, Connection::Closes, out);
+        self.responder.refuse(fault, head_only, Connection::Closes, out);
         out.wake_never();
         Flow::Linger
     }
@@ -160,7 +290,7 @@ impl HttpSession {
     fn time(&mut self, out: &mut Outbox<'_>) {
         out.awaits(Awaits::Input); // of a body nothing is kept, so the library could not tell
         self.awaited = true;
-        let due = self.slot.limits.request_timeout.and_then(|limit| out.now().checked_add(limit));
+        let due = self.responder.limits().request_timeout.and_then(|limit| out.now().checked_add(limit));
         if let Some(due) = due.filter(|_| !self.timed) {
             self.timed = true;
             out.wake_at(due);
@@ -180,7 +310,7 @@ impl HttpSession {
     }
 }
 
-impl Session for HttpSession {
+impl<R: Responder> Session for Conversation<R> {
     #[inline]
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let mut rest = input;
@@ -199,15 +329,33 @@ impl Session for HttpSession {
             };
             rest = rest.get(used..).unwrap_or_default();
         }
-        if unfinished || matches!(self.reading, Reading::Body { .. }) {
-            self.time(out);
-        } else {
-            self.untime(out);
+        match self.reading {
+            Reading::Answer(_) => {}
+            Reading::Body { .. } => self.time(out),
+            Reading::Head { .. } if unfinished => self.time(out),
+            Reading::Head { .. } => self.untime(out),
         }
         Consumed::bytes(input.len() - rest.len())
     }
 
+    fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.resume(out, |responder, out| responder.go_on(out))
+    }
+
+    fn on_end(&mut self, _: &mut Outbox<'_>) -> Flow {
+        match &mut self.reading {
+            Reading::Answer(flow) => {
+                *flow = Flow::Close;
+                Flow::Continue
+            }
+            _ => Flow::Close,
+        }
+    }
+
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+        if matches!(mail, Mail::Done(_) | Mail::JobPanicked) {
+            return self.resume(out, |responder, out| responder.done(mail, out));
+        }
         if !matches!(mail, Mail::Timer) || !self.timed {
             return Flow::Continue;
         }

@@ -211,7 +211,9 @@ impl Ring {
         let slot = self.in_flight.vacant_entry();
         let at = slot.key() as u64;
         let (entry, message) = match &payload {
-            Payload::One(bytes) | Payload::File { read: bytes, .. } => (one_piece(socket, bytes, flags), None),
+            Payload::One(bytes) | Payload::File { read: bytes, .. } => {
+                (one_piece(socket, bytes, flags), None)
+            }
             Payload::Many(pieces) => {
                 let message = Message::new(pieces);
                 (many_pieces(socket, &message, flags as u32), Some(message))

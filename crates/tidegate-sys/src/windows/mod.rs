@@ -7,6 +7,7 @@ pub mod event_set;
 pub mod events;
 pub mod extension;
 mod family;
+pub mod folder;
 pub mod handover;
 pub mod local;
 pub mod messages;

@@ -236,7 +236,7 @@ impl<S: Session> Connection<S> {
             _ => Then::Nothing,
         };
         let listens = match self.state {
-            State::Open => !self.full,
+            State::Open => !self.full && !self.waits_for_work(),
             State::Draining { lingering } => lingering,
             State::Closing { .. } => false,
         };
@@ -276,7 +276,11 @@ impl<S: Session> Connection<S> {
     #[cold]
     fn keep_pace(&mut self, moved: Moved, context: &Context<'_>) {
         let Some(rate) = context.policy.min_rate else { return };
-        let in_message = self.left() > 0 || self.wishes.awaits == Awaits::Input;
+        let in_message = match self.wishes.awaits {
+            Awaits::Nothing => self.left() > 0,
+            Awaits::Input => true,
+            Awaits::Work => false, // it is this end that does not go on
+        };
         let receives = self.state == State::Open
             && !self.full // it is this end that does not read
             && self.receive_side == ReceiveSide::Open
@@ -379,7 +383,12 @@ impl<S: Session> Connection<S> {
             self.wishes.jobs = self.wishes.jobs.saturating_sub(1);
         }
         if self.state == State::Open {
+            let waited = self.waits_for_work() || self.receive_side == ReceiveSide::Ending;
             self.call(context, |session, out| session.on_mail(mail, out));
+            if waited && self.wishes.awaits != Awaits::Work {
+                self.show_held(context);
+                self.deliver_end(context);
+            }
         }
     }
 
@@ -415,7 +424,7 @@ impl<S: Session> Connection<S> {
 
     /// Shows input that was held back, unless the outbox is still full.
     fn show_held(&mut self, context: &Context<'_>) {
-        if self.full || self.input.is_empty() || self.state != State::Open {
+        if self.full || self.input.is_empty() || self.state != State::Open || self.waits_for_work() {
             return;
         }
         let mut input = std::mem::take(&mut self.input);
@@ -437,7 +446,10 @@ impl<S: Session> Connection<S> {
     fn check_kept(&mut self, left: usize, context: &Context<'_>) {
         match self.state {
             // Held back by the outbox rather than by the session: bounded by what was in flight.
-            State::Open if !self.full && left > context.policy.input_bytes => {
+            // Or by work, for which no more is received.
+            State::Open
+                if !self.full && self.wishes.awaits != Awaits::Work && left > context.policy.input_bytes =>
+            {
                 self.close(CloseReason::InputLimit, true, context);
             }
             // Closing with input unread would reset the connection and might destroy the answer.
@@ -471,7 +483,8 @@ impl<S: Session> Connection<S> {
 
     /// Tells the session that the peer has finished, once all input was shown.
     fn deliver_end(&mut self, context: &Context<'_>) {
-        if self.receive_side != ReceiveSide::Ending || (self.full && !self.input.is_empty()) {
+        let held_back = self.full || self.wishes.awaits == Awaits::Work;
+        if self.receive_side != ReceiveSide::Ending || (held_back && !self.input.is_empty()) {
             return;
         }
         self.receive_side = ReceiveSide::Ended;
@@ -557,6 +570,11 @@ impl<S: Session> Connection<S> {
     /// The session is in the middle of something.
     fn is_busy(&self) -> bool {
         self.left() > 0 || self.wishes.awaits != Awaits::Nothing || self.wishes.jobs > 0
+    }
+
+    /// There is input that the session will look at when its work is done.
+    fn waits_for_work(&self) -> bool {
+        self.wishes.awaits == Awaits::Work && self.left() > 0
     }
 
     /// Bytes of input that the session left, or the one inside a layer.

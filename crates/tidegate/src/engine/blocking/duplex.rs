@@ -316,11 +316,7 @@ impl<S: Service> Line<S> {
     }
 
     /// Makes steps, each of which says what it sent and what is left, until nothing is or the connection is over.
-    fn send_steps(
-        &self,
-        office: &Arc<dyn PostOffice>,
-        mut step: impl FnMut() -> io::Result<(usize, usize)>,
-    ) {
+    fn send_steps(&self, office: &Arc<dyn PostOffice>, mut step: impl FnMut() -> io::Result<(usize, usize)>) {
         let mut left = usize::MAX;
         while left > 0 {
             let event = match step() {

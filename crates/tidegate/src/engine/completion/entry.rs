@@ -92,7 +92,9 @@ impl<S: Session, P: Port> Entry<S, P> {
             connection.hold_back(!may_send, windows.now());
         }
         if may_send {
-            if !P::TAKES_FILES && let Err(e) = connection.load_file() {
+            if !P::TAKES_FILES
+                && let Err(e) = connection.load_file()
+            {
                 return Turn::Failed(e.kind());
             }
             self.sending = true;

@@ -32,11 +32,13 @@ use tidegate_sys::descriptor::{AsRawFd, OwnedFd, RawFd};
 
 use bytes::Bytes;
 
+use tidegate_sys::file::FileRange;
 use tidegate_sys::pages::Residence;
 use tidegate_sys::process::locked_memory_limit;
 use tidegate_sys::ring::{Buffer, Completion as Raw, Features, Handle, Payload, Ring, RingSetup};
-use tidegate_sys::file::FileRange;
-use tidegate_sys::socket::{Blocking, Listener, More, Stream, is_out_of_descriptors, raw_address, send_file, set_blocking};
+use tidegate_sys::socket::{
+    Blocking, Listener, More, Stream, is_out_of_descriptors, raw_address, send_file, set_blocking,
+};
 use tidegate_sys::waker::Waker;
 
 use super::{Chained, Close, Completion, Port, Setup};

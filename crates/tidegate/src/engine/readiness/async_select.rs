@@ -27,8 +27,8 @@ use tidegate_sys::waker::Waker;
 
 use crate::core::Token;
 use crate::engine::Availability;
-use crate::policy::Policy;
 use crate::engine::readiness::{Door, Poller, Report, Source};
+use crate::policy::Policy;
 
 /// Whether it works here: makes a window.
 pub(crate) fn probe() -> Availability {

@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 use tidegate_sys::descriptor::{AsRawFd, RawFd};
 
 use tidegate_sys::endpoint::Endpoint;
-use tidegate_sys::poll::Readiness;
 use tidegate_sys::file::FileRange;
+use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::{Blocking, More};
 use tidegate_sys::waker::Waker;
 

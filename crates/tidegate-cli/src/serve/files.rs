@@ -1,0 +1,108 @@
+//! `tidegate serve files`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tidegate::Policy;
+use tidegate::policy::WhenFull;
+use tidegate_services::{Coding, Files, FilesOptions, Listing};
+
+use super::{HTTP, How, HttpLimitArgs, usage};
+use crate::limits::{set, size, time};
+use crate::{Failure, Outcome};
+
+/// Options of `serve files`.
+#[derive(clap::Args)]
+pub struct FilesArgs {
+    /// Folder to serve. Hidden files are not served, and no name leads out of it.
+    dir: PathBuf,
+    /// What a folder is answered with, the first of these that it has [default: index.html].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    index: Option<Vec<String>>,
+    /// What a folder without an index is answered with: its list, or 403 [default: off].
+    #[arg(long, value_name = "WHAT")]
+    listing: Option<Listed>,
+    /// Use files that lie compressed beside a file, in these forms: gz, br, zst, or none [default: gz,br,zst].
+    #[arg(long, value_name = "LIST", value_parser = codings)]
+    precompressed: Option<Codings>,
+    /// Memory for small files; 0 keeps none [default: 64MiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    cache_bytes: Option<usize>,
+    /// Files up to this size are kept in memory [default: 64KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    small_bytes: Option<usize>,
+    /// Larger files that are kept open [default: 1000].
+    #[arg(long, value_name = "N")]
+    open_files: Option<usize>,
+    /// How long a file is served without looking whether it has changed; 0s looks each time [default: 1s].
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    valid: Option<Duration>,
+    /// Answer further connections with 503 while so many are open [default: 15/16 of max-connections where the full server refuses,
+    /// as with --strategy throughput].
+    #[arg(long, value_name = "N")]
+    busy_above: Option<usize>,
+    #[command(flatten)]
+    limits: HttpLimitArgs,
+    #[command(flatten)]
+    how: How,
+}
+
+/// What becomes of folders without an index.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Listed {
+    /// A page with what is in it.
+    On,
+    /// 403.
+    Off,
+}
+
+#[derive(Clone, Debug)]
+struct Codings(Vec<Coding>);
+
+fn codings(text: &str) -> Result<Codings, String> {
+    if text == "none" {
+        return Ok(Codings(Vec::new()));
+    }
+    let codings = text.split(',').map(|name| name.trim().parse());
+    codings.collect::<Result<_, _>>().map(Codings).map_err(|e: String| format!("{e}; or write none"))
+}
+
+/// Runs the command.
+pub(super) fn run(args: FilesArgs) -> Outcome {
+    let policy = args.how.limits.policy();
+    let limits = args.limits.limits(&policy)?;
+    let files = Files::new(&args.dir, args.options(&policy)?, limits).map_err(usage)?;
+    args.how.serve(&HTTP, policy, || files)
+}
+
+impl FilesArgs {
+    fn options(&self, policy: &Policy) -> Result<FilesOptions, Failure> {
+        let mut options = FilesOptions::default();
+        set(&mut options.index, self.index.clone());
+        set(
+            &mut options.listing,
+            self.listing.map(|listed| match listed {
+                Listed::On => Listing::On,
+                Listed::Off => Listing::Off,
+            }),
+        );
+        set(&mut options.precompressed, self.precompressed.clone().map(|codings| codings.0));
+        set(&mut options.cache_bytes, self.cache_bytes);
+        // A default yields to what was asked for.
+        options.small_bytes = options.small_bytes.min(options.cache_bytes);
+        set(&mut options.small_bytes, self.small_bytes);
+        set(&mut options.open_files, self.open_files);
+        set(&mut options.valid, self.valid);
+        let most = policy.max_connections;
+        if let Some(above) = self.busy_above.filter(|above| *above >= most) {
+            return Err(usage(anyhow::anyhow!(
+                "busy_above ({above}) is not below max_connections ({most}): nobody would be left to be told; \
+                 lower it, or raise max_connections"
+            )));
+        }
+        let refuses = policy.when_full == WhenFull::Refuse;
+        options.busy_above = self.busy_above.or_else(|| refuses.then(|| most - most.div_ceil(16)));
+        Ok(options)
+    }
+}

@@ -1,0 +1,188 @@
+//! Answers with a document: which representation, whether conditions hold, and which parts of it.
+
+use std::fmt::Write;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use tidegate::Outbox;
+
+use super::cache::Clock;
+use super::coding::quality;
+use super::conditions::{Asked, Verdict, verdict};
+use super::range::{Part, Wanted, wanted};
+use super::store::{Content, Document, Variant};
+use super::transfer::{Segment, Transfer};
+use crate::http::answer::{refusal, said};
+use crate::http::fault::Status;
+use crate::http::head::Connection;
+use crate::http::session::Request;
+
+/// Answers with a document. What does not lie in memory is left to be transferred.
+#[inline]
+pub(super) fn answer(
+    document: &mut Document,
+    request: &Request<'_>,
+    clock: &Clock,
+    out: &mut Outbox<'_>,
+) -> Option<Transfer> {
+    let asked = Asked::of(request.spoken.fields);
+    let picked = if asked.accept_encoding { pick(document, asked) } else { 0 };
+    let varies = document.variants.len() > 1;
+    let variant = document.variants.get_mut(picked)?;
+    let plain = !asked.conditional && asked.range.is_none() && !request.head_only;
+    if plain && request.connection == Connection::Persists {
+        if let Some((second, whole)) = &variant.whole
+            && *second == clock.second
+        {
+            out.share(whole.clone());
+            return None;
+        }
+        if let Content::Memory(body) = &mut variant.content {
+            let body = std::mem::take(body);
+            let head = Head { document_type: &document.content_type, varies, variant, request, clock };
+            let mut whole = head.whole().into_bytes();
+            let behind = whole.len();
+            whole.extend_from_slice(&body);
+            let whole = Bytes::from(whole);
+            variant.content = Content::Memory(whole.slice(behind..)); // one copy of it
+            variant.whole = Some((clock.second, whole.clone()));
+            out.share(whole);
+            return None;
+        }
+    }
+    let head = Head { document_type: &document.content_type, varies, variant, request, clock };
+    head.answer(asked, out)
+}
+
+/// The representation that is wanted most; of those wanted alike the smallest.
+fn pick(document: &Document, asked: Asked<'_>) -> usize {
+    let wanted = |variant: &Variant| {
+        let quality = quality(asked.values("accept-encoding"), variant.coding);
+        (quality, std::cmp::Reverse(variant.length))
+    };
+    let best = document.variants.iter().enumerate().max_by_key(|(_, variant)| wanted(variant));
+    best.map_or(0, |(at, _)| at)
+}
+
+/// All that the head of an answer is made of.
+struct Head<'a> {
+    document_type: &'a str,
+    varies: bool,
+    variant: &'a Variant,
+    request: &'a Request<'a>,
+    clock: &'a Clock,
+}
+
+impl Head<'_> {
+    fn answer(&self, asked: Asked<'_>, out: &mut Outbox<'_>) -> Option<Transfer> {
+        let variant = self.variant;
+        let range = match verdict(asked, &variant.etag, variant.modified) {
+            Verdict::Proceed => asked.range.filter(|_| !self.request.head_only), // RFC 9110, section 14.2
+            Verdict::Whole => None,
+            Verdict::NotModified => {
+                let fields = self.validators();
+                out.share(self.head("304 Not Modified", &fields).into());
+                return None;
+            }
+            Verdict::Failed => {
+                self.refuse(Status::PreconditionFailed, "the file is another one by now", "", out);
+                return None;
+            }
+        };
+        match range.map_or(Wanted::Whole, |range| wanted(range, variant.length)) {
+            Wanted::Whole => self.send(self.whole(), &[Part { first: 0, bytes: variant.length }], out),
+            Wanted::Nothing => {
+                let length = format!("Content-Range: bytes */{}\r\n", variant.length);
+                self.refuse(Status::RangeNotSatisfiable, "none of this range is in the file", &length, out);
+                None
+            }
+            Wanted::Parts(parts) if parts.len() == 1 => {
+                let length = parts[0].bytes;
+                let range = parts[0].said(variant.length);
+                let fields = format!(
+                    "Content-Type: {}\r\nContent-Length: {length}\r\nContent-Range: {range}\r\n{}",
+                    self.document_type,
+                    self.about()
+                );
+                self.send(self.head("206 Partial Content", &fields), &parts, out)
+            }
+            Wanted::Parts(parts) => Some(self.multipart(&parts)),
+        }
+    }
+
+    fn whole(&self) -> String {
+        let (kind, length) = (self.document_type, self.variant.length);
+        let fields = format!("Content-Type: {kind}\r\nContent-Length: {length}\r\n{}", self.about());
+        self.head("200 OK", &fields)
+    }
+
+    fn head(&self, line: &str, fields: &str) -> String {
+        let (date, said) = (&self.clock.date, said(self.request.connection));
+        format!("HTTP/1.1 {line}\r\nServer: tidegate\r\nDate: {date}\r\n{fields}{said}\r\n")
+    }
+
+    /// What a representation says about itself, besides its type and length.
+    fn about(&self) -> String {
+        let coding =
+            self.variant.coding.map_or(String::new(), |c| format!("Content-Encoding: {}\r\n", c.name()));
+        format!("{coding}Accept-Ranges: bytes\r\n{}", self.validators())
+    }
+
+    fn validators(&self) -> String {
+        let varies = if self.varies { "Vary: Accept-Encoding\r\n" } else { "" };
+        // RFC 9110, section 8.8.2.1: never in the future.
+        let modified = httpdate::fmt_http_date(self.variant.modified.min(SystemTime::now()));
+        format!("Last-Modified: {modified}\r\nETag: {}\r\n{varies}", self.variant.etag)
+    }
+
+    fn refuse(&self, status: Status, why: &str, more: &str, out: &mut Outbox<'_>) {
+        let (head_only, connection) = (self.request.head_only, self.request.connection);
+        out.share(refusal(status, why, &self.clock.date, more, head_only, connection));
+    }
+
+    /// A head and one part, at once if it is in memory.
+    fn send(&self, head: String, parts: &[Part], out: &mut Outbox<'_>) -> Option<Transfer> {
+        if self.request.head_only {
+            out.share(head.into());
+            return None;
+        }
+        let mut transfer = Transfer::new(&self.variant.content);
+        transfer.push(Segment::Bytes(head.into()));
+        for part in parts {
+            transfer.push(Segment::Part(*part));
+        }
+        Some(transfer)
+    }
+
+    /// `multipart/byteranges` (RFC 9110, section 14.6).
+    fn multipart(&self, parts: &[Part]) -> Transfer {
+        let boundary = format!("tidegate-{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
+        let mut transfer = Transfer::new(&self.variant.content);
+        let mut length = 0;
+        let mut segments = Vec::new();
+        let mut before = String::new();
+        for part in parts {
+            let range = part.said(self.variant.length);
+            // Writing to a string can not fail.
+            let _ = write!(
+                before,
+                "--{boundary}\r\nContent-Type: {}\r\nContent-Range: {range}\r\n\r\n",
+                self.document_type
+            );
+            length += before.len() as u64 + part.bytes;
+            segments.push(Segment::Bytes(std::mem::take(&mut before).into()));
+            segments.push(Segment::Part(*part));
+            before.push_str("\r\n");
+        }
+        let _ = write!(before, "--{boundary}--\r\n");
+        length += before.len() as u64;
+        segments.push(Segment::Bytes(before.into()));
+        let fields = format!(
+            "Content-Type: multipart/byteranges; boundary={boundary}\r\nContent-Length: {length}\r\n{}",
+            self.about()
+        );
+        transfer.push(Segment::Bytes(self.head("206 Partial Content", &fields).into()));
+        segments.into_iter().for_each(|segment| transfer.push(segment));
+        transfer
+    }
+}

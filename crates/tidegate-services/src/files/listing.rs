@@ -1,0 +1,69 @@
+//! A folder as a page.
+
+use std::io;
+
+use tidegate::system::file::Folder;
+
+use super::path::escaped;
+
+/// Most lines of a page.
+const MOST: usize = 10_000;
+
+/// The page of a folder: folders first, hidden ones not at all.
+pub(super) fn page(folder: &Folder, name: &str) -> io::Result<String> {
+    let mut listed = folder.list(name, MOST)?;
+    listed.retain(|one| !one.name.starts_with('.'));
+    listed.sort_by(|a, b| (!a.is_folder, &a.name).cmp(&(!b.is_folder, &b.name)));
+    let title = html(&format!("/{name}"));
+    let up = if name.is_empty() { "" } else { "<li><a href=\"../\">../</a>\n" };
+    let lines: String = listed
+        .iter()
+        .map(|one| {
+            let slash = if one.is_folder { "/" } else { "" };
+            // `./` in front: a colon in a name is no scheme.
+            format!("<li><a href=\"./{}{slash}\">{}{slash}</a>\n", escaped(&one.name), html(&one.name))
+        })
+        .collect();
+    Ok(format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title>\n<h1>{title}</h1>\n<ul>\n{up}{lines}</ul>\n"
+    ))
+}
+
+/// Text in HTML.
+fn html(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    #[cfg(unix)]
+    fn names_can_not_break_out_of_the_page() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["<script>", "\"&'", "javascript:x", ".hidden", "b"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        std::fs::create_dir(folder.path().join("sub")).unwrap();
+        let page = page(&Folder::open(Path::new(folder.path())).unwrap(), "").unwrap();
+        assert!(page.contains("<a href=\"./%3Cscript%3E\">&lt;script&gt;</a>"), "{page}");
+        assert!(page.contains("<a href=\"./%22%26%27\">&quot;&amp;&#39;</a>"), "{page}");
+        assert!(page.contains("<a href=\"./javascript%3Ax\">"), "{page}");
+        assert!(!page.contains("hidden") && !page.contains("../"), "{page}");
+        assert!(page.find("sub/").unwrap() < page.find(">b<").unwrap(), "folders come first: {page}");
+    }
+}

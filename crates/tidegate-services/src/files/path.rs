@@ -1,0 +1,202 @@
+//! From the target of a request to the name of a file. Pure: no name that comes out of it begins with `/`, has a part `..`, or a
+//! part that is hidden.
+
+use std::borrow::Cow;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+use crate::http::fault::{Fault, Status};
+
+/// Most bytes of a target: what a path may have (PATH_MAX).
+const MOST_TARGET_BYTES: usize = 4096;
+
+/// What stands in a path as it is: unreserved characters (RFC 3986, section 2.3), and the slash.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+/// A file or folder that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// Its name from the folder that is served, with a slash at its end if the target has one. The folder itself is empty.
+    pub key: Cow<'a, str>,
+    /// The query, with its question mark, if there is one.
+    pub query: &'a str,
+}
+
+impl Place<'_> {
+    /// The name without the slash at its end.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        name(&self.key)
+    }
+}
+
+/// A key without the slash at its end.
+pub(super) fn name(key: &str) -> &str {
+    key.strip_suffix('/').unwrap_or(key)
+}
+
+/// Whether a key asks for a folder.
+pub(super) fn is_folder(key: &str) -> bool {
+    key.is_empty() || key.ends_with('/')
+}
+
+/// A name as it stands in a URL.
+pub(super) fn escaped(name: &str) -> String {
+    utf8_percent_encode(name, ESCAPED).to_string()
+}
+
+/// What the target of a request asks for (RFC 9112, section 3.2).
+///
+/// # Errors
+/// It is no path, leads out of the folder, or to something hidden.
+pub fn place(target: &str) -> Result<Place<'_>, Fault> {
+    if target.len() > MOST_TARGET_BYTES {
+        let why = format!("the target is longer than {MOST_TARGET_BYTES} bytes").into();
+        return Err(Fault { status: Status::UriTooLong, why });
+    }
+    let target = origin_form(target);
+    let (path, query) = target.find('?').map_or((target, ""), |at| target.split_at(at));
+    let Some(path) = path.strip_prefix('/') else {
+        return Err(Fault::bad("the target is no path (RFC 9112, section 3.2)"));
+    };
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_~/".contains(&b);
+    let mut before = b'/';
+    // Nearly all targets are names already: no escape, no empty part, and no part that begins with a dot.
+    let is_plain = path.bytes().all(|b| {
+        let fits = plain(b) && (b != b'/' || before != b'/') || b == b'.' && before != b'/';
+        before = b;
+        fits
+    });
+    let key = if is_plain { Cow::Borrowed(path) } else { Cow::Owned(decoded(path)?) };
+    Ok(Place { key, query })
+}
+
+/// A target with scheme and host is as good as one without (RFC 9112, section 3.2.2).
+fn origin_form(target: &str) -> &str {
+    let rest = ["http://", "https://"].iter().find_map(|scheme| {
+        target.get(..scheme.len()).filter(|start| start.eq_ignore_ascii_case(scheme))?;
+        target.get(scheme.len()..)
+    });
+    match rest {
+        None => target,
+        Some(rest) => rest.find(['/', '?']).and_then(|at| rest.get(at..)).unwrap_or("/"),
+    }
+}
+
+fn decoded(path: &str) -> Result<String, Fault> {
+    let bytes = path.as_bytes();
+    for (at, _) in path.match_indices('%') {
+        let digits = bytes.get(at + 1..at + 3).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+        match digits {
+            None => {
+                return Err(Fault::bad(
+                    "a percent sign is not followed by two digits (RFC 3986, section 2.1)",
+                ));
+            }
+            // What others take for one part must not be two here.
+            Some([b'2', b'f' | b'F']) => return Err(Fault::bad("no name has a slash")),
+            Some(_) => {}
+        }
+    }
+    let Ok(path) = percent_decode_str(path).decode_utf8() else {
+        return Err(Fault::bad("the path is not UTF-8"));
+    };
+    if path.contains(|c: char| c.is_control() || c == '\\') {
+        return Err(Fault::bad("no name has a control character or a backslash"));
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    let mut ends_in_folder = true;
+    for part in path.split('/') {
+        ends_in_folder = matches!(part, "" | "." | "..");
+        match part {
+            "" | "." => {}
+            ".." if parts.pop().is_none() => return Err(Fault::bad("the path leads out of the folder")),
+            ".." => {}
+            hidden if hidden.starts_with('.') => return Err(not_found()),
+            part => parts.push(part),
+        }
+    }
+    let mut key = parts.join("/");
+    if ends_in_folder && !key.is_empty() {
+        key.push('/');
+    }
+    Ok(key)
+}
+
+/// There is no such file, or nobody is to know.
+pub(super) fn not_found() -> Fault {
+    Fault { status: Status::NotFound, why: "there is no such file".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(target: &str) -> String {
+        place(target).unwrap().key.into_owned()
+    }
+
+    #[test]
+    fn names_come_out_as_they_are_meant() {
+        for (target, expected) in [
+            ("/", ""),
+            ("/a.html", "a.html"),
+            ("/a/b/", "a/b/"),
+            ("/a//b", "a/b"),
+            ("/./a/./b/.", "a/b/"),
+            ("/a/../b", "b"),
+            ("/a/b/..", "a/"),
+            ("/a/..", ""),
+            ("/%61%20b", "a b"),
+            ("/%C3%A4", "ä"),
+            ("/a?x=/../..", "a"),
+            ("/a%3Fb", "a?b"),
+            ("/%252e%252e/a", "%2e%2e/a"),
+            ("/a...b/c..", "a...b/c.."),
+            ("http://host/a", "a"),
+            ("HTTP://host", ""),
+            ("//host/a", "host/a"),
+        ] {
+            assert_eq!(key(target), expected, "{target}");
+        }
+        assert_eq!(place("/a?x=%zz").unwrap().query, "?x=%zz");
+    }
+
+    #[test]
+    fn what_leads_out_or_is_hidden_is_refused() {
+        for (target, expected) in [
+            ("/..", Status::BadRequest),
+            ("/a/../../b", Status::BadRequest),
+            ("/%2e%2e/b", Status::BadRequest),
+            ("/%2E./b", Status::BadRequest),
+            ("/a%2fb", Status::BadRequest),
+            ("/..%2Fb", Status::BadRequest),
+            ("/a\\b", Status::BadRequest),
+            ("/..%5cb", Status::BadRequest),
+            ("/a%00", Status::BadRequest),
+            ("/%c0%ae%c0%ae/b", Status::BadRequest),
+            ("/%e0%80%ae/b", Status::BadRequest),
+            ("/%ff", Status::BadRequest),
+            ("/%", Status::BadRequest),
+            ("/%4", Status::BadRequest),
+            ("/%4g", Status::BadRequest),
+            ("/a%0d%0ab", Status::BadRequest),
+            ("*", Status::BadRequest),
+            ("a", Status::BadRequest),
+            ("", Status::BadRequest),
+            ("/.git/config", Status::NotFound),
+            ("/a/%2ehidden", Status::NotFound),
+            ("/.../a", Status::NotFound),
+        ] {
+            assert_eq!(place(target).unwrap_err().status, expected, "{target}");
+        }
+        let long = format!("/{}", "a".repeat(MOST_TARGET_BYTES));
+        assert_eq!(place(&long).unwrap_err().status, Status::UriTooLong);
+    }
+
+    #[test]
+    fn a_name_survives_the_way_through_a_url() {
+        let name = "a b/%41?#\"<ü>&.txt";
+        assert_eq!(key(&format!("/{}", escaped(name))), name);
+    }
+}

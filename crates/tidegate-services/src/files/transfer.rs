@@ -1,0 +1,118 @@
+//! An answer that does not fit into one piece of memory: parts of a file, handed over as the outbox has room.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tidegate::system::file::read_cached;
+use tidegate::{FileRange, Outbox};
+
+use super::range::Part;
+use super::store::Content;
+use crate::http::session::Answered;
+
+/// Bytes of a file that are handed over at once, and read at once if they are not in memory.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// What is still to be said.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    content: Content,
+    segments: VecDeque<Segment>,
+    reading: Reading,
+}
+
+/// Whether the next bytes of the file are read before they are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// That has not been looked at.
+    Unknown,
+    /// A job does.
+    UnderWay,
+    /// They were: they are in the page cache, or will not be.
+    Done,
+}
+
+#[derive(Debug)]
+pub(super) enum Segment {
+    Bytes(Bytes),
+    Part(Part),
+}
+
+impl Transfer {
+    pub(super) fn new(content: &Content) -> Self {
+        Self { content: content.clone(), segments: VecDeque::with_capacity(2), reading: Reading::Unknown }
+    }
+
+    pub(super) fn push(&mut self, segment: Segment) {
+        self.segments.push_back(segment);
+    }
+
+    /// Whether a job reads what comes next.
+    pub(super) fn waits(&self) -> bool {
+        self.reading == Reading::UnderWay
+    }
+
+    /// The job has read it.
+    pub(super) fn was_read(&mut self) {
+        self.reading = Reading::Done;
+    }
+
+    /// Puts as much as there is room for into the outbox.
+    pub(super) fn feed(&mut self, out: &mut Outbox<'_>) -> Answered {
+        loop {
+            let Some(segment) = self.segments.front_mut() else { return Answered::Whole };
+            match segment {
+                // A head goes with what follows it.
+                Segment::Bytes(bytes) => out.share(std::mem::take(bytes)),
+                Segment::Part(part) if part.bytes == 0 => {}
+                Segment::Part(_) if out.is_full() => return Answered::UnderWay,
+                Segment::Part(part) => match &self.content {
+                    Content::Memory(body) => {
+                        let from = part.first as usize;
+                        out.share(body.slice(from..from + part.bytes as usize));
+                    }
+                    Content::File(file) => {
+                        let step = part.bytes.min(WINDOW_BYTES);
+                        if self.reading == Reading::Unknown {
+                            self.reading = warm(file, part.first, step, out);
+                        }
+                        if self.reading == Reading::UnderWay {
+                            return Answered::UnderWay;
+                        }
+                        self.reading = Reading::Unknown;
+                        out.file(FileRange::new(file.clone(), part.first, step as usize));
+                        part.first += step;
+                        part.bytes -= step;
+                        if part.bytes > 0 {
+                            continue;
+                        }
+                    }
+                },
+            }
+            self.segments.pop_front();
+        }
+    }
+}
+
+/// Sees to it that sending these bytes does not wait for the disk on an I/O thread. Only the last byte is looked at: the kernel reads
+/// files ahead, from front to end.
+fn warm(file: &Arc<File>, at: u64, bytes: u64, out: &mut Outbox<'_>) -> Reading {
+    let cold = read_cached(file, &mut [0], at + bytes - 1);
+    if !matches!(&cold, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {
+        return Reading::Done;
+    }
+    let mut range = FileRange::new(file.clone(), at, bytes as usize);
+    let job = move || {
+        let mut buffer = vec![0; 64 * 1024];
+        while !range.is_empty() {
+            // What can not be read shows when it is sent.
+            let Ok(n) = range.read(&mut buffer) else { return };
+            range.advance(n);
+        }
+    };
+    // If nobody has time for that, the bytes are read where they are sent.
+    if out.offload(job).is_ok() { Reading::UnderWay } else { Reading::Done }
+}

@@ -1,0 +1,100 @@
+//! A folder whose files are opened by name, and from which no name leads out.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::file::{Listed, Patience};
+
+/// A folder. Names are relative to it, with `/` between their parts; an empty one is the folder itself.
+#[derive(Debug)]
+pub struct Folder {
+    root: PathBuf,
+}
+
+impl Folder {
+    /// Opens the folder at `path`.
+    ///
+    /// # Errors
+    /// What the system says: it does not exist, or is no folder.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let root = path.canonicalize()?;
+        if !root.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        Ok(Self { root })
+    }
+
+    /// What keeps names inside, for the log.
+    #[must_use]
+    pub fn confinement(&self) -> &'static str {
+        "the path behind all links is looked at before a file is opened"
+    }
+
+    /// Opens a file inside for reading.
+    ///
+    /// # Errors
+    /// What the system says; a name that leads out is not found. With [`Patience::Never`] always [`io::ErrorKind::WouldBlock`].
+    pub fn open_file(&self, name: &str, patience: Patience) -> io::Result<File> {
+        if patience == Patience::Never {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        File::open(self.inside(name)?)
+    }
+
+    fn inside(&self, name: &str) -> io::Result<PathBuf> {
+        // Streams (`file:stream`), devices (`NUL`, `COM1.txt`), and names that the system shortens.
+        let is_odd = |part: &str| {
+            let stem = part.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
+            let numbered = |kind: &str| stem.strip_prefix(kind).is_some_and(|rest| rest.chars().count() == 1);
+            part.is_empty()
+                || part.ends_with(['.', ' '])
+                || part.contains(['\\', ':', '<', '>', '"', '|', '?', '*'])
+                || part.chars().any(char::is_control)
+                || matches!(&*stem, "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$")
+                || numbered("COM")
+                || numbered("LPT")
+        };
+        if !name.is_empty() && name.split('/').any(is_odd) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let path = self.root.join(name.replace('/', "\\")).canonicalize()?;
+        if path.starts_with(&self.root) { Ok(path) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    /// What is in a folder inside, at most `most` of it, in no order.
+    ///
+    /// # Errors
+    /// What the system says; [`io::ErrorKind::FileTooLarge`] if there is more.
+    pub fn list(&self, name: &str, most: usize) -> io::Result<Vec<Listed>> {
+        let mut listed = Vec::new();
+        for entry in std::fs::read_dir(self.inside(name)?)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if listed.len() == most {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            listed.push(Listed { name, is_folder: entry.file_type()?.is_dir() });
+        }
+        Ok(listed)
+    }
+}
+
+/// Reads what is in the system's cache: this system does not tell what is.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`], always.
+pub fn read_cached(_: &File, _: &mut [u8], _: u64) -> io::Result<usize> {
+    Err(io::ErrorKind::WouldBlock.into())
+}
+
+/// A number that tells this file from others that had its name: when it was created.
+pub fn identity(metadata: &std::fs::Metadata) -> u64 {
+    std::os::windows::fs::MetadataExt::creation_time(metadata)
+}
+
+/// Whether nothing is left to open a file with: handles or memory.
+pub fn is_exhausted(e: &io::Error) -> bool {
+    // ERROR_TOO_MANY_OPEN_FILES, ERROR_NOT_ENOUGH_MEMORY, ERROR_OUTOFMEMORY
+    matches!(e.raw_os_error(), Some(4 | 8 | 14))
+}
