@@ -353,7 +353,7 @@ mod tests {
             ("cpus = [[0]]", ["cpus is a list", "[0, 1]"]),
             ("threads = \"four\"", ["--threads", "four"]),
             ("threads = -1", ["--threads", "-1"]),
-            ("idle-timeout = 5", ["--idle-timeout", "write 500ms, 30s"]),
+            ("idle-timeout = 5", ["--idle-timeout", "write 50us, 500ms, 30s"]),
             ("when-full = \"panic\"", ["--when-full", "wait, refuse"]),
             ("page = 2026-01-01", ["page is a date", "one value"]),
             ("[server.page]\na = 1", ["page is a table", "one value"]),
