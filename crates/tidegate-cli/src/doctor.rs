@@ -164,7 +164,7 @@ fn range(text: &str) -> Option<(u64, u64)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// What connections may go by besides TCP, and whether it works here: tried, not guessed.
+/// What connections may go by besides plain TCP, and whether it works here: tried, not guessed.
 fn ways() -> Vec<(&'static str, Availability)> {
     let is = |outcome: Result<(), String>, how: &str| match outcome {
         Ok(()) => Availability::Available(how.into()),
@@ -173,7 +173,26 @@ fn ways() -> Vec<(&'static str, Availability)> {
     vec![
         ("fast path", is(fastpath::shared_memory(), "shared memory between two tidegates: --fast-path")),
         ("sockmap", is(fastpath::sockmap(), "for unchanged programs: tidegate fastpath")),
+        ("busy polling", cards()),
     ]
+}
+
+/// Network cards, which `busy_poll` is about.
+fn cards() -> Availability {
+    if sysctl("net/core/busy_poll").is_none() {
+        return Availability::Unavailable("this kernel polls no network cards (CONFIG_NET_RX_BUSY_POLL)".into());
+    }
+    let found = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten().filter_map(|interface| {
+        // What the kernel makes up itself (loopback, bridges, veth) has no device, and its driver no queue to poll.
+        let driver = std::fs::read_link(interface.path().join("device/driver")).ok()?;
+        Some(format!("{} ({})", interface.file_name().display(), driver.file_name()?.display()))
+    });
+    let mut found: Vec<_> = found.collect();
+    found.sort();
+    match found.as_slice() {
+        [] => Availability::Unavailable("there is no network card: --busy-poll would poll nothing".into()),
+        cards => Availability::Available(format!("{}: --busy-poll 50us", cards.join(", "))),
+    }
 }
 
 fn table(columns: [&str; 3]) -> Table {
@@ -200,7 +219,7 @@ fn as_tables(limits: &[Limit]) -> String {
         };
         machine.add_row([*name, &value, remedy.unwrap_or("")]);
     }
-    let mut others = table(["on one host", "here", "remark"]);
+    let mut others = table(["way", "here", "remark"]);
     for (name, here) in ways() {
         match here {
             Availability::Available(how) => others.add_row([name, "available", &how]),
@@ -226,7 +245,7 @@ fn as_json(limits: &[Limit]) -> Value {
     json!({
         "auto": {"model": best.model.name(), "why": best.why},
         "models": models,
-        "one_host": ways.collect::<Vec<_>>(),
+        "ways": ways.collect::<Vec<_>>(),
         "limits": limits.collect::<Vec<_>>(),
     })
 }

@@ -232,7 +232,7 @@ fn what_began_by_tcp_is_not_overtaken() {
     server.args(["serve", "echo", "--listen", "127.0.0.1:0", "--defer-accept", "1s"]);
     tidegate::system::start_in_group(&mut server, group.processes().expect("may"));
     let mut server = server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("start");
-    let addr = line(&mut server, "listening on ");
+    let addr = line(&mut server, "listening on tcp://");
     for _ in 0..50 {
         let [me, rest @ ..] = role();
         let mut caller = Command::new(me);

@@ -33,6 +33,11 @@ fn programs_read_json() {
     assert_eq!(names, Model::ALL.map(Model::name));
     assert!(models.iter().all(|m| m["available"].is_boolean() && m["remark"].is_string()));
     assert_eq!(doctor["auto"]["model"], Model::best().model.name());
+    let ways = doctor["ways"].as_array().unwrap();
+    let names: Vec<_> = ways.iter().map(|way| way["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["fast path", "sockmap", "busy polling"]);
+    assert!(ways.iter().all(|way| way["available"].is_boolean() && way["remark"].is_string()));
+    assert_eq!(ways[0]["available"], cfg!(target_os = "linux"));
     let limits = doctor["limits"].as_array().unwrap();
     let hard = limits.iter().find(|limit| limit["name"] == "descriptors (hard)").unwrap();
     assert_eq!(hard["value"], 300);

@@ -94,7 +94,7 @@ fn values_that_are_none() {
 #[test]
 fn what_there_is_no_flag_for() {
     refused(&serve(&["echo", "--page", "x"]), 2, &["--page"]);
-    refused(&serve(&["http", "--busy-poll", "10"]), 2, &["--busy-poll"]);
+    refused(&serve(&["http", "--poll-hard", "10"]), 2, &["--poll-hard"]);
     refused(&serve(&["gopher"]), 2, &["gopher"]);
 }
 
@@ -104,6 +104,9 @@ fn limits_that_mean_nothing_on_the_model() {
     refused(&pool, 2, &["window", "pool", "number of threads"]);
     let spin = serve(&["echo", "--model", "blocking", "--wait", "spin"]);
     refused(&spin, 2, &["wait", "blocking", "epoll"]);
+    let library = serve(&["echo", "--model", "tokio", "--busy-poll", "50us"]);
+    refused(&library, 2, &["busy_poll", "tokio", "epoll"]);
+    refused(&serve(&["echo", "--busy-poll", "2s"]), 2, &["busy_poll", "1000000"]);
     let marks = serve(&["echo", "--model", "poll", "--posted-accepts", "1:2"]);
     refused(&marks, 2, &["accept.posted", "accept.batch"]);
     refused(&serve(&["echo", "--posted-accepts", "3:2"]), 2, &["accept.posted.low (3)", "(2)"]);

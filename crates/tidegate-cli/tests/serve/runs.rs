@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tidegate::Model;
 
-use crate::kit::{Server, with_descriptors};
+use crate::kit::{Server, run, tidegate, with_descriptors};
 
 const LAST: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
@@ -33,6 +33,26 @@ fn http_on_every_model_answers_and_stops_when_told() {
         server.signal(Signal::TERM);
         let (status, stdout, _) = server.ended();
         assert_eq!((status.code(), stdout.as_str()), (Some(0), ""), "{model}");
+    }
+}
+
+/// There is no card behind loopback; what the kernel or the rights do not allow is said by name.
+#[cfg(target_os = "linux")]
+#[test]
+fn polling_a_card_that_is_not_there_does_no_harm() {
+    for model in Model::available().filter(|&model| model != Model::Tokio) {
+        let args = ["serve", "echo", "--model", model.name(), "--listen", "127.0.0.1:0", "--busy-poll", "50us"];
+        if !rustix::process::geteuid().is_root() {
+            let outcome = run(&mut tidegate(&args));
+            assert!(outcome.stderr.contains("busy_poll"), "{model}: {}", outcome.stderr);
+            continue;
+        }
+        let server = Server::start(&args);
+        let mut stream = server.connect();
+        stream.write_all(b"hello").unwrap();
+        let mut back = [0; 5];
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(&back, b"hello", "{model}");
     }
 }
 
