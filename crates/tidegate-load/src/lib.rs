@@ -16,11 +16,13 @@
 //! | `echo`, `http` | the sessions |
 //! | [`udp`] | datagrams: one socket for each flow, no connections |
 //! | [`mod@ping`] | round trips of one message at a time, in nanoseconds |
+//! | [`chat`](mod@chat) | members of a messenger, who check what they hear |
 //! | [`attack`](mod@attack) | a mixed attack on a server of one's own |
 #![forbid(unsafe_code)]
 
 pub mod attack;
 pub mod certificate;
+pub mod chat;
 mod conductor;
 mod crew;
 mod echo;
@@ -40,6 +42,7 @@ pub mod udp;
 mod window;
 
 pub use attack::{Attack, AttackReport, attack};
+pub use chat::{ChatPlan, ChatReport, Speech, chat};
 pub use conductor::{run, run_until};
 pub use merge::{MergeError, merge};
 pub use ping::{PingPlan, PingReport, ping};

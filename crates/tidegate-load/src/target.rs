@@ -39,8 +39,8 @@ impl Scheme {
     fn of(name: &str) -> Option<Self> {
         let (security, port) = match name {
             "" | "tcp" => (Security::Plain, None),
-            "http" => (Security::Plain, Some(80)),
-            "https" => (Security::Tls, Some(443)),
+            "http" | "ws" => (Security::Plain, Some(80)),
+            "https" | "wss" => (Security::Tls, Some(443)),
             "tls" => (Security::Tls, None),
             _ => return None,
         };

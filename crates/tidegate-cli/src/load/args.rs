@@ -27,6 +27,8 @@ pub enum Kind {
     Http(Box<HttpArgs>),
     /// Numbered datagrams: to an echo server, which has to send them back, or one way.
     Udp(Box<super::udp::UdpArgs>),
+    /// Members of a messenger (`serve chat`), who check that each message reaches each of them once and in order.
+    Chat(super::chat::ChatArgs),
     /// One message to and fro at a time: how long the round trip takes, in fractions of a microsecond.
     Ping(super::ping::PingArgs),
     /// Merge the JSON results of generators that ran at the same time.

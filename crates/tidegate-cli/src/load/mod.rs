@@ -2,6 +2,7 @@
 
 mod args;
 mod attack;
+mod chat;
 mod live;
 mod output;
 mod painter;
@@ -33,6 +34,7 @@ pub fn run(args: Args) -> Outcome {
         Kind::Echo(args) => generate(&args.plan()?, &args.common),
         Kind::Http(args) => generate(&args.plan()?, &args.common),
         Kind::Udp(args) => udp::run(&args),
+        Kind::Chat(args) => chat::run(&args),
         Kind::Ping(args) => ping::run(&args),
         Kind::Merge(args) => merge(&args),
         Kind::Attack(args) => attack::run(&args),

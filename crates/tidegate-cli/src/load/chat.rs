@@ -1,0 +1,173 @@
+//! `tidegate load chat`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use tidegate_load::{Amount, ChatPlan, ChatReport, LoadError, Speech, Target, chat};
+
+use super::args::{model, seconds};
+use super::output::{create, write_json};
+use super::pin;
+use crate::{Failure, Outcome};
+
+/// Options of `load chat`.
+#[derive(clap::Args)]
+pub struct ChatArgs {
+    /// The messenger: http://HOST:PORT, ws://HOST:PORT, HOST:PORT or unix:SOCKET.
+    target: String,
+    /// Speak WebSocket instead of lines.
+    #[arg(long)]
+    websocket: bool,
+    /// Members, over all rooms.
+    #[arg(short, long, value_name = "MEMBERS", default_value_t = 100)]
+    connections: usize,
+    /// Rooms; members take them in turn.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    rooms: usize,
+    /// Members who speak.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    speakers: usize,
+    /// Messages a second, all speakers together, on an exact schedule; latency counts from when a message was due.
+    #[arg(long, value_name = "MESSAGES_PER_S", default_value_t = 10.0)]
+    rate: f64,
+    /// Bytes of a message; the first of them are its numbers and its time.
+    #[arg(long, value_name = "BYTES", default_value_t = 100)]
+    size: usize,
+    /// Stop after this many messages.
+    #[arg(short = 'n', long, value_name = "MESSAGES", conflicts_with = "duration")]
+    requests: Option<u64>,
+    /// Stop after this many seconds [default: 10].
+    #[arg(short, long, value_name = "SECONDS")]
+    duration: Option<f64>,
+    /// So many of the members, as a share (0.01) or in percent (1%), stop reading when all are in.
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    stop_reading: f64,
+    /// The I/O model of the generator, or auto.
+    #[arg(long, default_value = "auto")]
+    model: String,
+    /// I/O threads of the generator.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: u16,
+    /// Run on these processors only, for example 1.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// The server's process id, if it runs here: its processor time is in the result.
+    #[arg(long, value_name = "PID")]
+    server_pid: Option<u32>,
+    /// Seconds to wait for members to be in, and for the last messages.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    timeout: f64,
+    /// Write the result as JSON to this file, or to standard output for -.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let number: f64 = number.parse().map_err(|_| "not a share; write 0.01 or 1%".to_owned())?;
+    Ok(number / unit)
+}
+
+impl ChatArgs {
+    fn plan(&self) -> Result<ChatPlan, Failure> {
+        let duration: Duration = seconds("-d", self.duration.unwrap_or(10.0))?;
+        Ok(ChatPlan {
+            target: Target::parse(&self.target).map_err(|e| Failure::Usage(e.into()))?,
+            speech: if self.websocket { Speech::WebSocket } else { Speech::Lines },
+            members: self.connections,
+            rooms: self.rooms,
+            speakers: self.speakers,
+            rate: self.rate,
+            size: self.size,
+            amount: self.requests.map_or(Amount::Time(duration), Amount::Requests),
+            stop_reading: self.stop_reading,
+            model: model(&self.model)?,
+            threads: self.threads.into(),
+            timeout: seconds("--timeout", self.timeout)?,
+            server_pid: self.server_pid,
+        })
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &ChatArgs) -> Outcome {
+    pin(&args.cpus)?;
+    let plan = args.plan()?;
+    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    let file = if to_stdout { None } else { create(&args.json)? };
+    let report = chat(&plan).map_err(|e| match e {
+        LoadError::Start(_) => Failure::Run(e.into()),
+        e => Failure::Usage(e.into()),
+    })?;
+    let text = serde_json::to_string_pretty(&report).context("the result can not be written as JSON")?;
+    if let Some(file) = file {
+        write_json(file, &text)?;
+    }
+    if to_stdout {
+        println!("{text}");
+    } else {
+        print!("{}", summary(&report));
+    }
+    if let Some(why) = &report.first_error {
+        eprintln!("error: {why}");
+    }
+    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn summary(r: &ChatReport) -> String {
+    let speech = match r.speech {
+        Speech::Lines => "lines",
+        Speech::WebSocket => "WebSocket",
+    };
+    let mut text = format!(
+        "chat {} over {speech}, model {}, {} threads\n\
+         members      {} of {} in {} rooms after {:.2} s; {} lost their connection\n\
+         messages     {} of {} bytes by {} speakers, {:.1} a second; {} refused\n\
+         deliveries   {} in {:.2} s: {:.0}/s; {} missing, {} wrong\n",
+        r.target,
+        r.model,
+        r.threads,
+        r.joined,
+        r.members,
+        r.rooms,
+        r.joining_s,
+        r.lost_members,
+        r.said,
+        r.message_bytes,
+        r.speakers,
+        r.rate_per_s,
+        r.refused,
+        r.delivered,
+        r.elapsed_s,
+        r.delivered_per_s,
+        r.undelivered,
+        r.wrong,
+    );
+    for (what, l) in
+        [("latency ms", &r.latency_us), ("to all ms", &r.to_all_us), ("said late ms", &r.delay_us)]
+    {
+        let ms = |us: u64| us as f64 / 1e3;
+        text.push_str(&format!(
+            "{what:<12} p50 {:.3} p99 {:.3} p99.9 {:.3} max {:.3}\n",
+            ms(l.p50),
+            ms(l.p99),
+            ms(l.p99_9),
+            ms(l.max)
+        ));
+    }
+    if r.stopped_reading > 0 {
+        text.push_str(&format!(
+            "not reading  {} members, {} of them cut off\n",
+            r.stopped_reading, r.cut_off
+        ));
+    }
+    for (who, cpu) in [("this side", r.generator_cpu_s), ("server", r.server_cpu_s)] {
+        if let Some(cpu) = cpu {
+            let each = cpu * 1e6 / r.delivered.max(1) as f64;
+            text.push_str(&format!("{who:<12} {cpu:.2} s of processor time, {each:.2} µs a delivery\n"));
+        }
+    }
+    text
+}
