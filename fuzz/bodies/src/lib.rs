@@ -6,26 +6,36 @@
 //! | [`http()`] | cuts, then requests of a client | the answers do not depend on the cuts, and are HTTP; input is bounded |
 //! | [`proxy()`] | cuts, then a stream with a PROXY protocol header | the client and its bytes do not depend on the cuts; header is bounded |
 //! | [`answer()`] | cuts, then answers of a server to the load generator | what is understood does not depend on the cuts |
+//! | [`websocket()`] | cuts, then frames of a client | the answers do not depend on the cuts, and are frames; input is bounded |
+//! | [`chat()`] | cuts, then what a member of the messenger sends | what it and another one hear does not depend on the cuts, and is numbered text |
 //! | [`hostile()`] | what a peer of the fast path does to the shared memory | a running server neither ends nor hangs, and is rid of it |
 //!
 //! `tests/corpora.rs` replays every corpus with a plain `cargo test`.
 #![forbid(unsafe_code)]
 
 mod answer;
+mod chat;
 mod core;
 mod cuts;
 #[cfg(target_os = "linux")]
 mod hostile;
 mod http;
 mod proxy;
+mod websocket;
+// One form of frames for the tests of the service and for the target.
+#[path = "../../../crates/tidegate-services/tests/websocket/frames.rs"]
+#[allow(missing_docs, clippy::expect_used, reason = "a test harness")]
+mod frames;
 // One harness for the tests of the layer and for the targets.
 #[path = "../../../crates/tidegate-services/tests/proxy/wire.rs"]
 #[allow(missing_docs, clippy::expect_used, reason = "a test harness")]
 mod wire;
 
 pub use self::answer::answer;
+pub use self::chat::chat;
 pub use self::core::core;
 #[cfg(target_os = "linux")]
 pub use self::hostile::hostile;
 pub use self::http::http;
 pub use self::proxy::proxy;
+pub use self::websocket::websocket;

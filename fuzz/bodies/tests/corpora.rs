@@ -36,6 +36,16 @@ fn answer() {
     replay("answer", tidegate_fuzz_bodies::answer);
 }
 
+#[test]
+fn websocket() {
+    replay("websocket", tidegate_fuzz_bodies::websocket);
+}
+
+#[test]
+fn chat() {
+    replay("chat", tidegate_fuzz_bodies::chat);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn hostile() {

@@ -1,0 +1,50 @@
+//! Members on wires without a network.
+
+use tidegate::Policy;
+use tidegate_services::Chat;
+use tidegate_services::chat::ChatSession;
+
+use crate::frames::{FIN, TEXT, UPGRADE, server_frames, text};
+use crate::wire::Wire;
+
+pub struct Member {
+    pub wire: Wire<ChatSession>,
+    speaks_frames: bool,
+    /// Bytes of what it was told that were looked at already.
+    seen: usize,
+}
+
+impl Member {
+    pub fn of_lines(chat: &Chat) -> Self {
+        Self { wire: Wire::to(chat, Policy::default()), speaks_frames: false, seen: 0 }
+    }
+
+    pub fn of_frames(chat: &Chat) -> Self {
+        let mut wire = Wire::to(chat, Policy::default());
+        wire.send(UPGRADE);
+        Self { wire, speaks_frames: true, seen: 0 }
+    }
+
+    pub fn say(&mut self, line: &str) {
+        if self.speaks_frames {
+            self.wire.send(text(line));
+        } else {
+            self.wire.send(format!("{line}\n"));
+        }
+    }
+
+    /// What it was told since it was last asked.
+    pub fn hears(&mut self) -> Vec<String> {
+        self.wire.deliver();
+        let all: Vec<String> = if self.speaks_frames {
+            let frames = server_frames(&self.wire.output).into_iter();
+            let texts = frames.filter(|(first, _)| *first == FIN | TEXT);
+            texts.map(|(_, text)| String::from_utf8(text).expect("text is UTF-8")).collect()
+        } else {
+            self.wire.text().lines().map(ToOwned::to_owned).collect()
+        };
+        let new = all[self.seen..].to_vec();
+        self.seen = all.len();
+        new
+    }
+}

@@ -1,0 +1,177 @@
+//! On every model: members of both kinds in one room, several I/O threads, and one that does not read.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::num::NonZeroUsize;
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
+
+use tidegate::{CloseReason, Endpoint, Model, Policy, Server};
+use tidegate_services::{Chat, ChatLimits};
+
+use crate::frames::{FIN, TEXT, UPGRADE, server_frame, text};
+
+/// Nothing here takes a second; a machine under load may take long.
+const DEADLINE: Duration = Duration::from_secs(60);
+const MEMBERS: usize = 12;
+const SAID: usize = 40;
+
+/// A member with a socket.
+struct Member {
+    stream: TcpStream,
+    input: BufReader<TcpStream>,
+    speaks_frames: bool,
+}
+
+impl Member {
+    fn join(to: &Endpoint, nick: &str, speaks_frames: bool) -> Self {
+        let stream = TcpStream::connect(to).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.set_write_timeout(Some(DEADLINE)).unwrap();
+        let input = BufReader::new(stream.try_clone().unwrap());
+        let mut member = Self { stream, input, speaks_frames };
+        if speaks_frames {
+            member.stream.write_all(UPGRADE.as_bytes()).unwrap();
+            while member.line() != "\r\n" {}
+        }
+        member.say(&format!("/join tide {nick}"));
+        assert!(member.hear().starts_with("= joined tide as "));
+        member
+    }
+
+    fn say(&mut self, line: &str) {
+        let said = if self.speaks_frames { text(line) } else { format!("{line}\n").into_bytes() };
+        self.stream.write_all(&said).unwrap();
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.input.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn hear(&mut self) -> String {
+        if !self.speaks_frames {
+            return self.line().trim_end().to_owned();
+        }
+        let mut bytes = Vec::new();
+        loop {
+            if let Some((first, payload, _)) = server_frame(&bytes) {
+                assert_eq!(first, FIN | TEXT);
+                return String::from_utf8(payload.to_vec()).unwrap();
+            }
+            let mut byte = [0];
+            self.input.read_exact(&mut byte).unwrap();
+            bytes.push(byte[0]);
+        }
+    }
+
+    /// What is said, without who comes and goes.
+    fn hear_said(&mut self) -> String {
+        loop {
+            let heard = self.hear();
+            if heard.contains(": ") {
+                return heard;
+            }
+        }
+    }
+}
+
+/// Ends the process if it is still there at the deadline: a test that hangs says so.
+fn watchdog(model: Model) -> Sender<()> {
+    let (alive, gone) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if gone.recv_timeout(2 * DEADLINE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("the messenger hangs on {model}");
+            std::process::abort();
+        }
+    });
+    alive
+}
+
+#[test]
+fn everybody_hears_everything_in_one_order_and_who_does_not_read_is_cut_off() {
+    for model in Model::available() {
+        let _alive = watchdog(model);
+        let limits = ChatLimits {
+            lines_per_s: None,
+            behind_bytes: 32 * 1024,
+            history_bytes: 4096,
+            announced: 2 * MEMBERS,
+            ..ChatLimits::default()
+        };
+        let of_connections = matches!(model, Model::Blocking | Model::Pool);
+        let policy = Policy {
+            threads: if of_connections { None } else { NonZeroUsize::new(2) },
+            socket_send_buffer: Some(8 * 1024),
+            ..Policy::default()
+        };
+        limits.check(&policy).unwrap();
+        let server = Server::new(Chat::new(limits)).model(model).policy(policy);
+        let server = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+        let mut members: Vec<_> =
+            (0..MEMBERS).map(|n| Member::join(server.local_addr(), &format!("m{n}"), n % 2 == 1)).collect();
+
+        let speakers: Vec<_> = members
+            .iter_mut()
+            .take(4)
+            .map(|member| {
+                let frames = member.speaks_frames;
+                (member.stream.try_clone().unwrap(), frames)
+            })
+            .collect();
+        let speakers: Vec<_> = speakers
+            .into_iter()
+            .map(|(mut stream, frames)| {
+                std::thread::spawn(move || {
+                    for n in 0..SAID {
+                        let line = format!("message {n}");
+                        let said = if frames { text(&line) } else { format!("{line}\n").into_bytes() };
+                        stream.write_all(&said).unwrap();
+                    }
+                })
+            })
+            .collect();
+        let mut first: Vec<String> = Vec::new();
+        for (n, member) in members.iter_mut().enumerate() {
+            let heard: Vec<_> = (0..4 * SAID).map(|_| member.hear_said()).collect();
+            if n == 0 {
+                first = heard;
+            } else {
+                assert_eq!(heard, first, "{model}: one order for all");
+            }
+        }
+        speakers.into_iter().for_each(|speaker| speaker.join().unwrap());
+        for speaker in 0..4 {
+            let own = format!(" m{speaker}: ");
+            let said: Vec<_> = first.iter().filter_map(|line| Some(line.split_once(&own)?.1)).collect();
+            assert_eq!(said, (0..SAID).map(|n| format!("message {n}")).collect::<Vec<_>>(), "{model}");
+        }
+
+        let silent = Member::join(server.local_addr(), "silent", true); // and never reads again
+        let long = "z".repeat(1000);
+        let mut cut_off = false;
+        // The kernel's buffers are bounded too: at some point the silent one is behind.
+        for n in 0..100_000 {
+            members[0].say(&long);
+            for member in &mut members {
+                loop {
+                    let heard = member.hear();
+                    cut_off |= heard.ends_with(" - silent");
+                    if heard.ends_with(&long) {
+                        break;
+                    }
+                }
+            }
+            if cut_off {
+                break;
+            }
+            assert!(n < 99_999, "{model}: the silent one is still there");
+        }
+        drop((silent, members));
+        server.stop();
+        let stats = server.join();
+        assert_eq!(stats.closed_by(CloseReason::Aborted), 1, "{model}: the silent one");
+        assert_eq!(stats.closed_by(CloseReason::Panicked), 0, "{model}");
+    }
+}

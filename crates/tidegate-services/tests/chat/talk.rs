@@ -1,0 +1,200 @@
+//! What is said and heard.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use tidegate_services::{Chat, ChatLimits};
+
+use crate::members::Member;
+use crate::wire::Stands;
+
+fn chat(change: impl FnOnce(&mut ChatLimits)) -> Chat {
+    let mut limits = ChatLimits { lines_per_s: None, ..ChatLimits::default() };
+    change(&mut limits);
+    Chat::new(limits)
+}
+
+#[test]
+fn lines_and_frames_meet_in_one_room() {
+    let chat = chat(|_| {});
+    let (mut ann, mut bob) = (Member::of_lines(&chat), Member::of_frames(&chat));
+    ann.say("/join tide ann");
+    assert_eq!(ann.hears(), ["= joined tide as ann, 1 here, at #1"]);
+    bob.say("/join tide bob");
+    assert_eq!(bob.hears(), ["= joined tide as bob, 2 here, at #2"]);
+    ann.say("hello");
+    bob.say("//hi");
+    for member in [&mut ann, &mut bob] {
+        let heard = member.hears();
+        assert_eq!(heard[heard.len() - 2..], ["#3 ann: hello", "#4 bob: /hi"]);
+    }
+    bob.say("/who");
+    let list = bob.hears().concat();
+    assert!(list.starts_with("= 2 here: ") && list.contains("ann") && list.contains("bob"), "{list}");
+    drop(chat);
+}
+
+#[test]
+fn who_comes_goes_and_is_renamed_is_told() {
+    let chat = chat(|_| {});
+    let (mut ann, mut bob) = (Member::of_lines(&chat), Member::of_lines(&chat));
+    ann.say("/join tide ann");
+    bob.say("/join tide bob");
+    bob.say("/nick robert");
+    assert_eq!(bob.hears().last().unwrap(), "#3 bob ~ robert");
+    bob.say("/leave");
+    assert_eq!(bob.hears(), ["= left"]);
+    bob.say("hello?");
+    assert_eq!(bob.hears(), ["! join a room first: /join ROOM [NICK]"]);
+    bob.say("/join tide");
+    bob.wire.end();
+    assert_ne!(bob.wire.stands, Stands::Open);
+    let heard = ann.hears();
+    assert_eq!(heard[1..], ["#2 + bob", "#3 bob ~ robert", "#4 - robert", "#5 + robert", "#6 - robert"]);
+}
+
+#[test]
+fn a_newcomer_is_shown_what_was_said_last() {
+    let chat = chat(|limits| limits.history = 2);
+    let mut ann = Member::of_lines(&chat);
+    ann.say("/join tide ann");
+    ["one", "two", "three"].map(|text| ann.say(text));
+    let mut bob = Member::of_frames(&chat);
+    bob.say("/join tide bob");
+    assert_eq!(bob.hears(), ["= joined tide as bob, 2 here, at #5", "#3 ann: two", "#4 ann: three"]);
+    ann.say("four");
+    assert_eq!(bob.hears(), ["#6 ann: four"], "once, and not what it was shown");
+}
+
+#[test]
+fn mail_from_a_room_that_was_left_is_not_heard() {
+    let chat = chat(|_| {});
+    let (mut ann, mut bob) = (Member::of_lines(&chat), Member::of_lines(&chat));
+    ann.say("/join tide ann");
+    bob.say("/join tide bob");
+    bob.hears();
+    ann.say("for those in tide");
+    bob.say("/join ebb"); // its mail is under way
+    assert_eq!(bob.hears(), ["= joined ebb as bob, 1 here, at #1"]);
+    ann.say("and again");
+    bob.say("/join tide");
+    let heard = bob.hears();
+    assert_eq!(heard.iter().filter(|line| line.contains("again")).count(), 1, "{heard:?}");
+}
+
+#[test]
+fn nicknames_are_unique_in_a_room_and_guests_get_one() {
+    let chat = chat(|_| {});
+    let [mut ann, mut other, mut guest] = [0; 3].map(|_| Member::of_lines(&chat));
+    ann.say("/join tide ann");
+    other.say("/join tide ann");
+    assert!(other.hears()[0].starts_with("! somebody in the room has this nickname"));
+    other.say("/join ebb ann");
+    assert_eq!(other.hears(), ["= joined ebb as ann, 1 here, at #1"]);
+    guest.say("/join tide");
+    assert!(guest.hears()[0].starts_with("= joined tide as guest"));
+    guest.say("/nick ann");
+    assert!(guest.hears().last().unwrap().starts_with("! somebody"));
+}
+
+#[test]
+fn rooms_and_their_members_are_bounded_and_empty_rooms_make_room() {
+    let chat = chat(|limits| (limits.rooms, limits.members) = (2, 1));
+    let [mut ann, mut bob, mut eve] = [0; 3].map(|_| Member::of_lines(&chat));
+    ann.say("/join one ann");
+    bob.say("/join one bob");
+    assert_eq!(bob.hears(), ["! the room is full"]);
+    bob.say("/join two bob");
+    eve.say("/join three eve");
+    assert!(eve.hears()[0].starts_with("! there are as many rooms"));
+    bob.say("/leave");
+    eve.say("/join three eve");
+    assert_eq!(eve.hears(), ["= joined three as eve, 1 here, at #1"]);
+}
+
+#[test]
+fn a_member_that_speaks_too_fast_is_told_so() {
+    let chat = chat(|limits| {
+        (limits.lines_per_s, limits.burst) = (NonZeroU32::new(2), NonZeroU32::new(3).unwrap());
+    });
+    let mut ann = Member::of_lines(&chat);
+    ann.say("/join tide ann");
+    ["one", "two", "three"].map(|text| ann.say(text));
+    let heard = ann.hears();
+    assert_eq!(heard[1], "! that is too fast; this line was not passed on");
+    assert_eq!(heard.len(), 4, "{heard:?}");
+    ann.wire.wait(Duration::from_millis(500));
+    ann.say("four");
+    assert_eq!(ann.hears(), ["#4 ann: four"]);
+}
+
+#[test]
+fn a_member_that_does_not_read_is_cut_off_and_nobody_else_notices() {
+    let chat = chat(|limits| (limits.behind_bytes, limits.history_bytes) = (20_000, 1000));
+    let [mut ann, mut bob] = [0; 2].map(|_| Member::of_lines(&chat));
+    let mut slow = Member::of_frames(&chat);
+    ann.say("/join tide ann");
+    bob.say("/join tide bob");
+    slow.say("/join tide slow");
+    slow.hears();
+    slow.wire.reads = false;
+    let text = "x".repeat(900);
+    for n in 0..30 {
+        ann.say(&text);
+        slow.wire.deliver();
+        assert_eq!(bob.hears().iter().filter(|line| line.ends_with(&text)).count(), 1, "message {n}");
+        assert!(slow.wire.queued() <= 20_000);
+    }
+    assert_eq!(slow.wire.stands, Stands::Reset);
+    assert!(ann.hears().iter().any(|line| line.ends_with(" - slow")));
+}
+
+#[test]
+fn a_large_room_is_not_told_who_comes() {
+    let chat = chat(|limits| limits.announced = 2);
+    let mut members = [0; 4].map(|_| Member::of_lines(&chat));
+    for (n, member) in members.iter_mut().enumerate() {
+        member.say(&format!("/join tide m{n}"));
+    }
+    assert_eq!(members[3].hears(), ["= joined tide as m3, 4 here, at #2"]);
+    assert_eq!(members[0].hears()[1..], ["#2 + m1"]);
+    members[3].say("/who");
+    let list = members[3].hears().concat();
+    assert!(list.starts_with("= 4 here: ") && list.matches(" m").count() == 2, "{list}");
+}
+
+#[test]
+fn what_is_no_line_is_refused() {
+    let chat = chat(|_| {});
+    let mut ann = Member::of_lines(&chat);
+    ann.wire.send(b"\xff\xfe\n");
+    ann.say("\u{7}");
+    ann.say("/quit now");
+    assert_eq!(ann.hears().len(), 3);
+    assert_eq!(ann.wire.stands, Stands::Open);
+    ann.wire.send("x".repeat(1025));
+    assert!(ann.hears()[0].starts_with("! the line is too long"));
+    assert!(ann.wire.finished);
+    let mut bob = Member::of_lines(&chat);
+    bob.say("/quit");
+    assert!(bob.wire.finished);
+    let mut frames = Member::of_frames(&chat);
+    frames.wire.send(crate::frames::frame(crate::frames::FIN | crate::frames::BINARY, "/join tide"));
+    assert!(frames.wire.finished, "a line is text");
+}
+
+#[test]
+fn the_page_is_there_and_a_browser_is_not_made_to_speak_lines() {
+    let chat = chat(|_| {});
+    let asks = |request: &str| {
+        let mut member = Member::of_lines(&chat);
+        member.wire.send(request);
+        (member.wire.text(), member.wire.finished)
+    };
+    let (page, over) = asks("GET /?room=a HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(over && page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("<title>tidegate chat</title>"));
+    assert!(!page.contains("http://") && !page.contains("https://"), "it loads nothing from elsewhere");
+    assert!(asks("GET /x HTTP/1.1\r\nHost: a\r\n\r\n").0.starts_with("HTTP/1.1 404 "));
+    let (answer, over) = asks("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n/join x y\n");
+    assert!(over && answer.starts_with("HTTP/1.1 405 ") && !answer.contains("joined"), "{answer}");
+}
