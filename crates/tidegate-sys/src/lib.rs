@@ -45,7 +45,7 @@ mod windows;
 #[cfg(windows)]
 pub use windows::{
     datagram, descriptor, event, event_set, events, extension, folder, handover, local, messages, overlapped,
-    pages, poll, port, process, select, socket, waker,
+    pages, poll, port, process, registered, select, socket, waker,
 };
 
 #[cfg(target_os = "linux")]

@@ -12,5 +12,5 @@ mod requests;
 mod tests;
 
 pub use buffers::Buffer;
-pub use functions::{Completion, Functions, NotifyByPort, Span};
+pub use functions::{Completion, Functions, NotifyByPort, Request, Span};
 pub use requests::{Done, Outcome, RequestQueue, Requests, Setup};

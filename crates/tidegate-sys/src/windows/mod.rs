@@ -18,6 +18,7 @@ pub mod poll;
 mod pool;
 pub mod port;
 pub mod process;
+pub mod registered;
 pub mod select;
 pub mod socket;
 mod status;

@@ -12,7 +12,7 @@ use std::os::windows::io::{AsRawSocket, BorrowedSocket};
 use std::time::{Duration, Instant};
 
 use slab::Slab;
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket};
 use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, HANDLE};
 use windows_sys::Win32::Networking::WinSock::{
     SO_CONNECT_TIME, SO_UPDATE_ACCEPT_CONTEXT, SO_UPDATE_CONNECT_CONTEXT, SOCKET, SOL_SOCKET, WSABUF,
@@ -121,8 +121,16 @@ impl Overlapped {
         Self { socket, armed: Cell::new(None), first: Cell::new(first) }
     }
 
-    fn raw(&self) -> RawFd {
+    pub(super) fn raw(&self) -> RawFd {
         self.socket.as_raw_socket()
+    }
+
+    /// Whether data that came with the accept has not been received yet.
+    pub(super) fn has_first(&self) -> bool {
+        let first = self.first.take();
+        let has = first.is_some();
+        self.first.set(first);
+        has
     }
 
     /// The address of the other end.
@@ -132,29 +140,40 @@ impl Overlapped {
 }
 
 /// What came back.
-pub struct Done {
+pub struct Done<S = Overlapped, B = Buffer> {
     /// The number the operation was submitted with.
     pub key: u64,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: Outcome<S, B>,
 }
 
 /// What became of an operation.
-pub enum Outcome {
+pub enum Outcome<S = Overlapped, B = Buffer> {
     /// The queue was woken.
     Woken,
     /// A connection was accepted.
-    Accepted(io::Result<Overlapped>),
+    Accepted(io::Result<S>),
     /// A connection was made.
     Connected(io::Result<()>),
     /// Bytes came; none is the end of the stream. [`io::ErrorKind::ResourceBusy`]: there are, and no buffer for them.
-    Received(io::Result<Option<Buffer>>),
+    Received(io::Result<Option<B>>),
     /// Bytes were taken; what was not comes back.
     Sent(io::Result<usize>, Option<Payload>),
 }
 
+/// What sockets are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketKind {
+    /// Overlapped operations.
+    Plain,
+    /// Requests of Registered I/O, too.
+    Registered,
+}
+
 /// How a queue is set up.
 pub struct QueueSetup {
+    /// What the sockets are made for that it accepts with and dials with.
+    pub sockets: SocketKind,
     /// Receive buffers.
     pub buffers: usize,
     /// Bytes of each.
@@ -175,6 +194,7 @@ pub struct Queue<N: Notify> {
     ready: VecDeque<Done>,
     pool: Pool,
     posted: bool,
+    sockets: SocketKind,
     /// Buffers that armed operations have.
     pinned: usize,
     /// Where the send of each socket that has one in flight is in the table.
@@ -197,6 +217,7 @@ impl<N: Notify> Queue<N> {
             ready: VecDeque::new(),
             pool: Pool::new(setup.buffers, setup.buffer_bytes, setup.residence)?,
             posted: setup.posted,
+            sockets: setup.sockets,
             pinned: 0,
             sends: HashMap::new(),
             held_back: HashMap::new(),
@@ -211,6 +232,10 @@ impl<N: Notify> Queue<N> {
     /// How it is told.
     pub fn notify(&self) -> &N {
         &self.notify
+    }
+
+    pub(super) fn notify_mut(&mut self) -> &mut N {
+        &mut self.notify
     }
 
     /// Puts an operation into the table and its address into the kernel's hands by `call`, which returns whether it was taken.
@@ -286,7 +311,7 @@ impl<N: Notify> Queue<N> {
     }
 
     fn prepare_accept(&mut self, listener: RawFd, first: bool) -> io::Result<Accept> {
-        let socket = Socket::new(domain(listener)?, Type::STREAM, Some(Protocol::TCP))?;
+        let socket = super::registered::open(domain(listener)?, self.sockets)?;
         self.notify.attach(socket.as_raw_socket())?;
         let (count, free) = self.pool.count();
         // At most half of the buffers wait for first data; the rest is for connections that are there.
@@ -297,7 +322,8 @@ impl<N: Notify> Queue<N> {
 
     /// Makes a connection to `to`; the outcome comes under `key`.
     pub fn connect(&mut self, to: &Endpoint, from: Option<SocketAddr>, key: u64) -> io::Result<Overlapped> {
-        let (socket, to) = super::socket::open(to)?;
+        let to = super::socket::address(to)?;
+        let socket = super::registered::open(Domain::for_address(to), self.sockets)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_nonblocking(true)?;
         let any: SocketAddr = match to {

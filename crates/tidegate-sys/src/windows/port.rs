@@ -16,6 +16,7 @@ use super::descriptor::{AsRawFd, RawFd};
 use super::overlapped::{Notify, Operation, WOKEN};
 use super::socket::Listener;
 use super::winsock::milliseconds;
+use crate::rio::NotifyByPort;
 
 /// A port. Closed when dropped.
 #[derive(Debug)]
@@ -87,12 +88,28 @@ fn entries(count: usize) -> Vec<OVERLAPPED_ENTRY> {
 pub struct CompletionPort {
     handle: Arc<Handle>,
     entries: Vec<OVERLAPPED_ENTRY>,
+    /// A packet with the key of announcements has come.
+    announced: bool,
 }
+
+/// The key of packets that are not of an operation but say that something else is there.
+const ANNOUNCEMENT: usize = 1;
 
 impl CompletionPort {
     /// A new one, from which at most `events` packets are taken at once.
     pub fn new(events: usize) -> io::Result<Self> {
-        Ok(Self { handle: Arc::new(Handle::new()?), entries: entries(events) })
+        Ok(Self { handle: Arc::new(Handle::new()?), entries: entries(events), announced: false })
+    }
+
+    /// A way for completion queues of Registered I/O to say here that they are not empty. `packet` is only passed on.
+    pub(super) fn announce(&self, packet: &mut OVERLAPPED) -> NotifyByPort {
+        // SAFETY: who asks keeps the packet, and this port, as long as the completion queue (`RegisteredQueue`).
+        unsafe { NotifyByPort::new(self.handle.0, ANNOUNCEMENT, std::ptr::from_mut(packet).cast()) }
+    }
+
+    /// Whether something was announced since this was asked last.
+    pub(super) fn take_announced(&mut self) -> bool {
+        std::mem::take(&mut self.announced)
     }
 
     /// Wakes the thread that waits, from any thread.
@@ -123,8 +140,12 @@ impl Notify for CompletionPort {
     ) -> io::Result<()> {
         let taken = self.handle.take(&mut self.entries, timeout)?;
         for entry in &self.entries[..taken] {
+            if entry.lpCompletionKey == ANNOUNCEMENT {
+                self.announced = true;
+                continue;
+            }
             let operation = entry.lpOverlapped.cast::<Operation>();
-            // SAFETY: a packet with an OVERLAPPED is of an operation that this queue's table still owns: it stays there until this
+            // SAFETY: any other packet with an OVERLAPPED is of an operation that this queue's table still owns: it stays there until this
             // packet was taken, and each operation has one. The OVERLAPPED is its first field.
             into.push_back(if operation.is_null() { WOKEN } else { unsafe { (*operation).place } });
         }

@@ -393,10 +393,16 @@ impl AsRawFd for Stream {
 }
 
 /// A socket for one end of connections at, or to, this endpoint, and its address.
-pub(super) fn open(at: &Endpoint) -> io::Result<(Socket, SocketAddr)> {
+fn open(at: &Endpoint) -> io::Result<(Socket, SocketAddr)> {
+    let addr = address(at)?;
+    Ok((Socket::new(at.domain(), Type::STREAM, at.protocol())?, addr))
+}
+
+/// The address of an endpoint of a kind that this system has here.
+pub(super) fn address(of: &Endpoint) -> io::Result<SocketAddr> {
     let refused = |why| Err(io::Error::new(io::ErrorKind::Unsupported, why));
-    match at {
-        Endpoint::Tcp(addr) => Ok((Socket::new(at.domain(), Type::STREAM, at.protocol())?, *addr)),
+    match of {
+        Endpoint::Tcp(addr) => Ok(*addr),
         Endpoint::Mptcp(_) => refused("Multipath TCP is for Linux only: use plain TCP"),
         Endpoint::Unix(_) | Endpoint::Abstract(_) => refused("Unix sockets are for Unix only here: use TCP"),
     }

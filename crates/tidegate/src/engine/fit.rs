@@ -40,6 +40,11 @@ pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
             "it posts no accepts; set accept.batch and backlog instead",
         ),
     ];
+    let kept = (
+        policy.window.is_some() && model == Model::Rio,
+        "window",
+        "a request can not be taken back; choose iocp",
+    );
     let polls_cards = matches!(
         model,
         Model::Blocking | Model::Pool | Model::Select | Model::Poll | Model::Epoll | Model::Uring
@@ -47,7 +52,7 @@ pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
     let cards = (policy.busy_poll.is_some() && !polls_cards, "busy_poll", "choose epoll or uring on Linux");
     let on_rings = matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Pool);
     let rings = (policy.fast_path.is_some() && !on_rings, "fast_path", NO_RINGS);
-    match rules.into_iter().chain([cards, rings]).find(|(broken, ..)| *broken) {
+    match rules.into_iter().chain([cards, rings, kept]).find(|(broken, ..)| *broken) {
         Some((_, name, remedy)) => Err(PolicyError::NotOnModel { name, model: model.name(), remedy }),
         None => Ok(()),
     }

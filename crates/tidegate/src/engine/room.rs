@@ -51,7 +51,7 @@ pub(super) fn check_locked(policy: &Policy, model: Model) -> io::Result<()> {
     let threads = policy.threads.map_or(model.default_threads(), Into::into);
     let each = match model {
         Model::Uring => policy.buffers.next_power_of_two(),
-        Model::Iocp => policy.buffers,
+        Model::Iocp | Model::Rio => policy.buffers,
         Model::Overlapped => policy.buffers.min(EVENT_CONNECTIONS + 1),
         _ => 1,
     };

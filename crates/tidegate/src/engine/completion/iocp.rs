@@ -39,7 +39,7 @@ pub(crate) fn probe() -> Availability {
 }
 
 /// A completion port.
-pub(crate) type Iocp = Winsock<CompletionPort>;
+pub(crate) type Iocp = Winsock<Queue<CompletionPort>>;
 
 /// The listener as accepts are posted to it.
 pub(crate) fn open(listener: Arc<Listener>) -> io::Result<Arc<AcceptPort>> {

@@ -34,7 +34,7 @@ pub(crate) fn probe() -> Availability {
 }
 
 /// A thread's events.
-pub(crate) type Overlapped = Winsock<Events>;
+pub(crate) type Overlapped = Winsock<Queue<Events>>;
 
 /// The listener as accepts are posted to it.
 pub(crate) fn open(listener: Arc<Listener>) -> io::Result<Arc<Listener>> {

@@ -1,4 +1,4 @@
-//! What the overlapped models of Windows do alike: a queue of operations ([`Queue`]), told of their ends in one way or another.
+//! What the completion models of Windows do alike, whatever their [`Operations`] are: accepts that stay posted, first data, silent connections.
 
 use std::collections::VecDeque;
 use std::io;
@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_sys::overlapped::{Buffer, Done, Notify, Outcome, Overlapped, Payload, Queue, QueueSetup};
+use tidegate_sys::overlapped::{
+    Buffer, Done, Notify, Outcome, Overlapped, Payload, Queue, QueueSetup, SocketKind,
+};
 use tidegate_sys::socket::More;
 use tidegate_sys::waker::Waker;
 
@@ -17,7 +19,7 @@ use crate::engine::room;
 use crate::policy::ReceiveStyle;
 use crate::service::Dial;
 
-/// A way of being told that an operation has ended, as a leaf brings it.
+/// A way of being told that an overlapped operation has ended, as a leaf brings it.
 pub(crate) trait Waits: Notify + 'static {
     /// Connections that one thread can have.
     const HOLDS: usize;
@@ -30,6 +32,128 @@ pub(crate) trait Waits: Notify + 'static {
     fn hear(&self, waker: &Waker);
     /// Whether connections wait to be accepted.
     fn has_waiting(door: &Self::Door) -> bool;
+}
+
+/// A thread's operations, each under a key: with those the kernel is asked to do something, and [`next`](Self::next) says what became of it.
+pub(crate) trait Operations: Sized + 'static {
+    type Socket;
+    type Buffer;
+    type Door: Send + Sync + 'static;
+    /// Accepts that a thread keeps posted, if it is to accept without end.
+    const ACCEPTS: usize;
+
+    /// For the calling thread, and how many connections it can have.
+    fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
+    fn hear(&self, waker: &Waker);
+    fn has_waiting(door: &Self::Door) -> bool;
+    fn accept(&mut self, door: &Self::Door, key: u64, first: bool);
+    fn stop_accepting(&self);
+    fn drop_silent(&self, limit: Duration);
+    fn connect(&mut self, dial: &Dial, key: u64) -> io::Result<Self::Socket>;
+    fn peer_addr(socket: &Self::Socket) -> Option<SocketAddr>;
+    fn receive(&mut self, socket: &Self::Socket, key: u64);
+    fn stop_receiving(&self, socket: &Self::Socket);
+    fn stop_all(&self, socket: &Self::Socket);
+    fn send(&mut self, socket: &Self::Socket, payload: Payload, key: u64);
+    fn finish_sending(&self, socket: &Self::Socket) -> io::Result<()>;
+    fn close(&mut self, socket: Self::Socket, reset: bool);
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+    fn next(&mut self) -> Option<Done<Self::Socket, Self::Buffer>>;
+    fn bytes<'a>(&'a self, buffer: &'a Self::Buffer) -> &'a [u8];
+    fn recycle(&mut self, buffer: Self::Buffer);
+}
+
+impl<W: Waits> Operations for Queue<W>
+where
+    W::Door: Send + Sync + 'static,
+{
+    type Socket = Overlapped;
+    type Buffer = Buffer;
+    type Door = W::Door;
+    const ACCEPTS: usize = W::ACCEPTS;
+
+    fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
+        let policy = setup.policy;
+        let queue = Self::new(
+            W::open(policy.events_per_wait)?,
+            &QueueSetup {
+                sockets: SocketKind::Plain,
+                buffers: policy.buffers.min(W::HOLDS.saturating_add(1)),
+                buffer_bytes: policy.buffer_bytes,
+                residence: room::residence(policy),
+                posted: policy.receive == ReceiveStyle::Posted,
+            },
+        )?;
+        Ok((queue, setup.share.min(W::HOLDS)))
+    }
+
+    fn hear(&self, waker: &Waker) {
+        self.notify().hear(waker);
+    }
+
+    fn has_waiting(door: &W::Door) -> bool {
+        W::has_waiting(door)
+    }
+
+    fn accept(&mut self, door: &W::Door, key: u64, first: bool) {
+        self.accept(door, key, first);
+    }
+
+    fn stop_accepting(&self) {
+        self.stop_accepting();
+    }
+
+    fn drop_silent(&self, limit: Duration) {
+        self.drop_silent(limit);
+    }
+
+    fn connect(&mut self, dial: &Dial, key: u64) -> io::Result<Overlapped> {
+        self.connect(&dial.to, dial.from, key)
+    }
+
+    fn peer_addr(socket: &Overlapped) -> Option<SocketAddr> {
+        socket.peer_addr()
+    }
+
+    fn receive(&mut self, socket: &Overlapped, key: u64) {
+        self.receive(socket, key);
+    }
+
+    fn stop_receiving(&self, socket: &Overlapped) {
+        self.stop_receiving(socket);
+    }
+
+    fn stop_all(&self, socket: &Overlapped) {
+        self.stop_all(socket);
+    }
+
+    fn send(&mut self, socket: &Overlapped, payload: Payload, key: u64) {
+        self.send(socket, payload, key);
+    }
+
+    fn finish_sending(&self, socket: &Overlapped) -> io::Result<()> {
+        self.finish_sending(socket)
+    }
+
+    fn close(&mut self, socket: Overlapped, reset: bool) {
+        self.close(socket, reset);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.wait(timeout)
+    }
+
+    fn next(&mut self) -> Option<Done> {
+        self.next()
+    }
+
+    fn bytes<'a>(&'a self, buffer: &'a Buffer) -> &'a [u8] {
+        self.bytes(buffer)
+    }
+
+    fn recycle(&mut self, buffer: Buffer) {
+        self.recycle(buffer);
+    }
 }
 
 /// What a completion is about; the high bits of its key.
@@ -53,14 +177,14 @@ fn key(kind: Kind, token: Token) -> u64 {
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A thread's operations.
-pub(crate) struct Winsock<W: Waits> {
-    queue: Queue<W>,
+pub(crate) struct Winsock<O: Operations> {
+    queue: O,
     /// The sending sides that were shut down.
     finished: VecDeque<(Token, io::Result<()>)>,
     /// Accepts that are posted to go on without end.
     endless: usize,
     /// Where they are posted, until they are to end.
-    door: Option<Arc<W::Door>>,
+    door: Option<Arc<O::Door>>,
     first_data: bool,
     /// Whether the next accept waits for first data: every second does. Were it all of them, connections that say nothing could
     /// keep everybody out.
@@ -71,27 +195,16 @@ pub(crate) struct Winsock<W: Waits> {
     next_look: Instant,
 }
 
-impl<W: Waits> Port for Winsock<W>
-where
-    W::Door: Send + Sync,
-{
-    type Socket = Overlapped;
-    type Buffer = Buffer;
+impl<O: Operations> Port for Winsock<O> {
+    type Socket = O::Socket;
+    type Buffer = O::Buffer;
     type Unsent = Payload;
-    type Listener = Arc<W::Door>;
+    type Listener = Arc<O::Door>;
     const TAKES_FILES: bool = false;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let policy = setup.policy;
-        let queue = Queue::new(
-            W::open(policy.events_per_wait)?,
-            &QueueSetup {
-                buffers: policy.buffers.min(W::HOLDS.saturating_add(1)),
-                buffer_bytes: policy.buffer_bytes,
-                residence: room::residence(policy),
-                posted: policy.receive == ReceiveStyle::Posted,
-            },
-        )?;
+        let (queue, holds) = O::open(setup)?;
         let new = Self {
             queue,
             finished: VecDeque::new(),
@@ -103,31 +216,31 @@ where
             silence: policy.first_byte_timeout.filter(|_| setup.first_data),
             next_look: Instant::now() + LOOK,
         };
-        Ok((new, setup.share.min(W::HOLDS)))
+        Ok((new, holds))
     }
 
     fn watch_waker(&mut self, waker: &Waker) {
-        self.queue.notify().hear(waker);
+        self.queue.hear(waker);
     }
 
     fn accept_room(&self) -> usize {
-        W::ACCEPTS
+        O::ACCEPTS
     }
 
-    fn accept_all(&mut self, door: &Arc<W::Door>) {
+    fn accept_all(&mut self, door: &Arc<O::Door>) {
         self.door = Some(door.clone());
-        while self.endless < W::ACCEPTS {
+        while self.endless < O::ACCEPTS {
             self.endless += 1;
             self.accept(door, Kind::AcceptAll);
         }
     }
 
-    fn accept_one(&mut self, door: &Arc<W::Door>) {
+    fn accept_one(&mut self, door: &Arc<O::Door>) {
         self.accept(door, Kind::AcceptOne);
     }
 
-    fn has_waiting(door: &Arc<W::Door>) -> bool {
-        W::has_waiting(door)
+    fn has_waiting(door: &Arc<O::Door>) -> bool {
+        O::has_waiting(door)
     }
 
     fn stop_accepting(&mut self) {
@@ -135,48 +248,48 @@ where
         self.queue.stop_accepting();
     }
 
-    fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Overlapped> {
-        self.queue.connect(&dial.to, dial.from, key(Kind::Connection, token))
+    fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<O::Socket> {
+        self.queue.connect(dial, key(Kind::Connection, token))
     }
 
-    fn receive(&mut self, token: Token, socket: &Overlapped) {
+    fn receive(&mut self, token: Token, socket: &O::Socket) {
         self.queue.receive(socket, key(Kind::Connection, token));
     }
 
-    fn receive_once(&mut self, token: Token, socket: &Overlapped) {
+    fn receive_once(&mut self, token: Token, socket: &O::Socket) {
         self.receive(token, socket); // each completes once
     }
 
-    fn stop_receiving(&mut self, _: Token, socket: &Overlapped) {
+    fn stop_receiving(&mut self, _: Token, socket: &O::Socket) {
         self.queue.stop_receiving(socket);
     }
 
-    fn stop_all(&mut self, socket: &Overlapped) {
+    fn stop_all(&mut self, socket: &O::Socket) {
         self.queue.stop_all(socket);
     }
 
-    fn send(&mut self, token: Token, socket: &Overlapped, pieces: Pieces, _more: More) {
+    fn send(&mut self, token: Token, socket: &O::Socket, pieces: Pieces, _more: More) {
         self.queue.send(socket, payload(pieces), key(Kind::Connection, token));
     }
 
-    fn send_last(&mut self, token: Token, socket: &Overlapped, pieces: Pieces) -> Chained {
+    fn send_last(&mut self, token: Token, socket: &O::Socket, pieces: Pieces) -> Chained {
         self.send(token, socket, pieces, More::No);
         Chained::No
     }
 
-    fn closed(&mut self, socket: Overlapped) {
+    fn closed(&mut self, socket: O::Socket) {
         drop(socket); // nothing is chained here
     }
 
-    fn send_rest(&mut self, token: Token, socket: &Overlapped, unsent: Payload) {
+    fn send_rest(&mut self, token: Token, socket: &O::Socket, unsent: Payload) {
         self.queue.send(socket, unsent, key(Kind::Connection, token));
     }
 
-    fn finish_sending(&mut self, token: Token, socket: &Overlapped) {
+    fn finish_sending(&mut self, token: Token, socket: &O::Socket) {
         self.finished.push_back((token, self.queue.finish_sending(socket)));
     }
 
-    fn close(&mut self, _: Token, socket: Overlapped, how: Close) {
+    fn close(&mut self, _: Token, socket: O::Socket, how: Close) {
         if how.busy {
             self.queue.stop_all(&socket); // Wine leaves a send that is in flight alone when its socket is closed
         }
@@ -204,12 +317,12 @@ where
     }
 
     #[inline]
-    fn bytes<'a>(&'a self, buffer: &'a Buffer) -> &'a [u8] {
+    fn bytes<'a>(&'a self, buffer: &'a O::Buffer) -> &'a [u8] {
         self.queue.bytes(buffer)
     }
 
     #[inline]
-    fn recycle(&mut self, buffer: Buffer) {
+    fn recycle(&mut self, buffer: O::Buffer) {
         self.queue.recycle(buffer);
     }
 
@@ -218,8 +331,8 @@ where
     }
 }
 
-impl<W: Waits> Winsock<W> {
-    fn accept(&mut self, door: &W::Door, kind: Kind) {
+impl<O: Operations> Winsock<O> {
+    fn accept(&mut self, door: &O::Door, kind: Kind) {
         self.waits_for_data = self.first_data && !self.waits_for_data;
         self.queue.accept(door, key(kind, NOBODY), self.waits_for_data);
     }
@@ -245,16 +358,10 @@ fn payload(pieces: Pieces) -> Payload {
     }
 }
 
-/// A connection with its peer's address.
-type Guest = (Overlapped, Option<SocketAddr>);
-
-impl<W: Waits> Winsock<W>
-where
-    W::Door: Send + Sync,
-{
-    fn accepted(&mut self, key: u64, outcome: io::Result<Overlapped>) -> Completion<Self> {
-        let outcome: io::Result<Guest> = outcome.map(|socket| {
-            let peer = if self.peer_addr { socket.peer_addr() } else { None };
+impl<O: Operations> Winsock<O> {
+    fn accepted(&mut self, key: u64, outcome: io::Result<O::Socket>) -> Completion<Self> {
+        let outcome = outcome.map(|socket| {
+            let peer = if self.peer_addr { O::peer_addr(&socket) } else { None };
             (socket, peer)
         });
         if key >> KIND_SHIFT == Kind::AcceptOne as u64 {

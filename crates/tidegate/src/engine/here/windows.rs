@@ -10,6 +10,8 @@ mod event_select;
 mod iocp;
 #[path = "../completion/overlapped.rs"]
 mod overlapped;
+#[path = "../completion/rio.rs"]
+mod rio;
 #[path = "../completion/winsock.rs"]
 mod winsock;
 
@@ -27,9 +29,7 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
         Model::Overlapped => overlapped::probe(),
         Model::AsyncSelect => async_select::probe(),
         Model::EventSelect => event_select::probe(),
-        Model::Rio => Availability::Unavailable(
-            "tidegate has no engine for it yet; use iocp, overlapped, poll or select".into(),
-        ),
+        Model::Rio => rio::probe(),
         _ => Availability::Unavailable("a model of Linux; iocp is its counterpart on Windows".into()),
     }
 }
@@ -40,6 +40,7 @@ pub(in crate::engine) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::R
         Model::AsyncSelect => readiness::start::<async_select::AsyncSelect, S>(plan, model),
         Model::EventSelect => readiness::start::<event_select::EventSelect, S>(plan, model),
         Model::Iocp => completion::start::<iocp::Iocp, S>(plan, model, iocp::open),
+        Model::Rio => completion::start::<rio::Rio, S>(plan, model, rio::open),
         Model::Overlapped => completion::start::<overlapped::Overlapped, S>(plan, model, overlapped::open),
         other => Err(not_here(other)),
     }

@@ -1,0 +1,308 @@
+//! Registered I/O of this system: its functions, sockets that are made for it, and a thread's requests beside its overlapped operations.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::windows::io::{AsRawSocket, FromRawSocket, RawSocket};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use windows_sys::Win32::Networking::WinSock::{
+    INVALID_SOCKET, RIO_BUF, RIO_EXTENSION_FUNCTION_TABLE, RIO_NOTIFICATION_COMPLETION, RIORESULT,
+    SIO_GET_MULTIPLE_EXTENSION_FUNCTION_POINTER, WSA_FLAG_NO_HANDLE_INHERIT, WSA_FLAG_OVERLAPPED,
+    WSA_FLAG_REGISTERED_IO, WSAEOPNOTSUPP, WSAID_MULTIPLE_RIO, WSAIoctl, WSASocketW,
+};
+use windows_sys::Win32::System::IO::OVERLAPPED;
+use windows_sys::core::GUID;
+
+use super::overlapped::{self, Done, Outcome, Overlapped, Queue, QueueSetup, SocketKind};
+use super::port::{AcceptPort, CompletionPort};
+use super::winsock::{check, handle, last_error};
+use crate::endpoint::Endpoint;
+use crate::payload::Payload;
+use crate::rio::{self, Completion, Functions, NotifyByPort, RequestQueue, Requests, Span};
+
+// The structures of `rio` are those of the system.
+const _: () = {
+    assert!(size_of::<Span>() == size_of::<RIO_BUF>());
+    assert!(size_of::<Completion>() == size_of::<RIORESULT>());
+    assert!(size_of::<NotifyByPort>() == size_of::<RIO_NOTIFICATION_COMPLETION>());
+    assert!(std::mem::offset_of!(Span, length) == std::mem::offset_of!(RIO_BUF, Length));
+    assert!(std::mem::offset_of!(Completion, request) == std::mem::offset_of!(RIORESULT, RequestContext));
+};
+
+/// The functions of this system, asked for once; the error code where it has none.
+static FUNCTIONS: LazyLock<Result<Functions, i32>> =
+    LazyLock::new(|| ask().map_err(|e| e.raw_os_error().unwrap_or(WSAEOPNOTSUPP)));
+
+fn ask() -> io::Result<Functions> {
+    let socket = open(Domain::IPV4, SocketKind::Registered)?;
+    let mut table = RIO_EXTENSION_FUNCTION_TABLE::default();
+    let (id, bytes) = (WSAID_MULTIPLE_RIO, size_of::<RIO_EXTENSION_FUNCTION_TABLE>() as u32);
+    table.cbSize = bytes;
+    let mut written = 0;
+    // SAFETY: the socket is open for the call; pointers and lengths describe `id` and `table`; nothing overlaps.
+    check(unsafe {
+        WSAIoctl(
+            handle(socket.as_raw_socket()),
+            SIO_GET_MULTIPLE_EXTENSION_FUNCTION_POINTER,
+            std::ptr::from_ref(&id).cast(),
+            size_of::<GUID>() as u32,
+            std::ptr::from_mut(&mut table).cast(),
+            bytes,
+            &raw mut written,
+            std::ptr::null_mut(),
+            None,
+        )
+    })?;
+    from_table(&table).ok_or_else(|| io::Error::from_raw_os_error(WSAEOPNOTSUPP))
+}
+
+/// The table of the system as that of [`rio`]; `None` if a function is missing.
+fn from_table(table: &RIO_EXTENSION_FUNCTION_TABLE) -> Option<Functions> {
+    // SAFETY: each pair of types is the same function of mswsock.h; the structures behind their pointers are alike, see above; handles
+    // are numbers of the size of a pointer. The functions stay as long as Winsock is loaded, which the standard library keeps it.
+    unsafe {
+        use std::mem::transmute;
+        Some(Functions {
+            register_buffer: table.RIORegisterBuffer?,
+            deregister_buffer: table.RIODeregisterBuffer?,
+            create_completion_queue: transmute::<
+                unsafe extern "system" fn(u32, *const RIO_NOTIFICATION_COMPLETION) -> isize,
+                unsafe extern "system" fn(u32, *const NotifyByPort) -> isize,
+            >(table.RIOCreateCompletionQueue?),
+            resize_completion_queue: table.RIOResizeCompletionQueue?,
+            close_completion_queue: table.RIOCloseCompletionQueue?,
+            create_request_queue: table.RIOCreateRequestQueue?,
+            receive: transmute::<
+                unsafe extern "system" fn(isize, *const RIO_BUF, u32, u32, *const c_void) -> i32,
+                rio::Request,
+            >(table.RIOReceive?),
+            send: transmute::<
+                unsafe extern "system" fn(isize, *const RIO_BUF, u32, u32, *const c_void) -> i32,
+                rio::Request,
+            >(table.RIOSend?),
+            dequeue_completion: transmute::<
+                unsafe extern "system" fn(isize, *mut RIORESULT, u32) -> u32,
+                unsafe extern "system" fn(isize, *mut Completion, u32) -> u32,
+            >(table.RIODequeueCompletion?),
+            notify: table.RIONotify?,
+            last_error,
+        })
+    }
+}
+
+/// Whether this system has Registered I/O.
+///
+/// # Errors
+/// It has not; the error with which it was refused.
+pub fn probe() -> io::Result<()> {
+    functions().map(drop)
+}
+
+fn functions() -> io::Result<Functions> {
+    FUNCTIONS.map_err(|code| {
+        let why = io::Error::from_raw_os_error(code);
+        io::Error::new(io::ErrorKind::Unsupported, format!("this system has no Registered I/O ({why})"))
+    })
+}
+
+/// A TCP socket. Registered I/O wants those that were made for it: not what `accept` makes.
+pub(super) fn open(domain: Domain, kind: SocketKind) -> io::Result<Socket> {
+    if kind == SocketKind::Plain {
+        return Socket::new(domain, Type::STREAM, Some(Protocol::TCP));
+    }
+    let flags = WSA_FLAG_OVERLAPPED | WSA_FLAG_NO_HANDLE_INHERIT | WSA_FLAG_REGISTERED_IO;
+    let (stream, tcp) = (Type::STREAM.into(), Protocol::TCP.into());
+    // SAFETY: no protocol information and no group.
+    let socket = unsafe { WSASocketW(domain.into(), stream, tcp, std::ptr::null(), 0, flags) };
+    if socket == INVALID_SOCKET {
+        return Err(last_error());
+    }
+    // SAFETY: just made, and nobody else has it.
+    Ok(unsafe { Socket::from_raw_socket(socket as RawSocket) })
+}
+
+/// A socket with its request queue.
+pub struct Registered {
+    queue: RequestQueue,
+    overlapped: Overlapped,
+}
+
+impl Registered {
+    /// The socket.
+    pub fn socket(&self) -> &Overlapped {
+        &self.overlapped
+    }
+}
+
+/// Bytes that were received: into registered memory, or with the accept.
+pub enum Bytes {
+    /// Through a request.
+    Requested(rio::Buffer),
+    /// With the accept.
+    First(overlapped::Buffer),
+}
+
+/// How a thread looks for completions of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// The completion port tells.
+    Notified,
+    /// It asks, and never sleeps.
+    Polls,
+}
+
+/// A thread's requests, and its accepts and dials.
+pub struct RegisteredQueue {
+    // In this order: requests end before the port that tells of them.
+    requests: Requests,
+    operations: Queue<CompletionPort>,
+    look: Look,
+    _packet: Box<OVERLAPPED>,
+}
+
+impl RegisteredQueue {
+    /// For the calling thread. `setup` is for requests, `first` for what comes with accepts.
+    ///
+    /// # Errors
+    /// This system has no Registered I/O, or no memory that can be registered.
+    pub fn new(setup: &rio::Setup, first: &QueueSetup, look: Look) -> io::Result<Self> {
+        let functions = functions()?;
+        let operations = Queue::new(CompletionPort::new(setup.events)?, first)?;
+        // SAFETY: integers and handles: all zeroes are a value.
+        let mut packet: Box<OVERLAPPED> = Box::new(unsafe { std::mem::zeroed() });
+        let notify = (look == Look::Notified).then(|| operations.notify().announce(&mut packet));
+        let requests = Requests::new(functions, setup, notify)?;
+        Ok(Self { requests, operations, look, _packet: packet })
+    }
+
+    /// How it is woken from other threads.
+    pub fn bell(&self) -> impl Fn() + Send + Sync + 'static {
+        self.operations.notify().bell()
+    }
+
+    /// Posts an accept; see [`Queue::accept`].
+    pub fn accept(&mut self, door: &AcceptPort, key: u64, first: bool) {
+        self.operations.accept(door, key, first);
+    }
+
+    /// Ends all accepts; each still completes.
+    pub fn stop_accepting(&self) {
+        self.operations.stop_accepting();
+    }
+
+    /// Ends accepts whose connection has stood for `limit` without a byte.
+    pub fn drop_silent(&self, limit: Duration) {
+        self.operations.drop_silent(limit);
+    }
+
+    /// Makes a connection to `to`; the outcome comes under `key`.
+    ///
+    /// # Errors
+    /// As [`Queue::connect`], and as [`Requests::open`].
+    pub fn connect(
+        &mut self,
+        to: &Endpoint,
+        from: Option<std::net::SocketAddr>,
+        key: u64,
+    ) -> io::Result<Registered> {
+        let overlapped = self.operations.connect(to, from, key)?;
+        self.register(overlapped)
+    }
+
+    /// Gives an accepted socket its request queue.
+    ///
+    /// # Errors
+    /// As [`Requests::open`].
+    pub fn register(&mut self, overlapped: Overlapped) -> io::Result<Registered> {
+        let queue = self.requests.open(handle(overlapped.raw()))?;
+        Ok(Registered { queue, overlapped })
+    }
+
+    /// Receives once.
+    pub fn receive(&mut self, socket: &Registered, key: u64) {
+        if socket.overlapped.has_first() {
+            self.operations.receive(&socket.overlapped, key);
+        } else {
+            self.requests.receive(&socket.queue, key);
+        }
+    }
+
+    /// Sends as much of it as a buffer takes.
+    pub fn send(&mut self, socket: &Registered, payload: Payload, key: u64) {
+        self.requests.send(&socket.queue, payload, key);
+    }
+
+    /// Shuts the sending side down.
+    ///
+    /// # Errors
+    /// As `shutdown`.
+    pub fn finish_sending(&self, socket: &Registered) -> io::Result<()> {
+        self.operations.finish_sending(&socket.overlapped)
+    }
+
+    /// Closes; what is in flight comes back with an error.
+    pub fn close(&mut self, socket: Registered, reset: bool) {
+        self.operations.close(socket.overlapped, reset);
+        self.requests.close(socket.queue);
+    }
+
+    /// Waits until something has ended. A queue that polls does not wait.
+    ///
+    /// # Errors
+    /// The completion queue is corrupt, or the port is.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.requests.collect()?;
+        let timeout =
+            if self.requests.has_ready() || self.look == Look::Polls || timeout == Some(Duration::ZERO) {
+                Some(Duration::ZERO)
+            } else {
+                self.requests.arm()?;
+                timeout
+            };
+        self.operations.wait(timeout)?;
+        if self.operations.notify_mut().take_announced() {
+            self.requests.told();
+        }
+        self.requests.collect()
+    }
+
+    /// The next outcome.
+    pub fn next(&mut self) -> Option<Done<Registered, Bytes>> {
+        if let Some(rio::Done { key, outcome }) = self.requests.next() {
+            let outcome = match outcome {
+                rio::Outcome::Received(outcome) => {
+                    Outcome::Received(outcome.map(|b| b.map(Bytes::Requested)))
+                }
+                rio::Outcome::Sent(outcome, rest) => Outcome::Sent(outcome, rest),
+            };
+            return Some(Done { key, outcome });
+        }
+        let Done { key, outcome } = self.operations.next()?;
+        let outcome = match outcome {
+            Outcome::Woken => Outcome::Woken,
+            Outcome::Accepted(outcome) => Outcome::Accepted(outcome.and_then(|socket| self.register(socket))),
+            Outcome::Connected(outcome) => Outcome::Connected(outcome),
+            Outcome::Received(outcome) => Outcome::Received(outcome.map(|b| b.map(Bytes::First))),
+            Outcome::Sent(outcome, rest) => Outcome::Sent(outcome, rest),
+        };
+        Some(Done { key, outcome })
+    }
+
+    /// The bytes in a buffer.
+    pub fn bytes<'a>(&'a self, bytes: &'a Bytes) -> &'a [u8] {
+        match bytes {
+            Bytes::Requested(buffer) => self.requests.bytes(buffer),
+            Bytes::First(buffer) => self.operations.bytes(buffer),
+        }
+    }
+
+    /// Takes a buffer back.
+    pub fn recycle(&mut self, bytes: Bytes) {
+        match bytes {
+            Bytes::Requested(buffer) => self.requests.recycle(buffer),
+            Bytes::First(buffer) => self.operations.recycle(buffer),
+        }
+    }
+}

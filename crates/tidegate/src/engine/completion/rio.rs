@@ -1,0 +1,161 @@
+//! `rio`: Windows Registered I/O, over memory that the kernel has mapped once.
+//!
+//! # How it waits
+//! Receives and sends are requests, written into queues that the kernel reads; each thread has one completion queue for all its sockets. While a
+//! loop spins (`wait`) it looks there and makes no system call for it; before it sleeps it has the queue announce itself (`RIONotify`)
+//! at the completion port of the thread, where accepts (`AcceptEx`) and dials (`ConnectEx`) end, too. With `wait = Spin` the queue is
+//! only ever polled.
+//!
+//! # What it bounds
+//! The buffers of the thread are registered at the start, and what is sent is copied into them: `buffers` bounds receives and sends together. At
+//! most half of them are posted with receives; else, and always with `receive = ZeroByte`, a receive has none until there is data. A
+//! send waits until there is one, and one that is longer than a buffer goes piece by piece. Two places of the completion queue belong to
+//! each connection.
+//!
+//! # What it costs
+//! One copy of what is sent, and memory that stays in place: it is locked by being registered. No call into the kernel to find out
+//! what has ended.
+//!
+//! # Where it differs
+//! A request takes one buffer or none. It can not be taken back, only ended with its socket: who is told to pause may be given what one receive
+//! brings, and a `window` of receives is refused. Sockets have to be made for it (`WSA_FLAG_REGISTERED_IO`), which those of a
+//! plain accept are not. Wine has none of it: it was not run there.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_sys::overlapped::{Done, Payload, QueueSetup, SocketKind};
+use tidegate_sys::pages::Residence;
+use tidegate_sys::port::AcceptPort;
+use tidegate_sys::registered::{self, Bytes, Look, Registered, RegisteredQueue};
+use tidegate_sys::rio;
+use tidegate_sys::socket::Listener;
+use tidegate_sys::waker::Waker;
+
+use super::winsock::{Operations, Winsock};
+use crate::engine::completion::Setup;
+use crate::engine::{Availability, room};
+use crate::policy::{ReceiveStyle, Wait};
+use crate::service::Dial;
+
+/// Whether it works here: asks for the table of functions.
+pub(crate) fn probe() -> Availability {
+    match registered::probe() {
+        Ok(()) => Availability::Available("registered buffers, notified through a completion port".into()),
+        Err(e) => Availability::Unavailable(format!("{e}; use iocp")),
+    }
+}
+
+/// A thread's requests.
+pub(crate) type Rio = Winsock<RegisteredQueue>;
+
+/// The listener as accepts are posted to it.
+pub(crate) fn open(listener: Arc<Listener>) -> io::Result<Arc<AcceptPort>> {
+    AcceptPort::new(listener).map(Arc::new)
+}
+
+/// Accepts that a thread keeps posted.
+const ACCEPTS: usize = 64;
+
+/// Sockets that the completion queue has room for at first; it grows.
+const SOCKETS: u32 = 1024;
+
+impl Operations for RegisteredQueue {
+    type Socket = Registered;
+    type Buffer = Bytes;
+    type Door = AcceptPort;
+    const ACCEPTS: usize = ACCEPTS;
+
+    fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
+        let policy = setup.policy;
+        let requests = rio::Setup {
+            buffers: policy.buffers,
+            buffer_bytes: policy.buffer_bytes,
+            residence: room::residence(policy),
+            posted: policy.receive == ReceiveStyle::Posted,
+            sockets: SOCKETS,
+            events: policy.events_per_wait,
+        };
+        // Half of the accepts may bring first data, and at most half of the buffers wait for that.
+        let buffers = if setup.first_data { ACCEPTS } else { 1 };
+        let first = QueueSetup {
+            sockets: SocketKind::Registered,
+            buffers,
+            buffer_bytes: policy.buffer_bytes,
+            residence: Residence::Pageable,
+            posted: false,
+        };
+        let look = if policy.wait == Wait::Spin { Look::Polls } else { Look::Notified };
+        Ok((Self::new(&requests, &first, look)?, setup.share))
+    }
+
+    fn hear(&self, waker: &Waker) {
+        waker.ring_with(self.bell());
+    }
+
+    fn has_waiting(door: &AcceptPort) -> bool {
+        door.listener().has_waiting()
+    }
+
+    fn accept(&mut self, door: &AcceptPort, key: u64, first: bool) {
+        self.accept(door, key, first);
+    }
+
+    fn stop_accepting(&self) {
+        self.stop_accepting();
+    }
+
+    fn drop_silent(&self, limit: Duration) {
+        self.drop_silent(limit);
+    }
+
+    fn connect(&mut self, dial: &Dial, key: u64) -> io::Result<Registered> {
+        self.connect(&dial.to, dial.from, key)
+    }
+
+    fn peer_addr(socket: &Registered) -> Option<SocketAddr> {
+        socket.socket().peer_addr()
+    }
+
+    fn receive(&mut self, socket: &Registered, key: u64) {
+        self.receive(socket, key);
+    }
+
+    fn stop_receiving(&self, _: &Registered) {
+        // It comes back with data, or with the end of its socket.
+    }
+
+    fn stop_all(&self, _: &Registered) {
+        // Closing ends what is under way.
+    }
+
+    fn send(&mut self, socket: &Registered, payload: Payload, key: u64) {
+        self.send(socket, payload, key);
+    }
+
+    fn finish_sending(&self, socket: &Registered) -> io::Result<()> {
+        self.finish_sending(socket)
+    }
+
+    fn close(&mut self, socket: Registered, reset: bool) {
+        self.close(socket, reset);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.wait(timeout)
+    }
+
+    fn next(&mut self) -> Option<Done<Registered, Bytes>> {
+        self.next()
+    }
+
+    fn bytes<'a>(&'a self, buffer: &'a Bytes) -> &'a [u8] {
+        self.bytes(buffer)
+    }
+
+    fn recycle(&mut self, buffer: Bytes) {
+        self.recycle(buffer);
+    }
+}
