@@ -11,7 +11,7 @@ on_every_model!(case);
 
 fn case(model: Model) {
     for wait in [Wait::Spin, Wait::SpinThenBlock(Duration::from_millis(20))] {
-        let idle = Some(Duration::from_millis(300));
+        let idle = Some(kit::slow(Duration::from_millis(300)));
         let policy =
             Policy { wait, idle_timeout: idle, first_byte_timeout: idle, ..kit::with_threads(model, 1) };
         let Some(policy) = kit::kept_by(model, policy, "wait") else { return };

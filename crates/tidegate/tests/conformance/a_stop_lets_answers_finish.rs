@@ -17,7 +17,7 @@ fn case(model: Model) {
     let tape = Tape::new(5);
     let (service, witness) = Producer::service(&tape, TOTAL as u64);
     let policy = Policy {
-        drain_timeout: Duration::from_secs(45),
+        drain_timeout: kit::slow(Duration::from_secs(45)),
         socket_send_buffer: Some(64 * 1024), // so that most of each answer is still to be produced
         ..kit::policy(model)
     };
@@ -45,7 +45,7 @@ fn case(model: Model) {
     assert!((CALLERS..=CALLERS + 1).contains(&accepted), "{accepted}");
     assert_eq!(witness.closings(), vec![CloseReason::Finished; accepted]);
     if let Ok(mut late) = late {
-        late.set_read_timeout(Some(kit::PATIENCE)).expect("timeout");
+        late.set_read_timeout(Some(kit::patience())).expect("timeout");
         let _ = late.write_all(b"go");
         let heard = kit::hear_some(&mut late, &mut [0; 100]);
         assert!(

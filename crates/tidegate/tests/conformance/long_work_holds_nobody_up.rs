@@ -95,7 +95,7 @@ fn case(model: Model) {
     barrier.open();
     assert!(!workers.is_empty());
     for mut worker in workers {
-        worker.set_read_timeout(Some(kit::PATIENCE)).expect("timeout");
+        worker.set_read_timeout(Some(kit::patience())).expect("timeout");
         assert_eq!(kit::hear_all(&mut worker), (b"done".to_vec(), Ending::EndOfStream));
     }
     let stats = server.join();

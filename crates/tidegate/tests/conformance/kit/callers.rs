@@ -9,7 +9,7 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tidegate::Endpoint;
 
-use super::PATIENCE;
+use super::patience;
 
 /// How a stream ended, as the reader sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Ending {
     Reset,
 }
 
-/// Connects; no read or write waits longer than [`PATIENCE`].
+/// Connects; no read or write waits longer than [`patience`].
 ///
 /// A Unix socket comes as a `TcpStream`, too: what the cases do with it, reading, writing and shutting down, is the same for both.
 #[track_caller]
@@ -77,8 +77,8 @@ fn be_patient(stream: TcpStream) -> TcpStream {
     if stream.local_addr().is_ok() {
         stream.set_nodelay(true).expect("nodelay"); // a Unix socket has no address of this kind, and no delay
     }
-    stream.set_read_timeout(Some(PATIENCE)).expect("read timeout");
-    stream.set_write_timeout(Some(PATIENCE)).expect("write timeout");
+    stream.set_read_timeout(Some(patience())).expect("read timeout");
+    stream.set_write_timeout(Some(patience())).expect("write timeout");
     stream
 }
 

@@ -4,10 +4,15 @@ use std::io::Write;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Generous, because continuous integration is slow and shared; times `TIDEGATE_PATIENCE`, where the system is not real.
-fn limit() -> Duration {
+/// A time that is long for a machine of its own, times `TIDEGATE_PATIENCE` where the system is not real.
+pub fn slow(time: Duration) -> Duration {
     let factor = std::env::var("TIDEGATE_PATIENCE").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(60) * factor.unwrap_or(1)
+    time * factor.unwrap_or(1)
+}
+
+/// Generous, because continuous integration is slow and shared.
+fn limit() -> Duration {
+    slow(Duration::from_secs(60))
 }
 
 /// While it lives, the time of a case runs. Past the limit the process is aborted.

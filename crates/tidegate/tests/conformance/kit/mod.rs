@@ -22,13 +22,15 @@ pub use callers::{
     Ending, Hatch, caller, connect, connect_narrow, connect_somehow, exchange, hear, hear_all, hear_some,
     reset,
 };
-pub use deadline::Deadline;
+pub use deadline::{Deadline, slow};
 pub use sessions::{Echo, Producer, Witness, sessions};
 pub use tape::{Random, Tape};
 
 /// How long a condition, a read or a write may take before the case fails. Below the [`Deadline`], so
 /// that what fails says what it waited for.
-pub const PATIENCE: Duration = Duration::from_secs(50);
+pub fn patience() -> Duration {
+    slow(Duration::from_secs(50))
+}
 
 /// Makes one test of a case for each model: `half_close::epoll` and so on.
 ///
@@ -116,7 +118,17 @@ pub fn with_threads(model: Model, threads: usize) -> Policy {
         matches!(model, Model::Blocking | Model::Pool | Model::EventSelect | Model::Overlapped);
     let threads = if of_connections { None } else { NonZeroUsize::new(threads) };
     let fast_path = is_fast().then(FastPath::default);
-    Policy { threads, fast_path, ..Policy::default() }
+    let default = Policy::default();
+    let (first_byte_timeout, send_timeout) =
+        (default.first_byte_timeout.map(slow), default.send_timeout.map(slow));
+    Policy {
+        threads,
+        fast_path,
+        first_byte_timeout,
+        send_timeout,
+        drain_timeout: slow(default.drain_timeout),
+        ..default
+    }
 }
 
 /// The least of everything, so that every bound is met all the time.
@@ -189,7 +201,7 @@ pub fn check(stats: &Stats) {
 pub fn until(what: &str, mut met: impl FnMut() -> bool) {
     let start = Instant::now();
     while !met() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(start.elapsed() < patience(), "waited in vain until {what}");
         std::thread::park_timeout(Duration::from_millis(1));
     }
 }
