@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`core()`] | what happens to the connections of one thread, and what their sessions answer | no byte lost, doubled or reordered; counters balance; deadlines fire; actions follow from the state |
 //! | [`http()`] | cuts, then requests of a client | the answers do not depend on the cuts, and are HTTP; input is bounded |
+//! | [`path()`] | the target of a request | the name that comes of it stays in the folder, is not hidden, and means itself |
 //! | [`proxy()`] | cuts, then a stream with a PROXY protocol header | the client and its bytes do not depend on the cuts; header is bounded |
 //! | [`answer()`] | cuts, then answers of a server to the load generator | what is understood does not depend on the cuts |
 //! | [`websocket()`] | cuts, then frames of a client | the answers do not depend on the cuts, and are frames; input is bounded |
@@ -20,6 +21,7 @@ mod cuts;
 #[cfg(target_os = "linux")]
 mod hostile;
 mod http;
+mod path;
 mod proxy;
 mod websocket;
 // One form of frames for the tests of the service and for the target.
@@ -37,5 +39,6 @@ pub use self::core::core;
 #[cfg(target_os = "linux")]
 pub use self::hostile::hostile;
 pub use self::http::http;
+pub use self::path::path;
 pub use self::proxy::proxy;
 pub use self::websocket::websocket;

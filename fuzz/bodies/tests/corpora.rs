@@ -27,6 +27,11 @@ fn http() {
 }
 
 #[test]
+fn path() {
+    replay("path", tidegate_fuzz_bodies::path);
+}
+
+#[test]
 fn proxy() {
     replay("proxy", tidegate_fuzz_bodies::proxy);
 }

@@ -1,0 +1,6 @@
+//! Files on real servers, asked for by plain sockets.
+
+mod answers;
+mod attacks;
+mod client;
+mod exact;
