@@ -180,7 +180,9 @@ fn ways() -> Vec<(&'static str, Availability)> {
 /// Network cards, which `busy_poll` is about.
 fn cards() -> Availability {
     if sysctl("net/core/busy_poll").is_none() {
-        return Availability::Unavailable("this kernel polls no network cards (CONFIG_NET_RX_BUSY_POLL)".into());
+        return Availability::Unavailable(
+            "this kernel polls no network cards (CONFIG_NET_RX_BUSY_POLL)".into(),
+        );
     }
     let found = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten().filter_map(|interface| {
         // What the kernel makes up itself (loopback, bridges, veth) has no device, and its driver no queue to poll.

@@ -22,6 +22,10 @@ pub fn path(data: &[u8]) {
     };
     let again: String = std::iter::once("/".to_owned()).chain(place.key.chars().map(escape)).collect();
     if again.len() <= 4096 {
-        assert_eq!(tidegate_services::files::path::place(&again).expect("a name").key, place.key, "{target:?}");
+        assert_eq!(
+            tidegate_services::files::path::place(&again).expect("a name").key,
+            place.key,
+            "{target:?}"
+        );
     }
 }

@@ -40,8 +40,9 @@ fn http_on_every_model_answers_and_stops_when_told() {
 #[cfg(target_os = "linux")]
 #[test]
 fn polling_a_card_that_is_not_there_does_no_harm() {
-    for model in Model::available().filter(|&model| model != Model::Tokio) {
-        let args = ["serve", "echo", "--model", model.name(), "--listen", "127.0.0.1:0", "--busy-poll", "50us"];
+    for model in Model::available().into_iter().filter(|&model| model != Model::Tokio) {
+        let args =
+            ["serve", "echo", "--model", model.name(), "--listen", "127.0.0.1:0", "--busy-poll", "50us"];
         if !rustix::process::geteuid().is_root() {
             let outcome = run(&mut tidegate(&args));
             assert!(outcome.stderr.contains("busy_poll"), "{model}: {}", outcome.stderr);

@@ -51,7 +51,8 @@ fn validators_and_kinds_are_said() {
     for target in ["/small", "/large", "/sub/file.txt"] {
         let answer = client.get(target, "");
         let head = client.head(target, "");
-        let fields = |head: &str| head.lines().filter(|line| !line.starts_with("Date")).collect::<Vec<_>>().join("\n");
+        let fields =
+            |head: &str| head.lines().filter(|line| !line.starts_with("Date")).collect::<Vec<_>>().join("\n");
         assert_eq!(fields(&head.head), fields(&answer.head), "HEAD says what GET does");
         let etag = answer.field("ETag").expect("a tag").to_owned();
         let modified = answer.field("Last-Modified").expect("a date").to_owned();
@@ -103,11 +104,13 @@ fn what_lies_beside_a_file_compressed_is_used_when_it_is_wanted() {
 #[test]
 fn a_file_that_has_changed_is_served_anew() {
     let outer = folder();
-    let server = serve(Model::Poll, outer.path(), FilesOptions { valid: Duration::ZERO, ..FilesOptions::default() });
+    let server =
+        serve(Model::Poll, outer.path(), FilesOptions { valid: Duration::ZERO, ..FilesOptions::default() });
     let mut client = Client::of(&server);
     let before = client.get("/sub/file.txt", "");
     std::fs::write(outer.path().join("root/sub/new"), "another one").expect("write");
-    std::fs::rename(outer.path().join("root/sub/new"), outer.path().join("root/sub/file.txt")).expect("rename");
+    std::fs::rename(outer.path().join("root/sub/new"), outer.path().join("root/sub/file.txt"))
+        .expect("rename");
     let after = client.get("/sub/file.txt", "");
     assert_eq!(after.body, b"another one");
     assert_ne!(before.field("ETag"), after.field("ETag"));
@@ -120,7 +123,8 @@ fn a_file_that_has_changed_is_served_anew() {
 #[test]
 fn a_folder_may_be_listed() {
     let outer = folder();
-    let server = serve(Model::Poll, outer.path(), FilesOptions { listing: Listing::On, ..FilesOptions::default() });
+    let server =
+        serve(Model::Poll, outer.path(), FilesOptions { listing: Listing::On, ..FilesOptions::default() });
     let mut client = Client::of(&server);
     let page = String::from_utf8(client.get("/sub/", "").body).expect("a page");
     assert!(page.contains("<a href=\"./file.txt\">") && page.contains("<a href=\"./dir/\">"), "{page}");
@@ -131,12 +135,16 @@ fn a_folder_may_be_listed() {
 #[test]
 fn a_busy_server_says_so_and_when_to_come_again() {
     let outer = folder();
-    let server = serve(Model::Poll, outer.path(), FilesOptions { busy_above: Some(1), ..FilesOptions::default() });
+    let server =
+        serve(Model::Poll, outer.path(), FilesOptions { busy_above: Some(1), ..FilesOptions::default() });
     let mut first = Client::of(&server);
     assert_eq!(first.get("/small", "").status, 200);
     let mut second = Client::of(&server);
     let answer = second.get("/small", "");
-    assert_eq!((answer.status, answer.field("Retry-After"), answer.field("Connection")), (503, Some("1"), Some("close")));
+    assert_eq!(
+        (answer.status, answer.field("Retry-After"), answer.field("Connection")),
+        (503, Some("1"), Some("close"))
+    );
     assert!(second.is_ended());
     assert_eq!(first.get("/small", "").status, 200);
     server.stop();

@@ -7,9 +7,48 @@ use crate::client::{Client, SECRET, folder, serve};
 
 /// What targets are put together from.
 const PARTS: &[&str] = &[
-    "..", ".", "", "%2e%2e", "%2E.", ".%2e", "%252e%252e", "%c0%ae%c0%ae", "%e0%80%ae%e0%80%ae", "%c0%af", "..%2f", "..%5c", "..\\",
-    "%00", "..%00", "secret", "root", "sub", "dir", "small", "out", "up", "absolute", "etc", "passwd", ".hidden", "%2ehidden", "file.txt",
-    "....", "..;", "%u002e%u002e", "..%c1%9c", "%ff", "%", "%2", "~", "*", "C:", "secret%00.html", "..%2e", "%09", "%0d%0aX: y",
+    "..",
+    ".",
+    "",
+    "%2e%2e",
+    "%2E.",
+    ".%2e",
+    "%252e%252e",
+    "%c0%ae%c0%ae",
+    "%e0%80%ae%e0%80%ae",
+    "%c0%af",
+    "..%2f",
+    "..%5c",
+    "..\\",
+    "%00",
+    "..%00",
+    "secret",
+    "root",
+    "sub",
+    "dir",
+    "small",
+    "out",
+    "up",
+    "absolute",
+    "etc",
+    "passwd",
+    ".hidden",
+    "%2ehidden",
+    "file.txt",
+    "....",
+    "..;",
+    "%u002e%u002e",
+    "..%c1%9c",
+    "%ff",
+    "%",
+    "%2",
+    "~",
+    "*",
+    "C:",
+    "secret%00.html",
+    "..%2e",
+    "%09",
+    "%0d%0aX: y",
 ];
 
 const JOINTS: &[&str] = &["/", "//", "/./", "%2f", "%2F", "%5c", "\\", "%252f", "/;/", "/%2e/"];
@@ -18,10 +57,20 @@ const JOINTS: &[&str] = &["/", "//", "/./", "%2f", "%2F", "%5c", "\\", "%252f", 
 fn ten_thousand_attacks_never_leave_the_folder() {
     let outer = folder();
     #[cfg(unix)]
-    for (link, to) in [("out", "../secret"), ("up", ".."), ("absolute", "/"), ("sub/out", "../../secret"), ("sub/up", "../..")] {
+    for (link, to) in [
+        ("out", "../secret"),
+        ("up", ".."),
+        ("absolute", "/"),
+        ("sub/out", "../../secret"),
+        ("sub/up", "../.."),
+    ] {
         std::os::unix::fs::symlink(to, outer.path().join("root").join(link)).expect("a link");
     }
-    let server = serve(Model::best().model, outer.path(), FilesOptions { listing: Listing::On, ..FilesOptions::default() });
+    let server = serve(
+        Model::best().model,
+        outer.path(),
+        FilesOptions { listing: Listing::On, ..FilesOptions::default() },
+    );
     let mut client = Client::of(&server);
     let mut random = fastrand::Rng::with_seed(8);
     let (mut inside, mut refused) = (0, 0);
@@ -36,7 +85,10 @@ fn ten_thousand_attacks_never_leave_the_folder() {
         }
         let answer = client.get(&target, "");
         let text = String::from_utf8_lossy(&answer.body);
-        assert!(!text.contains(SECRET) && !text.contains("root:x:") && !text.contains(">secret<"), "{count}: {target}: {text}");
+        assert!(
+            !text.contains(SECRET) && !text.contains("root:x:") && !text.contains(">secret<"),
+            "{count}: {target}: {text}"
+        );
         match answer.status {
             200 | 301 => inside += 1,
             400 | 403 | 404 => refused += 1,

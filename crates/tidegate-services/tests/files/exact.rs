@@ -33,12 +33,19 @@ fn ranges(model: Model, options: FilesOptions) {
         ] {
             let answer = client.get(&format!("/{name}"), &format!("Range: bytes={range}\r\n"));
             let said = format!("bytes {from}-{}/{length}", to - 1);
-            assert_eq!((answer.status, answer.field("Content-Range")), (206, Some(&*said)), "{model} {name} {range}");
+            assert_eq!(
+                (answer.status, answer.field("Content-Range")),
+                (206, Some(&*said)),
+                "{model} {name} {range}"
+            );
             assert!(answer.body == content[from..to], "{model} {name} {range}");
         }
         multipart(&mut client, name, &content);
         let behind = client.get(&format!("/{name}"), &format!("Range: bytes={length}-\r\n"));
-        assert_eq!((behind.status, behind.field("Content-Range")), (416, Some(&*format!("bytes */{length}"))));
+        assert_eq!(
+            (behind.status, behind.field("Content-Range")),
+            (416, Some(&*format!("bytes */{length}")))
+        );
     }
     server.stop();
     server.join();
@@ -79,7 +86,10 @@ fn pipelined_answers_come_in_order_on_every_model() {
                 let statuses = answers.each_ref().map(|answer| answer.status);
                 assert_eq!(statuses, [200, 200, 200, 404, 301, 200, 200, 200], "{model} {round}");
                 assert!(answers[0].body == pattern(4096) && answers[5].body == pattern(4096), "{model}");
-                assert!(answers[1].body == pattern(3_000_000) && answers[6].body == pattern(3_000_000), "{model}");
+                assert!(
+                    answers[1].body == pattern(3_000_000) && answers[6].body == pattern(3_000_000),
+                    "{model}"
+                );
                 assert_eq!((&*answers[2].body, &*answers[7].body), (&b"<h1>index</h1>"[..], &b"a b"[..]));
             }
             server.stop();
