@@ -262,7 +262,8 @@ fn what_the_command_comes_to_is_what_this_comes_to() {
     assert_eq!(missing.status.code(), Some(2), "{}", text(&missing));
     let mut asked = fastpath(&["--", "sleep", "600"]);
     let mut asked = asked.stderr(Stdio::null()).spawn().expect("start");
-    while !std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", asked.id())).is_ok_and(|c| c != "")
+    while !std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", asked.id()))
+        .is_ok_and(|c| !c.is_empty())
     {
         std::thread::yield_now();
     }

@@ -58,7 +58,9 @@ fn a_newcomer_is_shown_what_was_said_last() {
     let chat = chat(|limits| limits.history = 2);
     let mut ann = Member::of_lines(&chat);
     ann.say("/join tide ann");
-    ["one", "two", "three"].map(|text| ann.say(text));
+    for text in ["one", "two", "three"] {
+        ann.say(text);
+    }
     let mut bob = Member::of_frames(&chat);
     bob.say("/join tide bob");
     assert_eq!(bob.hears(), ["= joined tide as bob, 2 here, at #5", "#3 ann: two", "#4 ann: three"]);
@@ -119,7 +121,9 @@ fn a_member_that_speaks_too_fast_is_told_so() {
     });
     let mut ann = Member::of_lines(&chat);
     ann.say("/join tide ann");
-    ["one", "two", "three"].map(|text| ann.say(text));
+    for text in ["one", "two", "three"] {
+        ann.say(text);
+    }
     let heard = ann.hears();
     assert_eq!(heard[1], "! that is too fast; this line was not passed on");
     assert_eq!(heard.len(), 4, "{heard:?}");

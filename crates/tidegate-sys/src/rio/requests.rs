@@ -357,7 +357,7 @@ impl Requests {
     }
 
     /// The next outcome.
-    pub fn next(&mut self) -> Option<Done> {
+    pub fn take(&mut self) -> Option<Done> {
         self.ready.pop_front()
     }
 

@@ -47,7 +47,7 @@ fn code(error: &io::Error) -> Option<i32> {
 
 /// The next outcome, which has to be a receive: its key and its bytes.
 fn received(requests: &mut Requests) -> (u64, io::Result<Vec<u8>>) {
-    let done = requests.next().expect("an outcome");
+    let done = requests.take().expect("an outcome");
     let Outcome::Received(outcome) = done.outcome else { panic!("a send came back") };
     let bytes = outcome.map(|buffer| {
         let Some(buffer) = buffer else { return Vec::new() };
@@ -59,7 +59,7 @@ fn received(requests: &mut Requests) -> (u64, io::Result<Vec<u8>>) {
 }
 
 fn sent(requests: &mut Requests) -> (u64, io::Result<usize>, Option<Payload>) {
-    let done = requests.next().expect("an outcome");
+    let done = requests.take().expect("an outcome");
     let Outcome::Sent(outcome, rest) = done.outcome else { panic!("a receive came back") };
     (done.key, outcome, rest)
 }

@@ -270,7 +270,7 @@ impl RegisteredQueue {
 
     /// The next outcome.
     pub fn next(&mut self) -> Option<Done<Registered, Bytes>> {
-        if let Some(rio::Done { key, outcome }) = self.requests.next() {
+        if let Some(rio::Done { key, outcome }) = self.requests.take() {
             let outcome = match outcome {
                 rio::Outcome::Received(outcome) => {
                     Outcome::Received(outcome.map(|b| b.map(Bytes::Requested)))

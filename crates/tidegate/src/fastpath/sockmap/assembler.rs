@@ -143,7 +143,7 @@ impl Code {
     }
 
     /// `register = the low 32 bits of it in network order`
-    pub(super) fn to_network_order(&mut self, register: Register) {
+    pub(super) fn network_order(&mut self, register: Register) {
         self.push(TO_BE, register as u8, 0, 0, 32);
     }
 

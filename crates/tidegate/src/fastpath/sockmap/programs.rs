@@ -163,7 +163,7 @@ fn keys(code: &mut Code, at: &Fields, which: &[i16], other: Label) {
     code.set(rest);
     // The near port comes in the order of this machine, the far one in that of the network.
     code.load(Register::R2, Register::R6, at.near_port);
-    code.to_network_order(Register::R2);
+    code.network_order(Register::R2);
     code.load(Register::R3, Register::R6, at.far_port);
     for &(key, near, far) in &places {
         code.keep(key + PORTS + near / 4, Register::R2);
