@@ -124,7 +124,13 @@ impl Client {
     #[track_caller]
     fn more(&mut self) {
         let mut buffer = [0; 64 * 1024];
-        let n = self.stream.read(&mut buffer).expect("receive");
+        // With a time limit a receive is not restarted after a process was stopped and goes on (signal(7)).
+        let n = loop {
+            match self.stream.read(&mut buffer) {
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                outcome => break outcome.expect("receive"),
+            }
+        };
         assert!(n > 0, "an end after {:?}", String::from_utf8_lossy(&self.rest));
         self.rest.extend_from_slice(&buffer[..n]);
     }
