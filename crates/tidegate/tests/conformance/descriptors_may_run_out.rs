@@ -142,7 +142,8 @@ fn the_server() {
     // Each worker of the pool has a descriptor of its own: its default number of them would take all there are.
     let threads = NonZeroUsize::new(if model == Model::Pool { 16 } else { 2 });
     let threads = threads.filter(|_| model != Model::Blocking);
-    let policy = Policy { drain_timeout: Duration::from_secs(20), threads, ..Policy::default() };
+    let fast_path = kit::policy(model).fast_path;
+    let policy = Policy { drain_timeout: Duration::from_secs(20), threads, fast_path, ..Policy::default() };
     let server = kit::serve(model, policy, service);
     println!("listening on {}", server.local_addr());
     for _ in std::io::stdin().lines() {

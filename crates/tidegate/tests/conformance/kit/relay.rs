@@ -32,6 +32,10 @@ pub fn connect_somehow(to: SocketAddr) -> TcpStream {
 
 #[track_caller]
 fn begin(to: SocketAddr, buffers: Option<usize>, patience: Option<Duration>) -> TcpStream {
+    let call = match Call::make(to) {
+        Err(_) if patience.is_some() => return TcpStream::connect(to).expect("connect"),
+        call => call.expect("the server has the option"),
+    };
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
     // What the relay holds on its way is to be little beside what the server holds.
     listener.set_recv_buffer_size(4096).expect("receive buffer");
@@ -47,7 +51,6 @@ fn begin(to: SocketAddr, buffers: Option<usize>, patience: Option<Duration>) -> 
     outer.connect(&listener.local_addr().expect("address").into()).expect("connect");
     let (inner, _) = listener.accept().expect("accept");
     inner.set_nodelay(true).expect("nodelay");
-    let call = Call::make(to);
     let (outside, inside) = (outer.local_addr().expect("address"), call.tcp.local_addr().expect("address"));
     seen_as().lock().expect("addresses").insert(outside.as_socket().expect("address"), inside);
     std::thread::Builder::new()
@@ -75,17 +78,18 @@ struct Call {
 }
 
 impl Call {
+    /// Leaves an offer, and connects; fails if there is nobody to leave it with.
     #[track_caller]
-    fn make(to: SocketAddr) -> Self {
-        let control = meeting::connect(&name(to)).expect("the server has the option");
+    fn make(to: SocketAddr) -> std::io::Result<Self> {
+        let control = meeting::connect(&name(to))?;
         let (rings, memory) = Rings::create(RING).expect("memory");
         let tcp = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("socket");
         tcp.bind(&SocketAddr::new(to.ip(), 0).into()).expect("bind");
         let from = tcp.local_addr().ok().and_then(|addr| addr.as_socket()).expect("address");
-        handover::send(&control, &hello(from, to), &[memory.as_fd()]).expect("offer");
+        handover::send(&control, &hello(from, to), &[memory.as_fd()])?;
         tcp.connect(&to.into()).expect("connect");
         tcp.set_tcp_nodelay(true).expect("nodelay");
-        Self { tcp: tcp.into(), rings, control }
+        Ok(Self { tcp: tcp.into(), rings, control })
     }
 
     fn carry(self, inner: TcpStream, patience: Option<Duration>) {
