@@ -82,6 +82,10 @@ fn mail_from_a_room_that_was_left_is_not_heard() {
     bob.say("/join tide");
     let heard = bob.hears();
     assert_eq!(heard.iter().filter(|line| line.contains("again")).count(), 1, "{heard:?}");
+    ann.say("only once");
+    bob.say("/join tide"); // into the same room anew: it is in the history, and under way
+    let heard = bob.hears();
+    assert_eq!(heard.iter().filter(|line| line.contains("only once")).count(), 1, "{heard:?}");
 }
 
 #[test]
