@@ -170,11 +170,17 @@ fn ways() -> Vec<(&'static str, Availability)> {
         Ok(()) => Availability::Available(how.into()),
         Err(why) => Availability::Unavailable(why),
     };
-    vec![
+    let extensions = system::extensions().into_iter().map(|extension| {
+        let refused = extension.refused.map(|why| format!("{why}: {}", extension.without));
+        (extension.name, is(refused.map_or(Ok(()), Err), "found at run time"))
+    });
+    let mut ways = vec![
         ("fast path", is(fastpath::shared_memory(), "shared memory between two tidegates: --fast-path")),
         ("sockmap", is(fastpath::sockmap(), "for unchanged programs: tidegate fastpath")),
         ("busy polling", cards()),
-    ]
+    ];
+    ways.extend(extensions);
+    ways
 }
 
 /// Network cards, which `busy_poll` is about.

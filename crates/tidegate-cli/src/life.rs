@@ -23,7 +23,7 @@ pub enum End {
 
 /// What a running server is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(unix), expect(dead_code, reason = "changes come as signals, which only Unix has"))]
+#[allow(dead_code, reason = "changes come as signals, which not every system has")]
 pub enum Word {
     /// End.
     End(End),
@@ -33,6 +33,7 @@ pub enum Word {
 
 /// What changes while a server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "as above")]
 pub enum Change {
     /// Another strategy.
     Strategy(Strategy),

@@ -77,10 +77,10 @@ impl Process {
         let mut command = Command::new(&bench.program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let failed = |why: String| LabError::Process { what: what.clone(), why };
-        #[cfg(unix)]
         if let Some(group) = &bench.group {
             let processes = std::fs::OpenOptions::new().write(true).open(group.join("cgroup.procs"));
-            system::start_in_group(&mut command, processes.map_err(|e| failed(e.to_string()))?);
+            let joined = processes.and_then(|processes| system::start_in_group(&mut command, processes));
+            joined.map_err(|e| failed(e.to_string()))?;
         }
         let (mut child, group) = Group::start(&mut command, None).map_err(|e| failed(e.to_string()))?;
         let (sender, lines) = channel();

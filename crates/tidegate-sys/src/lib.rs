@@ -38,7 +38,9 @@ pub mod rio;
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]
-pub use unix::{datagram, descriptor, folder, handover, local, pages, poll, process, select, socket, waker};
+pub use unix::{
+    datagram, descriptor, extension, folder, handover, local, pages, poll, process, select, socket, waker,
+};
 
 #[cfg(windows)]
 mod windows;

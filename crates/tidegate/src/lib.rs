@@ -67,12 +67,10 @@ pub use tidegate_sys::file::FileRange;
 
 /// What applications need of the system besides sockets: limits, processors, and sockets that come from elsewhere.
 pub mod system {
-    #[cfg(unix)]
-    pub use tidegate_sys::process::start_in_group;
     pub use tidegate_sys::process::{
         End, Held, allowed_cpus, ask_to_end, clock_ticks_per_s, cpu_time, descriptor_limit, end_group,
         exact_sleeps, family, held, in_own_group, is_there, locked_memory_limit, memory_bytes, open_to_all,
-        own_cpu_times, page_bytes, pin_to_cpus, raise_descriptor_limit, system_name,
+        own_cpu_times, page_bytes, pin_to_cpus, raise_descriptor_limit, start_in_group, system_name,
     };
     pub use tidegate_sys::socket::local_endpoint;
     /// Folders that no name leads out of, and what the system has at hand of a file.
@@ -80,5 +78,6 @@ pub mod system {
         pub use tidegate_sys::file::{Listed, Patience};
         pub use tidegate_sys::folder::{Folder, identity, is_exhausted, read_cached};
     }
+    pub use tidegate_sys::extension::{Extension, found as extensions};
     pub use tidegate_sys::{descriptor, handover};
 }

@@ -2,6 +2,7 @@
 
 pub mod datagram;
 pub mod descriptor;
+pub mod extension;
 pub mod folder;
 pub mod handover;
 pub mod local;

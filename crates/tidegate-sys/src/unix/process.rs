@@ -188,12 +188,16 @@ pub enum End {
 /// that all its sockets belong to the group (a socket belongs to the one in which it was made).
 ///
 /// A group that does not take it (it is gone, or not this user's) fails the start of the command.
-pub fn start_in_group(command: &mut std::process::Command, processes: std::fs::File) {
+///
+/// # Errors
+/// None here.
+pub fn start_in_group(command: &mut std::process::Command, processes: std::fs::File) -> io::Result<()> {
     use std::os::unix::process::CommandExt as _;
     let join = move || rustix::io::write(&processes, b"0").map(drop).map_err(io::Error::from);
     // SAFETY: between fork and exec only `write(2)` is called, on a descriptor that was opened before: async-signal-safe, and no
     // allocation.
     unsafe { command.pre_exec(join) };
+    Ok(())
 }
 
 /// Kernel name and release, as `uname` prints them.

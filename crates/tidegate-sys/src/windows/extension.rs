@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 use socket2::{Domain, Protocol, Socket, Type};
 use windows_sys::Win32::Networking::WinSock::{
     LPFN_ACCEPTEX, LPFN_CONNECTEX, LPFN_DISCONNECTEX, LPFN_TRANSMITFILE, LPFN_TRANSMITPACKETS,
-    SIO_GET_EXTENSION_FUNCTION_POINTER, WSAID_ACCEPTEX, WSAID_CONNECTEX, WSAID_DISCONNECTEX,
-    WSAID_TRANSMITFILE, WSAID_TRANSMITPACKETS, WSAIoctl,
+    SIO_GET_EXTENSION_FUNCTION_POINTER, SIO_LOOPBACK_FAST_PATH, WSAID_ACCEPTEX, WSAID_CONNECTEX,
+    WSAID_DISCONNECTEX, WSAID_TRANSMITFILE, WSAID_TRANSMITPACKETS, WSAIoctl,
 };
 use windows_sys::core::GUID;
 
@@ -65,11 +65,65 @@ fn find(name: &str) -> io::Result<usize> {
     })
 }
 
-/// Each function by name, and the error with which it was refused, if it was.
-#[must_use]
-pub fn found() -> Vec<(&'static str, Option<io::Error>)> {
+/// One of the functions, or a thing that is asked for in the same way.
+#[derive(Debug)]
+pub struct Extension {
+    /// Its name.
+    pub name: &'static str,
+    /// How it was refused, if it was.
+    pub refused: Option<io::Error>,
+    /// What its absence means, and what to use in its place.
+    pub without: &'static str,
+}
+
+/// All of them.
+pub fn found() -> Vec<Extension> {
     let why = |found: &Found| found.err().map(io::Error::from_raw_os_error);
-    FOUND.iter().map(|(name, found)| (*name, why(found))).collect()
+    let functions =
+        FOUND.iter().map(|(name, found)| Extension { name, refused: why(found), without: without(name) });
+    let others = [("Registered I/O", super::registered::probe()), (LOOPBACK, probe_loopback())];
+    let others = others.map(|(name, asked)| Extension { name, refused: asked.err(), without: without(name) });
+    functions.chain(others).collect()
+}
+
+const LOOPBACK: &str = "loopback fast path";
+
+fn without(name: &str) -> &'static str {
+    match name {
+        "AcceptEx" | "ConnectEx" => "iocp and overlapped are unavailable: use event-select or select",
+        "DisconnectEx" => "sockets are closed rather than used again; nothing has to be done",
+        "TransmitFile" | "TransmitPackets" => "files are read and then sent; nothing has to be done",
+        LOOPBACK => "connections of one host go all the way through TCP; nothing has to be done",
+        _ => "rio is unavailable: use iocp",
+    }
+}
+
+/// Whether a socket takes `SIO_LOOPBACK_FAST_PATH`.
+fn probe_loopback() -> io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    hasten(|code, on| {
+        let mut bytes = 0;
+        // SAFETY: the socket is open for the call; pointer and length describe `on`; nothing is written but a count.
+        check(unsafe {
+            WSAIoctl(
+                handle(socket.as_raw_socket()),
+                code,
+                std::ptr::from_ref(&on).cast(),
+                size_of::<u32>() as u32,
+                std::ptr::null_mut(),
+                0,
+                &raw mut bytes,
+                std::ptr::null_mut(),
+                None,
+            )
+        })
+    })
+}
+
+/// Asks a socket to spare connections of one host the way through TCP; `control` is the call that asks.
+fn hasten(control: impl FnOnce(u32, u32) -> io::Result<()>) -> io::Result<()> {
+    control(SIO_LOOPBACK_FAST_PATH, 1)
+        .map_err(|e| io::Error::new(e.kind(), format!("this system has no loopback fast path ({e})")))
 }
 
 /// What overlapped engines can not do without.
@@ -107,3 +161,31 @@ impl Extensions {
 
 // The others are looked for, so that `doctor` can tell; nothing calls them yet.
 const _: (LPFN_DISCONNECTEX, LPFN_TRANSMITFILE, LPFN_TRANSMITPACKETS) = (None, None, None);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_fast_path_is_asked_for_by_its_code_and_a_refusal_is_named() {
+        let mut asked = None;
+        let control = |code, on| {
+            asked = Some((code, on));
+            Ok(())
+        };
+        assert!(hasten(control).is_ok());
+        assert_eq!(asked, Some((0x9800_0010, 1)), "_WSAIOW(IOC_VENDOR, 16)");
+        let refused = hasten(|_, _| Err(io::Error::from_raw_os_error(10045))).unwrap_err();
+        assert!(refused.to_string().contains("no loopback fast path"), "{refused}");
+    }
+
+    #[test]
+    fn everything_that_is_asked_for_has_a_name_and_what_its_absence_means() {
+        let found = found();
+        assert_eq!(found.len(), 7);
+        assert!(found.iter().all(|extension| !extension.without.is_empty()));
+        let works =
+            |name| found.iter().any(|extension| extension.name == name && extension.refused.is_none());
+        assert!(works("AcceptEx") && works("ConnectEx"), "{found:?}");
+    }
+}

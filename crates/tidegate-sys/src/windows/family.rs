@@ -154,6 +154,14 @@ pub fn in_own_group(command: &mut Command) -> &mut Command {
     command.creation_flags(CREATE_NEW_PROCESS_GROUP)
 }
 
+/// Control groups are for Linux only.
+///
+/// # Errors
+/// Always.
+pub fn start_in_group(_: &mut Command, _: std::fs::File) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "control groups are for Linux only"))
+}
+
 /// Asks (Ctrl-Break) all processes of a group that have this console to end, or makes its leader and whom that has started end; a group
 /// that has gone is no error.
 ///

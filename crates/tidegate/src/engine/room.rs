@@ -32,6 +32,7 @@ pub(super) fn descriptors_of_loop(threads: usize) -> usize {
 }
 
 /// Size of a ring's table for `share` connections, and how many of its slots connections may take.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only rings have a table"))]
 pub(super) fn table(share: usize) -> (usize, usize) {
     let table = share.saturating_add(SLACK).min(limit());
     (table, slots(table))

@@ -15,10 +15,6 @@
 //! A connection may move from thread to thread between events; `Peer::thread` is always 0. Batches of events belong
 //! to the library and are not counted; wake-ups are runs of a task.
 
-#[cfg_attr(unix, path = "tokio/local.rs")]
-#[cfg_attr(not(unix), path = "tokio/no_local.rs")]
-mod local;
-
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -39,6 +35,7 @@ use tidegate_sys::socket::{
 };
 
 use super::clerk::{Clerk, dial_failed};
+use super::here::local;
 use super::house::{ALONE, House, Seat};
 use super::{Availability, Model, Plan, Started};
 use crate::core::mail::PostOffice;

@@ -29,6 +29,7 @@ impl Meeting {
 #[derive(Debug)]
 pub(crate) struct Offer(Infallible);
 
+#[allow(dead_code, reason = "of an offer that nobody can make")]
 pub(crate) enum Outcome {
     Link(Link),
     Plain(Stream),

@@ -8,11 +8,11 @@ use tidegate::Model;
 use tidegate::system::descriptor::OwnedFd;
 
 /// The connection to the one that runs: there is none.
-#[expect(dead_code, reason = "made on Unix only")]
+#[allow(dead_code, reason = "made where sockets are handed over")]
 pub struct Line(());
 
 /// What a running server gave: nothing, so there never is one.
-#[expect(dead_code, reason = "made on Unix only")]
+#[allow(dead_code, reason = "made where sockets are handed over")]
 pub struct Inheritance {
     /// The model it runs on.
     pub model: Model,
@@ -46,6 +46,7 @@ impl Inheritance {
 }
 
 /// What a running server has to give.
+#[allow(dead_code, reason = "taken where sockets are handed over")]
 pub struct Estate {
     /// The model it runs on.
     pub model: Model,

@@ -6,6 +6,11 @@
 #[cfg_attr(not(any(target_os = "linux", windows)), path = "other.rs")]
 mod system;
 
+/// Unix sockets as the library of `tokio` has them, if it does.
+#[cfg_attr(unix, path = "../tokio/local.rs")]
+#[cfg_attr(not(unix), path = "../tokio/no_local.rs")]
+pub(super) mod local;
+
 pub(super) use system::{BEST, probe, start, start_datagrams};
 
 use std::io;

@@ -9,13 +9,13 @@ use ::tokio::net::{UnixListener, UnixStream};
 use tidegate_sys::descriptor::OwnedFd;
 use tidegate_sys::socket::{Blocking, Listener, Stream};
 
-use super::{Accepts, Socket};
+use crate::engine::tokio::{Accepts, Socket};
 use crate::service::Dial;
 
-pub(super) type LocalListener = UnixListener;
+pub(in crate::engine) type LocalListener = UnixListener;
 
 /// A listener for the library's loop.
-pub(super) fn listen(listener: &Listener) -> io::Result<LocalListener> {
+pub(in crate::engine) fn listen(listener: &Listener) -> io::Result<LocalListener> {
     UnixListener::from_std(listener.share()?.into())
 }
 
@@ -38,7 +38,7 @@ impl Socket for UnixStream {
 }
 
 /// At once: there is nothing to wait for.
-pub(super) fn connect(dial: &Dial) -> io::Result<UnixStream> {
+pub(in crate::engine) fn connect(dial: &Dial) -> io::Result<UnixStream> {
     let stream = Stream::dial(&dial.to, dial.from, Blocking::Never)?;
     UnixStream::from_std(OwnedFd::from(stream).into())
 }

@@ -7,14 +7,14 @@ use tidegate_sys::socket::{Blocking, Listener, Stream};
 
 use crate::service::Dial;
 
-pub(super) type LocalListener = TcpListener;
+pub(in crate::engine) type LocalListener = TcpListener;
 
 /// Refuses: such a listener can not have been made.
-pub(super) fn listen(_: &Listener) -> io::Result<LocalListener> {
+pub(in crate::engine) fn listen(_: &Listener) -> io::Result<LocalListener> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Refuses.
-pub(super) fn connect(dial: &Dial) -> io::Result<TcpStream> {
+pub(in crate::engine) fn connect(dial: &Dial) -> io::Result<TcpStream> {
     TcpStream::from_std(Stream::dial(&dial.to, dial.from, Blocking::Never)?.into_std())
 }
