@@ -124,9 +124,9 @@ impl Client {
     #[track_caller]
     fn more(&mut self) {
         let mut buffer = [0; 64 * 1024];
-        // With a time limit a receive is not restarted after a process was stopped and goes on (signal(7)).
         let n = loop {
             match self.stream.read(&mut buffer) {
+                // With a timeout set the kernel does not go on by itself (`signal(7)`).
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                 outcome => break outcome.expect("receive"),
             }
