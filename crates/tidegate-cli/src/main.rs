@@ -1,6 +1,7 @@
 //! The `tidegate` command.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod bench;
 mod compare;
 mod config;
@@ -11,6 +12,7 @@ mod limits;
 mod load;
 mod log;
 mod metrics;
+mod nats;
 mod origin;
 mod serve;
 mod system;
@@ -39,6 +41,8 @@ enum Command {
     Serve(serve::Args),
     /// Generate load against a server, and measure it.
     Load(load::Args),
+    /// Wait for work from `load … --nats` on another host, and do it: several agents generate one load together.
+    Agent(agent::Args),
     /// Measure every I/O model on this machine and write a report.
     Bench(bench::Args),
     /// Compare two runs that bench saved, with a verdict for each row.
@@ -83,6 +87,7 @@ fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Load(args) => load::run(args),
+        Command::Agent(args) => agent::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Tune(args) => tune::run(args),

@@ -161,8 +161,7 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
         let crew = self.crew;
         crew.set_dialler(self.client.dialler());
         let begun = Instant::now();
-        // Without a schedule, a fixed number of requests begins with the first connection.
-        let at_once = crew.pacer.is_none() && matches!(crew.plan.amount, Amount::Requests(_));
+        let at_once = crew.plan.begins_at_once();
         let mut window = Window::open(&crew.plan);
         if at_once {
             crew.set_stage(Stage::Measuring);
@@ -190,7 +189,7 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
         if let Some(second) = ledger.collect(crew, Instant::now()) {
             let second = second.clone();
             let status = self.status(&mut window, &ledger);
-            (self.observer)(Phase::Second { second: &second, status });
+            (self.observer)(Phase::Second { second: &second, latency_us: ledger.last(), status });
         }
         let mut report = self.figures(window.length);
         (report.cpu_user_s, report.cpu_system_s) = window.cpu_s;
@@ -301,12 +300,13 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
             return;
         }
         let begun = Instant::now();
-        let interval = self.crew.plan.ramp_connections.div_f64(total.max(1) as f64);
+        let part = self.crew.plan.its_part();
+        let interval = self.crew.plan.ramp_connections.div_f64(part.connections().max(1) as f64);
         let mut dialled = 0;
         while dialled < total {
             let end = (dialled + BLOCK as u64).min(total);
             while dialled < end {
-                let due = begun + interval.mul_f64(dialled as f64);
+                let due = begun + interval.mul_f64(part.number(dialled) as f64);
                 while Instant::now() < due && !self.crew.is_interrupted() {
                     std::thread::sleep(due.saturating_duration_since(Instant::now()).min(TELL / 2));
                     self.tell_opening();
@@ -384,7 +384,7 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
             {
                 let second = second.clone();
                 let status = self.status(window, ledger);
-                (self.observer)(Phase::Second { second: &second, status });
+                (self.observer)(Phase::Second { second: &second, latency_us: ledger.last(), status });
             }
             if part >= 1.0 || self.crew.is_interrupted() {
                 return;

@@ -72,7 +72,8 @@ impl EchoLoad {
     /// How long a connection rests between messages, and when its first one is due, so that its block sends evenly.
     fn schedule(&self, tag: u64) -> Option<Schedule> {
         let rate = self.pace?;
-        let total = self.crew.plan.connections as u64;
+        let part = self.crew.plan.its_part();
+        let (total, tag) = (part.connections(), part.number(tag));
         let first = tag / BLOCK as u64 * BLOCK as u64;
         let block = (total - first.min(total - 1)).min(BLOCK as u64).max(1);
         let interval = Duration::from_secs_f64(block as f64 * self.pattern.size as f64 / rate as f64);

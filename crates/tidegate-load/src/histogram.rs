@@ -12,8 +12,16 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 #[error("not a histogram in compressed V2 encoding ({0}); it has to be as tidegate load --json wrote it")]
 pub struct HistogramError(String);
 
+/// An empty histogram, as all latencies are kept in: 1 µs to 1 h with three digits.
+#[must_use]
+pub fn empty() -> Histogram<u64> {
+    // Within what the histogram can do.
+    Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("valid bounds")
+}
+
 /// V2, compressed, base64: what the logs of HdrHistogram hold. Empty if it can not be written, which does not happen in memory.
-pub(crate) fn encode(histogram: &Histogram<u64>) -> String {
+#[must_use]
+pub fn encode(histogram: &Histogram<u64>) -> String {
     let mut bytes = Vec::new();
     match V2DeflateSerializer::new().serialize(histogram, &mut bytes) {
         Ok(_) => STANDARD.encode(bytes),

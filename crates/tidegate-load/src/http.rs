@@ -59,7 +59,7 @@ impl HttpSession {
             flight: None,
             behind: VecDeque::new(),
             wake_up: None,
-            path: tag as usize % common.requests.len(),
+            path: (common.crew.plan.its_part().number(tag) % common.requests.len() as u64) as usize,
             search,
             verified: false,
             common,

@@ -1,7 +1,7 @@
 //! Bringing together what the I/O threads have counted: once a second while the load runs, and at the end.
 
 use std::mem;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
@@ -25,6 +25,8 @@ struct Counts {
 /// What has been brought together so far.
 pub(crate) struct Ledger {
     latency_us: Histogram<u64>,
+    /// Of the last second.
+    second_us: Histogram<u64>,
     service_us: Histogram<u64>,
     delay_us: Histogram<u64>,
     seconds: Vec<Second>,
@@ -44,6 +46,7 @@ impl Ledger {
     pub(crate) fn new(begun: Instant) -> Self {
         Self {
             latency_us: histogram(),
+            second_us: histogram(),
             service_us: histogram(),
             delay_us: histogram(),
             seconds: Vec::new(),
@@ -68,15 +71,22 @@ impl Ledger {
         (sum as f64 / looks.max(1) as f64, looks)
     }
 
-    /// When the second that runs is over.
+    /// When the second that runs is over: a whole number of seconds from the beginning, so that lateness does not add up and the
+    /// seconds of generators that began together stay side by side.
     pub(crate) fn next(&self) -> Instant {
-        self.since + std::time::Duration::from_secs(1)
+        let over = self.since.saturating_duration_since(self.begun).as_secs();
+        self.begun + Duration::from_secs(over + 1)
+    }
+
+    /// All latencies of the last second.
+    pub(crate) fn last(&self) -> &Histogram<u64> {
+        &self.second_us
     }
 
     /// Fetches what was counted since the last time. Each thread is held up for no longer than an exchange of two pointers.
     pub(crate) fn collect(&mut self, crew: &Crew, now: Instant) -> Option<&Second> {
         let mut counts = Counts::default();
-        let mut second_us = histogram();
+        self.second_us.reset();
         for thread in 0..crew.threads() {
             let mut tally = crew.tally(thread);
             counts.requests += tally.requests;
@@ -94,14 +104,14 @@ impl Ledger {
             }
             drop(tally);
             // All bounds are the same, so nothing can be out of range.
-            let _ = second_us.add(&self.spare);
+            let _ = self.second_us.add(&self.spare);
             let _ = self.service_us.add(&self.spare_service);
             let _ = self.delay_us.add(&self.spare_delay);
             self.spare.reset();
             self.spare_service.reset();
             self.spare_delay.reset();
         }
-        let _ = self.latency_us.add(&second_us);
+        let _ = self.latency_us.add(&self.second_us);
         let before = mem::replace(&mut self.before, counts);
         let since = mem::replace(&mut self.since, now);
         let length_s = now.saturating_duration_since(since).as_secs_f64();
@@ -119,7 +129,7 @@ impl Ledger {
             in_flight: counts.in_flight,
             bytes_sent: counts.bytes_sent - before.bytes_sent,
             bytes_received: counts.bytes_received - before.bytes_received,
-            latency_us: Latency::of(&second_us),
+            latency_us: Latency::of(&self.second_us),
         });
         self.seconds.last()
     }
@@ -178,7 +188,7 @@ impl Ledger {
         }
         if let (Some(pacer), Some(rate)) = (&crew.pacer, crew.plan.rate) {
             (open.scheduled, open.not_started) = pacer.outcome();
-            open.rate_per_s = rate.requests_per_s;
+            open.rate_per_s = rate.requests_per_s / crew.plan.its_part().of() as f64;
             open.service_us = Latency::of(&self.service_us);
             open.delay_us = Latency::of(&self.delay_us);
             report.open_loop = Some(open);

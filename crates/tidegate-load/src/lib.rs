@@ -10,10 +10,12 @@
 //! | `conductor` | opening in blocks, measuring, draining |
 //! | `crew`, `tally` | what all sessions share: budget, stage, tallies |
 //! | `pacer` | open loop: what is due when, and who begins it |
+//! | `part` | one of several parts of a load |
 //! | `ledger`, `window` | bringing the tallies together, each second and at the end |
 //! | [`certificate`], `procs` | which side was the limit |
 //! | [`histogram`], `merge` | distributions as text; several results as one |
 //! | `echo`, `http` | the sessions |
+//! | `together` | what each of several agents did |
 //! | [`udp`] | datagrams: one socket for each flow, no connections |
 //! | [`mod@ping`] | round trips of one message at a time, in nanoseconds |
 //! | [`chat`](mod@chat) | members of a messenger, who check what they hear |
@@ -31,6 +33,7 @@ mod http;
 mod ledger;
 mod merge;
 mod pacer;
+mod part;
 pub mod ping;
 pub mod plan;
 mod procs;
@@ -38,6 +41,7 @@ pub mod report;
 mod shape;
 mod tally;
 mod target;
+mod together;
 pub mod udp;
 mod window;
 
@@ -48,7 +52,8 @@ pub use merge::{MergeError, merge};
 pub use ping::{PingPlan, PingReport, ping};
 #[cfg(target_os = "linux")]
 pub use ping::{floor_echo, floor_ping};
-pub use plan::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security, Target, TlsPlan};
+pub use plan::{Amount, HttpShape, LoadError, Part, Plan, Protocol, Rate, Security, Target, TlsPlan};
 pub use report::{OpenLoop, Phase, Report, Second, Status, TlsReport};
 pub use tidegate_tls::{TlsError, Trust};
+pub use together::{AgentReport, Together};
 pub use udp::{Expect, UdpPlan, UdpReport, run_udp};

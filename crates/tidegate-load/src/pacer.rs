@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::Mailbox;
 
+use crate::part::Part;
 use crate::plan::{Amount, Plan, Rate};
 
 /// A start later than this after its time counts as late: the coarsest timers of the library (model `poll`) may be 1 ms late.
@@ -24,14 +25,16 @@ pub(crate) struct Schedule {
     from: f64,
     to: f64,
     ramp_s: f64,
+    /// Whose requests are numbered here.
+    part: Part,
 }
 
 impl Schedule {
-    pub(crate) fn new(rate: Rate) -> Self {
+    pub(crate) fn new(rate: Rate, part: Part) -> Self {
         let to = rate.requests_per_s;
         match rate.ramp {
-            Some((from, time)) => Self { from, to, ramp_s: time.as_secs_f64() },
-            None => Self { from: to, to, ramp_s: 0.0 },
+            Some((from, time)) => Self { from, to, ramp_s: time.as_secs_f64(), part },
+            None => Self { from: to, to, ramp_s: 0.0, part },
         }
     }
 
@@ -40,7 +43,7 @@ impl Schedule {
         (self.from + self.to) / 2.0 * self.ramp_s
     }
 
-    /// Seconds from the start to request `k`. While the rate grows, `k = from·t + (to − from)·t²/(2·ramp)`.
+    /// Seconds from the start to request `k` of the whole load. While the rate grows, `k = from·t + (to − from)·t²/(2·ramp)`.
     fn due_s(&self, k: u64) -> f64 {
         let (k, ramp) = (k as f64, self.ramp_requests());
         if k >= ramp {
@@ -55,9 +58,13 @@ impl Schedule {
         2.0 * k / (self.from + root)
     }
 
+    fn due_of_all(&self, k: u64) -> Duration {
+        Duration::try_from_secs_f64(self.due_s(k)).unwrap_or(Duration::MAX)
+    }
+
     /// Time from the start to request `k`.
     pub(crate) fn due(&self, k: u64) -> Duration {
-        Duration::try_from_secs_f64(self.due_s(k)).unwrap_or(Duration::MAX)
+        self.due_of_all(self.part.number(k))
     }
 
     /// Requests that are due before `time`.
@@ -71,13 +78,13 @@ impl Schedule {
         };
         // The float may be a request off on either side; `due` decides.
         let mut k = k as u64;
-        while k > 0 && self.due(k - 1) >= time {
+        while k > 0 && self.due_of_all(k - 1) >= time {
             k -= 1;
         }
-        while self.due(k) < time {
+        while self.due_of_all(k) < time {
             k += 1;
         }
-        k
+        self.part.share(k)
     }
 }
 
@@ -118,7 +125,7 @@ pub(crate) struct Pacer {
 impl Pacer {
     /// The pacer of a plan, if it has a rate.
     pub(crate) fn of(plan: &Plan) -> Option<Self> {
-        let schedule = Schedule::new(plan.rate?);
+        let schedule = Schedule::new(plan.rate?, plan.its_part());
         let end = match plan.amount {
             Amount::Requests(n) => n,
             Amount::Time(time) => schedule.before(plan.warm_up + time),
@@ -281,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_schedule_does_not_drift() {
-        let schedule = Schedule::new(Rate { requests_per_s: 3.0, ramp: None });
+        let schedule = Schedule::new(Rate { requests_per_s: 3.0, ramp: None }, Part::whole(1));
         assert_eq!(schedule.due(0), Duration::ZERO);
         assert_eq!(schedule.due(3_000_000_000), Duration::from_secs(1_000_000_000));
         assert_eq!(schedule.before(Duration::from_secs(10)), 30);
@@ -292,7 +299,7 @@ mod tests {
     fn a_ramp_grows_evenly_and_then_holds() {
         for (from, to, before) in [(0.0, 100.0, 500), (100.0, 0.1, 500), (50.0, 150.0, 1000)] {
             let rate = Rate { requests_per_s: to, ramp: Some((from, Duration::from_secs(10))) };
-            let schedule = Schedule::new(rate);
+            let schedule = Schedule::new(rate, Part::whole(1));
             assert!(schedule.before(Duration::from_secs(10)).abs_diff(before) <= 1, "{from} to {to}");
             let beyond = schedule.before(Duration::from_secs(20)) - schedule.before(Duration::from_secs(10));
             assert!(beyond.abs_diff((to * 10.0) as u64) <= 1, "{from} to {to}: {beyond}");

@@ -3,9 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tidegate::{Endpoint, Model, StartError};
 use tidegate_tls::{TlsError, Trust};
 
+pub use crate::part::Part;
 pub use crate::shape::HttpShape;
 pub use crate::target::{Security, Target};
 
@@ -27,7 +29,7 @@ pub enum Protocol {
 }
 
 /// When to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Amount {
     /// After this many requests; measured from the first dial on.
     Requests(u64),
@@ -36,7 +38,7 @@ pub enum Amount {
 }
 
 /// Open loop: requests begin on a schedule, whether or not the answers before them have come.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
     /// Requests a second, all connections together.
     pub requests_per_s: f64,
@@ -80,6 +82,8 @@ pub struct Plan {
     pub server_pid: Option<u32>,
     /// How it is encrypted; `None` is not at all.
     pub tls: Option<TlsPlan>,
+    /// Which part of a load this is; `None` is all of it. Made by [`Plan::part`].
+    pub part: Option<Part>,
 }
 
 /// How a load is encrypted.
@@ -224,6 +228,13 @@ impl Plan {
         self.target.addr().is_some_and(|addr| addr.is_ipv4() && addr.ip().is_loopback())
     }
 
+    /// Whether the window begins with the first dial, and not when all connections stand: a fixed number of requests without a
+    /// schedule.
+    #[must_use]
+    pub fn begins_at_once(&self) -> bool {
+        self.rate.is_none() && matches!(self.amount, Amount::Requests(_))
+    }
+
     /// Whether every request has a connection of its own.
     pub(crate) fn connection_per_request(&self) -> bool {
         matches!(self.protocol, Protocol::Http(HttpShape { keep_alive: false, .. }))
@@ -267,6 +278,7 @@ pub(crate) mod tests {
             threads: None,
             server_pid: None,
             tls: None,
+            part: None,
         }
     }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::certificate::{Certificate, Share, Verdict};
+use crate::together::Together;
 use crate::udp::UdpReport;
 
 /// Where a run has got to; told to the observer of [`run`](crate::run).
@@ -33,6 +34,8 @@ pub enum Phase<'a> {
     Second {
         /// What happened in it.
         second: &'a Second,
+        /// All its latencies, in microseconds.
+        latency_us: &'a hdrhistogram::Histogram<u64>,
         /// What can be said so far.
         status: Status,
     },
@@ -160,6 +163,9 @@ pub struct Report {
     /// What only datagrams have; none for other loads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<UdpReport>,
+    /// What each of several agents did, and what went wrong between them; none for a generator on its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together: Option<Together>,
 }
 
 /// How the schedule of an open loop was kept. It counts requests that were due in the window.
@@ -232,7 +238,9 @@ pub struct Latency {
 }
 
 impl Latency {
-    pub(crate) fn of(histogram: &hdrhistogram::Histogram<u64>) -> Self {
+    /// What a histogram in microseconds says.
+    #[must_use]
+    pub fn of(histogram: &hdrhistogram::Histogram<u64>) -> Self {
         if histogram.is_empty() {
             return Self::default();
         }
@@ -255,6 +263,9 @@ impl Report {
     /// Whether everything that was asked for was done and was right.
     #[must_use]
     pub fn is_clean(&self) -> bool {
+        if self.together.as_ref().is_some_and(|together| !together.troubles.is_empty()) {
+            return false;
+        }
         if let Some(udp) = &self.udp {
             // Datagrams may be lost; who wants none lost says so with a threshold.
             return !self.interrupted && udp.corrupt == 0 && udp.send_errors == 0 && self.requests > 0;

@@ -27,11 +27,7 @@ pub(crate) enum Cause {
     Room,
 }
 
-/// An empty histogram: 1 µs to 1 h with three digits.
-pub(crate) fn histogram() -> Histogram<u64> {
-    // Within what the histogram can do.
-    Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("valid bounds")
-}
+pub(crate) use crate::histogram::empty as histogram;
 
 /// Tallies of one I/O thread.
 pub(crate) struct Tally {

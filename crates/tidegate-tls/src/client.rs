@@ -12,7 +12,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, Signatur
 use tidegate::{Dial, Endpoint, Origin, Peer, Refusal, Service};
 
 use crate::fault::{TlsCounters, TlsError};
-use crate::server::certificates;
+use crate::server::{certificates, certificates_of};
 use crate::session::{Shared, TlsLimits, TlsSession};
 
 /// Which certificates the other end may have.
@@ -42,6 +42,18 @@ impl Trust {
     pub fn file(path: &Path) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates(path)? {
+            roots.add(certificate)?;
+        }
+        Self::in_roots(roots)
+    }
+
+    /// Those that the authorities in this text of PEM form vouch for; for what does not come from a file.
+    ///
+    /// # Errors
+    /// There is no certificate in it that could be an authority's.
+    pub fn pem(text: &str) -> Result<Self, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates_of(text)? {
             roots.add(certificate)?;
         }
         Self::in_roots(roots)

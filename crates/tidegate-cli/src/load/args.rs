@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tidegate::{Availability, Endpoint, Model};
+use tidegate_cluster::{TlsOrder, TrustOrder};
 use tidegate_load::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security, Target, TlsPlan, Trust};
 
+use super::cluster::ClusterArgs;
 use super::threshold::Threshold;
 use crate::Failure;
 
@@ -101,6 +103,8 @@ pub struct Common {
     mptcp: bool,
     #[command(flatten)]
     tls: TlsArgs,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     #[command(flatten)]
     pub output: Output,
 }
@@ -264,8 +268,8 @@ impl Common {
             (None, None) => Amount::Time(Duration::from_secs(10)),
         };
         let ramp = self.ramp_rate.as_deref().map(ramp).transpose()?;
-        let protocols: &[&str] = if matches!(protocol, Protocol::Http(_)) { &["http/1.1"] } else { &[] };
         let timeout = seconds("--timeout", self.timeout)?;
+        let tls = self.tls.plan(target, protocols(&protocol), timeout)?;
         let plan = Plan {
             target: self.endpoint(target)?,
             protocol,
@@ -282,7 +286,8 @@ impl Common {
             model: model(&self.model)?,
             threads: self.threads,
             server_pid: self.server_pid,
-            tls: self.tls.plan(target, protocols, timeout)?,
+            tls,
+            part: None,
         };
         if self.threads == Some(0) {
             return Err(usage(anyhow!("--threads must be at least 1")));
@@ -292,7 +297,22 @@ impl Common {
     }
 }
 
+/// What is offered for ALPN.
+fn protocols(protocol: &Protocol) -> &'static [&'static str] {
+    if matches!(protocol, Protocol::Http(_)) { &["http/1.1"] } else { &[] }
+}
+
 impl Common {
+    /// What the TLS of the plan was made of, in a form that can be sent.
+    pub fn tls_order(&self, protocol: &Protocol) -> Result<Option<TlsOrder>, Failure> {
+        let target = Target::parse(&self.target).map_err(usage)?;
+        if target.security == Security::Plain {
+            return Ok(None);
+        }
+        let timeout = seconds("--timeout", self.timeout)?;
+        self.tls.order(&target, protocols(protocol), timeout).map(Some)
+    }
+
     fn endpoint(&self, target: &Target) -> Result<Endpoint, Failure> {
         match (self.mptcp, target.endpoint.addr()) {
             (false, _) => Ok(target.endpoint.clone()),
@@ -303,6 +323,24 @@ impl Common {
 }
 
 impl TlsArgs {
+    fn order(&self, target: &Target, protocols: &[&str], timeout: Duration) -> Result<TlsOrder, Failure> {
+        let trust = match &self.tls_ca {
+            _ if self.tls_insecure => TrustOrder::Anything,
+            Some(path) => {
+                let text = std::fs::read_to_string(path);
+                TrustOrder::Pem(text.with_context(|| format!("{} can not be read", path.display())).map_err(usage)?)
+            }
+            None => TrustOrder::System,
+        };
+        Ok(TlsOrder {
+            trust,
+            name: self.tls_name.clone().unwrap_or_else(|| target.host_name().to_owned()),
+            protocols: protocols.iter().map(|&name| name.to_owned()).collect(),
+            no_resumption: self.tls_no_resumption,
+            handshake_timeout: timeout,
+        })
+    }
+
     fn plan(
         &self,
         target: &Target,

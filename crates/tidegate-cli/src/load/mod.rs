@@ -3,6 +3,7 @@
 mod args;
 mod attack;
 mod chat;
+mod cluster;
 mod live;
 mod output;
 mod painter;
@@ -49,9 +50,23 @@ fn generate(plan: &Plan, args: &Common) -> Outcome {
     };
     let title = format!("{protocol} {}", plan.target);
     let painter = painter(title, plan.connections, plan.amount, &args.output);
+    if let Some(options) = args.cluster.options()? {
+        let tls = args.tls_order(&plan.protocol)?;
+        return conduct(&args.cpus, &args.output, painter, |observer| {
+            cluster::carry_out(&options, plan, tls, &interrupted, observer)
+        });
+    }
     conduct(&args.cpus, &args.output, painter, |observer| {
-        tidegate_load::run_until(&interrupted, plan, observer)
+        tidegate_load::run_until(&interrupted, plan, observer).map_err(failure)
     })
+}
+
+/// How a load fails that could not be generated.
+fn failure(e: LoadError) -> Failure {
+    match e {
+        LoadError::Start(StartError::Engine { .. } | StartError::Connect { .. }) => Failure::Run(e.into()),
+        e => Failure::Usage(e.into()),
+    }
 }
 
 /// Runs a load on these processors, tells how it goes, and puts its result where it was asked for.
@@ -59,7 +74,7 @@ fn conduct(
     cpus: &[usize],
     output: &Output,
     painter: Option<Painter>,
-    load: impl FnOnce(&mut dyn FnMut(Phase<'_>)) -> Result<Report, LoadError>,
+    load: impl FnOnce(&mut dyn FnMut(Phase<'_>)) -> Result<Report, Failure>,
 ) -> Outcome {
     pin(cpus)?;
     let mut sinks = Sinks::open(output)?;
@@ -78,10 +93,6 @@ fn conduct(
             _ => {}
         }
         teller.tell(phase);
-    })
-    .map_err(|e| match e {
-        LoadError::Start(StartError::Engine { .. } | StartError::Connect { .. }) => Failure::Run(e.into()),
-        e => Failure::Usage(e.into()),
     })?;
     written?;
     Ok(judge(&report, output))
@@ -121,6 +132,10 @@ fn merge(args: &MergeArgs) -> Outcome {
 /// The exit code of a result.
 fn judge(report: &Report, output: &Output) -> ExitCode {
     let mut good = report.is_clean() || (output.tolerate_failures && report.wrong == 0);
+    for trouble in report.together.iter().flat_map(|together| &together.troubles) {
+        eprintln!("error: {trouble}");
+        good = false;
+    }
     if report.interrupted {
         eprintln!("error: interrupted; the result is of the {:.1} s until then", report.elapsed_s);
     }

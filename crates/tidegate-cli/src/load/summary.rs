@@ -1,6 +1,6 @@
 //! The result in words.
 
-use tidegate_load::{OpenLoop, Report, UdpReport};
+use tidegate_load::{AgentReport, OpenLoop, Report, UdpReport};
 
 /// A time in microseconds, with a unit that suits it.
 pub fn micros(us: u64) -> String {
@@ -76,6 +76,9 @@ pub fn summary(r: &Report) -> String {
             ));
         }
     }
+    if let Some(together) = &r.together {
+        together.agents.iter().for_each(|agent| text.push_str(&of_an_agent(agent)));
+    }
     if let Some(certificate) = &r.certificate {
         text.push_str(&format!("verdict      {certificate}\n"));
         for warning in &certificate.warnings {
@@ -83,6 +86,25 @@ pub fn summary(r: &Report) -> String {
         }
     }
     text
+}
+
+/// A line for what one agent did.
+fn of_an_agent(a: &AgentReport) -> String {
+    if !a.counted {
+        return format!("agent        {}: no result\n", a.name);
+    }
+    let l = &a.latency_us;
+    let verdict = a.certificate.as_ref().map_or(String::new(), |c| format!("; {}", c.verdict));
+    format!(
+        "agent        {}: {} connections, {} requests, p50 {} p99 {}, began {:.1} ms late, clock {:+.1} ms{verdict}\n",
+        a.name,
+        a.connected,
+        a.requests,
+        micros(l.p50),
+        micros(l.p99),
+        a.began_late_us / 1e3,
+        a.clock_ahead_us / 1e3,
+    )
 }
 
 fn of_connections(r: &Report) -> String {

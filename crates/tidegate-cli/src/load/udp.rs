@@ -70,7 +70,7 @@ pub fn run(args: &UdpArgs) -> Outcome {
     let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
     let painter = super::painter(format!("udp {}", plan.target), plan.flows, plan.amount, &args.output);
     super::conduct(&args.cpus, &args.output, painter, |observer| {
-        tidegate_load::run_udp(&interrupted, &plan, observer)
+        tidegate_load::run_udp(&interrupted, &plan, observer).map_err(super::failure)
     })
 }
 

@@ -286,7 +286,7 @@ impl<'a> Ledger<'a> {
             Amount::Time(time) => self.begun.elapsed().as_secs_f64() / time.as_secs_f64().max(1e-9),
             Amount::Requests(n) => self.seconds.iter().map(|s| s.requests).sum::<u64>() as f64 / n as f64,
         };
-        observer(Phase::Second { second: &second, status: Status::default() });
+        observer(Phase::Second { second: &second, latency_us: &slice.latency_us, status: Status::default() });
         observer(Phase::Progress { requests: second.requests, part: part.min(1.0) });
         self.seconds.push(second);
     }

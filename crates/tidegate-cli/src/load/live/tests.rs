@@ -24,7 +24,8 @@ fn view(colours: bool) -> View {
             server: Some(Share { ran: 0.981, waited: 0.0 }),
             verdict: Some(Verdict::Server),
         };
-        view.hear(&Phase::Second { second: &second, status });
+        let latencies = tidegate_load::histogram::empty();
+        view.hear(&Phase::Second { second: &second, latency_us: &latencies, status });
     }
     view.hear(&Phase::Progress { requests: 245_000, part: 0.5 });
     view

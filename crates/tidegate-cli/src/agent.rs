@@ -1,0 +1,52 @@
+//! `tidegate agent`.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use tidegate::system;
+use tidegate_cluster::AllowList;
+use tidegate_cluster::agent::{AgentOptions, serve};
+
+use crate::log::note;
+use crate::nats::NatsArgs;
+use crate::system::signals;
+use crate::{Failure, Outcome};
+
+/// Options of `agent`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The broker, nats://HOST:PORT; tls:// if it must encrypt.
+    #[arg(long, value_name = "URL")]
+    nats: String,
+    #[command(flatten)]
+    access: NatsArgs,
+    /// What this agent is called in results [default: HOSTNAME].
+    #[arg(long)]
+    name: Option<String>,
+    /// Where loads may go: a network like 10.0.0.0/8, an address, a host name, or unix; may be given several times
+    /// [default: only this machine, 127.0.0.0/8 and ::1].
+    #[arg(long, value_name = "CIDR|HOST", value_delimiter = ',')]
+    allow: Vec<String>,
+    /// Run on these processors only, for example 1 or 0,1.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// Show the wall clock so many seconds ahead: for tests of clocks that are wrong.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, allow_negative_numbers = true, hide = true)]
+    clock_offset: f64,
+}
+
+/// Waits for work until a signal.
+pub fn run(args: &Args) -> Outcome {
+    let allow = AllowList::parse(&args.allow).map_err(|why| Failure::Usage(anyhow!(why)))?;
+    if !args.cpus.is_empty() {
+        let pinned = system::pin_to_cpus(&args.cpus);
+        pinned.with_context(|| format!("--cpus {:?} can not be used", args.cpus)).map_err(Failure::Usage)?;
+    }
+    let host = || ["HOSTNAME", "COMPUTERNAME"].iter().find_map(|name| std::env::var(name).ok());
+    let name = args.name.clone().or_else(host).unwrap_or_else(|| "agent".into());
+    let access = args.access.access(&args.nats);
+    let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
+    let options = AgentOptions { access, name, allow, clock_ahead_s: args.clock_offset };
+    serve(&options, &interrupted, &mut |event, text| note(event, text)).map_err(|e| Failure::Run(e.into()))?;
+    Ok(ExitCode::SUCCESS)
+}

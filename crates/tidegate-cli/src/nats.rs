@@ -1,0 +1,55 @@
+//! How the broker is reached: options that agents and their lead share.
+
+use std::path::PathBuf;
+
+use tidegate_cluster::{Access, Auth};
+
+/// Who one is to the broker. Secrets come from files or from the URL.
+#[derive(clap::Args)]
+pub struct NatsArgs {
+    /// The user to the broker.
+    #[arg(long, value_name = "NAME", requires = "nats_password_file")]
+    nats_user: Option<String>,
+    /// A file with the password of --nats-user.
+    #[arg(long, value_name = "FILE", requires = "nats_user")]
+    nats_password_file: Option<PathBuf>,
+    /// A file with a token for the broker.
+    #[arg(long, value_name = "FILE", conflicts_with = "nats_user")]
+    nats_token_file: Option<PathBuf>,
+    /// A file of credentials (JWT and seed), as nsc makes it.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nats_user", "nats_token_file"])]
+    nats_creds: Option<PathBuf>,
+    /// A file with the seed of an nkey.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nats_user", "nats_token_file", "nats_creds"])]
+    nats_nkey: Option<PathBuf>,
+    /// Encrypt, and trust the authorities in this file of PEM form for the broker's certificate.
+    #[arg(long, value_name = "FILE")]
+    nats_ca: Option<PathBuf>,
+    /// Encrypt, with this certificate for a broker that asks for one.
+    #[arg(long, value_name = "FILE", requires = "nats_key")]
+    nats_cert: Option<PathBuf>,
+    /// The key of --nats-cert.
+    #[arg(long, value_name = "FILE", requires = "nats_cert")]
+    nats_key: Option<PathBuf>,
+}
+
+impl NatsArgs {
+    /// The way to the broker at this URL.
+    pub fn access(&self, url: &str) -> Access {
+        let auth = match (&self.nats_user, &self.nats_password_file, &self.nats_token_file) {
+            (Some(name), Some(password), _) => Auth::User { name: name.clone(), password: password.clone() },
+            (_, _, Some(token)) => Auth::Token(token.clone()),
+            _ => match (&self.nats_creds, &self.nats_nkey) {
+                (Some(creds), _) => Auth::Credentials(creds.clone()),
+                (None, Some(seed)) => Auth::Nkey(seed.clone()),
+                (None, None) => Auth::Url,
+            },
+        };
+        Access {
+            url: url.to_owned(),
+            auth,
+            ca: self.nats_ca.clone(),
+            identity: self.nats_cert.clone().zip(self.nats_key.clone()),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What goes wrong between agents is said, and the exit code is 1.
+
+use std::time::Instant;
+
+use rustix::process::Signal;
+
+use crate::kit::{Broker, LONGEST, agent, begin, finish, load, report, server, stderr, three};
+
+/// Waits until the server has been asked for something: the load runs.
+fn wait_until_it_runs(child: &mut std::process::Child) -> std::io::BufReader<std::process::ChildStdout> {
+    use std::io::BufRead as _;
+    let mut lines = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    // With --ndjson each second is a line.
+    lines.read_line(&mut line).unwrap();
+    assert!(line.contains("at_s"), "{line}");
+    lines
+}
+
+/// A load of a minute over three agents; its first second is over.
+fn under_way(url: &str, addr: &str, rest: &[&str]) -> std::process::Child {
+    let mut child = std::process::Command::new(crate::kit::TIDEGATE)
+        .args(["load", "echo", addr, "--nats", url, "--agents", "3", "-c", "6", "--rate", "60", "-d", "50"])
+        .args(["--ndjson", "--clock-bound", "1.5", "--agent-timeout", "2"])
+        .args(rest)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = wait_until_it_runs(&mut child);
+    // It never waits for us to read the rest.
+    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+    child
+}
+
+#[test]
+fn an_agent_that_is_killed_ends_the_load_and_is_named() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    let (_server, addr) = server("echo");
+    let mut agents = three(&broker.url);
+    let child = under_way(&broker.url, &addr, &[]);
+    agents[1].0.kill().unwrap();
+    let begun = Instant::now();
+    let output = finish(child);
+    assert!(begun.elapsed().as_secs() < 40, "it did not end early");
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("agent a2 has said nothing for 2.0 s"), "{text}");
+    assert!(text.contains("its part is not in the result") && text.contains("agent        a2: no result"), "{text}");
+}
+
+#[test]
+fn the_others_go_on_without_a_killed_agent_if_that_is_the_setting() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    let (_server, addr) = server("echo");
+    let mut agents = three(&broker.url);
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let path = json.path().to_str().unwrap();
+    let mut child = std::process::Command::new(crate::kit::TIDEGATE)
+        .args(["load", "echo", &addr, "--nats", &broker.url, "--agents", "3", "-c", "6", "--rate", "60", "-d", "6"])
+        .args(["--ndjson", "--clock-bound", "1.5", "--agent-timeout", "2", "--on-lost", "continue", "--json", path])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = wait_until_it_runs(&mut child);
+    agents[2].0.kill().unwrap();
+    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+    let output = finish(child);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let r: tidegate_load::Report = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let together = r.together.as_ref().unwrap();
+    assert!(!r.is_clean() && !r.interrupted);
+    assert_eq!(together.agents.iter().map(|a| a.counted).collect::<Vec<_>>(), [true, true, false]);
+    assert_eq!(r.open_loop.as_ref().unwrap().scheduled, 240, "two of three shares of 360");
+    assert!(together.troubles[0].contains("agent a3 has said nothing"), "{together:?}");
+}
+
+#[test]
+fn a_broker_that_stands_still_is_named_and_the_agents_end_their_load() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    let (_server, addr) = server("echo");
+    let _agents = three(&broker.url);
+    let child = under_way(&broker.url, &addr, &[]);
+    broker.process.signal(Signal::STOP);
+    let output = finish(child);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("there is no result") && text.contains("broker"), "{text}");
+    // It goes on, and the agents are free for the next load: nobody works for a lead that is gone.
+    broker.process.signal(Signal::CONT);
+    let rest = ["--agents", "3", "-c", "3", "-n", "9", "--agents-wait", "40"];
+    let output = load("echo", &addr, &broker.url, &rest);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(report(&output).requests, 9);
+}
+
+#[test]
+fn a_broker_that_dies_is_named() {
+    let Some(mut broker) = Broker::start(&[]) else { return };
+    let (_server, addr) = server("echo");
+    let _agents = three(&broker.url);
+    let child = under_way(&broker.url, &addr, &[]);
+    broker.process.0.kill().unwrap();
+    let output = finish(child);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("the connection to the broker is lost"), "{text}");
+}
+
+#[test]
+fn a_clock_that_is_two_seconds_off_is_refused_or_reported() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    let (_server, addr) = server("echo");
+    let _good = agent(&broker.url, "good", &[]);
+    let _fast = agent(&broker.url, "fast", &["--clock-offset", "2"]);
+    let rest = ["--agents", "2", "-c", "2", "-n", "10"];
+    let output = load("echo", &addr, &broker.url, &rest);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("the clock of agent fast is 2.") && text.contains("nothing was begun"), "{text}");
+    assert!(output.stdout.is_empty());
+
+    let output = load("echo", &addr, &broker.url, &[&rest[..], &["--on-lost", "continue"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let r = report(&output);
+    // The start is by a clock that nobody sets, so the load itself is whole.
+    assert_eq!(r.requests, 10);
+    let together = r.together.unwrap();
+    assert!(together.troubles[0].contains("ahead of this one"), "{together:?}");
+    assert!((together.agents[0].clock_ahead_us / 1e6 - 2.0).abs() < 0.5, "{together:?}");
+}
+
+#[test]
+fn a_target_that_is_not_on_the_list_is_refused() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    let (_server, addr) = server("echo");
+    let _careful = agent(&broker.url, "careful", &["--allow", "192.0.2.0/24"]);
+    let output = load("echo", &addr, &broker.url, &["--agents", "1", "-c", "1", "-n", "1"]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("agent careful refuses") && text.contains("allow-list"), "{text}");
+    // Without a list only this machine: TEST-NET-1 of RFC 5737 is a stranger.
+    let _default = agent(&broker.url, "a-default", &[]);
+    let output = load("echo", "192.0.2.1:7", &broker.url, &["--agents", "2", "-c", "2", "-n", "2"]);
+    assert!(stderr(&output).contains("agent a-default refuses: 192.0.2.1:7"), "{}", stderr(&output));
+}
+
+#[test]
+fn too_few_agents_are_counted_and_waited_for_no_longer_than_asked() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    let (_server, addr) = server("echo");
+    let _one = agent(&broker.url, "one", &[]);
+    let rest = ["--agents", "2", "-c", "2", "-n", "2", "--agents-wait", "1"];
+    let output = load("echo", &addr, &broker.url, &rest);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("1 of 2 agents came within 1 s") && text.contains("tidegate agent"), "{text}");
+    // One that comes late is still waited for.
+    let child = begin("echo", &addr, &broker.url, &["--agents", "2", "-c", "2", "-n", "2", "--agents-wait", "50"]);
+    let _late = agent(&broker.url, "two", &[]);
+    let output = finish(child);
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn the_broker_asks_who_one_is() {
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), "right\n").unwrap();
+    let Some(broker) = Broker::start(&["--user", "tide", "--pass", "right"]) else { return };
+    let (_server, addr) = server("echo");
+    let password = secret.path().to_str().unwrap();
+    let _agent = agent(&broker.url, "a", &["--nats-user", "tide", "--nats-password-file", password]);
+    let rest = ["--agents", "1", "-c", "1", "-n", "1", "--nats-user", "tide", "--nats-password-file", password];
+    assert!(load("echo", &addr, &broker.url, &rest).status.success());
+
+    std::fs::write(secret.path(), "wrong").unwrap();
+    let output = load("echo", &addr, &broker.url, &rest);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("authorization") && !text.contains("wrong"), "{text}");
+    let url = broker.url.replace("nats://", "nats://tide:wrong@");
+    let output = load("echo", &addr, &url, &["--agents", "1", "-c", "1", "-n", "1"]);
+    let text = stderr(&output);
+    assert!(output.status.code() == Some(1) && !text.contains("wrong@"), "{text}");
+}
+
+#[test]
+fn a_signal_ends_the_load_on_every_agent() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    let (_server, addr) = server("echo");
+    let mut agents = three(&broker.url);
+    let child = under_way(&broker.url, &addr, &[]);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, Signal::INT).unwrap();
+    let output = finish(child);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("interrupted") && text.contains("agent        a3: 2 connections"), "{text}");
+    // An agent without work ends at once, and well.
+    agents[0].signal(Signal::INT);
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = agents[0].0.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begun.elapsed() < LONGEST, "the agent does not end");
+        std::thread::yield_now();
+    };
+    assert!(status.success());
+}

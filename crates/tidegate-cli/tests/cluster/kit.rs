@@ -1,0 +1,174 @@
+//! A broker, agents and a server, each a process of its own that ends with its owner.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use tidegate_load::Report;
+
+pub const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+
+/// No test waits longer for anything.
+pub const LONGEST: Duration = Duration::from_secs(60);
+
+/// Where nats-server is; without it these tests fail, and say how to get it. TIDEGATE_NO_NATS=1 leaves them out by choice.
+pub fn nats_server() -> Option<PathBuf> {
+    if std::env::var_os("TIDEGATE_NO_NATS").is_some() {
+        eprintln!("left out: TIDEGATE_NO_NATS is set");
+        return None;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
+        .map(|folder| folder.join("nats-server"))
+        .find(|file| file.exists());
+    if found.is_none() {
+        eprintln!("left out: there is no nats-server here; apt-get install nats-server, or https://nats.io/download");
+    }
+    found
+}
+
+/// A process that is killed when dropped.
+pub struct Guard(pub Child);
+
+impl Guard {
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits for a line that has `part`, and goes on reading so that the process never waits for us.
+fn wait_for(reader: impl std::io::Read + Send + 'static, part: &'static str) -> String {
+    let (found, line) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(reader).lines().map_while(Result::ok) {
+            if line.contains(part) {
+                let _ = found.send(line);
+            }
+        }
+    });
+    line.recv_timeout(LONGEST).unwrap_or_else(|e| panic!("no line with {part:?}: {e}"))
+}
+
+/// A broker on a port of its own.
+pub struct Broker {
+    pub process: Guard,
+    pub url: String,
+}
+
+impl Broker {
+    /// With these further arguments; none if there is no nats-server.
+    pub fn start(args: &[&str]) -> Option<Self> {
+        let mut child = Command::new(nats_server()?)
+            .args(["-a", "127.0.0.1", "-p", "-1"])
+            .args(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = child.stderr.take().unwrap();
+        let process = Guard(child);
+        // "[123] 2026/01/01 00:00:00.000000 [INF] Listening for client connections on 127.0.0.1:4222"
+        let line = wait_for(stderr, "Listening for client connections on ");
+        let addr = line.rsplit(' ').next().unwrap().to_owned();
+        let begun = Instant::now();
+        while TcpStream::connect(&addr).is_err() {
+            assert!(begun.elapsed() < LONGEST, "the broker does not accept at {addr}");
+        }
+        Some(Self { process, url: format!("nats://{addr}") })
+    }
+}
+
+/// Starts an agent and waits until it waits for work.
+pub fn agent(url: &str, name: &str, args: &[&str]) -> Guard {
+    let mut child = Command::new(TIDEGATE)
+        .args(["agent", "--nats", url, "--name", name])
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stderr = child.stderr.take().unwrap();
+    let guard = Guard(child);
+    wait_for(stderr, "waits for work at");
+    guard
+}
+
+/// Three agents.
+pub fn three(url: &str) -> [Guard; 3] {
+    ["a1", "a2", "a3"].map(|name| agent(url, name, &[]))
+}
+
+/// Starts a server and waits until it accepts; its URL without scheme and path.
+pub fn server(service: &str) -> (Guard, String) {
+    let mut child = Command::new(TIDEGATE)
+        .args(["serve", service, "--listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let stdout = child.stdout.take().unwrap();
+    let guard = Guard(child);
+    let line = wait_for(stdout, "listening on ");
+    let url = line.trim().rsplit(' ').next().unwrap();
+    let addr = url.split_once("://").map_or(url, |(_, rest)| rest).trim_end_matches('/').to_owned();
+    (guard, addr)
+}
+
+/// The arguments of a load that agents carry, with its result on standard output.
+pub fn load_args<'a>(kind: &'a str, target: &'a str, url: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
+    let mut args = vec!["load", kind, target, "--nats", url, "--json", "-", "--clock-bound", "1.5"];
+    args.extend(rest);
+    args
+}
+
+/// Runs a load to its end.
+pub fn load(kind: &str, target: &str, url: &str, rest: &[&str]) -> Output {
+    let child = begin(kind, target, url, rest);
+    finish(child)
+}
+
+/// Begins a load.
+pub fn begin(kind: &str, target: &str, url: &str, rest: &[&str]) -> Child {
+    Command::new(TIDEGATE)
+        .args(load_args(kind, target, url, rest))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits for the end of a load, but not for ever.
+pub fn finish(child: Child) -> Output {
+    let pid = rustix::process::Pid::from_child(&child);
+    let (over, end) = mpsc::channel();
+    let waiter = std::thread::spawn(move || {
+        let output = child.wait_with_output();
+        let _ = over.send(());
+        output
+    });
+    if end.recv_timeout(LONGEST).is_err() {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        panic!("the load does not end");
+    }
+    waiter.join().unwrap().unwrap()
+}
+
+pub fn report(output: &Output) -> Report {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

@@ -1,0 +1,237 @@
+//! An agent: waits for work, does one plan at a time, and says how it goes.
+
+mod gate;
+mod job;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use async_nats::{Client, Message};
+use futures_util::StreamExt as _;
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use crate::access::Access;
+use crate::allow::AllowList;
+use crate::clock::Clock;
+use crate::error::ClusterError;
+use crate::order::Order;
+use crate::wire::{self, Answer, Ask, Event, Hail, Offer, What, Word};
+use job::{Job, Leave};
+
+/// How an agent works.
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    /// The broker.
+    pub access: Access,
+    /// What it is called in results.
+    pub name: String,
+    /// Which targets it takes.
+    pub allow: AllowList,
+    /// Shows its wall clock so many seconds ahead: for tests of clocks that are wrong.
+    pub clock_ahead_s: f64,
+}
+
+/// How often an agent looks after its job.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Events of a job that wait to be sent; a job says a few a second.
+const EVENTS: usize = 256;
+
+/// Waits for work and does it, until `interrupted` is true. `tell` hears of what happens: a short stable name, and words.
+///
+/// # Errors
+/// The broker can not be reached at the start. Later the agent waits until it is there again.
+pub fn serve(
+    options: &AgentOptions,
+    interrupted: &AtomicBool,
+    tell: &mut dyn FnMut(&str, &str),
+) -> Result<(), ClusterError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(ClusterError::Runtime)?.block_on(work(options, interrupted, tell))
+}
+
+async fn work(
+    options: &AgentOptions,
+    interrupted: &AtomicBool,
+    tell: &mut dyn FnMut(&str, &str),
+) -> Result<(), ClusterError> {
+    let client = options.access.connect(&format!("tidegate agent {}", options.name)).await?;
+    let id = format!("{}-{:016x}", subject_word(&options.name), fastrand::u64(..));
+    let failed = |e: &dyn std::fmt::Display| ClusterError::Broker { url: options.access.shown(), why: e.to_string() };
+    let mut hails = client.subscribe(wire::HAIL).await.map_err(|e| failed(&e))?;
+    let mut asks = client.subscribe(wire::of_agent(&id)).await.map_err(|e| failed(&e))?;
+    let mut words = client.subscribe(wire::words_of("*")).await.map_err(|e| failed(&e))?;
+    client.flush().await.map_err(|e| failed(&e))?;
+    tell("waiting", &format!("agent {} waits for work at {}", options.name, options.access.shown()));
+    let (say, mut events) = mpsc::channel(EVENTS);
+    let mut desk = Desk { client, id, options, clock: Clock::new(options.clock_ahead_s), job: None, say, tell };
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    loop {
+        tokio::select! {
+            Some(message) = hails.next() => desk.hail(&message).await,
+            Some(message) = asks.next() => desk.ask(&message).await,
+            Some(message) = words.next() => desk.word(&message),
+            Some(event) = events.recv() => desk.publish(event).await,
+            _ = tick.tick() => {
+                if interrupted.load(Relaxed) && desk.leave() {
+                    // What was said last is sent before the connection goes.
+                    let _ = tokio::time::timeout(Duration::from_secs(1), desk.client.flush()).await;
+                    return Ok(());
+                }
+                desk.look_after(&mut events).await;
+            }
+        }
+    }
+}
+
+/// What a subject may hold of a name.
+fn subject_word(name: &str) -> String {
+    let word: String = name.chars().take(64).filter(|c| c.is_ascii_alphanumeric() || "-_".contains(*c)).collect();
+    if word.is_empty() { "agent".into() } else { word }
+}
+
+/// What an agent has before it.
+struct Desk<'a> {
+    client: Client,
+    id: String,
+    options: &'a AgentOptions,
+    clock: Clock,
+    job: Option<Job>,
+    say: mpsc::Sender<Event>,
+    tell: &'a mut dyn FnMut(&str, &str),
+}
+
+impl Desk<'_> {
+    async fn hail(&mut self, message: &Message) {
+        match wire::decode::<Hail>(&message.payload) {
+            Ok(_) => {
+                let offer =
+                    Offer { id: self.id.clone(), name: self.options.name.clone(), busy: self.job.is_some() };
+                self.answer(message, &offer).await;
+            }
+            Err(e) => (self.tell)("odd-message", &e.to_string()),
+        }
+    }
+
+    async fn ask(&mut self, message: &Message) {
+        let answer = match wire::decode::<Ask>(&message.payload) {
+            Ok(Ask::Clock) => Answer::Clock(self.clock.read()),
+            Ok(Ask::Work { run, order, lease_ms }) => match self.take(run, &order, lease_ms) {
+                Ok(()) => Answer::Taken,
+                Err(why) => {
+                    (self.tell)("refused", &format!("refused: {why}"));
+                    Answer::Refused { why }
+                }
+            },
+            Ok(Ask::Start { run, at_mono_ns }) => match (&self.job, self.clock.at(at_mono_ns)) {
+                (Some(job), Some(at)) if job.run == run => {
+                    job.start(at);
+                    Answer::Taken
+                }
+                _ => Answer::Refused { why: format!("it does not work for run {run} any more") },
+            },
+            Err(e) => Answer::Refused { why: e.to_string() },
+        };
+        self.answer(message, &answer).await;
+    }
+
+    /// Takes an order on, if that is possible and allowed.
+    fn take(&mut self, run: String, order: &Order, lease_ms: u64) -> Result<(), String> {
+        if let Some(job) = &self.job {
+            return Err(format!("it is at work for run {}", job.run));
+        }
+        let target = order.target()?;
+        if !self.options.allow.allows(&target) {
+            let word = target.addr().map_or("unix".to_owned(), |addr| addr.ip().to_string());
+            return Err(format!("{target} is not on its allow-list; start it with --allow {word} if it may go there"));
+        }
+        let plan = order.plan()?;
+        (self.tell)(
+            "working",
+            &format!("run {run}: {} connections to {}", plan.connections, plan.target),
+        );
+        let lease = Duration::from_millis(lease_ms.clamp(1_000, 60_000));
+        self.job = Some(Job::begin(run, self.id.clone(), plan, lease, self.clock, self.say.clone())?);
+        Ok(())
+    }
+
+    fn word(&mut self, message: &Message) {
+        let Some(job) = self.job.as_mut().filter(|job| wire::words_of(&job.run) == *message.subject) else {
+            return;
+        };
+        match wire::decode::<Word>(&message.payload) {
+            Ok(Word::Beat) => job.hear(),
+            Ok(Word::Stop) => job.stop(),
+            Ok(Word::Dismiss { agent }) if agent == self.id => job.dismiss(),
+            Ok(Word::Thanks { agent }) if agent == self.id => job.thank(),
+            Ok(Word::Dismiss { .. } | Word::Thanks { .. }) => {}
+            Err(e) => (self.tell)("odd-message", &e.to_string()),
+        }
+    }
+
+    /// Begins to end; true once there is nothing to be ended.
+    fn leave(&mut self) -> bool {
+        if let Some(job) = &self.job {
+            job.stop();
+        }
+        self.job.is_none()
+    }
+
+    async fn look_after(&mut self, events: &mut mpsc::Receiver<Event>) {
+        let Some(job) = &mut self.job else { return };
+        let (say, leave) = job.look_after();
+        // What the job said before it ended goes before its result.
+        while let Ok(event) = events.try_recv() {
+            self.publish(event).await;
+        }
+        if let Some(event) = say {
+            self.publish(event).await;
+        }
+        let why = match leave {
+            Leave::Stay => return,
+            Leave::Thanked => "its result has been taken".to_owned(),
+            Leave::Forgotten => "nobody fetched its result; it is thrown away".to_owned(),
+            Leave::Dismissed => "it was dismissed".to_owned(),
+        };
+        if let Some(job) = self.job.take() {
+            (self.tell)("waiting", &format!("run {} is over: {why}; waiting for work", job.run));
+        }
+    }
+
+    async fn publish(&mut self, event: Event) {
+        let Some(job) = &self.job else { return };
+        let subject = wire::events_of(&job.run);
+        let bytes = match wire::encode(&event) {
+            Ok(bytes) if bytes.len() <= self.client.max_payload() => bytes,
+            Ok(bytes) => {
+                let why = format!(
+                    "a message of {} bytes is more than the broker takes ({}); raise its max_payload",
+                    bytes.len(),
+                    self.client.max_payload()
+                );
+                (self.tell)("too-large", &why);
+                let failed = Event { what: What::Failed { why }, ..event };
+                wire::encode(&failed).unwrap_or_default()
+            }
+            Err(e) => return (self.tell)("odd-message", &e.to_string()),
+        };
+        self.send(subject, bytes).await;
+    }
+
+    async fn answer<T: Serialize>(&mut self, message: &Message, body: &T) {
+        if let (Some(reply), Ok(bytes)) = (message.reply.clone(), wire::encode(body)) {
+            self.send(reply.to_string(), bytes).await;
+        }
+    }
+
+    /// The broker may be gone: then the client keeps some messages and we do not wait for it. What is missing is seen by its number.
+    async fn send(&mut self, subject: String, bytes: Vec<u8>) {
+        let sent = tokio::time::timeout(TICK, self.client.publish(subject, bytes.into())).await;
+        if !matches!(sent, Ok(Ok(()))) {
+            (self.tell)("not-sent", "a message could not be sent: the broker takes none");
+        }
+    }
+}
+

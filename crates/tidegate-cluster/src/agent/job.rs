@@ -1,0 +1,201 @@
+//! A plan that an agent carries out, on a thread of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tidegate_load::histogram::encode;
+use tidegate_load::{Phase, Plan, Report, run_until};
+use tokio::sync::mpsc;
+
+use super::gate::Gate;
+use crate::clock::Clock;
+use crate::wire::{Event, What};
+
+/// How often an agent says that it is alive, and its result again.
+const BEAT: Duration = Duration::from_millis(500);
+
+/// How long a result is kept for somebody to take it.
+const KEEP: Duration = Duration::from_secs(15);
+
+/// Whether the agent is free of it.
+pub(super) enum Leave {
+    /// Not yet.
+    Stay,
+    /// Its result has been taken.
+    Thanked,
+    /// Nobody took it.
+    Forgotten,
+    /// It is not wanted.
+    Dismissed,
+}
+
+/// A plan at work.
+pub(super) struct Job {
+    pub(super) run: String,
+    voice: Voice,
+    gate: Arc<Gate>,
+    interrupted: Arc<AtomicBool>,
+    load: Option<JoinHandle<Result<Report, String>>>,
+    clock: Clock,
+    lease: Duration,
+    heard: Instant,
+    said: Instant,
+    /// The last event, and since when it is said.
+    last: Option<(Event, Instant)>,
+    thanked: bool,
+    dismissed: bool,
+}
+
+/// Numbers what is said.
+#[derive(Clone)]
+struct Voice {
+    agent: String,
+    next: Arc<AtomicU64>,
+    say: mpsc::Sender<Event>,
+}
+
+impl Voice {
+    fn event(&self, what: What) -> Event {
+        Event { agent: self.agent.clone(), number: self.next.fetch_add(1, Relaxed), what }
+    }
+
+    /// The load does not wait for the broker: what finds no room is missing, and its number tells so.
+    fn say(&self, what: What) {
+        let _ = self.say.try_send(self.event(what));
+    }
+}
+
+impl Job {
+    /// Begins to open connections.
+    pub(super) fn begin(
+        run: String,
+        agent: String,
+        plan: Plan,
+        lease: Duration,
+        clock: Clock,
+        say: mpsc::Sender<Event>,
+    ) -> Result<Self, String> {
+        let voice = Voice { agent, next: Arc::default(), say };
+        let (gate, interrupted) = (Arc::new(Gate::default()), Arc::<AtomicBool>::default());
+        let load = {
+            let (voice, gate, interrupted) = (voice.clone(), gate.clone(), interrupted.clone());
+            let load = move || carry_out(&plan, &voice, &gate, &interrupted, clock);
+            std::thread::Builder::new().name("tidegate-load".into()).spawn(load)
+        };
+        let load = load.map_err(|e| format!("there is no thread for it: {e}"))?;
+        let now = Instant::now();
+        Ok(Self {
+            run,
+            voice,
+            gate,
+            interrupted,
+            load: Some(load),
+            clock,
+            lease,
+            heard: now,
+            said: now,
+            last: None,
+            thanked: false,
+            dismissed: false,
+        })
+    }
+
+    pub(super) fn start(&self, at: Instant) {
+        self.gate.open_at(at);
+    }
+
+    pub(super) fn hear(&mut self) {
+        self.heard = Instant::now();
+    }
+
+    pub(super) fn stop(&self) {
+        self.interrupted.store(true, Relaxed);
+    }
+
+    pub(super) fn dismiss(&mut self) {
+        self.stop();
+        self.dismissed = true;
+    }
+
+    pub(super) fn thank(&mut self) {
+        self.thanked = self.last.is_some();
+    }
+
+    /// What there is to say now, and whether the agent is free.
+    pub(super) fn look_after(&mut self) -> (Option<Event>, Leave) {
+        // Whoever gave the work is gone, or can not be heard: nobody could stop this load any more.
+        let is_orphan = self.heard.elapsed() > self.lease;
+        if is_orphan {
+            self.stop();
+        }
+        if self.load.as_ref().is_some_and(JoinHandle::is_finished)
+            && let Some(load) = self.load.take()
+        {
+            let result = load.join().unwrap_or_else(|_| Err("its load panicked; that is a fault of tidegate".into()));
+            let what = match result {
+                Ok(report) => What::Done { report: Box::new(report) },
+                Err(why) => What::Failed { why },
+            };
+            let event = self.voice.event(what);
+            self.last = Some((event.clone(), Instant::now()));
+            self.said = Instant::now();
+            return (Some(event), Leave::Stay);
+        }
+        if let Some((_, since)) = &self.last {
+            let leave = match () {
+                () if self.thanked => Leave::Thanked,
+                () if self.dismissed => Leave::Dismissed,
+                () if is_orphan || since.elapsed() > KEEP => Leave::Forgotten,
+                () => Leave::Stay,
+            };
+            if !matches!(leave, Leave::Stay) {
+                return (None, leave);
+            }
+        }
+        if self.said.elapsed() < BEAT {
+            return (None, Leave::Stay);
+        }
+        self.said = Instant::now();
+        let event = match &self.last {
+            Some((event, _)) => event.clone(),
+            None => self.voice.event(What::Beat { clock: self.clock.read() }),
+        };
+        (Some(event), Leave::Stay)
+    }
+}
+
+/// The load from its first dial to its result.
+fn carry_out(
+    plan: &Plan,
+    voice: &Voice,
+    gate: &Gate,
+    interrupted: &Arc<AtomicBool>,
+    clock: Clock,
+) -> Result<Report, String> {
+    let wait = |attempted, connected| {
+        voice.say(What::Ready { attempted, connected });
+        gate.wait(interrupted);
+        voice.say(What::Began { mono_ns: clock.mono_ns(Instant::now()) });
+    };
+    let at_once = plan.begins_at_once();
+    if at_once {
+        wait(0, 0);
+    }
+    let observer = |phase: Phase<'_>| match phase {
+        Phase::Opening { connected } => voice.say(What::Opening { connected }),
+        Phase::Connected { attempted, connected } if !at_once => wait(attempted, connected),
+        Phase::Second { second, latency_us, status } => {
+            voice.say(What::Second {
+                second: second.clone(),
+                latency_v2: encode(latency_us),
+                open: status.open,
+            });
+        }
+        _ => {}
+    };
+    let mut report = run_until(interrupted, plan, observer).map_err(|e| e.to_string())?;
+    report.seconds.clear(); // they have been said
+    Ok(report)
+}

@@ -1,0 +1,106 @@
+//! Clocks of hosts against each other.
+//!
+//! The start is by each host's *monotonic* clock, which nobody sets; its distance to ours comes from the quickest of several round
+//! trips (as NTP takes the sample with the least delay: RFC 5905, section 10). Wall clocks are only looked at: one that is wrong makes
+//! logs of that host lie, and the run says so.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// What a host's clocks say, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reading {
+    /// Since its process began.
+    pub mono_ns: i64,
+    /// Since 1970.
+    pub wall_ns: i64,
+}
+
+impl Reading {
+    /// What the wall clock showed when the process began; changes only if somebody sets it.
+    pub(crate) fn origin_ns(self) -> i64 {
+        self.wall_ns - self.mono_ns
+    }
+}
+
+/// The clocks of this host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    origin: Instant,
+    /// Added to the wall clock: for tests of clocks that are wrong.
+    ahead_ns: i64,
+}
+
+impl Clock {
+    /// From now on; the wall clock is shown so many seconds ahead.
+    pub(crate) fn new(ahead_s: f64) -> Self {
+        Self { origin: Instant::now(), ahead_ns: (ahead_s * 1e9) as i64 }
+    }
+
+    pub(crate) fn read(&self) -> Reading {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
+        Reading { mono_ns: self.mono_ns(Instant::now()), wall_ns: wall.saturating_add(self.ahead_ns) }
+    }
+
+    pub(crate) fn mono_ns(&self, at: Instant) -> i64 {
+        at.saturating_duration_since(self.origin).as_nanos() as i64
+    }
+
+    /// The moment at which [`Reading::mono_ns`] is so much; the beginning if that is before.
+    pub(crate) fn at(&self, mono_ns: i64) -> Option<Instant> {
+        self.origin.checked_add(Duration::from_nanos(mono_ns.max(0) as u64))
+    }
+}
+
+/// One round trip: what we read before, what the other read, what we read after.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoundTrip {
+    pub(crate) before: Reading,
+    pub(crate) other: Reading,
+    pub(crate) after: Reading,
+}
+
+/// How far the clocks of another host are from ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Distance {
+    /// Its monotonic clock minus ours.
+    pub(crate) mono_ns: i64,
+    /// Its wall clock minus ours.
+    pub(crate) wall_ns: i64,
+    /// The round trip it was seen with; it is right within half of that.
+    pub(crate) round_trip_ns: i64,
+}
+
+/// From the quickest of several round trips; none of no round trip.
+pub(crate) fn distance(trips: &[RoundTrip]) -> Option<Distance> {
+    let length = |trip: &RoundTrip| trip.after.mono_ns - trip.before.mono_ns;
+    let best = trips.iter().min_by_key(|trip| length(trip))?;
+    let half = length(best) / 2;
+    Some(Distance {
+        mono_ns: best.other.mono_ns - (best.before.mono_ns + half),
+        wall_ns: best.other.wall_ns - (best.before.wall_ns + half),
+        round_trip_ns: length(best),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quickest_round_trip_decides() {
+        let read = |ns: i64| Reading { mono_ns: ns, wall_ns: 1_000_000 + ns };
+        let trip = |at: i64, there: i64, back: i64| RoundTrip {
+            before: read(at),
+            // Its monotonic clock began 500 ns after ours, and its wall clock is 7,000 ns ahead.
+            other: Reading { mono_ns: at + there - 500, wall_ns: 1_007_000 + at + there },
+            after: read(at + there + back),
+        };
+        // Slow and lopsided ones say nonsense and are not listened to.
+        let trips = [trip(0, 9_000, 100), trip(20_000, 50, 50), trip(40_000, 10, 4_000)];
+        let found = distance(&trips).unwrap();
+        assert_eq!(found, Distance { mono_ns: -500, wall_ns: 7_000, round_trip_ns: 100 });
+        assert_eq!(distance(&[]), None);
+    }
+}

@@ -1,0 +1,253 @@
+//! Who hands the plan out: musters agents, compares clocks, starts them at one moment, watches, and brings the results together.
+
+mod member;
+mod muster;
+mod result;
+mod watch;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use async_nats::{Client, Subscriber};
+use futures_util::future::join_all;
+use tidegate_load::{Amount, Phase, Plan, Report, Second};
+
+use crate::access::Access;
+use crate::clock::Clock;
+use crate::error::ClusterError;
+use crate::order::{Order, TlsOrder};
+use crate::seconds::Seconds;
+use crate::wire::{self, Answer, Ask, Word};
+use member::Member;
+
+/// What is done when an agent is lost, or something else goes wrong between the agents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLost {
+    /// The load ends; the result is of what was measured until then.
+    #[default]
+    Stop,
+    /// The others go on with their parts; that of the lost one is missing.
+    Continue,
+}
+
+/// How a load is handed out.
+#[derive(Clone, Debug)]
+pub struct LeadOptions {
+    /// The broker.
+    pub access: Access,
+    /// Agents that carry the load.
+    pub agents: usize,
+    /// How long to wait until so many are there.
+    pub wait: Duration,
+    /// What is done when one is lost.
+    pub on_lost: OnLost,
+    /// An agent that says nothing for so long is lost, and one that hears nothing for so long ends its load.
+    pub patience: Duration,
+    /// A wall clock may be so far from ours, and a start so late.
+    pub clock_bound: Duration,
+}
+
+/// How often agents hear that we are there.
+const BEAT: Duration = Duration::from_millis(500);
+
+/// How long before the start it is announced; round trips come on top.
+const AHEAD: Duration = Duration::from_millis(300);
+
+/// Has agents carry out a plan. `tls` is what the plan's own was made of, and `observer` hears how all of them together do. Blocks.
+///
+/// # Errors
+/// [`ClusterError`] if there is no result at all. What goes wrong later is in [`Together::troubles`](tidegate_load::Together::troubles),
+/// and [`Report::is_clean`] then says no.
+pub fn carry_out(
+    options: &LeadOptions,
+    plan: &Plan,
+    tls: Option<TlsOrder>,
+    interrupted: &AtomicBool,
+    observer: &mut dyn FnMut(Phase<'_>),
+) -> Result<Report, ClusterError> {
+    plan.check()?;
+    plan.part(0, options.agents)?; // before anybody is asked
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(ClusterError::Runtime)?.block_on(lead(options, plan, tls, interrupted, observer))
+}
+
+async fn lead(
+    options: &LeadOptions,
+    plan: &Plan,
+    tls: Option<TlsOrder>,
+    interrupted: &AtomicBool,
+    observer: &mut dyn FnMut(Phase<'_>),
+) -> Result<Report, ClusterError> {
+    let client = options.access.connect("tidegate load").await?;
+    let run = format!("{:016x}", fastrand::u64(..));
+    let subscribed = client.subscribe(wire::events_of(&run)).await;
+    let events = subscribed
+        .map_err(|e| ClusterError::Broker { url: options.access.shown(), why: e.to_string() })?;
+    let clock = Clock::new(0.0);
+    let members = muster::muster(&client, options, &run, interrupted).await?;
+    let mut lead = Lead {
+        seconds: Seconds::new(members.len()),
+        client,
+        run,
+        options,
+        plan,
+        members,
+        events,
+        clock,
+        interrupted,
+        observer,
+        troubles: Vec::new(),
+        told: Vec::new(),
+        stopped: false,
+        looked: Instant::now(),
+    };
+    lead.compare_clocks().await?;
+    let beats = tokio::spawn(beat(lead.client.clone(), wire::words_of(&lead.run)));
+    let outcome = lead.conduct(tls).await;
+    beats.abort();
+    outcome
+}
+
+/// Tells the agents of a run again and again that we are there.
+async fn beat(client: Client, subject: String) {
+    let Ok(bytes) = wire::encode(&Word::Beat) else { return };
+    loop {
+        let sent = client.publish(subject.clone(), bytes.clone().into());
+        // The broker may be gone; agents then hear nothing and end, which is what a lease is for.
+        let _ = tokio::time::timeout(BEAT, sent).await;
+        tokio::time::sleep(BEAT).await;
+    }
+}
+
+/// A run that is led.
+struct Lead<'a> {
+    client: Client,
+    run: String,
+    options: &'a LeadOptions,
+    plan: &'a Plan,
+    members: Vec<Member>,
+    events: Subscriber,
+    clock: Clock,
+    interrupted: &'a AtomicBool,
+    observer: &'a mut dyn FnMut(Phase<'_>),
+    troubles: Vec<String>,
+    seconds: Seconds,
+    /// The seconds of all that have been told.
+    told: Vec<Second>,
+    /// The agents have been told to end early.
+    stopped: bool,
+    /// When the members were last looked at.
+    looked: Instant,
+}
+
+impl Lead<'_> {
+    /// From the handing out to the result.
+    async fn conduct(&mut self, tls: Option<TlsOrder>) -> Result<Report, ClusterError> {
+        if let Err(e) = self.hand_out(tls).await {
+            self.stop().await;
+            return Err(e);
+        }
+        self.watch(|lead| lead.members.iter().all(|m| m.ready || m.is_over())).await;
+        self.check_before_the_start().await?;
+        let (attempted, connected) = self.members.iter().fold((0, 0), |(a, c), m| (a + m.attempted, c + m.connected));
+        if !self.plan.begins_at_once() {
+            (self.observer)(Phase::Connected { attempted, connected });
+        }
+        self.start().await;
+        (self.observer)(Phase::Measuring);
+        self.watch(|lead| lead.members.iter().all(Member::is_over)).await;
+        self.tell_seconds();
+        self.result()
+    }
+
+    /// Gives each agent its part.
+    async fn hand_out(&mut self, tls: Option<TlsOrder>) -> Result<(), ClusterError> {
+        let of = self.members.len();
+        let lease_ms = self.options.patience.as_millis() as u64;
+        for at in 0..of {
+            let order = Box::new(Order::of(self.plan, tls.clone(), (at, of)));
+            let ask = Ask::Work { run: self.run.clone(), order, lease_ms };
+            let agent = self.members[at].name.clone();
+            match self.ask(&self.members[at].id, &ask).await {
+                Ok(Answer::Taken) => self.members[at].heard = Instant::now(),
+                Ok(Answer::Refused { why }) => return Err(ClusterError::Refused { agent, why }),
+                Ok(Answer::Clock(_)) => {
+                    return Err(ClusterError::Refused { agent, why: "it answers something else".into() });
+                }
+                Err(why) => return Err(ClusterError::NotBegun(format!("agent {agent} does not take its part: {why}"))),
+            }
+        }
+        self.looked = Instant::now();
+        Ok(())
+    }
+
+    /// Nothing begins if something has gone wrong already, unless the setting is to go on.
+    async fn check_before_the_start(&mut self) -> Result<(), ClusterError> {
+        let nobody = self.members.iter().all(Member::is_over);
+        let in_trouble = !self.troubles.is_empty() && self.options.on_lost == OnLost::Stop;
+        let interrupted = self.interrupted.load(Relaxed);
+        if !(nobody || in_trouble || interrupted) {
+            return Ok(());
+        }
+        self.stop().await;
+        self.watch(|lead| lead.members.iter().all(Member::is_over)).await;
+        match interrupted {
+            true => Err(ClusterError::Interrupted),
+            false => Err(ClusterError::NotBegun(self.troubles.join("; "))),
+        }
+    }
+
+    /// Tells everybody the one moment at which all begin.
+    async fn start(&mut self) {
+        let slowest = self.members.iter().map(|m| m.distance.round_trip_ns).max().unwrap_or(0);
+        let ahead = AHEAD + Duration::from_nanos(slowest.max(0) as u64) * 4;
+        let at_ns = self.clock.mono_ns(Instant::now() + ahead);
+        let answers = join_all(self.members.iter().map(|member| self.start_one(member, at_ns))).await;
+        self.looked = Instant::now();
+        for (at, answer) in answers.into_iter().enumerate() {
+            self.members[at].starts_ns = at_ns + self.members[at].distance.mono_ns;
+            if let Err(why) = answer {
+                self.lose(at, &format!("does not start: {why}")).await;
+            }
+        }
+    }
+
+    async fn start_one(&self, member: &Member, at_ns: i64) -> Result<(), String> {
+        if member.is_over() {
+            return Ok(());
+        }
+        let at_mono_ns = at_ns + member.distance.mono_ns;
+        match self.ask(&member.id, &Ask::Start { run: self.run.clone(), at_mono_ns }).await? {
+            Answer::Taken => Ok(()),
+            Answer::Refused { why } => Err(why),
+            Answer::Clock(_) => Err("it answers something else".to_owned()),
+        }
+    }
+
+    /// Has everybody end early.
+    async fn stop(&mut self) {
+        if !std::mem::replace(&mut self.stopped, true) {
+            self.say(&Word::Stop).await;
+        }
+    }
+
+    async fn say(&self, word: &Word) {
+        let Ok(bytes) = wire::encode(word) else { return };
+        // Without a broker nobody hears it, and the leases end.
+        let sent = self.client.publish(wire::words_of(&self.run), bytes.into());
+        let _ = tokio::time::timeout(BEAT, sent).await;
+    }
+
+    async fn ask(&self, id: &str, ask: &Ask) -> Result<Answer, String> {
+        muster::ask(&self.client, id, ask, self.options.patience).await
+    }
+
+    /// The part of the load that is over at so many seconds, 0 to 1.
+    fn part_over(&self, at_s: f64) -> f64 {
+        let part = match self.plan.amount {
+            Amount::Time(time) => at_s / time.as_secs_f64().max(1e-9),
+            Amount::Requests(n) => self.told.iter().map(|s| s.requests).sum::<u64>() as f64 / n.max(1) as f64,
+        };
+        part.min(1.0)
+    }
+}

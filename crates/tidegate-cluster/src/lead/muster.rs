@@ -1,0 +1,129 @@
+//! Who is there, and how far its clocks are.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use async_nats::Client;
+use futures_util::StreamExt as _;
+
+use super::member::Member;
+use super::{Lead, LeadOptions, OnLost};
+use crate::clock::{RoundTrip, distance};
+use crate::error::ClusterError;
+use crate::wire::{self, Answer, Ask, Hail, Offer};
+
+/// How often it is asked who is there.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// Round trips that clocks are compared with.
+const ROUND_TRIPS: usize = 12;
+
+/// Waits until enough agents are there; those that came first in the order of their names.
+pub(super) async fn muster(
+    client: &Client,
+    options: &LeadOptions,
+    run: &str,
+    interrupted: &AtomicBool,
+) -> Result<Vec<Member>, ClusterError> {
+    let broken = |why: String| ClusterError::Broker { url: options.access.shown(), why };
+    let inbox = client.new_inbox();
+    let mut offers = client.subscribe(inbox.clone()).await.map_err(|e| broken(e.to_string()))?;
+    let hail = wire::encode(&Hail { run: run.to_owned() }).map_err(|e| broken(e.to_string()))?;
+    let begun = Instant::now();
+    let (mut free, mut busy): (Vec<Offer>, Vec<Offer>) = Default::default();
+    while begun.elapsed() < options.wait || free.is_empty() && begun.elapsed() < AGAIN {
+        if interrupted.load(Relaxed) {
+            return Err(ClusterError::Interrupted);
+        }
+        let sent = client.publish_with_reply(wire::HAIL, inbox.clone(), hail.clone().into()).await;
+        sent.map_err(|e| broken(e.to_string()))?;
+        let until = Instant::now() + AGAIN;
+        while let Ok(Some(message)) = tokio::time::timeout_at(until.into(), offers.next()).await {
+            let offer = match wire::decode::<Offer>(&message.payload) {
+                Ok(offer) => offer,
+                Err(e) => return Err(ClusterError::NotBegun(e.to_string())),
+            };
+            // One that was busy may be free when it is asked again.
+            busy.retain(|other| other.id != offer.id);
+            let list = if offer.busy { &mut busy } else { &mut free };
+            if !list.iter().any(|other| other.id == offer.id) {
+                list.push(offer);
+            }
+            if free.len() >= options.agents {
+                break;
+            }
+        }
+        if free.len() >= options.agents {
+            free.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
+            return Ok(free.into_iter().map(|offer| Member::new(offer.id, offer.name)).collect());
+        }
+    }
+    Err(ClusterError::TooFew {
+        came: free.len(),
+        wanted: options.agents,
+        waited_s: options.wait.as_secs_f64(),
+        busy: if busy.is_empty() { String::new() } else { format!(", and {} at work for another run", busy.len()) },
+    })
+}
+
+/// Asks one agent something.
+pub(super) async fn ask(client: &Client, id: &str, ask: &Ask, patience: Duration) -> Result<Answer, String> {
+    let bytes = wire::encode(ask).map_err(|e| e.to_string())?;
+    if bytes.len() > client.max_payload() {
+        return Err(format!(
+            "the plan has {} bytes and the broker takes messages of {}: use a smaller body or raise its max_payload",
+            bytes.len(),
+            client.max_payload()
+        ));
+    }
+    let asked = tokio::time::timeout(patience, client.request(wire::of_agent(id), bytes.into())).await;
+    let message = asked.map_err(|_| format!("it did not answer within {patience:?}"))?;
+    let message = message.map_err(|e| format!("it can not be asked: {e}"))?;
+    wire::decode(&message.payload).map_err(|e| e.to_string())
+}
+
+impl Lead<'_> {
+    /// Compares the clocks of all agents with ours.
+    pub(super) async fn compare_clocks(&mut self) -> Result<(), ClusterError> {
+        for at in 0..self.members.len() {
+            let mut trips = Vec::with_capacity(ROUND_TRIPS);
+            for _ in 0..ROUND_TRIPS {
+                let before = self.clock.read();
+                let answer = self.ask(&self.members[at].id, &Ask::Clock).await;
+                let after = self.clock.read();
+                match answer {
+                    Ok(Answer::Clock(other)) => trips.push(RoundTrip { before, other, after }),
+                    Ok(_) => {}
+                    Err(why) => {
+                        let name = &self.members[at].name;
+                        return Err(ClusterError::NotBegun(format!("the clock of agent {name} can not be read: {why}")));
+                    }
+                }
+            }
+            let Some(found) = distance(&trips) else { continue };
+            let member = &mut self.members[at];
+            member.distance = found;
+            member.origin_ns = trips.last().map_or(0, |trip| trip.other.origin_ns());
+            let bound_ns = self.options.clock_bound.as_nanos() as i64;
+            let name = &member.name;
+            if found.wall_ns.abs() - found.round_trip_ns / 2 > bound_ns {
+                let ahead_s = found.wall_ns as f64 / 1e9;
+                self.troubles.push(format!(
+                    "the clock of agent {name} is {:.3} s {} this one: set it (NTP), or raise --clock-bound",
+                    ahead_s.abs(),
+                    if ahead_s > 0.0 { "ahead of" } else { "behind" },
+                ));
+            }
+            if found.round_trip_ns / 2 > bound_ns {
+                self.troubles.push(format!(
+                    "agent {name} is {:.3} s away, so its start can not be told exactly",
+                    found.round_trip_ns as f64 / 1e9
+                ));
+            }
+        }
+        if !self.troubles.is_empty() && self.options.on_lost == OnLost::Stop {
+            return Err(ClusterError::NotBegun(self.troubles.join("; ")));
+        }
+        Ok(())
+    }
+}

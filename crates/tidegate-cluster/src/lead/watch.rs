@@ -1,0 +1,198 @@
+//! Listening to the agents of a run, and seeing who says nothing any more.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use async_nats::connection::State;
+use futures_util::StreamExt as _;
+use tidegate_load::histogram::decode;
+use tidegate_load::{Phase, Status};
+
+use super::{Lead, OnLost};
+use crate::wire::{self, Event, What, Word};
+
+/// How often the agents are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long the broker may take to answer when everybody is silent.
+const PROBE: Duration = Duration::from_secs(1);
+
+impl Lead<'_> {
+    /// Listens until it is enough.
+    pub(super) async fn watch(&mut self, enough: impl Fn(&Self) -> bool) {
+        while !enough(self) {
+            let until = Instant::now() + LOOK;
+            while let Ok(Some(message)) = tokio::time::timeout_at(until.into(), self.events.next()).await {
+                match wire::decode::<Event>(&message.payload) {
+                    Ok(event) => self.hear(event).await,
+                    Err(e) => self.trouble(e.to_string()).await,
+                }
+                if enough(self) {
+                    return;
+                }
+            }
+            if self.interrupted.load(Relaxed) {
+                self.stop().await;
+            }
+            self.look().await;
+        }
+    }
+
+    /// Something went wrong; each is said once.
+    async fn trouble(&mut self, what: String) {
+        if !self.troubles.contains(&what) {
+            self.troubles.push(what);
+        }
+        if self.options.on_lost == OnLost::Stop {
+            self.stop().await;
+        }
+    }
+
+    /// An agent is not counted on any more.
+    pub(super) async fn lose(&mut self, at: usize, why: &str) {
+        let member = &mut self.members[at];
+        if member.is_over() {
+            return;
+        }
+        member.lost = true;
+        let (agent, name) = (member.id.clone(), member.name.clone());
+        self.seconds.end(at);
+        // If it only slept, it hears so when it wakes up.
+        self.say(&Word::Dismiss { agent }).await;
+        self.trouble(format!("agent {name} {why}; its part is not in the result")).await;
+    }
+
+    async fn hear(&mut self, event: Event) {
+        let Some(at) = self.members.iter().position(|m| m.id == event.agent) else { return };
+        let member = &mut self.members[at];
+        member.heard = Instant::now();
+        if event.number < member.next {
+            // A result that was not known to have come.
+            if matches!(event.what, What::Done { .. }) {
+                self.say(&Word::Thanks { agent: event.agent }).await;
+            }
+            return;
+        }
+        let missing = event.number - member.next;
+        member.next = event.number + 1;
+        if member.is_over() {
+            return;
+        }
+        if missing > 0 {
+            let what = format!("{missing} messages of agent {} are missing", member.name);
+            self.trouble(what).await;
+        }
+        self.take(at, event).await;
+    }
+
+    async fn take(&mut self, at: usize, event: Event) {
+        let member = &mut self.members[at];
+        match event.what {
+            What::Beat { clock } => {
+                let moved = (clock.origin_ns() - member.origin_ns).abs();
+                if moved > self.options.clock_bound.as_nanos() as i64 {
+                    let what = format!(
+                        "the clock of agent {} was set during the run, by {:.3} s",
+                        member.name,
+                        moved as f64 / 1e9
+                    );
+                    member.origin_ns = clock.origin_ns();
+                    self.trouble(what).await;
+                }
+            }
+            What::Opening { connected } => {
+                member.connected = connected;
+                let connected = self.members.iter().map(|m| m.connected).sum();
+                (self.observer)(Phase::Opening { connected });
+            }
+            What::Ready { attempted, connected } => {
+                (member.ready, member.attempted, member.connected) = (true, attempted, connected);
+            }
+            What::Began { mono_ns } => {
+                member.late_ns = mono_ns - member.starts_ns;
+                let bound_ns = self.options.clock_bound.as_nanos() as i64;
+                if !self.stopped && member.starts_ns != 0 && member.late_ns > bound_ns {
+                    let late_s = member.late_ns as f64 / 1e9;
+                    let what = format!("agent {} began {late_s:.3} s after the others", member.name);
+                    self.trouble(what).await;
+                }
+            }
+            What::Second { second, latency_v2, open } => {
+                member.open = open;
+                match decode(&latency_v2) {
+                    Ok(latencies) => self.seconds.add(at, &second, &latencies),
+                    Err(e) => self.trouble(format!("a second of agent {}: {e}", self.members[at].name)).await,
+                }
+                self.tell_seconds();
+            }
+            What::Done { report } => {
+                let early = report.interrupted && !self.stopped;
+                let what = format!("agent {} was ended early on its own host", member.name);
+                member.report = Some(*report);
+                self.seconds.end(at);
+                self.say(&Word::Thanks { agent: event.agent }).await;
+                if early {
+                    self.trouble(what).await;
+                }
+            }
+            What::Failed { why } => {
+                self.say(&Word::Thanks { agent: event.agent }).await;
+                self.lose(at, &format!("failed: {why}")).await;
+            }
+        }
+    }
+
+    /// Tells the seconds that all agents have said.
+    pub(super) fn tell_seconds(&mut self) {
+        while let Some((second, latency_us)) = self.seconds.next() {
+            let open = self.members.iter().map(|m| m.open).sum();
+            let status = Status { open, ..Status::default() };
+            (self.observer)(Phase::Second { second: &second, latency_us: &latency_us, status });
+            let at_s = second.at_s;
+            self.told.push(second);
+            let requests = self.told.iter().map(|s| s.requests).sum();
+            let part = self.part_over(at_s);
+            (self.observer)(Phase::Progress { requests, part });
+        }
+    }
+
+    /// Sees who has been silent for too long.
+    async fn look(&mut self) {
+        let patience = self.options.patience;
+        let held_up = self.looked.elapsed();
+        self.looked = Instant::now();
+        if held_up > patience / 2 {
+            // It is not the others that were silent: what they said is still to be read.
+            self.members.iter_mut().for_each(|m| m.heard = Instant::now());
+            self.trouble(format!("this process stood still for {:.1} s", held_up.as_secs_f64())).await;
+            return;
+        }
+        let silent = |lead: &Self| -> Vec<usize> {
+            let waited = lead.members.iter().enumerate().filter(|(_, m)| !m.is_over());
+            waited.filter(|(_, m)| m.heard.elapsed() > patience).map(|(at, _)| at).collect()
+        };
+        let gone = silent(self);
+        if gone.is_empty() {
+            return;
+        }
+        let why = self.why_silent().await;
+        self.looked = Instant::now();
+        for at in gone {
+            self.lose(at, &format!("has said nothing for {:.1} s{why}", patience.as_secs_f64())).await;
+        }
+        self.looked = Instant::now();
+    }
+
+    /// Whether it may be the broker, in words.
+    async fn why_silent(&self) -> &'static str {
+        if self.client.connection_state() != State::Connected {
+            return " (the connection to the broker is lost)";
+        }
+        // A round trip, which a broker that stands still does not make.
+        let probe = self.client.request(self.client.new_inbox(), "".into());
+        match tokio::time::timeout(PROBE, probe).await {
+            Err(_) => " (the broker does not answer)",
+            Ok(_) => "",
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! tidegate past one machine: a load that agents on many hosts carry together, over [NATS](https://nats.io).
+//!
+//! [`agent::serve`] waits for work and does it; [`lead::carry_out`] hands a plan out, starts all agents at one moment, and brings
+//! what they say together. docs/cluster.md describes the messages.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`access`] | how the broker is reached: credentials, TLS |
+//! | [`agent`] | an agent: one plan at a time |
+//! | [`lead`] | who hands the plan out: muster, clocks, start, watch, result |
+//! | [`allow`] | which targets an agent takes |
+//! | [`order`] | a plan as it is sent |
+//! | [`wire`] | the messages and their subjects |
+//! | `clock` | clocks of hosts against each other |
+//! | `seconds` | seconds of several agents as one |
+#![forbid(unsafe_code)]
+
+pub mod access;
+pub mod agent;
+pub mod allow;
+mod clock;
+mod error;
+pub mod lead;
+pub mod order;
+mod seconds;
+pub mod wire;
+
+pub use access::{Access, Auth};
+pub use allow::AllowList;
+pub use error::ClusterError;
+pub use order::{TlsOrder, TrustOrder};

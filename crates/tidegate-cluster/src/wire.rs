@@ -1,0 +1,221 @@
+//! The messages, JSON with a version each, and the subjects they go to.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tidegate_load::{Report, Second};
+
+use crate::clock::Reading;
+use crate::order::Order;
+
+/// Version of these messages. Another one is refused, not guessed at.
+pub const VERSION: u32 = 1;
+
+/// Where agents are asked who is there.
+pub const HAIL: &str = "tidegate.hail";
+
+/// Where one agent is asked.
+#[must_use]
+pub fn of_agent(id: &str) -> String {
+    format!("tidegate.agent.{id}")
+}
+
+/// Where the agents of a run say how it goes.
+#[must_use]
+pub fn events_of(run: &str) -> String {
+    format!("tidegate.run.{run}.event")
+}
+
+/// Where the agents of a run are told how it goes on.
+#[must_use]
+pub fn words_of(run: &str) -> String {
+    format!("tidegate.run.{run}.word")
+}
+
+/// Asks who is there; agents answer with an [`Offer`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Hail {
+    /// The run that needs agents.
+    pub run: String,
+}
+
+/// An agent is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// What [`of_agent`] takes; no other process has it.
+    pub id: String,
+    /// Its name, for people.
+    pub name: String,
+    /// It works for another run.
+    pub busy: bool,
+}
+
+/// What one agent is asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Ask {
+    /// What its clocks say.
+    Clock,
+    /// To take a part of a load, open its connections and say when it is ready.
+    Work {
+        /// The run.
+        run: String,
+        /// The part.
+        order: Box<Order>,
+        /// It ends by itself if it hears nothing for so long.
+        lease_ms: u64,
+    },
+    /// To begin at a moment of its monotonic clock.
+    Start {
+        /// The run.
+        run: String,
+        /// The moment.
+        at_mono_ns: i64,
+    },
+}
+
+/// What it answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Answer {
+    /// Its clocks.
+    Clock(Reading),
+    /// It does that.
+    Taken,
+    /// It does not.
+    Refused {
+        /// Its reason.
+        why: String,
+    },
+}
+
+/// What an agent says during a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Event {
+    /// Who.
+    pub agent: String,
+    /// Counts the events of this agent in this run, from 0, so that a missing one is seen.
+    pub number: u64,
+    /// What.
+    pub what: What,
+}
+
+/// See [`Event`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum What {
+    /// It is alive.
+    Beat {
+        /// Its clocks: one that is set during the run is seen.
+        clock: Reading,
+    },
+    /// Connections are being opened.
+    Opening {
+        /// Those that stand.
+        connected: u64,
+    },
+    /// It waits for the start.
+    Ready {
+        /// Connections that were tried.
+        attempted: u64,
+        /// Those that stand.
+        connected: u64,
+    },
+    /// It has begun.
+    Began {
+        /// When, by its monotonic clock.
+        mono_ns: i64,
+    },
+    /// A second is over.
+    Second {
+        /// What happened in it.
+        second: Second,
+        /// All its latencies: HdrHistogram V2, compressed, base64.
+        latency_v2: String,
+        /// Connections that are open.
+        open: u64,
+    },
+    /// It is done; said again until somebody takes it. The seconds have been said before and are not in it.
+    Done {
+        /// Its result.
+        report: Box<Report>,
+    },
+    /// It could not do it.
+    Failed {
+        /// Why.
+        why: String,
+    },
+}
+
+/// What all agents of a run are told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "word", rename_all = "snake_case")]
+pub enum Word {
+    /// Somebody is there: the lease goes on.
+    Beat,
+    /// End early, and say what was measured until here.
+    Stop,
+    /// This agent was given up; what it still does does not count.
+    Dismiss {
+        /// The agent.
+        agent: String,
+    },
+    /// The result of this agent has come; it is free.
+    Thanks {
+        /// The agent.
+        agent: String,
+    },
+}
+
+/// Every message carries the version beside what it says.
+#[derive(Serialize, Deserialize)]
+struct Envelope<T> {
+    version: u32,
+    body: T,
+}
+
+#[derive(Deserialize)]
+struct VersionOnly {
+    version: u32,
+}
+
+/// A message that can not be understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// It is of another version.
+    #[error("a message of version {0} came, and this is tidegate's version {VERSION}: run the same tidegate everywhere")]
+    Version(u32),
+    /// It is no message of ours.
+    #[error("a message came that is none of tidegate's: {0}")]
+    Nonsense(String),
+}
+
+/// A message as bytes.
+pub(crate) fn encode<T: Serialize>(body: &T) -> Result<Vec<u8>, WireError> {
+    serde_json::to_vec(&Envelope { version: VERSION, body }).map_err(|e| WireError::Nonsense(e.to_string()))
+}
+
+/// Bytes as a message.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+    let nonsense = |e: serde_json::Error| WireError::Nonsense(e.to_string());
+    let VersionOnly { version } = serde_json::from_slice(bytes).map_err(nonsense)?;
+    if version != VERSION {
+        return Err(WireError::Version(version));
+    }
+    serde_json::from_slice::<Envelope<T>>(bytes).map(|envelope| envelope.body).map_err(nonsense)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_is_named_and_not_guessed_at() {
+        let bytes = encode(&Word::Beat).unwrap();
+        assert!(matches!(decode::<Word>(&bytes), Ok(Word::Beat)));
+        let later = br#"{"version":2,"body":{"word":"beat"}}"#;
+        assert_eq!(decode::<Word>(later).unwrap_err(), WireError::Version(2));
+        for nonsense in [&b""[..], b"{", b"{}", br#"{"version":1}"#, br#"{"version":1,"body":{"word":"x"}}"#] {
+            assert!(matches!(decode::<Word>(nonsense), Err(WireError::Nonsense(_))));
+        }
+    }
+}
