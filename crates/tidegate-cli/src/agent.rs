@@ -47,6 +47,7 @@ pub fn run(args: &Args) -> Outcome {
     let access = args.access.access(&args.nats);
     let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
     let options = AgentOptions { access, name, allow, clock_ahead_s: args.clock_offset };
-    serve(&options, &interrupted, &mut |event, text| note(event, text)).map_err(|e| Failure::Run(e.into()))?;
+    serve(&options, &interrupted, &mut |event, text| note(event, text))
+        .map_err(|e| Failure::Run(e.into()))?;
     Ok(ExitCode::SUCCESS)
 }

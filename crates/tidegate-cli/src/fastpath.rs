@@ -67,7 +67,8 @@ mod linux {
         };
         let mut command = Command::new(program);
         command.args(rest);
-        sys::start_in_group(&mut command, group.processes().context("the control group takes nobody")?);
+        let processes = group.processes().context("the control group takes nobody")?;
+        sys::start_in_group(&mut command, processes).context("no command can start in a control group")?;
         let child = command.spawn().with_context(|| format!("can not run {}", program.display()));
         let status = wait(child.map_err(Failure::Usage)?, &stopping)?;
         summary(&map)?;

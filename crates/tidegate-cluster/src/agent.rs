@@ -58,14 +58,16 @@ async fn work(
 ) -> Result<(), ClusterError> {
     let client = options.access.connect(&format!("tidegate agent {}", options.name)).await?;
     let id = format!("{}-{:016x}", subject_word(&options.name), fastrand::u64(..));
-    let failed = |e: &dyn std::fmt::Display| ClusterError::Broker { url: options.access.shown(), why: e.to_string() };
+    let failed =
+        |e: &dyn std::fmt::Display| ClusterError::Broker { url: options.access.shown(), why: e.to_string() };
     let mut hails = client.subscribe(wire::HAIL).await.map_err(|e| failed(&e))?;
     let mut asks = client.subscribe(wire::of_agent(&id)).await.map_err(|e| failed(&e))?;
     let mut words = client.subscribe(wire::words_of("*")).await.map_err(|e| failed(&e))?;
     client.flush().await.map_err(|e| failed(&e))?;
     tell("waiting", &format!("agent {} waits for work at {}", options.name, options.access.shown()));
     let (say, mut events) = mpsc::channel(EVENTS);
-    let mut desk = Desk { client, id, options, clock: Clock::new(options.clock_ahead_s), job: None, say, tell };
+    let mut desk =
+        Desk { client, id, options, clock: Clock::new(options.clock_ahead_s), job: None, say, tell };
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
@@ -88,7 +90,8 @@ async fn work(
 
 /// What a subject may hold of a name.
 fn subject_word(name: &str) -> String {
-    let word: String = name.chars().take(64).filter(|c| c.is_ascii_alphanumeric() || "-_".contains(*c)).collect();
+    let word: String =
+        name.chars().take(64).filter(|c| c.is_ascii_alphanumeric() || "-_".contains(*c)).collect();
     if word.is_empty() { "agent".into() } else { word }
 }
 
@@ -145,13 +148,12 @@ impl Desk<'_> {
         let target = order.target()?;
         if !self.options.allow.allows(&target) {
             let word = target.addr().map_or("unix".to_owned(), |addr| addr.ip().to_string());
-            return Err(format!("{target} is not on its allow-list; start it with --allow {word} if it may go there"));
+            return Err(format!(
+                "{target} is not on its allow-list; start it with --allow {word} if it may go there"
+            ));
         }
         let plan = order.plan()?;
-        (self.tell)(
-            "working",
-            &format!("run {run}: {} connections to {}", plan.connections, plan.target),
-        );
+        (self.tell)("working", &format!("run {run}: {} connections to {}", plan.connections, plan.target));
         let lease = Duration::from_millis(lease_ms.clamp(1_000, 60_000));
         self.job = Some(Job::begin(run, self.id.clone(), plan, lease, self.clock, self.say.clone())?);
         Ok(())
@@ -234,4 +236,3 @@ impl Desk<'_> {
         }
     }
 }
-

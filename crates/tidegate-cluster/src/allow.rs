@@ -46,12 +46,15 @@ impl AllowList {
             self.nets.push(ip.into());
         } else {
             let wrong = |why: String| {
-                format!("--allow {word:?}: {why}; write a network like 10.0.0.0/8, an address, a host name, or unix")
+                format!(
+                    "--allow {word:?}: {why}; write a network like 10.0.0.0/8, an address, a host name, or unix"
+                )
             };
             if word.is_empty() || word.contains(['/', ' ']) {
                 return Err(wrong("that is no network".into()));
             }
-            let found = (word, 0).to_socket_addrs().map_err(|e| wrong(format!("it can not be looked up: {e}")))?;
+            let found =
+                (word, 0).to_socket_addrs().map_err(|e| wrong(format!("it can not be looked up: {e}")))?;
             self.nets.extend(found.map(|addr| IpNet::from(addr.ip())));
         }
         Ok(())
@@ -79,10 +82,14 @@ mod tests {
     #[test]
     fn without_a_word_only_this_machine_is_allowed() {
         let list = AllowList::parse::<&str>(&[]).unwrap();
-        for target in ["127.0.0.1:80", "127.9.9.9:80", "[::1]:80", "mptcp:127.0.0.1:80", "[::ffff:127.0.0.1]:1"] {
+        for target in
+            ["127.0.0.1:80", "127.9.9.9:80", "[::1]:80", "mptcp:127.0.0.1:80", "[::ffff:127.0.0.1]:1"]
+        {
             assert!(allows(&list, target), "{target}");
         }
-        for target in ["10.0.0.1:80", "192.168.1.1:80", "8.8.8.8:80", "[fe80::1]:80", "[::ffff:8.8.8.8]:1", "unix:/a"] {
+        for target in
+            ["10.0.0.1:80", "192.168.1.1:80", "8.8.8.8:80", "[fe80::1]:80", "[::ffff:8.8.8.8]:1", "unix:/a"]
+        {
             assert!(!allows(&list, target), "{target}");
         }
     }

@@ -9,7 +9,9 @@ use tidegate_load::LoadError;
 #[non_exhaustive]
 pub enum ClusterError {
     /// The broker can not be reached.
-    #[error("the broker {url} can not be used: {why}; see that nats-server runs there and that the credentials are right")]
+    #[error(
+        "the broker {url} can not be used: {why}; see that nats-server runs there and that the credentials are right"
+    )]
     Broker {
         /// Where it should be, without secrets.
         url: String,

@@ -81,8 +81,8 @@ async fn lead(
     let client = options.access.connect("tidegate load").await?;
     let run = format!("{:016x}", fastrand::u64(..));
     let subscribed = client.subscribe(wire::events_of(&run)).await;
-    let events = subscribed
-        .map_err(|e| ClusterError::Broker { url: options.access.shown(), why: e.to_string() })?;
+    let events =
+        subscribed.map_err(|e| ClusterError::Broker { url: options.access.shown(), why: e.to_string() })?;
     let clock = Clock::new(0.0);
     let members = muster::muster(&client, options, &run, interrupted).await?;
     let mut lead = Lead {
@@ -149,7 +149,8 @@ impl Lead<'_> {
         }
         self.watch(|lead| lead.members.iter().all(|m| m.ready || m.is_over())).await;
         self.check_before_the_start().await?;
-        let (attempted, connected) = self.members.iter().fold((0, 0), |(a, c), m| (a + m.attempted, c + m.connected));
+        let (attempted, connected) =
+            self.members.iter().fold((0, 0), |(a, c), m| (a + m.attempted, c + m.connected));
         if !self.plan.begins_at_once() {
             (self.observer)(Phase::Connected { attempted, connected });
         }
@@ -174,7 +175,11 @@ impl Lead<'_> {
                 Ok(Answer::Clock(_)) => {
                     return Err(ClusterError::Refused { agent, why: "it answers something else".into() });
                 }
-                Err(why) => return Err(ClusterError::NotBegun(format!("agent {agent} does not take its part: {why}"))),
+                Err(why) => {
+                    return Err(ClusterError::NotBegun(format!(
+                        "agent {agent} does not take its part: {why}"
+                    )));
+                }
             }
         }
         self.looked = Instant::now();

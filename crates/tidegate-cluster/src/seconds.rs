@@ -88,7 +88,10 @@ mod tests {
         assert!(seconds.next().is_none());
         say(&mut seconds, 2, 1.0, 300);
         let (first, all) = seconds.next().unwrap();
-        assert_eq!((first.requests, first.in_flight, first.latency_us.p50, first.latency_us.max), (3, 6, 200, 300));
+        assert_eq!(
+            (first.requests, first.in_flight, first.latency_us.p50, first.latency_us.max),
+            (3, 6, 200, 300)
+        );
         assert_eq!((all.len(), first.at_s), (3, 1.1));
         assert!(seconds.next().is_none());
         // One is gone, and the others need not wait for it.

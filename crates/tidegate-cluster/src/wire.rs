@@ -182,7 +182,9 @@ struct VersionOnly {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// It is of another version.
-    #[error("a message of version {0} came, and this is tidegate's version {VERSION}: run the same tidegate everywhere")]
+    #[error(
+        "a message of version {0} came, and this is tidegate's version {VERSION}: run the same tidegate everywhere"
+    )]
     Version(u32),
     /// It is no message of ours.
     #[error("a message came that is none of tidegate's: {0}")]
@@ -214,7 +216,8 @@ mod tests {
         assert!(matches!(decode::<Word>(&bytes), Ok(Word::Beat)));
         let later = br#"{"version":2,"body":{"word":"beat"}}"#;
         assert_eq!(decode::<Word>(later).unwrap_err(), WireError::Version(2));
-        for nonsense in [&b""[..], b"{", b"{}", br#"{"version":1}"#, br#"{"version":1,"body":{"word":"x"}}"#] {
+        for nonsense in [&b""[..], b"{", b"{}", br#"{"version":1}"#, br#"{"version":1,"body":{"word":"x"}}"#]
+        {
             assert!(matches!(decode::<Word>(nonsense), Err(WireError::Nonsense(_))));
         }
     }

@@ -113,7 +113,9 @@ mod tests {
     #[test]
     fn the_schedules_of_the_parts_are_the_schedule_of_the_whole() {
         let ramp = Some((0.0, Duration::from_millis(300)));
-        for (rate, n) in [(Rate { requests_per_s: 1_000.0, ramp: None }, 100), (Rate { requests_per_s: 333.0, ramp }, 101)] {
+        for (rate, n) in
+            [(Rate { requests_per_s: 1_000.0, ramp: None }, 100), (Rate { requests_per_s: 333.0, ramp }, 101)]
+        {
             let whole = Plan { connections: 9, rate: Some(rate), amount: Amount::Requests(n), ..plan() };
             let start = std::time::Instant::now();
             let dues = |plan: &Plan| {

@@ -85,7 +85,8 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 /// The certificates in a text.
 pub(crate) fn certificates_of(text: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let error = |e| pem_error(Path::new("the text given"), "certificate", e);
-    let all: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes()).collect::<Result<_, _>>().map_err(error)?;
+    let all: Vec<_> =
+        CertificateDer::pem_slice_iter(text.as_bytes()).collect::<Result<_, _>>().map_err(error)?;
     if all.is_empty() {
         return Err(error(pem::Error::NoItemsFound));
     }

@@ -328,7 +328,9 @@ impl TlsArgs {
             _ if self.tls_insecure => TrustOrder::Anything,
             Some(path) => {
                 let text = std::fs::read_to_string(path);
-                TrustOrder::Pem(text.with_context(|| format!("{} can not be read", path.display())).map_err(usage)?)
+                TrustOrder::Pem(
+                    text.with_context(|| format!("{} can not be read", path.display())).map_err(usage)?,
+                )
             }
             None => TrustOrder::System,
         };

@@ -69,7 +69,7 @@ impl View {
                 self.stage = Stage::Measuring(part.clamp(0.0, 1.0));
                 self.requests = requests;
             }
-            Phase::Second { second, status } => {
+            Phase::Second { second, status, .. } => {
                 self.failed += second.failed;
                 if self.rates.len() == SPARKS {
                     self.rates.pop_front();

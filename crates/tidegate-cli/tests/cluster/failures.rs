@@ -46,7 +46,10 @@ fn an_agent_that_is_killed_ends_the_load_and_is_named() {
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("agent a2 has said nothing for 2.0 s"), "{text}");
-    assert!(text.contains("its part is not in the result") && text.contains("agent        a2: no result"), "{text}");
+    assert!(
+        text.contains("its part is not in the result") && text.contains("agent        a2: no result"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -57,8 +60,32 @@ fn the_others_go_on_without_a_killed_agent_if_that_is_the_setting() {
     let json = tempfile::NamedTempFile::new().unwrap();
     let path = json.path().to_str().unwrap();
     let mut child = std::process::Command::new(crate::kit::TIDEGATE)
-        .args(["load", "echo", &addr, "--nats", &broker.url, "--agents", "3", "-c", "6", "--rate", "60", "-d", "6"])
-        .args(["--ndjson", "--clock-bound", "1.5", "--agent-timeout", "2", "--on-lost", "continue", "--json", path])
+        .args([
+            "load",
+            "echo",
+            &addr,
+            "--nats",
+            &broker.url,
+            "--agents",
+            "3",
+            "-c",
+            "6",
+            "--rate",
+            "60",
+            "-d",
+            "6",
+        ])
+        .args([
+            "--ndjson",
+            "--clock-bound",
+            "1.5",
+            "--agent-timeout",
+            "2",
+            "--on-lost",
+            "continue",
+            "--json",
+            path,
+        ])
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
@@ -157,7 +184,8 @@ fn too_few_agents_are_counted_and_waited_for_no_longer_than_asked() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("1 of 2 agents came within 1 s") && text.contains("tidegate agent"), "{text}");
     // One that comes late is still waited for.
-    let child = begin("echo", &addr, &broker.url, &["--agents", "2", "-c", "2", "-n", "2", "--agents-wait", "50"]);
+    let child =
+        begin("echo", &addr, &broker.url, &["--agents", "2", "-c", "2", "-n", "2", "--agents-wait", "50"]);
     let _late = agent(&broker.url, "two", &[]);
     let output = finish(child);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -171,7 +199,8 @@ fn the_broker_asks_who_one_is() {
     let (_server, addr) = server("echo");
     let password = secret.path().to_str().unwrap();
     let _agent = agent(&broker.url, "a", &["--nats-user", "tide", "--nats-password-file", password]);
-    let rest = ["--agents", "1", "-c", "1", "-n", "1", "--nats-user", "tide", "--nats-password-file", password];
+    let rest =
+        ["--agents", "1", "-c", "1", "-n", "1", "--nats-user", "tide", "--nats-password-file", password];
     assert!(load("echo", &addr, &broker.url, &rest).status.success());
 
     std::fs::write(secret.path(), "wrong").unwrap();

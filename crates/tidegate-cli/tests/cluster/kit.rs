@@ -26,7 +26,9 @@ pub fn nats_server() -> Option<PathBuf> {
         .map(|folder| folder.join("nats-server"))
         .find(|file| file.exists());
     if found.is_none() {
-        eprintln!("left out: there is no nats-server here; apt-get install nats-server, or https://nats.io/download");
+        eprintln!(
+            "left out: there is no nats-server here; apt-get install nats-server, or https://nats.io/download"
+        );
     }
     found
 }

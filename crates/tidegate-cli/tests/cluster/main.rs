@@ -34,7 +34,10 @@ fn three_agents_carry_exactly_what_was_asked() {
     let r = report(&output);
     assert_eq!((r.connections, r.connected, r.requests, r.failed), (10, 10, 1_000, 0));
     let agents = &r.together.as_ref().unwrap().agents;
-    assert_eq!(agents.iter().map(|a| (a.connections, a.requests)).collect::<Vec<_>>(), [(4, 334), (3, 333), (3, 333)]);
+    assert_eq!(
+        agents.iter().map(|a| (a.connections, a.requests)).collect::<Vec<_>>(),
+        [(4, 334), (3, 333), (3, 333)]
+    );
     assert_whole(&r);
 
     // An open loop: each agent has its places in the one schedule.
@@ -68,15 +71,17 @@ fn seconds_of_all_agents_come_as_one_line_each() {
     let Some(broker) = Broker::start(&[]) else { return };
     let (_server, addr) = server("echo");
     let _agents = three(&broker.url);
-    let args = ["load", "echo", &addr, "--nats", &broker.url, "--agents", "3", "-c", "6", "-d", "2", "--rate", "60"];
+    let args =
+        ["load", "echo", &addr, "--nats", &broker.url, "--agents", "3", "-c", "6", "-d", "2", "--rate", "60"];
     let output = std::process::Command::new(kit::TIDEGATE)
         .args(args)
         .args(["--ndjson", "--clock-bound", "1.5"])
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
-    let lines = String::from_utf8(output.stdout).unwrap();
-    let seconds: Vec<tidegate_load::Second> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let seconds: Vec<tidegate_load::Second> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(seconds.iter().map(|s| s.requests).sum::<u64>(), 120, "{lines}");
     assert!(seconds[0].latency_us.p50 > 0);
     assert!(stderr(&output).contains("agent        a3: 2 connections, 40 requests"), "{}", stderr(&output));

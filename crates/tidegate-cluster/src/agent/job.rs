@@ -133,7 +133,8 @@ impl Job {
         if self.load.as_ref().is_some_and(JoinHandle::is_finished)
             && let Some(load) = self.load.take()
         {
-            let result = load.join().unwrap_or_else(|_| Err("its load panicked; that is a fault of tidegate".into()));
+            let result =
+                load.join().unwrap_or_else(|_| Err("its load panicked; that is a fault of tidegate".into()));
             let what = match result {
                 Ok(report) => What::Done { report: Box::new(report) },
                 Err(why) => What::Failed { why },

@@ -62,7 +62,11 @@ pub(super) async fn muster(
         came: free.len(),
         wanted: options.agents,
         waited_s: options.wait.as_secs_f64(),
-        busy: if busy.is_empty() { String::new() } else { format!(", and {} at work for another run", busy.len()) },
+        busy: if busy.is_empty() {
+            String::new()
+        } else {
+            format!(", and {} at work for another run", busy.len())
+        },
     })
 }
 
@@ -96,7 +100,9 @@ impl Lead<'_> {
                     Ok(_) => {}
                     Err(why) => {
                         let name = &self.members[at].name;
-                        return Err(ClusterError::NotBegun(format!("the clock of agent {name} can not be read: {why}")));
+                        return Err(ClusterError::NotBegun(format!(
+                            "the clock of agent {name} can not be read: {why}"
+                        )));
                     }
                 }
             }

@@ -109,7 +109,7 @@ impl Front {
 }
 
 /// What the library's listeners have in common.
-trait Accepts {
+pub(super) trait Accepts {
     type Stream: Socket;
     fn poll_accept(&self, task: &mut TaskContext<'_>)
     -> Poll<io::Result<(Self::Stream, Option<SocketAddr>)>>;
@@ -124,7 +124,7 @@ impl Accepts for TcpListener {
 }
 
 /// What the library's streams have in common.
-trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {
+pub(super) trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {
     fn poll_write_ready(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<()>>;
     fn try_write_io<R>(&self, f: impl FnOnce() -> io::Result<R>) -> io::Result<R>;
 }
