@@ -133,7 +133,8 @@ mod tests {
             amount: Amount::Time(Duration::from_secs(1)),
             ..plan()
         };
-        let scheduled = parts(&timed, 3).iter().map(|p| {
+        let shares = parts(&timed, 3);
+        let scheduled = shares.iter().map(|p| {
             let pacer = Pacer::of(p).unwrap();
             let start = std::time::Instant::now();
             pacer.begin(start, start);
