@@ -123,7 +123,7 @@ mod tests {
                 pacer.begin(start, start);
                 std::iter::from_fn(|| pacer.take(start + Duration::from_secs(60))).collect::<Vec<_>>()
             };
-            let mut together: Vec<_> = parts(&whole, 4).iter().flat_map(|part| dues(part)).collect();
+            let mut together: Vec<_> = parts(&whole, 4).iter().flat_map(&dues).collect();
             together.sort();
             assert_eq!(together, dues(&whole));
         }
