@@ -8,25 +8,50 @@ use anyhow::anyhow;
 use tidegate::{CloseReason, Running, Stats};
 
 use crate::limits::Strategy;
-use crate::log::note;
+use crate::serve::Label;
 
 /// What ends a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// SIGTERM or SIGINT, or Ctrl-C.
     Signal,
-    /// A successor accepts.
+    /// A successor accepts in its place.
     Succeeded,
-    /// An I/O thread ended by itself.
-    Broken,
+    /// An I/O thread of the server with this number ended by itself.
+    Broken(usize),
 }
 
-/// What a running server is told.
+/// A server that runs.
+pub trait Up {
+    /// What it is called.
+    fn label(&self) -> &Label;
+    /// Where it listens.
+    fn url(&self) -> String;
+    /// Tells the server whose socket it has that it may go.
+    fn relieve(&mut self);
+    /// Whether an I/O thread has ended by itself.
+    fn is_broken(&self) -> bool;
+    /// Goes on with something changed.
+    fn follow(&self, change: Change);
+    /// Whether it has been told to stop.
+    fn is_stopped(&self) -> bool;
+    /// Begins to stop; the first call counts.
+    fn stop(&mut self, end: End);
+    /// Waits until it has stopped, and says what became of it.
+    ///
+    /// # Errors
+    /// An I/O thread has panicked.
+    fn finish(self: Box<Self>) -> anyhow::Result<()>;
+}
+
+/// What running servers are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "changes come as signals, which not every system has")]
 pub enum Word {
-    /// End.
-    End(End),
+    /// End, all of them.
+    Stop,
+    /// A successor accepts in the place of the server with this number.
+    Succeeded(usize),
     /// Go on with something changed.
     Change(Change),
 }
@@ -44,40 +69,51 @@ pub enum Change {
 /// How often the I/O threads are looked at: one wake-up of a thread that does nothing else.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Waits for the end, looking now and then whether the server is broken, and follows other words.
-pub fn wait(
-    words: &Receiver<Word>,
-    mut is_broken: impl FnMut() -> bool,
-    mut follow: impl FnMut(Change),
-) -> End {
+/// Waits for the end, looking now and then whether a server is broken, and follows other words. A server that has a successor stops
+/// at once; when none is left, that is the end.
+pub fn wait(words: &Receiver<Word>, servers: &mut [Box<dyn Up>]) -> End {
     loop {
         match words.recv_timeout(LOOK) {
-            Ok(Word::End(end)) => return end,
-            Ok(Word::Change(change)) => follow(change),
-            Err(RecvTimeoutError::Timeout) if !is_broken() => {}
-            Err(_) => return End::Broken,
+            Ok(Word::Stop) | Err(RecvTimeoutError::Disconnected) => return End::Signal,
+            Ok(Word::Change(change)) => servers.iter().for_each(|server| server.follow(change)),
+            Ok(Word::Succeeded(number)) => {
+                servers.iter_mut().skip(number).take(1).for_each(|server| server.stop(End::Succeeded));
+                if servers.iter().all(|server| server.is_stopped()) {
+                    return End::Succeeded;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(number) = servers.iter().position(|server| server.is_broken()) {
+                    return End::Broken(number);
+                }
+            }
         }
     }
 }
 
-/// Stops the server, waits until it has, and says what became of its connections.
-///
-/// # Errors
-/// An I/O thread has panicked.
-pub fn drain(running: Running, timeout: Duration) -> anyhow::Result<Stats> {
+/// Begins to stop the server; returns its counters until then.
+pub fn stop(running: &Running, timeout: Duration, label: &Label) -> Stats {
     let before = running.stats();
     if before.open() > 0 {
         let open = before.open();
         let text = format!(
             "stopping: {open} connections may finish within {timeout:?}; signal again to exit at once"
         );
-        note("stopping", &text);
+        label.note("stopping", &text);
     }
     running.stop();
+    before
+}
+
+/// Waits until the server has stopped, and says what became of its connections.
+///
+/// # Errors
+/// An I/O thread has panicked.
+pub fn join(running: Running, before: &Stats, label: &Label) -> anyhow::Result<Stats> {
     let after = catch_unwind(AssertUnwindSafe(|| running.join()));
     let after =
         after.map_err(|_| anyhow!("an I/O thread panicked while draining; its connections are lost"))?;
-    note("drained", &Drained::between(&before, &after).to_string());
+    label.note("drained", &Drained::between(before, &after).to_string());
     Ok(after)
 }
 
@@ -111,27 +147,89 @@ impl std::fmt::Display for Drained {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::labels;
+    use std::cell::RefCell;
+    use std::rc::Rc;
     use std::sync::mpsc;
 
-    #[test]
-    fn a_broken_server_is_noticed_without_anybody_saying_so() {
-        let (_ends, told) = mpsc::channel();
-        let mut looks = 0;
-        let broken = || {
-            looks += 1;
-            looks == 2
-        };
-        assert_eq!(wait(&told, broken, |_| {}), End::Broken);
+    /// What became of a server of which nothing runs.
+    #[derive(Default)]
+    struct Seen {
+        followed: Vec<Change>,
+        stopped: Option<End>,
+    }
+
+    struct Puppet {
+        label: Label,
+        is_broken: bool,
+        seen: Rc<RefCell<Seen>>,
+    }
+
+    impl Up for Puppet {
+        fn label(&self) -> &Label {
+            &self.label
+        }
+        fn url(&self) -> String {
+            String::new()
+        }
+        fn relieve(&mut self) {}
+        fn is_broken(&self) -> bool {
+            self.is_broken
+        }
+        fn follow(&self, change: Change) {
+            self.seen.borrow_mut().followed.push(change);
+        }
+        fn is_stopped(&self) -> bool {
+            self.seen.borrow().stopped.is_some()
+        }
+        fn stop(&mut self, end: End) {
+            self.seen.borrow_mut().stopped = Some(end);
+        }
+        fn finish(self: Box<Self>) -> anyhow::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Two servers, of which the second may be broken, and what they saw.
+    fn two(second_is_broken: bool) -> (Vec<Box<dyn Up>>, Vec<Rc<RefCell<Seen>>>) {
+        let Ok(labels) = labels(&[("http", None), ("echo", None)]) else { panic!("no labels") };
+        let seen = vec![Rc::default(), Rc::default()];
+        let mut servers: Vec<Box<dyn Up>> = Vec::new();
+        for (label, seen) in labels.into_iter().zip(&seen) {
+            let is_broken = second_is_broken && label.name == "echo";
+            servers.push(Box::new(Puppet { label, is_broken, seen: Rc::clone(seen) }));
+        }
+        (servers, seen)
     }
 
     #[test]
-    fn who_says_so_is_heard_first() {
-        let (ends, told) = mpsc::channel();
-        let mut followed = Vec::new();
-        ends.send(Word::Change(Change::Strategy(Strategy::Throughput))).unwrap();
-        ends.send(Word::End(End::Succeeded)).unwrap();
-        assert_eq!(wait(&told, || true, |change| followed.push(change)), End::Succeeded);
-        assert_eq!(followed, [Change::Strategy(Strategy::Throughput)]);
+    fn a_broken_server_is_noticed_without_anybody_saying_so() {
+        let (_words, told) = mpsc::channel();
+        assert_eq!(wait(&told, &mut two(true).0), End::Broken(1));
+    }
+
+    #[test]
+    fn words_are_heard_by_all_before_anybody_looks_who_is_broken() {
+        let (words, told) = mpsc::channel();
+        let (mut servers, seen) = two(true);
+        words.send(Word::Change(Change::Strategy(Strategy::Throughput))).unwrap();
+        words.send(Word::Stop).unwrap();
+        assert_eq!(wait(&told, &mut servers), End::Signal);
+        for seen in seen {
+            assert_eq!(seen.borrow().followed, [Change::Strategy(Strategy::Throughput)]);
+        }
+    }
+
+    #[test]
+    fn a_server_with_a_successor_stops_and_the_others_go_on() {
+        let (words, told) = mpsc::channel();
+        let (mut servers, seen) = two(false);
+        words.send(Word::Succeeded(1)).unwrap();
+        words.send(Word::Stop).unwrap();
+        assert_eq!(wait(&told, &mut servers), End::Signal);
+        assert_eq!((seen[0].borrow().stopped, seen[1].borrow().stopped), (None, Some(End::Succeeded)));
+        words.send(Word::Succeeded(0)).unwrap();
+        assert_eq!(wait(&told, &mut servers), End::Succeeded);
     }
 
     #[test]

@@ -104,6 +104,15 @@ pub fn note(event: &str, text: &str) {
     }
 }
 
+/// The same about one of several servers.
+pub fn note_of(server: &str, event: &str, text: &str) {
+    if is_json() {
+        tracing::info!(target: NOTES, event, server, "{text}");
+    } else {
+        eprintln!("note: {server}: {text}");
+    }
+}
+
 /// The last line: why the command failed.
 pub fn failed(error: &anyhow::Error, code: u8) {
     if is_json() {

@@ -21,6 +21,7 @@ mod tune;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// A scalable socket server on any I/O model, its load generator, and a lab that measures them all on this machine.
@@ -69,11 +70,20 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
+impl Cli {
+    fn into_server(self) -> Option<serve::Args> {
+        match self.command {
+            Command::Serve(args) => Some(args),
+            _ => None,
+        }
+    }
+}
+
 type Outcome = Result<ExitCode, Failure>;
 
 fn main() -> ExitCode {
-    let words = config::expand(&Cli::command(), std::env::args_os().collect());
-    let (error, code) = match words.and_then(|words| run(Cli::parse_from(words))) {
+    let lines = config::expand(&Cli::command(), std::env::args_os().collect());
+    let (error, code) = match lines.and_then(|lines| run(lines.into_iter().map(Cli::parse_from).collect())) {
         Ok(code) => return code,
         Err(Failure::Usage(e)) => (e, 2),
         Err(Failure::Run(e)) => (e, 1),
@@ -82,10 +92,13 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-fn run(cli: Cli) -> Outcome {
+/// Runs the command; of several, which only `serve` makes of a file, all are one.
+fn run(mut lines: Vec<Cli>) -> Outcome {
+    let rest = lines.split_off(lines.len().min(1));
+    let cli = lines.pop().context("no command").map_err(Failure::Usage)?;
     cli.log.start()?;
     match cli.command {
-        Command::Serve(args) => serve::run(args),
+        Command::Serve(args) => serve::run(args, rest.into_iter().filter_map(Cli::into_server)),
         Command::Load(args) => load::run(args),
         Command::Agent(args) => agent::run(&args),
         Command::Bench(args) => bench::run(args),

@@ -9,9 +9,8 @@ use tidegate::system::local_endpoint;
 use tidegate::{Endpoint, Model};
 
 use crate::Failure;
-use crate::log::note;
+use crate::serve::Label;
 use crate::system::handover::{Inheritance, Line};
-use crate::system::manager;
 
 /// What the command line says about sockets.
 pub struct Asked<'a> {
@@ -40,15 +39,21 @@ pub struct Origin {
 
 impl Origin {
     /// A socket from the service manager goes before one of a running server; that one is relieved all the same.
-    pub fn find(how: &Asked<'_>, model: Model) -> Result<Self, Failure> {
+    pub fn find(
+        how: &Asked<'_>,
+        model: Model,
+        passed: Option<OwnedFd>,
+        label: &Label,
+    ) -> Result<Self, Failure> {
         let mut origin = match how.handover {
             Some(path) => Self::inherited(path, how, model)?,
             None => Self::default(),
         };
-        if let Some(socket) = manager::passed()? {
+        if let Some(socket) = passed {
             let at =
                 local_endpoint(&socket).context("the passed socket has no address").map_err(Failure::Run)?;
-            note("socket-activation", &format!("listening on {at}, the socket that was passed (LISTEN_FDS)"));
+            let text = format!("listening on {at}, the socket that was passed (LISTEN_FDS)");
+            label.note("socket-activation", &text);
             origin.listener = Some(socket);
         }
         Ok(origin)

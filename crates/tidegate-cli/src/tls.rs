@@ -9,7 +9,7 @@ use tidegate_tls::{Fault, Identity, RECORD_BYTES, TlsCounters, TlsLimits, TlsSer
 
 use crate::Failure;
 use crate::limits::{Limits, Optional, time_or_none};
-use crate::log::note;
+use crate::serve::Label;
 
 /// Options of TLS.
 #[derive(clap::Args)]
@@ -62,10 +62,10 @@ impl Secure {
     }
 
     /// Reads the files again, and says what came of it.
-    pub fn reload(&self) {
+    pub fn reload(&self, label: &Label) {
         match self.identity.reload() {
-            Ok(()) => note("certificate", "new connections get the certificate that was read just now"),
-            Err(e) => note("certificate-failed", &format!("the certificate stays as it is: {e}")),
+            Ok(()) => label.note("certificate", "new connections get the certificate that was read just now"),
+            Err(e) => label.note("certificate-failed", &format!("the certificate stays as it is: {e}")),
         }
     }
 

@@ -56,7 +56,9 @@ pub mod stats;
 pub use client::{Client, DatagramClient, Dialler, RunningClient};
 pub use engine::{Availability, Choice, Model};
 pub use policy::{DatagramPath, DatagramPolicy, Policy, PolicyError};
-pub use server::{DatagramServer, Running, RunningDatagrams, Server, StartError};
+pub use server::{
+    BoundDatagramServer, BoundServer, DatagramServer, Running, RunningDatagrams, Server, StartError,
+};
 pub use service::{
     Awaits, CloseReason, Consumed, DatagramService, Dial, Draft, Flow, Group, Joined, Mail, Mailbox,
     MailboxError, OffloadError, Origin, Outbox, Peer, Refusal, Replies, Service, Session,

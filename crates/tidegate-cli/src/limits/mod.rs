@@ -13,6 +13,7 @@ use units::marks;
 pub use units::{Optional, size, time, time_or_none, wait};
 
 use crate::Failure;
+use crate::serve::Want;
 
 /// The two strategies of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -257,11 +258,19 @@ impl Limits {
         }
     }
 
-    /// Makes `max_connections` fit the descriptors of this process: what the user set and can not be had is an error,
+    /// Descriptors for all connections of the policy.
+    pub fn want(&self, policy: &Policy, model: Model) -> Want {
+        let needed = model.descriptors_for(policy.max_connections, threads(policy, model));
+        if self.max_connections.is_some() { Want::Exactly(needed) } else { Want::UpTo(needed) }
+    }
+
+    /// Makes `max_connections` fit so many descriptors of this process: what the user set and can not be had is an error,
     /// a default is lowered. Returns what is to be said about that.
-    pub fn fit(&self, policy: &mut Policy, model: Model) -> Result<Option<String>, Failure> {
-        let limit = system::descriptor_limit().0;
-        let most = model.most_connections(policy.threads.map_or(model.default_threads(), usize::from));
+    pub fn fit(&self, policy: &mut Policy, model: Model, share: usize) -> Result<Option<String>, Failure> {
+        let all = usize::try_from(system::descriptor_limit().0).unwrap_or(usize::MAX);
+        let most = model.most_connections_within(share, threads(policy, model));
+        let limit =
+            if share < all { format!("{all}, of which this server has {share},") } else { all.to_string() };
         let remedy = "raise it with ulimit -n";
         if policy.max_connections <= most {
             return Ok(None);
@@ -278,6 +287,11 @@ impl Limits {
             )));
         }
         policy.max_connections = most;
+        let limit = limit.trim_end_matches(',');
         Ok(Some(format!("max_connections lowered to {most}: the descriptor limit is {limit}; {remedy}")))
     }
+}
+
+fn threads(policy: &Policy, model: Model) -> usize {
+    policy.threads.map_or(model.default_threads(), usize::from)
 }

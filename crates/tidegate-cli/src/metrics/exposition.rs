@@ -1,54 +1,104 @@
-//! Counters as Prometheus text, named by its rules: a prefix, a base unit, `_total` for what only grows.
+//! Counters as Prometheus text, named by its rules: a prefix, a base unit, `_total` for what only grows. What belongs to a server has
+//! its name as the label `server`.
 
-use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
-use tidegate::{CloseReason, Model, Stats, system};
+use std::collections::BTreeMap;
 
-use super::Phase;
+use prometheus::{Encoder, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use tidegate::{CloseReason, DatagramStats, Model, Stats, system};
+
+use super::board::{Phase, Source};
+
+/// A server on the page.
+pub(super) struct Row<'a> {
+    pub(super) server: &'a str,
+    pub(super) service: &'static str,
+    pub(super) phase: Phase,
+    /// Once it runs.
+    pub(super) source: Option<(Model, &'a Source)>,
+}
 
 /// The whole page. A registry is made for each scrape: the numbers live in the engines, and are read only when asked for.
-pub(super) fn text(phase: Phase, source: Option<(&str, Model, Stats)>) -> Result<String, prometheus::Error> {
-    let page = Page(Registry::new());
-    page.gauge(
-        "tidegate_accepting",
-        "1 while the server takes connections, 0 before and once it drains.",
-        u64::from(phase == Phase::Accepting),
-    )?;
-    let descriptors = system::descriptor_limit().0;
-    page.gauge("process_max_fds", "Descriptors this process may have open.", descriptors)?;
-    if let Some((service, model, stats)) = source {
-        page.info(service, model)?;
-        page.stats(&stats)?;
+pub(super) fn text(rows: &[Row<'_>]) -> Result<String, prometheus::Error> {
+    let mut page = Page::default();
+    let descriptors = IntGauge::new("process_max_fds", "Descriptors this process may have open.")?;
+    descriptors.set(i64::try_from(system::descriptor_limit().0).unwrap_or(i64::MAX));
+    page.registry.register(Box::new(descriptors))?;
+    for row in rows {
+        page.row(row)?;
     }
     let mut text = Vec::new();
-    TextEncoder::new().encode(&page.0.gather(), &mut text)?;
+    TextEncoder::new().encode(&page.registry.gather(), &mut text)?;
     String::from_utf8(text).map_err(|e| prometheus::Error::Msg(e.to_string()))
 }
 
-struct Page(Registry);
+/// Names and values of labels.
+type Labels<'a> = [(&'a str, &'a str)];
+
+#[derive(Default)]
+struct Page {
+    registry: Registry,
+    counters: BTreeMap<&'static str, IntCounterVec>,
+    gauges: BTreeMap<&'static str, IntGaugeVec>,
+}
 
 impl Page {
-    fn counter(&self, name: &str, help: &str, value: u64) -> Result<(), prometheus::Error> {
-        let counter = IntCounter::new(name, help)?;
-        counter.inc_by(value);
-        self.0.register(Box::new(counter))
+    /// Adds to a counter, which is made when it is first named.
+    fn counter(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        labels: &Labels<'_>,
+        value: u64,
+    ) -> Result<(), prometheus::Error> {
+        if !self.counters.contains_key(name) {
+            let counter = IntCounterVec::new(Opts::new(name, help), &names(labels))?;
+            self.registry.register(Box::new(counter.clone()))?;
+            self.counters.insert(name, counter);
+        }
+        self.counters[name].get_metric_with_label_values(&values(labels))?.inc_by(value);
+        Ok(())
     }
 
-    fn gauge(&self, name: &str, help: &str, value: u64) -> Result<(), prometheus::Error> {
-        let gauge = IntGauge::new(name, help)?;
-        gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
-        self.0.register(Box::new(gauge))
+    fn gauge(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        labels: &Labels<'_>,
+        value: u64,
+    ) -> Result<(), prometheus::Error> {
+        if !self.gauges.contains_key(name) {
+            let gauge = IntGaugeVec::new(Opts::new(name, help), &names(labels))?;
+            self.registry.register(Box::new(gauge.clone()))?;
+            self.gauges.insert(name, gauge);
+        }
+        let value = i64::try_from(value).unwrap_or(i64::MAX);
+        self.gauges[name].get_metric_with_label_values(&values(labels))?.set(value);
+        Ok(())
     }
 
-    fn info(&self, service: &str, model: Model) -> Result<(), prometheus::Error> {
-        let opts = Opts::new("tidegate_server_info", "What runs: always 1, the facts are the labels.");
-        let info = IntGaugeVec::new(opts, &["service", "model", "version"])?;
-        info.with_label_values(&[service, model.name(), env!("CARGO_PKG_VERSION")]).set(1);
-        self.0.register(Box::new(info))
+    fn row(&mut self, row: &Row<'_>) -> Result<(), prometheus::Error> {
+        let Row { server, service, phase, source } = *row;
+        let help = "1 while the server takes what comes, 0 before and once it drains.";
+        let accepting = u64::from(phase == Phase::Accepting);
+        self.gauge("tidegate_accepting", help, &[("server", server)], accepting)?;
+        let Some((model, source)) = source else { return Ok(()) };
+        let facts = [
+            ("server", server),
+            ("service", service),
+            ("model", model.name()),
+            ("version", env!("CARGO_PKG_VERSION")),
+        ];
+        let help = "What runs: always 1, the facts are the labels.";
+        self.gauge("tidegate_server_info", help, &facts, 1)?;
+        match source {
+            Source::Connections(stats) => self.connections(server, &stats()),
+            Source::Datagrams(stats) => self.datagrams(server, &stats()),
+        }
     }
 
     /// Every counter. The pattern names all fields and has no `..`: a counter that is added to [`Stats`] and not
     /// published here does not compile.
-    fn stats(&self, stats: &Stats) -> Result<(), prometheus::Error> {
+    fn connections(&mut self, server: &str, stats: &Stats) -> Result<(), prometheus::Error> {
         let Stats {
             attempted,
             accepted,
@@ -69,6 +119,7 @@ impl Page {
             largest_batch,
             closed: _, // by reason, below
         } = *stats;
+        let of = [("server", server)];
         for (name, help, value) in [
             ("tidegate_connections_attempted_total", "Connections that were tried.", attempted),
             ("tidegate_connections_accepted_total", "Connections that had a session.", accepted),
@@ -85,7 +136,7 @@ impl Page {
             ("tidegate_wake_ups_total", "Times an I/O thread woke up from waiting.", wake_ups),
             ("tidegate_events_total", "Events or completions those wake-ups brought.", events),
         ] {
-            self.counter(name, help, value)?;
+            self.counter(name, help, &of, value)?;
         }
         for (name, help, value) in [
             ("tidegate_connections_open", "Connections that are open.", stats.open()),
@@ -93,24 +144,89 @@ impl Page {
             ("tidegate_receive_buffers_in_use", "Receive buffers in use.", buffers_in_use),
             ("tidegate_largest_batch_events", "Most events one wake-up brought.", largest_batch),
         ] {
-            self.gauge(name, help, value)?;
+            self.gauge(name, help, &of, value)?;
         }
-        self.closed(stats)
+        for why in CloseReason::ALL {
+            let (name, help) = ("tidegate_connections_closed_total", "Connections that ended, by reason.");
+            let of = [("server", server), ("reason", why.name())];
+            self.counter(name, help, &of, stats.closed_by(why))?;
+        }
+        Ok(())
     }
 
-    fn closed(&self, stats: &Stats) -> Result<(), prometheus::Error> {
-        let opts = Opts::new("tidegate_connections_closed_total", "Connections that ended, by reason.");
-        let closed = IntCounterVec::new(opts, &["reason"])?;
-        for why in CloseReason::ALL {
-            closed.with_label_values(&[why.name()]).inc_by(stats.closed_by(why));
+    /// The same for datagrams.
+    fn datagrams(&mut self, server: &str, stats: &DatagramStats) -> Result<(), prometheus::Error> {
+        let DatagramStats {
+            datagrams_in,
+            datagrams_out,
+            bytes_in,
+            bytes_out,
+            receives,
+            sends,
+            truncated,
+            replies_dropped,
+            replies_too_long,
+            no_buffers,
+            send_errors,
+            receive_errors,
+            abandoned,
+            panics,
+            wake_ups,
+        } = *stats;
+        let of = [("server", server)];
+        for (name, help, value) in [
+            ("tidegate_datagrams_received_total", "Datagrams shown to the service.", datagrams_in),
+            ("tidegate_datagrams_sent_total", "Datagrams the kernel took for sending.", datagrams_out),
+            ("tidegate_datagram_receive_errors_total", "Receives of datagrams that failed.", receive_errors),
+            ("tidegate_datagram_panics_total", "Times the service of datagrams panicked.", panics),
+            ("tidegate_datagrams_too_long_total", "Datagrams longer than the limit, dropped.", truncated),
+            ("tidegate_received_bytes_total", "Bytes received.", bytes_in),
+            ("tidegate_sent_bytes_total", "Bytes the kernel took for sending.", bytes_out),
+            ("tidegate_receives_total", "Receive operations that returned data.", receives),
+            ("tidegate_sends_total", "Send operations that took data.", sends),
+            ("tidegate_wake_ups_total", "Times an I/O thread woke up from waiting.", wake_ups),
+        ] {
+            self.counter(name, help, &of, value)?;
         }
-        self.0.register(Box::new(closed))
+        for (reason, value) in [
+            ("too-many", replies_dropped),
+            ("too-long", replies_too_long),
+            ("no-buffers", no_buffers),
+            ("send-error", send_errors),
+            ("stopped", abandoned),
+        ] {
+            let (name, help) = ("tidegate_replies_dropped_total", "Replies that were not sent, by reason.");
+            self.counter(name, help, &[("server", server), ("reason", reason)], value)?;
+        }
+        Ok(())
     }
+}
+
+fn names<'a>(labels: &Labels<'a>) -> Vec<&'a str> {
+    labels.iter().map(|(name, _)| *name).collect()
+}
+
+fn values<'a>(labels: &Labels<'a>) -> Vec<&'a str> {
+    labels.iter().map(|(_, value)| *value).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn row(server: &'static str, source: &Source) -> String {
+        let source = Some((Model::Poll, source));
+        text(&[Row { server, service: "http", phase: Phase::Accepting, source }]).unwrap()
+    }
+
+    #[track_caller]
+    fn appear_once(text: &str, values: impl Iterator<Item = u64>) {
+        let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        for n in values {
+            let hits = samples.iter().filter(|line| line.ends_with(&format!(" {n}"))).count();
+            assert_eq!(hits, 1, "{n} in {text}");
+        }
+    }
 
     #[test]
     fn every_value_appears_once_under_its_own_name() {
@@ -137,21 +253,57 @@ mod tests {
         for (closed, n) in stats.closed.iter_mut().zip(201..) {
             *closed = n;
         }
-        let text = text(Phase::Accepting, Some(("http", Model::Poll, stats.clone()))).unwrap();
-        let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        for n in (101..=117).chain(201..201 + CloseReason::ALL.len() as u64) {
-            let hits = samples.iter().filter(|line| line.ends_with(&format!(" {n}"))).count();
-            assert_eq!(hits, 1, "{n} in {text}");
+        let text = row("a", &Source::Connections(Box::new(move || stats.clone())));
+        appear_once(&text, (101..=117).chain(201..201 + CloseReason::ALL.len() as u64));
+        let reset = "\ntidegate_connections_closed_total{reason=\"idle-timeout\",server=\"a\"} 205\n";
+        assert!(text.contains(reset), "{text}");
+    }
+
+    #[test]
+    fn every_value_of_datagrams_too() {
+        let stats = DatagramStats {
+            datagrams_in: 101,
+            datagrams_out: 102,
+            bytes_in: 103,
+            bytes_out: 104,
+            receives: 105,
+            sends: 106,
+            truncated: 107,
+            replies_dropped: 108,
+            replies_too_long: 109,
+            no_buffers: 110,
+            send_errors: 111,
+            receive_errors: 112,
+            abandoned: 113,
+            panics: 114,
+            wake_ups: 115,
+        };
+        let text = row("a", &Source::Datagrams(Box::new(move || stats.clone())));
+        appear_once(&text, 101..=115);
+    }
+
+    #[test]
+    fn servers_of_one_page_are_told_apart() {
+        let of = |n| Source::Connections(Box::new(move || Stats { accepted: n, ..Stats::default() }));
+        let (one, two) = (of(5), of(7));
+        let row = |server, source| Row {
+            server,
+            service: "echo",
+            phase: Phase::Accepting,
+            source: Some((Model::Poll, source)),
+        };
+        let text = text(&[row("a", &one), row("b", &two)]).unwrap();
+        for (server, n) in [("a", 5), ("b", 7)] {
+            let line = format!("\ntidegate_connections_accepted_total{{server=\"{server}\"}} {n}\n");
+            assert!(text.contains(&line), "{text}");
         }
-        assert!(
-            samples.contains(&"tidegate_connections_closed_total{reason=\"idle-timeout\"} 205"),
-            "{text}"
-        );
     }
 
     #[test]
     fn before_the_server_runs_the_process_is_described() {
-        let text = text(Phase::Starting, None).unwrap();
-        assert!(text.contains("\ntidegate_accepting 0\n") && text.contains("\nprocess_max_fds "), "{text}");
+        let text =
+            text(&[Row { server: "a", service: "http", phase: Phase::Starting, source: None }]).unwrap();
+        assert!(text.contains("\ntidegate_accepting{server=\"a\"} 0\n"), "{text}");
+        assert!(text.contains("\nprocess_max_fds "), "{text}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::{Consumed, Flow, Mail, Outbox, Session};
 
-use super::{Board, Phase};
+use super::board::{Board, Phase};
 
 /// Most bytes of a request's head.
 pub(super) const HEAD_BYTES: usize = 8 * 1024;

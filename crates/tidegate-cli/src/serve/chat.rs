@@ -5,11 +5,14 @@ use std::num::NonZeroU32;
 use tidegate::Policy;
 use tidegate_services::{Chat, ChatLimits};
 
-use super::{How, Kind, usage};
+use super::how::{How, Kind};
+use super::label::Label;
+use super::stage::Plan;
+use super::usage;
+use crate::Failure;
 use crate::limits::size;
-use crate::{Failure, Outcome};
 
-const CHAT: Kind = Kind { name: "chat", schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
+const CHAT: Kind = Kind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
 
 /// Options of `serve chat`.
 #[derive(clap::Args)]
@@ -42,14 +45,14 @@ pub(super) struct ChatArgs {
     #[arg(long, value_name = "N")]
     announced: Option<usize>,
     #[command(flatten)]
-    how: How,
+    pub(super) how: How,
 }
 
 impl ChatArgs {
-    pub(super) fn run(&self) -> Outcome {
+    pub(super) fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
         let mut policy = self.how.limits.policy();
         let limits = self.limits(&mut policy)?;
-        self.how.serve(&CHAT, policy, || Chat::new(limits))
+        self.how.plan(label, &CHAT, policy, Chat::new(limits))
     }
 
     fn limits(&self, policy: &mut Policy) -> Result<ChatLimits, Failure> {

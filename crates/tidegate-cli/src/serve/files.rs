@@ -8,9 +8,13 @@ use tidegate::Policy;
 use tidegate::policy::WhenFull;
 use tidegate_services::{Coding, Files, FilesOptions, Listing};
 
-use super::{HTTP, How, HttpLimitArgs, usage};
+use super::how::How;
+use super::http::{HTTP, HttpLimitArgs};
+use super::label::Label;
+use super::stage::Plan;
+use super::usage;
+use crate::Failure;
 use crate::limits::{set, size, time};
-use crate::{Failure, Outcome};
 
 /// Options of `serve files`.
 #[derive(clap::Args)]
@@ -45,7 +49,7 @@ pub struct FilesArgs {
     #[command(flatten)]
     limits: HttpLimitArgs,
     #[command(flatten)]
-    how: How,
+    pub(super) how: How,
 }
 
 /// What becomes of folders without an index.
@@ -68,15 +72,14 @@ fn codings(text: &str) -> Result<Codings, String> {
     codings.collect::<Result<_, _>>().map(Codings).map_err(|e: String| format!("{e}; or write none"))
 }
 
-/// Runs the command.
-pub(super) fn run(args: FilesArgs) -> Outcome {
-    let policy = args.how.limits.policy();
-    let limits = args.limits.limits(&policy)?;
-    let files = Files::new(&args.dir, args.options(&policy)?, limits).map_err(usage)?;
-    args.how.serve(&HTTP, policy, || files)
-}
-
 impl FilesArgs {
+    pub(super) fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
+        let policy = self.how.limits.policy();
+        let limits = self.limits.limits(&policy)?;
+        let files = Files::new(&self.dir, self.options(&policy)?, limits).map_err(usage)?;
+        self.how.plan(label, &HTTP, policy, files)
+    }
+
     fn options(&self, policy: &Policy) -> Result<FilesOptions, Failure> {
         let mut options = FilesOptions::default();
         set(&mut options.index, self.index.clone());

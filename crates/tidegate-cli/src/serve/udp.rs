@@ -2,24 +2,29 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::process::ExitCode;
-use std::sync::mpsc;
+use std::path::Path;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::ValueEnum;
 use tidegate::policy::Wait;
+use tidegate::system::descriptor::OwnedFd;
 use tidegate::{
-    DatagramPath, DatagramPolicy, DatagramServer, DatagramService, DatagramStats, Model, RunningDatagrams,
+    BoundDatagramServer, DatagramPath, DatagramPolicy, DatagramServer, DatagramService, DatagramStats, Model,
+    RunningDatagrams,
 };
 use tidegate_services::{UdpEcho, UdpSink};
 
-use super::{Asked, DEFAULT_ADDRESS, address, announce, choose, failure, model, pin, usage};
-use crate::life::{self, End};
+use super::how::{Common, DEFAULT_ADDRESS, address, failure};
+use super::label::Label;
+use super::share::Want;
+use super::stage::{Bound, Hangup, Plan};
+use super::usage;
+use crate::Failure;
+use crate::life::{Change, End, Up, Word};
 use crate::limits::{set, size, time, wait};
-use crate::log::note;
-use crate::system::{manager, signals};
-use crate::{Failure, Outcome};
+use crate::metrics::{Entry, Pages, Source};
 
 /// What is done with datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -39,15 +44,8 @@ pub struct UdpArgs {
     /// Address to receive at; port 0 lets the system pick one [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     listen: Option<SocketAddr>,
-    /// I/O model: blocking, pool, select, poll, epoll, uring, tokio, or auto for the best one available.
-    #[arg(long, value_name = "MODEL", default_value = "auto", value_parser = model)]
-    model: Asked,
-    /// Processors to run on, such as 0,1 [default: all].
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    cpus: Vec<usize>,
-    /// Print all counters to stderr at exit, as one line of JSON.
-    #[arg(long)]
-    stats: bool,
+    #[command(flatten)]
+    pub(super) common: Common,
     #[command(flatten)]
     limits: Limits,
 }
@@ -124,60 +122,173 @@ impl Limits {
     }
 }
 
-/// Runs the command.
-pub fn run(args: &UdpArgs) -> Outcome {
-    match args.kind {
-        Kind::Echo => args.serve(|_| UdpEcho),
-        Kind::Sink => args.serve(|_| UdpSink),
+impl UdpArgs {
+    pub(super) fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
+        let policy = self.limits.policy()?;
+        let model = self.common.model.or(&label, Model::best);
+        Ok(Box::new(UdpPlan { args: self, label, policy, model }))
     }
 }
 
-impl UdpArgs {
-    fn serve<S: DatagramService>(&self, make: impl Fn(usize) -> S) -> Outcome {
-        let policy = self.limits.policy()?;
-        pin(&self.cpus)?; // before any thread starts, so that all of them stay there
-        let model = choose(self.model, Model::best);
-        let server = DatagramServer::new(make).policy(policy).model(model);
-        let bound = server.bind(self.listen.unwrap_or(DEFAULT_ADDRESS)).map_err(failure)?;
-        let (ends, told) = mpsc::channel();
-        signals::report(ends, None).map_err(Failure::Run)?;
-        let running = bound.start().map_err(failure)?;
-        announce(&format!("udp://{}", running.local_addr()))?;
-        manager::tell_ready();
-        let unchanged = |_| note("strategy", "datagrams have no strategies; nothing was changed");
-        let end = life::wait(&told, || running.is_broken(), unchanged);
-        manager::tell_stopping();
-        if end == End::Broken {
-            drop(running);
-            return Err(Failure::Run(anyhow!(
-                "an I/O thread has ended by itself; start again, and report what was logged above"
-            )));
-        }
-        self.drain(running, model);
-        Ok(ExitCode::SUCCESS)
+/// A server of datagrams whose options make sense.
+struct UdpPlan {
+    args: UdpArgs,
+    label: Label,
+    policy: DatagramPolicy,
+    model: Model,
+}
+
+/// Descriptors of each thread: a socket, a waker, and a ring or epoll instance.
+const PER_THREAD: usize = 3;
+
+/// Descriptors for everything else, such as its page of metrics.
+const RESERVED: usize = 64;
+
+impl Plan for UdpPlan {
+    fn label(&self) -> &Label {
+        &self.label
     }
 
-    fn drain(&self, running: RunningDatagrams, model: Model) {
-        let path = running.path();
-        let before = running.stats();
-        running.stop();
+    fn common(&self) -> &Common {
+        &self.args.common
+    }
+
+    fn handover(&self) -> Option<&Path> {
+        None
+    }
+
+    fn want(&self) -> Want {
+        let threads = self.policy.threads.map_or(self.model.default_threads(), usize::from);
+        Want::Exactly(threads.saturating_mul(PER_THREAD).saturating_add(RESERVED))
+    }
+
+    fn fit(&mut self, _: usize) -> Result<(), Failure> {
+        Ok(()) // it takes no descriptors as it runs
+    }
+
+    fn bind(self: Box<Self>, passed: Option<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
+        let Self { args, label, policy, model } = *self;
+        if passed.is_some() {
+            return Err(usage(anyhow!("a socket was passed (LISTEN_FDS), and datagrams take --listen only")));
+        }
+        let addr = args.listen.unwrap_or(DEFAULT_ADDRESS);
+        let bound = match args.kind {
+            Kind::Echo => bind(|_| UdpEcho, policy, model, addr),
+            Kind::Sink => bind(|_| UdpSink, policy, model, addr),
+        }?;
+        let entry = args.common.metrics.map(|addr| pages.add(addr, None, &label));
+        Ok(Box::new(UdpBound { args, label, bound, entry }))
+    }
+}
+
+/// A bound server of any service.
+trait AnyBound {
+    fn start(self: Box<Self>) -> Result<RunningDatagrams, Failure>;
+}
+
+impl<S: DatagramService, F: Fn(usize) -> S> AnyBound for BoundDatagramServer<F> {
+    fn start(self: Box<Self>) -> Result<RunningDatagrams, Failure> {
+        (*self).start().map_err(failure)
+    }
+}
+
+fn bind<S: DatagramService>(
+    make: impl Fn(usize) -> S + 'static,
+    policy: DatagramPolicy,
+    model: Model,
+    addr: SocketAddr,
+) -> Result<Box<dyn AnyBound>, Failure> {
+    let server = DatagramServer::new(make).policy(policy).model(model);
+    Ok(Box::new(server.bind(addr).map_err(failure)?))
+}
+
+struct UdpBound {
+    args: UdpArgs,
+    label: Label,
+    bound: Box<dyn AnyBound>,
+    entry: Option<Entry>,
+}
+
+impl Bound for UdpBound {
+    fn hangup(&self) -> Hangup {
+        Hangup::Ends
+    }
+
+    fn start(self: Box<Self>, _: usize, _: &Sender<Word>, _: &Pages) -> Result<Box<dyn Up>, Failure> {
+        let Self { args, label, bound, entry } = *self;
+        let running = bound.start()?;
+        if let Some(entry) = &entry {
+            entry.accepting(running.model(), Source::Datagrams(Box::new(running.watch())));
+        }
+        Ok(Box::new(UdpUp { args, label, running, entry, stopped: None }))
+    }
+}
+
+struct UdpUp {
+    args: UdpArgs,
+    label: Label,
+    running: RunningDatagrams,
+    entry: Option<Entry>,
+    /// The counters when it was told to stop.
+    stopped: Option<DatagramStats>,
+}
+
+impl Up for UdpUp {
+    fn label(&self) -> &Label {
+        &self.label
+    }
+
+    fn url(&self) -> String {
+        format!("udp://{}", self.running.local_addr())
+    }
+
+    fn relieve(&mut self) {} // it took nobody's place
+
+    fn is_broken(&self) -> bool {
+        self.running.is_broken()
+    }
+
+    fn follow(&self, change: Change) {
+        if let Change::Strategy(_) = change {
+            self.label.note("strategy", "datagrams have no strategies; nothing was changed");
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.is_some()
+    }
+
+    fn stop(&mut self, _: End) {
+        if let Some(entry) = &self.entry {
+            entry.draining();
+        }
+        self.stopped.get_or_insert_with(|| self.running.stats());
+        self.running.stop();
+    }
+
+    fn finish(self: Box<Self>) -> anyhow::Result<()> {
+        let Self { args, label, running, stopped, .. } = *self;
+        let before = stopped.ok_or_else(|| anyhow!("a server ended that was not told to"))?;
+        let (model, path) = (running.model(), running.path());
         let stats = running.join();
         let served = stats.datagrams_in.saturating_sub(before.datagrams_in);
         let text = format!(
             "drained: {served} more datagrams were served, {} replies given up at the drain timeout",
             stats.abandoned
         );
-        note("drained", &text);
-        if self.stats {
-            eprintln!("{}", to_json(model, path, &stats));
+        label.note("drained", &text);
+        if args.common.stats {
+            eprintln!("{}", to_json(&label, model, path, &stats));
         }
+        Ok(())
     }
 }
 
 /// All counters under their names.
-fn to_json(model: Model, path: DatagramPath, stats: &DatagramStats) -> serde_json::Value {
+fn to_json(label: &Label, model: Model, path: DatagramPath, stats: &DatagramStats) -> serde_json::Value {
     let mut counters: serde_json::Map<_, _> =
         stats.named().into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    counters.insert("server".into(), label.name.clone().into());
     counters.insert("model".into(), model.name().into());
     counters.insert("path".into(), path.name().into());
     counters.into()

@@ -5,4 +5,4 @@
 #[cfg_attr(not(has_signals), path = "windows/mod.rs")]
 mod here;
 
-pub use here::{handover, manager, signals};
+pub use here::{PINS_THREADS, handover, manager, signals};

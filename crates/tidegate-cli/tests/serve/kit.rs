@@ -111,18 +111,21 @@ impl Server {
             errors.lines().map_while(Result::ok).try_for_each(|line| lines.send(line))
         });
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        let Some(url) = line.strip_prefix("listening on ").and_then(|line| line.strip_suffix('\n')) else {
+        let Ok(url) = next_url(&mut stdout) else {
             child.kill().unwrap();
-            panic!("{line:?} in place of an address; {:?}", stderr.iter().collect::<Vec<_>>());
+            panic!("no address; {:?}", stderr.iter().collect::<Vec<_>>());
         };
         let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
         let addr = match url.contains("unix:") {
             true => unspecified,
             false => url.split("//").nth(1).unwrap().trim_end_matches('/').parse().unwrap(),
         };
-        Self { child, _watchdog: watchdog, stdout, stderr, url: url.into(), addr }
+        Self { child, _watchdog: watchdog, stdout, stderr, url, addr }
+    }
+
+    /// The URL of the next server of this process.
+    pub fn next_url(&mut self) -> String {
+        next_url(&mut self.stdout).unwrap()
     }
 
     pub fn pid(&self) -> u32 {
@@ -163,6 +166,13 @@ impl Server {
         stream.read_to_string(&mut answer).unwrap();
         answer
     }
+}
+
+fn next_url(stdout: &mut impl BufRead) -> Result<String, String> {
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    let url = line.strip_prefix("listening on ").and_then(|line| line.strip_suffix('\n'));
+    url.map(str::to_owned).ok_or(line)
 }
 
 impl Drop for Server {

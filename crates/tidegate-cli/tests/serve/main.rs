@@ -12,5 +12,6 @@ mod proxy;
 mod refusals;
 mod restarts;
 mod runs;
+mod several;
 mod sockets;
 mod tls;

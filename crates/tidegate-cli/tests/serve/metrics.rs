@@ -21,7 +21,7 @@ fn start(model: &str, more: &[&str]) -> (Server, SocketAddr) {
     (server, addr)
 }
 
-fn raw(addr: SocketAddr, request: &str) -> String {
+pub fn raw(addr: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect_timeout(&addr, DEADLINE).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
@@ -30,14 +30,14 @@ fn raw(addr: SocketAddr, request: &str) -> String {
     answer
 }
 
-fn get(addr: SocketAddr, path: &str) -> (String, String) {
+pub fn get(addr: SocketAddr, path: &str) -> (String, String) {
     let answer = raw(addr, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
     let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
     (head.lines().next().unwrap().into(), body.into())
 }
 
 /// Name with labels to value; fails unless every family has a HELP and a TYPE of its own.
-fn samples(page: &str) -> HashMap<String, u64> {
+pub fn samples(page: &str) -> HashMap<String, u64> {
     let mut kinds = HashMap::new();
     let mut samples = HashMap::new();
     for line in page.lines() {
@@ -74,15 +74,17 @@ fn counters_of_every_model_are_published_while_it_runs() {
         let (server, addr) = start(model.name(), &[]);
         let sent = server.talk(LAST).len() as u64;
         // A completion model counts a send when its completion is back, which may be after the client has it.
-        let counted = |page: &str| samples(page)["tidegate_sent_bytes_total"] == sent;
+        let counted = |page: &str| samples(page)[r#"tidegate_sent_bytes_total{server="http"}"#] == sent;
         let page = scrape_until(addr, counted);
         let samples = samples(&page);
-        assert_eq!(samples["tidegate_connections_accepted_total"], 1, "{model}");
-        assert_eq!(samples["tidegate_received_bytes_total"], LAST.len() as u64, "{model}");
-        assert_eq!(samples["tidegate_accepting"], 1);
+        assert_eq!(samples[r#"tidegate_connections_accepted_total{server="http"}"#], 1, "{model}");
+        assert_eq!(samples[r#"tidegate_received_bytes_total{server="http"}"#], LAST.len() as u64, "{model}");
+        assert_eq!(samples[r#"tidegate_accepting{server="http"}"#], 1);
         assert!(samples["process_max_fds"] > 0);
         let version = env!("CARGO_PKG_VERSION");
-        let info = format!(r#"tidegate_server_info{{model="{model}",service="http",version="{version}"}}"#);
+        let info = format!(
+            r#"tidegate_server_info{{model="{model}",server="http",service="http",version="{version}"}}"#
+        );
         assert_eq!(samples.get(&info), Some(&1), "{page}");
     }
 }
@@ -102,7 +104,7 @@ fn readiness_ends_with_the_drain_and_liveness_does_not() {
     server.wait_for("stopping: 1 connections");
     assert_eq!(get(addr, "/readyz"), ("HTTP/1.1 503 Service Unavailable".into(), "draining\n".into()));
     assert_eq!(get(addr, "/healthz").0, "HTTP/1.1 200 OK");
-    assert_eq!(samples(&get(addr, "/metrics").1)["tidegate_accepting"], 0);
+    assert_eq!(samples(&get(addr, "/metrics").1)[r#"tidegate_accepting{server="http"}"#], 0);
     std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
     assert_eq!(server.ended().0.code(), Some(0));
 }

@@ -94,18 +94,46 @@ impl Model {
     /// Connections that the descriptor limit allows at once on this model with so many I/O threads.
     #[must_use]
     pub fn most_connections(self, threads: usize) -> usize {
-        self.most_under(limit(), threads.max(1))
+        self.most_connections_within(limit(), threads)
     }
 
-    fn most_under(self, limit: usize, threads: usize) -> usize {
-        let of_loops = descriptors(limit, threads.saturating_mul(PER_LOOP)) / threads * threads;
+    /// The same for a server that is to take at most `descriptors` of the limit, because others of this process need the rest.
+    #[must_use]
+    pub fn most_connections_within(self, descriptors: usize, threads: usize) -> usize {
+        self.most_under(limit(), descriptors, threads.max(1))
+    }
+
+    /// Descriptors with which [`most_connections_within`](Self::most_connections_within) is at least `connections`. Never fewer, and a few
+    /// more than needed; what no number of descriptors allows (64 events a thread) is not looked at.
+    #[must_use]
+    pub fn descriptors_for(self, connections: usize, threads: usize) -> usize {
+        self.needed_under(limit(), connections, threads.max(1))
+    }
+
+    fn most_under(self, limit: usize, part: usize, threads: usize) -> usize {
+        let ordinary = descriptors(part, self.own_descriptors(threads));
+        let of_loops = ordinary / threads * threads;
         match self {
-            Self::Blocking | Self::Tokio => descriptors(limit, 0),
-            Self::Pool => descriptors(limit, threads), // each worker has a waker
-            // The table of each ring is bounded by the same limit; ordinary descriptors follow.
+            Self::Blocking | Self::Tokio | Self::Pool => ordinary,
+            // The table of each ring is bounded by the limit, but takes nothing of it; ordinary descriptors follow.
             Self::Uring => of_loops.saturating_add(threads.saturating_mul(slots(limit))),
             Self::EventSelect | Self::Overlapped => of_loops.min(threads.saturating_mul(EVENT_CONNECTIONS)),
             _ => of_loops,
+        }
+    }
+
+    fn needed_under(self, limit: usize, connections: usize, threads: usize) -> usize {
+        let in_tables = if self == Self::Uring { threads.saturating_mul(slots(limit)) } else { 0 };
+        let of_loops = connections.saturating_sub(in_tables).div_ceil(threads).saturating_mul(threads);
+        of_loops.saturating_add(self.own_descriptors(threads)).saturating_add(RESERVED)
+    }
+
+    /// Descriptors that the I/O threads take for themselves.
+    fn own_descriptors(self, threads: usize) -> usize {
+        match self {
+            Self::Blocking | Self::Tokio => 0,
+            Self::Pool => threads, // each worker has a waker
+            _ => threads.saturating_mul(PER_LOOP),
         }
     }
 }
@@ -116,16 +144,28 @@ mod tests {
 
     #[test]
     fn the_room_follows_from_limit_and_threads() {
-        assert_eq!(Model::Epoll.most_under(1024, 2), 1024 - 64 - 4);
-        assert_eq!(Model::Tokio.most_under(1024, 2), 1024 - 64);
-        assert_eq!(Model::Pool.most_under(1024, 256), 1024 - 64 - 256);
-        assert_eq!(Model::Uring.most_under(1024, 2), 1024 - 64 - 4 + 2 * (1024 - 64));
-        assert_eq!(Model::Uring.most_under(usize::MAX, 2), usize::MAX);
+        assert_eq!(Model::Epoll.most_under(1024, 1024, 2), 1024 - 64 - 4);
+        assert_eq!(Model::Tokio.most_under(1024, 1024, 2), 1024 - 64);
+        assert_eq!(Model::Pool.most_under(1024, 1024, 256), 1024 - 64 - 256);
+        assert_eq!(Model::Uring.most_under(1024, 1024, 2), 1024 - 64 - 4 + 2 * (1024 - 64));
+        assert_eq!(Model::Uring.most_under(usize::MAX, usize::MAX, 2), usize::MAX);
     }
 
     #[test]
     fn a_small_limit_leaves_room_too() {
-        assert_eq!(Model::Uring.most_under(64, 2), 64 - 16 - 4 + 2 * 48);
-        assert_eq!(Model::Poll.most_under(3, 2), 0);
+        assert_eq!(Model::Uring.most_under(64, 64, 2), 64 - 16 - 4 + 2 * 48);
+        assert_eq!(Model::Poll.most_under(3, 3, 2), 0);
+    }
+
+    #[test]
+    fn the_descriptors_asked_for_suffice() {
+        let bound_by_events = [Model::EventSelect, Model::Overlapped];
+        for model in Model::ALL.into_iter().filter(|model| !bound_by_events.contains(model)) {
+            for (connections, threads) in [(1, 1), (7, 2), (100, 3), (5000, 256), (60_000, 2)] {
+                let needed = model.needed_under(1024, connections, threads);
+                assert!(model.most_under(1024, needed, threads) >= connections, "{model} {connections}");
+            }
+        }
+        assert_eq!(Model::Uring.needed_under(1024, 1900, 2), 4 + 64, "all of them find room in the tables");
     }
 }

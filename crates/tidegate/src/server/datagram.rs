@@ -178,6 +178,12 @@ impl RunningDatagrams {
         DatagramStats::sum(&self.counters)
     }
 
+    /// The same counters for another thread, such as one that publishes them. Outlives the server; then they stand still.
+    pub fn watch(&self) -> impl Fn() -> DatagramStats + Clone + Send + Sync + use<> {
+        let counters = self.counters.clone();
+        move || DatagramStats::sum(&counters)
+    }
+
     /// The counters of each I/O thread as they are now.
     #[must_use]
     pub fn stats_by_thread(&self) -> Vec<DatagramStats> {

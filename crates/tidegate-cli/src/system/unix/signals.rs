@@ -7,24 +7,24 @@ use std::sync::mpsc::Sender;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
-use tidegate_tls::Identity;
 
-use crate::life::{Change, End, Word};
+use crate::life::{Change, Word};
 use crate::limits::Strategy;
+use crate::serve::Hangup;
 
 /// SIGTERM and SIGINT: the first is reported through `words`, the second ends the process with code 1. SIGUSR1 asks for the
-/// throughput strategy, SIGUSR2 for the one of many connections. SIGHUP ends the process as ever, unless there is a `certificate`.
-pub fn report(words: Sender<Word>, certificate: Option<&Identity>) -> anyhow::Result<()> {
+/// throughput strategy, SIGUSR2 for the one of many connections. SIGHUP ends the process as ever, unless something is to be read again.
+pub fn report(words: Sender<Word>, hangup: Hangup) -> anyhow::Result<()> {
     flag_of_the_first()?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
-    if certificate.is_some() {
+    if hangup == Hangup::Reloads {
         signals.handle().add_signal(SIGHUP)?;
     }
     let word = |signal| match signal {
         SIGUSR1 => Word::Change(Change::Strategy(Strategy::Throughput)),
         SIGUSR2 => Word::Change(Change::Strategy(Strategy::Connections)),
         SIGHUP => Word::Change(Change::Certificate),
-        _ => Word::End(End::Signal),
+        _ => Word::Stop,
     };
     let report =
         move || signals.forever().take_while(|&signal| words.send(word(signal)).is_ok()).for_each(drop);

@@ -4,19 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::Sender;
 
-use tidegate_tls::Identity;
-
-use crate::life::{End, Word};
+use crate::life::Word;
+use crate::serve::Hangup;
 
 /// The first is reported through `words`, the second ends the process with code 1. To change the strategy or read
 /// the certificate again while running takes signals that this system does not have.
-pub fn report(words: Sender<Word>, _: Option<&Identity>) -> anyhow::Result<()> {
+pub fn report(words: Sender<Word>, _: Hangup) -> anyhow::Result<()> {
     let stopping = AtomicBool::new(false);
     ctrlc::set_handler(move || {
         if stopping.swap(true, SeqCst) {
             std::process::exit(1);
         }
-        let _ = words.send(Word::End(End::Signal)); // who has stopped listening ends anyway
+        let _ = words.send(Word::Stop); // who has stopped listening ends anyway
     })?;
     Ok(())
 }

@@ -1,0 +1,96 @@
+//! What is published: the servers of one page. Shared by the main thread and the one that answers.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tidegate::{DatagramStats, Model, Stats};
+
+use super::exposition::{self, Row};
+use crate::serve::Label;
+
+/// Whether a server takes what comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Phase {
+    /// Not yet.
+    Starting,
+    /// Yes.
+    Accepting,
+    /// No longer.
+    Draining,
+}
+
+/// Where the counters of a server come from.
+pub enum Source {
+    /// It serves connections.
+    Connections(Box<dyn Fn() -> Stats + Send + Sync>),
+    /// It serves datagrams.
+    Datagrams(Box<dyn Fn() -> DatagramStats + Send + Sync>),
+}
+
+/// A server on a page.
+#[derive(Clone)]
+pub struct Entry(Arc<State>);
+
+struct State {
+    server: String,
+    service: &'static str,
+    phase: AtomicU8,
+    source: OnceLock<(Model, Source)>,
+}
+
+impl Entry {
+    /// Nothing of it runs yet.
+    pub(super) fn of(label: &Label) -> Self {
+        Self(Arc::new(State {
+            server: label.name.clone(),
+            service: label.service,
+            phase: AtomicU8::new(Phase::Starting as u8),
+            source: OnceLock::new(),
+        }))
+    }
+
+    /// The server runs and takes what comes: from now on its counters are published.
+    pub fn accepting(&self, model: Model, source: Source) {
+        let _ = self.0.source.set((model, source)); // a server starts once
+        self.0.phase.store(Phase::Accepting as u8, Ordering::Release);
+    }
+
+    /// The server takes nothing more.
+    pub fn draining(&self) {
+        self.0.phase.store(Phase::Draining as u8, Ordering::Release);
+    }
+
+    fn phase(&self) -> Phase {
+        match self.0.phase.load(Ordering::Acquire) {
+            n if n == Phase::Starting as u8 => Phase::Starting,
+            n if n == Phase::Accepting as u8 => Phase::Accepting,
+            _ => Phase::Draining,
+        }
+    }
+
+    fn row(&self) -> Row<'_> {
+        let source = self.0.source.get().map(|(model, source)| (*model, source));
+        Row { server: &self.0.server, service: self.0.service, phase: self.phase(), source }
+    }
+}
+
+/// The servers of a page.
+pub(super) struct Board(pub(super) Vec<Entry>);
+
+impl Board {
+    /// The phase of the one that is least ready.
+    pub(super) fn phase(&self) -> Phase {
+        let has = |phase| self.0.iter().any(|entry| entry.phase() == phase);
+        match () {
+            () if has(Phase::Draining) => Phase::Draining,
+            () if has(Phase::Starting) => Phase::Starting,
+            () => Phase::Accepting,
+        }
+    }
+
+    pub(super) fn exposition(&self) -> Result<String, prometheus::Error> {
+        let rows: Vec<Row<'_>> = self.0.iter().map(Entry::row).collect();
+        exposition::text(&rows)
+    }
+}

@@ -1,0 +1,60 @@
+//! The listeners of `--metrics`: one for each address, whoever is published there.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tidegate::system::descriptor::OwnedFd;
+use tidegate::{Running, StartError};
+
+use super::board::{Board, Entry};
+use crate::log::note;
+use crate::serve::Label;
+
+/// All pages of this process.
+#[derive(Default)]
+pub struct Pages(Vec<Page>);
+
+struct Page {
+    addr: SocketAddr,
+    entries: Vec<Entry>,
+    inherited: Option<OwnedFd>,
+    /// Once it is open; and a second descriptor of its socket, for successors.
+    open: Option<(Running, io::Result<OwnedFd>)>,
+}
+
+impl Pages {
+    /// A server is to be published at this address; its listening socket may have been inherited.
+    pub fn add(&mut self, addr: SocketAddr, inherited: Option<OwnedFd>, label: &Label) -> Entry {
+        let entry = Entry::of(label);
+        match self.0.iter_mut().find(|page| page.addr == addr) {
+            Some(page) => {
+                page.inherited = page.inherited.take().or(inherited);
+                page.entries.push(entry.clone());
+            }
+            None => self.0.push(Page { addr, entries: vec![entry.clone()], inherited, open: None }),
+        }
+        entry
+    }
+
+    /// Answers from now on.
+    pub fn open(&mut self) -> Result<(), StartError> {
+        for page in &mut self.0 {
+            let board = Arc::new(Board(page.entries.clone()));
+            let open = super::serve(page.addr, page.inherited.take(), board)?;
+            note("metrics", &format!("metrics on http://{}/metrics", open.0.local_addr()));
+            page.open = Some(open);
+        }
+        Ok(())
+    }
+
+    /// A descriptor of the listening socket at this address, for a successor.
+    pub fn share(&self, addr: Option<SocketAddr>) -> Option<io::Result<OwnedFd>> {
+        let page = self.0.iter().find(|page| Some(page.addr) == addr)?;
+        let (_, shared) = page.open.as_ref()?;
+        Some(match shared {
+            Ok(socket) => socket.try_clone(),
+            Err(e) => Err(io::Error::new(e.kind(), e.to_string())),
+        })
+    }
+}

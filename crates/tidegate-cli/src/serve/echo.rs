@@ -1,0 +1,42 @@
+//! `tidegate serve echo`.
+
+use tidegate_services::Echo;
+use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
+
+use super::how::{How, Kind};
+use super::label::Label;
+use super::stage::Plan;
+use super::usage;
+use crate::Failure;
+use crate::limits::size;
+
+const ECHO: Kind = Kind { schemes: ["tcp", "tls"], path: "", protocols: &[] };
+const WEBSOCKET: Kind = Kind { schemes: ["ws", "wss"], path: "/", protocols: &["http/1.1"] };
+
+/// Options of `serve echo`.
+#[derive(clap::Args)]
+pub struct EchoArgs {
+    /// Speak WebSocket (RFC 6455), and send messages back.
+    #[arg(long)]
+    websocket: bool,
+    /// Largest message of a WebSocket; a larger one closes it [default: 60KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "websocket")]
+    message_bytes: Option<usize>,
+    #[command(flatten)]
+    pub how: How,
+}
+
+impl EchoArgs {
+    pub fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
+        let mut policy = self.how.limits.policy();
+        if !self.websocket {
+            return self.how.plan(label, &ECHO, policy, Echo);
+        }
+        let default = WebSocketLimits::default();
+        let message_bytes = self.message_bytes.unwrap_or(default.message_bytes);
+        let limits = WebSocketLimits { message_bytes, ..default };
+        self.how.limits.make_room(&mut policy, limits.input_bytes());
+        limits.check(&policy).map_err(usage)?;
+        self.how.plan(label, &WEBSOCKET, policy, WebSocket::new(EchoMessages, limits))
+    }
+}

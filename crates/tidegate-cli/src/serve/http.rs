@@ -1,0 +1,65 @@
+//! `tidegate serve http`, and what services over HTTP have in common.
+
+use std::path::PathBuf;
+
+use tidegate::Policy;
+use tidegate_services::{Http, HttpLimits, Page};
+
+use super::how::{How, Kind};
+use super::label::Label;
+use super::stage::Plan;
+use super::usage;
+use crate::Failure;
+use crate::limits::{Optional, size, time_or_none};
+
+/// Any service over HTTP.
+pub const HTTP: Kind = Kind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
+
+/// Options of `serve http`.
+#[derive(clap::Args)]
+pub struct HttpArgs {
+    /// File to serve in place of the built-in page of 4 KiB.
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+    #[command(flatten)]
+    limits: HttpLimitArgs,
+    #[command(flatten)]
+    pub how: How,
+}
+
+/// What a client may ask of any HTTP service.
+#[derive(clap::Args)]
+pub struct HttpLimitArgs {
+    /// Largest head of a request; more is answered with 431 [default: 16KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    head_bytes: Option<usize>,
+    /// Largest body of a request; more is answered with 413 [default: 1MiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    body_bytes: Option<usize>,
+    /// Time for a request to arrive once it has begun, or none; then the answer is 408 [default: 30s].
+    #[arg(long, value_name = "TIME", value_parser = time_or_none)]
+    request_timeout: Option<Optional>,
+}
+
+impl HttpArgs {
+    pub fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
+        let policy = self.how.limits.policy();
+        let limits = self.limits.limits(&policy)?;
+        let page = self.page.as_deref().map_or_else(|| Ok(Page::default()), Page::read).map_err(usage)?;
+        self.how.plan(label, &HTTP, policy, Http::new(page, limits))
+    }
+}
+
+impl HttpLimitArgs {
+    pub fn limits(&self, policy: &Policy) -> Result<HttpLimits, Failure> {
+        let default = HttpLimits::default();
+        let limits = HttpLimits {
+            // A default yields to what was asked for; two limits that were both asked for may contradict.
+            head_bytes: self.head_bytes.unwrap_or(default.head_bytes.min(policy.input_bytes)),
+            body_bytes: self.body_bytes.map_or(default.body_bytes, |bytes| bytes as u64),
+            request_timeout: self.request_timeout.map_or(default.request_timeout, |time| time.0),
+        };
+        limits.check(policy).map_err(usage)?;
+        Ok(limits)
+    }
+}

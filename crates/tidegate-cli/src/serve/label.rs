@@ -1,0 +1,110 @@
+//! What the servers of a process are called, so that it is clear which one a note or an error is about.
+
+use std::num::NonZeroUsize;
+
+use anyhow::anyhow;
+
+use super::usage;
+use crate::Failure;
+use crate::log;
+
+/// What a server is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// Its name, which no other server of the process has.
+    pub name: String,
+    /// The service it runs.
+    pub service: &'static str,
+    /// Which table of the file it is, from 1, if there are several.
+    table: Option<NonZeroUsize>,
+}
+
+impl Label {
+    /// One line about this server.
+    pub fn note(&self, event: &str, text: &str) {
+        match self.table {
+            None => log::note(event, text),
+            Some(_) => log::note_of(&self.name, event, text),
+        }
+    }
+
+    /// The failure, with the server it is about if there are several.
+    pub fn blame(&self, failure: Failure) -> Failure {
+        let Some(table) = self.table else { return failure };
+        let about = format!("[[server]] {table} ({})", self.name);
+        match failure {
+            Failure::Usage(e) => Failure::Usage(e.context(about)),
+            Failure::Run(e) => Failure::Run(e.context(about)),
+        }
+    }
+}
+
+/// The labels of servers that run these services, some with a name that was asked for.
+///
+/// # Errors
+/// Two have the same name.
+pub fn labels(servers: &[(&'static str, Option<&str>)]) -> Result<Vec<Label>, Failure> {
+    let numbered = |at: usize| NonZeroUsize::new(at + 1).filter(|_| servers.len() > 1);
+    let alike =
+        |service| servers.iter().filter(|(other, asked)| *other == service && asked.is_none()).count();
+    let mut labels: Vec<Label> = Vec::new();
+    for (at, (service, asked)) in servers.iter().enumerate() {
+        let name = match asked {
+            Some(name) => (*name).to_owned(),
+            None if alike(*service) > 1 => format!("{service}-{}", at + 1),
+            None => (*service).to_owned(),
+        };
+        if let Some(before) = labels.iter().position(|label| label.name == name) {
+            return Err(usage(anyhow!(
+                "[[server]] {} and {} are both called {name}: give one of them another name",
+                before + 1,
+                at + 1
+            )));
+        }
+        labels.push(Label { name, service, table: numbered(at) });
+    }
+    Ok(labels)
+}
+
+/// A name, for clap: what goes into a label, a unit of a service manager, and a line.
+pub fn name(text: &str) -> Result<String, String> {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if text.is_empty() || text.len() > 64 || !text.chars().all(is_good) {
+        return Err("write up to 64 letters, digits, and . _ -".into());
+    }
+    Ok(text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(servers: &[(&'static str, Option<&str>)]) -> Vec<String> {
+        let Ok(labels) = labels(servers) else { panic!("no labels") };
+        labels.into_iter().map(|label| label.name).collect()
+    }
+
+    #[test]
+    fn only_servers_that_are_alike_are_numbered() {
+        assert_eq!(names(&[("http", None)]), ["http"]);
+        assert_eq!(names(&[("http", None), ("echo", None), ("http", None)]), ["http-1", "echo", "http-3"]);
+        assert_eq!(names(&[("http", None), ("http", Some("inner"))]), ["http", "inner"]);
+    }
+
+    #[test]
+    fn no_two_have_one_name() {
+        for servers in [[("http", Some("a")), ("echo", Some("a"))], [("http", Some("echo")), ("echo", None)]]
+        {
+            let Err(Failure::Usage(e)) = labels(&servers) else { panic!("taken") };
+            assert!(e.to_string().contains("[[server]] 1 and 2"), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_a_word() {
+        assert!(name("main_2.b-c").is_ok());
+        for text in ["", "a b", "a\"b", "ä", &"a".repeat(65)] {
+            assert!(name(text).is_err(), "{text}");
+        }
+    }
+}

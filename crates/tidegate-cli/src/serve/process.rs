@@ -1,0 +1,135 @@
+//! All servers of this process: what they share (signals, the service manager, descriptors, the end), and their stages one after
+//! the other.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc;
+
+use anyhow::{Context, anyhow};
+use tidegate::system;
+
+use super::how::failure;
+use super::processors::Processors;
+use super::share::{Want, shares};
+use super::stage::{Bound, Hangup, Plan};
+use super::usage;
+use crate::life::{self, End, Up};
+use crate::log::note;
+use crate::metrics::Pages;
+use crate::system::{manager, signals};
+use crate::{Failure, Outcome};
+
+/// Serves until told to stop. If one server can not start, or breaks, none goes on.
+pub fn run(mut plans: Vec<Box<dyn Plan>>) -> Outcome {
+    check_doors(&plans)?;
+    // Before any thread starts, so that all of them stay there.
+    let processors = Processors::of_all(plans.iter().map(|plan| plan.common().cpus.as_slice()))?;
+    fit(&mut plans, &processors)?;
+    let mut pages = Pages::default();
+    let bound = bind(plans, &processors, &mut pages)?;
+    pages.open().map_err(failure)?;
+    let (words, told) = mpsc::channel();
+    let hangups: Vec<_> = bound.iter().map(|(_, _, bound)| bound.hangup()).collect();
+    let hangup = if hangups.contains(&Hangup::Reloads) { Hangup::Reloads } else { Hangup::Ends };
+    signals::report(words.clone(), hangup).map_err(Failure::Run)?;
+    let mut servers: Vec<Box<dyn Up>> = Vec::new();
+    for (number, (label, cpus, bound)) in bound.into_iter().enumerate() {
+        let server = processors.within(&cpus, || bound.start(number, &words, &pages));
+        servers.push(server.map_err(|e| label.blame(e))?);
+    }
+    for server in &servers {
+        announce(&server.url())?;
+    }
+    for server in &mut servers {
+        server.relieve();
+    }
+    manager::tell_ready();
+    let end = life::wait(&told, &mut servers);
+    manager::tell_stopping();
+    // The probes answer to the end of the drain, unless successors answer them.
+    let pages = Some(pages).filter(|_| end != End::Succeeded);
+    servers.iter_mut().for_each(|server| server.stop(end));
+    if let End::Broken(number) = end {
+        return Err(broken(servers, number));
+    }
+    for server in servers {
+        server.finish().map_err(Failure::Run)?;
+    }
+    drop(pages);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Two servers behind one door would be taken for one.
+fn check_doors(plans: &[Box<dyn Plan>]) -> Result<(), Failure> {
+    let mut doors: Vec<&Path> = Vec::new();
+    for door in plans.iter().filter_map(|plan| plan.handover()) {
+        if doors.contains(&door) {
+            let e = anyhow!("two servers have the handover path {}: give each its own", door.display());
+            return Err(usage(e));
+        }
+        doors.push(door);
+    }
+    Ok(())
+}
+
+/// Makes the limits of all servers fit the descriptors they share.
+fn fit(plans: &mut [Box<dyn Plan>], processors: &Processors) -> Result<(), Failure> {
+    if let Err(e) = system::raise_descriptor_limit() {
+        note("descriptor-limit", &format!("the descriptor limit stays as it is: {e}"));
+    }
+    let limit = usize::try_from(system::descriptor_limit().0).unwrap_or(usize::MAX);
+    let mut wants: Vec<Want> = Vec::new();
+    for plan in &*plans {
+        wants.push(processors.within(&plan.common().cpus, || Ok(plan.want()))?);
+    }
+    for (plan, share) in plans.iter_mut().zip(shares(limit, &wants)?) {
+        let (label, cpus) = (plan.label().clone(), plan.common().cpus.clone());
+        processors.within(&cpus, || plan.fit(share)).map_err(|e| label.blame(e))?;
+    }
+    Ok(())
+}
+
+type BoundServer = (super::label::Label, Vec<usize>, Box<dyn Bound>);
+
+fn bind(
+    plans: Vec<Box<dyn Plan>>,
+    processors: &Processors,
+    pages: &mut Pages,
+) -> Result<Vec<BoundServer>, Failure> {
+    let mut passed = manager::passed()?;
+    if passed.is_some() && plans.len() > 1 {
+        return Err(usage(anyhow!(
+            "a socket was passed (LISTEN_FDS), and there are {} servers",
+            plans.len()
+        )));
+    }
+    let mut bound = Vec::new();
+    for plan in plans {
+        let (label, cpus) = (plan.label().clone(), plan.common().cpus.clone());
+        let server = processors.within(&cpus, || plan.bind(passed.take(), pages));
+        bound.push((label.clone(), cpus, server.map_err(|e| label.blame(e))?));
+    }
+    Ok(bound)
+}
+
+/// The one line on stdout for each server. Whoever started the process waits for it.
+fn announce(url: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let said = writeln!(out, "listening on {url}").and_then(|()| out.flush());
+    said.context("can not write to stdout").map_err(Failure::Run)
+}
+
+/// Ends what is left of servers of which one has lost an I/O thread.
+fn broken(servers: Vec<Box<dyn Up>>, number: usize) -> Failure {
+    let label = servers.get(number).map(|server| server.label().clone());
+    tracing::error!(event = "broken", "an I/O thread has ended by itself; stopping the others");
+    drop(servers); // waits, at most for the drain timeouts
+    let failure = Failure::Run(anyhow!(
+        "an I/O thread has ended by itself and its connections are lost; start again, and report what was logged above"
+    ));
+    match label {
+        Some(label) => label.blame(failure),
+        None => failure,
+    }
+}

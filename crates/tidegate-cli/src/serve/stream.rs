@@ -1,0 +1,307 @@
+//! A server of connections through its stages.
+
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::Sender;
+
+use anyhow::{Context, anyhow};
+use tidegate::system::descriptor::OwnedFd;
+use tidegate::{BoundServer, Endpoint, Model, Policy, Running, Server, Service, StartError, Stats};
+
+use super::how::{Common, DEFAULT_ADDRESS, How, Kind, failure};
+use super::label::Label;
+use super::share::Want;
+use super::stage::{Bound, Hangup, Plan};
+use crate::Failure;
+use crate::life::{self, Change, End, Up, Word};
+use crate::limits::Strategy;
+use crate::metrics::{Entry, Pages, Source};
+use crate::origin::{Asked, Origin};
+use crate::system::handover::{Door, Estate, Inheritance, Line};
+use crate::tls::Secure;
+
+/// A service of any type, to be bound.
+pub trait AnyService {
+    fn listen_on(self: Box<Self>, to_be: ToBe, socket: OwnedFd) -> Result<Box<dyn AnyBound>, StartError>;
+    fn bind(self: Box<Self>, to_be: ToBe, at: Endpoint) -> Result<Box<dyn AnyBound>, StartError>;
+}
+
+/// How a server is to run.
+pub struct ToBe {
+    policy: Policy,
+    model: Model,
+}
+
+impl ToBe {
+    fn of<S: Service>(self, service: S) -> Server<S> {
+        Server::new(service).policy(self.policy).model(self.model)
+    }
+}
+
+impl<S: Service> AnyService for S {
+    fn listen_on(self: Box<Self>, to_be: ToBe, socket: OwnedFd) -> Result<Box<dyn AnyBound>, StartError> {
+        Ok(Box::new(to_be.of(*self).listen_on(socket)?))
+    }
+
+    fn bind(self: Box<Self>, to_be: ToBe, at: Endpoint) -> Result<Box<dyn AnyBound>, StartError> {
+        Ok(Box::new(to_be.of(*self).bind(at)?))
+    }
+}
+
+/// A bound server of any service.
+pub trait AnyBound {
+    fn own_socket_file(self: Box<Self>) -> io::Result<Box<dyn AnyBound>>;
+    fn share_listener(&self) -> io::Result<OwnedFd>;
+    fn start(self: Box<Self>) -> Result<Running, StartError>;
+}
+
+impl<S: Service> AnyBound for BoundServer<S> {
+    fn own_socket_file(self: Box<Self>) -> io::Result<Box<dyn AnyBound>> {
+        Ok(Box::new((*self).own_socket_file()?))
+    }
+
+    fn share_listener(&self) -> io::Result<OwnedFd> {
+        self.share_listener()
+    }
+
+    fn start(self: Box<Self>) -> Result<Running, StartError> {
+        (*self).start()
+    }
+}
+
+/// A server of connections whose options make sense.
+pub struct StreamPlan {
+    pub how: How,
+    pub label: Label,
+    pub kind: &'static Kind,
+    pub policy: Policy,
+    pub model: Model,
+    pub secure: Option<Secure>,
+    pub service: Box<dyn AnyService>,
+}
+
+impl Plan for StreamPlan {
+    fn label(&self) -> &Label {
+        &self.label
+    }
+
+    fn common(&self) -> &Common {
+        &self.how.common
+    }
+
+    fn handover(&self) -> Option<&Path> {
+        self.how.handover.as_deref()
+    }
+
+    fn want(&self) -> Want {
+        self.how.limits.want(&self.policy, self.model)
+    }
+
+    fn fit(&mut self, descriptors: usize) -> Result<(), Failure> {
+        if let Some(text) = self.how.limits.fit(&mut self.policy, self.model, descriptors)? {
+            self.label.note("max-connections", &text);
+        }
+        let memory = self.model.memory_bound(&self.policy);
+        tracing::info!(
+            server = self.label.name,
+            model = self.model.name(),
+            bytes = memory.total(),
+            connections = memory.connections,
+            each_connection = memory.each_connection,
+            process = memory.process,
+            "the most memory that the limits allow"
+        );
+        Ok(())
+    }
+
+    fn bind(self: Box<Self>, passed: Option<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
+        let Self { how, label, kind, policy, model, secure, service } = *self;
+        let drain_timeout = policy.drain_timeout;
+        let asked =
+            Asked { handover: how.handover.as_deref(), listen: how.asked()?, metrics: how.common.metrics };
+        let origin = Origin::find(&asked, model, passed, &label)?;
+        let to_be = ToBe { policy, model };
+        let bound = match origin.listener {
+            Some(socket) => service.listen_on(to_be, socket),
+            None => service.bind(to_be, asked.listen.unwrap_or(DEFAULT_ADDRESS.into())),
+        }
+        .map_err(failure)?;
+        // The file of a socket belongs to the last server that accepts from it; a service manager keeps its own.
+        let bound = match origin.predecessor {
+            Some(_) => {
+                bound.own_socket_file().context("the file of the socket is gone").map_err(Failure::Run)?
+            }
+            None => bound,
+        };
+        let entry = how.common.metrics.map(|addr| pages.add(addr, origin.metrics, &label));
+        let predecessor = origin.predecessor;
+        Ok(Box::new(StreamBound { how, label, kind, drain_timeout, secure, bound, predecessor, entry }))
+    }
+}
+
+struct StreamBound {
+    how: How,
+    label: Label,
+    kind: &'static Kind,
+    drain_timeout: std::time::Duration,
+    secure: Option<Secure>,
+    bound: Box<dyn AnyBound>,
+    predecessor: Option<Line>,
+    entry: Option<Entry>,
+}
+
+impl Bound for StreamBound {
+    fn hangup(&self) -> Hangup {
+        if self.secure.is_some() { Hangup::Reloads } else { Hangup::Ends }
+    }
+
+    fn start(
+        self: Box<Self>,
+        number: usize,
+        words: &Sender<Word>,
+        pages: &Pages,
+    ) -> Result<Box<dyn Up>, Failure> {
+        let Self { how, label, kind, drain_timeout, secure, bound, predecessor, entry } = *self;
+        let lacks = |e| Failure::Run(anyhow::Error::from(e).context("no descriptor is left"));
+        let shared = how.handover.as_ref().map(|_| bound.share_listener()).transpose().map_err(lacks)?;
+        let running = bound.start().map_err(failure)?;
+        if let Some(entry) = &entry {
+            entry.accepting(running.model(), Source::Connections(Box::new(running.watch())));
+        }
+        let mut door = None;
+        if let (Some(path), Some(listener)) = (&how.handover, shared) {
+            let mut estate = Estate { model: running.model(), sockets: vec![listener] };
+            estate.sockets.extend(pages.share(how.common.metrics).transpose().map_err(lacks)?);
+            door = Some(open_door(path, estate, number, words.clone())?);
+        }
+        let stopped = None;
+        Ok(Box::new(StreamUp {
+            how,
+            label,
+            kind,
+            drain_timeout,
+            secure,
+            running,
+            predecessor,
+            entry,
+            door,
+            stopped,
+        }))
+    }
+}
+
+/// Lets a successor find this server.
+fn open_door(path: &Path, estate: Estate, number: usize, words: Sender<Word>) -> Result<Door, Failure> {
+    let door = Door::open(path, estate, move || _ = words.send(Word::Succeeded(number)));
+    let door = door.with_context(|| {
+        format!("can not put a socket at {}; name a path in a folder that may be written", path.display())
+    });
+    door.map_err(Failure::Run)
+}
+
+struct StreamUp {
+    how: How,
+    label: Label,
+    kind: &'static Kind,
+    drain_timeout: std::time::Duration,
+    secure: Option<Secure>,
+    running: Running,
+    predecessor: Option<Line>,
+    entry: Option<Entry>,
+    door: Option<Door>,
+    /// The counters when it was told to stop.
+    stopped: Option<Stats>,
+}
+
+impl Up for StreamUp {
+    fn label(&self) -> &Label {
+        &self.label
+    }
+
+    fn url(&self) -> String {
+        self.kind.url(self.running.local_addr(), self.secure.as_ref())
+    }
+
+    fn relieve(&mut self) {
+        let Some(predecessor) = self.predecessor.take() else { return };
+        // If it has gone meanwhile, that is what was wanted.
+        let text = match Inheritance::ready(&predecessor) {
+            Ok(()) => "accepting in the place of the running server, which drains now".to_owned(),
+            Err(e) => format!("accepting; the server that ran before is gone already: {e}"),
+        };
+        self.label.note("handover", &text);
+    }
+
+    fn is_broken(&self) -> bool {
+        self.running.is_broken()
+    }
+
+    fn follow(&self, change: Change) {
+        match (change, &self.secure) {
+            (Change::Strategy(strategy), _) => self.change(strategy),
+            (Change::Certificate, Some(secure)) => secure.reload(&self.label),
+            (Change::Certificate, None) => {} // another server asked for SIGHUP
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.is_some()
+    }
+
+    fn stop(&mut self, end: End) {
+        if self.stopped.is_some() {
+            return;
+        }
+        if let Some(entry) = &self.entry {
+            entry.draining();
+        }
+        self.door = None;
+        if end == End::Succeeded {
+            self.label.note("succeeded", "a successor accepts in its place; draining");
+            self.running.keep_socket_file();
+        }
+        self.stopped = Some(life::stop(&self.running, self.drain_timeout, &self.label));
+    }
+
+    fn finish(self: Box<Self>) -> anyhow::Result<()> {
+        let Self { how, label, secure, running, stopped, .. } = *self;
+        let before = stopped.ok_or_else(|| anyhow!("a server ended that was not told to"))?;
+        let model = running.model();
+        let stats = life::join(running, &before, &label)?;
+        if how.common.stats {
+            let mut counters = to_json(&label, model, &stats);
+            if let Some(secure) = secure {
+                counters["tls"] = secure.to_json();
+            }
+            eprintln!("{counters}");
+        }
+        Ok(())
+    }
+}
+
+impl StreamUp {
+    /// Goes on with another strategy.
+    fn change(&self, strategy: Strategy) {
+        let policy = self.how.limits.changed_to(strategy, self.running.first_policy());
+        let text = match self.running.set_policy(policy) {
+            Ok(()) => format!("the strategy is {strategy:?} from now on"),
+            Err(e) => format!("the strategy stays as it is: {e}"),
+        };
+        self.label.note("strategy", &text);
+    }
+}
+
+/// All counters under their names.
+fn to_json(label: &Label, model: Model, stats: &Stats) -> serde_json::Value {
+    let mut counters: serde_json::Map<_, _> =
+        stats.named().into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let closed: serde_json::Map<_, _> = tidegate::CloseReason::ALL
+        .iter()
+        .map(|&why| (why.name().into(), stats.closed_by(why).into()))
+        .collect();
+    counters.insert("server".into(), label.name.clone().into());
+    counters.insert("model".into(), model.name().into());
+    counters.insert("largest_batch".into(), stats.largest_batch.into());
+    counters.insert("closed".into(), closed.into());
+    counters.into()
+}
