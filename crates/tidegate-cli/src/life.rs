@@ -159,10 +159,12 @@ mod tests {
         stopped: Option<End>,
     }
 
+    type Watched = Rc<RefCell<Seen>>;
+
     struct Puppet {
         label: Label,
         is_broken: bool,
-        seen: Rc<RefCell<Seen>>,
+        seen: Watched,
     }
 
     impl Up for Puppet {
@@ -191,7 +193,7 @@ mod tests {
     }
 
     /// Two servers, of which the second may be broken, and what they saw.
-    fn two(second_is_broken: bool) -> (Vec<Box<dyn Up>>, Vec<Rc<RefCell<Seen>>>) {
+    fn two(second_is_broken: bool) -> (Vec<Box<dyn Up>>, Vec<Watched>) {
         let Ok(labels) = labels(&[("http", None), ("echo", None)]) else { panic!("no labels") };
         let seen = vec![Rc::default(), Rc::default()];
         let mut servers: Vec<Box<dyn Up>> = Vec::new();
