@@ -1,6 +1,7 @@
 //! The latency table of the source: one message to and fro between two processes of one thread each, for every model and way of
 //! waiting, over TCP, a Unix socket, a map of sockets and the fast path, and over bare shared memory as the floor.
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -286,8 +287,10 @@ fn measure(bench: &Bench, line: &Line, size: usize, window: Duration) -> Result<
             args.extend(["--model".into(), model.name().into()]);
             args.extend(fast.then(|| "--fast-path".into()));
             if line.transport == Transport::Unix {
-                // The name goes with the process, and no other has this one.
-                let at = format!("unix:@tidegate-latency-{}", std::process::id());
+                // A name of its own for each window: rings let go of a socket some time after their process has ended.
+                static NEXT: AtomicU32 = AtomicU32::new(0);
+                let window = NEXT.fetch_add(1, Relaxed);
+                let at = format!("unix:@tidegate-latency-{}-{window}", std::process::id());
                 let mut serve =
                     ["serve", "echo", "--listen", &at, "--model", model.name()].map(String::from).to_vec();
                 serve.extend(extra.iter().map(ToString::to_string));
