@@ -164,8 +164,8 @@ fn summary(r: &ChatReport) -> String {
         ));
     }
     for (who, cpu) in [("this side", r.generator_cpu_s), ("server", r.server_cpu_s)] {
-        if let Some(cpu) = cpu {
-            let each = cpu * 1e6 / r.delivered.max(1) as f64;
+        if let Some(cpu) = cpu.filter(|_| r.delivered > 0) {
+            let each = cpu * 1e6 / r.delivered as f64;
             text.push_str(&format!("{who:<12} {cpu:.2} s of processor time, {each:.2} µs a delivery\n"));
         }
     }
