@@ -1,6 +1,6 @@
 //! One room: who is in it, what was said last, and the order of it.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate::{Group, Mailbox};
@@ -39,7 +39,8 @@ struct State {
     /// The number of what happened last.
     last: u64,
     group: Group,
-    nicks: HashSet<Arc<str>>,
+    /// In order, so that a list reads well and is the same each time.
+    nicks: BTreeSet<Arc<str>>,
     history: VecDeque<Arc<News>>,
     history_bytes: usize,
 }
@@ -65,7 +66,7 @@ impl Room {
         let state = State {
             last: 0,
             group: Group::default(),
-            nicks: HashSet::new(),
+            nicks: BTreeSet::new(),
             history: VecDeque::new(),
             history_bytes: 0,
         };
