@@ -15,6 +15,7 @@ mod metrics;
 mod nats;
 mod origin;
 mod serve;
+mod shell;
 mod system;
 mod tls;
 mod tune;
@@ -54,6 +55,10 @@ enum Command {
     Fastpath(fastpath::Args),
     /// Say what works here: each model, each limit, and what to do about it.
     Doctor(doctor::Args),
+    /// Write the script with which a shell completes commands and options.
+    Completions(shell::CompletionsArgs),
+    /// Write the manual pages of all commands.
+    Man(shell::ManArgs),
 }
 
 /// How a command failed.
@@ -106,5 +111,7 @@ fn run(mut lines: Vec<Cli>) -> Outcome {
         Command::Tune(args) => tune::run(args),
         Command::Fastpath(args) => fastpath::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Completions(args) => shell::completions(Cli::command(), &args),
+        Command::Man(args) => shell::man(Cli::command(), &args),
     }
 }

@@ -1,0 +1,54 @@
+//! What shells and `man` want to know of the command line, made from its definition.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use clap::Command;
+use clap_complete::Shell;
+
+use crate::{Failure, Outcome};
+
+/// Options of `completions`.
+#[derive(clap::Args)]
+pub struct CompletionsArgs {
+    /// The shell that is to complete the options of tidegate.
+    shell: Shell,
+}
+
+/// Options of `man`.
+#[derive(clap::Args)]
+pub struct ManArgs {
+    /// Folder that gets the pages of all commands; without it, the page of tidegate itself goes to stdout.
+    dir: Option<PathBuf>,
+}
+
+/// Writes the script for a shell to stdout.
+pub fn completions(mut cli: Command, args: &CompletionsArgs) -> Outcome {
+    let name = cli.get_name().to_owned();
+    let mut script = Vec::new(); // what writes to stdout itself would panic at a pipe that has ended
+    clap_complete::generate(args.shell, &mut cli, name, &mut script);
+    print(&script)
+}
+
+/// Writes pages for `man`.
+pub fn man(cli: Command, args: &ManArgs) -> Outcome {
+    let Some(dir) = &args.dir else {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(cli).render(&mut page).context("can not write the page")?;
+        return print(&page);
+    };
+    if !dir.is_dir() {
+        return Err(Failure::Usage(anyhow!("{} is no folder; name one that is there", dir.display())));
+    }
+    let written = clap_mangen::generate_to(cli, dir);
+    written.with_context(|| format!("can not write to {}; choose another folder", dir.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(text: &[u8]) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text).and_then(|()| out.flush()).context("can not write to stdout")?;
+    Ok(ExitCode::SUCCESS)
+}
