@@ -6,6 +6,7 @@ mod files;
 mod how;
 mod http;
 mod label;
+mod passed;
 mod process;
 mod processors;
 mod share;
@@ -20,6 +21,7 @@ use clap::Subcommand;
 use crate::{Failure, Outcome};
 use how::Common;
 pub use label::Label;
+pub use passed::Passed;
 #[cfg(test)]
 pub use label::labels;
 pub use share::Want;

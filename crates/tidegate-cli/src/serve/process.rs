@@ -10,6 +10,8 @@ use anyhow::{Context, anyhow};
 use tidegate::system;
 
 use super::how::failure;
+use super::label::Label;
+use super::passed::assign;
 use super::processors::Processors;
 use super::share::{Want, shares};
 use super::stage::{Bound, Hangup, Plan};
@@ -90,24 +92,19 @@ fn fit(plans: &mut [Box<dyn Plan>], processors: &Processors) -> Result<(), Failu
     Ok(())
 }
 
-type BoundServer = (super::label::Label, Vec<usize>, Box<dyn Bound>);
+type BoundServer = (Label, Vec<usize>, Box<dyn Bound>);
 
 fn bind(
     plans: Vec<Box<dyn Plan>>,
     processors: &Processors,
     pages: &mut Pages,
 ) -> Result<Vec<BoundServer>, Failure> {
-    let mut passed = manager::passed()?;
-    if passed.is_some() && plans.len() > 1 {
-        return Err(usage(anyhow!(
-            "a socket was passed (LISTEN_FDS), and there are {} servers",
-            plans.len()
-        )));
-    }
+    let names: Vec<&str> = plans.iter().map(|plan| plan.label().name.as_str()).collect();
+    let passed = assign(&names, manager::passed()?)?;
     let mut bound = Vec::new();
-    for plan in plans {
+    for (plan, passed) in plans.into_iter().zip(passed) {
         let (label, cpus) = (plan.label().clone(), plan.common().cpus.clone());
-        let server = processors.within(&cpus, || plan.bind(passed.take(), pages));
+        let server = processors.within(&cpus, || plan.bind(passed, pages));
         bound.push((label.clone(), cpus, server.map_err(|e| label.blame(e))?));
     }
     Ok(bound)

@@ -1,10 +1,12 @@
 //! Several servers in one process: `serve --config` with several `[[server]]`.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::config::File;
 use crate::kit::{DEADLINE, Server, run, tidegate, with_descriptors};
@@ -240,4 +242,41 @@ fn a_strategy_is_for_all_of_them() {
     server.signal(Signal::USR1);
     server.wait_for("http: the strategy is Throughput");
     server.wait_for("echo: the strategy is Throughput");
+}
+
+/// As `systemd.socket(5)` passes them: by number, with names beside them, in an order of its own.
+#[test]
+fn each_server_takes_the_passed_socket_with_its_name() {
+    let two = File::of(
+        "[[server]]\nservice = \"http\"\nmodel = \"poll\"\n[[server]]\nservice = \"echo\"\nname = \"inner\"\nmodel = \"poll\"\n",
+    );
+    let (echo, http) =
+        (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let (echo_at, http_at) = (echo.local_addr().unwrap(), http.local_addr().unwrap());
+    let start = |file: &File, names: &str| {
+        // The two sockets come as the standard input and error of the shell.
+        let script = "exec 3<&0 4>&2 </dev/null 2>&1; LISTEN_PID=$$ LISTEN_FDS=2 exec \"$0\" \"$@\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_tidegate"), "serve", "--config", file.name()]);
+        command.env("LISTEN_FDNAMES", names).stdout(Stdio::piped());
+        command.stdin(OwnedFd::from(echo.try_clone().unwrap()));
+        command.stderr(OwnedFd::from(http.try_clone().unwrap())).spawn().unwrap()
+    };
+    let said_by = |child: &mut Child| BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+
+    let mut child = start(&two, "inner:http");
+    let pid = Pid::from_child(&child);
+    let mut urls = said_by(&mut child).filter_map(|line| line.strip_prefix("listening on ").map(str::to_owned));
+    assert_eq!(urls.next(), Some(format!("http://{http_at}/")));
+    assert_eq!(urls.next(), Some(format!("tcp://{echo_at}")));
+    echoes(connect(&format!("tcp://{echo_at}")));
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(urls.count(), 0);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+
+    let mut child = start(&two, "inner:other");
+    let says: Vec<String> = said_by(&mut child).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    let says = says.join("\n");
+    assert!(says.contains("one is called other") && says.contains("http, inner"), "{says}");
 }

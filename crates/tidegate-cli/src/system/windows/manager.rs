@@ -3,10 +3,11 @@
 use tidegate::system::descriptor::OwnedFd;
 
 use crate::Failure;
+use crate::serve::Passed;
 
-/// The socket that the service manager passed: none does.
-pub fn passed() -> Result<Option<OwnedFd>, Failure> {
-    Ok(None)
+/// The sockets that the service manager passed: none does.
+pub fn passed() -> Result<Vec<Passed<OwnedFd>>, Failure> {
+    Ok(Vec::new())
 }
 
 /// The server accepts.
