@@ -69,6 +69,11 @@ impl Secure {
         }
     }
 
+    /// The counters, for whoever publishes them.
+    pub fn counters(&self) -> Arc<TlsCounters> {
+        self.counters.clone()
+    }
+
     /// The counters under their names.
     pub fn to_json(&self) -> serde_json::Value {
         let faults: serde_json::Map<_, _> =

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tidegate::{DatagramStats, Model, Stats};
+use tidegate_tls::TlsCounters;
 
 use super::exposition::{self, Row};
 use crate::serve::Label;
@@ -22,8 +23,8 @@ pub(super) enum Phase {
 
 /// Where the counters of a server come from.
 pub enum Source {
-    /// It serves connections.
-    Connections(Box<dyn Fn() -> Stats + Send + Sync>),
+    /// It serves connections, which may be encrypted.
+    Connections(Box<dyn Fn() -> Stats + Send + Sync>, Option<Arc<TlsCounters>>),
     /// It serves datagrams.
     Datagrams(Box<dyn Fn() -> DatagramStats + Send + Sync>),
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use prometheus::{Encoder, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 use tidegate::{CloseReason, DatagramStats, Model, Stats, system};
+use tidegate_tls::{Fault, TlsCounters};
 
 use super::board::{Phase, Source};
 
@@ -91,7 +92,10 @@ impl Page {
         let help = "What runs: always 1, the facts are the labels.";
         self.gauge("tidegate_server_info", help, &facts, 1)?;
         match source {
-            Source::Connections(stats) => self.connections(server, &stats()),
+            Source::Connections(stats, tls) => {
+                self.connections(server, &stats())?;
+                tls.as_ref().map_or(Ok(()), |tls| self.tls(server, tls))
+            }
             Source::Datagrams(stats) => self.datagrams(server, &stats()),
         }
     }
@@ -150,6 +154,19 @@ impl Page {
             let (name, help) = ("tidegate_connections_closed_total", "Connections that ended, by reason.");
             let of = [("server", server), ("reason", why.name())];
             self.counter(name, help, &of, stats.closed_by(why))?;
+        }
+        Ok(())
+    }
+
+    fn tls(&mut self, server: &str, counters: &TlsCounters) -> Result<(), prometheus::Error> {
+        let of = [("server", server)];
+        let help = "TLS handshakes that were completed.";
+        self.counter("tidegate_tls_handshakes_total", help, &of, counters.handshakes())?;
+        let help = "Of those, the ones that took up an earlier session.";
+        self.counter("tidegate_tls_resumed_total", help, &of, counters.resumed())?;
+        for fault in Fault::ALL {
+            let (name, help) = ("tidegate_tls_faults_total", "Connections that TLS ended, by fault.");
+            self.counter(name, help, &[("server", server), ("fault", fault.name())], counters.of(fault))?;
         }
         Ok(())
     }
@@ -253,7 +270,7 @@ mod tests {
         for (closed, n) in stats.closed.iter_mut().zip(201..) {
             *closed = n;
         }
-        let text = row("a", &Source::Connections(Box::new(move || stats.clone())));
+        let text = row("a", &Source::Connections(Box::new(move || stats.clone()), None));
         appear_once(&text, (101..=117).chain(201..201 + CloseReason::ALL.len() as u64));
         let reset = "\ntidegate_connections_closed_total{reason=\"idle-timeout\",server=\"a\"} 205\n";
         assert!(text.contains(reset), "{text}");
@@ -284,7 +301,7 @@ mod tests {
 
     #[test]
     fn servers_of_one_page_are_told_apart() {
-        let of = |n| Source::Connections(Box::new(move || Stats { accepted: n, ..Stats::default() }));
+        let of = |n| Source::Connections(Box::new(move || Stats { accepted: n, ..Stats::default() }), None);
         let (one, two) = (of(5), of(7));
         let row = |server, source| Row {
             server,

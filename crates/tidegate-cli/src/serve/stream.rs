@@ -166,7 +166,8 @@ impl Bound for StreamBound {
         let shared = how.handover.as_ref().map(|_| bound.share_listener()).transpose().map_err(lacks)?;
         let running = bound.start().map_err(failure)?;
         if let Some(entry) = &entry {
-            entry.accepting(running.model(), Source::Connections(Box::new(running.watch())));
+            let tls = secure.as_ref().map(Secure::counters);
+            entry.accepting(running.model(), Source::Connections(Box::new(running.watch()), tls));
         }
         let mut door = None;
         if let (Some(path), Some(listener)) = (&how.handover, shared) {

@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use tidegate::Model;
 
 use crate::kit::{Outcome, Server, run, tidegate};
+use crate::metrics;
 
 struct Papers(TempDir);
 
@@ -83,6 +84,24 @@ fn sessions_are_taken_up_unless_that_is_not_wanted() {
     assert!(handshakes >= 60 && resumed > 0 && resumed < handshakes, "{resumed} of {handshakes}");
     let full = load("http", &server.url, &trusting(&ca, &[&often[..], &["--tls-no-resumption"]].concat()));
     assert_eq!(tls(&full).1, 0);
+}
+
+#[test]
+fn handshakes_and_what_went_wrong_are_published() {
+    let papers = Papers::new();
+    let server = Server::of(&mut papers.serve("http", "127.0.0.1:0", &["--metrics", "127.0.0.1:0"]));
+    let page = server.wait_for("metrics on http://");
+    let page = page.split("http://").nth(1).unwrap().trim_end_matches("/metrics").parse().unwrap();
+    assert_eq!(
+        load("http", &server.url, &trusting(&papers.path("cert.pem"), &["-n", "60"])).code,
+        Some(0)
+    );
+    // What is no TLS is answered with an alert, and then the end: by then it is counted.
+    server.talk("GET / HTTP/1.1\r\n\r\n");
+    let samples = metrics::samples(&metrics::get(page, "/metrics").1);
+    assert_eq!(samples[r#"tidegate_tls_handshakes_total{server="http"}"#], 6);
+    assert_eq!(samples[r#"tidegate_tls_faults_total{fault="handshake",server="http"}"#], 1);
+    assert!(samples.contains_key(r#"tidegate_tls_resumed_total{server="http"}"#));
 }
 
 #[test]
