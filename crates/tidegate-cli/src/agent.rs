@@ -27,6 +27,9 @@ pub struct Args {
     /// [default: only this machine, 127.0.0.0/8 and ::1].
     #[arg(long, value_name = "CIDR|HOST", value_delimiter = ',')]
     allow: Vec<String>,
+    /// End after so many loads [default: never].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    runs: Option<u64>,
     /// Run on these processors only, for example 1 or 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
@@ -46,7 +49,7 @@ pub fn run(args: &Args) -> Outcome {
     let name = args.name.clone().or_else(host).unwrap_or_else(|| "agent".into());
     let access = args.access.access(&args.nats);
     let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
-    let options = AgentOptions { access, name, allow, clock_ahead_s: args.clock_offset };
+    let options = AgentOptions { access, name, allow, runs: args.runs, clock_ahead_s: args.clock_offset };
     serve(&options, &interrupted, &mut |event, text| note(event, text))
         .map_err(|e| Failure::Run(e.into()))?;
     Ok(ExitCode::SUCCESS)

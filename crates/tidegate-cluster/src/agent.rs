@@ -28,6 +28,8 @@ pub struct AgentOptions {
     pub name: String,
     /// Which targets it takes.
     pub allow: AllowList,
+    /// It ends after so many plans; `None` is never.
+    pub runs: Option<u64>,
     /// Shows its wall clock so many seconds ahead: for tests of clocks that are wrong.
     pub clock_ahead_s: f64,
 }
@@ -38,7 +40,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Events of a job that wait to be sent; a job says a few a second.
 const EVENTS: usize = 256;
 
-/// Waits for work and does it, until `interrupted` is true. `tell` hears of what happens: a short stable name, and words.
+/// Waits for work and does it, until `interrupted` is true or it has done as much as it was to. `tell` hears of what happens: a short stable name, and words.
 ///
 /// # Errors
 /// The broker can not be reached at the start. Later the agent waits until it is there again.
@@ -67,7 +69,7 @@ async fn work(
     tell("waiting", &format!("agent {} waits for work at {}", options.name, options.access.shown()));
     let (say, mut events) = mpsc::channel(EVENTS);
     let mut desk =
-        Desk { client, id, options, clock: Clock::new(options.clock_ahead_s), job: None, say, tell };
+        Desk { client, id, options, clock: Clock::new(options.clock_ahead_s), job: None, runs: 0, say, tell };
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
@@ -83,6 +85,9 @@ async fn work(
                     return Ok(());
                 }
                 desk.look_after(&mut events).await;
+                if desk.job.is_none() && options.runs.is_some_and(|runs| desk.runs >= runs) {
+                    return Ok(());
+                }
             }
         }
     }
@@ -102,6 +107,8 @@ struct Desk<'a> {
     options: &'a AgentOptions,
     clock: Clock,
     job: Option<Job>,
+    /// Those that are over.
+    runs: u64,
     say: mpsc::Sender<Event>,
     tell: &'a mut dyn FnMut(&str, &str),
 }
@@ -198,6 +205,7 @@ impl Desk<'_> {
             Leave::Dismissed => "it was dismissed".to_owned(),
         };
         if let Some(job) = self.job.take() {
+            self.runs += 1;
             (self.tell)("waiting", &format!("run {} is over: {why}; waiting for work", job.run));
         }
     }

@@ -144,7 +144,9 @@ impl Lead<'_> {
     /// From the handing out to the result.
     async fn conduct(&mut self, tls: Option<TlsOrder>) -> Result<Report, ClusterError> {
         if let Err(e) = self.hand_out(tls).await {
-            self.stop().await;
+            for member in &self.members {
+                self.say(&Word::Dismiss { agent: member.id.clone() }).await;
+            }
             return Err(e);
         }
         self.watch(|lead| lead.members.iter().all(|m| m.ready || m.is_over())).await;

@@ -31,7 +31,7 @@ pub(super) async fn muster(
     let hail = wire::encode(&Hail { run: run.to_owned() }).map_err(|e| broken(e.to_string()))?;
     let begun = Instant::now();
     let (mut free, mut busy): (Vec<Offer>, Vec<Offer>) = Default::default();
-    while begun.elapsed() < options.wait || free.is_empty() && begun.elapsed() < AGAIN {
+    loop {
         if interrupted.load(Relaxed) {
             return Err(ClusterError::Interrupted);
         }
@@ -39,6 +39,9 @@ pub(super) async fn muster(
         sent.map_err(|e| broken(e.to_string()))?;
         let until = Instant::now() + AGAIN;
         while let Ok(Some(message)) = tokio::time::timeout_at(until.into(), offers.next()).await {
+            if message.status.is_some() {
+                continue; // the broker says that nobody is there (503, no responders)
+            }
             let offer = match wire::decode::<Offer>(&message.payload) {
                 Ok(offer) => offer,
                 Err(e) => return Err(ClusterError::NotBegun(e.to_string())),
@@ -56,6 +59,9 @@ pub(super) async fn muster(
         if free.len() >= options.agents {
             free.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
             return Ok(free.into_iter().map(|offer| Member::new(offer.id, offer.name)).collect());
+        }
+        if begun.elapsed() >= options.wait {
+            break;
         }
     }
     Err(ClusterError::TooFew {

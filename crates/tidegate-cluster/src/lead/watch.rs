@@ -161,7 +161,7 @@ impl Lead<'_> {
         let patience = self.options.patience;
         let held_up = self.looked.elapsed();
         self.looked = Instant::now();
-        if held_up > patience / 2 {
+        if held_up > patience {
             // It is not the others that were silent: what they said is still to be read.
             self.members.iter_mut().for_each(|m| m.heard = Instant::now());
             self.trouble(format!("this process stood still for {:.1} s", held_up.as_secs_f64())).await;
