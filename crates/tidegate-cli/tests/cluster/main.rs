@@ -41,8 +41,8 @@ fn three_agents_carry_exactly_what_was_asked() {
     assert_whole(&r);
 
     // An open loop: each agent has its places in the one schedule.
-    let rest = ["--agents", "3", "-c", "20", "--rate", "100", "-d", "2", "--ndjson"];
-    let output = load("http", &target, &broker.url, &[&rest[..8], &["--warm-up", "0.5"]].concat());
+    let rest = ["--agents", "3", "-c", "20", "--rate", "100", "-n", "200"];
+    let output = load("http", &target, &broker.url, &rest);
     assert!(output.status.success(), "{}", stderr(&output));
     let r = report(&output);
     let open = r.open_loop.as_ref().unwrap();
@@ -71,8 +71,21 @@ fn seconds_of_all_agents_come_as_one_line_each() {
     let Some(broker) = Broker::start(&[]) else { return };
     let (_server, addr) = server("echo");
     let _agents = three(&broker.url);
-    let args =
-        ["load", "echo", &addr, "--nats", &broker.url, "--agents", "3", "-c", "6", "-d", "2", "--rate", "60"];
+    let args = [
+        "load",
+        "echo",
+        &addr,
+        "--nats",
+        &broker.url,
+        "--agents",
+        "3",
+        "-c",
+        "6",
+        "-n",
+        "120",
+        "--rate",
+        "60",
+    ];
     let output = std::process::Command::new(kit::TIDEGATE)
         .args(args)
         .args(["--ndjson", "--clock-bound", "1.5"])
