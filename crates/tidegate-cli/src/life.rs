@@ -8,6 +8,7 @@ use anyhow::anyhow;
 use tidegate::{CloseReason, Running, Stats};
 
 use crate::limits::Strategy;
+use crate::log::note;
 use crate::serve::Label;
 
 /// What ends a server.
@@ -35,6 +36,8 @@ pub trait Up {
     fn follow(&self, change: Change);
     /// Whether it has been told to stop.
     fn is_stopped(&self) -> bool;
+    /// Says on its probes that it is about to stop, and lets no successor take its place any more.
+    fn unready(&mut self);
     /// Begins to stop; the first call counts.
     fn stop(&mut self, end: End);
     /// Waits until it has stopped, and says what became of it.
@@ -89,6 +92,14 @@ pub fn wait(words: &Receiver<Word>, servers: &mut [Box<dyn Up>]) -> End {
             }
         }
     }
+}
+
+/// Fails the probes first. Until balancers have seen that they send connections, which are still taken.
+pub fn let_balancers_look_away(delay: Duration, servers: &mut [Box<dyn Up>]) {
+    servers.iter_mut().for_each(|server| server.unready());
+    let text = format!("/readyz says 503; accepting for {delay:?} more; signal again to exit at once");
+    note("not-ready", &text);
+    std::thread::sleep(delay); // the second signal ends the process
 }
 
 /// Begins to stop the server; returns its counters until then.
@@ -175,6 +186,7 @@ mod tests {
             String::new()
         }
         fn relieve(&mut self) {}
+        fn unready(&mut self) {}
         fn is_broken(&self) -> bool {
             self.is_broken
         }

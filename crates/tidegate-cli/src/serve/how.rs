@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use tidegate::{Choice, Endpoint, Model, ParseEndpointError, Policy, Service, StartError};
@@ -12,7 +13,7 @@ use super::stage::Plan;
 use super::stream::{AnyService, StreamPlan};
 use super::usage;
 use crate::Failure;
-use crate::limits::Limits;
+use crate::limits::{Limits, time};
 use crate::tls::{Secure, TlsArgs};
 
 /// Where to listen if nobody says so.
@@ -37,6 +38,10 @@ pub struct Common {
     /// address.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub metrics: Option<SocketAddr>,
+    /// After a signal, go on for so long while /readyz says 503 already, so that balancers look away first. Servers of one process wait
+    /// for the longest of theirs [default: 0s].
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "metrics")]
+    pub drain_delay: Option<Duration>,
 }
 
 /// Where and how any service of connections runs.

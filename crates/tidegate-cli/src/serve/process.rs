@@ -28,6 +28,7 @@ pub fn run(mut plans: Vec<Box<dyn Plan>>) -> Outcome {
     // Before any thread starts, so that all of them stay there.
     let processors = Processors::of_all(plans.iter().map(|plan| plan.common().cpus.as_slice()))?;
     fit(&mut plans, &processors)?;
+    let drain_delay = plans.iter().filter_map(|plan| plan.common().drain_delay).max();
     let mut pages = Pages::default();
     let bound = bind(plans, &processors, &mut pages)?;
     pages.open().map_err(failure)?;
@@ -49,6 +50,9 @@ pub fn run(mut plans: Vec<Box<dyn Plan>>) -> Outcome {
     manager::tell_ready();
     let end = life::wait(&told, &mut servers);
     manager::tell_stopping();
+    if let (End::Signal, Some(delay)) = (end, drain_delay) {
+        life::let_balancers_look_away(delay, &mut servers);
+    }
     // The probes answer to the end of the drain, unless successors answer them.
     let pages = Some(pages).filter(|_| end != End::Succeeded);
     servers.iter_mut().for_each(|server| server.stop(end));

@@ -249,14 +249,18 @@ impl Up for StreamUp {
         self.stopped.is_some()
     }
 
-    fn stop(&mut self, end: End) {
-        if self.stopped.is_some() {
-            return;
-        }
+    fn unready(&mut self) {
         if let Some(entry) = &self.entry {
             entry.draining();
         }
         self.door = None;
+    }
+
+    fn stop(&mut self, end: End) {
+        if self.stopped.is_some() {
+            return;
+        }
+        self.unready();
         if end == End::Succeeded {
             self.label.note("succeeded", "a successor accepts in its place; draining");
             self.running.keep_socket_file();

@@ -258,10 +258,14 @@ impl Up for UdpUp {
         self.stopped.is_some()
     }
 
-    fn stop(&mut self, _: End) {
+    fn unready(&mut self) {
         if let Some(entry) = &self.entry {
             entry.draining();
         }
+    }
+
+    fn stop(&mut self, _: End) {
+        self.unready();
         self.stopped.get_or_insert_with(|| self.running.stats());
         self.running.stop();
     }

@@ -110,6 +110,18 @@ fn readiness_ends_with_the_drain_and_liveness_does_not() {
 }
 
 #[test]
+fn with_a_drain_delay_readiness_fails_first_and_connections_are_still_taken() {
+    let (server, addr) = start("poll", &["--drain-delay", "10m"]);
+    server.signal(Signal::TERM);
+    server.wait_for("/readyz says 503");
+    assert_eq!(get(addr, "/readyz").0, "HTTP/1.1 503 Service Unavailable");
+    assert!(server.talk(LAST).starts_with("HTTP/1.1 200 OK"));
+    // Whoever does not want to wait says so.
+    server.signal(Signal::TERM);
+    assert_eq!(server.ended().0.code(), Some(1));
+}
+
+#[test]
 fn strange_requests_are_answered_and_do_no_harm() {
     let (_server, addr) = start("poll", &[]);
     for (request, status) in [
