@@ -72,6 +72,7 @@ impl<S: Service> ProxySession<S> {
             Client::Behind(addr) => addr,
             Client::Socket => waiting.peer.addr,
         };
+        tracing::debug!(client = ?addr, proxy = ?waiting.peer.addr, "a connection through a proxy");
         let Ok(mut session) = waiting.shared.service.open(&Peer { addr, ..waiting.peer }) else {
             self.0 = State::Over;
             return Consumed::all(input).then(Flow::Close);
