@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""Compares loads over three agents with those of a single generator: check.py FOLDER ROUNDS RATE SECONDS."""
+
+import json
+import statistics
+import sys
+
+folder, rounds, rate, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+runs = {kind: [json.load(open(f"{folder}/{kind}-{n}.json")) for n in range(1, rounds + 1)] for kind in ("single", "agents")}
+
+due = round(rate * seconds)
+for kind, reports in runs.items():
+    for r in reports:
+        got = r["connections"], r["connected"], r["open_loop"]["scheduled"], r["open_loop"]["started"], r["requests"], r["failed"]
+        assert got == (100, 100, due, due, due, 0), (kind, got)
+for r in runs["agents"]:
+    assert r["together"]["troubles"] == [] and len(r["together"]["agents"]) == 3, r["together"]
+    assert sum(s["requests"] for s in r["seconds"]) == due
+late = max(a["began_late_us"] for r in runs["agents"] for a in r["together"]["agents"])
+away = max(a["round_trip_us"] for r in runs["agents"] for a in r["together"]["agents"])
+print(f"open loop: 100 connections, {due:,} requests at {rate:,.0f}/s, every run; latest start {late:.0f} µs late, longest round trip {away:.0f} µs")
+
+bad = False
+for name in ("p50", "p75", "p90"):
+    figures = {kind: [r["latency_us"][name] for r in reports] for kind, reports in runs.items()}
+    median = {kind: statistics.median(values) for kind, values in figures.items()}
+    # Noise is what runs of one kind differ by, and no less than a fifth: the machine is shared.
+    noise = max(max(values) - min(values) for values in figures.values())
+    noise = max(noise, 0.2 * median["single"], 50)
+    apart = abs(median["agents"] - median["single"])
+    bad |= apart > noise
+    shown = ", ".join(f"{kind} {median[kind]:.0f} ({min(v)}–{max(v)})" for kind, v in figures.items())
+    print(f"{name} µs: {shown}: {'apart by more than noise' if apart > noise else 'within noise'}")
+sys.exit(bad)
