@@ -21,9 +21,9 @@ use clap::Subcommand;
 use crate::{Failure, Outcome};
 use how::Common;
 pub use label::Label;
-pub use passed::Passed;
 #[cfg(test)]
 pub use label::labels;
+pub use passed::Passed;
 pub use share::Want;
 pub use stage::Hangup;
 use stage::Plan;

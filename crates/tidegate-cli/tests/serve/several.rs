@@ -201,7 +201,8 @@ fn a_process_takes_all_sockets_of_another() {
     let mut first = serve(&file);
     let echo = first.next_url();
     let mut second = serve(&file);
-    assert_eq!((second.url.as_str(), second.next_url()), (first.url.as_str(), echo.clone()));
+    let echo_again = second.next_url();
+    assert_eq!((&second.url, &echo_again), (&first.url, &echo));
     assert_eq!(first.ended().0.code(), Some(0));
     assert!(second.talk(GET).starts_with("HTTP/1.1 200"));
     echoes(connect(&echo));
@@ -250,8 +251,7 @@ fn each_server_takes_the_passed_socket_with_its_name() {
     let two = File::of(
         "[[server]]\nservice = \"http\"\nmodel = \"poll\"\n[[server]]\nservice = \"echo\"\nname = \"inner\"\nmodel = \"poll\"\n",
     );
-    let (echo, http) =
-        (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let (echo, http) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
     let (echo_at, http_at) = (echo.local_addr().unwrap(), http.local_addr().unwrap());
     let start = |file: &File, names: &str| {
         // The two sockets come as the standard input and error of the shell.
@@ -262,11 +262,13 @@ fn each_server_takes_the_passed_socket_with_its_name() {
         command.stdin(OwnedFd::from(echo.try_clone().unwrap()));
         command.stderr(OwnedFd::from(http.try_clone().unwrap())).spawn().unwrap()
     };
-    let said_by = |child: &mut Child| BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let said_by =
+        |child: &mut Child| BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
 
     let mut child = start(&two, "inner:http");
     let pid = Pid::from_child(&child);
-    let mut urls = said_by(&mut child).filter_map(|line| line.strip_prefix("listening on ").map(str::to_owned));
+    let mut urls =
+        said_by(&mut child).filter_map(|line| line.strip_prefix("listening on ").map(str::to_owned));
     assert_eq!(urls.next(), Some(format!("http://{http_at}/")));
     assert_eq!(urls.next(), Some(format!("tcp://{echo_at}")));
     echoes(connect(&format!("tcp://{echo_at}")));

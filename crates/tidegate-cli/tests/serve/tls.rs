@@ -92,10 +92,7 @@ fn handshakes_and_what_went_wrong_are_published() {
     let server = Server::of(&mut papers.serve("http", "127.0.0.1:0", &["--metrics", "127.0.0.1:0"]));
     let page = server.wait_for("metrics on http://");
     let page = page.split("http://").nth(1).unwrap().trim_end_matches("/metrics").parse().unwrap();
-    assert_eq!(
-        load("http", &server.url, &trusting(&papers.path("cert.pem"), &["-n", "60"])).code,
-        Some(0)
-    );
+    assert_eq!(load("http", &server.url, &trusting(&papers.path("cert.pem"), &["-n", "60"])).code, Some(0));
     // What is no TLS is answered with an alert, and then the end: by then it is counted.
     server.talk("GET / HTTP/1.1\r\n\r\n");
     let samples = metrics::samples(&metrics::get(page, "/metrics").1);
