@@ -265,6 +265,14 @@ impl<S: Service, C: Side> Session for TlsSession<S, C> {
         self.go_on(flow, out)
     }
 
+    fn on_leave(&mut self, out: &mut Outbox<'_>) {
+        // What does not fit any more is cut off, and then this end does not say that it ends.
+        self.call(out, |session, out| {
+            session.on_leave(out);
+            Flow::Close
+        });
+    }
+
     fn on_close(&mut self, why: CloseReason) {
         match &mut self.inside {
             Inside::Open(session) => session.on_close(why),

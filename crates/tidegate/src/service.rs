@@ -88,6 +88,12 @@ pub trait Session: Send + 'static {
         Flow::Continue
     }
 
+    /// The server stops, and the connection is closed because it is between two messages. What is said here is still sent, as far as
+    /// the outbox has room for it: a protocol whose ends say that they end does so. Nothing but `on_close` is called after it.
+    fn on_leave(&mut self, out: &mut Outbox<'_>) {
+        let _ = out;
+    }
+
     /// The connection is gone. Called once, after everything else, if `on_open` was called.
     fn on_close(&mut self, why: CloseReason) {
         let _ = why;

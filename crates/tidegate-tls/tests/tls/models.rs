@@ -110,6 +110,21 @@ fn echo_comes_back_exactly_on_every_model() {
     }
 }
 
+/// A stream that ends without `close_notify` is an error to this client.
+#[test]
+fn a_stop_is_said_to_connections_that_rest_on_every_model() {
+    for model in models() {
+        let scene = Scene::new(model, Echo, &[], loopback());
+        let mut stream = scene.connect();
+        stream.write_all(b"x").unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+        scene.server.stop();
+        let end = stream.read(&mut [0]);
+        assert!(matches!(end, Ok(0)), "{model}: {end:?}");
+        scene.finish();
+    }
+}
+
 #[test]
 fn pages_are_served_on_every_model() {
     for model in models() {

@@ -503,6 +503,9 @@ impl<S: Session> Connection<S> {
             }
         }
         if let Some((_, why)) = self.limit(context.policy).filter(|&(at, _)| at <= context.now) {
+            if why == CloseReason::Finished && self.rests() {
+                return self.part(Flow::Close, context);
+            }
             self.close(why, why != CloseReason::Finished && why != CloseReason::IdleTimeout, context);
         }
     }
@@ -535,10 +538,25 @@ impl<S: Session> Connection<S> {
         }
         let recent = || self.moved.checked_add(stale::LAST_WORD).is_some_and(|at| context.now < at);
         if self.receive_side != ReceiveSide::Open {
-            self.close(CloseReason::Finished, false, context);
+            self.part(Flow::Close, context);
         } else if self.spoke {
-            self.linger(context);
+            self.part(Flow::Linger, context);
         } else if !recent() {
+            self.part(Flow::Close, context);
+        }
+    }
+
+    /// Lets the session say a last word, unless it has finished sending, then ends the connection.
+    #[cold]
+    fn part(&mut self, how: Flow, context: &Context<'_>) {
+        let speaks = self.send_side == SendSide::Open;
+        self.call(context, |session, out| {
+            if speaks {
+                session.on_leave(out);
+            }
+            how
+        });
+        if self.state == (State::Draining { lingering: false }) && self.queue.is_empty() {
             self.close(CloseReason::Finished, false, context);
         }
     }

@@ -144,6 +144,12 @@ impl<S: Service> Session for ProxySession<S> {
         }
     }
 
+    fn on_leave(&mut self, out: &mut Outbox<'_>) {
+        if let State::Open(session) = &mut self.0 {
+            session.on_leave(out);
+        }
+    }
+
     fn on_close(&mut self, why: CloseReason) {
         if let State::Open(session) = &mut self.0 {
             session.on_close(why);
