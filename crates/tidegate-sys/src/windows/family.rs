@@ -30,7 +30,7 @@ pub enum End {
 /// What a process holds at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Memory of its own, in bytes (`PrivateUsage`).
+    /// Memory of its own, in bytes (`PrivateUsage`; the working set where that is not counted).
     pub user_bytes: u64,
     /// Memory that the kernel holds for it and never pages out, in bytes (`QuotaNonPagedPoolUsage`).
     pub kernel_bytes: Option<u64>,
@@ -73,8 +73,10 @@ pub fn held(pid: u32) -> io::Result<Held> {
     good(unsafe { GetProcessMemoryInfo(process.0, place, bytes) })?;
     let threads =
         all()?.into_iter().find(|entry| entry.th32ProcessID == pid).map_or(0, |entry| entry.cntThreads);
+    // Wine does not count what is private.
+    let user_bytes = if counters.PrivateUsage > 0 { counters.PrivateUsage } else { counters.WorkingSetSize };
     Ok(Held {
-        user_bytes: counters.PrivateUsage as u64,
+        user_bytes: user_bytes as u64,
         kernel_bytes: Some(counters.QuotaNonPagedPoolUsage as u64),
         threads: threads.into(),
     })
