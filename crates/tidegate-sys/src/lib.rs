@@ -8,7 +8,7 @@
 //! | [`endpoint`] | where a stream socket listens, or connects to |
 //! | [`descriptor`] | what the system knows sockets by |
 //! | [`socket`] | stream sockets: listen, accept, dial, receive, send, close |
-//! | [`file`] | a part of a file on its way out |
+//! | [`file`](mod@file) | a part of a file on its way out |
 //! | [`folder`] | a folder from which no name leads out |
 //! | [`local`] | the files of Unix sockets |
 //! | [`datagram`] | datagram sockets: one, several a call, several in one |
