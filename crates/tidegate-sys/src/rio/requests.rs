@@ -383,11 +383,11 @@ fn outcome(done: &Completion) -> io::Result<u32> {
 
 impl Drop for Requests {
     fn drop(&mut self) {
-        // Every socket is closed by now, so what is under way has ended; if its completion can not be found, its memory is left alone.
+        // Every socket is closed by now, so what is under way has ended; if its completion can not be found, the registered memory, the
+        // only one that the kernel has, is left alone.
         let _ = self.collect();
         if !self.under_way.is_empty() {
             let _ = self.buffers.abandon();
-            std::mem::forget(std::mem::take(&mut self.under_way));
         }
         // SAFETY: the queue is open, and not used any more.
         unsafe { (self.functions.close_completion_queue)(self.completions) };
