@@ -4,6 +4,7 @@
 //! Who receives and who sends, on how many threads and with which system calls, is the engine's
 //! business, so the same session runs on every [`Model`](crate::Model), as server and as client.
 
+mod boxed;
 mod datagram;
 
 use std::any::Any;
@@ -17,6 +18,7 @@ use tidegate_sys::endpoint::Endpoint;
 pub use crate::core::group::Group;
 pub use crate::core::mail::{Mailbox, MailboxError, OffloadError};
 pub use crate::core::outbox::{Draft, Outbox};
+pub use boxed::{BoxedService, BoxedSession};
 pub use datagram::{DatagramService, Joined, Replies};
 
 /// Makes one [`Session`] for each connection. Shared by all I/O threads.

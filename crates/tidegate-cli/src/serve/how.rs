@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use tidegate::{Choice, Endpoint, Model, ParseEndpointError, Policy, Service, StartError};
+use tidegate::{BoxedService, Choice, Endpoint, Model, ParseEndpointError, Policy, Service, StartError};
 use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 
 use super::label::{Label, name};
@@ -101,23 +101,30 @@ impl How {
         service: S,
     ) -> Result<Box<dyn Plan>, Failure> {
         let secure = self.tls.read(kind.protocols, &self.limits, &mut policy)?;
-        let service = match &secure {
-            None => self.behind_proxy(&policy, service)?,
-            Some(tls) => self.behind_proxy(&policy, tls.around(service))?,
+        let proxy = self.proxy_limits(&policy)?;
+        // What has layers is boxed inside of them: so layers are compiled once, and not for each service.
+        let service: Box<dyn AnyService> = match (proxy, &secure) {
+            (None, None) => Box::new(service),
+            (None, Some(tls)) => Box::new(tls.around(BoxedService::new(service))),
+            (Some(limits), None) => Box::new(ProxyProtocol::new(BoxedService::new(service), limits)),
+            (Some(limits), Some(tls)) => {
+                Box::new(ProxyProtocol::new(tls.around(BoxedService::new(service)), limits))
+            }
         };
         policy.check().map_err(usage)?;
         let model = self.common.model.or(&label, || Model::best_for(&policy));
         Ok(Box::new(StreamPlan { how: self, label, kind, policy, model, secure, service }))
     }
 
-    fn behind_proxy<S: Service>(&self, policy: &Policy, service: S) -> Result<Box<dyn AnyService>, Failure> {
+    /// The limits of the header of a proxy, if there is to be one.
+    fn proxy_limits(&self, policy: &Policy) -> Result<Option<ProxyLimits>, Failure> {
         if !self.proxy_protocol {
-            return Ok(Box::new(service));
+            return Ok(None);
         }
         let default = ProxyLimits::default();
         let limits = ProxyLimits { header_bytes: default.header_bytes.min(policy.input_bytes), ..default };
         limits.check(policy).map_err(usage)?;
-        Ok(Box::new(ProxyProtocol::new(service, limits)))
+        Ok(Some(limits))
     }
 
     /// Where to listen, if the command line says so.
