@@ -1,14 +1,13 @@
 //! `tidegate load chat`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
 use tidegate_load::{Amount, ChatPlan, ChatReport, LoadError, Speech, Target, chat};
 
 use super::args::{model, seconds};
-use super::output::{create, write_json};
+use super::output::Json;
 use super::pin;
 use crate::{Failure, Outcome};
 
@@ -95,21 +94,12 @@ impl ChatArgs {
 pub fn run(args: &ChatArgs) -> Outcome {
     pin(&args.cpus)?;
     let plan = args.plan()?;
-    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
-    let file = if to_stdout { None } else { create(&args.json)? };
+    let mut json = Json::open(args.json.as_deref())?;
     let report = chat(&plan).map_err(|e| match e {
         LoadError::Start(_) => Failure::Run(e.into()),
         e => Failure::Usage(e.into()),
     })?;
-    let text = serde_json::to_string_pretty(&report).context("the result can not be written as JSON")?;
-    if let Some(file) = file {
-        write_json(file, &text)?;
-    }
-    if to_stdout {
-        println!("{text}");
-    } else {
-        print!("{}", summary(&report));
-    }
+    json.put_or_print(&report, &summary(&report))?;
     if let Some(why) = &report.first_error {
         eprintln!("error: {why}");
     }

@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, anyhow};
+use serde::Serialize;
 use tidegate_load::histogram::{decode, percentiles};
 use tidegate_load::{Report, Second};
 
@@ -14,8 +15,7 @@ use crate::Failure;
 
 /// Open files, so that what can not be written is known before the load and not after it.
 pub struct Sinks {
-    json: Option<File>,
-    json_to_stdout: bool,
+    json: Json,
     hgrm: Option<File>,
     csv: Option<File>,
     ndjson: bool,
@@ -26,16 +26,14 @@ pub struct Sinks {
 impl Sinks {
     /// Opens what was asked for.
     pub fn open(output: &Output) -> Result<Self, Failure> {
-        let json_to_stdout = output.json.as_deref() == Some(Path::new("-"));
-        if json_to_stdout && output.ndjson {
+        if is_stdout(output.json.as_deref()) && output.ndjson {
             let why = anyhow!("--json - and --ndjson would mix on standard output: give --json a file");
             return Err(Failure::Usage(why));
         }
         Ok(Self {
-            json: if json_to_stdout { None } else { create(&output.json)? },
-            json_to_stdout,
-            hgrm: create(&output.hgrm)?,
-            csv: create(&output.csv)?,
+            json: Json::open(output.json.as_deref())?,
+            hgrm: output.hgrm.as_deref().map(create).transpose()?,
+            csv: output.csv.as_deref().map(create).transpose()?,
             ndjson: output.ndjson,
             quiet: output.phases,
         })
@@ -54,10 +52,7 @@ impl Sinks {
 
     /// Gives the result out where it was asked for.
     pub fn report(&mut self, report: &Report) -> anyhow::Result<()> {
-        let text = serde_json::to_string_pretty(report).context("the result can not be written as JSON")?;
-        if let Some(file) = &mut self.json {
-            write_json(file, &text)?;
-        }
+        self.json.put(report)?;
         if let Some(file) = &mut self.hgrm {
             let histogram = decode(&report.latency_v2)?;
             file.write_all(percentiles(&histogram).as_bytes())
@@ -67,8 +62,7 @@ impl Sinks {
             file.write_all(csv(&report.seconds).as_bytes()).context("the seconds can not be written")?;
         }
         match () {
-            () if self.json_to_stdout => println!("{text}"),
-            () if self.quiet => {}
+            () if self.quiet || matches!(self.json, Json::Stdout) => {}
             () if self.ndjson => eprint!("{}", summary(report)),
             () => print!("{}", summary(report)),
         }
@@ -76,16 +70,52 @@ impl Sinks {
     }
 }
 
-/// Creates a file for results, if one is named.
-pub fn create(path: &Option<PathBuf>) -> Result<Option<File>, Failure> {
-    let Some(path) = path else { return Ok(None) };
-    let file = File::create(path).with_context(|| format!("can not write {}", path.display()));
-    file.map(Some).map_err(Failure::Usage)
+/// Where a result goes as JSON.
+pub enum Json {
+    Nowhere,
+    Stdout,
+    File(File),
 }
 
-/// Writes a result.
-pub fn write_json(mut file: impl Write, text: &str) -> anyhow::Result<()> {
-    writeln!(file, "{text}").context("the result can not be written")
+impl Json {
+    /// A file, or standard output for `-`.
+    pub fn open(path: Option<&Path>) -> Result<Self, Failure> {
+        match path {
+            None => Ok(Self::Nowhere),
+            path if is_stdout(path) => Ok(Self::Stdout),
+            Some(path) => create(path).map(Self::File),
+        }
+    }
+
+    /// Gives a result out.
+    pub fn put(&mut self, report: &impl Serialize) -> anyhow::Result<()> {
+        let text = || serde_json::to_string_pretty(report).context("the result can not be written as JSON");
+        match self {
+            Self::Nowhere => {}
+            Self::Stdout => println!("{}", text()?),
+            Self::File(file) => writeln!(file, "{}", text()?).context("the result can not be written")?,
+        }
+        Ok(())
+    }
+
+    /// Gives a result out, and its summary to standard output, unless that has the JSON.
+    pub fn put_or_print(&mut self, report: &impl Serialize, summary: &str) -> anyhow::Result<()> {
+        self.put(report)?;
+        if !matches!(self, Self::Stdout) {
+            print!("{summary}");
+        }
+        Ok(())
+    }
+}
+
+fn is_stdout(path: Option<&Path>) -> bool {
+    path == Some(Path::new("-"))
+}
+
+/// Creates a file for results.
+fn create(path: &Path) -> Result<File, Failure> {
+    let file = File::create(path).with_context(|| format!("can not write {}", path.display()));
+    file.map_err(Failure::Usage)
 }
 
 /// One row for each second. Numbers only, so nothing needs quotes.

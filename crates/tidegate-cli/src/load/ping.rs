@@ -7,7 +7,7 @@ use tidegate::policy::{FastPath, Wait};
 use tidegate_load::{Amount, LoadError, PingPlan, PingReport, Target, ping};
 
 use super::args::{model, seconds};
-use super::output::{create, write_json};
+use super::output::Json;
 use super::pin;
 use crate::limits::{size, wait};
 use crate::system::signals;
@@ -81,21 +81,12 @@ pub fn run(args: &PingArgs) -> Outcome {
     if args.bare_echo {
         return bare::echo();
     }
-    let to_stdout = args.json.as_deref() == Some(std::path::Path::new("-"));
-    let file = if to_stdout { None } else { create(&args.json)? };
+    let mut json = Json::open(args.json.as_deref())?;
     let report = match &args.bare {
         Some(name) => bare::ping(name, args.size, seconds("-d", args.duration.unwrap_or(5.0))?)?,
         None => measure(args)?,
     };
-    let text = serde_json::to_string_pretty(&report).context("the result can not be written as JSON")?;
-    if let Some(file) = file {
-        write_json(file, &text)?;
-    }
-    if to_stdout {
-        println!("{text}");
-    } else {
-        print!("{}", summary(&report));
-    }
+    json.put_or_print(&report, &summary(&report))?;
     if report.is_clean() {
         return Ok(ExitCode::SUCCESS);
     }
