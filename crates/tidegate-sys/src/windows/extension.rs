@@ -1,18 +1,17 @@
 //! Winsock's extension functions, which are not in its library: they are asked for at run time, and may be missing.
 
 use std::io;
-use std::os::windows::io::AsRawSocket;
 use std::sync::LazyLock;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use windows_sys::Win32::Networking::WinSock::{
     LPFN_ACCEPTEX, LPFN_CONNECTEX, LPFN_DISCONNECTEX, LPFN_TRANSMITFILE, LPFN_TRANSMITPACKETS,
     SIO_GET_EXTENSION_FUNCTION_POINTER, SIO_LOOPBACK_FAST_PATH, WSAID_ACCEPTEX, WSAID_CONNECTEX,
-    WSAID_DISCONNECTEX, WSAID_TRANSMITFILE, WSAID_TRANSMITPACKETS, WSAIoctl,
+    WSAID_DISCONNECTEX, WSAID_TRANSMITFILE, WSAID_TRANSMITPACKETS,
 };
 use windows_sys::core::GUID;
 
-use super::winsock::{check, handle};
+use super::winsock::control;
 
 /// What was found out about one function.
 type Found = Result<usize, i32>;
@@ -35,22 +34,9 @@ static FOUND: LazyLock<Vec<(&'static str, Found)>> = LazyLock::new(|| {
 });
 
 fn ask(socket: &Socket, id: GUID) -> Found {
-    let (mut function, mut bytes) = (0usize, 0);
-    // SAFETY: the socket is open for the call; pointers and lengths describe `id` and `function`; nothing overlaps.
-    let asked = check(unsafe {
-        WSAIoctl(
-            handle(socket.as_raw_socket()),
-            SIO_GET_EXTENSION_FUNCTION_POINTER,
-            std::ptr::from_ref(&id).cast(),
-            size_of::<GUID>() as u32,
-            std::ptr::from_mut(&mut function).cast(),
-            size_of::<usize>() as u32,
-            &raw mut bytes,
-            std::ptr::null_mut(),
-            None,
-        )
-    });
-    match asked {
+    let mut function = 0usize;
+    // SAFETY: what comes back is an address, and any number is a value of it.
+    match unsafe { control(socket, SIO_GET_EXTENSION_FUNCTION_POINTER, &id, &mut function) } {
         Ok(()) if function != 0 => Ok(function),
         Ok(()) => Err(0),
         Err(e) => Err(e.raw_os_error().unwrap_or_default()),
@@ -101,23 +87,8 @@ fn without(name: &str) -> &'static str {
 /// Whether a socket takes `SIO_LOOPBACK_FAST_PATH`.
 fn probe_loopback() -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
-    hasten(|code, on| {
-        let mut bytes = 0;
-        // SAFETY: the socket is open for the call; pointer and length describe `on`; nothing is written but a count.
-        check(unsafe {
-            WSAIoctl(
-                handle(socket.as_raw_socket()),
-                code,
-                std::ptr::from_ref(&on).cast(),
-                size_of::<u32>() as u32,
-                std::ptr::null_mut(),
-                0,
-                &raw mut bytes,
-                std::ptr::null_mut(),
-                None,
-            )
-        })
-    })
+    // SAFETY: nothing comes back.
+    hasten(|code, on| unsafe { control(&socket, code, &on, &mut ()) })
 }
 
 /// Asks a socket to spare connections of one host the way through TCP; `control` is the call that asks.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::os::windows::io::{AsRawSocket, FromRawSocket, RawSocket};
+use std::os::windows::io::{FromRawSocket, RawSocket};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -10,14 +10,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 use windows_sys::Win32::Networking::WinSock::{
     INVALID_SOCKET, RIO_BUF, RIO_EXTENSION_FUNCTION_TABLE, RIO_NOTIFICATION_COMPLETION, RIORESULT,
     SIO_GET_MULTIPLE_EXTENSION_FUNCTION_POINTER, WSA_FLAG_NO_HANDLE_INHERIT, WSA_FLAG_OVERLAPPED,
-    WSA_FLAG_REGISTERED_IO, WSAEOPNOTSUPP, WSAID_MULTIPLE_RIO, WSAIoctl, WSASocketW,
+    WSA_FLAG_REGISTERED_IO, WSAEOPNOTSUPP, WSAID_MULTIPLE_RIO, WSASocketW,
 };
 use windows_sys::Win32::System::IO::OVERLAPPED;
-use windows_sys::core::GUID;
 
 use super::overlapped::{self, Done, Outcome, Overlapped, Queue, QueueSetup, SocketKind};
 use super::port::{AcceptPort, CompletionPort};
-use super::winsock::{check, handle, last_error};
+use super::winsock::{control, handle, last_error};
 use crate::endpoint::Endpoint;
 use crate::payload::Payload;
 use crate::rio::{self, Completion, Functions, NotifyByPort, RequestQueue, Requests, Span};
@@ -37,24 +36,12 @@ static FUNCTIONS: LazyLock<Result<Functions, i32>> =
 
 fn ask() -> io::Result<Functions> {
     let socket = open(Domain::IPV4, SocketKind::Registered)?;
-    let mut table = RIO_EXTENSION_FUNCTION_TABLE::default();
-    let (id, bytes) = (WSAID_MULTIPLE_RIO, size_of::<RIO_EXTENSION_FUNCTION_TABLE>() as u32);
-    table.cbSize = bytes;
-    let mut written = 0;
-    // SAFETY: the socket is open for the call; pointers and lengths describe `id` and `table`; nothing overlaps.
-    check(unsafe {
-        WSAIoctl(
-            handle(socket.as_raw_socket()),
-            SIO_GET_MULTIPLE_EXTENSION_FUNCTION_POINTER,
-            std::ptr::from_ref(&id).cast(),
-            size_of::<GUID>() as u32,
-            std::ptr::from_mut(&mut table).cast(),
-            bytes,
-            &raw mut written,
-            std::ptr::null_mut(),
-            None,
-        )
-    })?;
+    let bytes = size_of::<RIO_EXTENSION_FUNCTION_TABLE>() as u32;
+    let mut table = RIO_EXTENSION_FUNCTION_TABLE { cbSize: bytes, ..Default::default() };
+    // SAFETY: what comes back is a table of functions, or of none.
+    unsafe {
+        control(&socket, SIO_GET_MULTIPLE_EXTENSION_FUNCTION_POINTER, &WSAID_MULTIPLE_RIO, &mut table)
+    }?;
     from_table(&table).ok_or_else(|| io::Error::from_raw_os_error(WSAEOPNOTSUPP))
 }
 

@@ -13,8 +13,8 @@ use windows_sys::Win32::Foundation::{
     ERROR_OPERATION_ABORTED, ERROR_WORKING_SET_QUOTA, HANDLE,
 };
 use windows_sys::Win32::Networking::WinSock::{
-    SO_ACCEPTCONN, SO_EXCLUSIVEADDRUSE, SOL_SOCKET, WSAEHOSTUNREACH, WSAEMFILE, WSAENETDOWN, WSAENETRESET,
-    WSAENETUNREACH, WSAENOBUFS, WSAENOTSOCK, getsockopt, setsockopt,
+    SO_ACCEPTCONN, SO_EXCLUSIVEADDRUSE, WSAEHOSTUNREACH, WSAEMFILE, WSAENETDOWN, WSAENETRESET,
+    WSAENETUNREACH, WSAENOBUFS, WSAENOTSOCK,
 };
 use windows_sys::Win32::System::IO::CancelIoEx;
 
@@ -24,7 +24,7 @@ use super::messages::Turns;
 use super::poll::{PollSet, Readiness};
 use super::timed_send::TimedSend;
 use super::version;
-use super::winsock::{check, handle};
+use super::winsock::{option, set_option};
 use crate::endpoint::Endpoint;
 use crate::file::FileRange;
 
@@ -163,17 +163,7 @@ impl AsRawFd for Listener {
 /// Without it another process could bind the same port and take connections away. `SO_REUSEADDR` means just that
 /// here, and a port in TIME_WAIT can be bound anyway (*Using SO_REUSEADDR and SO_EXCLUSIVEADDRUSE*).
 fn set_exclusive(socket: &Socket) -> io::Result<()> {
-    let on = 1i32;
-    // SAFETY: the socket is open for the call, and pointer and length describe `on`.
-    check(unsafe {
-        setsockopt(
-            handle(socket.as_raw_socket()),
-            SOL_SOCKET,
-            SO_EXCLUSIVEADDRUSE,
-            std::ptr::from_ref(&on).cast(),
-            size_of::<i32>() as i32,
-        )
-    })
+    set_option(socket, SO_EXCLUSIVEADDRUSE, &1i32)
 }
 
 /// What accepted sockets get from their listener.
@@ -205,25 +195,10 @@ fn check_listens(socket: &Socket) -> io::Result<()> {
     if socket.local_addr()?.as_socket().is_none() {
         return wrong("the socket is neither IPv4 nor IPv6");
     }
-    if !listens(socket)? {
+    if option(socket, SO_ACCEPTCONN)? == 0 {
         return wrong("the socket does not listen");
     }
     Ok(())
-}
-
-fn listens(socket: &Socket) -> io::Result<bool> {
-    let (mut on, mut bytes) = (0i32, size_of::<i32>() as i32);
-    // SAFETY: the socket is open for the call, and pointer and length describe `on`.
-    check(unsafe {
-        getsockopt(
-            handle(socket.as_raw_socket()),
-            SOL_SOCKET,
-            SO_ACCEPTCONN,
-            std::ptr::from_mut(&mut on).cast(),
-            &raw mut bytes,
-        )
-    })?;
-    Ok(on != 0)
 }
 
 fn fast_open(queue: Option<NonZeroU32>) -> io::Result<()> {

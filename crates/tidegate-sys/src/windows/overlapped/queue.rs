@@ -1,0 +1,350 @@
+//! Operations on their way to the kernel.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::os::windows::io::AsRawSocket;
+use std::time::Duration;
+
+use slab::Slab;
+use socket2::{Domain, SockAddr};
+use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, HANDLE};
+use windows_sys::Win32::Networking::WinSock::{WSABUF, WSARecv, WSASend};
+use windows_sys::Win32::System::IO::CancelIoEx;
+
+use super::super::descriptor::RawFd;
+use super::super::extension::Extensions;
+use super::super::pool::{Buffer, Pool};
+use super::super::registered;
+use super::super::socket::address;
+use super::super::winsock::{check, handle, last_error};
+use super::calls::{cancel, connected_for, describe, domain};
+use super::{
+    ADDRESS_BYTES, Accept, Done, Held, Notify, Operation, Outcome, Overlapped, Payload, QueueSetup,
+    SocketKind,
+};
+use crate::endpoint::Endpoint;
+
+/// A thread's operations.
+pub struct Queue<N: Notify> {
+    pub(super) notify: N,
+    pub(super) extensions: Extensions,
+    pub(super) operations: Slab<Box<Operation>>,
+    pub(super) ended: VecDeque<usize>,
+    /// Outcomes that no operation has: first data, and calls that failed at once.
+    pub(super) ready: VecDeque<Done>,
+    pub(super) pool: Pool,
+    pub(super) posted: bool,
+    pub(super) sockets: SocketKind,
+    /// Buffers that armed operations have.
+    pub(super) pinned: usize,
+    /// Where the send of each socket that has one in flight is in the table.
+    pub(super) sends: HashMap<RawFd, usize>,
+    /// Receives that wait for a send to be told first, by its place.
+    pub(super) held_back: HashMap<usize, usize>,
+}
+
+/// A buffer is always left for data that is there.
+const SPARE_BUFFERS: usize = 1;
+
+impl<N: Notify> Queue<N> {
+    /// A queue that is told by `notify`.
+    pub fn new(notify: N, setup: &QueueSetup) -> io::Result<Self> {
+        Ok(Self {
+            notify,
+            extensions: Extensions::load()?,
+            operations: Slab::new(),
+            ended: VecDeque::new(),
+            ready: VecDeque::new(),
+            pool: Pool::new(setup.buffers, setup.buffer_bytes, setup.residence)?,
+            posted: setup.posted,
+            sockets: setup.sockets,
+            pinned: 0,
+            sends: HashMap::new(),
+            held_back: HashMap::new(),
+        })
+    }
+
+    /// Whether the functions that it needs are here.
+    pub fn probe() -> io::Result<()> {
+        Extensions::load().map(drop)
+    }
+
+    /// How it is told.
+    pub fn notify(&self) -> &N {
+        &self.notify
+    }
+
+    pub(in crate::windows) fn notify_mut(&mut self) -> &mut N {
+        &mut self.notify
+    }
+
+    /// Puts an operation into the table and its address into the kernel's hands by `call`, which returns whether it was taken.
+    fn submit(
+        &mut self,
+        (key, socket): (u64, RawFd),
+        held: Held,
+        call: impl FnOnce(&mut Operation, &Pool, &Extensions) -> io::Result<()>,
+    ) -> Result<usize, (Held, io::Error)> {
+        let vacant = self.operations.vacant_entry();
+        let place = vacant.key();
+        // SAFETY: integers and handles: all zeroes are a value.
+        let overlapped = unsafe { std::mem::zeroed() };
+        let home = std::ptr::null_mut();
+        let operation = vacant.insert(Box::new(Operation {
+            overlapped,
+            place,
+            home,
+            event: None,
+            key,
+            socket: Some(socket),
+            held,
+        }));
+        self.notify.prepare(operation);
+        match call(operation, &self.pool, &self.extensions) {
+            Ok(()) => Ok(place),
+            Err(e) if e.raw_os_error() == Some(ERROR_IO_PENDING as i32) => Ok(place),
+            Err(e) => {
+                let operation = self.operations.remove(place);
+                self.notify.finished(&operation);
+                Err((operation.held, e))
+            }
+        }
+    }
+
+    /// Posts an accept; with `first`, and if there are enough buffers, it completes with the first data of the connection.
+    pub fn accept(&mut self, door: &N::Door, key: u64, first: bool) {
+        let listener = N::listener(door);
+        let accept = self.prepare_accept(listener, first);
+        let accept = match accept {
+            Ok(accept) => accept,
+            Err(e) => return self.fail(key, Outcome::Accepted(Err(e))),
+        };
+        let submitted = self.submit((key, listener), Held::Accept(accept), |operation, pool, extensions| {
+            let overlapped = &raw mut operation.overlapped;
+            let Held::Accept(accept) = &mut operation.held else { return Ok(()) };
+            let (space, bytes) = match &accept.first {
+                Some(buffer) => (pool.at(buffer), pool.bytes() - 2 * ADDRESS_BYTES),
+                None => (accept.addresses.as_mut_ptr(), 0),
+            };
+            let (socket, each) = (handle(accept.socket.as_raw_socket()), ADDRESS_BYTES as u32);
+            let mut at_once = 0; // set only if it completes at once, and then known from the OVERLAPPED too
+            // SAFETY: both sockets are open; `space` has `bytes` and two addresses, and it and the OVERLAPPED are owned by the table
+            // until the operation has ended.
+            let accepted = unsafe {
+                (extensions.accept)(
+                    handle(listener),
+                    socket,
+                    space.cast(),
+                    bytes as u32,
+                    each,
+                    each,
+                    &raw mut at_once,
+                    overlapped,
+                )
+            };
+            if accepted == 0 { Err(last_error()) } else { Ok(()) }
+        });
+        if let Err((held, e)) = submitted {
+            self.release(held);
+            self.fail(key, Outcome::Accepted(Err(e)));
+        }
+    }
+
+    fn prepare_accept(&mut self, listener: RawFd, first: bool) -> io::Result<Accept> {
+        let socket = registered::open(domain(listener)?, self.sockets)?;
+        self.notify.attach(socket.as_raw_socket())?;
+        let (count, free) = self.pool.count();
+        // At most half of the buffers wait for first data; the rest is for connections that are there.
+        let first = if first && free > count / 2 { self.pool.take() } else { None };
+        self.pinned += usize::from(first.is_some());
+        Ok(Accept { socket, listener, first, addresses: Box::new([0; 2 * ADDRESS_BYTES]) })
+    }
+
+    /// Makes a connection to `to`; the outcome comes under `key`.
+    pub fn connect(&mut self, to: &Endpoint, from: Option<SocketAddr>, key: u64) -> io::Result<Overlapped> {
+        let to = address(to)?;
+        let socket = registered::open(Domain::for_address(to), self.sockets)?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+        let any: SocketAddr = match to {
+            SocketAddr::V4(_) => (std::net::Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        socket.bind(&from.unwrap_or(any).into())?; // ConnectEx wants a bound socket
+        self.notify.attach(socket.as_raw_socket())?;
+        let (fd, address) = (socket.as_raw_socket(), SockAddr::from(to));
+        let submitted = self.submit((key, fd), Held::Nothing, |operation, _, extensions| {
+            // SAFETY: the socket is open and bound; the address is copied by the call; the OVERLAPPED is owned by the table.
+            let connected = unsafe {
+                (extensions.connect)(
+                    handle(fd),
+                    address.as_ptr().cast(),
+                    address.len(),
+                    std::ptr::null(),
+                    0,
+                    std::ptr::null_mut(),
+                    &raw mut operation.overlapped,
+                )
+            };
+            if connected == 0 { Err(last_error()) } else { Ok(()) }
+        });
+        let place = submitted.map_err(|(_, e)| e)?;
+        let socket = Overlapped::new(socket, None);
+        socket.armed.set(Some(place));
+        Ok(socket)
+    }
+
+    /// Receives once.
+    pub fn receive(&mut self, socket: &Overlapped, key: u64) {
+        if let Some(first) = socket.first.take() {
+            return self.ready.push_back(Done { key, outcome: Outcome::Received(Ok(Some(first))) });
+        }
+        let pins = self.posted && self.pool.count().1 > SPARE_BUFFERS;
+        let buffer = if pins { self.pool.take() } else { None };
+        self.pinned += usize::from(buffer.is_some());
+        let fd = socket.raw();
+        let submitted = self.submit((key, fd), Held::Receive(buffer), |operation, pool, _| {
+            let space = match &operation.held {
+                Held::Receive(Some(buffer)) => WSABUF { len: pool.bytes() as u32, buf: pool.at(buffer) },
+                _ => WSABUF { len: 0, buf: std::ptr::null_mut() },
+            };
+            let mut flags = 0;
+            // SAFETY: the socket is open; `space` is copied by the call and lies in a buffer that the operation owns until it has ended,
+            // as is the OVERLAPPED.
+            check(unsafe {
+                WSARecv(
+                    handle(fd),
+                    &raw const space,
+                    1,
+                    std::ptr::null_mut(),
+                    &raw mut flags,
+                    &raw mut operation.overlapped,
+                    None,
+                )
+            })
+        });
+        match submitted {
+            Ok(place) => socket.armed.set(Some(place)),
+            Err((held, e)) => {
+                self.release(held);
+                self.fail(key, Outcome::Received(Err(e)));
+            }
+        }
+    }
+
+    /// Sends all of it.
+    pub fn send(&mut self, socket: &Overlapped, payload: Payload, key: u64) {
+        let fd = socket.raw();
+        let submitted = self.submit((key, fd), Held::Send(payload), |operation, _, _| {
+            let mut slices = [const { WSABUF { len: 0, buf: std::ptr::null_mut() } }; Payload::MAX_PIECES];
+            let count = match &operation.held {
+                Held::Send(payload) => describe(payload, &mut slices),
+                _ => 0,
+            };
+            // SAFETY: the socket is open; the array is copied by the call; the bytes are shared ones that the operation holds until it has
+            // ended, and Winsock only reads them; the OVERLAPPED is owned by the table.
+            check(unsafe {
+                WSASend(
+                    handle(fd),
+                    slices.as_ptr(),
+                    count,
+                    std::ptr::null_mut(),
+                    0,
+                    &raw mut operation.overlapped,
+                    None,
+                )
+            })
+        });
+        match submitted {
+            Ok(place) => _ = self.sends.insert(fd, place),
+            Err((held, e)) => {
+                self.release(held);
+                self.fail(key, Outcome::Sent(Err(e), None));
+            }
+        }
+    }
+
+    /// An outcome without an operation.
+    fn fail(&mut self, key: u64, outcome: Outcome) {
+        self.ready.push_back(Done { key, outcome });
+    }
+
+    /// Ends the receive that is armed on a socket, if it is; it still completes.
+    pub fn stop_receiving(&self, socket: &Overlapped) {
+        let armed = socket.armed.get().and_then(|place| self.operations.get(place));
+        // The place may have been given to another operation since; but no other socket has this handle while it is open.
+        if let Some(operation) = armed.filter(|operation| operation.is_armed_on(socket.raw())) {
+            cancel(socket.raw(), &operation.overlapped);
+        }
+    }
+
+    /// Ends everything that is in flight on a socket.
+    pub fn stop_all(&self, socket: &Overlapped) {
+        // SAFETY: the socket is open. What is ended still completes.
+        unsafe { CancelIoEx(socket.raw() as HANDLE, std::ptr::null()) };
+    }
+
+    /// Ends all accepts; each still completes.
+    pub fn stop_accepting(&self) {
+        for (_, operation) in &self.operations {
+            if let Held::Accept(accept) = &operation.held {
+                cancel(accept.listener, &operation.overlapped);
+            }
+        }
+    }
+
+    /// Ends accepts whose connection has stood for `limit` without a byte (`SO_CONNECT_TIME`); each completes as aborted.
+    pub fn drop_silent(&self, limit: Duration) {
+        for (_, operation) in &self.operations {
+            if let Held::Accept(accept) = &operation.held
+                && accept.first.is_some()
+                && connected_for(&accept.socket).is_some_and(|time| time >= limit)
+            {
+                cancel(accept.listener, &operation.overlapped);
+            }
+        }
+    }
+
+    /// Shuts the sending side down.
+    pub fn finish_sending(&self, socket: &Overlapped) -> io::Result<()> {
+        socket.socket.shutdown(std::net::Shutdown::Write)
+    }
+
+    /// Closes; what is in flight comes back with an error.
+    pub fn close(&mut self, socket: Overlapped, reset: bool) {
+        let armed = socket.armed.get().and_then(|place| self.operations.get_mut(place));
+        if let Some(operation) = armed.filter(|operation| operation.is_armed_on(socket.raw())) {
+            operation.socket = None; // its handle may soon be another's
+        }
+        if let Some(first) = socket.first.take() {
+            self.recycle(first);
+        }
+        if reset {
+            let _ = socket.socket.set_linger(Some(Duration::ZERO)); // it is closed either way
+        }
+    }
+
+    /// Gives back what an operation had that was not taken.
+    fn release(&mut self, held: Held) {
+        let buffer = match held {
+            Held::Receive(buffer) => buffer,
+            Held::Accept(accept) => accept.first,
+            Held::Nothing | Held::Send(_) => None,
+        };
+        if let Some(buffer) = buffer {
+            self.pinned -= 1;
+            self.pool.recycle(buffer);
+        }
+    }
+
+    /// The bytes in a buffer.
+    pub fn bytes(&self, buffer: &Buffer) -> &[u8] {
+        self.pool.received(buffer)
+    }
+
+    /// Takes a buffer back.
+    pub fn recycle(&mut self, buffer: Buffer) {
+        self.pool.recycle(buffer);
+    }
+}

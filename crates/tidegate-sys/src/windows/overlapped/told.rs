@@ -1,0 +1,165 @@
+//! Operations that have ended, and what became of them.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::super::descriptor::RawFd;
+use super::super::pages::Residence;
+use super::super::pool::{Buffer, Pool};
+use super::super::status;
+use super::calls::{confirm_end, connected, receive_now, update_accepted};
+use super::queue::Queue;
+use super::{Accept, Done, Held, Notify, Operation, Outcome, Overlapped, WOKEN};
+
+impl<N: Notify> Queue<N> {
+    /// Waits until something has ended, or an outcome is there anyway.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let has_more = !self.ready.is_empty() || !self.ended.is_empty();
+        let timeout = if has_more { Some(Duration::ZERO) } else { timeout };
+        self.notify.wait(timeout, &self.operations, &mut self.ended)?;
+        // What was sent is told before what the peer said to it: an answer, or a reset, may end the connection.
+        let receives =
+            |place: &usize| self.operations.get(*place).is_some_and(|operation| operation.receives());
+        self.ended.make_contiguous().sort_by_key(receives);
+        Ok(())
+    }
+
+    /// The next outcome.
+    pub fn next(&mut self) -> Option<Done> {
+        if let Some(done) = self.ready.pop_front() {
+            return Some(done);
+        }
+        loop {
+            let place = self.ended.pop_front()?;
+            if place == WOKEN {
+                return Some(Done { key: 0, outcome: Outcome::Woken });
+            }
+            if let Some(send) = self.send_to_be_told_first(place) {
+                self.held_back.insert(send, place);
+                continue;
+            }
+            let operation = self.operations.try_remove(place)?;
+            self.notify.finished(&operation);
+            if matches!(operation.held, Held::Send(_)) {
+                self.send_is_told(place, operation.socket);
+            }
+            return Some(self.finish(*operation));
+        }
+    }
+
+    /// A send on the same socket that has ended before this receive, but was not reported yet: the answer to it, or a reset, may end
+    /// the connection, and then nobody would count what was sent.
+    fn send_to_be_told_first(&self, place: usize) -> Option<usize> {
+        let receive = self.operations.get(place).filter(|operation| operation.receives())?;
+        let send = *self.sends.get(&receive.socket?)?;
+        self.operations.get(send).filter(|operation| operation.has_ended()).map(|_| send)
+    }
+
+    /// Lets the receive go on that waited for this send, if one did.
+    fn send_is_told(&mut self, place: usize, socket: Option<RawFd>) {
+        if let Some(socket) = socket.filter(|socket| self.sends.get(socket) == Some(&place)) {
+            self.sends.remove(&socket);
+        }
+        if let Some(receive) = self.held_back.remove(&place) {
+            self.ended.retain(|&other| other != receive); // it may have been found again
+            self.ended.push_front(receive);
+        }
+    }
+
+    fn finish(&mut self, operation: Operation) -> Done {
+        let Operation { overlapped, key, socket, held, .. } = operation;
+        let result = status::outcome(overlapped.Internal as i32, overlapped.InternalHigh);
+        let outcome = match held {
+            Held::Nothing => Outcome::Connected(result.and_then(|_| socket.map_or(Ok(()), connected))),
+            Held::Receive(buffer) => Outcome::Received(self.received(socket, result, buffer)),
+            Held::Send(payload) => match result {
+                Ok(n) => Outcome::Sent(Ok(n), payload.advance(n)),
+                Err(e) => Outcome::Sent(Err(e), None),
+            },
+            Held::Accept(accept) => Outcome::Accepted(self.accepted(accept, result)),
+        };
+        Done { key, outcome }
+    }
+
+    fn received(
+        &mut self,
+        socket: Option<RawFd>,
+        result: io::Result<usize>,
+        buffer: Option<Buffer>,
+    ) -> io::Result<Option<Buffer>> {
+        self.pinned -= usize::from(buffer.is_some());
+        let outcome = match (result, buffer) {
+            (Ok(n), Some(buffer)) => Ok((n, buffer)),
+            (Err(e), Some(buffer)) => {
+                self.pool.recycle(buffer);
+                Err(e)
+            }
+            (Err(e), None) => Err(e),
+            (Ok(_), None) => self.take_what_is_there(socket),
+        };
+        match outcome? {
+            (0, buffer) => {
+                self.pool.recycle(buffer);
+                socket.map_or(Ok(()), confirm_end).map(|()| None)
+            }
+            (n, buffer) => Ok(Some(Buffer { filled: n as u32, ..buffer })),
+        }
+    }
+
+    /// There is data, or the end: a receive without a buffer has completed.
+    fn take_what_is_there(&mut self, socket: Option<RawFd>) -> io::Result<(usize, Buffer)> {
+        let socket = socket.ok_or(io::ErrorKind::ConnectionAborted)?; // closed meanwhile
+        let buffer = self.pool.take().ok_or(io::ErrorKind::ResourceBusy)?;
+        let received = receive_now(socket, self.pool.whole(&buffer));
+        match received {
+            Ok(n) => Ok((n, buffer)),
+            Err(e) => {
+                self.pool.recycle(buffer);
+                Err(e)
+            }
+        }
+    }
+
+    fn accepted(&mut self, accept: Accept, result: io::Result<usize>) -> io::Result<Overlapped> {
+        self.pinned -= usize::from(accept.first.is_some());
+        let made = result.and_then(|n| {
+            update_accepted(&accept.socket, accept.listener)?;
+            accept.socket.set_nonblocking(true)?;
+            accept.socket.set_tcp_nodelay(true)?;
+            Ok(n)
+        });
+        match (made, accept.first) {
+            (Ok(n), Some(first)) if n > 0 => {
+                Ok(Overlapped::new(accept.socket, Some(Buffer { filled: n as u32, ..first })))
+            }
+            (made, first) => {
+                first.into_iter().for_each(|buffer| self.pool.recycle(buffer));
+                made.map(|_| Overlapped::new(accept.socket, None))
+            }
+        }
+    }
+}
+
+/// How long a queue that goes waits for what it has in flight.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl<N: Notify> Drop for Queue<N> {
+    fn drop(&mut self) {
+        self.stop_accepting();
+        let deadline = Instant::now() + PATIENCE;
+        while !self.operations.is_empty() && Instant::now() < deadline {
+            if self.wait(Some(Duration::from_millis(100))).is_err() {
+                break;
+            }
+            while self.next().is_some() {}
+        }
+        if !self.operations.is_empty() {
+            // The kernel may still write there.
+            std::mem::forget(std::mem::take(&mut self.operations));
+            let pool = Pool::new(1, 4096, Residence::Pageable);
+            if let Ok(small) = pool {
+                std::mem::forget(std::mem::replace(&mut self.pool, small));
+            }
+        }
+    }
+}
