@@ -5,6 +5,7 @@
 //!
 //! | module | mechanism |
 //! |---|---|
+//! | [`terms`] | the words that are the same on every system |
 //! | [`endpoint`] | where a stream socket listens, or connects to |
 //! | [`descriptor`] | what the system knows sockets by |
 //! | [`socket`] | stream sockets: listen, accept, dial, receive, send, close |
@@ -34,6 +35,7 @@ pub mod file;
 pub mod payload;
 #[cfg(any(windows, all(test, target_os = "linux")))]
 pub mod rio;
+pub mod terms;
 
 #[cfg(unix)]
 mod unix;

@@ -14,45 +14,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::poll::Readiness;
 use super::socket::Blocking;
-
-/// The most bytes that fit into one UDP datagram over IPv4 (RFC 768: 65,535 with 8 of its own header and 20 of IP).
-pub const LARGEST_PAYLOAD: usize = 65_507;
-
-/// What one receive may return where the kernel joins datagrams (`UDP_GRO`).
-pub const LARGEST_JOINED: usize = 65_535;
-
-/// Whether other sockets may be bound to the same port, each getting a part of the peers (`SO_REUSEPORT`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Port {
-    /// This socket alone.
-    Own,
-    /// Several of this process.
-    Shared,
-}
-
-/// Whether the kernel may hand over several datagrams of one peer as one (`UDP_GRO`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joining {
-    /// Each for itself.
-    Off,
-    /// Datagrams of one size and peer come together; [`Arrival::segment`] says where they end.
-    On,
-}
-
-/// How a datagram socket is made.
-#[derive(Clone, Copy, Debug)]
-pub struct DatagramOptions {
-    /// Whether calls sleep.
-    pub blocking: Blocking,
-    /// Whether the kernel joins what it receives.
-    pub joining: Joining,
-    /// `SO_RCVBUF` in bytes; `None` leaves what the system says.
-    pub receive_buffer: Option<usize>,
-    /// `SO_SNDBUF` in bytes; `None` leaves what the system says.
-    pub send_buffer: Option<usize>,
-    /// How long a sending call that sleeps may do so.
-    pub send_timeout: Option<Duration>,
-}
+pub use crate::terms::{DatagramOptions, Joining, LARGEST_JOINED, LARGEST_PAYLOAD, Port};
 
 /// A UDP socket.
 #[derive(Debug)]

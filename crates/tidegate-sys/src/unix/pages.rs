@@ -4,16 +4,8 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
+pub use crate::terms::Residence;
 use rustix::mm::{MapFlags, ProtFlags, mlock, mmap_anonymous, munmap};
-
-/// Whether pages may be paged out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Residence {
-    /// Untouched pages cost nothing; touched ones may be paged out.
-    Pageable,
-    /// All of them are in memory from the start and stay there. Counts towards RLIMIT_MEMLOCK.
-    Locked,
-}
 
 /// Zeroed memory of its own pages; given back when dropped.
 #[derive(Debug)]

@@ -1,28 +1,12 @@
 //! `poll(2)` over a set that lives as long as the loop.
 
+pub use crate::terms::Readiness;
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// What to wait for, or what has happened, on one descriptor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Readiness {
-    /// Data, end of stream or an error can be read; a listener can accept.
-    pub readable: bool,
-    /// The socket takes data, or the connection attempt has ended.
-    pub writable: bool,
-}
-
 /// A remark on how `poll` works here.
 pub const REMARK: &str = "every Unix has it";
-
-impl Readiness {
-    /// Ready for what either is.
-    #[must_use]
-    pub fn or(self, other: Self) -> Self {
-        Self { readable: self.readable || other.readable, writable: self.writable || other.writable }
-    }
-}
 
 /// The array `poll(2)` takes, kept between calls.
 #[derive(Debug, Default)]

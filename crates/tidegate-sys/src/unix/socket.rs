@@ -15,33 +15,7 @@ use crate::endpoint::Endpoint;
 #[cfg(target_os = "linux")]
 use crate::file;
 use crate::file::FileRange;
-
-/// How a call on a socket behaves when it would have to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blocking {
-    /// The call sleeps.
-    Waits,
-    /// The call fails with [`io::ErrorKind::WouldBlock`].
-    Never,
-}
-
-/// Options a listener is created with. Those of TCP mean nothing on a Unix socket; its buffers are not inherited from the listener, so
-/// it is not given any.
-#[derive(Clone, Debug)]
-pub struct ListenOptions {
-    /// Connections the kernel may hold before they are accepted; capped by the system.
-    pub backlog: u32,
-    /// Wait in the kernel for the first data of a connection, at most this long, before accepting it.
-    pub defer_accept: Option<Duration>,
-    /// TCP Fast Open: connections that may be waiting with their first data before their handshake is over.
-    pub fast_open: Option<NonZeroU32>,
-    /// `SO_SNDBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
-    pub send_buffer: Option<usize>,
-    /// `SO_RCVBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
-    pub receive_buffer: Option<usize>,
-    /// `SO_BUSY_POLL` of accepted sockets (`socket(7)`); `None` leaves it as the system has it.
-    pub busy_poll: Option<Duration>,
-}
+pub use crate::terms::{Blocking, ListenOptions, More};
 
 /// Whether this system can keep a connection back until its first data has come.
 pub const DEFERS_ACCEPT: bool = cfg!(target_os = "linux");
@@ -325,18 +299,6 @@ pub fn segments(socket: &impl AsRawFd) -> io::Result<(u32, u32)> {
         0 => Ok((info[OUT], info[OUT + 1])),
         _ => Err(io::Error::last_os_error()),
     }
-}
-
-/// What follows a send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum More {
-    /// Nothing that is known: the bytes leave now.
-    No,
-    /// The socket is closed right away: the last bytes may wait for that and leave in one segment with the
-    /// end of the stream (`MSG_MORE`, `send(2)`), which spares a packet and its acknowledgement.
-    CloseFollows,
-    /// More bytes are sent right away: these wait for them, and leave in one segment with the first of them (`MSG_MORE`).
-    BytesFollow,
 }
 
 /// Whether a send that took less than all has found out that there is no more room, and that room will be reported

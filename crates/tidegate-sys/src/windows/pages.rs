@@ -5,21 +5,13 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
 
+pub use crate::terms::Residence;
 use windows_sys::Win32::System::Memory::{
     MEM_COMMIT, MEM_RELEASE, MEM_RESERVE, PAGE_READWRITE, VirtualAlloc, VirtualFree, VirtualLock,
 };
 use windows_sys::Win32::System::Threading::{
     GetCurrentProcess, GetProcessWorkingSetSize, SetProcessWorkingSetSize,
 };
-
-/// Whether pages may be paged out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Residence {
-    /// Untouched pages cost nothing but a promise of memory; touched ones may be paged out.
-    Pageable,
-    /// All of them are in memory from the start and stay there. The working set is raised by as much first.
-    Locked,
-}
 
 /// Zeroed memory of its own pages; given back when dropped.
 #[derive(Debug)]

@@ -9,23 +9,7 @@ use windows_sys::Win32::Networking::WinSock::{
 
 use super::descriptor::RawFd;
 use super::winsock::{check, handle};
-
-/// What to wait for, or what has happened, on one socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Readiness {
-    /// Data, end of stream or an error can be read; a listener can accept.
-    pub readable: bool,
-    /// The socket takes data, or the connection attempt has ended.
-    pub writable: bool,
-}
-
-impl Readiness {
-    /// Ready for what either is.
-    #[must_use]
-    pub fn or(self, other: Self) -> Self {
-        Self { readable: self.readable || other.readable, writable: self.writable || other.writable }
-    }
-}
+pub use crate::terms::Readiness;
 
 /// A remark on how `poll` works here.
 pub const REMARK: &str =

@@ -27,32 +27,7 @@ use super::version;
 use super::winsock::{option, set_option};
 use crate::endpoint::Endpoint;
 use crate::file::FileRange;
-
-/// How a call on a socket behaves when it would have to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blocking {
-    /// The call sleeps.
-    Waits,
-    /// The call fails with [`io::ErrorKind::WouldBlock`].
-    Never,
-}
-
-/// Options a listener is created with.
-#[derive(Clone, Debug)]
-pub struct ListenOptions {
-    /// Connections the kernel may hold before they are accepted; capped by the system.
-    pub backlog: u32,
-    /// Take the first data of a connection with the accept, where the model's accept can (`AcceptEx`).
-    pub defer_accept: Option<Duration>,
-    /// TCP Fast Open: connections that may be waiting with their first data before their handshake is over.
-    pub fast_open: Option<NonZeroU32>,
-    /// `SO_SNDBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
-    pub send_buffer: Option<usize>,
-    /// `SO_RCVBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
-    pub receive_buffer: Option<usize>,
-    /// `SO_BUSY_POLL` of accepted sockets (`socket(7)`); `None` leaves it as the system has it.
-    pub busy_poll: Option<Duration>,
-}
+pub use crate::terms::{Blocking, ListenOptions, More};
 
 /// Whether this system can keep a connection back until its first data has come, whoever accepts. `AcceptEx` can, but
 /// that is the model's own.
@@ -208,17 +183,6 @@ fn fast_open(queue: Option<NonZeroU32>) -> io::Result<()> {
         }
         None => Ok(()),
     }
-}
-
-/// What follows a send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum More {
-    /// Nothing that is known: the bytes leave now.
-    No,
-    /// The socket is closed right away. Makes no difference here.
-    CloseFollows,
-    /// More bytes are sent right away. Makes no difference here.
-    BytesFollow,
 }
 
 /// Whether a send that took less than all has found out that there is no more room, and that room will be reported. Network
