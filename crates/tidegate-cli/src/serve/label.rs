@@ -3,6 +3,8 @@
 use std::num::NonZeroUsize;
 
 use anyhow::anyhow;
+use serde_json::{Map, Value};
+use tidegate::Model;
 
 use super::usage;
 use crate::Failure;
@@ -26,6 +28,17 @@ impl Label {
             None => log::note(event, text),
             Some(_) => log::note_of(&self.name, event, text),
         }
+    }
+
+    /// Counters under their names, with whose they are.
+    pub fn counters(
+        &self,
+        model: Model,
+        named: impl IntoIterator<Item = (&'static str, u64)>,
+    ) -> Map<String, Value> {
+        let whose = [("server", self.name.as_str().into()), ("model", model.name().into())];
+        let counters = named.into_iter().map(|(name, value)| (name, Value::from(value)));
+        whose.into_iter().chain(counters).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// The failure, with the server it is about if there are several.

@@ -298,14 +298,11 @@ impl StreamUp {
 
 /// All counters under their names.
 fn to_json(label: &Label, model: Model, stats: &Stats) -> serde_json::Value {
-    let mut counters: serde_json::Map<_, _> =
-        stats.named().into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let mut counters = label.counters(model, stats.named());
     let closed: serde_json::Map<_, _> = tidegate::CloseReason::ALL
         .iter()
         .map(|&why| (why.name().into(), stats.closed_by(why).into()))
         .collect();
-    counters.insert("server".into(), label.name.clone().into());
-    counters.insert("model".into(), model.name().into());
     counters.insert("largest_batch".into(), stats.largest_batch.into());
     counters.insert("closed".into(), closed.into());
     counters.into()

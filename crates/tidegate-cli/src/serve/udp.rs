@@ -290,10 +290,7 @@ impl Up for UdpUp {
 
 /// All counters under their names.
 fn to_json(label: &Label, model: Model, path: DatagramPath, stats: &DatagramStats) -> serde_json::Value {
-    let mut counters: serde_json::Map<_, _> =
-        stats.named().into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-    counters.insert("server".into(), label.name.clone().into());
-    counters.insert("model".into(), model.name().into());
+    let mut counters = label.counters(model, stats.named());
     counters.insert("path".into(), path.name().into());
     counters.into()
 }
