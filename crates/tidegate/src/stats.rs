@@ -81,8 +81,6 @@ counters! {
     sends,
     /// Operations handed to the kernel whose completion has not come back (completion models).
     outstanding,
-    /// Receive buffers in use (completion models).
-    buffers_in_use,
     /// Times the system had no buffer: ENOBUFS, ENOMEM, or an empty pool of provided buffers.
     no_buffers,
     /// Times the process or the system had no descriptor: EMFILE, ENFILE.

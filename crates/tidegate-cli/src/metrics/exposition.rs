@@ -114,7 +114,6 @@ impl Page {
             receives,
             sends,
             outstanding,
-            buffers_in_use,
             no_buffers,
             no_descriptors,
             no_threads,
@@ -145,7 +144,6 @@ impl Page {
         for (name, help, value) in [
             ("tidegate_connections_open", "Connections that are open.", stats.open()),
             ("tidegate_operations_outstanding", "Operations the kernel has not finished.", outstanding),
-            ("tidegate_receive_buffers_in_use", "Receive buffers in use.", buffers_in_use),
             ("tidegate_largest_batch_events", "Most events one wake-up brought.", largest_batch),
         ] {
             self.gauge(name, help, &of, value)?;
@@ -257,7 +255,6 @@ mod tests {
             receives: 107,
             sends: 108,
             outstanding: 109,
-            buffers_in_use: 110,
             no_buffers: 111,
             no_descriptors: 112,
             no_threads: 113,

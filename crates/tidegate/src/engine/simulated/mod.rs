@@ -192,7 +192,6 @@ impl World {
             ("sessions and accepted", tally.sessions, stats.accepted),
             ("open and none", tally.live, 0),
             ("outstanding and none", stats.outstanding, 0),
-            ("buffers in use and none", stats.buffers_in_use, 0),
             ("dial failures told and counted", tally.dial_failures, stats.dial_failed),
         ];
         let outcomes = stats.accepted + stats.refused + stats.dial_failed;
