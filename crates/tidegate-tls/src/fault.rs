@@ -117,7 +117,7 @@ pub enum TlsError {
         /// The file of the key.
         key: PathBuf,
         /// What is wrong.
-        error: rustls::Error,
+        error: Box<rustls::Error>,
     },
     /// The other end has a name no certificate can have.
     #[error("{0:?} is no name that a certificate could have; give a host name or an IP address")]
