@@ -1,5 +1,6 @@
 //! `tidegate bench peers`, the built binary, with peers that a user adds. tidegate itself stands in for other servers, so nothing has to be
-//! installed; nothing here depends on speed.
+//! installed; nothing here depends on speed. Peers are lines of a shell, so this is for Unix.
+#![cfg(unix)]
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
