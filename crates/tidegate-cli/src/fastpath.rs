@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// Options of `fastpath`.
 #[derive(clap::Args)]
-#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is nothing to do with them"))]
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "there is nothing to do with them"))]
 pub struct Args {
     /// The control group (version 2) whose programs take part; made, and removed at the end, if it is not there [default: a new one].
     #[arg(long, value_name = "PATH")]
@@ -136,6 +136,6 @@ mod other {
     }
 
     pub fn run(_: Args) -> Outcome {
-        Err(Failure::Usage(anyhow!("fastpath is for Linux; two tidegates here: serve --fast-path")))
+        Err(Failure::Usage(anyhow!("fastpath is for Linux: this system has no maps of sockets")))
     }
 }
