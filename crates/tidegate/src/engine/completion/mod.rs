@@ -33,6 +33,7 @@ use crate::policy::Policy;
 use crate::service::{Dial, Service};
 
 /// What came back from the kernel.
+#[allow(dead_code, reason = "each system's leaves report what they have")]
 pub(super) enum Completion<P: Port> {
     /// The waker was woken.
     Woken,
