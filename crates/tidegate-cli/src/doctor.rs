@@ -64,7 +64,7 @@ fn limits() -> Vec<Limit> {
                 "with one processor, server and load share it: compare CPU per request, not requests/s",
             ),
         },
-        Limit { name: "descriptors (soft)", value: Some(soft.into()), remedy: None },
+        Limit::number("descriptors (soft)", Some(soft), 0, "it is raised to the hard one at start"),
         Limit::number(
             "descriptors (hard)",
             Some(hard),
