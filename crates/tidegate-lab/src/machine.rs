@@ -28,7 +28,9 @@ impl Machine {
             Some(line.split(':').nth(1)?.trim().to_owned())
         };
         Self {
-            cpu: value(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown processor".into()),
+            cpu: value(&read("/proc/cpuinfo"), "model name")
+                .or_else(|| std::env::var("PROCESSOR_IDENTIFIER").ok()) // Windows
+                .unwrap_or_else(|| "unknown processor".into()),
             cpus: system::allowed_cpus().len(),
             system: system::system_name(),
             memory_mib: system::memory_bytes().map_or(0, |(all, _)| all >> 20),
@@ -39,9 +41,13 @@ impl Machine {
     /// One line for under a table.
     #[must_use]
     pub fn line(&self) -> String {
+        let descriptors = match self.descriptors {
+            u64::MAX => "no limit of".into(), // Windows
+            limit => limit.to_string(),
+        };
         format!(
-            "{}, {} processor(s), {}, {} MiB memory, {} descriptors",
-            self.cpu, self.cpus, self.system, self.memory_mib, self.descriptors
+            "{}, {} processor(s), {}, {} MiB memory, {descriptors} descriptors",
+            self.cpu, self.cpus, self.system, self.memory_mib
         )
     }
 }
