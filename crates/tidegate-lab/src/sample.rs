@@ -122,12 +122,17 @@ impl Held {
     pub(crate) fn by(pid: u32, port: u16) -> Self {
         let held = system::held(pid).unwrap_or_default(); // it may be gone
         // RssAnon may be behind by some pages for each processor (`proc_pid_status(5)`); smaps_rollup counts them.
-        let pages = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let pages = in_proc(pid, "smaps_rollup").unwrap_or_default();
         let user_bytes = field(&pages, "Anonymous:").map_or(held.user_bytes, |kib| kib * 1024);
         let sockets = kernel_memory::of_port(port).ok();
         let kernel_bytes = held.kernel_bytes.or(sockets.map(|sockets| sockets.bytes));
         Self { user_bytes, kernel_bytes, sockets, threads: held.threads }
     }
+}
+
+/// A file of a process below `/proc`.
+fn in_proc(pid: u32, file: &str) -> Option<String> {
+    std::fs::read_to_string(system::proc_folder(pid)?.join(file)).ok()
 }
 
 fn field(text: &str, name: &str) -> Option<u64> {
@@ -166,8 +171,7 @@ struct Kin {
 fn family(pid: u32) -> Vec<Kin> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let stat = |pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-    let all: Vec<Kin> = pids.filter_map(|pid| kin(pid, &stat(pid)?)).collect();
+    let all: Vec<Kin> = pids.filter_map(|pid| kin(pid, &in_proc(pid, "stat")?)).collect();
     family_of(pid, &all)
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tidegate::system;
 
 /// More threads than this are not looked at: it would take longer than what is to be seen.
 const MOST: usize = 512;
@@ -33,6 +34,9 @@ pub(crate) struct Sample(HashMap<String, (u64, u64)>);
 /// Looks at a process and those it has started; `None` is this one alone. Empty if the system does not tell.
 pub(crate) fn sample(pid: Option<u32>) -> Sample {
     let mut times = HashMap::new();
+    if system::proc_folder(std::process::id()).is_none() {
+        return Sample::default();
+    }
     let mut processes = vec![pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string())];
     while let Some(process) = processes.pop() {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { continue };

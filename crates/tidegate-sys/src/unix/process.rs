@@ -1,6 +1,7 @@
 //! Processors, descriptor limits and facts of the system.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -128,6 +129,11 @@ pub fn memory_bytes() -> Option<(u64, u64)> {
 /// The number of a line that begins with `name`.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+}
+
+/// Where the system tells of a process (`proc(5)`); there may be nothing.
+pub fn proc_folder(pid: u32) -> Option<PathBuf> {
+    Some(format!("/proc/{pid}").into())
 }
 
 /// A process; whom it has started is only found in `/proc` here.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::windows::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -100,6 +101,11 @@ fn all() -> io::Result<Vec<PROCESSENTRY32W>> {
         more = unsafe { Process32NextW(snapshot.0, &raw mut entry) };
     }
     Ok(found)
+}
+
+/// Nowhere: the `/proc` that Wine lets through is of the system below, which numbers processes otherwise.
+pub fn proc_folder(_: u32) -> Option<PathBuf> {
+    None
 }
 
 /// A process and those that it, and they, have started.

@@ -10,7 +10,7 @@ use windows_sys::Win32::System::Threading::{
 
 pub use super::family::{
     End, Held, ask_to_end, cpu_time, end_group, family, held, in_own_group, is_there, open_to_all,
-    own_cpu_times, start_in_group,
+    own_cpu_times, proc_folder, start_in_group,
 };
 
 /// The soft and the hard limit on open descriptors: Windows has none; what bounds sockets is memory.
