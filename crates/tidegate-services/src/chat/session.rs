@@ -79,6 +79,14 @@ impl Session for ChatSession {
         }
     }
 
+    fn on_leave(&mut self, out: &mut Outbox<'_>) {
+        match &mut self.0 {
+            State::New { .. } => {}
+            State::Lines(lines) => lines.member.tell("= the server goes away; come again", out),
+            State::Web(web) => web.on_leave(out),
+        }
+    }
+
     fn on_close(&mut self, why: CloseReason) {
         match &mut self.0 {
             State::New { .. } => {}

@@ -10,7 +10,8 @@
 //!
 //! [`WebSocket`] wraps a [`MessageService`] as layers wrap a service, so TLS and the PROXY protocol go around it. Text is
 //! checked to be UTF-8, control frames are answered between the fragments of a message, and messages and their fragments
-//! together are bounded by [`WebSocketLimits::message_bytes`]. There are no extensions (no compression) and no subprotocols.
+//! together are bounded by [`WebSocketLimits::message_bytes`]. There are no extensions (no compression) and no subprotocols. A
+//! server that stops, or is succeeded, closes with code 1001.
 
 mod channel;
 mod echo;

@@ -6,7 +6,7 @@ use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
 
 use super::channel::{Channel, Step};
 use super::request::{self, Fault, Wants};
-use super::{MessageFlow, MessageService, MessageSession, WebSocketLimits};
+use super::{CloseCode, MessageFlow, MessageService, MessageSession, WebSocketLimits};
 
 /// One connection that begins with a request for a WebSocket.
 pub struct WebSocketSession<S: MessageService>(State<S>);
@@ -147,6 +147,12 @@ impl<S: MessageService> Session for WebSocketSession<S> {
             }
             (State::Asking { .. }, Mail::Timer) => Flow::Abort,
             _ => Flow::Continue,
+        }
+    }
+
+    fn on_leave(&mut self, out: &mut Outbox<'_>) {
+        if let State::Open { channel, .. } = &mut self.0 {
+            channel.close(CloseCode::Away, "the server goes away", out);
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate::{CloseReason, Endpoint, Model, Policy, Server};
 use tidegate_services::{Chat, ChatLimits};
 
-use crate::frames::{FIN, TEXT, UPGRADE, server_frame, text};
+use crate::frames::{CLOSE, FIN, TEXT, UPGRADE, server_frame, text};
 
 /// Nothing here takes a second; a machine under load may take long.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -173,5 +173,32 @@ fn everybody_hears_everything_in_one_order_and_who_does_not_read_is_cut_off() {
         let stats = server.join();
         assert_eq!(stats.closed_by(CloseReason::Aborted), 1, "{model}: the silent one");
         assert_eq!(stats.closed_by(CloseReason::Panicked), 0, "{model}");
+    }
+}
+
+#[test]
+fn a_stop_is_said_to_members_of_both_kinds_on_every_model() {
+    for model in Model::available() {
+        let _alive = watchdog(model);
+        let server = Server::new(Chat::default()).model(model);
+        let server = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+        let mut lines = Member::join(server.local_addr(), "ann", false);
+        let mut frames = Member::join(server.local_addr(), "bob", true);
+        assert_eq!(lines.hear(), "#2 + bob");
+        server.stop();
+        let rest = |member: &mut Member| {
+            let mut rest = Vec::new();
+            member.input.read_to_end(&mut rest).unwrap();
+            rest
+        };
+        // Whoever leaves first, the other is told of it or not.
+        let (line, frame) = (String::from_utf8(rest(&mut lines)).unwrap(), rest(&mut frames));
+        assert!(line.ends_with("= the server goes away; come again\n"), "{model}: {line:?}");
+        let mut last = server_frame(&frame).unwrap();
+        while let Some(next) = server_frame(last.2) {
+            last = next;
+        }
+        assert_eq!((last.0, &last.1[..2]), (FIN | CLOSE, &1001_u16.to_be_bytes()[..]), "{model}");
+        assert_eq!(server.join().closed_by(CloseReason::Finished), 2, "{model}");
     }
 }
