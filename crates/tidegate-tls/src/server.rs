@@ -60,11 +60,8 @@ fn config(
 ) -> Result<ServerConfig, TlsError> {
     let chain = certificates(cert)?;
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| pem_error(key, "private key", e))?;
-    let pair = |error: rustls::Error| TlsError::Pair {
-        cert: cert.into(),
-        key: key.into(),
-        error: Box::new(error),
-    };
+    let pair =
+        |error: rustls::Error| TlsError::Pair { cert: cert.into(), key: key.into(), error: Box::new(error) };
     let mut config = ServerConfig::builder_with_provider(ring::default_provider().into())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
