@@ -4,95 +4,21 @@
 //! ([`Action`]). The action is a level, not an edge: whatever an engine has not done yet is wanted again
 //! next time, so nothing is lost if an engine defers it.
 
+mod ending;
+mod event;
+mod input;
+
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::time::Instant;
 
-use super::mail::{PostOffice, Workers};
 use super::outbox::{Outbox, Pieces, Queue, Wishes};
-use super::table::Token;
 use super::timers::Grain;
 use crate::policy::Policy;
 use crate::policy::stale::{self, Pace};
-use crate::service::{Awaits, CloseReason, Consumed, Flow, Mail, Origin, Session};
+use crate::service::{Awaits, CloseReason, Flow, Mail, Origin, Session};
 use crate::stats::Counters;
-
-/// What has happened to a connection.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// It stands: accepted, or the dial succeeded.
-    Opened,
-    /// Bytes arrived.
-    Received(&'a [u8]),
-    /// The peer finished sending.
-    PeerEnded,
-    /// The kernel took this many bytes from the outbox.
-    Sent(usize),
-    /// The sending side was shut down, as [`Then::FinishSending`] asked.
-    SendFinished,
-    /// The kernel reported an error; the connection is of no use any more.
-    Failed(io::ErrorKind),
-    /// Mail from elsewhere.
-    Mail(Mail),
-    /// The time of [`Connection::deadline`] has come, or might have.
-    Deadline,
-    /// The server stops: finish what is in flight, then close.
-    Drain,
-    /// The server stops now.
-    Stop,
-}
-
-/// Whether the connection wants input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Receive {
-    /// Keep a receive posted, or wait for readability.
-    Post,
-    /// Do not receive: back-pressure, or the end of the stream was seen.
-    Pause,
-}
-
-/// What is to be done besides receiving and sending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
-    /// Nothing.
-    Nothing,
-    /// What there is to send is the last: close follows as soon as it is sent. An engine may hand over both at once.
-    CloseAfterSend,
-    /// Everything was sent: shut down the sending side, then say [`Event::SendFinished`].
-    FinishSending,
-    /// Everything was sent: close.
-    Close,
-    /// Close with a reset, whatever is left.
-    Reset,
-}
-
-/// What a connection wants from its engine now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Action {
-    /// Whether it wants input.
-    pub receive: Receive,
-    /// Whether there are bytes to send that were not yet handed out.
-    pub send: bool,
-    /// What else.
-    pub then: Then,
-}
-
-/// What a connection needs to know of the world during one event.
-pub struct Context<'a> {
-    /// The time.
-    pub now: Instant,
-    /// The limits.
-    pub policy: &'a Policy,
-    /// Where it counts.
-    pub counters: &'a Counters,
-    /// Who takes mail for it.
-    pub office: &'a Arc<dyn PostOffice>,
-    /// Who takes its jobs.
-    pub workers: &'a dyn Workers,
-    /// Its own token.
-    pub token: Token,
-}
+pub use event::{Action, Context, Event, Receive, Then};
 
 /// Where a connection stands. (`Accepting` is the engine's: there is no session yet.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -370,14 +296,6 @@ impl<S: Session> Connection<S> {
         }
     }
 
-    fn linger(&mut self, context: &Context<'_>) {
-        self.state = State::Draining { lingering: true };
-        self.moved = context.now;
-        if self.send_side == SendSide::Open {
-            self.send_side = SendSide::Finishing;
-        }
-    }
-
     fn mail(&mut self, mail: Mail, context: &Context<'_>) {
         if matches!(mail, Mail::Done(_) | Mail::JobPanicked) {
             self.wishes.jobs = self.wishes.jobs.saturating_sub(1);
@@ -389,76 +307,6 @@ impl<S: Session> Connection<S> {
                 self.show_held(context);
                 self.deliver_end(context);
             }
-        }
-    }
-
-    #[inline]
-    fn received(&mut self, bytes: &[u8], context: &Context<'_>) {
-        self.silent = false;
-        self.spoke |= self.wishes.leaving;
-        if self.state != State::Open {
-            return; // lingering: discarded, and it does not prolong the wait
-        }
-        self.moved = context.now;
-        if !self.input.is_empty() || self.full {
-            self.input.extend_from_slice(bytes);
-            return self.show_held(context);
-        }
-        let used = self.show(bytes, context);
-        if let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
-            self.keep(rest, context);
-        }
-    }
-
-    /// Shows input to the session; returns how much it used.
-    #[inline]
-    fn show(&mut self, bytes: &[u8], context: &Context<'_>) -> usize {
-        let mut used = 0;
-        self.call(context, |session, out| {
-            let Consumed { bytes: n, flow } = session.on_bytes(bytes, out);
-            used = n.min(bytes.len());
-            flow
-        });
-        used
-    }
-
-    /// Shows input that was held back, unless the outbox is still full.
-    fn show_held(&mut self, context: &Context<'_>) {
-        if self.full || self.input.is_empty() || self.state != State::Open || self.waits_for_work() {
-            return;
-        }
-        let mut input = std::mem::take(&mut self.input);
-        let used = self.show(&input, context);
-        if used < input.len() {
-            input.drain(..used);
-            self.input = input;
-            self.check_kept(self.left(), context);
-        }
-    }
-
-    #[cold]
-    fn keep(&mut self, rest: &[u8], context: &Context<'_>) {
-        self.input.extend_from_slice(rest);
-        self.check_kept(self.left(), context);
-    }
-
-    /// Looks at what was `left` of the input.
-    fn check_kept(&mut self, left: usize, context: &Context<'_>) {
-        match self.state {
-            // Held back by the outbox rather than by the session: bounded by what was in flight.
-            // Or by work, for which no more is received.
-            State::Open
-                if !self.full && self.wishes.awaits != Awaits::Work && left > context.policy.input_bytes =>
-            {
-                self.close(CloseReason::InputLimit, true, context);
-            }
-            // Closing with input unread would reset the connection and might destroy the answer.
-            State::Draining { lingering: false } => {
-                self.input = Vec::new();
-                self.linger(context);
-            }
-            State::Draining { lingering: true } => self.input = Vec::new(),
-            _ => {}
         }
     }
 
@@ -481,98 +329,6 @@ impl<S: Session> Connection<S> {
         self.deliver_end(context);
     }
 
-    /// Tells the session that the peer has finished, once all input was shown.
-    fn deliver_end(&mut self, context: &Context<'_>) {
-        let held_back = self.full || self.wishes.awaits == Awaits::Work;
-        if self.receive_side != ReceiveSide::Ending || (held_back && !self.input.is_empty()) {
-            return;
-        }
-        self.receive_side = ReceiveSide::Ended;
-        if self.state == State::Open {
-            self.input = Vec::new();
-            self.call(context, |session, out| session.on_end(out));
-        }
-    }
-
-    fn expired(&mut self, context: &Context<'_>) {
-        self.full |= self.queue.len() >= context.policy.outbox.high; // the policy may be another one
-        if self.wishes.wake.is_some_and(|at| at <= context.now) {
-            self.wishes.wake = None;
-            if self.state == State::Open {
-                self.call(context, |session, out| session.on_mail(Mail::Timer, out));
-            }
-        }
-        if let Some((_, why)) = self.limit(context.policy).filter(|&(at, _)| at <= context.now) {
-            if why == CloseReason::Finished && self.rests() {
-                return self.part(Flow::Close, context);
-            }
-            self.close(why, why != CloseReason::Finished && why != CloseReason::IdleTimeout, context);
-        }
-    }
-
-    /// What follows from the state everything is in now.
-    #[inline]
-    fn settle(&mut self, context: &Context<'_>) {
-        if !self.queue.is_empty() {
-            return;
-        }
-        let both_ended = self.send_side == SendSide::Finished && self.receive_side == ReceiveSide::Ended;
-        let finished = match self.state {
-            State::Open if !both_ended => return self.leave(context),
-            State::Open => true,
-            State::Draining { lingering } => both_ended || !lingering,
-            State::Closing { .. } => false,
-        };
-        if finished {
-            self.close(CloseReason::Finished, false, context);
-        }
-    }
-
-    /// Ends a connection that was told to leave, between two messages. What its peer may be sending must not be met by a reset: a
-    /// next request may be on its way, or here and not yet looked at, so for a moment it is waited for; and behind that one nothing
-    /// is answered any more, but the peer gets to read what was.
-    #[inline]
-    fn leave(&mut self, context: &Context<'_>) {
-        if !self.wishes.leaving || self.is_busy() {
-            return;
-        }
-        let recent = || self.moved.checked_add(stale::LAST_WORD).is_some_and(|at| context.now < at);
-        if self.receive_side != ReceiveSide::Open {
-            self.part(Flow::Close, context);
-        } else if self.spoke {
-            self.part(Flow::Linger, context);
-        } else if !recent() {
-            self.part(Flow::Close, context);
-        }
-    }
-
-    /// Lets the session say a last word, unless it has finished sending, then ends the connection.
-    #[cold]
-    fn part(&mut self, how: Flow, context: &Context<'_>) {
-        let speaks = self.send_side == SendSide::Open;
-        self.call(context, |session, out| {
-            if speaks {
-                session.on_leave(out);
-            }
-            how
-        });
-        if self.state == (State::Draining { lingering: false }) && self.queue.is_empty() {
-            self.close(CloseReason::Finished, false, context);
-        }
-    }
-
-    fn close(&mut self, why: CloseReason, reset: bool, context: &Context<'_>) {
-        if matches!(self.state, State::Closing { .. }) {
-            return;
-        }
-        self.state = State::Closing { reset };
-        self.queue.clear();
-        self.input = Vec::new();
-        context.counters.closed[why as usize].add(1);
-        // What it could spoil by a panic is its own and goes with it.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.session.on_close(why)));
-    }
-
     /// Whether it is between two messages, with nothing left to send.
     #[must_use]
     pub fn rests(&self) -> bool {
@@ -588,11 +344,6 @@ impl<S: Session> Connection<S> {
     /// The session is in the middle of something.
     fn is_busy(&self) -> bool {
         self.left() > 0 || self.wishes.awaits != Awaits::Nothing || self.wishes.jobs > 0
-    }
-
-    /// There is input that the session will look at when its work is done.
-    fn waits_for_work(&self) -> bool {
-        self.wishes.awaits == Awaits::Work && self.left() > 0
     }
 
     /// Bytes of input that the session left, or the one inside a layer.

@@ -1,0 +1,94 @@
+//! Input on its way to the session: shown, held back, shown again.
+
+use super::{Connection, Context, ReceiveSide, State};
+use crate::service::{Awaits, CloseReason, Consumed, Session};
+
+impl<S: Session> Connection<S> {
+    #[inline]
+    pub(super) fn received(&mut self, bytes: &[u8], context: &Context<'_>) {
+        self.silent = false;
+        self.spoke |= self.wishes.leaving;
+        if self.state != State::Open {
+            return; // lingering: discarded, and it does not prolong the wait
+        }
+        self.moved = context.now;
+        if !self.input.is_empty() || self.full {
+            self.input.extend_from_slice(bytes);
+            return self.show_held(context);
+        }
+        let used = self.show(bytes, context);
+        if let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
+            self.keep(rest, context);
+        }
+    }
+
+    /// Shows input to the session; returns how much it used.
+    #[inline]
+    pub(super) fn show(&mut self, bytes: &[u8], context: &Context<'_>) -> usize {
+        let mut used = 0;
+        self.call(context, |session, out| {
+            let Consumed { bytes: n, flow } = session.on_bytes(bytes, out);
+            used = n.min(bytes.len());
+            flow
+        });
+        used
+    }
+
+    /// Shows input that was held back, unless the outbox is still full.
+    pub(super) fn show_held(&mut self, context: &Context<'_>) {
+        if self.full || self.input.is_empty() || self.state != State::Open || self.waits_for_work() {
+            return;
+        }
+        let mut input = std::mem::take(&mut self.input);
+        let used = self.show(&input, context);
+        if used < input.len() {
+            input.drain(..used);
+            self.input = input;
+            self.check_kept(self.left(), context);
+        }
+    }
+
+    #[cold]
+    pub(super) fn keep(&mut self, rest: &[u8], context: &Context<'_>) {
+        self.input.extend_from_slice(rest);
+        self.check_kept(self.left(), context);
+    }
+
+    /// Looks at what was `left` of the input.
+    pub(super) fn check_kept(&mut self, left: usize, context: &Context<'_>) {
+        match self.state {
+            // Held back by the outbox rather than by the session: bounded by what was in flight.
+            // Or by work, for which no more is received.
+            State::Open
+                if !self.full && self.wishes.awaits != Awaits::Work && left > context.policy.input_bytes =>
+            {
+                self.close(CloseReason::InputLimit, true, context);
+            }
+            // Closing with input unread would reset the connection and might destroy the answer.
+            State::Draining { lingering: false } => {
+                self.input = Vec::new();
+                self.linger(context);
+            }
+            State::Draining { lingering: true } => self.input = Vec::new(),
+            _ => {}
+        }
+    }
+
+    /// Tells the session that the peer has finished, once all input was shown.
+    pub(super) fn deliver_end(&mut self, context: &Context<'_>) {
+        let held_back = self.full || self.wishes.awaits == Awaits::Work;
+        if self.receive_side != ReceiveSide::Ending || (held_back && !self.input.is_empty()) {
+            return;
+        }
+        self.receive_side = ReceiveSide::Ended;
+        if self.state == State::Open {
+            self.input = Vec::new();
+            self.call(context, |session, out| session.on_end(out));
+        }
+    }
+
+    /// There is input that the session will look at when its work is done.
+    pub(super) fn waits_for_work(&self) -> bool {
+        self.wishes.awaits == Awaits::Work && self.left() > 0
+    }
+}
