@@ -215,4 +215,4 @@ pub struct Message<'a> {
 
 /// What one sending call needs besides the bytes: nothing here.
 #[derive(Default)]
-pub struct Outgoing;
+pub struct Outgoing(());

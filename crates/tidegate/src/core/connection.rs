@@ -336,7 +336,7 @@ impl<S: Session> Connection<S> {
     }
 
     /// Whether what it receives is discarded.
-    #[cfg(all(test, not(tidegate_loom)))]
+    #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
     pub(crate) fn is_lingering(&self) -> bool {
         self.state == State::Draining { lingering: true }
     }
