@@ -78,8 +78,8 @@ fn limits() -> Vec<Limit> {
             "io_uring may fail to make its rings: raise it with ulimit -l",
         ),
     ];
+    limits.extend(of_memory());
     if cfg!(target_os = "linux") {
-        limits.extend(of_memory());
         limits.extend(of_linux());
     }
     limits
@@ -103,12 +103,10 @@ fn of_memory() -> [Limit; 2] {
 
 /// What the machine has, or what the control group of this process may use of it.
 fn memory_bytes() -> Option<u64> {
-    let meminfo = sysctl("../meminfo")?;
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = total.split_whitespace().next()?.parse().ok()?;
+    let (total, _) = system::memory_bytes()?;
     let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
     let group = group.and_then(|text| text.trim().parse::<u64>().ok()); // "max" is no limit
-    Some(group.unwrap_or(u64::MAX).min(kib.saturating_mul(1024)))
+    Some(group.unwrap_or(u64::MAX).min(total))
 }
 
 /// What the files under `/proc` say.
