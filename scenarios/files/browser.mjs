@@ -2,7 +2,8 @@
 //   node --experimental-websocket scenarios/files/browser.mjs [MODEL] [TIDEGATE] [tls] [CHROMIUM]
 // Needs ffmpeg for the video and openssl for a certificate. Exits with 0 and what was seen, or with 1 and what was not.
 import { execFileSync, spawn } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createHash, X509Certificate } from 'node:crypto';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { brotliCompressSync, gzipSync } from 'node:zlib';
@@ -48,6 +49,11 @@ async function serve() {
   server.stdout.on('data', data => { said += data; });
   const [, url] = await until('the server listens', () => said.match(/listening on (\S+)/));
   return { server, url };
+}
+
+function fingerprint() {
+  const key = new X509Certificate(readFileSync(join(folder, 'cert.pem'))).publicKey;
+  return createHash('sha256').update(key.export({ type: 'spki', format: 'der' })).digest('base64');
 }
 
 function must(holds, what) {
@@ -135,7 +141,8 @@ async function listing({ tab, url }) {
 
 fill();
 const { server, url } = await serve();
-const flags = tls === 'tls' ? ['--ignore-certificate-errors'] : [];
+// What came with an error of the certificate is not kept by the browser, so it has to take this one for good.
+const flags = tls === 'tls' ? [`--ignore-certificate-errors-spki-list=${fingerprint()}`] : [];
 await withBrowser(chromium, async browser => {
   const answers = record();
   const tab = await browser.tab(answers.hear);

@@ -418,8 +418,8 @@ impl Stream {
     ///
     /// # Errors
     /// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
-    pub fn send_file(&self, range: &FileRange) -> io::Result<usize> {
-        send_file(&self.0, range)
+    pub fn send_file(&self, range: &FileRange, more: More) -> io::Result<usize> {
+        send_file(&self.0, range, more)
     }
 
     /// Ends the sending side; the peer reads end of stream after what was sent.
@@ -509,10 +509,17 @@ const FILE_STEP: usize = 1 << 20;
 
 /// Sends from a file without copying it through this process (`sendfile(2)`); may take less than all of it.
 ///
+/// `sendfile` has no flags. What a close is to follow is held back by an option of the socket (`TCP_CORK`, `tcp(7)`), which ends with the
+/// close; no other kind of `more` makes a difference.
+///
 /// # Errors
 /// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
 #[cfg(target_os = "linux")]
-pub fn send_file(socket: &impl AsFd, range: &FileRange) -> io::Result<usize> {
+pub fn send_file(socket: &impl AsFd, range: &FileRange, more: More) -> io::Result<usize> {
+    if more == More::CloseFollows && range.len() <= FILE_STEP {
+        // A hint, and a Unix socket has no segments that it could join.
+        let _ = SockRef::from(socket).set_tcp_cork(true);
+    }
     let mut at = range.at();
     match rustix::fs::sendfile(socket, range.file(), Some(&mut at), range.len().min(FILE_STEP)) {
         Ok(0) if !range.is_empty() => Err(file::shorter()),
@@ -528,7 +535,7 @@ pub fn send_file(socket: &impl AsFd, range: &FileRange) -> io::Result<usize> {
 /// # Errors
 /// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
 #[cfg(not(target_os = "linux"))]
-pub fn send_file(socket: &impl AsFd, range: &FileRange) -> io::Result<usize> {
+pub fn send_file(socket: &impl AsFd, range: &FileRange, _more: More) -> io::Result<usize> {
     send_copy(socket, range)
 }
 
@@ -540,7 +547,7 @@ fn send_copy(socket: &impl AsFd, range: &FileRange) -> io::Result<usize> {
 
 /// Whether calls on `socket` wait. For sockets a library owns.
 pub fn set_blocking(socket: &impl AsFd, blocking: Blocking) -> io::Result<()> {
-    SockRef::from(socket).set_nonblocking(blocking == Blocking::Never)
+    Ok(rustix::io::ioctl_fionbio(socket, blocking == Blocking::Never)?) // one system call; fcntl(2) takes two
 }
 
 /// What a receive of no bytes means: the end of the stream. (Elsewhere it may be an error.)

@@ -277,8 +277,8 @@ impl Stream {
     ///
     /// # Errors
     /// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
-    pub fn send_file(&self, range: &FileRange) -> io::Result<usize> {
-        send_file(&self.socket, range)
+    pub fn send_file(&self, range: &FileRange, more: More) -> io::Result<usize> {
+        send_file(&self.socket, range, more)
     }
 
     /// Ends the sending side; the peer reads end of stream after what was sent.
@@ -393,7 +393,7 @@ pub const SENDS_FILES: bool = false;
 ///
 /// # Errors
 /// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
-pub fn send_file(socket: &impl AsSocket, range: &FileRange) -> io::Result<usize> {
+pub fn send_file(socket: &impl AsSocket, range: &FileRange, _more: More) -> io::Result<usize> {
     let mut piece = vec![0; range.len().min(64 * 1024)];
     let n = range.read(&mut piece)?;
     SockRef::from(socket).send(&piece[..n])

@@ -325,7 +325,7 @@ impl<S: Service, T: Socket> Line<S, T> {
         loop {
             ready!(self.stream.poll_write_ready(task))?;
             let sent = self.stream.try_write_io(|| match queue.next_file() {
-                Some(range) => send_file(&self.stream, range),
+                Some(range) => send_file(&self.stream, range, More::No),
                 None => send_vectored(&self.stream, &slices[..n], More::BytesFollow),
             });
             if !matches!(&sent, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {

@@ -307,7 +307,7 @@ impl<S: Service> Line<S> {
                 Ok((sent, bytes.len()))
             }),
             Pieces::File(mut range) => self.send_steps(office, move || {
-                let sent = self.stream.send_file(&range)?;
+                let sent = self.stream.send_file(&range, more)?;
                 range.advance(sent);
                 Ok((sent, range.len()))
             }),

@@ -99,8 +99,7 @@ impl<S: Session, P: Port> Entry<S, P> {
             }
             self.sending = true;
             let pieces = connection.take_pieces(PIECES);
-            let last = action.then == Then::CloseAfterSend && !connection.queue().has_unsent();
-            if last {
+            if is_last(connection) {
                 self.chained = port.send_last(token, &self.socket, pieces) == Chained::Yes;
             } else {
                 // Only a file's beginning is sent right after these: other bytes wait until they have come back.
@@ -120,6 +119,14 @@ impl<S: Session, P: Port> Entry<S, P> {
         Turn::Waits
     }
 
+    /// What follows what is being sent.
+    pub(super) fn follows(&self) -> More {
+        match &self.phase {
+            Phase::Open(connection) if is_last(connection) => More::CloseFollows,
+            _ => More::No,
+        }
+    }
+
     /// How to close it in its present state.
     pub(super) fn close(&self, reset: bool) -> Close {
         let dialling = matches!(self.phase, Phase::Dialling(_));
@@ -137,4 +144,9 @@ impl<S: Session, P: Port> Entry<S, P> {
     pub(super) fn outstanding(&self) -> u64 {
         u64::from(self.receiving) + u64::from(self.sending) + u64::from(self.finishing)
     }
+}
+
+/// Whether all that was to be sent has been handed over, and then comes the close.
+fn is_last<S: Session>(connection: &Connection<S>) -> bool {
+    connection.action().then == Then::CloseAfterSend && !connection.queue().has_unsent()
 }

@@ -254,7 +254,7 @@ impl<P: Port, S: Service> Loop<P, S> {
     fn go_on(&mut self, token: Token, outcome: io::Result<()>, unsent: P::Unsent) {
         let Some(entry) = self.table.get_mut(token) else { return };
         let (outcome, unsent) = match outcome {
-            Ok(()) => self.port.go_on(&entry.socket, unsent),
+            Ok(()) => self.port.go_on(&entry.socket, unsent, entry.follows()),
             Err(e) => (Err(e), None),
         };
         self.sent(token, outcome, unsent);

@@ -108,14 +108,15 @@ pub(super) trait Port: Sized + 'static {
     fn stop_all(&mut self, socket: &Self::Socket);
     /// Sends all pieces in order.
     fn send(&mut self, token: Token, socket: &Self::Socket, pieces: Pieces, more: More);
-    /// Goes on with a send that this port makes in steps: what was sent at once, and what was not. For ports that say
-    /// [`Completion::MayGoOn`].
+    /// Goes on with a send that this port makes in steps, and that `more` follows: what was sent at once, and what was not. For
+    /// ports that say [`Completion::MayGoOn`].
     fn go_on(
         &mut self,
         socket: &Self::Socket,
         unsent: Self::Unsent,
+        more: More,
     ) -> (io::Result<usize>, Option<Self::Unsent>) {
-        let _ = socket;
+        let _ = (socket, more);
         (Ok(0), Some(unsent))
     }
     /// Sends all pieces and then closes, if this port can chain the two; else just sends. If it chains and all is sent, the

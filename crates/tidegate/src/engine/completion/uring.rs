@@ -260,9 +260,14 @@ impl Port for Uring {
         }
     }
 
-    fn go_on(&mut self, socket: &Handle, unsent: Payload) -> (io::Result<usize>, Option<Payload>) {
+    fn go_on(
+        &mut self,
+        socket: &Handle,
+        unsent: Payload,
+        more: More,
+    ) -> (io::Result<usize>, Option<Payload>) {
         let Payload::File { rest, .. } = unsent else { return (Ok(0), Some(unsent)) };
-        match self.send_from(socket, &rest) {
+        match self.send_from(socket, &rest, more) {
             Ok(n) => (Ok(n), whole(rest).advance(n)),
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 (Ok(0), Some(whole(rest)))
@@ -406,18 +411,18 @@ impl Uring {
     }
 
     /// Sends from a file without waiting. `Unsupported` if the socket has no descriptor to send to.
-    fn send_from(&mut self, socket: &Handle, range: &FileRange) -> io::Result<usize> {
+    fn send_from(&mut self, socket: &Handle, range: &FileRange, more: More) -> io::Result<usize> {
         match (socket, self.fresh.take()) {
             (Handle::Plain(fd), _) => {
                 set_blocking(fd, Blocking::Never)?;
-                send_file(fd, range)
+                send_file(fd, range, more)
             }
             (Handle::Direct(slot), Some(fd)) => {
                 set_blocking(&fd, Blocking::Never)?;
-                send_file(self.doubles.entry(*slot).insert_entry(fd).get(), range)
+                send_file(self.doubles.entry(*slot).insert_entry(fd).get(), range, more)
             }
             (Handle::Direct(slot), None) => match self.doubles.get(slot) {
-                Some(fd) => send_file(fd, range),
+                Some(fd) => send_file(fd, range, more),
                 None => Err(io::ErrorKind::Unsupported.into()),
             },
         }

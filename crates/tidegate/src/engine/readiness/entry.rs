@@ -235,7 +235,7 @@ fn send<S: Session>(
 ) -> io::Result<(usize, Took)> {
     if connection.queue().next_file().is_some() {
         if stream.sends_files() {
-            return send_file(stream, connection);
+            return send_file(stream, connection, then);
         }
         connection.load_file()?;
     }
@@ -253,9 +253,18 @@ fn send<S: Session>(
 }
 
 /// A file gives less than was asked for also where it is cut into steps, and where it ends too early: only the next call tells.
-fn send_file<S: Session>(stream: &impl Wire, connection: &Connection<S>) -> io::Result<(usize, Took)> {
-    let Some(range) = connection.queue().next_file() else { return Ok((0, Took::All)) };
-    stream.send_file(range).map(|sent| (sent, Took::All))
+fn send_file<S: Session>(
+    stream: &impl Wire,
+    connection: &Connection<S>,
+    then: Then,
+) -> io::Result<(usize, Took)> {
+    let queue = connection.queue();
+    let Some(range) = queue.next_file() else { return Ok((0, Took::All)) };
+    let more = match then {
+        Then::CloseAfterSend if range.len() == queue.len() => More::CloseFollows,
+        _ => More::No,
+    };
+    stream.send_file(range, more).map(|sent| (sent, Took::All))
 }
 
 impl Turn {

@@ -167,9 +167,9 @@ impl Wire for Line {
         SENDS_FILES && matches!(self, Self::Plain(_))
     }
 
-    fn send_file(&self, range: &FileRange) -> io::Result<usize> {
+    fn send_file(&self, range: &FileRange, more: More) -> io::Result<usize> {
         match self {
-            Self::Plain(stream) => stream.send_file(range),
+            Self::Plain(stream) => stream.send_file(range, more),
             _ => Self::unconnected(),
         }
     }

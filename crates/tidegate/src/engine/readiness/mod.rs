@@ -117,8 +117,8 @@ pub(super) trait Wire: AsRawFd + Sized {
         false
     }
     /// Sends from a file; may take less than all.
-    fn send_file(&self, range: &FileRange) -> io::Result<usize> {
-        let _ = range;
+    fn send_file(&self, range: &FileRange, more: More) -> io::Result<usize> {
+        let _ = (range, more);
         Err(io::ErrorKind::Unsupported.into())
     }
     /// Ends the sending side.
