@@ -1,7 +1,12 @@
 //! `serve chat` and `load chat`: the built binary against itself.
 #![cfg(unix)]
 
-use kit::{Server, run, tidegate};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::Stdio;
+
+use kit::{Server, finish, run, tidegate};
+use rustix::process::{Pid, Signal, kill_process};
 
 #[path = "serve/kit.rs"]
 #[allow(dead_code, reason = "not every user uses all of it")]
@@ -68,6 +73,116 @@ fn who_stops_reading_is_cut_off_and_nobody_else_misses_anything() {
     assert_eq!(report["delivered"], 18 * 600);
 }
 
+/// A certificate for this host and its key, in a folder.
+fn papers() -> (tempfile::TempDir, [String; 2]) {
+    let folder = tempfile::tempdir().unwrap();
+    let pair = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
+    let files = ["cert.pem", "key.pem"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    std::fs::write(&files[0], pair.cert.pem()).unwrap();
+    std::fs::write(&files[1], pair.signing_key.serialize_pem()).unwrap();
+    (folder, files)
+}
+
+#[test]
+fn members_of_both_kinds_may_be_encrypted() {
+    let (_folder, [cert, key]) = papers();
+    let server = Server::start(&[
+        "serve",
+        "chat",
+        "--listen",
+        "127.0.0.1:0",
+        "--lines-per-s",
+        "0",
+        "--tls-cert",
+        &cert,
+        "--tls-key",
+        &key,
+    ]);
+    for (scheme, speech) in [("tls", "lines"), ("wss", "web_socket")] {
+        let target = format!("{scheme}://{}", server.addr);
+        let args =
+            ["-c", "20", "--speakers", "4", "--rate", "200", "-n", "50", "--json", "-", "--tls-ca", &cert];
+        let outcome = run(&mut tidegate(&[&["load", "chat", &target][..], &args].concat()));
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+        assert_eq!((&report["speech"], &report["delivered"]), (&speech.into(), &(20 * 50).into()));
+        assert_eq!(report["tls"]["handshakes"], 20, "{report}");
+    }
+    let stranger = run(&mut tidegate(&["load", "chat", &format!("tls://{}", server.addr), "-c", "2"]));
+    assert_eq!(stranger.code, Some(1), "{}", stranger.stderr);
+    assert!(stranger.stderr.contains("no TLS connection"), "nobody vouches for it: {}", stranger.stderr);
+}
+
+/// A member that speaks lines, in a room.
+fn member(server: &Server, room: &str) -> BufReader<TcpStream> {
+    let mut stream = server.connect();
+    stream.write_all(format!("/join {room} watcher\n").as_bytes()).unwrap();
+    let mut member = BufReader::new(stream);
+    assert!(line(&mut member).starts_with("= joined"));
+    member
+}
+
+fn line(member: &mut BufReader<TcpStream>) -> String {
+    let mut line = String::new();
+    member.read_line(&mut line).unwrap();
+    line
+}
+
+#[test]
+fn an_interrupted_load_tells_what_was_heard_until_then() {
+    let server = Server::start(&["serve", "chat", "--listen", "127.0.0.1:0", "--lines-per-s", "0"]);
+    let mut watcher = member(&server, "load0");
+    let mut command = tidegate(&["load", "chat", &server.url, "-c", "5", "-d", "600", "--json", "-"]);
+    let load = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !line(&mut watcher).contains(": tg ") {}
+    kill_process(Pid::from_child(&load), Signal::INT).unwrap();
+    let outcome = finish(load);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("interrupted; the result is of the"), "{}", outcome.stderr);
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(
+        (&report["interrupted"], &report["undelivered"], &report["wrong"]),
+        (&true.into(), &0.into(), &0.into())
+    );
+    let said = report["said"].as_u64().unwrap();
+    assert!(said > 0 && report["delivered"] == said * 5, "{report}");
+}
+
+#[test]
+fn a_stop_and_a_hand_over_are_said_to_members() {
+    let folder = tempfile::tempdir().unwrap();
+    let door = folder.path().join("door");
+    let serve =
+        |at: &str| Server::start(&["serve", "chat", "--listen", at, "--handover", door.to_str().unwrap()]);
+    let mut server = serve("127.0.0.1:0");
+    for ends in ["hand-over", "stop"] {
+        // A successor takes the place of the first one, which drains and ends.
+        let mut lines = member(&server, "tide");
+        let mut frames = server.connect();
+        frames
+            .write_all(
+                b"GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                  Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+            )
+            .unwrap();
+        let mut head = [0; 12];
+        frames.read_exact(&mut head).unwrap();
+        assert_eq!(&head, b"HTTP/1.1 101");
+        if ends == "stop" {
+            server.signal(Signal::TERM);
+        } else {
+            let successor = serve(&server.addr.to_string());
+            let (status, ..) = std::mem::replace(&mut server, successor).ended();
+            assert!(status.success());
+        }
+        assert_eq!(line(&mut lines), "= the server goes away; come again\n", "{ends}");
+        let mut rest = Vec::new();
+        frames.read_to_end(&mut rest).unwrap();
+        let at = rest.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+        assert_eq!((rest[at], &rest[at + 2..at + 4]), (0x88, &1001_u16.to_be_bytes()[..]), "{ends}");
+    }
+}
+
 #[test]
 fn messages_that_are_refused_fail_the_run() {
     let server =
@@ -87,7 +202,11 @@ fn what_makes_no_sense_is_said_before_anything_starts() {
         (&["load", "chat", "127.0.0.1:1", "--stop-reading", "some"], "write 0.01 or 1%"),
         (&["load", "chat", "127.0.0.1:1", "--size", "10"], "64 to 60000"),
         (&["load", "chat", "127.0.0.1:1", "--rate", "0"], "--rate"),
-        (&["load", "chat", "wss://127.0.0.1:1"], "does not speak TLS"),
+        (
+            &["load", "chat", "wss://127.0.0.1:1", "--tls-insecure", "--stop-reading", "1%"],
+            "members in clear",
+        ),
+        (&["load", "chat", "ws://127.0.0.1:1", "--tls-insecure"], "the target is not encrypted"),
         (&["serve", "chat", "--line-bytes", "10"], "at least 256"),
         (&["serve", "chat", "--rooms", "0"], "rooms is 0"),
         (&["serve", "chat", "--behind-bytes", "1KiB"], "ten longest lines"),

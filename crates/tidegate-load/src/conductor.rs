@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use tidegate::{Client, Model, Policy, RunningClient, Service, Stats, system};
+use tidegate::{Client, Endpoint, Model, Policy, RunningClient, Service, Stats, system};
 use tidegate_tls::{TlsClient, TlsCounters, TlsLimits};
 
 use crate::certificate::{Evidence, certify};
@@ -14,7 +14,7 @@ use crate::echo::EchoLoad;
 use crate::http::HttpLoad;
 use crate::ledger::Ledger;
 use crate::pacer::Pacer;
-use crate::plan::{Amount, BLOCK, LoadError, Plan, Protocol};
+use crate::plan::{Amount, BLOCK, LoadError, Plan, Protocol, TlsPlan};
 use crate::procs::Share;
 use crate::report::{Phase, Report, Status, TlsReport};
 use crate::window::Window;
@@ -65,13 +65,13 @@ pub fn run_until(
     match &plan.protocol {
         Protocol::Echo { size, window } => {
             let load = EchoLoad::new(crew.clone(), *size, *window);
-            let (client, tls) = start(plan, load, policy, model)?;
+            let (client, tls) = start(&plan.target, plan.tls.as_ref(), load, policy, model)?;
             let dial = |tag| crew.dial(tag, None);
             Ok(Run::new(&crew, &client, tls, observer, &|| {}).conduct(dial))
         }
         Protocol::Http(shape) => {
             let load = HttpLoad::new(crew.clone(), shape.clone());
-            let (client, tls) = start(plan, load.clone(), policy, model)?;
+            let (client, tls) = start(&plan.target, plan.tls.as_ref(), load.clone(), policy, model)?;
             let dial = |tag| load.open_place(tag);
             Ok(Run::new(&crew, &client, tls, observer, &|| load.pace()).conduct(dial))
         }
@@ -79,17 +79,18 @@ pub fn run_until(
 }
 
 /// Starts a client for these sessions, and says where it counts handshakes if they are encrypted.
-fn start<S: Service>(
-    plan: &Plan,
+pub(crate) fn start<S: Service>(
+    target: &Endpoint,
+    tls: Option<&TlsPlan>,
     load: S,
     policy: Policy,
     model: Model,
 ) -> Result<(RunningClient, Option<Arc<TlsCounters>>), LoadError> {
-    let Some(tls) = &plan.tls else {
+    let Some(tls) = tls else {
         return Ok((Client::new(load).policy(policy).model(model).start()?, None));
     };
     let limits = TlsLimits { handshake_timeout: Some(tls.handshake_timeout) };
-    let service = TlsClient::new(load, plan.target.clone(), &tls.name, tls.trust.clone(), limits)?;
+    let service = TlsClient::new(load, target.clone(), &tls.name, tls.trust.clone(), limits)?;
     let counters = service.counters();
     Ok((Client::new(service).policy(policy).model(model).start()?, Some(counters)))
 }
@@ -162,7 +163,7 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
         crew.set_dialler(self.client.dialler());
         let begun = Instant::now();
         let at_once = crew.plan.begins_at_once();
-        let mut window = Window::open(&crew.plan);
+        let mut window = Window::open(crew.plan.server_pid);
         if at_once {
             crew.set_stage(Stage::Measuring);
             (self.observer)(Phase::Measuring);
@@ -173,7 +174,7 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
         (self.observer)(Phase::Connected { attempted: crew.plan.connections as u64, connected });
         if !at_once {
             self.warm_up();
-            window = Window::open(&crew.plan);
+            window = Window::open(crew.plan.server_pid);
             crew.set_stage(Stage::Measuring);
             (self.observer)(Phase::Measuring);
         }
@@ -214,7 +215,7 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
 
     /// What can be said in the middle of the window.
     fn status(&self, window: &mut Window, ledger: &Ledger) -> Status {
-        let (second, whole) = window.look(&self.crew.plan);
+        let (second, whole) = window.look(self.crew.plan.server_pid);
         let mut report = self.figures(window.begun.elapsed());
         ledger.enter_figures(self.crew, &mut report);
         if let (Some(open), Some(pacer)) = (&mut report.open_loop, &self.crew.pacer) {

@@ -46,7 +46,7 @@ pub mod udp;
 mod window;
 
 pub use attack::{Attack, AttackReport, attack};
-pub use chat::{ChatPlan, ChatReport, Speech, chat};
+pub use chat::{ChatPlan, ChatReport, Speech, run_chat};
 pub use conductor::{run, run_until};
 pub use merge::{MergeError, merge};
 pub use ping::{PingPlan, PingReport, ping};

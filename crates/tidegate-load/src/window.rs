@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tidegate::system;
 
 use crate::crew::Crew;
-use crate::plan::{Amount, Plan};
+use crate::plan::Amount;
 use crate::procs::{Sample, Share, sample};
 
 /// The time that counts.
@@ -26,8 +26,8 @@ pub(crate) struct Window {
 type Shares = (Option<Share>, Option<Share>);
 
 impl Window {
-    pub(crate) fn open(plan: &Plan) -> Self {
-        let samples = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))));
+    pub(crate) fn open(server_pid: Option<u32>) -> Self {
+        let samples = (sample(None), server_pid.map(|pid| sample(Some(pid))));
         let cpu_s = processor_time_s();
         let begun = Instant::now();
         let last = (Sample::default(), None, begun);
@@ -35,9 +35,9 @@ impl Window {
     }
 
     /// The busiest threads since the last look, and since the window began.
-    pub(crate) fn look(&mut self, plan: &Plan) -> (Shares, Shares) {
+    pub(crate) fn look(&mut self, server_pid: Option<u32>) -> (Shares, Shares) {
         let now = Instant::now();
-        let (generator, server) = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))));
+        let (generator, server) = (sample(None), server_pid.map(|pid| sample(Some(pid))));
         let since = |before: (&Sample, Option<&Sample>), begun: Instant| {
             let passed = now.saturating_duration_since(begun);
             let server =

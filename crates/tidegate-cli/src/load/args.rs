@@ -111,7 +111,7 @@ pub struct Common {
 
 /// How a target behind https:// or tls:// is spoken to.
 #[derive(clap::Args)]
-struct TlsArgs {
+pub struct TlsArgs {
     /// Trust the certificates in this file of PEM form, and what they vouch for [default: those of the system].
     #[arg(long, value_name = "FILE", conflicts_with = "tls_insecure")]
     tls_ca: Option<PathBuf>,
@@ -343,7 +343,8 @@ impl TlsArgs {
         })
     }
 
-    fn plan(
+    /// What they come to for this target, if it is encrypted. `protocols` are offered for ALPN.
+    pub fn plan(
         &self,
         target: &Target,
         protocols: &[&str],
@@ -356,7 +357,7 @@ impl TlsArgs {
                 || self.tls_name.is_some();
             return match asked {
                 true => Err(usage(anyhow!(
-                    "the target is not encrypted: write https:// or tls://, or leave --tls-… out"
+                    "the target is not encrypted: write https://, wss:// or tls://, or leave --tls-… out"
                 ))),
                 false => Ok(None),
             };

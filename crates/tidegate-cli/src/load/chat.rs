@@ -4,19 +4,22 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tidegate_load::{Amount, ChatPlan, ChatReport, LoadError, Speech, Target, chat};
+use anyhow::Context;
+use tidegate_load::{Amount, ChatPlan, ChatReport, Speech, Target, run_chat};
 
-use super::args::{model, seconds};
+use super::args::{TlsArgs, model, seconds};
+use super::live::View;
 use super::output::Json;
-use super::pin;
+use super::{failure, on_terminal, pin};
+use crate::system::signals;
 use crate::{Failure, Outcome};
 
 /// Options of `load chat`.
 #[derive(clap::Args)]
 pub struct ChatArgs {
-    /// The messenger: http://HOST:PORT, ws://HOST:PORT, HOST:PORT or unix:SOCKET.
+    /// The messenger: http://HOST:PORT, ws://HOST:PORT, HOST:PORT or unix:SOCKET; https://, wss:// and tls:// for TLS.
     target: String,
-    /// Speak WebSocket instead of lines.
+    /// Speak WebSocket instead of lines; ws:// and wss:// mean it too.
     #[arg(long)]
     websocket: bool,
     /// Members, over all rooms.
@@ -61,6 +64,11 @@ pub struct ChatArgs {
     /// Write the result as JSON to this file, or to standard output for -.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Show no live view on the terminal.
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -72,9 +80,14 @@ fn share(text: &str) -> Result<f64, String> {
 impl ChatArgs {
     fn plan(&self) -> Result<ChatPlan, Failure> {
         let duration: Duration = seconds("-d", self.duration.unwrap_or(10.0))?;
+        let timeout = seconds("--timeout", self.timeout)?;
+        let target = Target::parse(&self.target).map_err(|e| Failure::Usage(e.into()))?;
+        let websocket = self.websocket || ["ws://", "wss://"].iter().any(|it| self.target.starts_with(it));
+        let protocols: &[&str] = if websocket { &["http/1.1"] } else { &[] };
         Ok(ChatPlan {
-            target: Target::parse(&self.target).map_err(|e| Failure::Usage(e.into()))?,
-            speech: if self.websocket { Speech::WebSocket } else { Speech::Lines },
+            tls: self.tls.plan(&target, protocols, timeout)?,
+            target,
+            speech: if websocket { Speech::WebSocket } else { Speech::Lines },
             members: self.connections,
             rooms: self.rooms,
             speakers: self.speakers,
@@ -84,7 +97,7 @@ impl ChatArgs {
             stop_reading: self.stop_reading,
             model: model(&self.model)?,
             threads: self.threads.into(),
-            timeout: seconds("--timeout", self.timeout)?,
+            timeout,
             server_pid: self.server_pid,
         })
     }
@@ -94,12 +107,24 @@ impl ChatArgs {
 pub fn run(args: &ChatArgs) -> Outcome {
     pin(&args.cpus)?;
     let plan = args.plan()?;
+    let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
     let mut json = Json::open(args.json.as_deref())?;
-    let report = chat(&plan).map_err(|e| match e {
-        LoadError::Start(_) => Failure::Run(e.into()),
-        e => Failure::Usage(e.into()),
-    })?;
+    let colours = console::colors_enabled_stderr();
+    let view = View::new(format!("chat {}", args.target), plan.members, plan.amount, colours);
+    let mut painter = if args.quiet { None } else { on_terminal(view.counting("deliveries/s")) };
+    let outcome = run_chat(&interrupted, &plan, |phase| {
+        if let Some(painter) = &mut painter {
+            painter.hear(&phase);
+        }
+    });
+    if let Some(painter) = &mut painter {
+        painter.clear();
+    }
+    let report = outcome.map_err(failure)?;
     json.put_or_print(&report, &summary(&report))?;
+    if report.interrupted {
+        eprintln!("error: interrupted; the result is of the {:.1} s until then", report.elapsed_s);
+    }
     if let Some(why) = &report.first_error {
         eprintln!("error: {why}");
     }
@@ -146,6 +171,9 @@ fn summary(r: &ChatReport) -> String {
             ms(l.p99_9),
             ms(l.max)
         ));
+    }
+    if let Some(tls) = &r.tls {
+        text.push_str(&format!("TLS          {} handshakes, {} resumed\n", tls.handshakes, tls.resumed));
     }
     if r.stopped_reading > 0 {
         text.push_str(&format!(

@@ -30,6 +30,8 @@ pub struct View {
     title: String,
     connections: u64,
     amount: Amount,
+    /// What is counted, a second.
+    counted: &'static str,
     /// The colours are wanted.
     colours: bool,
     stage: Stage,
@@ -49,6 +51,7 @@ impl View {
             title,
             connections: connections as u64,
             amount,
+            counted: "requests/s",
             colours,
             stage: Stage::Opening,
             connected: 0,
@@ -58,6 +61,11 @@ impl View {
             last: None,
             status: Status::default(),
         }
+    }
+
+    /// The same of something else than requests.
+    pub fn counting(self, counted: &'static str) -> Self {
+        Self { counted, ..self }
     }
 
     /// Takes in what the run says of itself.
@@ -91,7 +99,7 @@ impl View {
             let rate = self.rates.back().copied().unwrap_or_default();
             let rate = format!("{:<11}", grouped(rate.round() as u64));
             let sparks = sparkline(&self.rates, width.saturating_sub(LABEL + rate.len() + 1));
-            lines.push(named("requests/s", &format!("{rate} {}", self.style().cyan().apply_to(sparks))));
+            lines.push(named(self.counted, &format!("{rate} {}", self.style().cyan().apply_to(sparks))));
             let latency = format!("p50 {}  p99 {}  p99.9 {}", micros(l.p50), micros(l.p99), micros(l.p99_9));
             lines.push(named("latency", &latency));
         }

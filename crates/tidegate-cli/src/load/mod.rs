@@ -112,8 +112,13 @@ fn pin(cpus: &[usize]) -> Result<(), Failure> {
 /// The live view, if there is a terminal and it is free for one.
 fn painter(title: String, connections: usize, amount: Amount, output: &Output) -> Option<Painter> {
     let taken = output.phases || output.quiet || (output.ndjson && std::io::stdout().is_terminal());
-    let view = || View::new(title, connections, amount, console::colors_enabled_stderr());
-    (!taken && std::io::stderr().is_terminal()).then(|| Painter::new(view()))
+    let view = View::new(title, connections, amount, console::colors_enabled_stderr());
+    if taken { None } else { on_terminal(view) }
+}
+
+/// Shows a view, if there is a terminal.
+fn on_terminal(view: View) -> Option<Painter> {
+    std::io::stderr().is_terminal().then(|| Painter::new(view))
 }
 
 fn merge(args: &MergeArgs) -> Outcome {

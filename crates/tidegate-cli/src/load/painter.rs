@@ -52,7 +52,8 @@ impl Painter {
         self.write(&text);
     }
 
-    fn clear(&mut self) {
+    /// Takes it away: the run is over.
+    pub fn clear(&mut self) {
         let text = format!("{}\x1b[J", self.home());
         self.painted = 0;
         self.write(&text);

@@ -70,6 +70,11 @@ pub fn run(command: &mut Command) -> Outcome {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary starts");
+    finish(child)
+}
+
+/// Waits for the end of a command that was started with pipes.
+pub fn finish(child: Child) -> Outcome {
     let _watchdog = Watchdog::over(Pid::from_child(&child));
     let output = child.wait_with_output().expect("the binary ends");
     Outcome {

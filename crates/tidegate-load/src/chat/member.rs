@@ -86,9 +86,11 @@ impl Member {
             let mut line = format!("tg {} {} {due_ns} ", self.index, self.next / each);
             let pad = self.plan().size.saturating_sub(line.len());
             let _ = write!(line, "{:x<pad$}", ""); // writing to a string does not fail
+            let late_us = (now - due).as_micros() as u64;
+            if !self.shared.may_say(self.thread, self.plan().room(self.index), late_us) {
+                return;
+            }
             self.say(&line, out);
-            self.shared.say(self.plan().room(self.index));
-            self.shared.tally(self.thread).delay_us.saturating_record((now - due).as_micros() as u64);
             self.next += each;
         }
     }

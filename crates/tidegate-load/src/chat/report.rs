@@ -7,7 +7,7 @@ use super::ChatPlan;
 use super::shared::Shared;
 use super::wire::Speech;
 use crate::histogram::encode;
-use crate::report::Latency;
+use crate::report::{Latency, TlsReport};
 use crate::tally::histogram;
 
 /// The outcome of a load on a messenger. Times are microseconds or seconds, as their names say.
@@ -67,6 +67,12 @@ pub struct ChatReport {
     pub to_all_us: Latency,
     /// How late messages were said: the generator's own part of the latency.
     pub delay_us: Latency,
+    /// Handshakes, if members are encrypted.
+    #[serde(default)]
+    pub tls: Option<TlsReport>,
+    /// Somebody ended the run early: the result is of the time until then.
+    #[serde(default)]
+    pub interrupted: bool,
     /// Processor time of the generator while messages were said and heard.
     pub generator_cpu_s: Option<f64>,
     /// Of the server; none without `--server-pid`.
@@ -105,6 +111,8 @@ impl ChatReport {
             latency_v2: String::new(),
             to_all_us: Latency::default(),
             delay_us: Latency::default(),
+            tls: None,
+            interrupted: false,
             generator_cpu_s: None,
             server_cpu_s: None,
             first_error: None,
@@ -142,7 +150,8 @@ impl ChatReport {
         self.to_all_us = Latency::of(&to_all);
         self.delay_us = Latency::of(&delay);
         self.first_error = shared.first_error();
-        if !all_in {
+        self.interrupted = shared.is_interrupted();
+        if !all_in && !self.interrupted {
             self.first_error.get_or_insert_with(|| "not all members were in in time; see --timeout".into());
         }
         if self.wrong + self.undelivered > 0 {
@@ -155,7 +164,8 @@ impl ChatReport {
     /// Whether everybody who reads has heard everything once and in order.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.joined == self.members
+        !self.interrupted
+            && self.joined == self.members
             && self.said > 0
             && self.wrong + self.undelivered + self.refused == 0
             && self.lost_members == 0

@@ -1,7 +1,7 @@
 //! What all members share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
@@ -45,6 +45,8 @@ pub(super) struct Shared {
     failed: AtomicUsize,
     lost: AtomicUsize,
     over: AtomicBool,
+    /// The run has been ended from outside: nobody says anything any more.
+    interrupted: Arc<AtomicBool>,
     begin: OnceLock<Begin>,
     speakers: Mutex<Vec<Mailbox>>,
     /// Messages said in each room.
@@ -60,7 +62,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(plan: ChatPlan) -> Self {
+    pub(super) fn new(plan: ChatPlan, interrupted: Arc<AtomicBool>) -> Self {
         let tally = || Tally {
             rooms: (0..plan.rooms).map(|_| Record::default()).collect(),
             latency_us: histogram(),
@@ -74,6 +76,7 @@ impl Shared {
             failed: AtomicUsize::new(0),
             lost: AtomicUsize::new(0),
             over: AtomicBool::new(false),
+            interrupted,
             begin: OnceLock::new(),
             speakers: Mutex::default(),
             said: zeros(),
@@ -161,8 +164,20 @@ impl Shared {
         self.over.load(Relaxed)
     }
 
-    pub(super) fn say(&self, room: usize) {
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Relaxed)
+    }
+
+    /// A member of `thread` wants to say something, so late; `false` if it may not any more. Counted under the lock that
+    /// [`progress`](Self::progress) takes after it has been asked whether somebody interrupts: what is said is known there.
+    pub(super) fn may_say(&self, thread: usize, room: usize, late_us: u64) -> bool {
+        let mut tally = self.tally(thread);
+        if self.is_interrupted() {
+            return false;
+        }
+        tally.delay_us.saturating_record(late_us);
         self.said[room].fetch_add(1, Relaxed);
+        true
     }
 
     pub(super) fn refuse(&self, room: usize) {
@@ -193,12 +208,8 @@ impl Shared {
             let counts = counts.iter().enumerate();
             counts.map(|(room, count)| count.load(Relaxed) * self.readers(room)).sum()
         };
-        Progress {
-            said: self.said(),
-            heard: self.tallies().map(|tally| tally.heard).sum(),
-            owed: each(&self.said),
-            spared: each(&self.refused),
-        }
+        let heard = self.tallies().map(|tally| tally.heard).sum(); // before what was said: never more than that
+        Progress { said: self.said(), heard, owed: each(&self.said), spared: each(&self.refused) }
     }
 }
 

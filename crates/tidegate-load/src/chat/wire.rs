@@ -90,6 +90,11 @@ fn frame(input: &[u8]) -> Heard<'_> {
         [0x81, n @ 0..=125, ..] => (2, usize::from(n)),
         [0x81, 126, a, b, ..] => (4, usize::from(u16::from_be_bytes([a, b]))),
         [] | [0x81] | [0x81, 126, ..] => return Heard::Part,
+        [0x88, 2..=125, a, b, ..] => {
+            let code = u16::from_be_bytes([a, b]); // RFC 6455, section 7.4.1
+            return Heard::Wrong(format!("the server has closed the WebSocket with {code}"));
+        }
+        [0x88] | [0x88, 2..=125, ..] => return Heard::Part,
         [0x88, ..] => return Heard::Wrong("the server has closed the WebSocket".into()),
         [byte, ..] => {
             return Heard::Wrong(format!("a frame began with {byte:#x}; it has to be a whole text"));
@@ -115,7 +120,9 @@ mod tests {
             assert_eq!(hear(part), Heard::Part);
         }
         assert_eq!(hear(b"\x81\x7e\x00\x02ab"), Heard::Line(6, b"ab"));
-        assert!(matches!(hear(b"\x88\x02"), Heard::Wrong(_)) && matches!(hear(b"\x01"), Heard::Wrong(_)));
+        assert_eq!(hear(b"\x88\x02\x03"), Heard::Part);
+        assert!(matches!(hear(b"\x88\x02\x03\xe9"), Heard::Wrong(why) if why.ends_with("with 1001")));
+        assert!(matches!(hear(b"\x88\x00"), Heard::Wrong(_)) && matches!(hear(b"\x01"), Heard::Wrong(_)));
     }
 
     #[test]
