@@ -184,6 +184,26 @@ fn a_stop_and_a_hand_over_are_said_to_members() {
 }
 
 #[test]
+fn rooms_and_members_are_published() {
+    let args = ["serve", "chat", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--name", "hall"];
+    let server = Server::start(&args);
+    let said = server.wait_for("metrics on http://");
+    let addr = said.split("http://").nth(1).unwrap().trim_end_matches("/metrics").to_owned();
+    let mut ann = member(&server, "tide");
+    ann.get_mut().write_all(b"hello\n").unwrap();
+    assert_eq!(line(&mut ann), "#2 watcher: hello\n");
+    let mut scrape = TcpStream::connect(addr).unwrap();
+    scrape.set_read_timeout(Some(kit::DEADLINE)).unwrap();
+    scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut page = String::new();
+    scrape.read_to_string(&mut page).unwrap();
+    for sample in ["members", "rooms", "messages_total", "deliveries_total"] {
+        let line = format!("\ntidegate_chat_{sample}{{server=\"hall\"}} 1\n");
+        assert!(page.contains(&line), "{line} in {page}");
+    }
+}
+
+#[test]
 fn messages_that_are_refused_fail_the_run() {
     let server =
         Server::start(&["serve", "chat", "--listen", "127.0.0.1:0", "--lines-per-s", "1", "--burst", "1"]);

@@ -20,7 +20,7 @@ pub mod layers;
 pub mod udp;
 pub mod websocket;
 
-pub use chat::{Chat, ChatLimits, ChatLimitsError};
+pub use chat::{Chat, ChatCounters, ChatLimits, ChatLimitsError, ChatStats};
 pub use echo::Echo;
 pub use files::{Coding, Files, FilesError, FilesOptions, Listing};
 pub use http::{Http, HttpLimits, HttpLimitsError, Page, PageError};

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tidegate::{DatagramStats, Model, Stats};
+use tidegate_services::ChatCounters;
 use tidegate_tls::TlsCounters;
 
 use super::exposition::{self, Row};
@@ -23,8 +24,14 @@ pub(super) enum Phase {
 
 /// Where the counters of a server come from.
 pub enum Source {
-    /// It serves connections, which may be encrypted.
-    Connections(Box<dyn Fn() -> Stats + Send + Sync>, Option<Arc<TlsCounters>>),
+    /// It serves connections.
+    Connections {
+        stats: Box<dyn Fn() -> Stats + Send + Sync>,
+        /// If they are encrypted.
+        tls: Option<Arc<TlsCounters>>,
+        /// If it is a messenger.
+        chat: Option<Arc<ChatCounters>>,
+    },
     /// It serves datagrams.
     Datagrams(Box<dyn Fn() -> DatagramStats + Send + Sync>),
 }

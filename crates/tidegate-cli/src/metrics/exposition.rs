@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use prometheus::{Encoder, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 use tidegate::{CloseReason, DatagramStats, Model, Stats, system};
+use tidegate_services::ChatStats;
 use tidegate_tls::{Fault, TlsCounters};
 
 use super::board::{Phase, Source};
@@ -92,9 +93,10 @@ impl Page {
         let help = "What runs: always 1, the facts are the labels.";
         self.gauge("tidegate_server_info", help, &facts, 1)?;
         match source {
-            Source::Connections(stats, tls) => {
+            Source::Connections { stats, tls, chat } => {
                 self.connections(server, &stats())?;
-                tls.as_ref().map_or(Ok(()), |tls| self.tls(server, tls))
+                tls.as_ref().map_or(Ok(()), |tls| self.tls(server, tls))?;
+                chat.as_ref().map_or(Ok(()), |chat| self.chat(server, chat.stats()))
             }
             Source::Datagrams(stats) => self.datagrams(server, &stats()),
         }
@@ -169,6 +171,21 @@ impl Page {
         Ok(())
     }
 
+    fn chat(&mut self, server: &str, stats: ChatStats) -> Result<(), prometheus::Error> {
+        let ChatStats { members, rooms, messages, deliveries, cut_off } = stats;
+        let of = [("server", server)];
+        self.gauge("tidegate_chat_members", "Members that are in a room.", &of, members)?;
+        self.gauge("tidegate_chat_rooms", "Rooms, those with nobody in them too.", &of, rooms)?;
+        for (name, help, value) in [
+            ("tidegate_chat_messages_total", "Messages that members said.", messages),
+            ("tidegate_chat_deliveries_total", "News of rooms, each for each member it went to.", deliveries),
+            ("tidegate_chat_members_cut_off_total", "Members cut off because they took too little.", cut_off),
+        ] {
+            self.counter(name, help, &of, value)?;
+        }
+        Ok(())
+    }
+
     /// The same for datagrams.
     fn datagrams(&mut self, server: &str, stats: &DatagramStats) -> Result<(), prometheus::Error> {
         let DatagramStats {
@@ -234,6 +251,10 @@ mod tests {
         text(&[Row { server, service: "http", phase: Phase::Accepting, source }]).unwrap()
     }
 
+    fn connections(stats: impl Fn() -> Stats + Send + Sync + 'static) -> Source {
+        Source::Connections { stats: Box::new(stats), tls: None, chat: None }
+    }
+
     #[track_caller]
     fn appear_once(text: &str, values: impl Iterator<Item = u64>) {
         let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
@@ -267,7 +288,7 @@ mod tests {
         for (closed, n) in stats.closed.iter_mut().zip(201..) {
             *closed = n;
         }
-        let text = row("a", &Source::Connections(Box::new(move || stats.clone()), None));
+        let text = row("a", &connections(move || stats.clone()));
         appear_once(&text, (101..=117).chain(201..201 + CloseReason::ALL.len() as u64));
         let reset = "\ntidegate_connections_closed_total{reason=\"idle-timeout\",server=\"a\"} 205\n";
         assert!(text.contains(reset), "{text}");
@@ -297,8 +318,18 @@ mod tests {
     }
 
     #[test]
+    fn every_value_of_a_messenger_too() {
+        let mut page = Page::default();
+        let stats = ChatStats { members: 101, rooms: 102, messages: 103, deliveries: 104, cut_off: 105 };
+        page.chat("a", stats).unwrap();
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&page.registry.gather(), &mut text).unwrap();
+        appear_once(&String::from_utf8(text).unwrap(), 101..=105);
+    }
+
+    #[test]
     fn servers_of_one_page_are_told_apart() {
-        let of = |n| Source::Connections(Box::new(move || Stats { accepted: n, ..Stats::default() }), None);
+        let of = |n| connections(move || Stats { accepted: n, ..Stats::default() });
         let (one, two) = (of(5), of(7));
         let row = |server, source| Row {
             server,

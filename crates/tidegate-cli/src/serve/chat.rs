@@ -8,6 +8,7 @@ use tidegate_services::{Chat, ChatLimits};
 use super::how::{How, Kind};
 use super::label::Label;
 use super::stage::Plan;
+use super::stream::StreamPlan;
 use super::usage;
 use crate::Failure;
 use crate::limits::size;
@@ -52,7 +53,10 @@ impl ChatArgs {
     pub(super) fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
         let mut policy = self.how.limits.policy();
         let limits = self.limits(&mut policy)?;
-        self.how.plan(label, &CHAT, policy, Chat::new(limits))
+        let chat = Chat::new(limits);
+        let counters = chat.counters();
+        let plan = self.how.stream_plan(label, &CHAT, policy, chat)?;
+        Ok(Box::new(StreamPlan { chat: Some(counters), ..plan }))
     }
 
     fn limits(&self, policy: &mut Policy) -> Result<ChatLimits, Failure> {

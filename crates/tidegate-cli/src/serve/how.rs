@@ -97,9 +97,20 @@ impl How {
         self,
         label: Label,
         kind: &'static Kind,
-        mut policy: Policy,
+        policy: Policy,
         service: S,
     ) -> Result<Box<dyn Plan>, Failure> {
+        Ok(Box::new(self.stream_plan(label, kind, policy, service)?))
+    }
+
+    /// The same, for a service that adds something.
+    pub fn stream_plan<S: Service>(
+        self,
+        label: Label,
+        kind: &'static Kind,
+        mut policy: Policy,
+        service: S,
+    ) -> Result<StreamPlan, Failure> {
         let secure = self.tls.read(kind.protocols, &self.limits, &mut policy)?;
         let proxy = self.proxy_limits(&policy)?;
         // What has layers is boxed inside of them: so layers are compiled once, and not for each service.
@@ -113,7 +124,7 @@ impl How {
         };
         policy.check().map_err(usage)?;
         let model = self.common.model.or(&label, || Model::best_for(&policy));
-        Ok(Box::new(StreamPlan { how: self, label, kind, policy, model, secure, service }))
+        Ok(StreamPlan { how: self, label, kind, policy, model, secure, service, chat: None })
     }
 
     /// The limits of the header of a proxy, if there is to be one.

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context, anyhow};
 use tidegate::system::descriptor::OwnedFd;
 use tidegate::{BoundServer, Endpoint, Model, Policy, Running, Server, Service, StartError, Stats};
+use tidegate_services::ChatCounters;
 
 use super::how::{Common, DEFAULT_ADDRESS, How, Kind, failure};
 use super::label::Label;
@@ -78,6 +80,8 @@ pub struct StreamPlan {
     pub model: Model,
     pub secure: Option<Secure>,
     pub service: Box<dyn AnyService>,
+    /// What it counts besides, if it is a messenger.
+    pub chat: Option<Arc<ChatCounters>>,
 }
 
 impl Plan for StreamPlan {
@@ -115,7 +119,7 @@ impl Plan for StreamPlan {
     }
 
     fn bind(self: Box<Self>, passed: Option<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
-        let Self { how, label, kind, policy, model, secure, service } = *self;
+        let Self { how, label, kind, policy, model, secure, service, chat } = *self;
         let drain_timeout = policy.drain_timeout;
         let asked =
             Asked { handover: how.handover.as_deref(), listen: how.asked()?, metrics: how.common.metrics };
@@ -135,7 +139,7 @@ impl Plan for StreamPlan {
         };
         let entry = how.common.metrics.map(|addr| pages.add(addr, origin.metrics, &label));
         let predecessor = origin.predecessor;
-        Ok(Box::new(StreamBound { how, label, kind, drain_timeout, secure, bound, predecessor, entry }))
+        Ok(Box::new(StreamBound { how, label, kind, drain_timeout, secure, chat, bound, predecessor, entry }))
     }
 }
 
@@ -145,6 +149,7 @@ struct StreamBound {
     kind: &'static Kind,
     drain_timeout: std::time::Duration,
     secure: Option<Secure>,
+    chat: Option<Arc<ChatCounters>>,
     bound: Box<dyn AnyBound>,
     predecessor: Option<Line>,
     entry: Option<Entry>,
@@ -161,13 +166,14 @@ impl Bound for StreamBound {
         words: &Sender<Word>,
         pages: &Pages,
     ) -> Result<Box<dyn Up>, Failure> {
-        let Self { how, label, kind, drain_timeout, secure, bound, predecessor, entry } = *self;
+        let Self { how, label, kind, drain_timeout, secure, chat, bound, predecessor, entry } = *self;
         let lacks = |e| Failure::Run(anyhow::Error::from(e).context("no descriptor is left"));
         let shared = how.handover.as_ref().map(|_| bound.share_listener()).transpose().map_err(lacks)?;
         let running = bound.start().map_err(failure)?;
         if let Some(entry) = &entry {
             let tls = secure.as_ref().map(Secure::counters);
-            entry.accepting(running.model(), Source::Connections(Box::new(running.watch()), tls));
+            let stats = Box::new(running.watch());
+            entry.accepting(running.model(), Source::Connections { stats, tls, chat });
         }
         let mut door = None;
         if let (Some(path), Some(listener)) = (&how.handover, shared) {

@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate::Mailbox;
 
+use super::counters::ChatCounters;
 use super::limits::ChatLimits;
 use super::room::{Fault, Room, Welcome};
 
 /// All rooms, by name.
 pub(super) struct Hall {
     pub(super) limits: ChatLimits,
+    pub(super) counters: Arc<ChatCounters>,
     /// Locked before a room, never after.
     rooms: Mutex<HashMap<Box<str>, Arc<Room>>>,
     /// For the numbers of rooms and guests.
@@ -21,7 +23,7 @@ pub(super) struct Hall {
 
 impl Hall {
     pub(super) fn new(limits: ChatLimits) -> Self {
-        Self { limits, rooms: Mutex::default(), next: AtomicU64::new(1) }
+        Self { limits, counters: Arc::default(), rooms: Mutex::default(), next: AtomicU64::new(1) }
     }
 
     fn number(&self) -> u64 {
@@ -51,6 +53,7 @@ impl Hall {
                 }
                 let room = Arc::new(Room::new(self.number()));
                 rooms.insert(name.into(), room.clone());
+                self.counters.rooms.store(rooms.len() as u64, Relaxed);
                 room
             }
         };

@@ -1,10 +1,12 @@
 //! What a member does, whatever it speaks.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tidegate::{Mail, Mailbox, Outbox};
 
 use super::command::{self, Command, HELP};
+use super::counters::add;
 use super::hall::Hall;
 use super::pace::Pace;
 use super::room::{Fault, News, Room};
@@ -79,7 +81,9 @@ impl Member {
             Command::Nothing | Command::Quit => Ok(()),
             Command::Say(said) => {
                 let (nick, place) = self.whereabouts()?;
-                place.room.say(nick, said, &self.hall.limits).map_err(text)
+                place.room.say(nick, said, &self.hall.limits).map_err(text)?;
+                add(&self.hall.counters.messages);
+                Ok(())
             }
             Command::Join { room, nick } => self.join(room, nick, out).map_err(text),
             Command::Nick(nick) => self.rename(nick, out).map_err(text),
@@ -121,6 +125,7 @@ impl Member {
             self.pass_on(news, out);
         }
         self.nick = Some(welcome.nick);
+        add(&self.hall.counters.members);
         self.place = Some(Place { room, address, seen: last });
         Ok(())
     }
@@ -140,6 +145,7 @@ impl Member {
     pub(super) fn leave(&mut self) {
         if let (Some(nick), Some(place)) = (&self.nick, self.place.take()) {
             place.room.leave(nick, &place.address, &self.hall.limits);
+            self.hall.counters.members.fetch_sub(1, Relaxed);
         }
     }
 
@@ -154,8 +160,10 @@ impl Member {
         place.seen = news.number;
         if out.queued() + news.text.bytes() > self.hall.limits.behind_bytes {
             tracing::debug!(nick = self.nick.as_deref(), queued = out.queued(), "a member is too slow");
+            add(&self.hall.counters.cut_off);
             return Next::TooSlow;
         }
+        add(&self.hall.counters.deliveries);
         self.pass_on(news, out);
         Next::Stays
     }

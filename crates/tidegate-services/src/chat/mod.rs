@@ -17,6 +17,7 @@
 //! docs/chat.md has the protocol.
 
 mod command;
+mod counters;
 mod hall;
 mod limits;
 mod lines;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 
 use tidegate::{Peer, Refusal, Service};
 
+pub use counters::{ChatCounters, ChatStats};
 pub use limits::{ChatLimits, ChatLimitsError};
 pub use session::ChatSession;
 
@@ -49,6 +51,12 @@ impl Chat {
     pub fn new(limits: ChatLimits) -> Self {
         let hall = Arc::new(Hall::new(limits));
         Self { web: Arc::new(WebMembers::new(hall.clone())), hall }
+    }
+
+    /// What it counts; stays valid while the service runs.
+    #[must_use]
+    pub fn counters(&self) -> Arc<ChatCounters> {
+        self.hall.counters.clone()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tidegate_services::{Chat, ChatLimits};
+use tidegate_services::{Chat, ChatLimits, ChatStats};
 
 use crate::members::Member;
 use crate::wire::Stands;
@@ -153,7 +153,30 @@ fn a_member_that_does_not_read_is_cut_off_and_nobody_else_notices() {
         assert!(slow.wire.queued() <= 20_000);
     }
     assert_eq!(slow.wire.stands, Stands::Reset);
+    assert_eq!((chat.counters().stats().cut_off, chat.counters().stats().members), (1, 2));
     assert!(ann.hears().iter().any(|line| line.ends_with(" - slow")));
+}
+
+#[test]
+fn what_happens_is_counted() {
+    let chat = chat(|limits| limits.rooms = 2);
+    let counters = chat.counters();
+    let (mut ann, mut bob) = (Member::of_lines(&chat), Member::of_frames(&chat));
+    ann.say("/join tide ann");
+    bob.say("/join tide bob");
+    ann.say("hello");
+    ann.say("/who");
+    bob.say("");
+    (ann.hears(), bob.hears());
+    // Ann is told of bob and of what she said, bob of that.
+    let stats = ChatStats { members: 2, rooms: 1, messages: 1, deliveries: 3, cut_off: 0 };
+    assert_eq!(counters.stats(), stats);
+    ann.say("/join ebb");
+    bob.say("/leave");
+    let stats = counters.stats();
+    assert_eq!((stats.members, stats.rooms, stats.messages), (1, 2, 1));
+    ann.wire.end();
+    assert_eq!(counters.stats().members, 0);
 }
 
 #[test]
