@@ -251,6 +251,9 @@ fn placed(key: &str, arg: &Arg, value: &Value) -> anyhow::Result<Placed> {
             return Ok(placed);
         }
         (ArgAction::SetTrue, other) => return Err(anyhow!("{key} is {}; write true or false", kind(other))),
+        (ArgAction::Append, Value::Array(items)) if items.is_empty() => {
+            return Err(anyhow!("{key} is an empty list; write {}, or leave it out", wanted(arg)));
+        }
         (ArgAction::Append, Value::Array(items)) => items.as_slice(),
         (_, one) => std::slice::from_ref(one),
     };
@@ -271,7 +274,7 @@ fn placed(key: &str, arg: &Arg, value: &Value) -> anyhow::Result<Placed> {
 
 fn wanted(arg: &Arg) -> &'static str {
     match arg.get_action() {
-        ArgAction::Append => "a list of values in brackets, such as [0, 1]",
+        ArgAction::Append => "one value, or a list of them in brackets, such as [0, 1]",
         _ => "one value, a number or text in quotes",
     }
 }

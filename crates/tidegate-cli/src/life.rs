@@ -26,8 +26,8 @@ pub enum End {
 pub trait Up {
     /// What it is called.
     fn label(&self) -> &Label;
-    /// Where it listens.
-    fn url(&self) -> String;
+    /// Where it listens, each address in its turn.
+    fn urls(&self) -> Vec<String>;
     /// Tells the server whose socket it has that it may go.
     fn relieve(&mut self);
     /// Whether an I/O thread has ended by itself.
@@ -102,9 +102,9 @@ pub fn let_balancers_look_away(delay: Duration, servers: &mut [Box<dyn Up>]) {
     std::thread::sleep(delay); // the second signal ends the process
 }
 
-/// Begins to stop the server; returns its counters until then.
-pub fn stop(running: &Running, timeout: Duration, label: &Label) -> Stats {
-    let before = running.stats();
+/// Begins to stop the server on all its addresses; returns its counters until then.
+pub fn stop(running: &[Running], timeout: Duration, label: &Label) -> Stats {
+    let before: Stats = running.iter().map(Running::stats).sum();
     if before.open() > 0 {
         let open = before.open();
         let text = format!(
@@ -112,7 +112,7 @@ pub fn stop(running: &Running, timeout: Duration, label: &Label) -> Stats {
         );
         label.note("stopping", &text);
     }
-    running.stop();
+    running.iter().for_each(Running::stop);
     before
 }
 
@@ -120,8 +120,8 @@ pub fn stop(running: &Running, timeout: Duration, label: &Label) -> Stats {
 ///
 /// # Errors
 /// An I/O thread has panicked.
-pub fn join(running: Running, before: &Stats, label: &Label) -> anyhow::Result<Stats> {
-    let after = catch_unwind(AssertUnwindSafe(|| running.join()));
+pub fn join(running: Vec<Running>, before: &Stats, label: &Label) -> anyhow::Result<Stats> {
+    let after = catch_unwind(AssertUnwindSafe(|| running.into_iter().map(Running::join).sum::<Stats>()));
     let after =
         after.map_err(|_| anyhow!("an I/O thread panicked while draining; its connections are lost"))?;
     label.note("drained", &Drained::between(before, &after).to_string());
@@ -182,8 +182,8 @@ mod tests {
         fn label(&self) -> &Label {
             &self.label
         }
-        fn url(&self) -> String {
-            String::new()
+        fn urls(&self) -> Vec<String> {
+            Vec::new()
         }
         fn relieve(&mut self) {}
         fn unready(&mut self) {}

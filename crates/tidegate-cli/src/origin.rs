@@ -16,8 +16,8 @@ use crate::system::handover::{Inheritance, Line};
 pub struct Asked<'a> {
     /// `--handover`.
     pub handover: Option<&'a Path>,
-    /// `--listen`, if it was given.
-    pub listen: Option<Endpoint>,
+    /// Every `--listen` that was given.
+    pub listen: Vec<Endpoint>,
     /// `--metrics`.
     pub metrics: Option<SocketAddr>,
 }
@@ -29,8 +29,8 @@ fn usage(e: anyhow::Error) -> Failure {
 /// Where the sockets come from that this process does not make itself.
 #[derive(Default)]
 pub struct Origin {
-    /// To listen on, in place of an address.
-    pub listener: Option<OwnedFd>,
+    /// To listen on, in place of addresses.
+    pub listeners: Vec<OwnedFd>,
     /// For `--metrics`.
     pub metrics: Option<OwnedFd>,
     /// The connection to the server that runs, which is to drain once this one accepts.
@@ -38,23 +38,20 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// A socket from the service manager goes before one of a running server; that one is relieved all the same.
-    pub fn find(
-        how: &Asked<'_>,
-        model: Model,
-        passed: Option<OwnedFd>,
-        label: &Label,
-    ) -> Result<Self, Failure> {
+    /// Sockets from the service manager go before those of a running server; that one is relieved all the same.
+    pub fn find(how: &Asked<'_>, model: Model, passed: Vec<OwnedFd>, label: &Label) -> Result<Self, Failure> {
         let mut origin = match how.handover {
             Some(path) => Self::inherited(path, how, model)?,
             None => Self::default(),
         };
-        if let Some(socket) = passed {
+        for socket in &passed {
             let at =
-                local_endpoint(&socket).context("the passed socket has no address").map_err(Failure::Run)?;
+                local_endpoint(socket).context("the passed socket has no address").map_err(Failure::Run)?;
             let text = format!("listening on {at}, the socket that was passed (LISTEN_FDS)");
             label.note("socket-activation", &text);
-            origin.listener = Some(socket);
+        }
+        if !passed.is_empty() {
+            origin.listeners = passed;
         }
         Ok(origin)
     }
@@ -68,13 +65,13 @@ impl Origin {
                 found.model
             )));
         }
-        let (predecessor, listener, metrics) = found.into_parts();
-        let listener = expected(listener, how.listen.as_ref())?;
+        let (predecessor, listeners, metrics) = found.into_parts();
+        let listeners = expected(listeners, &how.listen)?;
         let metrics = match (metrics, how.metrics) {
             (Some(socket), Some(addr)) if is_at(&socket, &addr.into()) => Some(socket),
             _ => None,
         };
-        Ok(Self { listener: Some(listener), metrics, predecessor: Some(predecessor) })
+        Ok(Self { listeners, metrics, predecessor: Some(predecessor) })
     }
 }
 
@@ -89,13 +86,26 @@ fn is_at(socket: &OwnedFd, asked: &Endpoint) -> bool {
     }
 }
 
-/// An inherited socket must not silently stand for another address.
-fn expected(socket: OwnedFd, asked: Option<&Endpoint>) -> Result<OwnedFd, Failure> {
-    match asked {
-        Some(at) if !is_at(&socket, at) => Err(usage(anyhow!(
-            "--listen is {at}, but the running server listens on {}: leave --listen out, or stop that one first",
-            local_endpoint(&socket).map_or("an unknown address".into(), |here| here.to_string())
-        ))),
-        _ => Ok(socket),
+/// Inherited sockets must not silently stand for other addresses: each has to be one that was asked for, and the other way round.
+fn expected(sockets: Vec<OwnedFd>, asked: &[Endpoint]) -> Result<Vec<OwnedFd>, Failure> {
+    let mut wanted: Vec<&Endpoint> = asked.iter().collect();
+    wanted.sort_by_key(|at| at.addr().is_some_and(|addr| addr.port() == 0)); // who takes any port takes what is left
+    let mut left: Vec<&OwnedFd> = sockets.iter().collect();
+    for at in wanted {
+        let there = left.iter().position(|socket| is_at(socket, at));
+        left.remove(there.ok_or_else(|| others(&sockets, asked))?);
     }
+    if asked.is_empty() || left.is_empty() { Ok(sockets) } else { Err(others(&sockets, asked)) }
+}
+
+#[cold]
+fn others(sockets: &[OwnedFd], asked: &[Endpoint]) -> Failure {
+    let here = |socket| local_endpoint(socket).map_or("an unknown address".into(), |here| here.to_string());
+    let here: Vec<_> = sockets.iter().map(here).collect();
+    let asked: Vec<_> = asked.iter().map(ToString::to_string).collect();
+    usage(anyhow!(
+        "--listen is {}, but the running server listens on {}: leave --listen out, or stop that one first",
+        asked.join(", "),
+        here.join(", ")
+    ))
 }

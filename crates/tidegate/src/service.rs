@@ -51,6 +51,27 @@ pub trait Service: Send + Sync + 'static {
     }
 }
 
+/// A service that several servers share, each with an address of its own.
+impl<S: Service> Service for Arc<S> {
+    type Session = S::Session;
+
+    fn open(&self, peer: &Peer) -> Result<S::Session, Refusal> {
+        S::open(self, peer)
+    }
+
+    fn speaks_first(&self) -> bool {
+        S::speaks_first(self)
+    }
+
+    fn needs_peer_addr(&self) -> bool {
+        S::needs_peer_addr(self)
+    }
+
+    fn dial_failed(&self, dial: &Dial, error: &io::Error) {
+        S::dial_failed(self, dial, error);
+    }
+}
+
 /// The state machine of one connection.
 ///
 /// All methods run on an I/O thread, never two at once for one session. They must not block: what

@@ -49,6 +49,14 @@ macro_rules! counters {
                 vec![$((stringify!($name), self.$name),)*]
             }
 
+            fn include(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+                self.largest_batch = self.largest_batch.max(other.largest_batch);
+                for (sum, one) in self.closed.iter_mut().zip(&other.closed) {
+                    *sum += one;
+                }
+            }
+
             fn add(&mut self, counters: &Counters) {
                 $(self.$name += counters.$name.get();)*
                 self.largest_batch = self.largest_batch.max(counters.largest_batch.get());
@@ -162,6 +170,16 @@ impl Counter {
     #[must_use]
     pub fn get(&self) -> u64 {
         self.value.load(Relaxed)
+    }
+}
+
+/// The counters of several servers together, such as those of one service on several addresses.
+impl std::iter::Sum for Stats {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |mut sum, one| {
+            sum.include(&one);
+            sum
+        })
     }
 }
 

@@ -50,6 +50,16 @@ fn a_file_stands_for_the_words_of_a_command_line() {
 }
 
 #[test]
+fn a_server_may_have_several_addresses() {
+    let words = served("listen = [\"127.0.0.1:0\", \"unix:/run/a,b\"]").unwrap();
+    assert!(words.contains("--listen=127.0.0.1:0 --listen=unix:/run/a,b"), "{words}");
+    let file = "[[server]]\nservice = \"http\"\nlisten = [\"127.0.0.1:1\", \"[::1]:1\"]\n";
+    let given = ["serve", "--config", "FILE", "http", "--listen", "127.0.0.1:2"];
+    let beside = super::tests::words(file, &given).unwrap();
+    assert!(!beside.contains(":1 ") && !beside.contains("[::1]"), "all of them are replaced: {beside}");
+}
+
+#[test]
 fn keys_of_the_process_stand_above_those_of_the_server() {
     let file = "log = \"json\"\n[[server]]\nservice = \"echo\"\n";
     let all = words(file, &["serve", "--config", "FILE"]).unwrap();
@@ -96,6 +106,8 @@ fn a_wrong_type_is_an_error_with_the_name_of_the_key() {
     for (keys, says) in [
         ("mptcp = \"yes\"", ["mptcp is text", "true or false"]),
         ("listen = true", ["listen is true or false", "one value"]),
+        ("listen = []", ["listen is an empty list", "leave it out"]),
+        ("listen = [\"127.0.0.1:0\", 80]", ["--listen", "ADDR:PORT"]),
         ("model = [\"epoll\"]", ["model is a list", "one value"]),
         ("cpus = [[0]]", ["cpus is a list", "[0, 1]"]),
         ("threads = \"four\"", ["--threads", "four"]),

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -48,9 +49,10 @@ pub struct Common {
 #[derive(clap::Args)]
 pub struct How {
     /// Where to listen: ADDR:PORT (port 0 lets the system pick one), unix:PATH for a Unix socket with this file, or unix:@NAME for
-    /// one without [default: 127.0.0.1:8080, or a socket that is passed].
+    /// one without. Give it again for further addresses of the same service: each has I/O threads and limits of its own [default:
+    /// 127.0.0.1:8080, or the sockets that are passed].
     #[arg(long, value_name = "ADDR:PORT", value_parser = endpoint)]
-    listen: Option<Endpoint>,
+    listen: Vec<Endpoint>,
     /// Listen with Multipath TCP (RFC 8684); clients that have only plain TCP are served as well.
     #[arg(long)]
     mptcp: bool,
@@ -114,12 +116,12 @@ impl How {
         let secure = self.tls.read(kind.protocols, &self.limits, &mut policy)?;
         let proxy = self.proxy_limits(&policy)?;
         // What has layers is boxed inside of them: so layers are compiled once, and not for each service.
-        let service: Box<dyn AnyService> = match (proxy, &secure) {
-            (None, None) => Box::new(service),
-            (None, Some(tls)) => Box::new(tls.around(BoxedService::new(service))),
-            (Some(limits), None) => Box::new(ProxyProtocol::new(BoxedService::new(service), limits)),
+        let service: Arc<dyn AnyService> = match (proxy, &secure) {
+            (None, None) => Arc::new(service),
+            (None, Some(tls)) => Arc::new(tls.around(BoxedService::new(service))),
+            (Some(limits), None) => Arc::new(ProxyProtocol::new(BoxedService::new(service), limits)),
             (Some(limits), Some(tls)) => {
-                Box::new(ProxyProtocol::new(tls.around(BoxedService::new(service)), limits))
+                Arc::new(ProxyProtocol::new(tls.around(BoxedService::new(service)), limits))
             }
         };
         policy.check().map_err(usage)?;
@@ -138,16 +140,24 @@ impl How {
         Ok(Some(limits))
     }
 
-    /// Where to listen, if the command line says so.
-    pub fn asked(&self) -> Result<Option<Endpoint>, Failure> {
-        match (&self.listen, self.mptcp) {
-            (listen, false) => Ok(listen.clone()),
-            (None, true) => Ok(Some(Endpoint::Mptcp(DEFAULT_ADDRESS))),
-            (Some(Endpoint::Tcp(addr) | Endpoint::Mptcp(addr)), true) => Ok(Some(Endpoint::Mptcp(*addr))),
-            (Some(_), true) => {
-                Err(usage(anyhow!("--mptcp needs --listen ADDR:PORT: a Unix socket has one path only")))
-            }
+    /// Addresses to listen on, at least: more sockets may be passed.
+    pub fn addresses(&self) -> usize {
+        self.listen.len().max(1)
+    }
+
+    /// Where to listen, as far as the command line says so.
+    pub fn asked(&self) -> Result<Vec<Endpoint>, Failure> {
+        if !self.mptcp {
+            return Ok(self.listen.clone());
         }
+        if self.listen.is_empty() {
+            return Ok(vec![Endpoint::Mptcp(DEFAULT_ADDRESS)]);
+        }
+        let multipath = |at: &Endpoint| match at.addr() {
+            Some(addr) => Ok(Endpoint::Mptcp(addr)),
+            None => Err(usage(anyhow!("--mptcp needs --listen ADDR:PORT: a Unix socket has one path only"))),
+        };
+        self.listen.iter().map(multipath).collect()
     }
 }
 

@@ -13,22 +13,21 @@ pub struct Passed<T> {
     pub socket: T,
 }
 
-/// Gives each server the socket that has its name. One socket for one server needs no name.
+/// Gives each server the sockets that have its name. One server alone gets all, whatever they are called.
 ///
 /// # Errors
-/// A socket is for no server, or a second one for the same.
-pub fn assign<T>(servers: &[&str], passed: Vec<Passed<T>>) -> Result<Vec<Option<T>>, Failure> {
+/// A socket is for no server.
+pub fn assign<T>(servers: &[&str], passed: Vec<Passed<T>>) -> Result<Vec<Vec<T>>, Failure> {
     let count = passed.len();
-    let mut given: Vec<Option<T>> = servers.iter().map(|_| None).collect();
+    let mut given: Vec<Vec<T>> = servers.iter().map(|_| Vec::new()).collect();
     for Passed { name, socket } in passed {
         let at = match &name {
-            _ if (count, servers.len()) == (1, 1) => Some(0),
+            _ if servers.len() == 1 => Some(0),
             Some(name) => servers.iter().position(|server| server == name),
             None => None,
         };
-        let place = at.and_then(|at| given.get_mut(at)).filter(|place| place.is_none());
-        let place = place.ok_or_else(|| stranger(count, name.as_deref(), servers))?;
-        *place = Some(socket);
+        let place = at.and_then(|at| given.get_mut(at));
+        place.ok_or_else(|| stranger(count, name.as_deref(), servers))?.push(socket);
     }
     Ok(given)
 }
@@ -37,8 +36,8 @@ pub fn assign<T>(servers: &[&str], passed: Vec<Passed<T>>) -> Result<Vec<Option<
 fn stranger(count: usize, name: Option<&str>, servers: &[&str]) -> Failure {
     let name = name.map_or("has no name".to_owned(), |name| format!("is called {name}"));
     usage(anyhow!(
-        "of the {count} sockets that were passed (LISTEN_FDS) one {name}, and the servers here are {}: pass one for each \
-         server, with the name of that server as its FileDescriptorName=",
+        "of the {count} sockets that were passed (LISTEN_FDS) one {name}, and the servers here are {}: give each socket \
+         the name of its server as its FileDescriptorName=",
         servers.join(", ")
     ))
 }
@@ -47,27 +46,30 @@ fn stranger(count: usize, name: Option<&str>, servers: &[&str]) -> Failure {
 mod tests {
     use super::*;
 
-    fn assigned(servers: &[&str], names: &[Option<&str>]) -> Option<Vec<Option<usize>>> {
+    fn assigned(servers: &[&str], names: &[Option<&str>]) -> Option<Vec<Vec<usize>>> {
         let name = |name: Option<&str>| name.map(str::to_owned);
         let passed = names.iter().enumerate().map(|(socket, n)| Passed { name: name(*n), socket });
         assign(servers, passed.collect()).ok()
     }
 
     #[test]
-    fn one_socket_for_one_server_needs_no_name() {
+    fn sockets_for_one_server_need_no_name() {
         for name in [None, Some("tidegate.socket"), Some("http")] {
-            assert_eq!(assigned(&["http"], &[name]), Some(vec![Some(0)]));
+            assert_eq!(assigned(&["http"], &[name]), Some(vec![vec![0]]));
+            assert_eq!(assigned(&["http"], &[name, None]), Some(vec![vec![0, 1]]));
         }
-        assert_eq!(assigned(&["http"], &[]), Some(vec![None]));
+        assert_eq!(assigned(&["http"], &[]), Some(vec![vec![]]));
     }
 
     #[test]
     fn of_several_each_goes_to_the_server_with_its_name() {
         let servers = ["http", "inner", "echo"];
-        assert_eq!(assigned(&servers, &[Some("echo"), Some("http")]), Some(vec![Some(1), None, Some(0)]));
-        for names in [&[None][..], &[Some("other")], &[Some("http"), Some("http")], &[Some("http"), None]] {
+        assert_eq!(
+            assigned(&servers, &[Some("echo"), Some("http"), Some("echo")]),
+            Some(vec![vec![1], vec![], vec![0, 2]])
+        );
+        for names in [&[None][..], &[Some("other")], &[Some("http"), None]] {
             assert_eq!(assigned(&servers, names), None, "{names:?}");
         }
-        assert_eq!(assigned(&["http"], &[Some("http"), Some("http")]), None);
     }
 }

@@ -42,7 +42,9 @@ pub fn run(mut plans: Vec<Box<dyn Plan>>) -> Outcome {
         servers.push(server.map_err(|e| label.blame(e))?);
     }
     for server in &servers {
-        announce(&server.url())?;
+        for url in server.urls() {
+            announce(&url)?;
+        }
     }
     for server in &mut servers {
         server.relieve();
@@ -114,7 +116,7 @@ fn bind(
     Ok(bound)
 }
 
-/// The one line on stdout for each server. Whoever started the process waits for it.
+/// The one line on stdout for each address. Whoever started the process waits for it.
 fn announce(url: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let said = writeln!(out, "listening on {url}").and_then(|()| out.flush());

@@ -14,6 +14,16 @@ pub enum Want {
     UpTo(usize),
 }
 
+impl Want {
+    /// The same for each of several addresses.
+    pub fn times(self, addresses: usize) -> Self {
+        match self {
+            Self::Exactly(n) => Self::Exactly(n.saturating_mul(addresses)),
+            Self::UpTo(n) => Self::UpTo(n.saturating_mul(addresses)),
+        }
+    }
+}
+
 /// What each server gets of `limit` descriptors. One alone gets them all; of several, those whose limits were asked for
 /// go first, and the others share what is left, none getting more than it wants.
 ///

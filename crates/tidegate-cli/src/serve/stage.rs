@@ -24,8 +24,8 @@ pub trait Plan {
     fn want(&self) -> Want;
     /// Makes its limits fit so many descriptors.
     fn fit(&mut self, descriptors: usize) -> Result<(), Failure>;
-    /// Binds, or takes a socket: one that the service manager `passed`, or that of the server it succeeds.
-    fn bind(self: Box<Self>, passed: Option<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure>;
+    /// Binds, or takes sockets: those that the service manager `passed`, or those of the server it succeeds.
+    fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure>;
 }
 
 /// What SIGHUP does.

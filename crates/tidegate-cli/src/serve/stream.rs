@@ -14,6 +14,7 @@ use super::how::{Common, DEFAULT_ADDRESS, How, Kind, failure};
 use super::label::Label;
 use super::share::Want;
 use super::stage::{Bound, Hangup, Plan};
+use super::usage;
 use crate::Failure;
 use crate::life::{self, Change, End, Up, Word};
 use crate::limits::Strategy;
@@ -22,13 +23,14 @@ use crate::origin::{Asked, Origin};
 use crate::system::handover::{Door, Estate, Inheritance, Line};
 use crate::tls::Secure;
 
-/// A service of any type, to be bound.
+/// A service of any type, to be bound: to several addresses, if need be.
 pub trait AnyService {
-    fn listen_on(self: Box<Self>, to_be: ToBe, socket: OwnedFd) -> Result<Box<dyn AnyBound>, StartError>;
-    fn bind(self: Box<Self>, to_be: ToBe, at: Endpoint) -> Result<Box<dyn AnyBound>, StartError>;
+    fn listen_on(self: Arc<Self>, to_be: ToBe, socket: OwnedFd) -> Result<Box<dyn AnyBound>, StartError>;
+    fn bind(self: Arc<Self>, to_be: ToBe, at: Endpoint) -> Result<Box<dyn AnyBound>, StartError>;
 }
 
 /// How a server is to run.
+#[derive(Clone)]
 pub struct ToBe {
     policy: Policy,
     model: Model,
@@ -41,12 +43,12 @@ impl ToBe {
 }
 
 impl<S: Service> AnyService for S {
-    fn listen_on(self: Box<Self>, to_be: ToBe, socket: OwnedFd) -> Result<Box<dyn AnyBound>, StartError> {
-        Ok(Box::new(to_be.of(*self).listen_on(socket)?))
+    fn listen_on(self: Arc<Self>, to_be: ToBe, socket: OwnedFd) -> Result<Box<dyn AnyBound>, StartError> {
+        Ok(Box::new(to_be.of(self).listen_on(socket)?))
     }
 
-    fn bind(self: Box<Self>, to_be: ToBe, at: Endpoint) -> Result<Box<dyn AnyBound>, StartError> {
-        Ok(Box::new(to_be.of(*self).bind(at)?))
+    fn bind(self: Arc<Self>, to_be: ToBe, at: Endpoint) -> Result<Box<dyn AnyBound>, StartError> {
+        Ok(Box::new(to_be.of(self).bind(at)?))
     }
 }
 
@@ -79,7 +81,7 @@ pub struct StreamPlan {
     pub policy: Policy,
     pub model: Model,
     pub secure: Option<Secure>,
-    pub service: Box<dyn AnyService>,
+    pub service: Arc<dyn AnyService>,
     /// What it counts besides, if it is a messenger.
     pub chat: Option<Arc<ChatCounters>>,
 }
@@ -98,11 +100,13 @@ impl Plan for StreamPlan {
     }
 
     fn want(&self) -> Want {
-        self.how.limits.want(&self.policy, self.model)
+        self.how.limits.want(&self.policy, self.model).times(self.how.addresses())
     }
 
     fn fit(&mut self, descriptors: usize) -> Result<(), Failure> {
-        if let Some(text) = self.how.limits.fit(&mut self.policy, self.model, descriptors)? {
+        // Sockets may be passed for more addresses than are named; then connections find for themselves that descriptors are short.
+        let each = descriptors / self.how.addresses();
+        if let Some(text) = self.how.limits.fit(&mut self.policy, self.model, each)? {
             self.label.note("max-connections", &text);
         }
         let memory = self.model.memory_bound(&self.policy);
@@ -113,44 +117,104 @@ impl Plan for StreamPlan {
             connections = memory.connections,
             each_connection = memory.each_connection,
             process = memory.process,
+            addresses = self.how.addresses(),
             "the most memory that the limits allow"
         );
         Ok(())
     }
 
-    fn bind(self: Box<Self>, passed: Option<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
+    fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
         let Self { how, label, kind, policy, model, secure, service, chat } = *self;
         let drain_timeout = policy.drain_timeout;
         let asked =
             Asked { handover: how.handover.as_deref(), listen: how.asked()?, metrics: how.common.metrics };
         let origin = Origin::find(&asked, model, passed, &label)?;
         let to_be = ToBe { policy, model };
-        let bound = match origin.listener {
-            Some(socket) => service.listen_on(to_be, socket),
-            None => service.bind(to_be, asked.listen.unwrap_or(DEFAULT_ADDRESS.into())),
-        }
-        .map_err(failure)?;
-        // The file of a socket belongs to the last server that accepts from it; a service manager keeps its own.
-        let bound = match origin.predecessor {
-            Some(_) => {
-                bound.own_socket_file().context("the file of the socket is gone").map_err(Failure::Run)?
-            }
-            None => bound,
+        let bound = match origin.listeners {
+            none if none.is_empty() => bind(&service, &to_be, asked.listen)?,
+            sockets => adopt(&service, &to_be, sockets, origin.predecessor.as_ref())?,
         };
         let entry = how.common.metrics.map(|addr| pages.add(addr, origin.metrics, &label));
         let predecessor = origin.predecessor;
-        Ok(Box::new(StreamBound { how, label, kind, drain_timeout, secure, chat, bound, predecessor, entry }))
+        Ok(Box::new(StreamBound {
+            how,
+            label,
+            kind,
+            model,
+            drain_timeout,
+            secure,
+            chat,
+            bound,
+            predecessor,
+            entry,
+        }))
     }
+}
+
+fn bind(
+    service: &Arc<dyn AnyService>,
+    to_be: &ToBe,
+    asked: Vec<Endpoint>,
+) -> Result<Vec<Box<dyn AnyBound>>, Failure> {
+    let asked = if asked.is_empty() { vec![DEFAULT_ADDRESS.into()] } else { asked };
+    let mut bound = Vec::new();
+    for (number, at) in asked.iter().enumerate() {
+        let one = service.clone().bind(to_be.clone(), at.clone());
+        bound.push(one.map_err(|e| match (taken(&e), asked.iter().take(number).find(|own| covers(own, at))) {
+            (true, Some(own)) => usage(anyhow!(
+                "--listen {at} can not be had beside --listen {own}, which has that port already: leave one of them out"
+            )),
+            _ => failure(e),
+        })?);
+    }
+    Ok(bound)
+}
+
+fn taken(e: &StartError) -> bool {
+    matches!(e, StartError::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse)
+}
+
+/// Whether a server that listens at `own` may be what keeps another from `at`.
+fn covers(own: &Endpoint, at: &Endpoint) -> bool {
+    match (own.addr(), at.addr()) {
+        (Some(own), Some(at)) => {
+            own.port() == at.port()
+                && (own.ip() == at.ip() || own.ip().is_unspecified() || at.ip().is_unspecified())
+        }
+        _ => own == at,
+    }
+}
+
+fn adopt(
+    service: &Arc<dyn AnyService>,
+    to_be: &ToBe,
+    sockets: Vec<OwnedFd>,
+    predecessor: Option<&Line>,
+) -> Result<Vec<Box<dyn AnyBound>>, Failure> {
+    let mut bound = Vec::new();
+    for socket in sockets {
+        let one = service.clone().listen_on(to_be.clone(), socket).map_err(failure)?;
+        // The file of a socket belongs to the last server that accepts from it; a service manager keeps its own.
+        bound.push(match predecessor {
+            Some(_) => {
+                one.own_socket_file().context("the file of the socket is gone").map_err(Failure::Run)?
+            }
+            None => one,
+        });
+    }
+    Ok(bound)
 }
 
 struct StreamBound {
     how: How,
     label: Label,
     kind: &'static Kind,
+    model: Model,
     drain_timeout: std::time::Duration,
     secure: Option<Secure>,
     chat: Option<Arc<ChatCounters>>,
-    bound: Box<dyn AnyBound>,
+    /// One for each address.
+    bound: Vec<Box<dyn AnyBound>>,
     predecessor: Option<Line>,
     entry: Option<Entry>,
 }
@@ -166,19 +230,26 @@ impl Bound for StreamBound {
         words: &Sender<Word>,
         pages: &Pages,
     ) -> Result<Box<dyn Up>, Failure> {
-        let Self { how, label, kind, drain_timeout, secure, chat, bound, predecessor, entry } = *self;
+        let Self { how, label, kind, model, drain_timeout, secure, chat, bound, predecessor, entry } = *self;
         let lacks = |e| Failure::Run(anyhow::Error::from(e).context("no descriptor is left"));
-        let shared = how.handover.as_ref().map(|_| bound.share_listener()).transpose().map_err(lacks)?;
-        let running = bound.start().map_err(failure)?;
+        let shared = match &how.handover {
+            Some(_) => {
+                bound.iter().map(|one| one.share_listener()).collect::<Result<_, _>>().map_err(lacks)?
+            }
+            None => Vec::new(),
+        };
+        let running =
+            bound.into_iter().map(|one| one.start()).collect::<Result<Vec<_>, _>>().map_err(failure)?;
         if let Some(entry) = &entry {
             let tls = secure.as_ref().map(Secure::counters);
-            let stats = Box::new(running.watch());
-            entry.accepting(running.model(), Source::Connections { stats, tls, chat });
+            let each: Vec<_> = running.iter().map(Running::watch).collect();
+            let stats = Box::new(move || each.iter().map(|stats| stats()).sum());
+            entry.accepting(model, Source::Connections { stats, tls, chat });
         }
         let mut door = None;
-        if let (Some(path), Some(listener)) = (&how.handover, shared) {
-            let mut estate = Estate { model: running.model(), sockets: vec![listener] };
-            estate.sockets.extend(pages.share(how.common.metrics).transpose().map_err(lacks)?);
+        if let Some(path) = &how.handover {
+            let metrics = pages.share(how.common.metrics).transpose().map_err(lacks)?;
+            let estate = Estate { model, listeners: shared, metrics };
             door = Some(open_door(path, estate, number, words.clone())?);
         }
         let stopped = None;
@@ -186,6 +257,7 @@ impl Bound for StreamBound {
             how,
             label,
             kind,
+            model,
             drain_timeout,
             secure,
             running,
@@ -210,9 +282,11 @@ struct StreamUp {
     how: How,
     label: Label,
     kind: &'static Kind,
+    model: Model,
     drain_timeout: std::time::Duration,
     secure: Option<Secure>,
-    running: Running,
+    /// One for each address.
+    running: Vec<Running>,
     predecessor: Option<Line>,
     entry: Option<Entry>,
     door: Option<Door>,
@@ -225,8 +299,9 @@ impl Up for StreamUp {
         &self.label
     }
 
-    fn url(&self) -> String {
-        self.kind.url(self.running.local_addr(), self.secure.as_ref())
+    fn urls(&self) -> Vec<String> {
+        let url = |one: &Running| self.kind.url(one.local_addr(), self.secure.as_ref());
+        self.running.iter().map(url).collect()
     }
 
     fn relieve(&mut self) {
@@ -240,7 +315,7 @@ impl Up for StreamUp {
     }
 
     fn is_broken(&self) -> bool {
-        self.running.is_broken()
+        self.running.iter().any(Running::is_broken)
     }
 
     fn follow(&self, change: Change) {
@@ -269,15 +344,14 @@ impl Up for StreamUp {
         self.unready();
         if end == End::Succeeded {
             self.label.note("succeeded", "a successor accepts in its place; draining");
-            self.running.keep_socket_file();
+            self.running.iter_mut().for_each(Running::keep_socket_file);
         }
         self.stopped = Some(life::stop(&self.running, self.drain_timeout, &self.label));
     }
 
     fn finish(self: Box<Self>) -> anyhow::Result<()> {
-        let Self { how, label, secure, running, stopped, .. } = *self;
+        let Self { how, label, model, secure, running, stopped, .. } = *self;
         let before = stopped.ok_or_else(|| anyhow!("a server ended that was not told to"))?;
-        let model = running.model();
         let stats = life::join(running, &before, &label)?;
         if how.common.stats {
             let mut counters = to_json(&label, model, &stats);
@@ -293,8 +367,12 @@ impl Up for StreamUp {
 impl StreamUp {
     /// Goes on with another strategy.
     fn change(&self, strategy: Strategy) {
-        let policy = self.how.limits.changed_to(strategy, self.running.first_policy());
-        let text = match self.running.set_policy(policy) {
+        let change = |one: &Running| {
+            let policy = self.how.limits.changed_to(strategy, one.first_policy());
+            one.set_policy(policy)
+        };
+        // The limits of all addresses are the same, so what one refuses the first has refused.
+        let text = match self.running.iter().try_for_each(change) {
             Ok(()) => format!("the strategy is {strategy:?} from now on"),
             Err(e) => format!("the strategy stays as it is: {e}"),
         };

@@ -166,9 +166,9 @@ impl Plan for UdpPlan {
         Ok(()) // it takes no descriptors as it runs
     }
 
-    fn bind(self: Box<Self>, passed: Option<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
+    fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
         let Self { args, label, policy, model } = *self;
-        if passed.is_some() {
+        if !passed.is_empty() {
             return Err(usage(anyhow!("a socket was passed (LISTEN_FDS), and datagrams take --listen only")));
         }
         let addr = args.listen.unwrap_or(DEFAULT_ADDRESS);
@@ -238,8 +238,8 @@ impl Up for UdpUp {
         &self.label
     }
 
-    fn url(&self) -> String {
-        format!("udp://{}", self.running.local_addr())
+    fn urls(&self) -> Vec<String> {
+        vec![format!("udp://{}", self.running.local_addr())]
     }
 
     fn relieve(&mut self) {} // it took nobody's place

@@ -1,6 +1,7 @@
 //! Unix sockets and Multipath TCP.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -42,6 +43,99 @@ fn a_unix_socket_serves_and_is_loaded_on_every_model() {
         assert_eq!(server.ended().0.code(), Some(0));
         assert!(!path.exists(), "{model}: it takes its file away");
     }
+}
+
+fn get_at(url: &str) -> String {
+    let mut stream = TcpStream::connect(url.trim_start_matches("http://").trim_end_matches('/')).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn one_service_listens_on_several_addresses_on_every_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let at = format!("unix:{}", path.display());
+    for model in Model::available() {
+        let more = ["--listen", "[::1]:0", "--listen", &at, "--model", model.name(), "--stats"];
+        let mut server = Server::of(&mut serve("http", "127.0.0.1:0", &more));
+        let second = server.next_url();
+        assert!(second.starts_with("http://[::1]:"), "{second}");
+        assert_eq!(server.next_url(), at);
+        for answer in [get_at(&server.url), get_at(&second), get(&path)] {
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{model}: {answer}");
+        }
+        server.signal(Signal::TERM);
+        let (status, _, stderr) = server.ended();
+        assert_eq!(status.code(), Some(0));
+        let counters = stderr.iter().find(|line| line.contains("\"accepted\":3,"));
+        assert!(counters.is_some(), "{model}: the counters are those of all addresses: {stderr:?}");
+        assert!(!path.exists(), "{model}");
+    }
+}
+
+#[test]
+fn addresses_that_exclude_each_other_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = format!("unix:{}", folder.path().join("socket").display());
+    let outcome = run(&mut serve("http", &at, &["--listen", &at]));
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    let says = format!("--listen {at} can not be had beside --listen {at}");
+    assert!(outcome.stderr.contains(&says), "{}", outcome.stderr);
+    let outcome = run(&mut serve("http", "127.0.0.1:0", &["--listen", &at, "--mptcp"]));
+    assert_eq!(outcome.code, Some(2));
+    assert!(outcome.stderr.contains("a Unix socket has one path only"), "{}", outcome.stderr);
+}
+
+#[test]
+fn members_of_one_room_come_from_every_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let server =
+        Server::of(&mut serve("chat", "127.0.0.1:0", &["--listen", &format!("unix:{}", path.display())]));
+    let mut far = BufReader::new(server.connect());
+    let mut near = BufReader::new(UnixStream::connect(&path).unwrap());
+    near.get_ref().set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut line = String::new();
+    far.get_mut().write_all(b"/join tide far\n").unwrap();
+    far.read_line(&mut line).unwrap();
+    near.get_mut().write_all(b"/join tide near\n").unwrap();
+    line.clear();
+    near.read_line(&mut line).unwrap();
+    assert_eq!(line, "= joined tide as near, 2 here, at #2\n");
+    near.get_mut().write_all(b"hello\n").unwrap();
+    while !line.ends_with("near: hello\n") {
+        line.clear();
+        assert_ne!(far.read_line(&mut line).unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_successor_takes_all_addresses() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, door) = (folder.path().join("socket"), folder.path().join("door"));
+    let (at, door) = (format!("unix:{}", path.display()), door.to_str().unwrap().to_owned());
+    let handing = ["--model", "epoll", "--metrics", "127.0.0.1:0", "--handover", &door];
+    let mut first =
+        Server::of(&mut serve("http", "127.0.0.1:0", &[&["--listen", &at][..], &handing].concat()));
+    assert_eq!(first.next_url(), at);
+    let one = run(&mut serve("http", &first.addr.to_string(), &handing));
+    assert_eq!(one.code, Some(2));
+    let says = format!("the running server listens on {}, {at}", first.addr);
+    assert!(one.stderr.contains(&says), "{}", one.stderr);
+    // In another order, and a port that is not named.
+    let mut second =
+        Server::of(&mut serve("http", &at, &[&["--listen", "127.0.0.1:0"][..], &handing].concat()));
+    assert_eq!(second.url, first.url);
+    assert_eq!(second.next_url(), at);
+    assert_eq!(first.ended().0.code(), Some(0));
+    assert!(get_at(&second.url).starts_with("HTTP/1.1 200 ") && get(&path).starts_with("HTTP/1.1 200 "));
+    second.signal(Signal::TERM);
+    assert_eq!(second.ended().0.code(), Some(0));
+    assert!(!path.exists(), "the last one takes the file away");
 }
 
 #[test]

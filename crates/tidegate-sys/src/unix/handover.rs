@@ -10,8 +10,8 @@ use rustix::net::{
     SendFlags,
 };
 
-/// Most descriptors in one message.
-pub const MOST_DESCRIPTORS: usize = 4;
+/// Most descriptors in one message: what Linux allows (`SCM_MAX_FD`, `unix(7)`).
+pub const MOST_DESCRIPTORS: usize = 253;
 
 /// Sends `message` (not empty) together with descriptors, which stay open here too.
 ///

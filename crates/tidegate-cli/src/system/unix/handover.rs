@@ -5,11 +5,13 @@
 //! successor                        the one that runs
 //!     ── connect PATH ──────────────▶  same user? (both ends ask the kernel)
 //!     ── "tidegate handover 1" ─────▶
-//!     ◀─ model + listening sockets ──  goes on accepting
+//!     ◀─ model + sockets ────────────  goes on accepting
 //!   starts accepting
 //!     ── "ready" ───────────────────▶  drains, exits 0
 //!   puts its own socket at PATH
 //! ```
+//!
+//! Behind the model stands the number of listening sockets, if it is not one; that of the metrics, if there is one, comes last.
 //!
 //! Whatever goes wrong before "ready" leaves the first as it is. In between both accept from the same socket.
 
@@ -45,8 +47,8 @@ pub struct Inheritance {
     stream: UnixStream,
     /// The model it runs on.
     pub model: Model,
-    /// Its listening socket.
-    pub listener: OwnedFd,
+    /// Its listening sockets.
+    pub listeners: Vec<OwnedFd>,
     /// The listening socket of its `--metrics`.
     pub metrics: Option<OwnedFd>,
 }
@@ -84,11 +86,14 @@ impl Inheritance {
         send(&stream, HELLO, &[])?;
         let mut message = [0; MESSAGE_BYTES];
         let (n, descriptors) = receive(&stream, &mut message)?;
-        let name = std::str::from_utf8(message.get(..n).unwrap_or_default())?;
-        let model = name.parse().map_err(|e: String| anyhow!("it answers {name:?}: {e}"))?;
-        let mut descriptors = descriptors.into_iter();
-        let listener = descriptors.next().context("it sent no listening socket")?;
-        Ok(Self { stream, model, listener, metrics: descriptors.next() })
+        let text = std::str::from_utf8(message.get(..n).unwrap_or_default())?;
+        let (name, count) = text.split_once(' ').unwrap_or((text, "1"));
+        let model = name.parse().map_err(|e: String| anyhow!("it answers {text:?}: {e}"))?;
+        let count: usize = count.parse().with_context(|| format!("it answers {text:?}"))?;
+        let mut listeners = descriptors;
+        ensure!(count > 0 && count <= listeners.len(), "it sent {} of {count} sockets", listeners.len());
+        let metrics = listeners.split_off(count).pop();
+        Ok(Self { stream, model, listeners, metrics })
     }
 
     /// Tells the running server that its successor accepts: it drains now.
@@ -96,9 +101,9 @@ impl Inheritance {
         send(stream, READY, &[])
     }
 
-    /// The parts: the connection, the listening socket, and that of the metrics.
-    pub fn into_parts(self) -> (UnixStream, OwnedFd, Option<OwnedFd>) {
-        (self.stream, self.listener, self.metrics)
+    /// The parts: the connection, the listening sockets, and that of the metrics.
+    pub fn into_parts(self) -> (UnixStream, Vec<OwnedFd>, Option<OwnedFd>) {
+        (self.stream, self.listeners, self.metrics)
     }
 }
 
@@ -111,8 +116,10 @@ fn set_patience(stream: &UnixStream) -> io::Result<()> {
 pub struct Estate {
     /// The model it runs on.
     pub model: Model,
-    /// The listening socket first, then that of the metrics if there is one.
-    pub sockets: Vec<OwnedFd>,
+    /// The listening sockets, at least one.
+    pub listeners: Vec<OwnedFd>,
+    /// That of the metrics, if there is one.
+    pub metrics: Option<OwnedFd>,
 }
 
 /// The socket at PATH, by which a successor finds this process. Removed when dropped, unless a successor's stands there.
@@ -175,8 +182,13 @@ fn give(stream: &UnixStream, estate: &Estate) -> anyhow::Result<()> {
     let mut message = [0; MESSAGE_BYTES];
     let (n, _) = receive(stream, &mut message).context("it said nothing")?;
     ensure!(message.get(..n) == Some(HELLO), "it speaks another version of the protocol");
-    let sockets: Vec<_> = estate.sockets.iter().map(AsFd::as_fd).collect();
-    send(stream, estate.model.name().as_bytes(), &sockets).context("the sockets could not be sent")?;
+    let sockets: Vec<_> = estate.listeners.iter().chain(&estate.metrics).map(AsFd::as_fd).collect();
+    let name = estate.model.name();
+    let text = match estate.listeners.len() {
+        1 => name.to_owned(), // as ever, so that versions with one address understand each other
+        count => format!("{name} {count}"),
+    };
+    send(stream, text.as_bytes(), &sockets).context("the sockets could not be sent")?;
     let (n, _) = receive(stream, &mut message).context("it did not get ready")?;
     ensure!(message.get(..n) == Some(READY), "it gave up before it accepted");
     Ok(())

@@ -17,7 +17,7 @@ pub struct Inheritance {
     /// The model it runs on.
     pub model: Model,
     line: Line,
-    listener: OwnedFd,
+    listeners: Vec<OwnedFd>,
 }
 
 impl Inheritance {
@@ -40,8 +40,8 @@ impl Inheritance {
     }
 
     /// The parts.
-    pub fn into_parts(self) -> (Line, OwnedFd, Option<OwnedFd>) {
-        (self.line, self.listener, None)
+    pub fn into_parts(self) -> (Line, Vec<OwnedFd>, Option<OwnedFd>) {
+        (self.line, self.listeners, None)
     }
 }
 
@@ -50,8 +50,10 @@ impl Inheritance {
 pub struct Estate {
     /// The model it runs on.
     pub model: Model,
-    /// The listening socket first, then that of the metrics if there is one.
-    pub sockets: Vec<OwnedFd>,
+    /// The listening sockets.
+    pub listeners: Vec<OwnedFd>,
+    /// That of the metrics, if there is one.
+    pub metrics: Option<OwnedFd>,
 }
 
 /// The place where a successor finds this process: there is none.
