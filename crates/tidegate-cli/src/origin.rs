@@ -58,21 +58,28 @@ impl Origin {
 
     fn inherited(path: &Path, how: &Asked<'_>, model: Model) -> Result<Self, Failure> {
         let Some(found) = Inheritance::ask(path).map_err(usage)? else { return Ok(Self::default()) };
-        if !model.shares_listener_with(found.model) {
+        let there: Model = found.terms.parse().map_err(|_| other_kind(&found.terms))?;
+        if !model.shares_listener_with(there) {
             return Err(usage(anyhow!(
-                "a server on {model} can not accept beside the running one on {}: choose --model {}, or stop that one first",
-                found.model,
-                found.model
+                "a server on {model} can not accept beside the running one on {there}: choose --model {there}, or stop that one first"
             )));
         }
         let (predecessor, listeners, metrics) = found.into_parts();
         let listeners = expected(listeners, &how.listen)?;
-        let metrics = match (metrics, how.metrics) {
-            (Some(socket), Some(addr)) if is_at(&socket, &addr.into()) => Some(socket),
-            _ => None,
-        };
+        let metrics = expected_metrics(metrics, how.metrics);
         Ok(Self { listeners, metrics, predecessor: Some(predecessor) })
     }
+}
+
+/// A running server that gives other sockets than a successor can use.
+pub fn other_kind(terms: &str) -> Failure {
+    let kind = if terms.starts_with("udp/") { "serves datagrams" } else { "serves connections" };
+    usage(anyhow!("the server behind --handover {kind}: name another path, or stop that one first"))
+}
+
+/// The inherited socket of `--metrics`, if it is the one asked for.
+pub fn expected_metrics(socket: Option<OwnedFd>, asked: Option<SocketAddr>) -> Option<OwnedFd> {
+    socket.zip(asked).filter(|(socket, addr)| is_at(socket, &(*addr).into())).map(|(socket, _)| socket)
 }
 
 /// Whether an inherited socket is what was asked for; port 0 is any port.
@@ -98,10 +105,18 @@ fn expected(sockets: Vec<OwnedFd>, asked: &[Endpoint]) -> Result<Vec<OwnedFd>, F
     if asked.is_empty() || left.is_empty() { Ok(sockets) } else { Err(others(&sockets, asked)) }
 }
 
+/// The same of one socket.
+pub fn expected_one(socket: &OwnedFd, asked: &Endpoint) -> Result<(), Failure> {
+    if is_at(socket, asked) {
+        return Ok(());
+    }
+    Err(others([socket], std::slice::from_ref(asked)))
+}
+
 #[cold]
-fn others(sockets: &[OwnedFd], asked: &[Endpoint]) -> Failure {
+fn others<'a>(sockets: impl IntoIterator<Item = &'a OwnedFd>, asked: &[Endpoint]) -> Failure {
     let here = |socket| local_endpoint(socket).map_or("an unknown address".into(), |here| here.to_string());
-    let here: Vec<_> = sockets.iter().map(here).collect();
+    let here: Vec<String> = sockets.into_iter().map(here).collect();
     let asked: Vec<_> = asked.iter().map(ToString::to_string).collect();
     usage(anyhow!(
         "--listen is {}, but the running server listens on {}: leave --listen out, or stop that one first",

@@ -66,6 +66,12 @@ pub enum StartError {
         /// What is wrong with it.
         error: io::Error,
     },
+    /// The sockets of another process can not be received from.
+    #[error("can not take over the sockets of datagrams: {error}")]
+    AdoptDatagrams {
+        /// What is wrong with them, or with the model or number of threads.
+        error: io::Error,
+    },
     /// The threads or their kernel objects could not be made.
     #[error(
         "can not start the model {model}: {error}; lower threads, max_connections or buffers, or raise the limits of the process"

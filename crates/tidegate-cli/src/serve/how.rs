@@ -201,7 +201,8 @@ pub fn failure(e: StartError) -> Failure {
         StartError::Policy(_)
         | StartError::Unavailable { .. }
         | StartError::PathUnavailable { .. }
-        | StartError::Adopt { .. } => usage(e),
+        | StartError::Adopt { .. }
+        | StartError::AdoptDatagrams { .. } => usage(e),
         _ => Failure::Run(e.into()),
     }
 }

@@ -249,7 +249,7 @@ impl Bound for StreamBound {
         let mut door = None;
         if let Some(path) = &how.handover {
             let metrics = pages.share(how.common.metrics).transpose().map_err(lacks)?;
-            let estate = Estate { model, listeners: shared, metrics };
+            let estate = Estate { terms: model.name().into(), listeners: shared, metrics };
             door = Some(open_door(path, estate, number, words.clone())?);
         }
         let stopped = None;
@@ -270,12 +270,22 @@ impl Bound for StreamBound {
 }
 
 /// Lets a successor find this server.
-fn open_door(path: &Path, estate: Estate, number: usize, words: Sender<Word>) -> Result<Door, Failure> {
+pub fn open_door(path: &Path, estate: Estate, number: usize, words: Sender<Word>) -> Result<Door, Failure> {
     let door = Door::open(path, estate, move || _ = words.send(Word::Succeeded(number)));
     let door = door.with_context(|| {
         format!("can not put a socket at {}; name a path in a folder that may be written", path.display())
     });
     door.map_err(Failure::Run)
+}
+
+/// Tells the running server that it may go.
+pub fn relieve(predecessor: &Line, label: &Label) {
+    // If it has gone meanwhile, that is what was wanted.
+    let text = match Inheritance::ready(predecessor) {
+        Ok(()) => "accepting in the place of the running server, which drains now".to_owned(),
+        Err(e) => format!("accepting; the server that ran before is gone already: {e}"),
+    };
+    label.note("handover", &text);
 }
 
 struct StreamUp {
@@ -305,13 +315,9 @@ impl Up for StreamUp {
     }
 
     fn relieve(&mut self) {
-        let Some(predecessor) = self.predecessor.take() else { return };
-        // If it has gone meanwhile, that is what was wanted.
-        let text = match Inheritance::ready(&predecessor) {
-            Ok(()) => "accepting in the place of the running server, which drains now".to_owned(),
-            Err(e) => format!("accepting; the server that ran before is gone already: {e}"),
-        };
-        self.label.note("handover", &text);
+        if let Some(predecessor) = self.predecessor.take() {
+            relieve(&predecessor, &self.label);
+        }
     }
 
     fn is_broken(&self) -> bool {

@@ -1,8 +1,9 @@
 //! `tidegate serve udp`.
 
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -20,11 +21,14 @@ use super::how::{Common, DEFAULT_ADDRESS, address, failure};
 use super::label::Label;
 use super::share::Want;
 use super::stage::{Bound, Hangup, Plan};
+use super::stream::{open_door, relieve};
 use super::usage;
 use crate::Failure;
 use crate::life::{Change, End, Up, Word};
 use crate::limits::{set, size, time, wait};
 use crate::metrics::{Entry, Pages, Source};
+use crate::origin;
+use crate::system::handover::{Door, Estate, Inheritance, Line};
 
 /// What is done with datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -44,6 +48,9 @@ pub struct UdpArgs {
     /// Address to receive at; port 0 lets the system pick one [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     listen: Option<SocketAddr>,
+    /// Take the sockets of the server that runs with the same PATH, which then exits; and let a successor find this one there.
+    #[arg(long, value_name = "PATH")]
+    handover: Option<PathBuf>,
     #[command(flatten)]
     pub(super) common: Common,
     #[command(flatten)]
@@ -154,7 +161,7 @@ impl Plan for UdpPlan {
     }
 
     fn handover(&self) -> Option<&Path> {
-        None
+        self.args.handover.as_deref()
     }
 
     fn want(&self) -> Want {
@@ -171,22 +178,70 @@ impl Plan for UdpPlan {
         if !passed.is_empty() {
             return Err(usage(anyhow!("a socket was passed (LISTEN_FDS), and datagrams take --listen only")));
         }
-        let addr = args.listen.unwrap_or(DEFAULT_ADDRESS);
+        let path = policy.path.unwrap_or_else(|| DatagramPath::default_on(model));
+        let origin = match &args.handover {
+            Some(door) => Origin::find(door, &args, model, path)?,
+            None => Origin::default(),
+        };
         let bound = match args.kind {
-            Kind::Echo => bind(|_| UdpEcho, policy, model, addr),
-            Kind::Sink => bind(|_| UdpSink, policy, model, addr),
+            Kind::Echo => bind(|_| UdpEcho, policy, model, &args, origin.sockets),
+            Kind::Sink => bind(|_| UdpSink, policy, model, &args, origin.sockets),
         }?;
-        let entry = args.common.metrics.map(|addr| pages.add(addr, None, &label));
-        Ok(Box::new(UdpBound { args, label, bound, entry }))
+        // Asked for here, so that a model that can not is refused before anything is said.
+        let shared = args.handover.as_ref().map(|_| bound.share_sockets()).transpose().map_err(usage)?;
+        let terms = terms(model, path);
+        let heirs = shared.map(|listeners| Estate { terms, listeners, metrics: None });
+        let entry = args.common.metrics.map(|addr| pages.add(addr, origin.metrics, &label));
+        Ok(Box::new(UdpBound { args, label, bound, entry, heirs, predecessor: origin.predecessor }))
+    }
+}
+
+/// What a successor has to agree to: whether calls wait and whether datagrams come joined are properties of the shared sockets.
+fn terms(model: Model, path: DatagramPath) -> String {
+    format!("udp/{model}/{path}")
+}
+
+/// Where the sockets come from that this process does not make itself.
+#[derive(Default)]
+struct Origin {
+    sockets: Vec<OwnedFd>,
+    metrics: Option<OwnedFd>,
+    predecessor: Option<Line>,
+}
+
+impl Origin {
+    /// What the server behind the door gives, if one runs.
+    fn find(door: &Path, args: &UdpArgs, model: Model, path: DatagramPath) -> Result<Self, Failure> {
+        let Some(found) = Inheritance::ask(door).map_err(usage)? else { return Ok(Self::default()) };
+        let there = found.terms.strip_prefix("udp/").and_then(|terms| terms.split_once('/'));
+        let there = there.and_then(|(model, path)| Some((model.parse::<Model>().ok()?, path)));
+        let (other, other_path) = there.ok_or_else(|| origin::other_kind(&found.terms))?;
+        if !model.shares_listener_with(other) || path.name() != other_path {
+            return Err(usage(anyhow!(
+                "a server on {model} with the path {path} can not receive beside the running one on {other} with {other_path}: add \
+                 --model {other} --path {other_path}, or stop that one first"
+            )));
+        }
+        let (predecessor, sockets, metrics) = found.into_parts();
+        if let (Some(first), Some(addr)) = (sockets.first(), args.listen) {
+            origin::expected_one(first, &addr.into())?;
+        }
+        let metrics = origin::expected_metrics(metrics, args.common.metrics);
+        Ok(Self { sockets, metrics, predecessor: Some(predecessor) })
     }
 }
 
 /// A bound server of any service.
 trait AnyBound {
+    fn share_sockets(&self) -> io::Result<Vec<OwnedFd>>;
     fn start(self: Box<Self>) -> Result<RunningDatagrams, Failure>;
 }
 
 impl<S: DatagramService, F: Fn(usize) -> S> AnyBound for BoundDatagramServer<F> {
+    fn share_sockets(&self) -> io::Result<Vec<OwnedFd>> {
+        self.share_sockets()
+    }
+
     fn start(self: Box<Self>) -> Result<RunningDatagrams, Failure> {
         (*self).start().map_err(failure)
     }
@@ -196,10 +251,15 @@ fn bind<S: DatagramService>(
     make: impl Fn(usize) -> S + 'static,
     policy: DatagramPolicy,
     model: Model,
-    addr: SocketAddr,
+    args: &UdpArgs,
+    sockets: Vec<OwnedFd>,
 ) -> Result<Box<dyn AnyBound>, Failure> {
     let server = DatagramServer::new(make).policy(policy).model(model);
-    Ok(Box::new(server.bind(addr).map_err(failure)?))
+    let bound = match sockets {
+        none if none.is_empty() => server.bind(args.listen.unwrap_or(DEFAULT_ADDRESS)),
+        sockets => server.receive_on(sockets),
+    };
+    Ok(Box::new(bound.map_err(failure)?))
 }
 
 struct UdpBound {
@@ -207,6 +267,9 @@ struct UdpBound {
     label: Label,
     bound: Box<dyn AnyBound>,
     entry: Option<Entry>,
+    /// What a successor gets.
+    heirs: Option<Estate>,
+    predecessor: Option<Line>,
 }
 
 impl Bound for UdpBound {
@@ -214,13 +277,24 @@ impl Bound for UdpBound {
         Hangup::Ends
     }
 
-    fn start(self: Box<Self>, _: usize, _: &Sender<Word>, _: &Pages) -> Result<Box<dyn Up>, Failure> {
-        let Self { args, label, bound, entry } = *self;
+    fn start(
+        self: Box<Self>,
+        number: usize,
+        words: &Sender<Word>,
+        pages: &Pages,
+    ) -> Result<Box<dyn Up>, Failure> {
+        let Self { args, label, bound, entry, heirs, predecessor } = *self;
         let running = bound.start()?;
         if let Some(entry) = &entry {
             entry.accepting(running.model(), Source::Datagrams(Box::new(running.watch())));
         }
-        Ok(Box::new(UdpUp { args, label, running, entry, stopped: None }))
+        let mut door = None;
+        if let (Some(path), Some(estate)) = (&args.handover, heirs) {
+            let metrics = pages.share(args.common.metrics).transpose();
+            let metrics = metrics.map_err(|e| Failure::Run(anyhow!(e).context("no descriptor is left")))?;
+            door = Some(open_door(path, Estate { metrics, ..estate }, number, words.clone())?);
+        }
+        Ok(Box::new(UdpUp { args, label, running, entry, predecessor, door, stopped: None }))
     }
 }
 
@@ -229,6 +303,8 @@ struct UdpUp {
     label: Label,
     running: RunningDatagrams,
     entry: Option<Entry>,
+    predecessor: Option<Line>,
+    door: Option<Door>,
     /// The counters when it was told to stop.
     stopped: Option<DatagramStats>,
 }
@@ -242,7 +318,11 @@ impl Up for UdpUp {
         vec![format!("udp://{}", self.running.local_addr())]
     }
 
-    fn relieve(&mut self) {} // it took nobody's place
+    fn relieve(&mut self) {
+        if let Some(predecessor) = self.predecessor.take() {
+            relieve(&predecessor, &self.label);
+        }
+    }
 
     fn is_broken(&self) -> bool {
         self.running.is_broken()
@@ -262,12 +342,21 @@ impl Up for UdpUp {
         if let Some(entry) = &self.entry {
             entry.draining();
         }
+        self.door = None;
     }
 
-    fn stop(&mut self, _: End) {
+    fn stop(&mut self, end: End) {
         self.unready();
         self.stopped.get_or_insert_with(|| self.running.stats());
-        self.running.stop();
+        if end == End::Succeeded {
+            self.label.note(
+                "succeeded",
+                "a successor receives in its place; what waits in the sockets is left to it",
+            );
+            self.running.leave();
+        } else {
+            self.running.stop();
+        }
     }
 
     fn finish(self: Box<Self>) -> anyhow::Result<()> {

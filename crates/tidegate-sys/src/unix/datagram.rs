@@ -7,7 +7,7 @@
 use std::io;
 use std::mem::offset_of;
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -44,6 +44,21 @@ impl DatagramSocket {
         prepare(&socket, options)?;
         socket.connect(&to.into())?;
         Ok(Self(socket))
+    }
+
+    /// One that another process made and bound, with these options from now on, there too.
+    pub fn adopt(socket: OwnedFd, options: &DatagramOptions) -> io::Result<Self> {
+        let socket = Socket::from(socket);
+        if socket.r#type()? != Type::DGRAM || socket.local_addr()?.as_socket().is_none() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no bound UDP socket"));
+        }
+        prepare(&socket, options)?;
+        Ok(Self(socket))
+    }
+
+    /// A second descriptor of it, to be given to another process.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        Ok(self.0.try_clone()?.into())
     }
 
     /// Lets further sockets of this user bind to the same port.

@@ -11,7 +11,7 @@ use windows_sys::Win32::Foundation::{ERROR_OPERATION_ABORTED, HANDLE};
 use windows_sys::Win32::Networking::WinSock::{WSAEINTR, WSAESHUTDOWN};
 use windows_sys::Win32::System::IO::CancelIoEx;
 
-use super::descriptor::{AsRawFd, RawFd};
+use super::descriptor::{AsRawFd, OwnedFd, RawFd};
 use super::poll::{PollSet, Readiness};
 use super::socket::Blocking;
 pub use crate::terms::{DatagramOptions, Joining, LARGEST_JOINED, LARGEST_PAYLOAD, Port};
@@ -45,6 +45,16 @@ impl DatagramSocket {
         prepare(&socket, options)?;
         socket.connect(&to.into())?;
         Ok(Self(socket))
+    }
+
+    /// Refuses: no socket is handed over here.
+    pub fn adopt(_: OwnedFd, _: &DatagramOptions) -> io::Result<Self> {
+        Err(refused("sockets are handed over on Unix only"))
+    }
+
+    /// Refuses, too.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        Err(refused("sockets are handed over on Unix only"))
     }
 
     /// Refuses: see [`Port::Shared`].

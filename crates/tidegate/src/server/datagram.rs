@@ -1,5 +1,6 @@
 //! Serving datagrams: a service, a policy, a model and an address make a running server.
 
+use std::io;
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -7,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use tidegate_sys::datagram::{DatagramSocket, Port};
+use tidegate_sys::descriptor::OwnedFd;
 
 use super::StartError;
-use crate::engine::datagram::{self, Halt, Plan};
+use crate::engine::datagram::{self, Halt, Order, Plan};
 use crate::engine::{self, Availability, Model};
 use crate::policy::{DatagramPath, DatagramPolicy};
 use crate::service::DatagramService;
@@ -63,19 +65,7 @@ impl<S: DatagramService, F: Fn(usize) -> S> DatagramServer<F> {
     /// # Errors
     /// A wrong policy, an unavailable model or path, or an unusable address; nothing is left behind.
     pub fn bind(self, addr: SocketAddr) -> Result<BoundDatagramServer<F>, StartError> {
-        self.policy.check()?;
-        let model = self.model.unwrap_or_else(datagram::best);
-        if let Availability::Unavailable(why) = model.availability() {
-            return Err(StartError::Unavailable { model, why });
-        }
-        if let Err(why) = datagram::serves(model) {
-            return Err(StartError::Unavailable { model, why });
-        }
-        engine::check_datagrams(model, &self.policy)?;
-        let path = self.policy.path.unwrap_or_else(|| DatagramPath::default_on(model));
-        if let Availability::Unavailable(why) = path.availability() {
-            return Err(StartError::PathUnavailable { path, why });
-        }
+        let (model, path) = self.choose()?;
         let listen = |error| StartError::Listen { at: addr.into(), error };
         let threads = self.policy.threads.map_or(datagram::default_threads(model), usize::from);
         let options = datagram::options(model, path, &self.policy);
@@ -93,6 +83,56 @@ impl<S: DatagramService, F: Fn(usize) -> S> DatagramServer<F> {
         }
         let plan = Plan { model, policy: Arc::new(self.policy), path, sockets };
         Ok(BoundDatagramServer { make: self.make, plan, local_addr })
+    }
+
+    /// Receives from sockets that another process has bound and [shared](BoundDatagramServer::share_sockets), on a thread for each.
+    /// Both may serve them at the same time, on models that [go together](Model::shares_listener_with) and on the same path: each
+    /// datagram goes to one of them.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind); and sockets that are none of datagrams or not of one address, another number of them than
+    /// [`DatagramPolicy::threads`] says, or `blocking` and `pool`, which can not.
+    pub fn receive_on(self, sockets: Vec<OwnedFd>) -> Result<BoundDatagramServer<F>, StartError> {
+        let adopt = |error| StartError::AdoptDatagrams { error };
+        let wrong = |why: String| adopt(io::Error::new(io::ErrorKind::InvalidInput, why));
+        let (model, path) = self.choose()?;
+        datagram::hands_over(model).map_err(wrong)?;
+        let count = sockets.len();
+        if count == 0 || self.policy.threads.is_some_and(|threads| usize::from(threads) != count) {
+            return Err(wrong(format!(
+                "there are {count}, one for each thread; leave threads out, or make it the same"
+            )));
+        }
+        let options = datagram::options(model, path, &self.policy);
+        let own = |socket| DatagramSocket::adopt(socket, &options).map(Arc::new);
+        let sockets: Vec<_> = sockets.into_iter().map(own).collect::<Result<_, _>>().map_err(adopt)?;
+        let addresses: Vec<_> =
+            sockets.iter().map(|one| one.local_addr()).collect::<Result<_, _>>().map_err(adopt)?;
+        let Some(&local_addr) =
+            addresses.first().filter(|first| addresses.iter().all(|other| other == *first))
+        else {
+            return Err(wrong("they have different addresses".into()));
+        };
+        let plan = Plan { model, policy: Arc::new(self.policy), path, sockets };
+        Ok(BoundDatagramServer { make: self.make, plan, local_addr })
+    }
+
+    /// The model and path asked for, or the best ones; they must be available, and able to keep the policy.
+    fn choose(&self) -> Result<(Model, DatagramPath), StartError> {
+        self.policy.check()?;
+        let model = self.model.unwrap_or_else(datagram::best);
+        if let Availability::Unavailable(why) = model.availability() {
+            return Err(StartError::Unavailable { model, why });
+        }
+        if let Err(why) = datagram::serves(model) {
+            return Err(StartError::Unavailable { model, why });
+        }
+        engine::check_datagrams(model, &self.policy)?;
+        let path = self.policy.path.unwrap_or_else(|| DatagramPath::default_on(model));
+        if let Availability::Unavailable(why) = path.availability() {
+            return Err(StartError::PathUnavailable { path, why });
+        }
+        Ok((model, path))
     }
 }
 
@@ -120,6 +160,17 @@ impl<S: DatagramService, F: Fn(usize) -> S> BoundDatagramServer<F> {
     #[must_use]
     pub fn path(&self) -> DatagramPath {
         self.plan.path
+    }
+
+    /// Second descriptors of its sockets, to be given to a process that goes on with them
+    /// ([`receive_on`](DatagramServer::receive_on)); then [leave](RunningDatagrams::leave).
+    ///
+    /// # Errors
+    /// The model is `blocking` or `pool`, which end a socket for everybody when they stop, or no descriptor is left.
+    pub fn share_sockets(&self) -> io::Result<Vec<OwnedFd>> {
+        let plan = &self.plan;
+        datagram::hands_over(plan.model).map_err(|why| io::Error::new(io::ErrorKind::Unsupported, why))?;
+        plan.sockets.iter().map(|socket| socket.share()).collect()
     }
 
     /// Starts the I/O threads; returns once all of them serve.
@@ -200,7 +251,14 @@ impl RunningDatagrams {
     /// [`DatagramPolicy::drain_timeout`]. Returns at once; [`join`](Self::join) waits.
     pub fn stop(&self) {
         self.stopping.store(true, Relaxed);
-        Halt::ask(&self.halts);
+        Halt::ask(&self.halts, Order::Serve);
+    }
+
+    /// Stops, and leaves what waits in the sockets to the process that [shares](BoundDatagramServer::share_sockets) them: nothing more is
+    /// received, and what was received already is answered, at most until [`DatagramPolicy::drain_timeout`]. Returns at once.
+    pub fn leave(&self) {
+        self.stopping.store(true, Relaxed);
+        Halt::ask(&self.halts, Order::Leave);
     }
 
     /// Waits until the server has stopped and returns its last counters. Does not stop it.

@@ -11,7 +11,7 @@
 //!   puts its own socket at PATH
 //! ```
 //!
-//! Behind the model stands the number of listening sockets, if it is not one; that of the metrics, if there is one, comes last.
+//! Servers of datagrams give `udp/MODEL/PATH` for the model. Behind it stands the number of listening sockets, if it is not one; that of the metrics, if there is one, comes last.
 //!
 //! Whatever goes wrong before "ready" leaves the first as it is. In between both accept from the same socket.
 
@@ -23,8 +23,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail, ensure};
-use tidegate::Model;
+use anyhow::{Context, bail, ensure};
 use tidegate::system::handover::{is_same_user, receive, send};
 
 use crate::log::note;
@@ -45,8 +44,8 @@ pub type Line = UnixStream;
 /// What the running server gave, and the connection to it.
 pub struct Inheritance {
     stream: UnixStream,
-    /// The model it runs on.
-    pub model: Model,
+    /// What it runs on, in words that a successor has to agree to.
+    pub terms: String,
     /// Its listening sockets.
     pub listeners: Vec<OwnedFd>,
     /// The listening socket of its `--metrics`.
@@ -87,13 +86,12 @@ impl Inheritance {
         let mut message = [0; MESSAGE_BYTES];
         let (n, descriptors) = receive(&stream, &mut message)?;
         let text = std::str::from_utf8(message.get(..n).unwrap_or_default())?;
-        let (name, count) = text.split_once(' ').unwrap_or((text, "1"));
-        let model = name.parse().map_err(|e: String| anyhow!("it answers {text:?}: {e}"))?;
+        let (terms, count) = text.split_once(' ').unwrap_or((text, "1"));
         let count: usize = count.parse().with_context(|| format!("it answers {text:?}"))?;
         let mut listeners = descriptors;
         ensure!(count > 0 && count <= listeners.len(), "it sent {} of {count} sockets", listeners.len());
         let metrics = listeners.split_off(count).pop();
-        Ok(Self { stream, model, listeners, metrics })
+        Ok(Self { stream, terms: terms.to_owned(), listeners, metrics })
     }
 
     /// Tells the running server that its successor accepts: it drains now.
@@ -114,9 +112,9 @@ fn set_patience(stream: &UnixStream) -> io::Result<()> {
 
 /// What a running server has to give.
 pub struct Estate {
-    /// The model it runs on.
-    pub model: Model,
-    /// The listening sockets, at least one.
+    /// What it runs on, without spaces: the model, and behind `udp/` model and path.
+    pub terms: String,
+    /// The listening sockets, or those of datagrams; at least one.
     pub listeners: Vec<OwnedFd>,
     /// That of the metrics, if there is one.
     pub metrics: Option<OwnedFd>,
@@ -183,9 +181,9 @@ fn give(stream: &UnixStream, estate: &Estate) -> anyhow::Result<()> {
     let (n, _) = receive(stream, &mut message).context("it said nothing")?;
     ensure!(message.get(..n) == Some(HELLO), "it speaks another version of the protocol");
     let sockets: Vec<_> = estate.listeners.iter().chain(&estate.metrics).map(AsFd::as_fd).collect();
-    let name = estate.model.name();
+    let name = &estate.terms;
     let text = match estate.listeners.len() {
-        1 => name.to_owned(), // as ever, so that versions with one address understand each other
+        1 => name.clone(), // as ever, so that versions with one address understand each other
         count => format!("{name} {count}"),
     };
     send(stream, text.as_bytes(), &sockets).context("the sockets could not be sent")?;

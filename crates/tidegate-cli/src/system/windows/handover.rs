@@ -4,7 +4,6 @@ use std::io;
 use std::path::Path;
 
 use anyhow::bail;
-use tidegate::Model;
 use tidegate::system::descriptor::OwnedFd;
 
 /// The connection to the one that runs: there is none.
@@ -14,8 +13,8 @@ pub struct Line(());
 /// What a running server gave: nothing, so there never is one.
 #[allow(dead_code, reason = "made where sockets are handed over")]
 pub struct Inheritance {
-    /// The model it runs on.
-    pub model: Model,
+    /// What it runs on.
+    pub terms: String,
     line: Line,
     listeners: Vec<OwnedFd>,
 }
@@ -48,8 +47,8 @@ impl Inheritance {
 /// What a running server has to give.
 #[allow(dead_code, reason = "taken where sockets are handed over")]
 pub struct Estate {
-    /// The model it runs on.
-    pub model: Model,
+    /// What it runs on.
+    pub terms: String,
     /// The listening sockets.
     pub listeners: Vec<OwnedFd>,
     /// That of the metrics, if there is one.

@@ -24,7 +24,7 @@ mod threads;
 mod tokio;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -57,21 +57,33 @@ pub(crate) struct Lane<S> {
     halt: Arc<Halt>,
 }
 
+/// How a thread is to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Order {
+    /// Serving what has arrived.
+    Serve = 1,
+    /// Receiving nothing more: what waits is for another process, which has the same socket.
+    Leave = 2,
+}
+
 /// The order to stop, and the way to wake the thread that has to hear it.
 pub(crate) struct Halt {
-    asked: AtomicBool,
+    /// An [`Order`], or 0.
+    asked: AtomicU8,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Halt {
     pub(crate) fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { asked: AtomicBool::new(false), wake: Box::new(wake) }
+        Self { asked: AtomicU8::new(0), wake: Box::new(wake) }
     }
 
     /// Asks all threads to stop. None is woken before all are asked: on `pool` waking one wakes the others.
-    pub(crate) fn ask(all: &[Arc<Self>]) {
+    /// The first order counts.
+    pub(crate) fn ask(all: &[Arc<Self>], order: Order) {
         for halt in all {
-            halt.asked.store(true, Ordering::SeqCst);
+            let _ = halt.asked.compare_exchange(0, order as u8, Ordering::SeqCst, Ordering::SeqCst);
         }
         for halt in all {
             (halt.wake)();
@@ -79,7 +91,15 @@ impl Halt {
     }
 
     pub(crate) fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::SeqCst)
+        self.order().is_some()
+    }
+
+    pub(crate) fn order(&self) -> Option<Order> {
+        match self.asked.load(Ordering::SeqCst) {
+            0 => None,
+            n if n == Order::Leave as u8 => Some(Order::Leave),
+            _ => Some(Order::Serve),
+        }
     }
 }
 
@@ -122,6 +142,17 @@ impl DatagramPath {
 /// Whether each thread has a socket of its own.
 pub(crate) fn shares_socket(model: Model) -> bool {
     model == Model::Pool
+}
+
+/// Whether another process can go on with the sockets of a model.
+pub(crate) fn hands_over(model: Model) -> Result<(), String> {
+    match model {
+        Model::Blocking | Model::Pool => Err(format!(
+            "the threads of {model} sleep in the receive, and what wakes them at a stop ends the socket for everybody who has it; use \
+             epoll, uring, poll, select or tokio"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Whether a model that is available has a loop for datagrams.
@@ -208,7 +239,7 @@ pub(super) fn start_lanes<S: DatagramService, W: Send + 'static>(
     let outcome = outcome.and_then(|()| answers.iter().take(plan.sockets.len()).collect());
     if outcome.is_err() {
         // Nothing stays half-started.
-        Halt::ask(&started.halts);
+        Halt::ask(&started.halts, Order::Serve);
         started.threads.drain(..).for_each(|thread| _ = thread.join());
     }
     outcome.map(|()| started)

@@ -7,7 +7,7 @@ use std::time::Instant;
 use tidegate_sys::datagram::{DatagramSocket, Inbox, Message, Outgoing};
 
 use super::desk::{Desk, Drain};
-use super::{Halt, Lane};
+use super::{Halt, Lane, Order};
 use crate::core::datagram::Run;
 use crate::service::DatagramService;
 
@@ -35,7 +35,7 @@ pub(super) struct Pump<S> {
     /// Datagrams of one system call.
     per_call: usize,
     drain: Option<Drain>,
-    /// The receivers were woken and nothing is queued.
+    /// Nothing more is received: the receivers were woken and nothing is queued, or what is queued is for somebody else.
     drained: bool,
 }
 
@@ -68,9 +68,12 @@ impl<S: DatagramService> Pump<S> {
 
     /// Receives and answers, for as long as there is something and it is fair.
     pub(super) fn step(&mut self) -> Step {
-        if self.drain.is_none() && self.halt.is_asked() {
+        if self.drain.is_none()
+            && let Some(order) = self.halt.order()
+        {
             let queued = self.socket.receive_buffer().unwrap_or(0);
             self.drain = Some(Drain::begin(&self.desk.policy, queued, Instant::now()));
+            self.drained |= order == Order::Leave;
         }
         let step = self.work();
         let Some(drain) = &self.drain else { return step };

@@ -27,7 +27,7 @@ use tidegate_sys::ring::{Buffer, Completion, DATAGRAM_HEAD, Ring, RingSetup};
 use tidegate_sys::waker::Waker;
 
 use super::desk::{Desk, Drain};
-use super::{Halt, Lane};
+use super::{Halt, Lane, Order};
 use crate::core::datagram::Run;
 use crate::engine::lane::Ready;
 use crate::policy::datagram::ReplyLimits;
@@ -36,6 +36,8 @@ use crate::service::DatagramService;
 
 const RECEIVE: u64 = 1 << 60;
 const WAKER: u64 = 1 << 61;
+/// Only a failure to cancel the receive completes with this: it had ended already.
+const CANCEL: u64 = 1 << 62;
 
 /// After an error that is not about buffers, the receive rests for this long.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -56,6 +58,8 @@ struct Loop<S> {
     /// When to receive again, if it has to rest.
     rests: Option<Instant>,
     drain: Option<Drain>,
+    /// What still waits in the socket is for another process.
+    leaving: bool,
 }
 
 pub(in crate::engine) fn run<S: DatagramService>(lane: Lane<S>, waker: Arc<Waker>, ready: Ready) {
@@ -96,6 +100,7 @@ impl<S: DatagramService> Loop<S> {
             receiving: false,
             rests: None,
             drain: None,
+            leaving: false,
         };
         state.ring.poll_multi(waker.as_raw_fd(), WAKER);
         state.receive_again();
@@ -110,9 +115,15 @@ impl<S: DatagramService> Loop<S> {
             self.answer();
             self.receive_again();
             let now = Instant::now();
-            if self.drain.is_none() && self.halt.is_asked() {
+            if self.drain.is_none()
+                && let Some(order) = self.halt.order()
+            {
                 let queued = lane.socket.receive_buffer().unwrap_or(0);
                 self.drain = Some(Drain::begin(&lane.policy, queued, now));
+                if order == Order::Leave {
+                    self.leaving = true;
+                    self.ring.cancel(RECEIVE, CANCEL);
+                }
             }
             self.ring.enter(self.timeout(spins(lane.policy.wait, active, now), now))?;
             let (events, arrivals) = self.take(waker)?;
@@ -158,7 +169,7 @@ impl<S: DatagramService> Loop<S> {
         self.receiving &= completion.more;
         match (completion.result, completion.buffer) {
             // What comes after a stop, and more than was queued then, is too late.
-            (Ok(_), Some(buffer)) if self.drain.as_ref().is_some_and(Drain::is_over) => {
+            (Ok(_), Some(buffer)) if !self.leaving && self.drain.as_ref().is_some_and(Drain::is_over) => {
                 self.ring.recycle(buffer);
                 Ok(0)
             }
@@ -167,6 +178,7 @@ impl<S: DatagramService> Loop<S> {
                 self.held.push_back(buffer);
                 Ok(1)
             }
+            (Err(_), _) if self.leaving => Ok(0), // cancelled
             (Err(e), _) if e.raw_os_error() == Some(NO_BUFFERS) => Ok(0), // all are held: armed again when they are back
             (Err(e), _) if e.kind() == io::ErrorKind::InvalidInput => {
                 Err(io::Error::new(e.kind(), "an endless recvmsg needs Linux 6.0: use epoll"))
@@ -235,7 +247,7 @@ impl<S: DatagramService> Loop<S> {
         if self.rests.is_some_and(|at| Instant::now() >= at) {
             self.rests = None;
         }
-        if !self.receiving && self.rests.is_none() && self.held.is_empty() {
+        if !self.receiving && !self.leaving && self.rests.is_none() && self.held.is_empty() {
             self.ring.receive_datagrams(self.socket, RECEIVE);
             self.receiving = true;
         }
@@ -249,7 +261,11 @@ impl<S: DatagramService> Loop<S> {
             self.desk.counters.abandoned.add(self.datagrams_in_flight as u64);
             return true;
         }
-        let quiet = arrivals == 0 && self.receiving || drain.is_over();
+        // What the receive took before it was cancelled is still served: nobody else has it.
+        let quiet = match self.leaving {
+            true => !self.receiving,
+            false => arrivals == 0 && self.receiving || drain.is_over(),
+        };
         quiet && self.held.is_empty() && self.in_flight.is_empty()
     }
 }
