@@ -133,7 +133,10 @@ fn an_unfinished_message_is_unfinished_input() {
     wire.wait(Duration::from_secs(5));
     assert_eq!((before, wire.stands), (None, Stands::Open), "a stop waits for the rest");
     wire.send(frame(FIN, " whole"));
-    assert_eq!(server_frames(&wire.output), [(FIN | TEXT, b"half whole".to_vec())]);
+    let frames = server_frames(&wire.output);
+    assert_eq!(frames[0], (FIN | TEXT, b"half whole".to_vec()));
+    let (first, payload) = &frames[1];
+    assert_eq!((*first, &payload[..2], frames.len()), (FIN | CLOSE, &1001_u16.to_be_bytes()[..], 2));
     wire.wait(Duration::from_secs(5));
     assert_ne!(wire.stands, Stands::Open, "and for nothing else");
 }
