@@ -9,7 +9,10 @@ use super::{bad_server, load, mirror, report};
 
 /// What a server sees of a connection: where it came from, when, and how many requests it brought.
 struct Seen {
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "one source address is enough elsewhere"))]
+    #[cfg_attr(
+        not(target_os = "linux"),
+        allow(dead_code, reason = "one source address is enough elsewhere")
+    )]
     from: SocketAddr,
     at: Instant,
     requests: u64,

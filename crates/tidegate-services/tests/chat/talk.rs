@@ -167,7 +167,8 @@ fn what_happens_is_counted() {
     ann.say("hello");
     ann.say("/who");
     bob.say("");
-    (ann.hears(), bob.hears());
+    ann.hears();
+    bob.hears();
     // Ann is told of bob and of what she said, bob of that.
     let stats = ChatStats { members: 2, rooms: 1, messages: 1, deliveries: 3, cut_off: 0 };
     assert_eq!(counters.stats(), stats);

@@ -256,7 +256,10 @@ impl RegisteredQueue {
     }
 
     /// The next outcome.
-    #[allow(clippy::should_implement_trait, reason = "none is not the end: there is more after the next wait")]
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "none is not the end: there is more after the next wait"
+    )]
     pub fn next(&mut self) -> Option<Done<Registered, Bytes>> {
         if let Some(rio::Done { key, outcome }) = self.requests.take() {
             let outcome = match outcome {

@@ -25,7 +25,10 @@ impl<N: Notify> Queue<N> {
     }
 
     /// The next outcome.
-    #[allow(clippy::should_implement_trait, reason = "none is not the end: there is more after the next wait")]
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "none is not the end: there is more after the next wait"
+    )]
     pub fn next(&mut self) -> Option<Done> {
         if let Some(done) = self.ready.pop_front() {
             return Some(done);
