@@ -276,20 +276,20 @@ mod tests {
             receives: 107,
             sends: 108,
             outstanding: 109,
-            no_buffers: 111,
-            no_descriptors: 112,
-            no_threads: 113,
-            wake_ups: 114,
-            events: 115,
-            largest_batch: 116,
-            fast_paths: 117,
+            no_buffers: 110,
+            no_descriptors: 111,
+            no_threads: 112,
+            wake_ups: 113,
+            events: 114,
+            largest_batch: 115,
+            fast_paths: 116,
             closed: [0; CloseReason::ALL.len()],
         };
         for (closed, n) in stats.closed.iter_mut().zip(201..) {
             *closed = n;
         }
         let text = row("a", &connections(move || stats.clone()));
-        appear_once(&text, (101..=117).chain(201..201 + CloseReason::ALL.len() as u64));
+        appear_once(&text, (101..=116).chain(201..201 + CloseReason::ALL.len() as u64));
         let reset = "\ntidegate_connections_closed_total{reason=\"idle-timeout\",server=\"a\"} 205\n";
         assert!(text.contains(reset), "{text}");
     }
