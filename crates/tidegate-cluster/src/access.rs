@@ -1,9 +1,9 @@
 //! How the broker is reached.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use async_nats::{Client, ConnectOptions, ServerAddr};
+use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, ServerAddr};
 
 use crate::error::ClusterError;
 
@@ -64,26 +64,68 @@ impl Access {
     /// The broker does not answer or does not know us, or a file can not be read.
     pub async fn connect(&self, name: &str) -> Result<Client, ClusterError> {
         let broker = |why: String| ClusterError::Broker { url: self.shown(), why };
+        let write =
+            |e: &dyn std::fmt::Display| broker(format!("{e}; write nats://HOST:PORT or tls://HOST:PORT"));
         let parsed = self.url.split(',').map(|url| url.trim().parse::<ServerAddr>());
-        let addrs = parsed.collect::<Result<Vec<_>, _>>().map_err(|e| broker(e.to_string()))?;
-        let mut options = self.options().await?.name(name).connection_timeout(CONNECT);
+        let addrs = parsed.collect::<Result<Vec<_>, _>>().map_err(|e| write(&e))?;
+        if addrs.iter().any(|addr| addr.host().is_empty()) {
+            return Err(write(&"there is no host in it"));
+        }
+        let mut options = self.options(&addrs)?.name(name).connection_timeout(CONNECT);
         // Beats go to and fro each half second anyway; this finds a broker that takes bytes and does nothing.
         options = options.ping_interval(Duration::from_secs(2));
-        options.connect(addrs).await.map_err(|e| broker(e.to_string()))
+        options.connect(addrs).await.map_err(|e| broker(format!("{e}; {}", self.remedy(&e))))
     }
 
-    async fn options(&self) -> Result<ConnectOptions, ClusterError> {
+    /// What to do about a connection that was refused.
+    fn remedy(&self, e: &ConnectError) -> &'static str {
+        let text = e.to_string();
+        match e.kind() {
+            ConnectErrorKind::AuthorizationViolation if matches!(self.auth, Auth::Url) => {
+                "it asks who we are: give --nats-user, --nats-token-file, --nats-nkey or --nats-creds, or a user in the URL"
+            }
+            ConnectErrorKind::AuthorizationViolation => {
+                "it does not know us by these credentials: compare them with those of its configuration"
+            }
+            ConnectErrorKind::TimedOut => {
+                "something takes connections there and says nothing: see that it is nats-server, and that it runs"
+            }
+            // The alerts of a server that misses our certificate (RFC 8446, section 6.2; the last is of TLS 1.2).
+            _ if ["CertificateRequired", "BadCertificate", "UnknownCA", "HandshakeFailure"]
+                .iter()
+                .any(|alert| text.contains(alert)) =>
+            {
+                "it takes only clients with a certificate that it trusts: give --nats-cert and --nats-key"
+            }
+            _ if text.contains("peer certificate") => {
+                "give the authority of its certificate with --nats-ca, and write its host as the certificate does"
+            }
+            _ if self.ca.is_some() || self.identity.is_some() || self.url.contains("tls://") => {
+                "see that nats-server runs there and encrypts; one that does not takes nats:// without --nats-ca and --nats-cert"
+            }
+            _ => "see that nats-server runs there",
+        }
+    }
+
+    fn options(&self, addrs: &[ServerAddr]) -> Result<ConnectOptions, ClusterError> {
         let options = ConnectOptions::new();
         let mut options = match &self.auth {
-            Auth::Url => options,
+            Auth::Url => of_url(options, addrs),
             Auth::User { name, password } => options.user_and_password(name.clone(), secret(password)?),
             Auth::Token(file) => options.token(secret(file)?),
-            Auth::Nkey(file) => options.nkey(secret(file)?),
-            Auth::Credentials(file) => options
-                .credentials_file(file)
-                .await
-                .map_err(|error| ClusterError::File { path: file.clone(), error })?,
+            Auth::Nkey(file) => options.nkey(seed(file)?),
+            Auth::Credentials(file) => {
+                let expected = "JWT and seed as nsc writes them";
+                let content = |_| ClusterError::Content { path: file.clone(), expected };
+                // The client wants the end of the last line.
+                options.credentials(&format!("{}\n", secret(file)?)).map_err(content)?
+            }
         };
+        for file in
+            self.ca.iter().chain(self.identity.iter().flat_map(|(certificate, key)| [certificate, key]))
+        {
+            pem(file)?;
+        }
         if let Some(ca) = &self.ca {
             options = options.add_root_certificates(ca.clone()).require_tls(true);
         }
@@ -94,10 +136,48 @@ impl Access {
     }
 }
 
-fn secret(path: &PathBuf) -> Result<String, ClusterError> {
+/// The client itself does not look for who we are in the URL. A name without a password is a token, as for NATS's own tools.
+fn of_url(options: ConnectOptions, addrs: &[ServerAddr]) -> ConnectOptions {
+    let said = addrs.iter().find_map(|addr| Some((addr.username()?, addr.password())));
+    match said {
+        Some((name, Some(password))) => options.user_and_password(plain(name), plain(password)),
+        Some((token, None)) => options.token(plain(token)),
+        None => options,
+    }
+}
+
+/// What `%40` and the like in a URL stand for (RFC 3986, section 2.1).
+fn plain(text: &str) -> String {
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+fn secret(path: &Path) -> Result<String, ClusterError> {
     let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| ClusterError::File { path: path.clone(), error })?;
-    Ok(text.trim().to_owned())
+    let text = text.map_err(|error| ClusterError::File { path: path.to_owned(), error })?;
+    match text.trim() {
+        "" => Err(ClusterError::Content { path: path.to_owned(), expected: "secret: it is empty" }),
+        text => Ok(text.to_owned()),
+    }
+}
+
+/// The client would only say that it can not sign.
+fn seed(path: &Path) -> Result<String, ClusterError> {
+    let text = secret(path)?;
+    match nkeys::KeyPair::from_seed(&text) {
+        Ok(_) => Ok(text),
+        Err(_) => {
+            let expected = "seed of an nkey: one of a user begins with SU";
+            Err(ClusterError::Content { path: path.to_owned(), expected })
+        }
+    }
+}
+
+/// The client would not say which file it is.
+fn pem(path: &Path) -> Result<(), ClusterError> {
+    match secret(path)?.contains("-----BEGIN ") {
+        true => Ok(()),
+        false => Err(ClusterError::Content { path: path.to_owned(), expected: "PEM text" }),
+    }
 }
 
 #[cfg(test)]

@@ -9,14 +9,20 @@ use tidegate_load::LoadError;
 #[non_exhaustive]
 pub enum ClusterError {
     /// The broker can not be reached.
-    #[error(
-        "the broker {url} can not be used: {why}; see that nats-server runs there and that the credentials are right"
-    )]
+    #[error("the broker {url} can not be used: {why}")]
     Broker {
         /// Where it should be, without secrets.
         url: String,
-        /// What the client says.
+        /// What the client says, and what to do about it.
         why: String,
+    },
+    /// A file of the credentials does not hold what it should.
+    #[error("{} holds no {expected}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        expected: &'static str,
     },
     /// A file of the credentials can not be read.
     #[error("{} can not be read: {error}", path.display())]

@@ -192,29 +192,6 @@ fn too_few_agents_are_counted_and_waited_for_no_longer_than_asked() {
 }
 
 #[test]
-fn the_broker_asks_who_one_is() {
-    let secret = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(secret.path(), "right\n").unwrap();
-    let Some(broker) = Broker::start(&["--user", "tide", "--pass", "right"]) else { return };
-    let (_server, addr) = server("echo");
-    let password = secret.path().to_str().unwrap();
-    let _agent = agent(&broker.url, "a", &["--nats-user", "tide", "--nats-password-file", password]);
-    let rest =
-        ["--agents", "1", "-c", "1", "-n", "1", "--nats-user", "tide", "--nats-password-file", password];
-    assert!(load("echo", &addr, &broker.url, &rest).status.success());
-
-    std::fs::write(secret.path(), "wrong").unwrap();
-    let output = load("echo", &addr, &broker.url, &rest);
-    let text = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("authorization") && !text.contains("wrong"), "{text}");
-    let url = broker.url.replace("nats://", "nats://tide:wrong@");
-    let output = load("echo", &addr, &url, &["--agents", "1", "-c", "1", "-n", "1"]);
-    let text = stderr(&output);
-    assert!(output.status.code() == Some(1) && !text.contains("wrong@"), "{text}");
-}
-
-#[test]
 fn a_signal_ends_the_load_on_every_agent() {
     let Some(broker) = Broker::start(&[]) else { return };
     let (_server, addr) = server("echo");

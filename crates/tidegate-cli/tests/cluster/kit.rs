@@ -48,15 +48,21 @@ impl Drop for Guard {
 
 /// Waits for a line that has `part`, and goes on reading so that the process never waits for us.
 fn wait_for(reader: impl std::io::Read + Send + 'static, part: &'static str) -> String {
-    let (found, line) = mpsc::channel();
+    let (said, lines) = mpsc::channel();
     std::thread::spawn(move || {
         for line in BufReader::new(reader).lines().map_while(Result::ok) {
-            if line.contains(part) {
-                let _ = found.send(line);
-            }
+            let _ = said.send(line);
         }
     });
-    line.recv_timeout(LONGEST).unwrap_or_else(|e| panic!("no line with {part:?}: {e}"))
+    let begun = Instant::now();
+    let mut others = Vec::new();
+    loop {
+        match lines.recv_timeout(LONGEST.saturating_sub(begun.elapsed())) {
+            Ok(line) if line.contains(part) => return line,
+            Ok(line) => others.push(line),
+            Err(e) => panic!("no line with {part:?}, but {others:?}: {e}"),
+        }
+    }
 }
 
 /// A broker on a port of its own.

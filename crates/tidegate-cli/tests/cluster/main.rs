@@ -1,6 +1,7 @@
 //! `tidegate load --nats` and `tidegate agent`, the built binary, with a real broker: three agents and one server on loopback.
 #![cfg(unix)]
 
+mod credentials;
 mod failures;
 mod kit;
 
