@@ -251,12 +251,15 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
     /// Starts the schedule, if there is one, and lets the load run for a time that does not count.
     fn warm_up(&mut self) {
         let (now, length) = (Instant::now(), self.crew.plan.warm_up);
+        // A part that joins later has less of it, or nothing.
+        let begun = self.crew.plan.its_part().joins().unwrap_or(now);
+        let counted = (begun + length).max(now);
         if let Some(pacer) = &self.crew.pacer {
-            pacer.begin(now, now + length);
+            pacer.begin(begun, counted, now);
         }
-        if !length.is_zero() {
-            while !self.crew.is_interrupted() && Instant::now() < now + length {
-                self.rest_until((Instant::now() + TELL / 2).min(now + length));
+        if counted > now {
+            while !self.crew.is_interrupted() && Instant::now() < counted {
+                self.rest_until((Instant::now() + TELL / 2).min(counted));
                 self.tell_opening();
             }
             (0..self.crew.threads()).for_each(|thread| self.crew.tally(thread).forget_failures());
@@ -350,10 +353,11 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
         loop {
             let part = match self.crew.plan.amount {
                 Amount::Time(time) => {
+                    let time = self.crew.plan.window_time(time, window.begun);
                     let end = window.begun + time;
                     let look = Instant::now() + Duration::from_millis(50);
                     self.rest_until(look.min(end).min(ledger.next()));
-                    window.begun.elapsed().as_secs_f64() / time.as_secs_f64()
+                    window.begun.elapsed().as_secs_f64() / time.as_secs_f64().max(1e-9)
                 }
                 Amount::Requests(n) => {
                     self.rest_until(Instant::now() + LOOK);
@@ -365,13 +369,18 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
                     } else if progress.1.elapsed() > self.crew.plan.timeout {
                         return; // the report says what is missing
                     }
-                    // Connections that do not stand have nothing to send.
-                    let n = match self.crew.plan.messages_each {
-                        Some(each) => {
+                    let n = match (self.crew.plan.messages_each, &self.crew.pacer) {
+                        // Connections that do not stand have nothing to send.
+                        (Some(each), _) => {
                             each.saturating_mul(self.crew.first_attempts_stand.load(Relaxed)).clamp(1, n)
                         }
-                        None => n,
+                        // All, but for a part that joins later.
+                        (None, Some(pacer)) => pacer.outcome().0,
+                        (None, None) => n,
                     };
+                    if n == 0 {
+                        return;
+                    }
                     if ended < n && self.is_deserted() {
                         return;
                     }

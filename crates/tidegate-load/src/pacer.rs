@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tidegate::Mailbox;
 
 use crate::part::Part;
-use crate::plan::{Amount, Plan, Rate};
+use crate::plan::{Plan, Rate};
 
 /// A start later than this after its time counts as late: the coarsest timers of the library (model `poll`) may be 1 ms late.
 pub(crate) const LATE: Duration = Duration::from_millis(2);
@@ -126,10 +126,7 @@ impl Pacer {
     /// The pacer of a plan, if it has a rate.
     pub(crate) fn of(plan: &Plan) -> Option<Self> {
         let schedule = Schedule::new(plan.rate?, plan.its_part());
-        let end = match plan.amount {
-            Amount::Requests(n) => n,
-            Amount::Time(time) => schedule.before(plan.warm_up + time),
-        };
+        let end = plan.schedule_end(&schedule);
         Some(Self {
             schedule,
             start: OnceLock::new(),
@@ -143,8 +140,12 @@ impl Pacer {
         })
     }
 
-    /// The run begins at `start`, and what is due from `measured` on counts.
-    pub(crate) fn begin(&self, start: Instant, measured: Instant) {
+    /// The run begins at `start`, and what is due from `measured` on counts. What was due before `now` is somebody else's, if this is a
+    /// part that joins later.
+    pub(crate) fn begin(&self, start: Instant, measured: Instant, now: Instant) {
+        let first = self.schedule.before(now.saturating_duration_since(start)).min(self.end());
+        self.next.store(first, Relaxed);
+        self.unwatched.store(first, Relaxed);
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         // Set once, by the conductor; the order matters: who sees the start also sees the rest.
         let _ = self.measured.set(measured);
@@ -270,15 +271,17 @@ impl Pacer {
         (end - first, end - next)
     }
 
-    /// How long the schedule of a fixed number of requests takes.
+    /// How long the schedule of a fixed number of requests takes, or what is left of it from where counting begins.
     pub(crate) fn length(&self) -> Duration {
-        self.schedule.due(self.end())
+        let lead = self.start.get().zip(self.measured.get()).map(|(s, m)| m.saturating_duration_since(*s));
+        self.schedule.due(self.end()).saturating_sub(lead.unwrap_or_default())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Amount;
     use crate::plan::tests::plan;
 
     fn pacer(requests_per_s: f64, ramp: Option<(f64, Duration)>, n: u64) -> Pacer {
@@ -311,7 +314,7 @@ mod tests {
     fn each_request_is_begun_once_and_never_before_its_time() {
         let pacer = pacer(1000.0, None, 10);
         let start = Instant::now();
-        pacer.begin(start, start);
+        pacer.begin(start, start, start);
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(pacer.take(at(0)), Some(at(0)));
         assert_eq!(pacer.take(at(0)), None);
@@ -332,7 +335,7 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         let mut wake_ups = [None; 4];
         assert_eq!(pacer.turn(start, &mut wake_ups[0]), Turn::Wait);
-        pacer.begin(start, start);
+        pacer.begin(start, start, start);
         assert_eq!(pacer.turn(start, &mut wake_ups[0]), Turn::Begin(start));
         for (i, wake_up) in wake_ups.iter_mut().enumerate() {
             assert_eq!(pacer.turn(start, wake_up), Turn::Sleep(at(i as u64 + 1)));
@@ -350,7 +353,7 @@ mod tests {
     fn a_schedule_that_is_cut_asks_for_no_more_than_was_due() {
         let pacer = pacer(1000.0, None, 100);
         let start = Instant::now();
-        pacer.begin(start, start);
+        pacer.begin(start, start, start);
         while pacer.take(start + Duration::from_millis(4)).is_some() {}
         pacer.cut(start + Duration::from_micros(9_500));
         assert_eq!(pacer.outcome(), (10, 5));
@@ -363,7 +366,7 @@ mod tests {
     fn what_was_not_begun_is_known() {
         let pacer = pacer(1000.0, None, 100);
         let start = Instant::now();
-        pacer.begin(start, start + Duration::from_millis(10));
+        pacer.begin(start, start + Duration::from_millis(10), start);
         while pacer.take(start + Duration::from_millis(29)).is_some() {}
         assert_eq!(pacer.outcome(), (90, 70));
     }

@@ -2,7 +2,13 @@
 //!
 //! Connections and requests are numbered through the whole load and dealt out in turn: part `i` of `n` has the numbers `i`, `i + n`,
 //! `i + 2n`, and so on. So the parts always sum to the whole, and each part of a schedule is spread over all of it.
+//!
+//! A part of a part is a part: part `j` of `m` of it is part `i + jn` of `nm` of the whole. That is how others take over what a lost
+//! generator had ([`Plan::joining`]).
 
+use std::time::{Duration, Instant};
+
+use crate::pacer::Schedule;
 use crate::plan::{Amount, LoadError, Plan};
 
 /// Which part of a load a plan is.
@@ -14,12 +20,14 @@ pub struct Part {
     of: u64,
     /// Connections of the whole.
     connections: u64,
+    /// When the whole began, if this part joins it later.
+    joins: Option<Instant>,
 }
 
 impl Part {
     /// All of a load.
     pub(crate) fn whole(connections: usize) -> Self {
-        Self { index: 0, of: 1, connections: connections as u64 }
+        Self { index: 0, of: 1, connections: connections as u64, joins: None }
     }
 
     /// The number in the whole of what has number `own` in this part.
@@ -41,6 +49,11 @@ impl Part {
     pub(crate) fn connections(self) -> u64 {
         self.connections
     }
+
+    /// When the whole began, if this part joins it later.
+    pub(crate) fn joins(self) -> Option<Instant> {
+        self.joins
+    }
 }
 
 impl Plan {
@@ -54,13 +67,14 @@ impl Plan {
         if index >= of || self.part.is_some() {
             return wrong(format!("part {index} of {of} can not be made of this load"));
         }
-        if self.connections < of {
+        let part =
+            Part { index: index as u64, of: of as u64, connections: self.connections as u64, joins: None };
+        let connections = part.share(self.connections as u64) as usize;
+        if connections == 0 {
             return wrong(format!("{} connections can not be shared by {of}: raise -c", self.connections));
         }
-        let part = Part { index: index as u64, of: of as u64, connections: self.connections as u64 };
-        let connections = part.share(self.connections as u64) as usize;
         let amount = match (self.amount, self.messages_each) {
-            (Amount::Requests(n), _) if n < of as u64 => {
+            (Amount::Requests(n), _) if part.share(n) == 0 => {
                 return wrong(format!("{n} requests can not be shared by {of}: raise -n"));
             }
             (Amount::Requests(_), Some(each)) => Amount::Requests(each.saturating_mul(connections as u64)),
@@ -68,6 +82,41 @@ impl Plan {
             (time, _) => time,
         };
         Ok(Self { connections, amount, part: Some(part), ..self.clone() })
+    }
+
+    /// This part, of a load that began then, before this part does: what was due until this one begins is somebody else's, and it
+    /// ends when the whole does. Means nothing for a number of requests without a schedule, which is never too late.
+    #[must_use]
+    pub fn joining(mut self, begun: Instant) -> Self {
+        let mut part = self.its_part();
+        part.joins = Some(begun);
+        self.part = Some(part);
+        self
+    }
+
+    /// How long its window is that begins then: shorter for a part that joins later.
+    pub(crate) fn window_time(&self, time: Duration, window_begun: Instant) -> Duration {
+        match self.its_part().joins {
+            Some(begun) => (begun + self.warm_up + time).saturating_duration_since(window_begun),
+            None => time,
+        }
+    }
+
+    /// Requests of this part that are due from one time after the start of the schedule to another; none without a schedule.
+    #[must_use]
+    pub fn due_between(&self, from: Duration, until: Duration) -> Option<u64> {
+        let schedule = Schedule::new(self.rate?, self.its_part());
+        let end = self.schedule_end(&schedule);
+        let before = |time| schedule.before(time).min(end);
+        Some(before(until).saturating_sub(before(from)))
+    }
+
+    /// The number in this part of the first request that is not to be begun.
+    pub(crate) fn schedule_end(&self, schedule: &Schedule) -> u64 {
+        match self.amount {
+            Amount::Requests(n) => n,
+            Amount::Time(time) => schedule.before(self.warm_up + time),
+        }
     }
 
     /// Which part this is of a load, or all of it.
@@ -120,7 +169,7 @@ mod tests {
             let start = std::time::Instant::now();
             let dues = |plan: &Plan| {
                 let pacer = Pacer::of(plan).unwrap();
-                pacer.begin(start, start);
+                pacer.begin(start, start, start);
                 std::iter::from_fn(|| pacer.take(start + Duration::from_secs(60))).collect::<Vec<_>>()
             };
             let mut together: Vec<_> = parts(&whole, 4).iter().flat_map(&dues).collect();
@@ -137,18 +186,63 @@ mod tests {
         let scheduled = shares.iter().map(|p| {
             let pacer = Pacer::of(p).unwrap();
             let start = std::time::Instant::now();
-            pacer.begin(start, start);
+            pacer.begin(start, start, start);
             pacer.outcome().0
         });
         assert_eq!(scheduled.collect::<Vec<_>>(), [34, 33, 33]);
     }
 
     #[test]
+    fn the_parts_of_a_part_are_that_part() {
+        for (connections, n, (index, of), shared) in [(20, 101, (2, 3), 2), (7, 50, (0, 4), 2)] {
+            let whole = Plan { connections, amount: Amount::Requests(n), ..plan() };
+            let lost = whole.part(index, of).unwrap().its_part();
+            let numbers = |part: Part, all: u64| (0..part.share(all)).map(move |own| part.number(own));
+            let again = (0..shared).map(|j| whole.part(index + j * of, of * shared).unwrap().its_part());
+            let mut together: Vec<_> = again.flat_map(|part| numbers(part, n)).collect();
+            together.sort_unstable();
+            assert_eq!(together, numbers(lost, n).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn who_joins_later_takes_what_is_due_from_then_on_and_ends_with_the_others() {
+        let rate = Some(Rate { requests_per_s: 100.0, ramp: None });
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let (warm_up, time) = (Duration::from_secs(1), Duration::from_secs(2));
+        for amount in [Amount::Time(time), Amount::Requests(301)] {
+            let warm_up = if amount == Amount::Time(time) { warm_up } else { Duration::ZERO };
+            let whole = Plan { connections: 9, rate, amount, warm_up, ..plan() };
+            let late = whole.part(1, 3).unwrap().joining(start);
+            let pacer = Pacer::of(&late).unwrap();
+            pacer.begin(start, at(1_500), at(1_500));
+            // Numbers 1, 4, 7 … of the whole, 10 ms apart: the first that is due at 1.5 s or later is 151.
+            assert_eq!(pacer.take(at(1_509)), None);
+            assert_eq!(pacer.take(at(1_510)), Some(at(1_510)));
+            let rest = std::iter::from_fn(|| pacer.take(at(60_000))).collect::<Vec<_>>();
+            assert_eq!((rest[0], rest.last().copied()), (at(1_540), Some(at(2_980))));
+            assert_eq!(pacer.outcome(), (50, 0));
+            assert_eq!(pacer.length(), at(3_010) - at(1_500));
+            let due = |from, until| {
+                late.due_between(Duration::from_millis(from), Duration::from_millis(until)).unwrap()
+            };
+            assert_eq!((due(0, 1_500), due(1_500, 9_000)), (50, 50));
+            if let Amount::Time(time) = amount {
+                assert_eq!(late.window_time(time, at(1_500)), Duration::from_millis(1_500));
+                assert_eq!(late.window_time(time, at(9_000)), Duration::ZERO);
+            }
+        }
+        let closed = Plan { connections: 9, amount: Amount::Time(time), ..plan() };
+        assert_eq!(closed.due_between(Duration::ZERO, time), None);
+    }
+
+    #[test]
     fn a_part_with_nothing_to_do_is_refused() {
         let few = Plan { connections: 2, amount: Amount::Requests(9), ..plan() };
-        assert!(few.part(0, 3).unwrap_err().to_string().contains("raise -c"));
+        assert!(few.part(2, 3).unwrap_err().to_string().contains("raise -c"));
         let few = Plan { connections: 9, amount: Amount::Requests(2), ..plan() };
-        assert!(few.part(0, 3).unwrap_err().to_string().contains("raise -n"));
+        assert!(few.part(2, 3).unwrap_err().to_string().contains("raise -n"));
         let part = Plan { connections: 9, ..plan() }.part(0, 1).unwrap();
         assert!(part.part(0, 1).is_err());
     }

@@ -68,7 +68,7 @@ impl Window {
         self.length = end.unwrap_or(now).saturating_duration_since(self.begun);
         if let Some(pacer) = crew.pacer.as_ref().filter(|_| !crew.is_interrupted()) {
             self.length = match crew.plan.amount {
-                Amount::Time(time) => time,
+                Amount::Time(time) => crew.plan.window_time(time, self.begun),
                 Amount::Requests(_) => self.length.max(pacer.length()),
             };
         }
