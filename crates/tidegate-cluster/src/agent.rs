@@ -1,4 +1,4 @@
-//! An agent: waits for work, does one plan at a time, and says how it goes.
+//! An agent: waits for work, does the parts of one run at a time, and says how it goes.
 
 mod gate;
 mod job;
@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::error::ClusterError;
 use crate::order::Order;
 use crate::wire::{self, Answer, Ask, Event, Hail, Offer, What, Word};
-use job::{Job, Leave};
+use job::{Job, Leave, Voice};
 
 /// How an agent works.
 #[derive(Clone, Debug)]
@@ -68,8 +68,16 @@ async fn work(
     client.flush().await.map_err(|e| failed(&e))?;
     tell("waiting", &format!("agent {} waits for work at {}", options.name, options.access.shown()));
     let (say, mut events) = mpsc::channel(EVENTS);
-    let mut desk =
-        Desk { client, id, options, clock: Clock::new(options.clock_ahead_s), job: None, runs: 0, say, tell };
+    let mut desk = Desk {
+        client,
+        id,
+        options,
+        clock: Clock::new(options.clock_ahead_s),
+        jobs: Vec::new(),
+        runs: 0,
+        say,
+        tell,
+    };
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
@@ -85,7 +93,7 @@ async fn work(
                     return Ok(());
                 }
                 desk.look_after(&mut events).await;
-                if desk.job.is_none() && options.runs.is_some_and(|runs| desk.runs >= runs) {
+                if desk.jobs.is_empty() && options.runs.is_some_and(|runs| desk.runs >= runs) {
                     return Ok(());
                 }
             }
@@ -106,8 +114,9 @@ struct Desk<'a> {
     id: String,
     options: &'a AgentOptions,
     clock: Clock,
-    job: Option<Job>,
-    /// Those that are over.
+    /// All of one run.
+    jobs: Vec<Job>,
+    /// Runs that are over.
     runs: u64,
     say: mpsc::Sender<Event>,
     tell: &'a mut dyn FnMut(&str, &str),
@@ -117,8 +126,11 @@ impl Desk<'_> {
     async fn hail(&mut self, message: &Message) {
         match wire::decode::<Hail>(&message.payload) {
             Ok(_) => {
-                let offer =
-                    Offer { id: self.id.clone(), name: self.options.name.clone(), busy: self.job.is_some() };
+                let offer = Offer {
+                    id: self.id.clone(),
+                    name: self.options.name.clone(),
+                    busy: !self.jobs.is_empty(),
+                };
                 self.answer(message, &offer).await;
             }
             Err(e) => (self.tell)("odd-message", &e.to_string()),
@@ -128,28 +140,40 @@ impl Desk<'_> {
     async fn ask(&mut self, message: &Message) {
         let answer = match wire::decode::<Ask>(&message.payload) {
             Ok(Ask::Clock) => Answer::Clock(self.clock.read()),
-            Ok(Ask::Work { run, order, lease_ms }) => match self.take(run, &order, lease_ms) {
-                Ok(()) => Answer::Taken,
-                Err(why) => {
-                    (self.tell)("refused", &format!("refused: {why}"));
-                    Answer::Refused { why }
+            Ok(Ask::Work { run, share, order, began_mono_ns, lease_ms }) => {
+                let lease = Duration::from_millis(lease_ms.clamp(1_000, 60_000));
+                match self.take((run, share), &order, began_mono_ns, lease) {
+                    Ok(()) => Answer::Taken,
+                    Err(why) => {
+                        (self.tell)("refused", &format!("refused: {why}"));
+                        Answer::Refused { why }
+                    }
                 }
-            },
-            Ok(Ask::Start { run, at_mono_ns }) => match (&self.job, self.clock.at(at_mono_ns)) {
-                (Some(job), Some(at)) if job.run == run => {
-                    job.start(at);
-                    Answer::Taken
+            }
+            Ok(Ask::Start { run, share, at_mono_ns }) => {
+                let job = self.jobs.iter().find(|job| job.run == run && job.share == share);
+                match (job, self.clock.at(at_mono_ns)) {
+                    (Some(job), Some(at)) => {
+                        job.start(at);
+                        Answer::Taken
+                    }
+                    _ => Answer::Refused { why: format!("it does not work for run {run} any more") },
                 }
-                _ => Answer::Refused { why: format!("it does not work for run {run} any more") },
-            },
+            }
             Err(e) => Answer::Refused { why: e.to_string() },
         };
         self.answer(message, &answer).await;
     }
 
-    /// Takes an order on, if that is possible and allowed.
-    fn take(&mut self, run: String, order: &Order, lease_ms: u64) -> Result<(), String> {
-        if let Some(job) = &self.job {
+    /// Takes an order on, if that is possible and allowed: the part of a run with this number, which may have begun already.
+    fn take(
+        &mut self,
+        (run, share): (String, u32),
+        order: &Order,
+        began_mono_ns: Option<i64>,
+        lease: Duration,
+    ) -> Result<(), String> {
+        if let Some(job) = self.jobs.iter().find(|job| job.run != run || job.share == share) {
             return Err(format!("it is at work for run {}", job.run));
         }
         let target = order.target()?;
@@ -159,38 +183,50 @@ impl Desk<'_> {
                 "{target} is not on its allow-list; start it with --allow {word} if it may go there"
             ));
         }
-        let plan = order.plan()?;
+        let mut plan = order.plan()?;
+        if let Some(began) = began_mono_ns.and_then(|ns| self.clock.at(ns)) {
+            plan = plan.joining(began);
+        }
         (self.tell)("working", &format!("run {run}: {} connections to {}", plan.connections, plan.target));
-        let lease = Duration::from_millis(lease_ms.clamp(1_000, 60_000));
-        self.job = Some(Job::begin(run, self.id.clone(), plan, lease, self.clock, self.say.clone())?);
+        let voice = Voice::new(self.id.clone(), share, self.say.clone());
+        self.jobs.push(Job::begin(run, voice, plan, lease, self.clock)?);
         Ok(())
     }
 
     fn word(&mut self, message: &Message) {
-        let Some(job) = self.job.as_mut().filter(|job| wire::words_of(&job.run) == *message.subject) else {
+        if self.jobs.first().is_none_or(|job| wire::words_of(&job.run) != *message.subject) {
             return;
-        };
+        }
         match wire::decode::<Word>(&message.payload) {
-            Ok(Word::Beat) => job.hear(),
-            Ok(Word::Stop) => job.stop(),
-            Ok(Word::Dismiss { agent }) if agent == self.id => job.dismiss(),
-            Ok(Word::Thanks { agent }) if agent == self.id => job.thank(),
-            Ok(Word::Dismiss { .. } | Word::Thanks { .. }) => {}
+            Ok(Word::Beat) => self.jobs.iter_mut().for_each(Job::hear),
+            Ok(Word::Stop) => self.jobs.iter().for_each(Job::stop),
+            Ok(Word::Dismiss { agent, share }) => self.part(&agent, share).for_each(Job::dismiss),
+            Ok(Word::Thanks { agent, share }) => self.part(&agent, share).for_each(Job::thank),
             Err(e) => (self.tell)("odd-message", &e.to_string()),
         }
     }
 
+    /// The part that is meant, if it is one of ours.
+    fn part(&mut self, agent: &str, share: u32) -> impl Iterator<Item = &mut Job> {
+        let ours = agent == self.id;
+        self.jobs.iter_mut().filter(move |job| ours && job.share == share)
+    }
+
     /// Begins to end; true once there is nothing to be ended.
     fn leave(&mut self) -> bool {
-        if let Some(job) = &self.job {
-            job.stop();
-        }
-        self.job.is_none()
+        self.jobs.iter().for_each(Job::stop);
+        self.jobs.is_empty()
     }
 
     async fn look_after(&mut self, events: &mut mpsc::Receiver<Event>) {
-        let Some(job) = &mut self.job else { return };
-        let (say, leave) = job.look_after();
+        // From the end, so that one that leaves moves none that is still to come.
+        for at in (0..self.jobs.len()).rev() {
+            self.look_after_one(at, events).await;
+        }
+    }
+
+    async fn look_after_one(&mut self, at: usize, events: &mut mpsc::Receiver<Event>) {
+        let (say, leave) = self.jobs[at].look_after();
         // What the job said before it ended goes before its result.
         while let Ok(event) = events.try_recv() {
             self.publish(event).await;
@@ -204,14 +240,15 @@ impl Desk<'_> {
             Leave::Forgotten => "nobody fetched its result; it is thrown away".to_owned(),
             Leave::Dismissed => "it was dismissed".to_owned(),
         };
-        if let Some(job) = self.job.take() {
+        let job = self.jobs.remove(at);
+        if self.jobs.is_empty() {
             self.runs += 1;
             (self.tell)("waiting", &format!("run {} is over: {why}; waiting for work", job.run));
         }
     }
 
     async fn publish(&mut self, event: Event) {
-        let Some(job) = &self.job else { return };
+        let Some(job) = self.jobs.first() else { return };
         let subject = wire::events_of(&job.run);
         let bytes = match wire::encode(&event) {
             Ok(bytes) if bytes.len() <= self.client.max_payload() => bytes,

@@ -3,6 +3,7 @@
 mod member;
 mod muster;
 mod result;
+mod takeover;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,7 +19,7 @@ use crate::error::ClusterError;
 use crate::order::{Order, TlsOrder};
 use crate::seconds::Seconds;
 use crate::wire::{self, Answer, Ask, Word};
-use member::Member;
+use member::{Member, Part};
 
 /// What is done when an agent is lost, or something else goes wrong between the agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub enum OnLost {
     Stop,
     /// The others go on with their parts; that of the lost one is missing.
     Continue,
+    /// The others go on, and take over what the lost one would still have done.
+    Redistribute,
 }
 
 /// How a load is handed out.
@@ -66,7 +69,7 @@ pub fn carry_out(
     observer: &mut dyn FnMut(Phase<'_>),
 ) -> Result<Report, ClusterError> {
     plan.check()?;
-    plan.part(0, options.agents)?; // before anybody is asked
+    plan.part(options.agents - 1, options.agents)?; // the smallest one, before anybody is asked
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(ClusterError::Runtime)?.block_on(lead(options, plan, tls, interrupted, observer))
 }
@@ -86,6 +89,9 @@ async fn lead(
     let clock = Clock::new(0.0);
     let members = muster::muster(&client, options, &run, interrupted).await?;
     let mut lead = Lead {
+        tls,
+        began: None,
+        unshared: Vec::new(),
         seconds: Seconds::new(members.len()),
         client,
         run,
@@ -103,7 +109,7 @@ async fn lead(
     };
     lead.compare_clocks().await?;
     let beats = tokio::spawn(beat(lead.client.clone(), wire::words_of(&lead.run)));
-    let outcome = lead.conduct(tls).await;
+    let outcome = lead.conduct().await;
     beats.abort();
     outcome
 }
@@ -125,6 +131,8 @@ struct Lead<'a> {
     run: String,
     options: &'a LeadOptions,
     plan: &'a Plan,
+    /// What the plan's own was made of.
+    tls: Option<TlsOrder>,
     members: Vec<Member>,
     events: Subscriber,
     clock: Clock,
@@ -134,6 +142,10 @@ struct Lead<'a> {
     seconds: Seconds,
     /// The seconds of all that have been told.
     told: Vec<Second>,
+    /// The moment at which all begin, once it is told.
+    began: Option<Instant>,
+    /// Members whose parts have to be given to others.
+    unshared: Vec<usize>,
     /// The agents have been told to end early.
     stopped: bool,
     /// When the members were last looked at.
@@ -142,17 +154,20 @@ struct Lead<'a> {
 
 impl Lead<'_> {
     /// From the handing out to the result.
-    async fn conduct(&mut self, tls: Option<TlsOrder>) -> Result<Report, ClusterError> {
-        if let Err(e) = self.hand_out(tls).await {
+    async fn conduct(&mut self) -> Result<Report, ClusterError> {
+        if let Err(e) = self.hand_out().await {
             for member in &self.members {
-                self.say(&Word::Dismiss { agent: member.id.clone() }).await;
+                self.say(&Word::Dismiss { agent: member.id.clone(), share: member.share }).await;
             }
             return Err(e);
         }
         self.watch(|lead| lead.members.iter().all(|m| m.ready || m.is_over())).await;
         self.check_before_the_start().await?;
-        let (attempted, connected) =
-            self.members.iter().fold((0, 0), |(a, c), m| (a + m.attempted, c + m.connected));
+        let (attempted, connected) = self
+            .members
+            .iter()
+            .filter(|m| !m.lost)
+            .fold((0, 0), |(a, c), m| (a + m.attempted, c + m.connected));
         if !self.plan.begins_at_once() {
             (self.observer)(Phase::Connected { attempted, connected });
         }
@@ -164,14 +179,10 @@ impl Lead<'_> {
     }
 
     /// Gives each agent its part.
-    async fn hand_out(&mut self, tls: Option<TlsOrder>) -> Result<(), ClusterError> {
-        let of = self.members.len();
-        let lease_ms = self.options.patience.as_millis() as u64;
-        for at in 0..of {
-            let order = Box::new(Order::of(self.plan, tls.clone(), (at, of)));
-            let ask = Ask::Work { run: self.run.clone(), order, lease_ms };
+    async fn hand_out(&mut self) -> Result<(), ClusterError> {
+        for at in 0..self.members.len() {
             let agent = self.members[at].name.clone();
-            match self.ask(&self.members[at].id, &ask).await {
+            match self.ask(&self.members[at].id, &self.work(&self.members[at])).await {
                 Ok(Answer::Taken) => self.members[at].heard = Instant::now(),
                 Ok(Answer::Refused { why }) => return Err(ClusterError::Refused { agent, why }),
                 Ok(Answer::Clock(_)) => {
@@ -186,6 +197,19 @@ impl Lead<'_> {
         }
         self.looked = Instant::now();
         Ok(())
+    }
+
+    /// What a member is asked to do.
+    fn work(&self, member: &Member) -> Ask {
+        let Part { index, of } = member.part;
+        let began_mono_ns = self.began.map(|began| self.clock.mono_ns(began) + member.distance.mono_ns);
+        Ask::Work {
+            run: self.run.clone(),
+            share: member.share,
+            order: Box::new(Order::of(self.plan, self.tls.clone(), (index, of))),
+            began_mono_ns,
+            lease_ms: self.options.patience.as_millis() as u64,
+        }
     }
 
     /// Nothing begins if something has gone wrong already, unless the setting is to go on.
@@ -206,13 +230,25 @@ impl Lead<'_> {
 
     /// Tells everybody the one moment at which all begin.
     async fn start(&mut self) {
+        let at = self.soon();
+        self.began = Some(at);
+        self.start_all((0..self.members.len()).collect(), at).await;
+    }
+
+    /// A moment that everybody can be told in time.
+    fn soon(&self) -> Instant {
         let slowest = self.members.iter().map(|m| m.distance.round_trip_ns).max().unwrap_or(0);
-        let ahead = AHEAD + Duration::from_nanos(slowest.max(0) as u64) * 4;
-        let at_ns = self.clock.mono_ns(Instant::now() + ahead);
-        let answers = join_all(self.members.iter().map(|member| self.start_one(member, at_ns))).await;
+        Instant::now() + AHEAD + Duration::from_nanos(slowest.max(0) as u64) * 4
+    }
+
+    /// Has these members begin then.
+    async fn start_all(&mut self, who: Vec<usize>, when: Instant) {
+        let at_ns = self.clock.mono_ns(when);
+        let answers = join_all(who.iter().map(|&at| self.start_one(&self.members[at], at_ns))).await;
         self.looked = Instant::now();
-        for (at, answer) in answers.into_iter().enumerate() {
+        for (at, answer) in who.into_iter().zip(answers) {
             self.members[at].starts_ns = at_ns + self.members[at].distance.mono_ns;
+            self.members[at].starts_at = Some(when);
             if let Err(why) = answer {
                 self.lose(at, &format!("does not start: {why}")).await;
             }
@@ -224,7 +260,8 @@ impl Lead<'_> {
             return Ok(());
         }
         let at_mono_ns = at_ns + member.distance.mono_ns;
-        match self.ask(&member.id, &Ask::Start { run: self.run.clone(), at_mono_ns }).await? {
+        let start = Ask::Start { run: self.run.clone(), share: member.share, at_mono_ns };
+        match self.ask(&member.id, &start).await? {
             Answer::Taken => Ok(()),
             Answer::Refused { why } => Err(why),
             Answer::Clock(_) => Err("it answers something else".to_owned()),

@@ -207,10 +207,10 @@ impl HttpOrder {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn plan(protocol: Protocol) -> Plan {
+    pub(crate) fn plan(protocol: Protocol) -> Plan {
         Plan {
             target: "127.0.0.1:80".parse().unwrap(),
             protocol,

@@ -26,6 +26,18 @@ impl Seconds {
         Self { open: BTreeMap::new(), said: vec![Some(0); agents], told: 0 }
     }
 
+    /// One more agent, of which nothing is expected yet.
+    pub(crate) fn join(&mut self) {
+        self.said.push(None);
+    }
+
+    /// From now on an agent is expected to say every second after this one.
+    pub(crate) fn expect(&mut self, agent: usize, after: u64) {
+        if let Some(said) = self.said.get_mut(agent) {
+            *said = Some(after);
+        }
+    }
+
     /// An agent says one.
     pub(crate) fn add(&mut self, agent: usize, second: &Second, latency_us: &Histogram<u64>) {
         let number = (second.at_s - LATE_S).ceil().max(1.0) as u64;
@@ -98,6 +110,21 @@ mod tests {
         seconds.end(2);
         say(&mut seconds, 1, 2.0, 1_000);
         assert_eq!(seconds.next().unwrap().0.requests, 2);
+    }
+
+    #[test]
+    fn who_joins_later_is_waited_for_from_then_on() {
+        let mut seconds = Seconds::new(1);
+        seconds.join();
+        say(&mut seconds, 0, 1.0, 1);
+        assert_eq!(seconds.next().unwrap().0.requests, 1);
+        seconds.expect(1, 2);
+        say(&mut seconds, 0, 2.0, 1);
+        say(&mut seconds, 0, 3.0, 1);
+        assert_eq!(seconds.next().map(|(second, _)| second.requests), Some(1));
+        assert!(seconds.next().is_none());
+        say(&mut seconds, 1, 3.1, 1);
+        assert_eq!(seconds.next().map(|(second, _)| second.requests), Some(2));
     }
 
     #[test]

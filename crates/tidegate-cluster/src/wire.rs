@@ -8,7 +8,7 @@ use crate::clock::Reading;
 use crate::order::Order;
 
 /// Version of these messages. Another one is refused, not guessed at.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Where agents are asked who is there.
 pub const HAIL: &str = "tidegate.hail";
@@ -59,8 +59,12 @@ pub enum Ask {
     Work {
         /// The run.
         run: String,
+        /// Counts the parts of the run that this agent has: it may get further ones, of agents that are lost.
+        share: u32,
         /// The part.
         order: Box<Order>,
+        /// When the load began, by its monotonic clock, if it does already.
+        began_mono_ns: Option<i64>,
         /// It ends by itself if it hears nothing for so long.
         lease_ms: u64,
     },
@@ -68,6 +72,8 @@ pub enum Ask {
     Start {
         /// The run.
         run: String,
+        /// Which of its parts.
+        share: u32,
         /// The moment.
         at_mono_ns: i64,
     },
@@ -93,7 +99,9 @@ pub enum Answer {
 pub struct Event {
     /// Who.
     pub agent: String,
-    /// Counts the events of this agent in this run, from 0, so that a missing one is seen.
+    /// Of which of its parts.
+    pub share: u32,
+    /// Counts the events of this part, from 0, so that a missing one is seen.
     pub number: u64,
     /// What.
     pub what: What,
@@ -154,15 +162,19 @@ pub enum Word {
     Beat,
     /// End early, and say what was measured until here.
     Stop,
-    /// This agent was given up; what it still does does not count.
+    /// This part of this agent was given up; what it still does does not count.
     Dismiss {
         /// The agent.
         agent: String,
+        /// Which of its parts.
+        share: u32,
     },
-    /// The result of this agent has come; it is free.
+    /// The result of this part of this agent has come.
     Thanks {
         /// The agent.
         agent: String,
+        /// Which of its parts.
+        share: u32,
     },
 }
 
@@ -214,9 +226,11 @@ mod tests {
     fn another_version_is_named_and_not_guessed_at() {
         let bytes = encode(&Word::Beat).unwrap();
         assert!(matches!(decode::<Word>(&bytes), Ok(Word::Beat)));
-        let later = br#"{"version":2,"body":{"word":"beat"}}"#;
-        assert_eq!(decode::<Word>(later).unwrap_err(), WireError::Version(2));
-        for nonsense in [&b""[..], b"{", b"{}", br#"{"version":1}"#, br#"{"version":1,"body":{"word":"x"}}"#]
+        for other in [1, VERSION + 1] {
+            let bytes = format!(r#"{{"version":{other},"body":{{"word":"beat"}}}}"#);
+            assert_eq!(decode::<Word>(bytes.as_bytes()).unwrap_err(), WireError::Version(other));
+        }
+        for nonsense in [&b""[..], b"{", b"{}", br#"{"version":2}"#, br#"{"version":2,"body":{"word":"x"}}"#]
         {
             assert!(matches!(decode::<Word>(nonsense), Err(WireError::Nonsense(_))));
         }

@@ -107,6 +107,11 @@ pub enum Warning {
     },
     /// The server's processor was not looked at.
     ServerUnseen,
+    /// Agents that carried a part were lost.
+    AgentsLost {
+        /// How many.
+        lost: u64,
+    },
 }
 
 impl Warning {
@@ -131,6 +136,9 @@ impl Warning {
             }
             Self::ShortWindow { .. } => "measure longer, with -d 10",
             Self::ServerUnseen => "give --server-pid to have its processor looked at",
+            Self::AgentsLost { .. } => {
+                "read what is said of them, and run it again for a result without a gap"
+            }
         }
     }
 }
@@ -164,6 +172,7 @@ impl fmt::Display for Warning {
             Self::WakeUpBound => f.write_str("both sides sleep and wake each other up"),
             Self::ShortWindow { elapsed_s } => write!(f, "the window was only {elapsed_s:.2} s long"),
             Self::ServerUnseen => f.write_str("the server's processor was not looked at"),
+            Self::AgentsLost { lost } => write!(f, "{lost} of the agents' parts were lost"),
         }
     }
 }

@@ -55,5 +55,5 @@ pub use ping::{floor_echo, floor_ping};
 pub use plan::{Amount, HttpShape, LoadError, Part, Plan, Protocol, Rate, Security, Target, TlsPlan};
 pub use report::{OpenLoop, Phase, Report, Second, Status, TlsReport};
 pub use tidegate_tls::{TlsError, Trust};
-pub use together::{AgentReport, Together};
+pub use together::{AgentReport, Loss, Together};
 pub use udp::{Expect, UdpPlan, UdpReport, run_udp};

@@ -44,4 +44,29 @@ pub struct AgentReport {
     pub latency_v2: String,
     /// Which side was the limit as it saw it.
     pub certificate: Option<Certificate>,
+    /// Which lost agent had this part before, if any. An agent has one row for each of its parts.
+    #[serde(default)]
+    pub taken_over_from: Option<String>,
+    /// How it was lost, if it was.
+    #[serde(default)]
+    pub loss: Option<Loss>,
+}
+
+/// An agent that was lost, or ended early: what of its part was not done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Loss {
+    /// When it was last heard, in seconds from the common start; none if it was lost before.
+    pub heard_s: Option<f64>,
+    /// When it was given up, in the same seconds.
+    pub noticed_s: Option<f64>,
+    /// Connections of its part.
+    pub connections: usize,
+    /// Requests that it said were answered, and that are not in the result because it brought none.
+    pub told_requests: u64,
+    /// Who took its part over.
+    pub taken_over_by: Vec<String>,
+    /// From when on they did, in seconds from the common start; none if nobody did, or before the start.
+    pub taken_over_s: Option<f64>,
+    /// Requests of its part of the schedule, until the load ended, that are in nobody's result; none without a schedule.
+    pub missing_requests: Option<u64>,
 }

@@ -91,12 +91,19 @@ pub fn summary(r: &Report) -> String {
 /// A line for what one agent did.
 fn of_an_agent(a: &AgentReport) -> String {
     if !a.counted {
-        return format!("agent        {}: no result\n", a.name);
+        let told = a.loss.as_ref().map_or(0, |loss| loss.told_requests);
+        let told = if told > 0 {
+            format!("; {told} requests that it told of are not counted")
+        } else {
+            String::new()
+        };
+        return format!("agent        {}: no result{told}\n", a.name);
     }
+    let part = a.taken_over_from.as_ref().map_or(String::new(), |from| format!(", for {from}"));
     let l = &a.latency_us;
     let verdict = a.certificate.as_ref().map_or(String::new(), |c| format!("; {}", c.verdict));
     format!(
-        "agent        {}: {} connections, {} requests, p50 {} p99 {}, began {:.1} ms late, clock {:+.1} ms{verdict}\n",
+        "agent        {}{part}: {} connections, {} requests, p50 {} p99 {}, began {:.1} ms late, clock {:+.1} ms{verdict}\n",
         a.name,
         a.connected,
         a.requests,

@@ -4,33 +4,12 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 
-use crate::kit::{Broker, LONGEST, agent, begin, finish, load, report, server, stderr, three};
-
-/// Waits until the server has been asked for something: the load runs.
-fn wait_until_it_runs(child: &mut std::process::Child) -> std::io::BufReader<std::process::ChildStdout> {
-    use std::io::BufRead as _;
-    let mut lines = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    // With --ndjson each second is a line.
-    lines.read_line(&mut line).unwrap();
-    assert!(line.contains("at_s"), "{line}");
-    lines
-}
+use crate::kit::{Broker, LONGEST, agent, begin, finish, load, report, seen_to_run, server, stderr, three};
 
 /// A load of a minute over three agents; its first second is over.
 fn under_way(url: &str, addr: &str, rest: &[&str]) -> std::process::Child {
-    let mut child = std::process::Command::new(crate::kit::TIDEGATE)
-        .args(["load", "echo", addr, "--nats", url, "--agents", "3", "-c", "6", "--rate", "60", "-d", "50"])
-        .args(["--ndjson", "--clock-bound", "1.5", "--agent-timeout", "2"])
-        .args(rest)
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = wait_until_it_runs(&mut child);
-    // It never waits for us to read the rest.
-    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-    child
+    let fixed = ["--agents", "3", "-c", "6", "--rate", "60", "-d", "50"];
+    seen_to_run(url, addr, &[&fixed[..], rest].concat())
 }
 
 #[test]
@@ -50,57 +29,6 @@ fn an_agent_that_is_killed_ends_the_load_and_is_named() {
         text.contains("its part is not in the result") && text.contains("agent        a2: no result"),
         "{text}"
     );
-}
-
-#[test]
-fn the_others_go_on_without_a_killed_agent_if_that_is_the_setting() {
-    let Some(broker) = Broker::start(&[]) else { return };
-    let (_server, addr) = server("echo");
-    let mut agents = three(&broker.url);
-    let json = tempfile::NamedTempFile::new().unwrap();
-    let path = json.path().to_str().unwrap();
-    let mut child = std::process::Command::new(crate::kit::TIDEGATE)
-        .args([
-            "load",
-            "echo",
-            &addr,
-            "--nats",
-            &broker.url,
-            "--agents",
-            "3",
-            "-c",
-            "6",
-            "--rate",
-            "60",
-            "-d",
-            "6",
-        ])
-        .args([
-            "--ndjson",
-            "--clock-bound",
-            "1.5",
-            "--agent-timeout",
-            "2",
-            "--on-lost",
-            "continue",
-            "--json",
-            path,
-        ])
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = wait_until_it_runs(&mut child);
-    agents[2].0.kill().unwrap();
-    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-    let output = finish(child);
-    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let r: tidegate_load::Report = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    let together = r.together.as_ref().unwrap();
-    assert!(!r.is_clean() && !r.interrupted);
-    assert_eq!(together.agents.iter().map(|a| a.counted).collect::<Vec<_>>(), [true, true, false]);
-    assert_eq!(r.open_loop.as_ref().unwrap().scheduled, 240, "two of three shares of 360");
-    assert!(together.troubles[0].contains("agent a3 has said nothing"), "{together:?}");
 }
 
 #[test]

@@ -153,6 +153,26 @@ pub fn begin(kind: &str, target: &str, url: &str, rest: &[&str]) -> Child {
         .unwrap()
 }
 
+/// Begins an echo load over agents and waits until its first second is over.
+pub fn seen_to_run(url: &str, addr: &str, rest: &[&str]) -> Child {
+    let mut child = Command::new(TIDEGATE)
+        .args(["load", "echo", addr, "--nats", url])
+        .args(["--ndjson", "--clock-bound", "1.5", "--agent-timeout", "2"])
+        .args(rest)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    // With --ndjson each second is a line.
+    lines.read_line(&mut line).unwrap();
+    assert!(line.contains("at_s"), "{line}");
+    // It never waits for us to read the rest.
+    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+    child
+}
+
 /// Waits for the end of a load, but not for ever.
 pub fn finish(child: Child) -> Output {
     let pid = rustix::process::Pid::from_child(&child);

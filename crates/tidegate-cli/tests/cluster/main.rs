@@ -4,6 +4,7 @@
 mod credentials;
 mod failures;
 mod kit;
+mod losses;
 
 use kit::{Broker, load, report, server, stderr, three};
 use tidegate_load::histogram::{decode, empty};

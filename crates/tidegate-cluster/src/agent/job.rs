@@ -34,6 +34,8 @@ pub(super) enum Leave {
 /// A plan at work.
 pub(super) struct Job {
     pub(super) run: String,
+    /// Which part of the run it is on this agent.
+    pub(super) share: u32,
     voice: Voice,
     gate: Arc<Gate>,
     interrupted: Arc<AtomicBool>,
@@ -50,15 +52,22 @@ pub(super) struct Job {
 
 /// Numbers what is said.
 #[derive(Clone)]
-struct Voice {
+pub(super) struct Voice {
     agent: String,
+    share: u32,
     next: Arc<AtomicU64>,
     say: mpsc::Sender<Event>,
 }
 
 impl Voice {
+    /// Of this part on this agent.
+    pub(super) fn new(agent: String, share: u32, say: mpsc::Sender<Event>) -> Self {
+        Self { agent, share, next: Arc::default(), say }
+    }
+
     fn event(&self, what: What) -> Event {
-        Event { agent: self.agent.clone(), number: self.next.fetch_add(1, Relaxed), what }
+        let number = self.next.fetch_add(1, Relaxed);
+        Event { agent: self.agent.clone(), share: self.share, number, what }
     }
 
     /// The load does not wait for the broker: what finds no room is missing, and its number tells so.
@@ -71,13 +80,11 @@ impl Job {
     /// Begins to open connections.
     pub(super) fn begin(
         run: String,
-        agent: String,
+        voice: Voice,
         plan: Plan,
         lease: Duration,
         clock: Clock,
-        say: mpsc::Sender<Event>,
     ) -> Result<Self, String> {
-        let voice = Voice { agent, next: Arc::default(), say };
         let (gate, interrupted) = (Arc::new(Gate::default()), Arc::<AtomicBool>::default());
         let load = {
             let (voice, gate, interrupted) = (voice.clone(), gate.clone(), interrupted.clone());
@@ -88,6 +95,7 @@ impl Job {
         let now = Instant::now();
         Ok(Self {
             run,
+            share: voice.share,
             voice,
             gate,
             interrupted,

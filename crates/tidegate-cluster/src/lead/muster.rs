@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use async_nats::Client;
 use futures_util::StreamExt as _;
 
-use super::member::Member;
+use super::member::{Member, Part};
 use super::{Lead, LeadOptions, OnLost};
 use crate::clock::{RoundTrip, distance};
 use crate::error::ClusterError;
@@ -58,7 +58,13 @@ pub(super) async fn muster(
         }
         if free.len() >= options.agents {
             free.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
-            return Ok(free.into_iter().map(|offer| Member::new(offer.id, offer.name)).collect());
+            let of = free.len();
+            let parts = (0..of).map(|index| Part { index, of });
+            return Ok(free
+                .into_iter()
+                .zip(parts)
+                .map(|(o, part)| Member::new(o.id, o.name, part))
+                .collect());
         }
         if begun.elapsed() >= options.wait {
             break;

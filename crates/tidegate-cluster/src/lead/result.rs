@@ -1,7 +1,7 @@
 //! The results of the agents as one.
 
-use tidegate_load::certificate::{Evidence, certify};
-use tidegate_load::{Report, Together, merge};
+use tidegate_load::certificate::{Certificate, Evidence, Verdict, Warning, certify};
+use tidegate_load::{AgentReport, Report, Together, merge};
 
 use super::Lead;
 use super::member::Member;
@@ -10,11 +10,12 @@ use crate::error::ClusterError;
 impl Lead<'_> {
     /// Everything that was counted, and what is doubtful about it.
     pub(super) fn result(&mut self) -> Result<Report, ClusterError> {
-        let reports: Vec<Report> = self.members.iter().filter_map(|m| m.report.clone()).collect();
+        let reports: Vec<Report> = self.members.iter().filter_map(of_the_whole).collect();
         if reports.is_empty() {
             return Err(ClusterError::NoResult(self.troubles.join("; ")));
         }
         let mut all = merge(&reports).map_err(|e| ClusterError::NoResult(e.to_string()))?;
+        self.complete_accounts(all.elapsed_s);
         // As of one generator: what was asked for, and rates over the one window.
         all.connections = self.plan.connections;
         all.rate_bytes_per_s_per_block = self.plan.rate_bytes_per_s_per_block;
@@ -27,24 +28,86 @@ impl Lead<'_> {
             open.started_per_s = if all.elapsed_s > 0.0 { open.started as f64 / all.elapsed_s } else { 0.0 };
         }
         all.seconds = std::mem::take(&mut self.told);
-        all.certificate = Some(certify(&all, evidence(&reports)));
-        all.together = Some(Together {
-            agents: self.members.iter().map(Member::told).collect(),
-            troubles: self.troubles.clone(),
-        });
+        all.certificate = Some(self.certificate(&all));
+        all.together = Some(Together { agents: self.told_agents(), troubles: self.troubles.clone() });
         Ok(all)
+    }
+
+    fn told_agents(&self) -> Vec<AgentReport> {
+        let name = |at: usize| self.members[at].name.clone();
+        let told = |m: &Member| AgentReport { taken_over_from: m.took_over.map(name), ..m.told() };
+        self.members.iter().map(told).collect()
+    }
+
+    /// Which side was the limit of all of it, and which agent if it was theirs.
+    fn certificate(&self, all: &Report) -> Certificate {
+        let seen =
+            |m: &Member| Some((m.name.clone(), m.report.as_ref()?.certificate.as_ref()?.evidence.clone()));
+        let seen: Vec<_> = self.members.iter().filter_map(seen).collect();
+        let mut certificate = certify(all, evidence(&seen));
+        if certificate.verdict == Verdict::Generator
+            && let Some(name) = busiest(&seen)
+        {
+            certificate.because.push_str(&format!(" (of the agents {name} was the busiest)"));
+        }
+        let losses: Vec<_> = self.members.iter().filter_map(|m| Some((m, m.loss.as_ref()?))).collect();
+        if losses.is_empty() {
+            return certificate;
+        }
+        // Less than was asked for came, and that was not the server's doing.
+        if losses.iter().any(|(_, loss)| loss.missing_requests != Some(0)) {
+            certificate.verdict = Verdict::Generator;
+            let names: Vec<_> = losses.iter().map(|(member, _)| member.name.as_str()).collect();
+            certificate.because = format!("a part of the load is missing, that of {}", names.join(" and "));
+        }
+        certificate.warnings.push(Warning::AgentsLost { lost: losses.len() as u64 });
+        certificate
     }
 }
 
+/// What a member brought, with the length of its window counted from the beginning of that of the whole.
+fn of_the_whole(member: &Member) -> Option<Report> {
+    let mut report = member.report.clone()?;
+    report.elapsed_s += member.offset_s;
+    Some(report)
+}
+
+/// The name of the agent with the busiest thread.
+fn busiest(seen: &[(String, Evidence)]) -> Option<&str> {
+    let wanted = |e: &Evidence| e.generator.map(|share| share.wanted());
+    let shares = seen.iter().filter_map(|(name, evidence)| Some((name, wanted(evidence)?)));
+    shares.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(name, _)| name.as_str())
+}
+
 /// What all of it is judged by: the busiest thread of any agent, and what was in flight everywhere.
-fn evidence(reports: &[Report]) -> Evidence {
-    let seen = || reports.iter().filter_map(|r| r.certificate.as_ref()).map(|c| &c.evidence);
-    let busiest = seen().filter_map(|e| e.generator).max_by(|a, b| a.wanted().total_cmp(&b.wanted()));
+fn evidence(seen: &[(String, Evidence)]) -> Evidence {
+    let seen = || seen.iter().map(|(_, evidence)| evidence);
     Evidence {
-        generator: busiest,
+        generator: seen().filter_map(|e| e.generator).max_by(|a, b| a.wanted().total_cmp(&b.wanted())),
         server: None,
         mean_in_flight: seen().map(|e| e.mean_in_flight).sum(),
         samples: seen().map(|e| e.samples).min().unwrap_or(0),
         events_per_wake_up: seen().map(|e| e.events_per_wake_up).fold(f64::INFINITY, f64::min).min(1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_load::certificate::Share;
+
+    use super::*;
+
+    #[test]
+    fn the_busiest_agent_speaks_for_all() {
+        let seen = |name: &str, ran: f64, mean_in_flight: f64| {
+            let generator = Some(Share { ran, waited: 0.0 });
+            (name.to_owned(), Evidence { generator, mean_in_flight, samples: 20, ..Evidence::default() })
+        };
+        let all = [seen("a", 0.2, 3.0), seen("b", 0.95, 4.0), seen("c", 0.4, 5.0)];
+        assert_eq!(busiest(&all), Some("b"));
+        let evidence = evidence(&all);
+        assert_eq!((evidence.generator.map(|s| s.ran), evidence.mean_in_flight), (Some(0.95), 12.0));
+        let report = Report { requests: 10, requests_per_s: 10.0, elapsed_s: 2.0, ..Report::default() };
+        assert_eq!(certify(&report, evidence).verdict, Verdict::Generator);
     }
 }

@@ -20,14 +20,15 @@ const PROBE: Duration = Duration::from_secs(1);
 impl Lead<'_> {
     /// Listens until it is enough.
     pub(super) async fn watch(&mut self, enough: impl Fn(&Self) -> bool) {
-        while !enough(self) {
+        let is_over = |lead: &Self| lead.unshared.is_empty() && enough(lead);
+        while !is_over(self) {
             let until = Instant::now() + LOOK;
             while let Ok(Some(message)) = tokio::time::timeout_at(until.into(), self.events.next()).await {
                 match wire::decode::<Event>(&message.payload) {
                     Ok(event) => self.hear(event).await,
                     Err(e) => self.trouble(e.to_string()).await,
                 }
-                if enough(self) {
+                if is_over(self) {
                     return;
                 }
             }
@@ -35,11 +36,12 @@ impl Lead<'_> {
                 self.stop().await;
             }
             self.look().await;
+            self.take_over().await;
         }
     }
 
     /// Something went wrong; each is said once.
-    async fn trouble(&mut self, what: String) {
+    pub(super) async fn trouble(&mut self, what: String) {
         if !self.troubles.contains(&what) {
             self.troubles.push(what);
         }
@@ -55,21 +57,23 @@ impl Lead<'_> {
             return;
         }
         member.lost = true;
-        let (agent, name) = (member.id.clone(), member.name.clone());
+        let (agent, share, name) = (member.id.clone(), member.share, member.name.clone());
         self.seconds.end(at);
+        self.account_for(at);
         // If it only slept, it hears so when it wakes up.
-        self.say(&Word::Dismiss { agent }).await;
+        self.say(&Word::Dismiss { agent, share }).await;
         self.trouble(format!("agent {name} {why}; its part is not in the result")).await;
     }
 
     async fn hear(&mut self, event: Event) {
-        let Some(at) = self.members.iter().position(|m| m.id == event.agent) else { return };
+        let of = |m: &super::Member| m.id == event.agent && m.share == event.share;
+        let Some(at) = self.members.iter().position(of) else { return };
         let member = &mut self.members[at];
         member.heard = Instant::now();
         if event.number < member.next {
             // A result that was not known to have come.
             if matches!(event.what, What::Done { .. }) {
-                self.say(&Word::Thanks { agent: event.agent }).await;
+                self.say(&Word::Thanks { agent: event.agent, share: event.share }).await;
             }
             return;
         }
@@ -117,8 +121,10 @@ impl Lead<'_> {
                     self.trouble(what).await;
                 }
             }
-            What::Second { second, latency_v2, open } => {
+            What::Second { mut second, latency_v2, open } => {
                 member.open = open;
+                member.told_requests += second.requests;
+                second.at_s += member.offset_s;
                 match decode(&latency_v2) {
                     Ok(latencies) => self.seconds.add(at, &second, &latencies),
                     Err(e) => self.trouble(format!("a second of agent {}: {e}", self.members[at].name)).await,
@@ -130,13 +136,14 @@ impl Lead<'_> {
                 let what = format!("agent {} was ended early on its own host", member.name);
                 member.report = Some(*report);
                 self.seconds.end(at);
-                self.say(&Word::Thanks { agent: event.agent }).await;
+                self.say(&Word::Thanks { agent: event.agent, share: event.share }).await;
                 if early {
+                    self.account_for(at);
                     self.trouble(what).await;
                 }
             }
             What::Failed { why } => {
-                self.say(&Word::Thanks { agent: event.agent }).await;
+                self.say(&Word::Thanks { agent: event.agent, share: event.share }).await;
                 self.lose(at, &format!("failed: {why}")).await;
             }
         }
