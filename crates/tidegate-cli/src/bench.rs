@@ -1,6 +1,7 @@
 //! `tidegate bench`.
 
 use std::io::IsTerminal;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use tidegate_lab::report::{self, Results, certificate};
 use tidegate_lab::run::Facts;
 use tidegate_lab::{Bench, LabError, concurrency, connections, latency, models, process, survival, udp};
 
+use crate::nats::NatsArgs;
 use crate::system::signals;
 use crate::{Failure, Outcome};
 
@@ -54,6 +56,39 @@ pub struct Args {
     /// concurrency: keep connections rather than making a new one for each request.
     #[arg(long)]
     keepalive: bool,
+    #[command(flatten)]
+    agents: AgentArgs,
+}
+
+/// Loads that agents carry; the servers run here.
+#[derive(clap::Args)]
+struct AgentArgs {
+    /// concurrency: let agents carry the loads, over the broker at nats://HOST:PORT; the servers run here.
+    #[arg(long, value_name = "URL", requires = "agents")]
+    nats: Option<String>,
+    /// concurrency: agents that carry one load.
+    #[arg(long, value_name = "N", requires = "nats", value_parser = clap::value_parser!(u16).range(1..))]
+    agents: Option<u16>,
+    /// concurrency, with --agents: the address of this machine that they reach.
+    #[arg(long, value_name = "IP", requires = "nats", default_value = "127.0.0.1")]
+    server_address: IpAddr,
+    #[command(flatten)]
+    access: NatsArgs,
+}
+
+impl AgentArgs {
+    /// None unless agents were asked for.
+    fn settings(&self, experiment: Option<Experiment>) -> Result<Option<concurrency::Agents>, Failure> {
+        let (Some(url), Some(count)) = (&self.nats, self.agents) else { return Ok(None) };
+        if experiment != Some(Experiment::Concurrency) {
+            return Err(Failure::Usage(anyhow!(
+                "agents carry the loads of `bench concurrency`; the others need server and load on one machine"
+            )));
+        }
+        let mut options = vec!["--nats".to_owned(), url.clone()];
+        options.extend(self.access.words());
+        Ok(Some(concurrency::Agents { count: count.into(), options, server: self.server_address }))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -86,7 +121,7 @@ pub fn run(args: Args) -> Outcome {
         return Err(Failure::Usage(anyhow!("the model {model} is unavailable; tidegate doctor says why")));
     }
     let table_settings = args.models_settings(wanted.clone());
-    let figure_settings = args.concurrency_settings(wanted);
+    let figure_settings = args.concurrency_settings(wanted)?;
     let crowd_settings = args.connections_settings();
     let siege_settings = args.survival_settings();
     let udp_settings = args.udp_settings();
@@ -299,17 +334,18 @@ impl Args {
         }
     }
 
-    fn concurrency_settings(&self, wanted: Vec<Model>) -> concurrency::Settings {
+    fn concurrency_settings(&self, wanted: Vec<Model>) -> Result<concurrency::Settings, Failure> {
         let quick = self.is_quick();
         let points: &[usize] =
             if quick { &[10, 100, 1_000, 10_000] } else { &[10, 30, 100, 300, 1_000, 3_000, 10_000] };
-        concurrency::Settings {
+        Ok(concurrency::Settings {
             models: wanted,
             points: self.sizes(points),
             requests: self.requests.unwrap_or(if quick { 15_000 } else { 60_000 }),
             repeats: self.rounds(4, 6),
             keep_alive: self.keepalive,
-        }
+            agents: self.agents.settings(self.experiment)?,
+        })
     }
 }
 

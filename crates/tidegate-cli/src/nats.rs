@@ -34,6 +34,23 @@ pub struct NatsArgs {
 }
 
 impl NatsArgs {
+    /// The same options as words, for a load that is started.
+    pub fn words(&self) -> Vec<String> {
+        let file = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let given = [
+            ("--nats-user", self.nats_user.clone()),
+            ("--nats-password-file", file(&self.nats_password_file)),
+            ("--nats-token-file", file(&self.nats_token_file)),
+            ("--nats-creds", file(&self.nats_creds)),
+            ("--nats-nkey", file(&self.nats_nkey)),
+            ("--nats-ca", file(&self.nats_ca)),
+            ("--nats-cert", file(&self.nats_cert)),
+            ("--nats-key", file(&self.nats_key)),
+        ];
+        let given = given.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
+        given.flatten().collect()
+    }
+
     /// The way to the broker at this URL.
     pub fn access(&self, url: &str) -> Access {
         let auth = match (&self.nats_user, &self.nats_password_file, &self.nats_token_file) {

@@ -1,5 +1,7 @@
 //! Responses a second and time per request against concurrency: the figure of the source's second article.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
 
@@ -21,6 +23,19 @@ pub struct Settings {
     pub repeats: usize,
     /// Keep connections; the source had a new one for each request.
     pub keep_alive: bool,
+    /// Agents that carry the loads; none is this machine.
+    pub agents: Option<Agents>,
+}
+
+/// Loads that come from other hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agents {
+    /// How many carry one load.
+    pub count: usize,
+    /// Options of `load` that say where their broker is and who we are to it.
+    pub options: Vec<String>,
+    /// The address of this machine that they reach.
+    pub server: IpAddr,
 }
 
 impl Settings {
@@ -28,9 +43,9 @@ impl Settings {
     #[must_use]
     pub fn facts(&self) -> Facts {
         let kept = if self.keep_alive { "kept" } else { "one for each request" };
-        [("requests of a round", self.requests.to_string()), ("connections", kept.into())]
-            .map(into_fact)
-            .into()
+        let facts = [("requests of a round", self.requests.to_string()), ("connections", kept.into())];
+        let agents = self.agents.as_ref().map(|agents| ("agents", agents.count.to_string()));
+        facts.into_iter().chain(agents).map(into_fact).collect()
     }
 }
 
@@ -108,7 +123,11 @@ fn point(model: Model, concurrency: usize, rounds: &[Round]) -> Option<Point> {
 
 /// One round against a server of its own, so that no round inherits what another left behind.
 fn measure(bench: &Bench, settings: &Settings, model: Model, concurrency: usize) -> Result<Round, LabError> {
-    let server = Server::start(bench, "http", model, &[])?;
     let requests = Requests { concurrency, count: settings.requests, keep_alive: settings.keep_alive };
+    if let Some(agents) = &settings.agents {
+        let server = Server::start_at(bench, "http", model, agents.server, &[])?;
+        return round::http_by_agents(bench, &server.url, server.process.id(), requests, agents);
+    }
+    let server = Server::start(bench, "http", model, &[])?;
     round::http(bench, &server.url, server.process.id(), requests)
 }

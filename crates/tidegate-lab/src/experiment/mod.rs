@@ -11,6 +11,7 @@ mod sockmap;
 pub mod survival;
 pub mod udp;
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -60,8 +61,20 @@ impl Server {
         model: Model,
         extra: &[&str],
     ) -> Result<Self, LabError> {
+        Self::start_at(bench, service, model, Ipv4Addr::LOCALHOST.into(), extra)
+    }
+
+    /// At this address of the machine, for loads that come from others.
+    pub(crate) fn start_at(
+        bench: &Bench,
+        service: &str,
+        model: Model,
+        ip: IpAddr,
+        extra: &[&str],
+    ) -> Result<Self, LabError> {
+        let listen = SocketAddr::new(ip, 0).to_string();
         let mut args: Vec<String> =
-            ["serve", service, "--listen", "127.0.0.1:0", "--model", model.name()].map(Into::into).into();
+            ["serve", service, "--listen", &listen, "--model", model.name()].map(Into::into).into();
         args.extend(cpus(&bench.server_cpus));
         args.extend(extra.iter().map(ToString::to_string));
         let mut process = Process::start(bench, &args)?;

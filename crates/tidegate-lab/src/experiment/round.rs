@@ -7,6 +7,7 @@ use tidegate_load::Report;
 use tidegate_load::certificate::{Certificate, Evidence, Share, certify};
 
 use super::ResultFile;
+use super::concurrency::Agents;
 use crate::process::{Process, cpus};
 use crate::sample::cpu_s;
 use crate::spread::Spread;
@@ -115,29 +116,56 @@ pub(super) struct Requests {
     pub(super) keep_alive: bool,
 }
 
+impl Requests {
+    fn options(self) -> Vec<String> {
+        let mut options =
+            vec!["-c".into(), self.concurrency.to_string(), "-n".into(), self.count.to_string()];
+        options.extend((!self.keep_alive).then(|| "--no-keepalive".to_owned()));
+        options
+    }
+}
+
 /// Has `requests` answered by the server `pid` at `url`.
 pub(super) fn http(bench: &Bench, url: &str, pid: u32, requests: Requests) -> Result<Round, LabError> {
-    let (concurrency, count) = (requests.concurrency.to_string(), requests.count.to_string());
-    let mut options = vec!["-c", &concurrency, "-n", &count];
-    options.extend((!requests.keep_alive).then_some("--no-keepalive"));
-    load(bench, url, pid, &options)
+    let options = requests.options();
+    load(bench, url, pid, &options.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// The same with agents in place of this machine's generator, who see nothing of the server's process.
+pub(super) fn http_by_agents(
+    bench: &Bench,
+    url: &str,
+    pid: u32,
+    requests: Requests,
+    agents: &Agents,
+) -> Result<Round, LabError> {
+    let mut options = requests.options();
+    options.extend(["--agents".into(), agents.count.to_string()]);
+    options.extend(agents.options.iter().cloned());
+    measured(bench, url, pid, options)
 }
 
 /// Has the server `pid` at `url` answer a load of HTTP requests with these options.
 pub(crate) fn load(bench: &Bench, url: &str, pid: u32, options: &[&str]) -> Result<Round, LabError> {
+    let mut options: Vec<String> = options.iter().map(ToString::to_string).collect();
+    options.extend(["--server-pid".into(), pid.to_string()]);
+    options.extend(cpus(&bench.load_cpus));
+    measured(bench, url, pid, options)
+}
+
+fn measured(bench: &Bench, url: &str, pid: u32, options: Vec<String>) -> Result<Round, LabError> {
     let file = ResultFile::new();
     let mut args: Vec<String> = vec!["load".into(), "http".into(), url.into()];
-    args.extend(options.iter().map(ToString::to_string));
+    args.extend(options);
     args.extend(["--json".into(), file.0.display().to_string(), "--tolerate-failures".into()]);
-    args.extend(["--server-pid".into(), pid.to_string()]);
-    args.extend(cpus(&bench.load_cpus));
     let name = format!("tidegate {}", args.join(" "));
     let before = cpu_s(pid);
     let good = Process::start(bench, &args)?.wait(LONGEST)?;
     let used = cpu_s(pid) - before;
     let report = file.read(&name)?;
     if !good || report.requests == 0 {
-        let why = report.first_error.unwrap_or_else(|| "no request was answered".into());
+        let trouble = report.together.and_then(|together| together.troubles.into_iter().next());
+        let why = trouble.or(report.first_error).unwrap_or_else(|| "no request was answered".into());
         return Err(LabError::Process { what: name, why });
     }
     Ok(Round::of(bench, &report, used))
