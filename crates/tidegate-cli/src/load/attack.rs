@@ -11,6 +11,7 @@ use tidegate_load::attack::{KindReport, Speech};
 use tidegate_load::{Attack, AttackReport, LoadError, Target, attack};
 
 use super::args::{model, seconds};
+use super::cluster::NoAgents;
 use crate::{Failure, Outcome};
 
 /// Options of `load attack`.
@@ -18,6 +19,8 @@ use crate::{Failure, Outcome};
 pub struct AttackArgs {
     /// A server of this machine: http://HOST:PORT/PATH, or tcp://HOST:PORT or HOST:PORT for bytes instead of requests.
     target: String,
+    #[command(flatten)]
+    agents: NoAgents,
     /// How long, in seconds.
     #[arg(short, long, value_name = "SECONDS", default_value_t = 30.0)]
     duration: f64,

@@ -8,6 +8,7 @@ use anyhow::Context;
 use tidegate_load::{Amount, ChatPlan, ChatReport, Speech, Target, run_chat};
 
 use super::args::{TlsArgs, model, seconds};
+use super::cluster::NoAgents;
 use super::live::View;
 use super::output::Json;
 use super::{failure, on_terminal, pin};
@@ -19,6 +20,8 @@ use crate::{Failure, Outcome};
 pub struct ChatArgs {
     /// The messenger: http://HOST:PORT, ws://HOST:PORT, HOST:PORT or unix:SOCKET; https://, wss:// and tls:// for TLS.
     target: String,
+    #[command(flatten)]
+    agents: NoAgents,
     /// Speak WebSocket instead of lines; ws:// and wss:// mean it too.
     #[arg(long)]
     websocket: bool,

@@ -44,6 +44,19 @@ enum Lost {
     Redistribute,
 }
 
+/// Loads that agents do not carry: asked for, they say so.
+#[derive(clap::Args)]
+pub struct NoAgents {
+    #[arg(long, hide = true, value_parser = refused)]
+    nats: Option<String>,
+    #[arg(long, hide = true, value_parser = refused)]
+    agents: Option<String>,
+}
+
+fn refused(_: &str) -> Result<String, String> {
+    Err("agents carry `load http` and `load echo` only; start this load on each host by itself".into())
+}
+
 impl ClusterArgs {
     /// How the load is handed out, if it is.
     pub fn options(&self) -> Result<Option<LeadOptions>, Failure> {

@@ -7,6 +7,7 @@ use tidegate::policy::{FastPath, Wait};
 use tidegate_load::{Amount, LoadError, PingPlan, PingReport, Target, ping};
 
 use super::args::{model, seconds};
+use super::cluster::NoAgents;
 use super::output::Json;
 use super::pin;
 use crate::limits::{size, wait};
@@ -19,6 +20,8 @@ pub struct PingArgs {
     /// Where to: tcp://HOST:PORT, HOST:PORT or unix:PATH of an echo server.
     #[arg(required_unless_present_any = ["bare", "bare_echo"])]
     target: Option<String>,
+    #[command(flatten)]
+    agents: NoAgents,
     /// Ping the process that runs --bare-echo, named as it says, in place of a server: shared memory and nothing else, the floor
     /// of what any server can reach. Both spin.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["target", "requests", "connections", "fast_path", "wait"])]

@@ -8,6 +8,7 @@ use tidegate::{Availability, DatagramPath, Endpoint};
 use tidegate_load::{Amount, Expect, Security, Target, UdpPlan};
 
 use super::args::{Output, seconds};
+use super::cluster::NoAgents;
 use crate::limits::size;
 use crate::system::signals;
 use crate::{Failure, Outcome};
@@ -17,6 +18,8 @@ use crate::{Failure, Outcome};
 pub struct UdpArgs {
     /// Where to: udp://HOST:PORT or HOST:PORT.
     target: String,
+    #[command(flatten)]
+    agents: NoAgents,
     /// Bytes of a message; the first 24 are its number and times.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     size: usize,

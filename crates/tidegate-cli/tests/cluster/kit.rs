@@ -116,8 +116,14 @@ pub fn three(url: &str) -> [Guard; 3] {
 
 /// Starts a server and waits until it accepts; its URL without scheme and path.
 pub fn server(service: &str) -> (Guard, String) {
+    server_with(service, &[])
+}
+
+/// The same with these further arguments.
+pub fn server_with(service: &str, args: &[&str]) -> (Guard, String) {
     let mut child = Command::new(TIDEGATE)
         .args(["serve", service, "--listen", "127.0.0.1:0"])
+        .args(args)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()

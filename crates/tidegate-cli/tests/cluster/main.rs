@@ -5,6 +5,7 @@ mod credentials;
 mod failures;
 mod kit;
 mod losses;
+mod reach;
 
 use kit::{Broker, load, report, server, stderr, three};
 use tidegate_load::histogram::{decode, empty};
