@@ -36,6 +36,9 @@ pub struct Args {
     /// Show the wall clock so many seconds ahead: for tests of clocks that are wrong.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, allow_negative_numbers = true, hide = true)]
     clock_offset: f64,
+    /// Show it so many more seconds ahead once a load has begun.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, allow_negative_numbers = true, hide = true)]
+    clock_jump: f64,
 }
 
 /// Waits for work until a signal.
@@ -49,7 +52,8 @@ pub fn run(args: &Args) -> Outcome {
     let name = args.name.clone().or_else(host).unwrap_or_else(|| "agent".into());
     let access = args.access.access(&args.nats);
     let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
-    let options = AgentOptions { access, name, allow, runs: args.runs, clock_ahead_s: args.clock_offset };
+    let (clock_ahead_s, clock_jump_s) = (args.clock_offset, args.clock_jump);
+    let options = AgentOptions { access, name, allow, runs: args.runs, clock_ahead_s, clock_jump_s };
     serve(&options, &interrupted, &mut |event, text| note(event, text))
         .map_err(|e| Failure::Run(e.into()))?;
     Ok(ExitCode::SUCCESS)

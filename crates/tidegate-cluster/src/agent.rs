@@ -32,6 +32,8 @@ pub struct AgentOptions {
     pub runs: Option<u64>,
     /// Shows its wall clock so many seconds ahead: for tests of clocks that are wrong.
     pub clock_ahead_s: f64,
+    /// Shows it so many more seconds ahead once a load has begun.
+    pub clock_jump_s: f64,
 }
 
 /// How often an agent looks after its job.
@@ -72,7 +74,7 @@ async fn work(
         client,
         id,
         options,
-        clock: Clock::new(options.clock_ahead_s),
+        clock: Clock::new(options.clock_ahead_s, options.clock_jump_s),
         jobs: Vec::new(),
         runs: 0,
         say,
@@ -151,7 +153,7 @@ impl Desk<'_> {
                 }
             }
             Ok(Ask::Start { run, share, at_mono_ns }) => {
-                let job = self.jobs.iter().find(|job| job.run == run && job.share == share);
+                let job = self.jobs.iter_mut().find(|job| job.run == run && job.share == share);
                 match (job, self.clock.at(at_mono_ns)) {
                     (Some(job), Some(at)) => {
                         job.start(at);

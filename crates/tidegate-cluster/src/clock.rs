@@ -28,14 +28,20 @@ impl Reading {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: Instant,
-    /// Added to the wall clock: for tests of clocks that are wrong.
+    /// Added to the wall clock, and to be added once a load has begun: for tests of clocks that are wrong.
     ahead_ns: i64,
+    jump_ns: i64,
 }
 
 impl Clock {
-    /// From now on; the wall clock is shown so many seconds ahead.
-    pub(crate) fn new(ahead_s: f64) -> Self {
-        Self { origin: Instant::now(), ahead_ns: (ahead_s * 1e9) as i64 }
+    /// From now on; the wall clock is shown so many seconds ahead, and so many more once it has [`jumped`](Self::jumped).
+    pub(crate) fn new(ahead_s: f64, jump_s: f64) -> Self {
+        Self { origin: Instant::now(), ahead_ns: (ahead_s * 1e9) as i64, jump_ns: (jump_s * 1e9) as i64 }
+    }
+
+    /// After somebody has set the wall clock.
+    pub(crate) fn jumped(self) -> Self {
+        Self { ahead_ns: self.ahead_ns.saturating_add(self.jump_ns), ..self }
     }
 
     pub(crate) fn read(&self) -> Reading {
@@ -87,6 +93,17 @@ pub(crate) fn distance(trips: &[RoundTrip]) -> Option<Distance> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wall_clock_that_is_set_moves_the_origin_and_no_start() {
+        let clock = Clock::new(0.0, 2.0);
+        let (before, after) = (clock.read(), clock.jumped().read());
+        let moved = after.origin_ns() - before.origin_ns();
+        assert!((moved - 2_000_000_000).abs() < 500_000_000, "{moved}");
+        assert_eq!(clock.at(1_000), clock.jumped().at(1_000));
+        let now = Instant::now();
+        assert_eq!(clock.mono_ns(now), clock.jumped().mono_ns(now));
+    }
 
     #[test]
     fn the_quickest_round_trip_decides() {

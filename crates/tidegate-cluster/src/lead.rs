@@ -86,7 +86,7 @@ async fn lead(
     let subscribed = client.subscribe(wire::events_of(&run)).await;
     let events =
         subscribed.map_err(|e| ClusterError::Broker { url: options.access.shown(), why: e.to_string() })?;
-    let clock = Clock::new(0.0);
+    let clock = Clock::new(0.0, 0.0);
     let members = muster::muster(&client, options, &run, interrupted).await?;
     let mut lead = Lead {
         tls,

@@ -87,6 +87,27 @@ fn a_clock_that_is_two_seconds_off_is_refused_or_reported() {
 }
 
 #[test]
+fn a_clock_that_is_set_during_the_run_is_reported_and_moves_nothing_else() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    let (_server, addr) = server("echo");
+    let _good = agent(&broker.url, "good", &[]);
+    let _set = agent(&broker.url, "set", &["--clock-jump", "-3"]);
+    let rest = ["--agents", "2", "-c", "2", "--rate", "20", "-n", "60", "--on-lost", "continue"];
+    let output = load("echo", &addr, &broker.url, &rest);
+    assert_eq!(output.status.code(), Some(1));
+    let r = report(&output);
+    let together = r.together.as_ref().unwrap();
+    assert!(
+        together.troubles[0].contains("the clock of agent set was set during the run, by 3.0"),
+        "{together:?}"
+    );
+    // Everything is measured with a clock that nobody sets.
+    assert_eq!((r.requests, r.open_loop.as_ref().unwrap().scheduled), (60, 60));
+    assert_eq!(r.elapsed_s, 3.0);
+    assert!(together.agents.iter().all(|a| a.counted && a.loss.is_none()));
+}
+
+#[test]
 fn a_target_that_is_not_on_the_list_is_refused() {
     let Some(broker) = Broker::start(&[]) else { return };
     let (_server, addr) = server("echo");

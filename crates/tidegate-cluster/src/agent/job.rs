@@ -110,8 +110,9 @@ impl Job {
         })
     }
 
-    pub(super) fn start(&self, at: Instant) {
+    pub(super) fn start(&mut self, at: Instant) {
         self.gate.open_at(at);
+        self.clock = self.clock.jumped();
     }
 
     pub(super) fn hear(&mut self) {
