@@ -98,12 +98,12 @@ fn a_clock_that_is_set_during_the_run_is_reported_and_moves_nothing_else() {
     let r = report(&output);
     let together = r.together.as_ref().unwrap();
     assert!(
-        together.troubles[0].contains("the clock of agent set was set during the run, by 3.0"),
+        together.troubles[0].contains("the clock of agent set was set during the run, by "),
         "{together:?}"
     );
     // Everything is measured with a clock that nobody sets.
     assert_eq!((r.requests, r.open_loop.as_ref().unwrap().scheduled), (60, 60));
-    assert_eq!(r.elapsed_s, 3.0);
+    assert!(r.elapsed_s >= 2.9, "60 at 20 a second: {}", r.elapsed_s); // by the clock that was set, next to nothing
     assert!(together.agents.iter().all(|a| a.counted && a.loss.is_none()));
 }
 
