@@ -202,11 +202,15 @@ impl Lead<'_> {
     /// What a member is asked to do.
     fn work(&self, member: &Member) -> Ask {
         let Part { index, of } = member.part;
+        let mut plan = self.plan.clone();
+        if member.took_over.is_some() {
+            plan.ramp_connections = Duration::ZERO; // the time for that is over
+        }
         let began_mono_ns = self.began.map(|began| self.clock.mono_ns(began) + member.distance.mono_ns);
         Ask::Work {
             run: self.run.clone(),
             share: member.share,
-            order: Box::new(Order::of(self.plan, self.tls.clone(), (index, of))),
+            order: Box::new(Order::of(&plan, self.tls.clone(), (index, of))),
             began_mono_ns,
             lease_ms: self.options.patience.as_millis() as u64,
         }
@@ -232,6 +236,10 @@ impl Lead<'_> {
     async fn start(&mut self) {
         let at = self.soon();
         self.began = Some(at);
+        // Also those that took over before the start.
+        for (at, _) in self.members.iter().enumerate().filter(|(_, m)| !m.is_over()) {
+            self.seconds.expect(at, 0);
+        }
         self.start_all((0..self.members.len()).collect(), at).await;
     }
 

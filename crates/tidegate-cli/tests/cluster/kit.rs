@@ -46,21 +46,30 @@ impl Drop for Guard {
     }
 }
 
-/// Waits for a line that has `part`, and goes on reading so that the process never waits for us.
-fn wait_for(reader: impl std::io::Read + Send + 'static, part: &'static str) -> String {
-    let (said, lines) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(reader).lines().map_while(Result::ok) {
-            let _ = said.send(line);
-        }
-    });
-    let begun = Instant::now();
-    let mut others = Vec::new();
-    loop {
-        match lines.recv_timeout(LONGEST.saturating_sub(begun.elapsed())) {
-            Ok(line) if line.contains(part) => return line,
-            Ok(line) => others.push(line),
-            Err(e) => panic!("no line with {part:?}, but {others:?}: {e}"),
+/// Lines of a process, which are read all the time, so that it never waits for us.
+pub struct Lines(mpsc::Receiver<String>);
+
+impl Lines {
+    fn of(reader: impl std::io::Read + Send + 'static) -> Self {
+        let (said, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(reader).lines().map_while(Result::ok) {
+                let _ = said.send(line);
+            }
+        });
+        Self(lines)
+    }
+
+    /// The next one that has `part`.
+    pub fn wait_for(&self, part: &str) -> String {
+        let begun = Instant::now();
+        let mut others = Vec::new();
+        loop {
+            match self.0.recv_timeout(LONGEST.saturating_sub(begun.elapsed())) {
+                Ok(line) if line.contains(part) => return line,
+                Ok(line) => others.push(line),
+                Err(e) => panic!("no line with {part:?}, but {others:?}: {e}"),
+            }
         }
     }
 }
@@ -84,7 +93,7 @@ impl Broker {
         let stderr = child.stderr.take().unwrap();
         let process = Guard(child);
         // "[123] 2026/01/01 00:00:00.000000 [INF] Listening for client connections on 127.0.0.1:4222"
-        let line = wait_for(stderr, "Listening for client connections on ");
+        let line = Lines::of(stderr).wait_for("Listening for client connections on ");
         let addr = line.rsplit(' ').next().unwrap().to_owned();
         let begun = Instant::now();
         while TcpStream::connect(&addr).is_err() {
@@ -96,6 +105,11 @@ impl Broker {
 
 /// Starts an agent and waits until it waits for work.
 pub fn agent(url: &str, name: &str, args: &[&str]) -> Guard {
+    talking_agent(url, name, args).0
+}
+
+/// The same, and what it says after that.
+pub fn talking_agent(url: &str, name: &str, args: &[&str]) -> (Guard, Lines) {
     let mut child = Command::new(TIDEGATE)
         .args(["agent", "--nats", url, "--name", name])
         .args(args)
@@ -105,8 +119,9 @@ pub fn agent(url: &str, name: &str, args: &[&str]) -> Guard {
         .unwrap();
     let stderr = child.stderr.take().unwrap();
     let guard = Guard(child);
-    wait_for(stderr, "waits for work at");
-    guard
+    let lines = Lines::of(stderr);
+    lines.wait_for("waits for work at");
+    (guard, lines)
 }
 
 /// Three agents.
@@ -130,7 +145,7 @@ pub fn server_with(service: &str, args: &[&str]) -> (Guard, String) {
         .unwrap();
     let stdout = child.stdout.take().unwrap();
     let guard = Guard(child);
-    let line = wait_for(stdout, "listening on ");
+    let line = Lines::of(stdout).wait_for("listening on ");
     let url = line.trim().rsplit(' ').next().unwrap();
     let addr = url.split_once("://").map_or(url, |(_, rest)| rest).trim_end_matches('/').to_owned();
     (guard, addr)

@@ -3,7 +3,7 @@
 use tidegate_load::certificate::{Verdict, Warning};
 use tidegate_load::{AgentReport, Report};
 
-use crate::kit::{Broker, finish, seen_to_run, server, stderr, three};
+use crate::kit::{Broker, agent, begin, finish, report, seen_to_run, server, stderr, talking_agent, three};
 
 /// A load of 6 connections and 60 requests a second over three agents, of which the third is killed after the first second.
 fn with_one_killed(on_lost: &str, amount: &[&str]) -> Option<(Report, String)> {
@@ -97,4 +97,31 @@ fn a_number_of_requests_is_answered_whoever_is_killed() {
     assert_eq!(done, [(true, 20), (true, 20), (false, 0), (true, 10), (true, 10)], "{text}");
     let loss = agents(&r)[2].loss.as_ref().unwrap();
     assert_eq!(loss.missing_requests, None);
+}
+
+#[test]
+fn nothing_is_missing_if_an_agent_is_killed_before_the_start() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    let (_server, addr) = server("echo");
+    let _others = ["a1", "a2"].map(|name| agent(&broker.url, name, &[]));
+    let (mut killed, says) = talking_agent(&broker.url, "a3", &[]);
+    // Connections take their time, so that it is among the first of them.
+    let rest = ["--agents", "3", "-c", "12", "--ramp-connections", "6", "--rate", "30", "-n", "60"];
+    let patience = ["--on-lost", "redistribute", "--agent-timeout", "2"];
+    let child = begin("echo", &addr, &broker.url, &[&rest[..], &patience].concat());
+    says.wait_for("4 connections to");
+    killed.0.kill().unwrap();
+    let output = finish(child);
+    assert_eq!(output.status.code(), Some(1), "what happened is said");
+    let r = report(&output);
+    assert_eq!((r.requests, r.failed, r.connected), (60, 0, 12), "{}", stderr(&output));
+    let done: Vec<_> = agents(&r).iter().map(|a| (a.connections, a.requests)).collect();
+    assert_eq!(done, [(4, 20), (4, 20), (0, 0), (2, 10), (2, 10)]);
+    let loss = agents(&r)[2].loss.as_ref().unwrap();
+    assert_eq!((loss.heard_s, loss.taken_over_s, loss.missing_requests), (None, None, Some(0)));
+    assert!(
+        stderr(&output)
+            .contains("agent a3 was lost before the start: a1 and a2 took its part over before the start")
+    );
+    assert!(!r.certificate.unwrap().because.contains("missing"));
 }
