@@ -270,7 +270,14 @@ impl Stream {
     /// Sends several buffers in one call; may take less than all of them.
     #[inline]
     pub fn send_vectored(&self, slices: &[IoSlice<'_>], _more: More) -> io::Result<usize> {
-        self.socket.send_vectored(slices)
+        match self.timed.get() {
+            // One of them: the call that waits for it again, when its time is over, has the same.
+            Some(timed) => {
+                let first = slices.iter().find(|slice| !slice.is_empty());
+                timed.send(self.as_raw_fd(), first.map_or(&[], |slice| slice))
+            }
+            None => self.socket.send_vectored(slices),
+        }
     }
 
     /// Sends from a file, which is read first; may take less than all of it.

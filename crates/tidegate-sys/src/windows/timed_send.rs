@@ -119,3 +119,55 @@ impl Drop for TimedSend {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{IoSlice, Read};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::socket::{Blocking, More, Stream};
+
+    /// A peer that reads nothing, and a stream to it with a time limit.
+    fn stuck() -> (TcpStream, Stream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = Stream::dial(&listener.local_addr().unwrap().into(), None, Blocking::Waits).unwrap();
+        stream.set_send_timeout(Some(Duration::from_millis(20))).unwrap();
+        (listener.accept().unwrap().0, stream)
+    }
+
+    /// Sends until nothing more is taken, then lets the peer read; it has to get every byte once.
+    fn gives_its_thread_back(send: impl Fn(&Stream, &[u8]) -> io::Result<usize>) {
+        let (mut peer, stream) = stuck();
+        let all: Vec<u8> = (0..64usize << 20).map(|at| (at / 7) as u8).collect();
+        let mut sent = 0;
+        let error = loop {
+            match send(&stream, &all[sent..]) {
+                Ok(n) => sent += n,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let reader = std::thread::spawn(move || {
+            let mut heard = Vec::new();
+            peer.read_to_end(&mut heard).unwrap();
+            heard
+        });
+        sent += loop {
+            match send(&stream, &all[sent..]) {
+                Err(e) if e.kind() == io::ErrorKind::TimedOut => {}
+                taken => break taken.unwrap(),
+            }
+        };
+        drop(stream);
+        assert!(reader.join().unwrap() == all[..sent], "other bytes arrived than were taken");
+    }
+
+    #[test]
+    fn a_send_without_room_gives_its_thread_back_however_it_is_called() {
+        gives_its_thread_back(|stream, bytes| stream.send(bytes));
+        gives_its_thread_back(|stream, bytes| {
+            stream.send_vectored(&[IoSlice::new(bytes)], More::BytesFollow)
+        });
+    }
+}
