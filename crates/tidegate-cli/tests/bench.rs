@@ -1,4 +1,6 @@
 //! `tidegate bench`, the built binary: rows are filled and sane. Nothing here depends on speed.
+//! Servers run on models of Linux.
+#![cfg(target_os = "linux")]
 
 use std::process::{Command, Output};
 
@@ -132,7 +134,6 @@ fn what_can_not_be_measured_is_refused_before_anything_runs() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn round_trips_are_measured_over_every_transport() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! `tidegate load`, the built binary, against servers of its own and against bad ones.
+//! Servers run on models of Linux.
+#![cfg(target_os = "linux")]
 
-#[cfg(unix)]
 mod interrupts;
 mod settings;
 
@@ -68,7 +69,6 @@ fn bad_server(serve: fn(std::net::TcpStream)) -> SocketAddr {
     addr
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn ping_says_which_way_its_messages_went() {
     for (option, fast_paths) in [(None, 0), (Some("--fast-path"), 1)] {

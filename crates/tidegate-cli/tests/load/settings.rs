@@ -9,10 +9,6 @@ use super::{bad_server, load, mirror, report};
 
 /// What a server sees of a connection: where it came from, when, and how many requests it brought.
 struct Seen {
-    #[cfg_attr(
-        not(target_os = "linux"),
-        allow(dead_code, reason = "one source address is enough elsewhere")
-    )]
     from: SocketAddr,
     at: Instant,
     requests: u64,
@@ -90,7 +86,6 @@ fn connections_are_opened_evenly_over_their_ramp() {
 }
 
 #[test]
-#[cfg(target_os = "linux")]
 fn connections_come_from_the_addresses_that_are_named() {
     let (url, told) = witness();
     let args = ["http", &url, "-c", "6", "-n", "12", "--source", "127.0.0.21-127.0.0.23", "--json", "-"];
