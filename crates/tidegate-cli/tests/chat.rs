@@ -23,11 +23,11 @@ fn load(server: &Server, args: &[&str]) -> (Option<i32>, serde_json::Value, Stri
 fn every_member_hears_everything_in_every_room() {
     let server =
         Server::start(&["serve", "chat", "--listen", "127.0.0.1:0", "--lines-per-s", "0", "--threads", "2"]);
-    for websocket in [&[][..], &["--websocket"]] {
+    for more in [&[][..], &["--websocket"], &["--wait", "spin:1ms"]] {
         let args =
             ["-c", "50", "--rooms", "3", "--speakers", "6", "--rate", "200", "-n", "100", "--threads", "2"];
         let pid = server.pid().to_string();
-        let (code, report, stderr) = load(&server, &[&args[..], websocket, &["--server-pid", &pid]].concat());
+        let (code, report, stderr) = load(&server, &[&args[..], more, &["--server-pid", &pid]].concat());
         assert_eq!(code, Some(0), "{stderr}");
         assert_eq!((&report["joined"], &report["said"]), (&50.into(), &100.into()));
         // Speakers and members take the rooms in turn: 17, 17 and 16 members; 34, 34 and 32 messages or as the turns fall.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use tidegate::policy::Wait;
 use tidegate_load::{Amount, ChatPlan, ChatReport, Speech, Target, run_chat};
 
 use super::args::{TlsArgs, model, seconds};
@@ -12,6 +13,7 @@ use super::cluster::NoAgents;
 use super::live::View;
 use super::output::Json;
 use super::{failure, on_terminal, pin};
+use crate::limits::wait;
 use crate::system::signals;
 use crate::{Failure, Outcome};
 
@@ -55,6 +57,10 @@ pub struct ChatArgs {
     /// I/O threads of the generator.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
+    /// How these threads wait: block, spin, or spin:TIME to spin for so long and then block. One that sleeps is woken within the
+    /// server's send, and that costs the server.
+    #[arg(long, value_name = "HOW", default_value = "block", value_parser = wait)]
+    wait: Wait,
     /// Run on these processors only, for example 1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
@@ -100,6 +106,7 @@ impl ChatArgs {
             stop_reading: self.stop_reading,
             model: model(&self.model)?,
             threads: self.threads.into(),
+            wait: self.wait,
             timeout,
             server_pid: self.server_pid,
         })

@@ -17,6 +17,7 @@ mod wire;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use tidegate::policy::Wait;
 use tidegate::{Model, Policy, system};
 
 use crate::plan::{Amount, LoadError, Security, Target, TlsPlan};
@@ -54,6 +55,8 @@ pub struct ChatPlan {
     pub model: Option<Model>,
     /// I/O threads of the generator.
     pub threads: usize,
+    /// How these threads wait. One that sleeps is woken by the server's own send, which then costs the server more.
+    pub wait: Wait,
     /// How long to wait for all members to be in, and, without any progress, for the last messages.
     pub timeout: Duration,
     /// The server's process, if it runs here: its processor time is in the report.
@@ -130,6 +133,7 @@ impl ChatPlan {
         Policy {
             max_connections: self.members,
             threads: NonZeroUsize::new(self.threads),
+            wait: self.wait,
             first_byte_timeout: None,
             send_timeout: None,
             drain_timeout: Duration::from_secs(1),
