@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use tidegate::policy::Wait;
 use tidegate_load::{Amount, ChatPlan, ChatReport, Speech, Target, run_chat};
 
@@ -20,8 +20,10 @@ use crate::{Failure, Outcome};
 /// Options of `load chat`.
 #[derive(clap::Args)]
 pub struct ChatArgs {
-    /// The messenger: http://HOST:PORT, ws://HOST:PORT, HOST:PORT or unix:SOCKET; https://, wss:// and tls:// for TLS.
-    target: String,
+    /// The messenger: http://HOST:PORT, ws://HOST:PORT, HOST:PORT or unix:SOCKET; https://, wss:// and tls:// for TLS. Of several nodes with the
+    /// same rooms, members of a room take one after the other.
+    #[arg(value_name = "TARGET", required = true)]
+    targets: Vec<String>,
     #[command(flatten)]
     agents: NoAgents,
     /// Speak WebSocket instead of lines; ws:// and wss:// mean it too.
@@ -90,12 +92,15 @@ impl ChatArgs {
     fn plan(&self) -> Result<ChatPlan, Failure> {
         let duration: Duration = seconds("-d", self.duration.unwrap_or(10.0))?;
         let timeout = seconds("--timeout", self.timeout)?;
-        let target = Target::parse(&self.target).map_err(|e| Failure::Usage(e.into()))?;
-        let websocket = self.websocket || ["ws://", "wss://"].iter().any(|it| self.target.starts_with(it));
+        let targets = self.targets.iter().map(|target| Target::parse(target)).collect::<Result<Vec<_>, _>>();
+        let targets = targets.map_err(|e| Failure::Usage(e.into()))?;
+        let means_websocket = |target: &String| ["ws://", "wss://"].iter().any(|it| target.starts_with(it));
+        let websocket = self.websocket || self.targets.iter().any(means_websocket);
         let protocols: &[&str] = if websocket { &["http/1.1"] } else { &[] };
+        let Some(first) = targets.first() else { return Err(Failure::Usage(anyhow!("name a messenger"))) };
         Ok(ChatPlan {
-            tls: self.tls.plan(&target, protocols, timeout)?,
-            target,
+            tls: self.tls.plan(first, protocols, timeout)?,
+            targets,
             speech: if websocket { Speech::WebSocket } else { Speech::Lines },
             members: self.connections,
             rooms: self.rooms,
@@ -120,7 +125,7 @@ pub fn run(args: &ChatArgs) -> Outcome {
     let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
     let mut json = Json::open(args.json.as_deref())?;
     let colours = console::colors_enabled_stderr();
-    let view = View::new(format!("chat {}", args.target), plan.members, plan.amount, colours);
+    let view = View::new(format!("chat {}", args.targets.join(" ")), plan.members, plan.amount, colours);
     let mut painter = if args.quiet { None } else { on_terminal(view.counting("deliveries/s")) };
     let outcome = run_chat(&interrupted, &plan, |phase| {
         if let Some(painter) = &mut painter {

@@ -44,7 +44,7 @@ pub fn run_chat(
     let _ = system::exact_sleeps();
     let model = plan.model.unwrap_or_else(|| Model::best().model);
     let load = ChatLoad(shared.clone());
-    let (client, tls) = start(&plan.target.endpoint, plan.tls.as_ref(), load, plan.policy(), model)?;
+    let (client, tls) = start(&plan.target(0).endpoint, plan.tls.as_ref(), load, plan.policy(), model)?;
     let mut report = ChatReport::new(plan, client.model());
     let mut run = Run { plan, shared: &shared, client: &client, observer, told: Instant::now() };
     let all_in = run.conduct(&mut report);
@@ -100,7 +100,7 @@ impl<F: FnMut(Phase<'_>)> Run<'_, F> {
     fn gather(&mut self, deaf: &mut Vec<Deaf>) -> bool {
         let readers = self.plan.members - self.plan.deaf();
         for member in 0..readers {
-            let dial = Dial::to(self.plan.target.endpoint.clone()).tag(member as u64);
+            let dial = Dial::to(self.plan.target(member).endpoint.clone()).tag(member as u64);
             // The queue of dials is longer than the most connections allowed.
             let _ = self.client.dialler().dial(dial);
             if member % DIALS == DIALS - 1 && !self.wait_for(member - (DIALS - 1)) {

@@ -20,13 +20,14 @@ pub(super) struct Deaf(TcpStream);
 impl Deaf {
     /// Gets it into its room.
     pub(super) fn join(plan: &ChatPlan, member: usize) -> io::Result<Self> {
-        let addr = plan.target.endpoint.addr().ok_or(io::ErrorKind::Unsupported)?;
+        let target = plan.target(member);
+        let addr = target.endpoint.addr().ok_or(io::ErrorKind::Unsupported)?;
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
         socket.set_recv_buffer_size(BUFFER)?; // before the connection: the window is agreed on with it
         socket.connect_timeout(&addr.into(), plan.timeout)?;
         let mut stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(plan.timeout.max(Duration::from_millis(1))))?;
-        let mut said = hello(plan.speech, &plan.target.host).into_bytes();
+        let mut said = hello(plan.speech, &target.host).into_bytes();
         say(plan.speech, &join_line(plan, member), &mut said);
         stream.write_all(&said)?;
         wait_until_in(plan.speech, &mut stream)?;

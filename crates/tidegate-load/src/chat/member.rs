@@ -140,7 +140,7 @@ impl Member {
 
 impl Session for Member {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        let hello = hello(self.plan().speech, &self.plan().target.host);
+        let hello = hello(self.plan().speech, &self.plan().target(self.index).host);
         if hello.is_empty() {
             self.say(&join_line(self.plan(), self.index), out);
         } else {

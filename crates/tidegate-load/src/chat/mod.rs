@@ -33,8 +33,8 @@ const LEAST_SIZE: usize = 64;
 /// Who is where, and what is said.
 #[derive(Clone, Debug)]
 pub struct ChatPlan {
-    /// The messenger.
-    pub target: Target,
+    /// The messenger; several nodes of it take the members of each room in turn.
+    pub targets: Vec<Target>,
     /// Lines or WebSocket.
     pub speech: Speech,
     /// Members, over all rooms.
@@ -72,6 +72,9 @@ impl ChatPlan {
     /// [`LoadError`] with what to change.
     pub fn check(&self) -> Result<(), LoadError> {
         let wrong = |why: &str| Err(LoadError::Plan(why.into()));
+        if self.targets.is_empty() {
+            return wrong("name the messenger, such as http://127.0.0.1:8080");
+        }
         if self.members == 0 || self.rooms == 0 || self.rooms > self.members {
             return wrong("-c must be at least one member for each room, and --rooms at least 1");
         }
@@ -90,15 +93,15 @@ impl ChatPlan {
         if self.messages() < 1.0 || self.messages() > MOST_MESSAGES {
             return wrong("-n, or --rate times -d, must be from 1 to 10 million messages");
         }
-        if (self.target.security == Security::Tls) != self.tls.is_some() {
-            return wrong("the target and the plan do not agree on whether members are encrypted");
+        if self.targets.iter().any(|target| (target.security == Security::Tls) != self.tls.is_some()) {
+            return wrong("the targets and the plan do not agree on whether members are encrypted");
         }
         if self.deaf() > 0 && self.tls.is_some() {
             return wrong(
                 "--stop-reading is for members in clear: leave it out, or name the messenger with http://, ws:// or tcp://",
             );
         }
-        if self.deaf() > 0 && self.target.endpoint.addr().is_none() {
+        if self.deaf() > 0 && self.targets.iter().any(|target| target.endpoint.addr().is_none()) {
             return wrong("--stop-reading needs a target with an address, not a Unix socket");
         }
         if self.server_pid.is_some_and(|pid| system::cpu_time(pid).is_err()) {
@@ -127,6 +130,11 @@ impl ChatPlan {
 
     fn room(&self, member: usize) -> usize {
         member % self.rooms
+    }
+
+    /// Where a member goes. The members of each room take the nodes in turn, whatever the numbers.
+    fn target(&self, member: usize) -> &Target {
+        &self.targets[member / self.rooms % self.targets.len()]
     }
 
     fn policy(&self) -> Policy {
