@@ -71,6 +71,7 @@ impl ChatArgs {
             history_bytes: self.history_bytes.unwrap_or(default.history_bytes),
             behind_bytes: self.behind_bytes.unwrap_or(default.behind_bytes),
             announced: self.announced.unwrap_or(default.announced),
+            waiting_bytes: default.waiting_bytes,
         };
         self.how.limits.make_room(policy, limits.input_bytes());
         limits.check(policy).map_err(usage)?;

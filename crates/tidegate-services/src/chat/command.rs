@@ -57,7 +57,7 @@ pub(super) fn parse(line: &str) -> Result<Command<'_>, &'static str> {
 }
 
 /// A nickname or the name of a room: letters and digits of any language, and `-`, `_`, `.`.
-fn name(text: &str) -> Result<&str, &'static str> {
+pub(super) fn name(text: &str) -> Result<&str, &'static str> {
     if text.len() > NAME_BYTES {
         return Err("a name has at most 32 bytes");
     }

@@ -30,6 +30,9 @@ pub struct ChatLimits {
     /// Coming, going and renaming is told to a room with at most so many members, and so many are listed. Default 200: a room that
     /// fills to n members costs n²/2 of these messages.
     pub announced: usize,
+    /// Bytes of what may wait in a room to be put into its order, where rooms span nodes ([`Chat::spanning`](super::Chat::spanning)); more is
+    /// refused. Default 64 KiB. Each thing that happens counts as its text and 32 bytes.
+    pub waiting_bytes: usize,
 }
 
 impl Default for ChatLimits {
@@ -44,6 +47,7 @@ impl Default for ChatLimits {
             history_bytes: 64 * 1024,
             behind_bytes: 256 * 1024,
             announced: 200,
+            waiting_bytes: 64 * 1024,
         }
     }
 }
@@ -79,6 +83,16 @@ pub enum ChatLimitsError {
         /// [`ChatLimits::line_bytes`].
         line_bytes: usize,
     },
+    /// A longest message could not be passed on.
+    #[error(
+        "waiting_bytes ({waiting_bytes}) is less than two longest lines ({line_bytes} bytes each); raise it or lower line_bytes"
+    )]
+    Waiting {
+        /// [`ChatLimits::waiting_bytes`].
+        waiting_bytes: usize,
+        /// [`ChatLimits::line_bytes`].
+        line_bytes: usize,
+    },
     /// The policy is too narrow.
     #[error(transparent)]
     WebSocket(#[from] WebSocketLimitsError),
@@ -93,7 +107,7 @@ impl ChatLimits {
     /// # Errors
     /// The first contradiction found, with what to do about it.
     pub fn check(&self, policy: &Policy) -> Result<(), ChatLimitsError> {
-        let Self { rooms, members, line_bytes, history_bytes, behind_bytes, .. } = *self;
+        let Self { rooms, members, line_bytes, history_bytes, behind_bytes, waiting_bytes, .. } = *self;
         for (name, value) in [("rooms", rooms), ("members", members)] {
             if value == 0 {
                 return Err(ChatLimitsError::Zero(name));
@@ -104,6 +118,9 @@ impl ChatLimits {
         }
         if behind_bytes / 10 < line_bytes {
             return Err(ChatLimitsError::Behind { behind_bytes, line_bytes });
+        }
+        if waiting_bytes / 2 < line_bytes {
+            return Err(ChatLimitsError::Waiting { waiting_bytes, line_bytes });
         }
         if history_bytes > behind_bytes / 2 {
             return Err(ChatLimitsError::History { history_bytes, behind_bytes });
@@ -136,8 +153,9 @@ mod tests {
             (ChatLimits { members: 0, ..good }, "members is 0"),
             (ChatLimits { line_bytes: 255, ..good }, "at least 256"),
             (ChatLimits { behind_bytes: 10_000, ..good }, "ten longest lines"),
+            (ChatLimits { waiting_bytes: 1024, ..good }, "two longest lines"),
             (ChatLimits { history_bytes: 200 * 1024, ..good }, "lower history_bytes"),
-            (ChatLimits { line_bytes: 1 << 20, behind_bytes: 1 << 24, ..good }, "raise input_bytes"),
+            (ChatLimits { line_bytes: 1 << 20, behind_bytes: 1 << 24, waiting_bytes: 1 << 22, ..good }, "raise input_bytes"),
         ] {
             let message = limits.check(&policy).unwrap_err().to_string();
             assert!(message.contains(says), "{says:?} in {message:?}");

@@ -9,8 +9,8 @@ use super::command::{self, Command, HELP};
 use super::counters::add;
 use super::hall::Hall;
 use super::pace::Pace;
-use super::room::{Fault, News, Room};
-use crate::websocket::frame::send_text;
+use super::room::{Fault, News, Notice, Room};
+use crate::websocket::frame::{SharedText, send_text};
 
 /// What it speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Member {
         let (nick, members, last) = (&welcome.nick, welcome.members, welcome.last);
         self.tell(&format!("= joined {name} as {nick}, {members} here, at #{last}"), out);
         for news in &welcome.history {
-            self.pass_on(news, out);
+            self.pass_on(&news.text, out);
         }
         self.nick = Some(welcome.nick);
         add(&self.hall.counters.members);
@@ -149,29 +149,39 @@ impl Member {
         }
     }
 
-    /// Something has happened in its room.
+    /// Something has happened in its room, or with it.
     pub(super) fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Next {
-        let (Mail::Group(news), Some(place)) = (mail, &mut self.place) else { return Next::Stays };
-        let Some(news) = news.downcast_ref::<News>() else { return Next::Stays };
-        // Mail from before it left a room, or came in, may still have been under way.
-        if news.room != place.room.id() || news.number <= place.seen {
+        let (Mail::Group(mail), Some(place)) = (mail, &mut self.place) else { return Next::Stays };
+        let text = if let Some(news) = mail.downcast_ref::<News>() {
+            // Mail from before it left a room, or came in, may still have been under way.
+            if news.room != place.room.id() || news.number <= place.seen {
+                return Next::Stays;
+            }
+            place.seen = news.number;
+            &news.text
+        } else if let Some(notice) = mail.downcast_ref::<Notice>() {
+            if notice.room != place.room.id() {
+                return Next::Stays;
+            }
+            place.seen = notice.restart.unwrap_or(place.seen);
+            &notice.text
+        } else {
             return Next::Stays;
-        }
-        place.seen = news.number;
-        if out.queued() + news.text.bytes() > self.hall.limits.behind_bytes {
+        };
+        if out.queued() + text.bytes() > self.hall.limits.behind_bytes {
             tracing::debug!(nick = self.nick.as_deref(), queued = out.queued(), "a member is too slow");
             add(&self.hall.counters.cut_off);
             return Next::TooSlow;
         }
         add(&self.hall.counters.deliveries);
-        self.pass_on(news, out);
+        self.pass_on(text, out);
         Next::Stays
     }
 
-    fn pass_on(&self, news: &News, out: &mut Outbox<'_>) {
+    fn pass_on(&self, text: &SharedText, out: &mut Outbox<'_>) {
         out.share(match self.speaks {
-            Speaks::Lines => news.text.line(),
-            Speaks::Frames => news.text.frame(),
+            Speaks::Lines => text.line(),
+            Speaks::Frames => text.frame(),
         });
     }
 

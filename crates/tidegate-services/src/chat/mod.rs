@@ -6,6 +6,7 @@
 //! | `command` | a line from a member, taken apart |
 //! | `hall` | all rooms |
 //! | `room` | one room: who is in it, what was said last, and the order of it |
+//! | `span`, `far` | rooms that span nodes: the end a bridge holds, and what a room has beyond this node |
 //! | `pace` | how fast a member may speak |
 //! | `member` | what a member does, whatever it speaks |
 //! | `lines`, `web` | members that speak lines, and over WebSocket |
@@ -18,6 +19,7 @@
 
 mod command;
 mod counters;
+mod far;
 mod hall;
 mod limits;
 mod lines;
@@ -25,6 +27,7 @@ mod member;
 mod pace;
 mod room;
 mod session;
+mod span;
 mod web;
 
 use std::sync::Arc;
@@ -32,10 +35,13 @@ use std::sync::Arc;
 use tidegate::{Peer, Refusal, Service};
 
 pub use counters::{ChatCounters, ChatStats};
+pub use far::{Happened, Residents};
 pub use limits::{ChatLimits, ChatLimitsError};
 pub use session::ChatSession;
+pub use span::{Batch, Batched, Received, Span, SpanCounts};
 
 use hall::Hall;
+use span::Link;
 use web::WebMembers;
 
 /// The messenger.
@@ -49,7 +55,19 @@ impl Chat {
     /// Without rooms yet, within `limits`.
     #[must_use]
     pub fn new(limits: ChatLimits) -> Self {
-        let hall = Arc::new(Hall::new(limits));
+        Self::of(Arc::new(Hall::new(limits, None)))
+    }
+
+    /// One whose rooms span nodes, within `limits`, and the end that the bridge to the others holds. `wake` is called, from any thread,
+    /// when there is something to do for the bridge; it must not wait.
+    #[must_use]
+    pub fn spanning(limits: ChatLimits, wake: impl Fn() + Send + Sync + 'static) -> (Self, Span) {
+        let link = Arc::new(Link::new(Box::new(wake)));
+        let hall = Arc::new(Hall::new(limits, Some(link.clone())));
+        (Self::of(hall.clone()), Span::new(hall, link))
+    }
+
+    fn of(hall: Arc<Hall>) -> Self {
         Self { web: Arc::new(WebMembers::new(hall.clone())), hall }
     }
 

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate::{Group, Mailbox};
 
+use super::far::{Far, Happened, Residents};
 use super::limits::ChatLimits;
+use super::span::{Batch, Batched, Link, Received};
 use crate::websocket::frame::SharedText;
 
 /// One thing that happened in a room, as its members are told of it.
@@ -15,6 +17,15 @@ pub(super) struct News {
     /// Its number: one more than that of what happened before.
     pub(super) number: u64,
     pub(super) text: SharedText,
+}
+
+/// Something about a room that has no number; who hears it goes on as before.
+#[derive(Debug)]
+pub(super) struct Notice {
+    pub(super) room: u64,
+    pub(super) text: SharedText,
+    /// What happened up to here is known, whatever was before: numbers begin again.
+    pub(super) restart: Option<u64>,
 }
 
 /// Why something can not be done, for the member to read.
@@ -28,10 +39,15 @@ pub(super) enum Fault {
     Taken,
     #[error("the room is busy: more is said than can be passed on; try again")]
     Busy,
+    #[error("this node is cut off from the others, and nothing is taken until it is back; try again")]
+    CutOff,
 }
 
 pub(super) struct Room {
     id: u64,
+    name: Arc<str>,
+    /// For a room that spans nodes.
+    link: Option<Arc<Link>>,
     state: Mutex<State>,
 }
 
@@ -43,6 +59,8 @@ struct State {
     nicks: BTreeSet<Arc<str>>,
     history: VecDeque<Arc<News>>,
     history_bytes: usize,
+    /// What other nodes share, if there are others.
+    far: Option<Far>,
 }
 
 /// What a newcomer is told.
@@ -62,19 +80,24 @@ pub(super) struct Census {
 }
 
 impl Room {
-    pub(super) fn new(id: u64) -> Self {
+    pub(super) fn new(id: u64, name: &str, link: Option<Arc<Link>>) -> Self {
         let state = State {
             last: 0,
             group: Group::default(),
             nicks: BTreeSet::new(),
             history: VecDeque::new(),
             history_bytes: 0,
+            far: link.as_ref().map(|_| Far::default()),
         };
-        Self { id, state: Mutex::new(state) }
+        Self { id, name: name.into(), link, state: Mutex::new(state) }
     }
 
     pub(super) fn id(&self) -> u64 {
         self.id
+    }
+
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.name
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -82,26 +105,30 @@ impl Room {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether nobody is in it, here or elsewhere, and nothing waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().group.is_empty()
+        let state = self.lock();
+        state.members() == 0 && !state.far.as_ref().is_some_and(Far::has_waiting)
     }
 
     /// Lets somebody in. What happens from now on comes to `address` as mail; what happened before is in the welcome.
     pub(super) fn enter(&self, nick: &str, address: &Mailbox, limits: &ChatLimits) -> Result<Welcome, Fault> {
+        self.check()?;
         let mut state = self.lock();
-        if state.group.len() >= limits.members {
+        if state.members() >= limits.members {
             return Err(Fault::Full);
         }
-        if state.nicks.contains(nick) {
+        if state.has(nick) {
             return Err(Fault::Taken);
         }
-        let nick: Arc<str> = nick.into();
-        let members = state.group.len() + 1;
+        let members = state.members() + 1;
         if members <= limits.announced {
-            state.publish(self.id, |number| format!("#{number} + {nick}"))?;
+            self.happen(&mut state, false, format!("+ {nick}"), limits)?;
         }
+        let nick: Arc<str> = nick.into();
         state.nicks.insert(nick.clone());
         state.group.join(address);
+        self.moved();
         Ok(Welcome { nick, members, last: state.last, history: state.history.iter().cloned().collect() })
     }
 
@@ -112,50 +139,173 @@ impl Room {
             return;
         }
         state.nicks.remove(nick);
-        if state.group.len() <= limits.announced {
+        if state.members() <= limits.announced {
             // A room that is too busy to be told of it sees it in the list.
-            let _ = state.publish(self.id, |number| format!("#{number} - {nick}"));
+            let _ = self.happen(&mut state, false, format!("- {nick}"), limits);
         }
+        self.moved();
     }
 
     /// Gives somebody who is in another name.
     pub(super) fn rename(&self, old: &str, new: &str, limits: &ChatLimits) -> Result<Arc<str>, Fault> {
+        self.check()?;
         let mut state = self.lock();
-        if state.nicks.contains(new) {
+        if state.has(new) {
             return Err(Fault::Taken);
         }
-        if state.group.len() <= limits.announced {
-            state.publish(self.id, |number| format!("#{number} {old} ~ {new}"))?;
+        if state.members() <= limits.announced {
+            self.happen(&mut state, false, format!("{old} ~ {new}"), limits)?;
         }
         let nick: Arc<str> = new.into();
         state.nicks.remove(old);
         state.nicks.insert(nick.clone());
+        self.moved();
         Ok(nick)
     }
 
     /// Says something to everybody in the room.
     pub(super) fn say(&self, nick: &str, text: &str, limits: &ChatLimits) -> Result<(), Fault> {
-        let mut state = self.lock();
-        let news = state.publish(self.id, |number| format!("#{number} {nick}: {text}"))?;
-        state.remember(news, limits);
-        Ok(())
+        self.check()?;
+        self.happen(&mut self.lock(), true, format!("{nick}: {text}"), limits)
     }
 
     pub(super) fn census(&self, most: usize) -> Census {
         let state = self.lock();
-        Census { members: state.group.len(), nicks: state.nicks.iter().take(most).cloned().collect() }
+        let nicks: BTreeSet<_> = state.nicks.iter().chain(state.far.iter().flat_map(Far::nicks)).collect();
+        Census { members: state.members(), nicks: nicks.into_iter().take(most).cloned().collect() }
+    }
+
+    /// The one way in which anything happens: at once, or, in a room that spans nodes, when its place in the order has been found.
+    fn happen(&self, state: &mut State, said: bool, text: String, limits: &ChatLimits) -> Result<(), Fault> {
+        let happened = Happened { said, text };
+        let (Some(link), Some(far)) = (&self.link, &mut state.far) else {
+            return state.publish(self.id, &happened, limits);
+        };
+        far.wait(happened, limits.waiting_bytes).map_err(|fault| link.refuse(fault))?;
+        link.attend(&self.name);
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        self.link.as_ref().map_or(Ok(()), |link| link.check())
+    }
+
+    fn moved(&self) {
+        if let Some(link) = &self.link {
+            link.moved(&self.name);
+        }
+    }
+}
+
+/// What a bridge to other nodes asks of it.
+impl Room {
+    pub(super) fn offer(&self) -> Option<Batch> {
+        let state = self.lock();
+        let all = state.far.as_ref()?.waiting();
+        (!all.is_empty()).then(|| Batch { first: state.last + 1, all })
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        self.lock().far.as_ref().is_some_and(|far| far.is_known)
+    }
+
+    pub(super) fn has_waiting(&self) -> bool {
+        self.lock().far.as_ref().is_some_and(Far::has_waiting)
+    }
+
+    pub(super) fn receive(
+        &self,
+        batch: &Batch,
+        batched: Batched,
+        told: usize,
+        limits: &ChatLimits,
+    ) -> Received {
+        let mut state = self.lock();
+        if told == 0 && !state.follows(self.id, batch.first, batched) {
+            return Received::Void;
+        }
+        for (at, happened) in batch.all.iter().enumerate().skip(told) {
+            if state.publish(self.id, happened, limits).is_err() {
+                return Received::Full(at);
+            }
+        }
+        if let (Batched::Here, Some(far)) = (batched, &mut state.far) {
+            far.passed_on(batch.all.len());
+        }
+        if let (true, Some(link)) = (state.far.as_ref().is_some_and(Far::has_waiting), &self.link) {
+            link.attend(&self.name);
+        }
+        Received::Told
+    }
+
+    /// Tells everybody who is here something without a number; a room that is too busy for it does not hear it.
+    pub(super) fn tell(&self, text: &str) {
+        self.lock().notice(self.id, text, None);
+    }
+
+    pub(super) fn residents(&self, most: usize) -> Residents {
+        let state = self.lock();
+        Residents { members: state.group.len(), nicks: state.nicks.iter().take(most).cloned().collect() }
+    }
+
+    pub(super) fn house(&self, node: u64, residents: Residents) {
+        if let Some(far) = &mut self.lock().far {
+            far.house(node, residents);
+        }
+    }
+
+    pub(super) fn forget(&self, node: u64, lost: Option<&str>, limits: &ChatLimits) {
+        let mut state = self.lock();
+        let gone = state.far.as_mut().map_or(0, |far| far.forget(node));
+        if let (Some(name), true) = (lost, gone > 0 && state.members() <= limits.announced) {
+            state.notice(self.id, &format!("= node {name} is lost, and {gone} members with it"), None);
+        }
     }
 }
 
 impl State {
-    /// The one way in which anything comes into a room: it gets the next number, and goes to every member or to none. A room
-    /// that spans several nodes gets its order from what connects them, and this is called with what comes from there.
-    fn publish(&mut self, room: u64, text: impl FnOnce(u64) -> String) -> Result<Arc<News>, Fault> {
+    /// Members here and elsewhere.
+    fn members(&self) -> usize {
+        self.group.len() + self.far.as_ref().map_or(0, Far::members)
+    }
+
+    fn has(&self, nick: &str) -> bool {
+        self.nicks.contains(nick) || self.far.as_ref().is_some_and(|far| far.has(nick))
+    }
+
+    /// Whether what begins with this number comes next. What was lost before it, members are told of.
+    fn follows(&mut self, room: u64, first: u64, batched: Batched) -> bool {
+        let Some(far) = &mut self.far else { return false };
+        let was_known = std::mem::replace(&mut far.is_known, true);
+        let next = self.last + 1;
+        if first < next {
+            if batched != Batched::Anew {
+                return false;
+            }
+            self.notice(room, "= this room was forgotten by what keeps it; its numbers begin again", first.checked_sub(1));
+        } else if first > next && was_known {
+            let missing = first - next;
+            self.notice(room, &format!("= {missing} messages are lost: they are not kept any more"), None);
+        }
+        self.last = first.saturating_sub(1);
+        true
+    }
+
+    /// The one way in which anything comes to members: it gets the next number, and goes to every member or to none.
+    fn publish(&mut self, room: u64, happened: &Happened, limits: &ChatLimits) -> Result<(), Fault> {
         let number = self.last + 1;
-        let news = Arc::new(News { room, number, text: SharedText::new(&text(number)) });
+        let text = SharedText::new(&format!("#{number} {}", happened.text));
+        let news = Arc::new(News { room, number, text });
         self.group.send(news.clone()).map_err(|_| Fault::Busy)?;
         self.last = number;
-        Ok(news)
+        if happened.said {
+            self.remember(news, limits);
+        }
+        Ok(())
+    }
+
+    fn notice(&self, room: u64, text: &str, restart: Option<u64>) {
+        let _ = self.group.send(Arc::new(Notice { room, text: SharedText::new(text), restart }));
     }
 
     fn remember(&mut self, news: Arc<News>, limits: &ChatLimits) {

@@ -4,6 +4,7 @@
 mod frames;
 mod members;
 mod models;
+mod nodes;
 mod talk;
 #[path = "../proxy/wire.rs"]
 mod wire;

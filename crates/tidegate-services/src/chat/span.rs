@@ -1,0 +1,232 @@
+//! The end that a bridge to other nodes holds.
+//!
+//! A room that spans nodes gets its order from outside: what happens here waits until the bridge has put it into that order
+//! ([`Span::offer`]), and is told to members, also to those here, when it comes back in its place ([`Span::receive`]). Nothing here
+//! does I/O or knows what carries it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::command;
+use super::far::{Happened, Residents};
+use super::hall::Hall;
+use super::room::Fault;
+
+/// What rooms need of the bridge: they never wait for it.
+pub(super) struct Link {
+    wake: Box<dyn Fn() + Send + Sync>,
+    is_cut: AtomicBool,
+    /// Rooms in which something waits to be passed on, or may.
+    attend: Mutex<BTreeSet<Arc<str>>>,
+    /// Rooms in which others live here now than the bridge was told.
+    moved: Mutex<BTreeSet<Arc<str>>>,
+    refused: AtomicU64,
+    waits: AtomicU64,
+}
+
+impl Link {
+    pub(super) fn new(wake: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self {
+            wake,
+            is_cut: AtomicBool::new(false),
+            attend: Mutex::default(),
+            moved: Mutex::default(),
+            refused: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether what happens can reach the others.
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        if self.is_cut.load(Relaxed) { Err(self.refuse(Fault::CutOff)) } else { Ok(()) }
+    }
+
+    pub(super) fn refuse(&self, fault: Fault) -> Fault {
+        self.refused.fetch_add(1, Relaxed);
+        fault
+    }
+
+    pub(super) fn attend(&self, room: &Arc<str>) {
+        if lock(&self.attend).insert(room.clone()) {
+            (self.wake)();
+        }
+    }
+
+    pub(super) fn moved(&self, room: &Arc<str>) {
+        lock(&self.moved).insert(room.clone()); // the bridge looks now and then
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Things that happened in a room one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The number of the first.
+    pub first: u64,
+    /// What happened.
+    pub all: Vec<Happened>,
+}
+
+/// Whose a batch is, and what it comes after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batched {
+    /// It was offered here and is the one that waits.
+    Here,
+    /// Another node offered it.
+    Elsewhere,
+    /// As `Elsewhere`, and whatever carries the order kept nothing of this room when it came: numbers may begin again.
+    Anew,
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Received {
+    /// Members were told.
+    Told,
+    /// It does not come after what happened last: it was told before, or lost its place to another. Nobody was told.
+    Void,
+    /// The queue of members is full after so many; to be called again with this number soon.
+    Full(usize),
+    /// There are as many rooms as there may be, and somebody is in each; so nobody here is in this one.
+    NoRoom,
+}
+
+/// How many times what happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpanCounts {
+    /// Things that members wanted to happen and were refused, because too much waited or the node was cut off.
+    pub refused: u64,
+    /// Times that the bridge had to wait for queues of members.
+    pub waits: u64,
+}
+
+/// The handle of a bridge. It is to be called from one thread.
+pub struct Span {
+    hall: Arc<Hall>,
+    link: Arc<Link>,
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Span").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl Span {
+    pub(super) fn new(hall: Arc<Hall>, link: Arc<Link>) -> Self {
+        Self { hall, link }
+    }
+
+    /// Most bytes of what waits in one room, each thing counted as its text and 32 bytes; so a batch is at most that.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> usize {
+        self.hall.limits.waiting_bytes
+    }
+
+    /// Rooms in which something has begun to wait since the last call.
+    #[must_use]
+    pub fn to_attend(&self) -> Vec<Arc<str>> {
+        std::mem::take(&mut *lock(&self.link.attend)).into_iter().collect()
+    }
+
+    /// What waits in a room, with the numbers it has if nothing else comes in between; `None` if nothing does. It goes on waiting until it is
+    /// received as [`Batched::Here`]. Numbers of a room that is not [known](Self::knows) are a guess.
+    #[must_use]
+    pub fn offer(&self, room: &str) -> Option<Batch> {
+        self.hall.find(room)?.offer()
+    }
+
+    /// Whether anything of this room was received before.
+    #[must_use]
+    pub fn knows(&self, room: &str) -> bool {
+        self.hall.find(room).is_some_and(|room| room.is_known())
+    }
+
+    /// The next in the order of a room. `told` is 0, or what [`Received::Full`] said about the same batch.
+    pub fn receive(&self, room: &str, batch: &Batch, batched: Batched, told: usize) -> Received {
+        if command::name(room).is_err() {
+            return Received::Void;
+        }
+        let Some(room) = self.hall.find_or_make(room) else { return Received::NoRoom };
+        let received = room.receive(batch, batched, told, &self.hall.limits);
+        if matches!(received, Received::Full(_)) {
+            self.link.waits.fetch_add(1, Relaxed);
+        }
+        received
+    }
+
+    /// This node is cut off from the others: tells members so, and refuses what they say from now on. What waits goes on waiting.
+    pub fn cut_off(&self) {
+        if !self.link.is_cut.swap(true, Relaxed) {
+            self.tell_all("= cut off: the other nodes can not be reached; nothing is taken until they can");
+        }
+    }
+
+    /// This node is back, and members have been told what happened meanwhile.
+    pub fn is_back(&self) {
+        if self.link.is_cut.swap(false, Relaxed) {
+            self.tell_all("= back: the other nodes are reached again, and you have been told what was said meanwhile");
+        }
+    }
+
+    fn tell_all(&self, text: &str) {
+        self.hall.all().iter().for_each(|room| room.tell(text));
+    }
+
+    /// Who lives here now, for the rooms in which that has changed since the last call.
+    #[must_use]
+    pub fn moved(&self) -> Vec<(Arc<str>, Residents)> {
+        let moved = std::mem::take(&mut *lock(&self.link.moved));
+        moved.into_iter().map(|name| (name.clone(), self.residents(&name))).collect()
+    }
+
+    /// Who lives here now, for all rooms in which anybody does.
+    #[must_use]
+    pub fn residents_of_all(&self) -> Vec<(Arc<str>, Residents)> {
+        lock(&self.link.moved).clear();
+        let names = self.hall.all().into_iter().map(|room| room.name().clone());
+        let all = names.map(|name| (name.clone(), self.residents(&name)));
+        all.filter(|(_, residents)| residents.members > 0).collect()
+    }
+
+    fn residents(&self, room: &str) -> Residents {
+        self.hall.find(room).map(|room| room.residents(self.hall.limits.announced)).unwrap_or_default()
+    }
+
+    /// These live at another node, in place of those that were known before.
+    pub fn house(&self, node: u64, room: &str, residents: Residents) {
+        let good = |nick: &Arc<str>| command::name(nick).is_ok();
+        if command::name(room).is_err() || !residents.nicks.iter().all(good) {
+            return;
+        }
+        let place = if residents.members == 0 { self.hall.find(room) } else { self.hall.find_or_make(room) };
+        if let Some(place) = place {
+            place.house(node, residents);
+        }
+    }
+
+    /// A node is gone, and everybody who lived there with it; members are told if it was `lost`.
+    pub fn forget(&self, node: u64, lost: Option<&str>) {
+        for room in self.hall.all() {
+            room.forget(node, lost, &self.hall.limits);
+        }
+    }
+
+    /// Whether nothing waits any more.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.hall.all().iter().all(|room| !room.has_waiting())
+    }
+
+    /// How many times what happened.
+    #[must_use]
+    pub fn counts(&self) -> SpanCounts {
+        SpanCounts { refused: self.link.refused.load(Relaxed), waits: self.link.waits.load(Relaxed) }
+    }
+}

@@ -1,0 +1,206 @@
+//! Rooms that span nodes, with a list in the place of what carries them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use tidegate_services::chat::{Batch, Batched, Received, Residents, Span};
+use tidegate_services::{Chat, ChatLimits};
+
+use crate::members::Member;
+
+struct Node {
+    chat: Chat,
+    span: Span,
+    woken: Arc<AtomicUsize>,
+}
+
+impl Node {
+    fn new(change: impl FnOnce(&mut ChatLimits)) -> Self {
+        let mut limits = ChatLimits { lines_per_s: None, ..ChatLimits::default() };
+        change(&mut limits);
+        let woken = Arc::new(AtomicUsize::new(0));
+        let count = woken.clone();
+        let (chat, span) = Chat::spanning(limits, move || _ = count.fetch_add(1, Relaxed));
+        Self { chat, span, woken }
+    }
+
+    fn member(&self, line: &str) -> Member {
+        let mut member = Member::of_lines(&self.chat);
+        member.say(line);
+        member
+    }
+
+    /// What waits in the room.
+    fn offer(&self) -> Batch {
+        self.span.offer("tide").expect("something waits")
+    }
+
+    fn receive(&self, batch: &Batch, batched: Batched) -> Received {
+        self.span.receive("tide", batch, batched, 0)
+    }
+}
+
+/// What waits at the first node has the next place.
+fn pass_on(from: &Node, to: &Node) {
+    let batch = from.offer();
+    assert_eq!(from.receive(&batch, Batched::Here), Received::Told);
+    assert_eq!(to.receive(&batch, Batched::Elsewhere), Received::Told);
+}
+
+fn two() -> [Node; 2] {
+    [(); 2].map(|()| Node::new(|_| {}))
+}
+
+#[test]
+fn what_is_said_waits_for_its_place_and_is_then_heard_everywhere_once() {
+    let [a, b] = two();
+    let mut ann = a.member("/join tide ann");
+    assert_eq!(ann.hears(), ["= joined tide as ann, 1 here, at #0"], "she has not come yet for the others");
+    ann.say("hello");
+    assert_eq!(ann.hears(), [""; 0]);
+    assert_eq!(a.span.to_attend().iter().map(|room| &**room).collect::<Vec<_>>(), ["tide"]);
+    assert!(a.woken.load(Relaxed) > 0 && a.span.to_attend().is_empty());
+    pass_on(&a, &b);
+    assert_eq!(ann.hears(), ["#1 + ann", "#2 ann: hello"]);
+    let mut bob = b.member("/join tide bob");
+    assert_eq!(bob.hears(), ["= joined tide as bob, 1 here, at #2", "#2 ann: hello"]);
+    bob.say("hi");
+    pass_on(&b, &a);
+    for member in [&mut ann, &mut bob] {
+        assert_eq!(member.hears(), ["#3 + bob", "#4 bob: hi"]);
+    }
+    assert!(a.span.is_idle() && b.span.is_idle());
+}
+
+#[test]
+fn who_was_late_has_the_next_place_and_nothing_is_heard_twice() {
+    let [a, b] = two();
+    let (mut ann, mut bob) = (a.member("/join tide ann"), b.member("/join tide bob"));
+    let (first, late) = (a.offer(), b.offer());
+    assert_eq!((first.first, late.first), (1, 1), "both took the first place");
+    assert_eq!(a.receive(&first, Batched::Here), Received::Told);
+    assert_eq!(b.receive(&first, Batched::Elsewhere), Received::Told);
+    // Should what carries them take both, nobody hears the second, and it waits on.
+    assert_eq!(a.receive(&late, Batched::Elsewhere), Received::Void);
+    assert_eq!(b.receive(&late, Batched::Here), Received::Void);
+    assert_eq!(b.offer().first, 2);
+    pass_on(&b, &a);
+    for batch in [&first, &late] {
+        assert_eq!(a.receive(batch, Batched::Elsewhere), Received::Void);
+    }
+    assert_eq!(ann.hears()[1..], ["#1 + ann", "#2 + bob"]);
+    assert_eq!(bob.hears()[1..], ["#1 + ann", "#2 + bob"]);
+}
+
+#[test]
+fn what_comes_while_something_is_under_way_waits_for_the_next_place() {
+    let [a, b] = two();
+    let mut ann = a.member("/join tide ann");
+    let under_way = a.offer();
+    ann.say("more");
+    assert_eq!(a.span.to_attend().len(), 1);
+    assert_eq!(a.receive(&under_way, Batched::Here), Received::Told);
+    assert_eq!(a.span.to_attend().len(), 1, "something still waits");
+    assert_eq!(b.receive(&under_way, Batched::Elsewhere), Received::Told);
+    pass_on(&a, &b);
+    assert_eq!(ann.hears()[1..], ["#1 + ann", "#2 ann: more"]);
+}
+
+#[test]
+fn a_node_that_is_cut_off_says_so_takes_nothing_and_keeps_what_it_has_taken() {
+    let [a, b] = two();
+    let (mut ann, mut bob) = (a.member("/join tide ann"), b.member("/join tide bob"));
+    pass_on(&a, &b);
+    pass_on(&b, &a);
+    bob.say("taken");
+    (ann.hears(), bob.hears());
+    b.span.cut_off();
+    bob.say("refused");
+    bob.say("/nick rob");
+    let heard = bob.hears();
+    assert!(heard[0].starts_with("= cut off: ") && heard.len() == 3, "{heard:?}");
+    assert!(heard[1..].iter().all(|line| line.starts_with("! this node is cut off")), "{heard:?}");
+    let mut eve = b.member("/join tide eve");
+    assert!(eve.hears()[0].starts_with("! this node is cut off"));
+    ann.say("meanwhile");
+    let meanwhile = a.offer();
+    assert_eq!(a.receive(&meanwhile, Batched::Here), Received::Told);
+    // It is back: first what it has missed.
+    assert_eq!(b.receive(&meanwhile, Batched::Elsewhere), Received::Told);
+    pass_on(&b, &a);
+    b.span.is_back();
+    let heard = bob.hears();
+    assert_eq!(heard[..2], ["#3 ann: meanwhile", "#4 bob: taken"]);
+    assert!(heard[2].starts_with("= back: ") && heard.len() == 3, "{heard:?}");
+    assert_eq!(ann.hears(), ["#3 ann: meanwhile", "#4 bob: taken"]);
+    assert_eq!(b.span.counts().refused, 3);
+}
+
+#[test]
+fn what_is_not_kept_any_more_is_said_to_be_lost_and_numbers_go_on() {
+    let [a, b] = two();
+    let mut ann = a.member("/join tide ann");
+    let first = a.offer();
+    assert_eq!(a.receive(&first, Batched::Here), Received::Told);
+    ann.hears();
+    let far = Batch { first: 5, all: first.all.clone() };
+    assert_eq!(a.receive(&far, Batched::Elsewhere), Received::Told);
+    assert_eq!(ann.hears(), ["= 3 messages are lost: they are not kept any more", "#5 + ann"]);
+    // Who comes to a room that is older than what is kept has missed nothing.
+    assert_eq!(b.receive(&far, Batched::Elsewhere), Received::Told);
+    assert!(b.member("/join tide bob").hears()[0].ends_with(" at #5"));
+    // And a room of which nothing was kept begins again, which is said.
+    let anew = Batch { first: 1, all: first.all };
+    assert_eq!(a.receive(&anew, Batched::Anew), Received::Told);
+    let heard = ann.hears();
+    assert!(heard[0].starts_with("= this room was forgotten") && heard[1] == "#1 + ann", "{heard:?}");
+}
+
+#[test]
+fn who_lives_elsewhere_is_listed_has_its_nickname_and_goes_with_its_node() {
+    let [a, b] = two();
+    let mut ann = a.member("/join tide ann");
+    for (room, residents) in a.span.moved() {
+        b.span.house(1, &room, residents);
+    }
+    assert!(a.span.moved().is_empty() && a.span.residents_of_all().len() == 1);
+    assert!(b.member("/join tide ann").hears()[0].starts_with("! somebody in the room has this nickname"));
+    let mut bob = b.member("/join tide bob");
+    bob.say("/who");
+    assert_eq!(bob.hears(), ["= joined tide as bob, 2 here, at #0", "= 2 here: ann bob"]);
+    b.span.forget(1, Some("a"));
+    bob.say("/who");
+    assert_eq!(bob.hears(), ["= node a is lost, and 1 members with it", "= 1 here: bob"]);
+    ann.say("/leave");
+    assert_eq!(a.span.moved(), [("tide".into(), Residents::default())]);
+    // What no member could be called is not believed.
+    let forged = Residents { members: 1, nicks: ["\u{1b}[2J".into()].into() };
+    b.span.house(2, "tide", forged.clone());
+    b.span.house(2, "a b", Residents { members: 1, ..Residents::default() });
+    bob.say("/who");
+    assert_eq!(bob.hears(), ["= 1 here: bob"]);
+}
+
+#[test]
+fn what_waits_is_bounded_and_so_are_rooms() {
+    let node = Node::new(|limits| (limits.waiting_bytes, limits.rooms) = (2048, 1));
+    let mut ann = node.member("/join tide ann");
+    ann.hears();
+    let text = "x".repeat(900);
+    for _ in 0..3 {
+        ann.say(&text);
+    }
+    assert_eq!(ann.hears(), ["! the room is busy: more is said than can be passed on; try again"]);
+    let batch = node.offer();
+    assert_eq!(batch.all.len(), 3);
+    assert_eq!(node.span.receive("ebb", &batch, Batched::Elsewhere, 0), Received::NoRoom);
+    assert_eq!(node.receive(&batch, Batched::Here), Received::Told);
+    ann.say(&text);
+    assert_eq!(node.offer().first, 4);
+    // A room in which something waits keeps its place.
+    ann.say("/leave");
+    assert_eq!(node.span.receive("ebb", &batch, Batched::Elsewhere, 0), Received::NoRoom);
+    assert_eq!(node.receive(&node.offer(), Batched::Here), Received::Told);
+    assert_eq!(node.span.receive("ebb", &batch, Batched::Elsewhere, 0), Received::Told);
+    assert!(!node.span.knows("tide"));
+}
