@@ -34,6 +34,11 @@ pub struct NatsArgs {
 }
 
 impl NatsArgs {
+    /// Whether anything is said about who one is.
+    pub fn is_given(&self) -> bool {
+        !self.words().is_empty()
+    }
+
     /// The same options as words, for a load that is started.
     pub fn words(&self) -> Vec<String> {
         let file = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());

@@ -6,6 +6,7 @@ mod files;
 mod how;
 mod http;
 mod label;
+mod nodes;
 mod passed;
 mod process;
 mod processors;

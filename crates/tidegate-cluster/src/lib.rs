@@ -1,4 +1,5 @@
-//! tidegate past one machine: a load that agents on many hosts carry together, over [NATS](https://nats.io).
+//! tidegate past one machine, over [NATS](https://nats.io): a load that agents on many hosts carry together, and rooms of the messenger that
+//! span nodes.
 //!
 //! [`agent::serve`] waits for work and does it; [`lead::carry_out`] hands a plan out, starts all agents at one moment, and brings
 //! what they say together. docs/cluster.md describes the messages.
@@ -11,6 +12,7 @@
 //! | [`allow`] | which targets an agent takes |
 //! | [`order`] | a plan as it is sent |
 //! | [`wire`] | the messages and their subjects |
+//! | [`rooms`] | the messenger's rooms over several nodes |
 //! | `clock` | clocks of hosts against each other |
 //! | `seconds` | seconds of several agents as one |
 #![forbid(unsafe_code)]
@@ -22,6 +24,7 @@ mod clock;
 mod error;
 pub mod lead;
 pub mod order;
+pub mod rooms;
 mod seconds;
 pub mod wire;
 

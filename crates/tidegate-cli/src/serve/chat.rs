@@ -7,6 +7,7 @@ use tidegate_services::{Chat, ChatLimits};
 
 use super::how::{How, Kind};
 use super::label::Label;
+use super::nodes::{NodesArgs, SpanningChat};
 use super::stage::Plan;
 use super::stream::StreamPlan;
 use super::usage;
@@ -45,6 +46,11 @@ pub(super) struct ChatArgs {
     /// Largest room that is told who comes and goes, and most members listed [default: 200].
     #[arg(long, value_name = "N")]
     announced: Option<usize>,
+    /// Bytes that may wait in a room for the broker; more is refused [default: 64KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "nats")]
+    waiting_bytes: Option<usize>,
+    #[command(flatten)]
+    nodes: NodesArgs,
     #[command(flatten)]
     pub(super) how: How,
 }
@@ -53,10 +59,20 @@ impl ChatArgs {
     pub(super) fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
         let mut policy = self.how.limits.policy();
         let limits = self.limits(&mut policy)?;
-        let chat = Chat::new(limits);
-        let counters = chat.counters();
-        let plan = self.how.stream_plan(label, &CHAT, policy, chat)?;
-        Ok(Box::new(StreamPlan { chat: Some(counters), ..plan }))
+        match self.nodes.options()? {
+            None => {
+                let chat = Chat::new(limits);
+                let counters = chat.counters();
+                let plan = self.how.stream_plan(label, &CHAT, policy, chat)?;
+                Ok(Box::new(StreamPlan { chat: Some(counters), ..plan }))
+            }
+            Some(options) => {
+                let chat = SpanningChat::new(limits, options, &label, &self.how.common.cpus)?;
+                let counters = chat.counters();
+                let plan = self.how.stream_plan(label, &CHAT, policy, chat)?;
+                Ok(Box::new(StreamPlan { chat: Some(counters), ..plan }))
+            }
+        }
     }
 
     fn limits(&self, policy: &mut Policy) -> Result<ChatLimits, Failure> {
@@ -71,7 +87,7 @@ impl ChatArgs {
             history_bytes: self.history_bytes.unwrap_or(default.history_bytes),
             behind_bytes: self.behind_bytes.unwrap_or(default.behind_bytes),
             announced: self.announced.unwrap_or(default.announced),
-            waiting_bytes: default.waiting_bytes,
+            waiting_bytes: self.waiting_bytes.unwrap_or(default.waiting_bytes),
         };
         self.how.limits.make_room(policy, limits.input_bytes());
         limits.check(policy).map_err(usage)?;

@@ -1,0 +1,113 @@
+//! The messenger over several nodes: its options, and the bridge that lives as long as the service.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use tidegate::{Peer, Refusal, Service, system};
+use tidegate_cluster::rooms::{Bridge, BridgeOptions, Kept, Wake};
+use tidegate_services::chat::{ChatCounters, ChatSession};
+use tidegate_services::{Chat, ChatLimits};
+
+use super::label::Label;
+use super::usage;
+use crate::Failure;
+use crate::limits::{size, time};
+use crate::nats::NatsArgs;
+
+/// Options of rooms that span nodes.
+#[derive(clap::Args)]
+pub(super) struct NodesArgs {
+    /// Share the rooms with other nodes, over the broker at nats://HOST:PORT with JetStream; tls:// if it must encrypt.
+    #[arg(long, value_name = "URL")]
+    nats: Option<String>,
+    /// What this node is called to members and in notes [default: HOSTNAME].
+    #[arg(long, value_name = "NAME", requires = "nats")]
+    node: Option<String>,
+    /// After so long a silence another node is lost, or this one is cut off [default: 5s].
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "nats")]
+    node_timeout: Option<Duration>,
+    /// Messages of a room that the broker keeps; used when the stream is made [default: 1000].
+    #[arg(long, value_name = "N", requires = "nats", value_parser = clap::value_parser!(u32).range(1..))]
+    kept_messages: Option<u32>,
+    /// How long it keeps them [default: 24h].
+    #[arg(long, value_name = "TIME", requires = "nats", value_parser = time)]
+    kept_time: Option<Duration>,
+    /// Bytes of all rooms that it keeps [default: 256MiB].
+    #[arg(long, value_name = "SIZE", requires = "nats", value_parser = size)]
+    kept_bytes: Option<usize>,
+    /// Brokers of a cluster that keep a copy each [default: 1].
+    #[arg(long, value_name = "N", requires = "nats", value_parser = clap::value_parser!(u8).range(1..=5))]
+    kept_replicas: Option<u8>,
+    #[command(flatten)]
+    access: NatsArgs,
+}
+
+impl NodesArgs {
+    /// How rooms are shared, if they are.
+    pub(super) fn options(&self) -> Result<Option<BridgeOptions>, Failure> {
+        let Some(url) = &self.nats else {
+            if self.access.is_given() {
+                return Err(usage(anyhow!("options that begin with --nats- need --nats URL")));
+            }
+            return Ok(None);
+        };
+        let patience = self.node_timeout.unwrap_or(Duration::from_secs(5));
+        if !(Duration::from_secs(1)..=Duration::from_secs(60)).contains(&patience) {
+            return Err(usage(anyhow!("--node-timeout must be from 1s to 60s")));
+        }
+        let host = || ["HOSTNAME", "COMPUTERNAME"].iter().find_map(|name| std::env::var(name).ok());
+        let default = Kept::default();
+        let kept = Kept {
+            messages: self.kept_messages.unwrap_or(default.messages),
+            age: self.kept_time.unwrap_or(default.age),
+            bytes: self.kept_bytes.map_or(default.bytes, |bytes| bytes as u64),
+            replicas: self.kept_replicas.unwrap_or(default.replicas),
+        };
+        let name = self.node.clone().or_else(host).unwrap_or_else(|| "node".into());
+        Ok(Some(BridgeOptions { access: self.access.access(url), name, patience, kept }))
+    }
+}
+
+/// The messenger, and its bridge to other nodes.
+pub(super) struct SpanningChat {
+    chat: Chat,
+    /// Ends when the last thread of the server has.
+    _bridge: Bridge,
+}
+
+impl SpanningChat {
+    /// Connects; what is known of rooms is there when it returns.
+    pub(super) fn new(
+        limits: ChatLimits,
+        options: BridgeOptions,
+        label: &Label,
+        cpus: &[usize],
+    ) -> Result<Self, Failure> {
+        let wake = Wake::default();
+        let waker = wake.clone();
+        let (chat, span) = Chat::spanning(limits, move || waker.wake());
+        let (label, cpus) = (label.clone(), cpus.to_vec());
+        let tell = Box::new(move |event: &str, text: &str| label.note(event, text));
+        let settle = move || {
+            if !cpus.is_empty() {
+                let _ = system::pin_to_cpus(&cpus); // the server's own threads say what is wrong with them
+            }
+        };
+        let bridge = Bridge::start(options, span, wake, tell, settle).map_err(|e| Failure::Run(e.into()))?;
+        Ok(Self { chat, _bridge: bridge })
+    }
+
+    /// What the messenger counts.
+    pub(super) fn counters(&self) -> Arc<ChatCounters> {
+        self.chat.counters()
+    }
+}
+
+impl Service for SpanningChat {
+    type Session = ChatSession;
+
+    fn open(&self, peer: &Peer) -> Result<ChatSession, Refusal> {
+        self.chat.open(peer)
+    }
+}

@@ -1,0 +1,397 @@
+//! The bridge at work: what comes from the stream goes to the rooms, and what waits in rooms gets its place in the stream.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::{Context, ContextBuilder, Message};
+use async_nats::{Client, Subscriber};
+use futures_util::StreamExt as _;
+use tidegate_services::chat::{Batch, Batched, Happened, Received, Span};
+use tokio::sync::mpsc;
+
+use super::lane::{Due, Lane};
+use super::log::{ANSWER, Log};
+use super::peers::Peers;
+use super::standing::Standing;
+use super::wire::{self as ours, Said};
+use super::{BridgeError, BridgeOptions, LAST_WORDS, Tell, Wake};
+use crate::wire;
+
+/// How often the bridge looks after itself and the other nodes.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long it leaves the I/O threads alone when queues of members are full.
+const BREATH: Duration = Duration::from_millis(1);
+/// Answers of the broker that wait to be read; a room has at most a few.
+const ANSWERS: usize = 1_024;
+/// Rooms whose place is remembered; those that nobody needs are forgotten above that.
+const LANES: usize = 10_000;
+
+/// What the broker answered to a message.
+struct Answer {
+    room: Arc<str>,
+    serial: u64,
+    what: Result<u64, PublishErrorKind>,
+}
+
+pub(super) struct Desk {
+    pub(super) options: BridgeOptions,
+    pub(super) span: Span,
+    wake: Wake,
+    tell: Tell,
+    /// This node; nobody else has the number.
+    pub(super) node: u64,
+    serial: u64,
+    pub(super) client: Client,
+    pub(super) context: Context,
+    pub(super) log: Option<Log>,
+    /// How often the client has connected, when it was looked at last.
+    pub(super) connects: u64,
+    /// Which stream was read, and how far.
+    pub(super) made: i64,
+    pub(super) seen: u64,
+    /// How far the stream is known to be, and when it was not so far here.
+    pub(super) heard_of: (u64, Instant),
+    lanes: HashMap<Arc<str>, Lane>,
+    /// Rooms in which something waits or is under way.
+    pub(super) active: BTreeSet<Arc<str>>,
+    pub(super) standing: Standing,
+    pub(super) peers: Peers,
+    tells: Subscriber,
+    answers: mpsc::Sender<Answer>,
+    answered: mpsc::Receiver<Answer>,
+    /// Why the broker did not take something lately.
+    pub(super) refusal: Option<String>,
+    pub(super) word: super::nodes::Word,
+    odd: u64,
+}
+
+impl Desk {
+    /// Connects, and reads everything that is kept.
+    pub(super) async fn open(
+        options: BridgeOptions,
+        span: Span,
+        wake: Wake,
+        tell: Tell,
+    ) -> Result<Self, BridgeError> {
+        let client = options.access.connect(&format!("tidegate chat {}", options.name)).await?;
+        let needs = 2 * span.waiting_bytes() + 4096; // JSON doubles a quote at most
+        let takes = client.server_info().max_payload;
+        if takes < needs {
+            return Err(BridgeError::Payload { takes, needs });
+        }
+        let url = options.access.shown();
+        let failed = |e: &dyn fmt::Display| BridgeError::Stream { url: url.clone(), why: e.to_string() };
+        let context = ContextBuilder::new().timeout(ANSWER).ack_timeout(ANSWER).build(client.clone());
+        let tells = client.subscribe(ours::NODES).await.map_err(|e| failed(&e))?;
+        let log = Log::open(&context, options.kept, None).await.map_err(|e| failed(&e))?;
+        let (answers, answered) = mpsc::channel(ANSWERS);
+        let now = Instant::now();
+        let mut desk = Self {
+            span,
+            wake,
+            tell,
+            node: fastrand::u64(1..),
+            serial: 0,
+            connects: client.statistics().connects.load(Relaxed),
+            client,
+            context,
+            made: log.made,
+            seen: log.gone,
+            heard_of: (log.end, now),
+            lanes: HashMap::new(),
+            active: BTreeSet::new(),
+            standing: Standing::whole(now),
+            peers: Peers::default(),
+            tells,
+            answers,
+            answered,
+            refusal: None,
+            word: super::nodes::Word::new(now),
+            odd: 0,
+            log: Some(log),
+            options,
+        };
+        desk.read_all().await.map_err(|e| failed(&e))?;
+        let text = format!(
+            "node {} shares its rooms over {}: {} are known",
+            desk.options.name,
+            desk.options.access.shown(),
+            desk.lanes.len()
+        );
+        desk.tell("bridge", &text);
+        Ok(desk)
+    }
+
+    pub(super) fn tell(&mut self, event: &str, text: &str) {
+        (self.tell)(event, text);
+    }
+
+    /// Reads to the end of the stream, so that nobody who joins misses history.
+    async fn read_all(&mut self) -> Result<(), String> {
+        let never = AtomicBool::new(false);
+        while let Some(log) = self.log.as_mut().filter(|log| log.end > self.seen) {
+            let message = tokio::time::timeout(self.options.patience, log.next()).await;
+            let message = message.map_err(|_| "it has stopped to say what is kept".to_owned())?;
+            self.take(message?, &never).await;
+        }
+        Ok(())
+    }
+
+    /// Carries messages until it is to stop, and what was said last has its place.
+    pub(super) async fn work(mut self, stop: &AtomicBool) {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let mut last_words: Option<Instant> = None;
+        loop {
+            for room in self.span.to_attend() {
+                self.lanes.entry(room.clone()).or_default().wanted = true;
+                self.active.insert(room);
+            }
+            let due = self.say_what_is_due().await;
+            if stop.load(Relaxed) {
+                let until = *last_words.get_or_insert_with(|| Instant::now() + LAST_WORDS);
+                let is_done = self.active.is_empty() && self.span.is_idle();
+                if is_done || !self.standing.is_whole() || Instant::now() >= until {
+                    return self.leave().await;
+                }
+            }
+            tokio::select! {
+                message = next_of(&mut self.log) => match message {
+                    Ok(message) => self.take(message, stop).await,
+                    Err(why) => {
+                        tracing::info!(why, "the stream has to be opened again");
+                        self.log = None;
+                    }
+                },
+                Some(message) = self.tells.next() => self.hear(&message.payload),
+                Some(answer) = self.answered.recv() => self.answered(answer),
+                () = self.wake.0.notified() => {}
+                () = tokio::time::sleep_until(due.into()) => {}
+                _ = look.tick() => self.look(Instant::now()).await,
+            }
+        }
+    }
+
+    /// Says in all rooms what is due, and returns when something is due next.
+    async fn say_what_is_due(&mut self) -> Instant {
+        let mut next = Instant::now() + Duration::from_secs(3600);
+        if self.log.is_none() || !self.standing.may_speak() {
+            return next;
+        }
+        for room in self.active.clone() {
+            loop {
+                let now = Instant::now();
+                let Some(lane) = self.lanes.get_mut(&room) else { break };
+                match lane.due(now) {
+                    Due::Rest(Some(at)) => next = next.min(at),
+                    Due::Rest(None) => {}
+                    Due::Say(serial, message) => {
+                        let message = message.to_vec();
+                        let after = lane.last;
+                        self.say(&room, serial, after, message).await;
+                        continue;
+                    }
+                    Due::Ask => {
+                        self.ask(&room).await;
+                        continue;
+                    }
+                    Due::Offer => {
+                        self.offer(&room, now).await;
+                        continue;
+                    }
+                }
+                break;
+            }
+            if self.lanes.get(&room).is_none_or(Lane::is_idle) {
+                self.active.remove(&room);
+            }
+        }
+        next
+    }
+
+    /// Puts together what waits in a room.
+    async fn offer(&mut self, room: &Arc<str>, now: Instant) {
+        let Some(lane) = self.lanes.get_mut(room) else { return };
+        if !self.span.knows(room) && lane.is_to_be_asked() {
+            // Its place in the hall was needed for another in between: its numbers are with the broker only.
+            return self.ask(room).await;
+        }
+        let Some(batch) = self.span.offer(room) else { return lane.rest() };
+        self.serial += 1;
+        let after = lane.last;
+        let all = batch.all.into_iter().map(|happened| (happened.said, happened.text)).collect();
+        let said = Said { node: self.node, serial: self.serial, after, first: batch.first, all };
+        match wire::encode(&said) {
+            Ok(message) => lane.begin(self.serial, message, now),
+            Err(e) => self.odd(&e.to_string()),
+        }
+    }
+
+    async fn say(&mut self, room: &Arc<str>, serial: u64, after: u64, message: Vec<u8>) {
+        let publish = PublishMessage::build().payload(message.into()).expected_last_subject_sequence(after);
+        let (room, answers) = (room.clone(), self.answers.clone());
+        match self.context.send_publish(ours::of_room(&room), publish).await {
+            Ok(answer) => {
+                tokio::spawn(async move {
+                    let what = answer.await.map(|ack| ack.sequence).map_err(|e| e.kind());
+                    let _ = answers.send(Answer { room, serial, what }).await; // nobody reads it if the bridge has ended
+                });
+            }
+            Err(e) => self.refusal = Some(e.to_string()),
+        }
+    }
+
+    fn answered(&mut self, answer: Answer) {
+        match answer.what {
+            Ok(place) => {
+                self.refusal = None;
+                self.hear_of(place);
+            }
+            Err(PublishErrorKind::WrongLastSequence) => {
+                if let Some(lane) = self.lanes.get_mut(&answer.room) {
+                    lane.dispute(answer.serial);
+                }
+            }
+            Err(kind) => self.refusal = Some(kind.to_string()),
+        }
+    }
+
+    /// Asks what came last in a room whose place here does not fit what the broker says.
+    async fn ask(&mut self, room: &Arc<str>) {
+        let Some(log) = &self.log else { return };
+        match log.last_of(&ours::of_room(room)).await {
+            Ok(None) => self.lane(room).move_to(0),
+            // It is on its way.
+            Ok(Some(last)) if last.place > self.seen => self.hear_of(last.place),
+            Ok(Some(last)) if self.span.knows(room) => self.lane(room).move_to(last.place),
+            Ok(Some(last)) => {
+                self.receive(room, last.place, &last.payload, &AtomicBool::new(false)).await;
+            }
+            Err(e) => self.refusal = Some(e),
+        }
+    }
+
+    fn lane(&mut self, room: &Arc<str>) -> &mut Lane {
+        self.lanes.entry(room.clone()).or_default()
+    }
+
+    /// The stream is at least so long.
+    pub(super) fn hear_of(&mut self, place: u64) {
+        if place > self.heard_of.0 {
+            // What was known of has arrived: only from now on is something missing.
+            let since = if self.seen >= self.heard_of.0 { Instant::now() } else { self.heard_of.1 };
+            self.heard_of = (place, since);
+        }
+    }
+
+    /// Something comes from the stream.
+    async fn take(&mut self, message: Message, stop: &AtomicBool) {
+        let place = match message.info() {
+            Ok(info) => info.stream_sequence,
+            Err(e) => return self.odd(&e.to_string()),
+        };
+        if place <= self.seen {
+            return;
+        }
+        match ours::room_of(&message.subject) {
+            Some(room) => self.receive(&room.into(), place, &message.payload, stop).await,
+            None => self.odd(&format!("a message came to {}, which is no room", message.subject)),
+        }
+        self.seen = place;
+        if self.seen < self.heard_of.0 {
+            self.heard_of.1 = Instant::now(); // it goes on
+        }
+    }
+
+    /// Something has its place in the order of a room.
+    async fn receive(&mut self, room: &Arc<str>, place: u64, payload: &[u8], stop: &AtomicBool) {
+        let said = match wire::decode::<Said>(payload) {
+            Ok(said) if said.first > 0 && said.first < u64::MAX / 2 => said,
+            Ok(_) => return self.pass_over(room, place, "a message with no number came"),
+            Err(e) => return self.pass_over(room, place, &e.to_string()),
+        };
+        let own = said.node == self.node && self.lane(room).is_own(said.serial);
+        let batched = match (own, said.after) {
+            (true, _) => Batched::Here,
+            (false, 0) => Batched::Anew,
+            (false, _) => Batched::Elsewhere,
+        };
+        let all = said.all.into_iter().map(|(said, text)| Happened { said, text: clean(text) }).collect();
+        let batch = Batch { first: said.first, all };
+        let mut told = 0;
+        let received = loop {
+            match self.span.receive(room, &batch, batched, told) {
+                Received::Full(so_many) if !stop.load(Relaxed) => told = so_many,
+                received => break received,
+            }
+            tokio::time::sleep(BREATH).await;
+        };
+        match received {
+            Received::NoRoom => _ = self.lanes.remove(room),
+            Received::Void if own => self.lane(room).came(place, false, Instant::now()),
+            _ => self.lane(room).came(place, own, Instant::now()),
+        }
+        if self.lanes.get(room).is_some_and(|lane| !lane.is_idle()) {
+            self.active.insert(room.clone());
+        }
+    }
+
+    /// What can not be read has a place all the same.
+    fn pass_over(&mut self, room: &Arc<str>, place: u64, why: &str) {
+        self.lane(room).came(place, false, Instant::now());
+        self.active.insert(room.clone());
+        self.odd(&format!("room {room}: {why}"));
+    }
+
+    /// Something came that is none of ours; said less and less often.
+    pub(super) fn odd(&mut self, why: &str) {
+        self.odd += 1;
+        if self.odd.is_power_of_two() {
+            let text = format!("{why} ({} such messages so far)", self.odd);
+            self.tell("odd-message", &text);
+        }
+    }
+
+    /// The stream that is read now is another one: nothing of the order is left but the numbers.
+    pub(super) fn begin_anew(&mut self) {
+        self.seen = 0;
+        self.heard_of = (0, Instant::now());
+        self.lanes.values_mut().for_each(|lane| lane.move_to(0));
+    }
+
+    /// What is under way is said again at once.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        self.lanes.values_mut().for_each(|lane| lane.hurry(now));
+    }
+
+    /// Since when the room waits that has waited longest for its place.
+    pub(super) fn stuck_since(&self) -> Option<Instant> {
+        self.active.iter().filter_map(|room| self.lanes.get(room)?.stuck_since()).min()
+    }
+
+    /// Forgets the places of rooms that nobody here needs, if there are too many.
+    pub(super) fn tidy(&mut self) {
+        if self.lanes.len() > LANES {
+            let (active, span) = (&self.active, &self.span);
+            self.lanes.retain(|room, _| active.contains(room) || span.knows(room));
+        }
+    }
+}
+
+/// Text for terminals of members, whoever put it into the stream.
+fn clean(text: String) -> String {
+    let is_bad = |c: char| c.is_control() && c != '\t';
+    if text.contains(is_bad) { text.replace(is_bad, "\u{fffd}") } else { text }
+}
+
+async fn next_of(log: &mut Option<Log>) -> Result<Message, String> {
+    match log {
+        Some(log) => log.next().await,
+        None => std::future::pending().await,
+    }
+}

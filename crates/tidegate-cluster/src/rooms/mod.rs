@@ -1,0 +1,175 @@
+//! Rooms of the messenger that span nodes: a bridge between one node's [`Span`] and a NATS broker with JetStream.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | `wire` | the messages and their subjects |
+//! | `lane` | how what waits in one room gets its place in the order |
+//! | `log` | the stream: opened, read from where we are |
+//! | `peers` | the other nodes, and how long they have been silent |
+//! | `desk` | the bridge at work: what comes from the stream, and what goes there |
+//! | `standing` | whether this node is cut off, and its return |
+//! | `nodes` | who lives where |
+//!
+//! The stream gives each room its order and keeps what happened last; docs/chat.md says what that means for members. One thread carries
+//! everything; rooms never wait for it, and what may wait for it is bounded ([`Span::waiting_bytes`]).
+
+mod desk;
+mod lane;
+mod log;
+mod nodes;
+mod peers;
+mod standing;
+mod wire;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tidegate_services::chat::Span;
+use tokio::sync::Notify;
+
+use crate::access::Access;
+use crate::error::ClusterError;
+use desk::Desk;
+
+/// What the stream keeps. Used when it is made; one that is there stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Messages of a room; one may hold several things that were said.
+    pub messages: u32,
+    /// For so long.
+    pub age: Duration,
+    /// Bytes of all rooms, on the broker's disk.
+    pub bytes: u64,
+    /// Brokers of a cluster that keep a copy each.
+    pub replicas: u8,
+}
+
+impl Default for Kept {
+    /// 1,000 messages of a room for a day, 256 MiB in all, at one broker.
+    fn default() -> Self {
+        Self { messages: 1_000, age: Duration::from_secs(24 * 3600), bytes: 256 << 20, replicas: 1 }
+    }
+}
+
+/// How a node stands among others.
+#[derive(Clone, Debug)]
+pub struct BridgeOptions {
+    /// The broker.
+    pub access: Access,
+    /// What this node is called, for people.
+    pub name: String,
+    /// After so long a silence a node is lost, or this one is cut off.
+    pub patience: Duration,
+    /// What the stream keeps.
+    pub kept: Kept,
+}
+
+/// Why a node can not stand among others.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BridgeError {
+    /// The broker can not be reached.
+    #[error(transparent)]
+    Broker(#[from] ClusterError),
+    /// It keeps no messages.
+    #[error(
+        "the broker {url} can not keep the order of rooms: {why}; it needs JetStream (nats-server -js -sd FOLDER), room for the stream, and a \
+         user who may use it"
+    )]
+    Stream {
+        /// Where it is, without secrets.
+        url: String,
+        /// What it says.
+        why: String,
+    },
+    /// Its messages are too small.
+    #[error(
+        "the broker takes messages of {takes} bytes, and what may wait in a room can need {needs}; raise its max_payload or lower --waiting-bytes"
+    )]
+    Payload {
+        /// Its `max_payload`.
+        takes: usize,
+        /// What we need.
+        needs: usize,
+    },
+}
+
+/// Wakes the bridge: half of it goes into [`Chat::spanning`](tidegate_services::Chat::spanning).
+#[derive(Clone, Debug, Default)]
+pub struct Wake(Arc<Notify>);
+
+impl Wake {
+    /// There is something to do. Does not wait.
+    pub fn wake(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// Hears of what happens: a short stable name, and words.
+pub type Tell = Box<dyn FnMut(&str, &str) + Send>;
+
+/// Longest time that the end waits until what was said last has its place.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// A bridge at work, on a thread of its own. Dropping it waits at most for two seconds until what was said last is with the others.
+#[derive(Debug)]
+pub struct Bridge {
+    stop: Arc<AtomicBool>,
+    wake: Wake,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Bridge {
+    /// Connects, reads what was said last in all rooms, and goes on by itself. `settle` is called first on the bridge's thread.
+    ///
+    /// # Errors
+    /// The broker can not be used. Later the bridge waits until it can be again.
+    pub fn start(
+        options: BridgeOptions,
+        span: Span,
+        wake: Wake,
+        tell: Tell,
+        settle: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, BridgeError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ready, is_ready) = mpsc::channel();
+        let (stopped, woken) = (stop.clone(), wake.clone());
+        // If nobody waits for what is ready, the process ends just now.
+        let work = move || {
+            settle();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = match runtime.map_err(ClusterError::Runtime) {
+                Ok(runtime) => runtime,
+                Err(e) => return drop(ready.send(Err(e.into()))),
+            };
+            runtime.block_on(async {
+                match Desk::open(options, span, woken, tell).await {
+                    Ok(desk) => {
+                        let _ = ready.send(Ok(()));
+                        desk.work(&stopped).await;
+                    }
+                    Err(e) => drop(ready.send(Err(e))),
+                }
+            });
+        };
+        let builder = std::thread::Builder::new().name("tidegate-bridge".into());
+        let thread = builder.spawn(work).map_err(ClusterError::Runtime)?;
+        let bridge = Self { stop, wake, thread: Some(thread) };
+        let gone = || ClusterError::Runtime(std::io::Error::other("the thread of the bridge has ended"));
+        is_ready.recv().map_err(|_| gone())??;
+        Ok(bridge)
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        self.wake.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic of the bridge has been said on stderr
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Who lives where: each node says that it lives, and who lives there.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate_services::chat::Residents;
+
+use super::desk::Desk;
+use super::wire::{NODES, Tell};
+use crate::wire;
+
+/// How often a node asks the others for everything, or says everything, at most.
+const SELDOM: Duration = Duration::from_secs(1);
+
+/// What is to be said to all nodes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Word {
+    beat: Instant,
+    hail: Option<Instant>,
+    state: Option<Instant>,
+    /// When it was done last.
+    hailed: Option<Instant>,
+    stated: Option<Instant>,
+}
+
+impl Word {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { beat: now, hail: Some(now), state: Some(now), hailed: None, stated: None }
+    }
+
+    /// We want to know everything.
+    pub(super) fn hail(&mut self) {
+        let at = self.hailed.map_or_else(Instant::now, |last| last + SELDOM);
+        self.hail.get_or_insert(at);
+    }
+
+    /// Everything is to be said.
+    fn state(&mut self) {
+        let at = self.stated.map_or_else(Instant::now, |last| last + SELDOM);
+        self.state.get_or_insert(at);
+    }
+}
+
+/// Whether it is time; if so it is done.
+fn is_due(at: &mut Option<Instant>, done: &mut Option<Instant>, now: Instant) -> bool {
+    let due = at.is_some_and(|at| now >= at);
+    if due {
+        (*at, *done) = (None, Some(now));
+    }
+    due
+}
+
+impl Desk {
+    /// Another node, or this one, says something.
+    pub(super) fn hear(&mut self, payload: &[u8]) {
+        let tell = match wire::decode::<Tell>(payload) {
+            Ok(tell) => tell,
+            Err(e) => return self.odd(&e.to_string()),
+        };
+        let now = Instant::now();
+        match tell {
+            Tell::Beat { node, .. } if node == self.node => self.standing.echo(now),
+            Tell::Hail { node } | Tell::Here { node, .. } | Tell::Bye { node } if node == self.node => {}
+            Tell::Beat { node, name, stream, seen } => {
+                if stream == self.made {
+                    self.hear_of(seen);
+                }
+                if self.peers.hear(node, &name, now) {
+                    self.word.hail();
+                    self.tell("node", &format!("node {name} is there; {} others in all", self.peers.len()));
+                }
+            }
+            Tell::Hail { .. } => self.word.state(),
+            Tell::Here { node, room, members, nicks } if self.peers.knows(node) => {
+                let nicks = nicks.into_iter().take(members).map(Arc::from).collect();
+                self.span.house(node, &room, Residents { members, nicks });
+            }
+            Tell::Here { .. } => self.word.hail(),
+            Tell::Bye { node } => {
+                if let Some(name) = self.peers.leave(node) {
+                    self.span.forget(node, None);
+                    self.tell("node-left", &format!("node {name} has ended"));
+                }
+            }
+        }
+    }
+
+    /// Others that have said nothing for too long are lost, and their members with them.
+    pub(super) fn lose_silent(&mut self, now: Instant) {
+        for (node, name) in self.peers.silent(self.options.patience, now) {
+            self.span.forget(node, Some(&name));
+            let patience = self.options.patience.as_secs_f64();
+            let text = format!("node {name} has said nothing for {patience:.1} s; its members are taken for gone");
+            self.tell("node-lost", &text);
+        }
+    }
+
+    /// Says what is due to all nodes.
+    pub(super) async fn talk(&mut self, now: Instant) {
+        let word = &mut self.word;
+        let beats = now >= word.beat;
+        let hails = is_due(&mut word.hail, &mut word.hailed, now);
+        let states = is_due(&mut word.state, &mut word.stated, now);
+        if beats || states {
+            self.word.beat = now + self.options.patience / 5;
+            let name = self.options.name.clone();
+            let beat = Tell::Beat { node: self.node, name, stream: self.made, seen: self.seen };
+            self.publish(&beat).await;
+        }
+        if hails {
+            self.publish(&Tell::Hail { node: self.node }).await;
+        }
+        let residents = if states { self.span.residents_of_all() } else { self.span.moved() };
+        for (room, Residents { members, nicks }) in residents {
+            let nicks = nicks.iter().map(|nick| nick.to_string()).collect();
+            let here = Tell::Here { node: self.node, room: room.to_string(), members, nicks };
+            self.publish(&here).await;
+        }
+    }
+
+    async fn publish(&mut self, tell: &Tell) {
+        let Ok(message) = wire::encode(tell) else { return };
+        let sent = tokio::time::timeout(SELDOM, self.client.publish(NODES, message.into())).await;
+        if !matches!(sent, Ok(Ok(()))) {
+            // Whoever did not hear it has to hear everything.
+            self.word.state();
+        }
+    }
+
+    /// Says goodbye.
+    pub(super) async fn leave(mut self) {
+        self.publish(&Tell::Bye { node: self.node }).await;
+        let _ = tokio::time::timeout(SELDOM, self.client.flush()).await; // the others notice its silence, too
+        let counts = self.span.counts();
+        let text = format!(
+            "the bridge ends: {} things were refused because the others could not be told in time, {} waits for queues of members",
+            counts.refused, counts.waits
+        );
+        self.tell("bridge-ended", &text);
+    }
+}

@@ -1,0 +1,178 @@
+//! Whether this node is cut off from the others, and its return.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use async_nats::connection::State;
+
+use super::desk::Desk;
+use super::log::Log;
+
+/// How long after an attempt to return the next one is made.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// How this node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Whole,
+    /// Cut off since the first, and trying to return from the second on.
+    Cut(Instant, Instant),
+    /// Cut off since the first, returning since the second; what came until this place is still to be read.
+    Returning(Instant, Instant, u64),
+}
+
+/// How this node stands, and what that is judged by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    how: How,
+    /// When something that we said to everybody came back to us.
+    echoed: Instant,
+    /// When it was looked at last.
+    looked: Instant,
+    /// Place in the stream when it was cut off.
+    seen: u64,
+}
+
+impl Standing {
+    pub(super) fn whole(now: Instant) -> Self {
+        Self { how: How::Whole, echoed: now, looked: now, seen: 0 }
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.how == How::Whole
+    }
+
+    /// Whether messages may go out: what returns says what it could not say.
+    pub(super) fn may_speak(&self) -> bool {
+        !matches!(self.how, How::Cut(..))
+    }
+
+    /// We hear ourselves.
+    pub(super) fn echo(&mut self, now: Instant) {
+        self.echoed = now;
+    }
+}
+
+impl Desk {
+    /// Looks after this node and the others.
+    pub(super) async fn look(&mut self, now: Instant) {
+        // Who stood still itself blames nobody for silence.
+        if now.saturating_duration_since(self.standing.looked) > self.options.patience / 2 {
+            self.excuse(now);
+        }
+        self.standing.looked = now;
+        let connected = self.client.connection_state() == State::Connected;
+        // A connection that was lost and is there again may have forgotten what we read from.
+        let connects = self.client.statistics().connects.load(Relaxed);
+        if std::mem::replace(&mut self.connects, connects) != connects && self.standing.is_whole() {
+            self.log = None;
+        }
+        match self.standing.how {
+            How::Whole => self.look_whole(connected, now).await,
+            How::Cut(_, at) if !connected || now < at => {}
+            How::Cut(since, _) => self.return_from(since, now).await,
+            How::Returning(since, began, end) => self.look_returning(connected, since, began, end, now),
+        }
+        if connected {
+            self.talk(now).await;
+        }
+        self.tidy();
+    }
+
+    fn excuse(&mut self, now: Instant) {
+        self.standing.echoed = now;
+        self.heard_of.1 = now;
+        self.peers.excuse(now);
+    }
+
+    async fn look_whole(&mut self, connected: bool, now: Instant) {
+        if connected && self.log.is_none() {
+            if let Err(why) = self.reopen().await {
+                return self.cut_off(&why, now);
+            }
+        }
+        match self.trouble(connected, now) {
+            Some(why) => self.cut_off(&why, now),
+            None => self.lose_silent(now),
+        }
+    }
+
+    /// Why this node has to be taken for cut off.
+    fn trouble(&self, connected: bool, now: Instant) -> Option<String> {
+        let patience = self.options.patience;
+        let too_long = |since: Instant| now.saturating_duration_since(since) > patience;
+        let seconds = patience.as_secs_f64();
+        if !connected {
+            return Some("the connection to the broker is lost".into());
+        }
+        if too_long(self.standing.echoed) {
+            return Some(format!("the broker has passed nothing on for {seconds:.1} s"));
+        }
+        if self.stuck_since().is_some_and(too_long) {
+            let why = self.refusal.as_deref().unwrap_or("it does not answer");
+            return Some(format!("the broker has not taken what was said for {seconds:.1} s: {why}"));
+        }
+        if self.heard_of.0 > self.seen && too_long(self.heard_of.1) {
+            return Some(format!("nothing has come from the stream for {seconds:.1} s"));
+        }
+        None
+    }
+
+    fn cut_off(&mut self, why: &str, now: Instant) {
+        self.standing.how = How::Cut(now, now + RETRY);
+        self.standing.seen = self.seen;
+        self.log = None;
+        self.span.cut_off();
+        self.tell("cut-off", &format!("cut off from the other nodes: {why}; members are told, and nothing they say is taken"));
+    }
+
+    /// Opens the stream where it was left.
+    async fn reopen(&mut self) -> Result<u64, String> {
+        let log = Log::open(&self.context, self.options.kept, Some((self.made, self.seen))).await?;
+        let end = log.end;
+        let gone = log.gone;
+        if log.made != self.made || end < self.seen {
+            self.made = log.made;
+            self.begin_anew();
+            self.tell("stream-lost", "the broker has lost what was said before: the stream of rooms is a new one");
+        }
+        self.seen = self.seen.max(gone);
+        self.heard_of = (end, Instant::now());
+        self.log = Some(log);
+        Ok(end)
+    }
+
+    async fn return_from(&mut self, since: Instant, now: Instant) {
+        match self.reopen().await {
+            Ok(end) => {
+                let now = Instant::now(); // that may have taken a while
+                self.standing.how = How::Returning(since, now, end);
+                self.excuse(now);
+                self.hurry(now);
+                self.word.hail();
+            }
+            Err(why) => {
+                tracing::info!(why, "still cut off");
+                self.standing.how = How::Cut(since, now + RETRY);
+            }
+        }
+    }
+
+    fn look_returning(&mut self, connected: bool, since: Instant, began: Instant, end: u64, now: Instant) {
+        let is_late = now.saturating_duration_since(began) > self.options.patience;
+        if connected && self.log.is_some() && self.seen >= end && self.stuck_since().is_none() {
+            self.standing.how = How::Whole;
+            self.heard_of = (self.seen, now);
+            self.excuse(now);
+            self.span.is_back();
+            let (away, came) = (now - since, self.seen.saturating_sub(self.standing.seen));
+            let text = format!("back after {:.1} s: {came} messages of all rooms came meanwhile", away.as_secs_f64());
+            return self.tell("back", &text);
+        }
+        let is_stuck = is_late && self.trouble(connected, now).is_some();
+        if !connected || self.log.is_none() || is_stuck {
+            self.standing.how = How::Cut(since, now + RETRY);
+            self.log = None;
+        }
+    }
+}
