@@ -62,8 +62,14 @@ fn two_thousand_members_hear_everything_once_and_in_order() {
     let args = ["-c", "2000", "--rooms", "2", "--speakers", "20", "--rate", "20", "-n", "60"];
     let report = load(&[&a, &b], &args);
     // `load` checks each delivery: the same text under the same number for all, and no number left out.
-    assert_eq!((&report["joined"], &report["said"], &report["delivered"]), (&2000.into(), &60.into(), &60_000.into()));
-    assert_eq!((&report["wrong"], &report["undelivered"], &report["refused"]), (&0.into(), &0.into(), &0.into()));
+    assert_eq!(
+        (&report["joined"], &report["said"], &report["delivered"]),
+        (&2000.into(), &60.into(), &60_000.into())
+    );
+    assert_eq!(
+        (&report["wrong"], &report["undelivered"], &report["refused"]),
+        (&0.into(), &0.into(), &0.into())
+    );
 }
 
 #[test]
@@ -101,7 +107,12 @@ fn a_node_that_is_cut_off_says_so_and_rejoins_without_loss() {
     ann.hear_line(|line| line.ends_with("ann: at last"));
     for member in [ann, bob] {
         let count = |text: &str| member.all.iter().filter(|line| line.ends_with(text)).count();
-        assert_eq!((count("in between"), count("after"), count("nobody hears this")), (1, 1, 0), "{:?}", member.all);
+        assert_eq!(
+            (count("in between"), count("after"), count("nobody hears this")),
+            (1, 1, 0),
+            "{:?}",
+            member.all
+        );
         member.assert_in_order();
     }
 }
@@ -121,7 +132,10 @@ fn a_load_goes_on_over_a_broker_that_is_started_again() {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     // Some of it was refused while nobody could be told, and what was taken was heard by all, once and in order.
     assert!(report["refused"].as_u64().unwrap() > 0, "{report}");
-    assert_eq!((&report["wrong"], &report["undelivered"], &report["lost_members"]), (&0.into(), &0.into(), &0.into()));
+    assert_eq!(
+        (&report["wrong"], &report["undelivered"], &report["lost_members"]),
+        (&0.into(), &0.into(), &0.into())
+    );
 }
 
 #[test]
@@ -191,7 +205,11 @@ fn a_room_whose_place_was_needed_goes_on_with_its_numbers() {
 #[test]
 fn what_can_not_work_is_said_before_anything_starts() {
     let refused = |args: &[&str], code: i32, says: &str| {
-        let output = Command::new(TIDEGATE).args(["serve", "chat", "--listen", "127.0.0.1:0"]).args(args).output().unwrap();
+        let output = Command::new(TIDEGATE)
+            .args(["serve", "chat", "--listen", "127.0.0.1:0"])
+            .args(args)
+            .output()
+            .unwrap();
         let text = stderr(&output);
         assert!(output.status.code() == Some(code) && text.contains(says), "{args:?}: {text}");
     };

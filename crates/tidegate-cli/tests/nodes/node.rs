@@ -151,7 +151,10 @@ impl Member {
     /// Two things that are said, in the order they came.
     pub fn hear_two(&mut self, one: &str, other: &str) -> [String; 2] {
         let heard = [self.hear_said(), self.hear_said()];
-        assert!(heard.iter().any(|line| line.ends_with(one)) && heard.iter().any(|line| line.ends_with(other)), "{heard:?}");
+        assert!(
+            heard.iter().any(|line| line.ends_with(one)) && heard.iter().any(|line| line.ends_with(other)),
+            "{heard:?}"
+        );
         heard
     }
 
@@ -179,7 +182,8 @@ impl Member {
     /// Numbers came one after the other.
     pub fn assert_in_order(&self) {
         let joined = self.all[0].rsplit_once('#').unwrap().1.parse().unwrap();
-        let numbers = self.all.iter().filter_map(|line| line.strip_prefix('#')?.split(' ').next()?.parse::<u64>().ok());
+        let numbers =
+            self.all.iter().filter_map(|line| line.strip_prefix('#')?.split(' ').next()?.parse::<u64>().ok());
         let numbers: Vec<u64> = numbers.filter(|&number| number > joined).collect();
         let expected: Vec<u64> = (joined + 1..).take(numbers.len()).collect();
         assert_eq!(numbers, expected, "{:?}", self.all);

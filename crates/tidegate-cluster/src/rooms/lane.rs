@@ -152,7 +152,11 @@ mod tests {
         lane.dispute(2);
         assert_eq!(lane.due(start + 2 * AGAIN), Due::Say(1, b"x"), "that was another message");
         lane.dispute(1);
-        assert_eq!(lane.due(start + 2 * AGAIN), Due::Rest(Some(start + 3 * AGAIN)), "what came before it is on its way");
+        assert_eq!(
+            lane.due(start + 2 * AGAIN),
+            Due::Rest(Some(start + 3 * AGAIN)),
+            "what came before it is on its way"
+        );
         assert_eq!(lane.due(start + 3 * AGAIN), Due::Ask);
         lane.came(9, true, start);
         assert!(!lane.is_own(1) && lane.stuck_since().is_none() && lane.last == 9);

@@ -35,7 +35,11 @@ pub(super) struct Last {
 
 impl Log {
     /// Opens the stream that was made then after a place, or from its beginning if it is another one.
-    pub(super) async fn open(context: &Context, kept: Kept, after: Option<(i64, u64)>) -> Result<Self, String> {
+    pub(super) async fn open(
+        context: &Context,
+        kept: Kept,
+        after: Option<(i64, u64)>,
+    ) -> Result<Self, String> {
         let text = |e: &dyn std::fmt::Display| e.to_string();
         let stream = context.get_or_create_stream(config(kept)).await.map_err(|e| text(&e))?;
         let info = stream.cached_info();

@@ -90,7 +90,8 @@ impl Desk {
         for (node, name) in self.peers.silent(self.options.patience, now) {
             self.span.forget(node, Some(&name));
             let patience = self.options.patience.as_secs_f64();
-            let text = format!("node {name} has said nothing for {patience:.1} s; its members are taken for gone");
+            let text =
+                format!("node {name} has said nothing for {patience:.1} s; its members are taken for gone");
             self.tell("node-lost", &text);
         }
     }

@@ -26,7 +26,10 @@ impl Peers {
         if self.0.len() >= MOST {
             return false;
         }
-        self.0.insert(node, Peer { name: name.chars().filter(|c| !c.is_control()).take(64).collect(), heard: now });
+        self.0.insert(
+            node,
+            Peer { name: name.chars().filter(|c| !c.is_control()).take(64).collect(), heard: now },
+        );
         true
     }
 
@@ -42,7 +45,8 @@ impl Peers {
     /// Takes out those that were silent for longer than that.
     pub(super) fn silent(&mut self, patience: Duration, now: Instant) -> Vec<(u64, String)> {
         let is_silent = |peer: &Peer| now.saturating_duration_since(peer.heard) > patience;
-        let gone: Vec<u64> = self.0.iter().filter(|(_, peer)| is_silent(peer)).map(|(&node, _)| node).collect();
+        let gone: Vec<u64> =
+            self.0.iter().filter(|(_, peer)| is_silent(peer)).map(|(&node, _)| node).collect();
         gone.into_iter().filter_map(|node| Some((node, self.leave(node)?))).collect()
     }
 
@@ -64,7 +68,11 @@ mod tests {
     fn who_is_silent_for_too_long_is_gone_once() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let mut peers = Peers::default();
-        assert!(peers.hear(1, "a\u{1b}", start) && peers.hear(2, "b", start) && !peers.hear(2, "b", start + second));
+        assert!(
+            peers.hear(1, "a\u{1b}", start)
+                && peers.hear(2, "b", start)
+                && !peers.hear(2, "b", start + second)
+        );
         assert!(peers.silent(second, start + second).is_empty());
         assert_eq!(peers.silent(second, start + second + second / 2), [(1, "a".to_owned())]);
         assert!(!peers.knows(1) && peers.knows(2) && peers.len() == 1);

@@ -123,7 +123,10 @@ impl Desk {
         self.standing.seen = self.seen;
         self.log = None;
         self.span.cut_off();
-        self.tell("cut-off", &format!("cut off from the other nodes: {why}; members are told, and nothing they say is taken"));
+        self.tell(
+            "cut-off",
+            &format!("cut off from the other nodes: {why}; members are told, and nothing they say is taken"),
+        );
     }
 
     /// Opens the stream where it was left.
@@ -134,7 +137,10 @@ impl Desk {
         if log.made != self.made || end < self.seen {
             self.made = log.made;
             self.begin_anew();
-            self.tell("stream-lost", "the broker has lost what was said before: the stream of rooms is a new one");
+            self.tell(
+                "stream-lost",
+                "the broker has lost what was said before: the stream of rooms is a new one",
+            );
         }
         self.seen = self.seen.max(gone);
         self.heard_of = (end, Instant::now());
@@ -166,7 +172,10 @@ impl Desk {
             self.excuse(now);
             self.span.is_back();
             let (away, came) = (now - since, self.seen.saturating_sub(self.standing.seen));
-            let text = format!("back after {:.1} s: {came} messages of all rooms came meanwhile", away.as_secs_f64());
+            let text = format!(
+                "back after {:.1} s: {came} messages of all rooms came meanwhile",
+                away.as_secs_f64()
+            );
             return self.tell("back", &text);
         }
         let is_stuck = is_late && self.trouble(connected, now).is_some();

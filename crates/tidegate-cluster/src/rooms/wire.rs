@@ -100,9 +100,17 @@ mod tests {
 
     #[test]
     fn a_subject_that_is_not_written_so_is_no_room() {
-        for subject in ["tidegate.chat.nodes", "tidegate.chat.room.a.b", "tidegate.chat.room.a_", "tidegate.chat.room._2",
-            "tidegate.chat.room._2E", "tidegate.chat.room._61", "tidegate.chat.room._ff", "tidegate.chat.room._zz", "tidegate.chat.room._+1"]
-        {
+        for subject in [
+            "tidegate.chat.nodes",
+            "tidegate.chat.room.a.b",
+            "tidegate.chat.room.a_",
+            "tidegate.chat.room._2",
+            "tidegate.chat.room._2E",
+            "tidegate.chat.room._61",
+            "tidegate.chat.room._ff",
+            "tidegate.chat.room._zz",
+            "tidegate.chat.room._+1",
+        ] {
             assert_eq!(room_of(subject), None, "{subject}");
         }
     }

@@ -86,7 +86,12 @@ impl ChatReport {
         Self {
             format: 1,
             protocol: "chat".into(),
-            target: plan.targets.iter().map(|target| target.endpoint.to_string()).collect::<Vec<_>>().join(","),
+            target: plan
+                .targets
+                .iter()
+                .map(|target| target.endpoint.to_string())
+                .collect::<Vec<_>>()
+                .join(","),
             speech: plan.speech,
             model: model.name().into(),
             threads: plan.threads,

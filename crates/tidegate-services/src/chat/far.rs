@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn a_node_says_who_lives_there_and_takes_them_with_it() {
-        let here = |members, nicks: &[&str]| Residents { members, nicks: nicks.iter().map(|&n| n.into()).collect() };
+        let here =
+            |members, nicks: &[&str]| Residents { members, nicks: nicks.iter().map(|&n| n.into()).collect() };
         let mut far = Far::default();
         far.house(1, here(2, &["ann", "bob"]));
         far.house(2, here(1, &["eve"]));

@@ -155,7 +155,10 @@ mod tests {
             (ChatLimits { behind_bytes: 10_000, ..good }, "ten longest lines"),
             (ChatLimits { waiting_bytes: 1024, ..good }, "two longest lines"),
             (ChatLimits { history_bytes: 200 * 1024, ..good }, "lower history_bytes"),
-            (ChatLimits { line_bytes: 1 << 20, behind_bytes: 1 << 24, waiting_bytes: 1 << 22, ..good }, "raise input_bytes"),
+            (
+                ChatLimits { line_bytes: 1 << 20, behind_bytes: 1 << 24, waiting_bytes: 1 << 22, ..good },
+                "raise input_bytes",
+            ),
         ] {
             let message = limits.check(&policy).unwrap_err().to_string();
             assert!(message.contains(says), "{says:?} in {message:?}");

@@ -282,7 +282,11 @@ impl State {
             if batched != Batched::Anew {
                 return false;
             }
-            self.notice(room, "= this room was forgotten by what keeps it; its numbers begin again", first.checked_sub(1));
+            self.notice(
+                room,
+                "= this room was forgotten by what keeps it; its numbers begin again",
+                first.checked_sub(1),
+            );
         } else if first > next && was_known {
             let missing = first - next;
             self.notice(room, &format!("= {missing} messages are lost: they are not kept any more"), None);

@@ -171,7 +171,9 @@ impl Span {
     /// This node is back, and members have been told what happened meanwhile.
     pub fn is_back(&self) {
         if self.link.is_cut.swap(false, Relaxed) {
-            self.tell_all("= back: the other nodes are reached again, and you have been told what was said meanwhile");
+            self.tell_all(
+                "= back: the other nodes are reached again, and you have been told what was said meanwhile",
+            );
         }
     }
 
