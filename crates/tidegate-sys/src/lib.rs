@@ -12,6 +12,7 @@
 //! | [`file`](mod@file) | a part of a file on its way out |
 //! | [`folder`] | a folder from which no name leads out |
 //! | [`local`] | the files of Unix sockets |
+//! | [`loopback`] | TCP on one host without most of TCP (Windows) |
 //! | [`datagram`] | datagram sockets: one, several a call, several in one |
 //! | [`select`], [`poll`] | the portable readiness calls |
 //! | `epoll` | Linux readiness |
@@ -31,6 +32,7 @@
 
 pub mod endpoint;
 pub mod file;
+pub mod loopback;
 #[cfg(any(target_os = "linux", windows))]
 pub mod payload;
 #[cfg(any(windows, all(test, target_os = "linux")))]

@@ -3,6 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use crate::loopback::Loopback;
+
 /// What to wait for, or what has happened, on one socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
@@ -46,6 +48,9 @@ pub struct ListenOptions {
     pub receive_buffer: Option<usize>,
     /// `SO_BUSY_POLL` of accepted sockets (`socket(7)`); `None` leaves it as the system has it. Refused where it is not Linux.
     pub busy_poll: Option<Duration>,
+    /// How connections from this host go. Where the system can not shorten their way they go through TCP, and the listener says why
+    /// ([`slow_loopback`](crate::socket::Listener::slow_loopback)).
+    pub loopback: Loopback,
 }
 
 /// What follows a send. Makes a difference on Linux only.

@@ -11,6 +11,7 @@ use tidegate_sys::descriptor::OwnedFd;
 
 use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::local::SocketFile;
+use tidegate_sys::loopback::Loopback;
 use tidegate_sys::socket::{Blocking, ListenOptions, Listener};
 
 use crate::engine::{self, Availability, Command, Gate, Model, Plan, Started};
@@ -189,6 +190,7 @@ impl<S: Service> Server<S> {
             send_buffer: self.policy.socket_send_buffer,
             receive_buffer: self.policy.socket_receive_buffer,
             busy_poll: self.policy.busy_poll,
+            loopback: self.policy.fast_path.map_or(Loopback::Tcp, |_| Loopback::Fast),
         }
     }
 }

@@ -68,6 +68,7 @@ const CLOSE_ON_EXEC: RecvFlags = RecvFlags::empty();
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loopback::Loopback;
     use crate::socket::{ListenOptions, Listener};
     use std::os::fd::AsFd;
 
@@ -78,6 +79,7 @@ mod tests {
         send_buffer: None,
         receive_buffer: None,
         busy_poll: None,
+        loopback: Loopback::Tcp,
     };
 
     #[test]

@@ -65,6 +65,11 @@ impl Listener {
         Ok(Self(socket))
     }
 
+    /// Why [`Loopback::Fast`](crate::loopback::Loopback::Fast) could not be had: always.
+    pub fn slow_loopback(&self) -> Option<io::Error> {
+        super::extension::hasten_loopback(&self.0).err()
+    }
+
     /// Whether a connection waits to be accepted, as of now. A failure to find out counts as no.
     pub fn has_waiting(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -320,15 +325,20 @@ impl Stream {
     /// as nobody would say when it has room (`connect(2)`, EAGAIN).
     pub fn dial(to: &Endpoint, from: Option<SocketAddr>, blocking: Blocking) -> io::Result<Self> {
         let stream = Self::unconnected(to, from)?;
-        stream.set_blocking(blocking)?;
-        match stream.0.connect(&to.sock_addr()?) {
-            Ok(()) => Ok(stream),
+        stream.connect(to, blocking)?;
+        Ok(stream)
+    }
+
+    /// Connects a socket that is [`unconnected`](Self::unconnected); with [`Blocking::Never`] as [`dial`](Self::dial) does.
+    pub fn connect(&self, to: &Endpoint, blocking: Blocking) -> io::Result<()> {
+        self.set_blocking(blocking)?;
+        match self.0.connect(&to.sock_addr()?) {
             Err(e) if to.is_unix() && e.kind() == io::ErrorKind::WouldBlock => {
                 let full = "the backlog of the Unix socket is full: raise the backlog of its server";
                 Err(io::Error::new(io::ErrorKind::ConnectionRefused, full))
             }
-            Err(e) if in_progress(&e) && blocking == Blocking::Never => Ok(stream),
-            Err(e) => Err(e),
+            Err(e) if in_progress(&e) && blocking == Blocking::Never => Ok(()),
+            outcome => outcome,
         }
     }
 
@@ -361,14 +371,6 @@ impl Stream {
         socket.set_tcp_nodelay(true)?;
         socket.bind(&from.into())?;
         Ok(Self(socket))
-    }
-
-    /// Connects; on a socket that does not wait, begins to, as [`dial`](Self::dial) does.
-    pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
-        match self.0.connect(&to.into()) {
-            Err(e) if in_progress(&e) => Ok(()),
-            outcome => outcome,
-        }
     }
 
     /// The address of this end.

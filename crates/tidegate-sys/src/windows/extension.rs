@@ -1,6 +1,7 @@
 //! Winsock's extension functions, which are not in its library: they are asked for at run time, and may be missing.
 
 use std::io;
+use std::os::windows::io::AsSocket;
 use std::sync::LazyLock;
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -12,6 +13,7 @@ use windows_sys::Win32::Networking::WinSock::{
 use windows_sys::core::GUID;
 
 use super::winsock::control;
+use crate::loopback;
 
 /// What was found out about one function.
 type Found = Result<usize, i32>;
@@ -44,6 +46,9 @@ fn ask(socket: &Socket, id: GUID) -> Found {
 }
 
 fn find(name: &str) -> io::Result<usize> {
+    if let Some(why) = of_no_use(name) {
+        return Err(why);
+    }
     let found = FOUND.iter().find(|(known, _)| *known == name).map(|(_, found)| *found);
     found.unwrap_or(Err(0)).map_err(|code| {
         let why = io::Error::from_raw_os_error(code);
@@ -86,15 +91,23 @@ fn without(name: &str) -> &'static str {
 
 /// Whether a socket takes `SIO_LOOPBACK_FAST_PATH`.
 fn probe_loopback() -> io::Result<()> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
-    // SAFETY: nothing comes back.
-    hasten(|code, on| unsafe { control(&socket, code, &on, &mut ()) })
+    hasten_loopback(&Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?)
 }
 
-/// Asks a socket to spare connections of one host the way through TCP; `control` is the call that asks.
-fn hasten(control: impl FnOnce(u32, u32) -> io::Result<()>) -> io::Result<()> {
-    control(SIO_LOOPBACK_FAST_PATH, 1)
-        .map_err(|e| io::Error::new(e.kind(), format!("this system has no loopback fast path ({e})")))
+/// Asks a socket that is not connected, and does not listen, to spare connections of this host the way through TCP.
+///
+/// # Errors
+/// This system can not; the socket is as it was.
+pub fn hasten_loopback(socket: &impl AsSocket) -> io::Result<()> {
+    loopback::hasten(|code, on| give(socket, code, on))
+}
+
+const _: () = assert!(loopback::FAST_PATH == SIO_LOOPBACK_FAST_PATH);
+
+/// Gives a socket an option that is a number.
+pub(super) fn give(socket: &impl AsSocket, code: u32, value: u32) -> io::Result<()> {
+    // SAFETY: nothing comes back.
+    unsafe { control(&socket.as_socket(), code, &value, &mut ()) }
 }
 
 /// What overlapped engines can not do without.
@@ -136,19 +149,6 @@ const _: (LPFN_DISCONNECTEX, LPFN_TRANSMITFILE, LPFN_TRANSMITPACKETS) = (None, N
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_loopback_fast_path_is_asked_for_by_its_code_and_a_refusal_is_named() {
-        let mut asked = None;
-        let control = |code, on| {
-            asked = Some((code, on));
-            Ok(())
-        };
-        assert!(hasten(control).is_ok());
-        assert_eq!(asked, Some((0x9800_0010, 1)), "_WSAIOW(IOC_VENDOR, 16)");
-        let refused = hasten(|_, _| Err(io::Error::from_raw_os_error(10045))).unwrap_err();
-        assert!(refused.to_string().contains("no loopback fast path"), "{refused}");
-    }
 
     #[test]
     fn everything_that_is_asked_for_has_a_name_and_what_its_absence_means() {

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::os::windows::io::{FromRawSocket, RawSocket};
+use std::os::windows::io::{BorrowedSocket, FromRawSocket, RawSocket};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -184,7 +184,7 @@ impl RegisteredQueue {
         self.operations.drop_silent(limit);
     }
 
-    /// Makes a connection to `to`; the outcome comes under `key`.
+    /// Makes a connection to `to`, after what is to be done `before` with its socket; the outcome comes under `key`.
     ///
     /// # Errors
     /// As [`Queue::connect`], and as [`Requests::open`].
@@ -193,8 +193,9 @@ impl RegisteredQueue {
         to: &Endpoint,
         from: Option<std::net::SocketAddr>,
         key: u64,
+        before: impl FnOnce(&BorrowedSocket<'_>),
     ) -> io::Result<Registered> {
-        let overlapped = self.operations.connect(to, from, key)?;
+        let overlapped = self.operations.connect(to, from, key, before)?;
         self.register(overlapped)
     }
 

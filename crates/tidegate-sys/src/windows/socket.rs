@@ -20,6 +20,7 @@ use windows_sys::Win32::System::IO::CancelIoEx;
 
 use super::descriptor::{AsRawFd, OwnedFd, RawFd};
 use super::event::Event;
+use super::extension;
 use super::messages::Turns;
 use super::poll::{PollSet, Readiness};
 use super::timed_send::TimedSend;
@@ -27,6 +28,7 @@ use super::version;
 use super::winsock::{option, set_option};
 use crate::endpoint::Endpoint;
 use crate::file::FileRange;
+use crate::loopback::hasten_before;
 pub use crate::terms::{Blocking, ListenOptions, More};
 
 /// Whether this system can keep a connection back until its first data has come, whoever accepts. `AcceptEx` can, but
@@ -39,6 +41,8 @@ pub const DEFERS_ACCEPT: bool = false;
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
+    /// The fast path was asked for and refused.
+    slow_loopback: Option<io::Error>,
     /// Winsock tells of its connections to one event, or one window: threads share the event and take turns with their windows.
     arrival: Mutex<Option<Arc<Event>>>,
     turns: Turns,
@@ -52,12 +56,19 @@ impl Listener {
         inherited(&socket, options)?; // buffer sizes count for the handshake: before it listens
         socket.bind(&addr.into())?;
         fast_open(options.fast_open)?;
-        socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
-        Ok(Self::new(socket))
+        let listen = || socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX));
+        let ((), slow) =
+            hasten_before(options.loopback, |code, on| extension::give(&socket, code, on), listen)?;
+        Ok(Self::new(socket, slow))
     }
 
-    fn new(socket: Socket) -> Self {
-        Self { socket, arrival: Mutex::default(), turns: Turns::default() }
+    fn new(socket: Socket, slow_loopback: Option<io::Error>) -> Self {
+        Self { socket, slow_loopback, arrival: Mutex::default(), turns: Turns::default() }
+    }
+
+    /// Why [`Loopback::Fast`](crate::loopback::Loopback::Fast) could not be had, if it was asked for.
+    pub fn slow_loopback(&self) -> Option<&io::Error> {
+        self.slow_loopback.as_ref()
     }
 
     /// The event that is set when connections come, for one of those who wait for it.
@@ -84,7 +95,10 @@ impl Listener {
         check_listens(&socket)?;
         inherited(&socket, options)?;
         fast_open(options.fast_open)?;
-        Ok(Self::new(socket))
+        // It listens already; the option counts for what is accepted from now on (SIO_LOOPBACK_FAST_PATH, *Remarks*).
+        let ((), slow) =
+            hasten_before(options.loopback, |code, on| extension::give(&socket, code, on), || Ok(()))?;
+        Ok(Self::new(socket, slow))
     }
 
     /// Whether a connection waits to be accepted, as of now. A failure to find out counts as no.
@@ -208,11 +222,16 @@ impl Stream {
     /// `from` fixes the source address.
     pub fn dial(to: &Endpoint, from: Option<SocketAddr>, blocking: Blocking) -> io::Result<Self> {
         let stream = Self::unconnected(to, from)?;
-        stream.set_blocking(blocking)?;
-        match stream.socket.connect(&to.sock_addr()?) {
-            Ok(()) => Ok(stream),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock && blocking == Blocking::Never => Ok(stream),
-            Err(e) => Err(e),
+        stream.connect(to, blocking)?;
+        Ok(stream)
+    }
+
+    /// Connects a socket that is [`unconnected`](Self::unconnected); with [`Blocking::Never`] as [`dial`](Self::dial) does.
+    pub fn connect(&self, to: &Endpoint, blocking: Blocking) -> io::Result<()> {
+        self.set_blocking(blocking)?;
+        match self.socket.connect(&to.sock_addr()?) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && blocking == Blocking::Never => Ok(()),
+            outcome => outcome,
         }
     }
 

@@ -4,6 +4,7 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
+use tidegate_sys::loopback::Loopback;
 use tidegate_sys::socket::{Blocking, ListenOptions, Listener, Stream};
 
 /// Nothing here takes a second; a machine under load may take long.
@@ -16,6 +17,7 @@ pub const OPTIONS: ListenOptions = ListenOptions {
     send_buffer: None,
     receive_buffer: None,
     busy_poll: None,
+    loopback: Loopback::Tcp,
 };
 
 pub fn listener() -> Listener {

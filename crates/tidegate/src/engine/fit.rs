@@ -5,9 +5,6 @@ use tidegate_sys::endpoint::Endpoint;
 use super::Model;
 use crate::policy::{DatagramPath, DatagramPolicy, Policy, PolicyError, ReceiveStyle, Wait};
 
-const NO_RINGS: &str = "choose epoll, poll, select or pool: shared memory has no readiness and no completion of the system's own, \
-     so the loop itself has to look at it";
-
 /// Refuses a limit that the model can not keep, rather than ignoring it.
 pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
     let loops = !matches!(model, Model::Blocking | Model::Pool | Model::Tokio);
@@ -50,9 +47,9 @@ pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
         Model::Blocking | Model::Pool | Model::Select | Model::Poll | Model::Epoll | Model::Uring
     );
     let cards = (policy.busy_poll.is_some() && !polls_cards, "busy_poll", "choose epoll or uring on Linux");
-    let on_rings = matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Pool);
-    let rings = (policy.fast_path.is_some() && !on_rings, "fast_path", NO_RINGS);
-    match rules.into_iter().chain([cards, rings, kept]).find(|(broken, ..)| *broken) {
+    let detour = policy.fast_path.and_then(|fast| super::here::no_fast_path(model, &fast));
+    let fast = (detour.is_some(), "fast_path", detour.unwrap_or_default());
+    match rules.into_iter().chain([cards, fast, kept]).find(|(broken, ..)| *broken) {
         Some((_, name, remedy)) => Err(PolicyError::NotOnModel { name, model: model.name(), remedy }),
         None => Ok(()),
     }

@@ -40,6 +40,7 @@ use super::house::{ALONE, House, Seat};
 use super::{Availability, Model, Plan, Started};
 use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event, Receive, Then};
+use crate::fastpath::Ways;
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE};
 use crate::service::{Dial, Origin, Service};
 
@@ -190,7 +191,9 @@ async fn dial<S: Service>(house: Arc<House<S>>, dial: Dial) {
     }
     let (peer, origin) = (dial.to.addr(), Origin::Dialled { tag: dial.tag });
     let outcome = match peer {
-        Some(addr) => connect(&dial, addr).await.map(|stream| begin(&house, stream, peer, origin)),
+        Some(addr) => {
+            connect(&dial, addr, &house.plan.ways).await.map(|stream| begin(&house, stream, peer, origin))
+        }
         None => local::connect(&dial).map(|stream| begin(&house, stream, peer, origin)),
     };
     if let Err(e) = outcome {
@@ -198,8 +201,9 @@ async fn dial<S: Service>(house: Arc<House<S>>, dial: Dial) {
     }
 }
 
-async fn connect(dial: &Dial, to: SocketAddr) -> io::Result<TcpStream> {
+async fn connect(dial: &Dial, to: SocketAddr, ways: &Ways) -> io::Result<TcpStream> {
     let socket = Stream::unconnected(&dial.to, dial.from)?;
+    ways.hasten(&socket);
     socket.set_blocking(Blocking::Never)?;
     TcpSocket::from_std_stream(socket.into_std()).connect(to).await
 }

@@ -26,6 +26,9 @@
 //!
 //! `ring`, `layout` and `protocol` are public for programs that speak to a tidegate without being one.
 //!
+//! That is Linux. Windows has an option of sockets for the same purpose (`SIO_LOOPBACK_FAST_PATH`): there a listener and a dialling socket only
+//! ask for it, and the connection stays one of TCP for whoever looks.
+//!
 //! Whoever does not take part (another program, another user or namespace, an end without the option) sees a plain TCP connection.
 
 #[cfg(target_os = "linux")]
@@ -45,19 +48,35 @@ pub mod ring;
 #[cfg(target_os = "linux")]
 pub mod sockmap;
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use tidegate_sys::descriptor::AsFd;
+use tidegate_sys::endpoint::Endpoint;
+use tidegate_sys::extension::hasten_loopback;
+use tidegate_sys::socket::{Blocking, Stream};
 
 #[cfg(target_os = "linux")]
 pub(crate) use self::{
     link::Link,
     meeting::Meeting,
-    offer::{Offer, Outcome},
+    offer::{Offer, Outcome, begin},
 };
 
 use crate::policy::FastPath;
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) use none::{Link, Meeting, Offer, Outcome};
+pub(crate) use none::{Link, Meeting, Offer, Outcome, begin};
+
+/// How a connection is being made.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "of offers that nobody can make"))]
+pub(crate) enum Begun {
+    /// Over TCP, with an offer that has not been decided.
+    Offered(Offer),
+    /// Over TCP.
+    Plain(Stream),
+}
 
 /// What a server or client may use besides TCP, and whether it has said that it could not.
 #[derive(Debug, Default)]
@@ -71,20 +90,34 @@ impl Ways {
         Self { fast_path, said: AtomicBool::new(false) }
     }
 
+    /// For a socket that is about to be connected, where the fast path is an option of the socket: sets it, or says why not.
+    pub(crate) fn hasten(&self, socket: &impl AsFd) {
+        if self.fast_path.is_some()
+            && let Err(why) = hasten_loopback(socket)
+        {
+            self.say(&why);
+        }
+    }
+
+    /// Dials where the fast path can only be an option of the socket.
+    pub(crate) fn dial(
+        &self,
+        to: &Endpoint,
+        from: Option<SocketAddr>,
+        blocking: Blocking,
+    ) -> io::Result<Stream> {
+        let stream = Stream::unconnected(to, from)?;
+        self.hasten(&stream);
+        stream.connect(to, blocking)?;
+        Ok(stream)
+    }
+
     /// Says why a connection stays with TCP; once.
     pub(crate) fn say(&self, why: &dyn std::fmt::Display) {
         if !self.said.swap(true, Relaxed) {
             tracing::warn!(event = "fast-path", "plain TCP, not the fast path: {why}; this is said once");
         }
     }
-}
-
-/// A connection stays with TCP.
-#[cfg(not(target_os = "linux"))]
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Plain {
-    #[error("this system has none; Linux has")]
-    System,
 }
 
 /// A connection stays with TCP.

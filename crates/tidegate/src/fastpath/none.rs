@@ -1,29 +1,41 @@
-//! What takes the place of the fast path on a system without one: types of which there is no value.
+//! What takes the place of shared memory on a system without it: types of which there is no value, and the option of sockets that Windows
+//! has.
 
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use tidegate_sys::descriptor::{AsRawFd, RawFd};
-
+use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::{Blocking, Listener, Stream};
 
-use super::{Plain, Ways};
-use crate::policy::FastPath;
+use super::{Begun, Ways};
 
 #[derive(Debug)]
 pub(crate) struct Meeting(Infallible);
 
 impl Meeting {
-    pub(crate) fn of(_: &Listener, ways: &Ways) -> Option<Self> {
+    pub(crate) fn of(listener: &Listener, ways: &Ways) -> Option<Self> {
         ways.fast_path?;
-        ways.say(&Plain::System);
+        if let Some(why) = listener.slow_loopback() {
+            ways.say(&why);
+        }
         None
     }
 
     pub(crate) fn claim(&self, _: Stream, _: SocketAddr) -> Result<Link, Stream> {
         match self.0 {}
     }
+}
+
+/// Begins to connect.
+pub(crate) fn begin(
+    to: &Endpoint,
+    from: Option<SocketAddr>,
+    ways: &Ways,
+    blocking: Blocking,
+) -> io::Result<Begun> {
+    ways.dial(to, from, blocking).map(Begun::Plain)
 }
 
 #[derive(Debug)]
@@ -36,15 +48,6 @@ pub(crate) enum Outcome {
 }
 
 impl Offer {
-    pub(crate) fn make(
-        _: &FastPath,
-        _: SocketAddr,
-        _: Option<SocketAddr>,
-        _: Blocking,
-    ) -> Result<io::Result<Self>, Plain> {
-        Err(Plain::System)
-    }
-
     pub(crate) fn settle(self, _: &Ways) -> Outcome {
         match self.0 {}
     }

@@ -5,13 +5,14 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 
+use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::socket::{Blocking, Stream, is_local};
 use tidegate_sys::{handover, meeting};
 
 use super::layout::{End, Rings, State};
 use super::link::Link;
 use super::protocol::{hello, name, same};
-use super::{Plain, Ways};
+use super::{Begun, Plain, Ways};
 use crate::policy::FastPath;
 
 /// A connection that is being made over TCP, with an offer to use shared memory.
@@ -32,10 +33,26 @@ pub(crate) enum Outcome {
     Plain(Stream),
 }
 
+/// Begins to connect, with an offer if that may be of use.
+pub(crate) fn begin(
+    to: &Endpoint,
+    from: Option<SocketAddr>,
+    ways: &Ways,
+    blocking: Blocking,
+) -> io::Result<Begun> {
+    if let (Some(fast), &Endpoint::Tcp(addr)) = (&ways.fast_path, to) {
+        match Offer::make(fast, addr, from, blocking) {
+            Ok(offer) => return offer.map(Begun::Offered),
+            Err(why) => ways.say(&why),
+        }
+    }
+    Stream::dial(to, from, blocking).map(Begun::Plain)
+}
+
 impl Offer {
     /// Begins to connect to `to`, with an offer; or says why there can be none. Nothing waits, unless `blocking` says so of the
     /// TCP connection.
-    pub(crate) fn make(
+    fn make(
         fast: &FastPath,
         to: SocketAddr,
         from: Option<SocketAddr>,
@@ -54,11 +71,10 @@ impl Offer {
         let (rings, memory) = Rings::create(fast.ring_bytes).map_err(system("no shared memory"))?;
         let from = from.unwrap_or(SocketAddr::new(to.ip(), 0));
         let tcp = Stream::bound(from).map_err(system("no source address of its own"))?;
-        tcp.set_blocking(blocking).map_err(system("the socket"))?;
         let from = tcp.local_addr().map_err(system("no source address of its own"))?;
         handover::send(&control, &hello(from, to), &[memory.as_fd()]).map_err(system("the offer"))?;
         let offer = Self { tcp, rings, control, to };
-        Ok(offer.tcp.connect(to).map(|()| offer))
+        Ok(offer.tcp.connect(&Endpoint::Tcp(to), blocking).map(|()| offer))
     }
 
     /// The listener has closed the Unix socket, or the dialler's patience is over: how the connection goes on.

@@ -97,6 +97,9 @@ pub struct Policy {
     /// Shared memory in place of TCP for connections to a tidegate on the same host that has it too; the others stay with TCP.
     /// Default `None`: off. On `select`, `poll`, `epoll` and `pool`. A listener with it does not defer accepts
     /// ([`Accept::defer`]). Cost: two rings of memory for each connection that uses it.
+    ///
+    /// On Windows it is an option of the sockets instead (`SIO_LOOPBACK_FAST_PATH`), on every model; who connects may be any program that
+    /// sets it. Where that is refused connections are plain TCP, which is said once.
     pub fast_path: Option<FastPath>,
     /// Long work away from the I/O threads ([`Outbox::offload`](crate::Outbox::offload)).
     pub offload: Offload,

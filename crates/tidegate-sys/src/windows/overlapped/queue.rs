@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::windows::io::AsRawSocket;
+use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
 use std::time::Duration;
 
 use slab::Slab;
@@ -161,8 +161,14 @@ impl<N: Notify> Queue<N> {
         Ok(Accept { socket, listener, first, addresses: Box::new([0; 2 * ADDRESS_BYTES]) })
     }
 
-    /// Makes a connection to `to`; the outcome comes under `key`.
-    pub fn connect(&mut self, to: &Endpoint, from: Option<SocketAddr>, key: u64) -> io::Result<Overlapped> {
+    /// Makes a connection to `to`, after what is to be done `before` with its socket; the outcome comes under `key`.
+    pub fn connect(
+        &mut self,
+        to: &Endpoint,
+        from: Option<SocketAddr>,
+        key: u64,
+        before: impl FnOnce(&BorrowedSocket<'_>),
+    ) -> io::Result<Overlapped> {
         let to = address(to)?;
         let socket = registered::open(Domain::for_address(to), self.sockets)?;
         socket.set_tcp_nodelay(true)?;
@@ -172,6 +178,7 @@ impl<N: Notify> Queue<N> {
             SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
         };
         socket.bind(&from.unwrap_or(any).into())?; // ConnectEx wants a bound socket
+        before(&socket.as_socket());
         self.notify.attach(socket.as_raw_socket())?;
         let (fd, address) = (socket.as_raw_socket(), SockAddr::from(to));
         let submitted = self.submit((key, fd), Held::Nothing, |operation, _, extensions| {

@@ -58,7 +58,7 @@ pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
             let house = back.clone();
             // The connecting thread becomes the receiving one.
             let thread = spawn(&back, "receive", move || {
-                let make = || Stream::dial(&to.to, to.from, Blocking::Waits);
+                let make = || house.plan.ways.dial(&to.to, to.from, Blocking::Waits);
                 if let Some(stream) = connect(&house, &to, make) {
                     receive_all(&house, stream, to.to.addr(), Origin::Dialled { tag: to.tag });
                 }

@@ -95,6 +95,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             peer_addr: lane.service.needs_peer_addr(),
             dials: listener.is_none(),
             first_data: lane.wants_first_data(),
+            ways: &lane.ways,
             descriptors: lane.descriptors(),
         })?;
         port.watch_waker(&waker);

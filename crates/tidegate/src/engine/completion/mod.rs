@@ -29,6 +29,7 @@ use tidegate_sys::waker::Waker;
 use super::{Gate, Model, Plan, Started};
 use crate::core::Token;
 use crate::core::outbox::Pieces;
+use crate::fastpath::Ways;
 use crate::policy::Policy;
 use crate::service::{Dial, Service};
 
@@ -65,6 +66,8 @@ pub(super) struct Setup<'a> {
     pub(super) dials: bool,
     /// Whether accepts are to complete with the first data, where they can.
     pub(super) first_data: bool,
+    /// What connections may use besides TCP.
+    pub(super) ways: &'a Arc<Ways>,
     /// Descriptors of the process that this thread may use.
     pub(super) descriptors: usize,
 }

@@ -37,6 +37,7 @@ use tidegate_sys::waker::Waker;
 use super::winsock::{Operations, Winsock};
 use crate::engine::completion::Setup;
 use crate::engine::{Availability, room};
+use crate::fastpath::Ways;
 use crate::policy::{ReceiveStyle, Wait};
 use crate::service::Dial;
 
@@ -111,8 +112,8 @@ impl Operations for RegisteredQueue {
         self.drop_silent(limit);
     }
 
-    fn connect(&mut self, dial: &Dial, key: u64) -> io::Result<Registered> {
-        self.connect(&dial.to, dial.from, key)
+    fn connect(&mut self, dial: &Dial, ways: &Ways, key: u64) -> io::Result<Registered> {
+        self.connect(&dial.to, dial.from, key, |socket| ways.hasten(socket))
     }
 
     fn peer_addr(socket: &Registered) -> Option<SocketAddr> {

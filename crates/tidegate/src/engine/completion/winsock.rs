@@ -16,6 +16,7 @@ use crate::core::Token;
 use crate::core::outbox::Pieces;
 use crate::engine::completion::{Chained, Close, Completion, Port, Setup};
 use crate::engine::room;
+use crate::fastpath::Ways;
 use crate::policy::ReceiveStyle;
 use crate::service::Dial;
 
@@ -49,7 +50,7 @@ pub(crate) trait Operations: Sized + 'static {
     fn accept(&mut self, door: &Self::Door, key: u64, first: bool);
     fn stop_accepting(&self);
     fn drop_silent(&self, limit: Duration);
-    fn connect(&mut self, dial: &Dial, key: u64) -> io::Result<Self::Socket>;
+    fn connect(&mut self, dial: &Dial, ways: &Ways, key: u64) -> io::Result<Self::Socket>;
     fn peer_addr(socket: &Self::Socket) -> Option<SocketAddr>;
     fn receive(&mut self, socket: &Self::Socket, key: u64);
     fn stop_receiving(&self, socket: &Self::Socket);
@@ -107,8 +108,8 @@ where
         self.drop_silent(limit);
     }
 
-    fn connect(&mut self, dial: &Dial, key: u64) -> io::Result<Overlapped> {
-        self.connect(&dial.to, dial.from, key)
+    fn connect(&mut self, dial: &Dial, ways: &Ways, key: u64) -> io::Result<Overlapped> {
+        self.connect(&dial.to, dial.from, key, |socket| ways.hasten(socket))
     }
 
     fn peer_addr(socket: &Overlapped) -> Option<SocketAddr> {
@@ -190,6 +191,7 @@ pub(crate) struct Winsock<O: Operations> {
     /// keep everybody out.
     waits_for_data: bool,
     peer_addr: bool,
+    ways: Arc<Ways>,
     /// How long a connection may stand in an accept without a byte, and when that is looked at again.
     silence: Option<Duration>,
     next_look: Instant,
@@ -213,6 +215,7 @@ impl<O: Operations> Port for Winsock<O> {
             first_data: setup.first_data,
             waits_for_data: false,
             peer_addr: setup.peer_addr,
+            ways: setup.ways.clone(),
             silence: policy.first_byte_timeout.filter(|_| setup.first_data),
             next_look: Instant::now() + LOOK,
         };
@@ -249,7 +252,7 @@ impl<O: Operations> Port for Winsock<O> {
     }
 
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<O::Socket> {
-        self.queue.connect(dial, key(Kind::Connection, token))
+        self.queue.connect(dial, &self.ways, key(Kind::Connection, token))
     }
 
     fn receive(&mut self, token: Token, socket: &O::Socket) {

@@ -4,6 +4,7 @@ use std::io;
 
 use super::super::{Availability, Model, Plan, Started, completion, datagram, readiness};
 use super::not_here;
+use crate::policy::FastPath;
 use crate::service::{DatagramService, Service};
 
 /// What `auto` tries, best first.
@@ -18,6 +19,14 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
             "a model of Windows; epoll and uring are its counterparts on Linux".into(),
         ),
     }
+}
+
+/// Why a model can not have the fast path, if it can not.
+pub(in crate::engine) fn no_fast_path(model: Model, _: &FastPath) -> Option<&'static str> {
+    let on_rings = matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Pool);
+    let remedy = "choose epoll, poll, select or pool: shared memory has no readiness and no completion of the system's own, \
+         so the loop itself has to look at it";
+    (!on_rings).then_some(remedy)
 }
 
 /// Starts the threads of a model.

@@ -4,6 +4,7 @@ use std::io;
 
 use super::super::{Availability, Model, Plan, Started, datagram};
 use super::not_here;
+use crate::policy::FastPath;
 use crate::service::{DatagramService, Service};
 
 /// What `auto` tries, best first.
@@ -12,6 +13,11 @@ pub(in crate::engine) const BEST: &[Model] = &[Model::Poll];
 /// Whether a model works here.
 pub(in crate::engine) fn probe(_: Model) -> Availability {
     Availability::Unavailable("a model of Linux or Windows; use poll".into())
+}
+
+/// Why a model can not have the fast path, if it can not. There is none, which is said when it is looked for.
+pub(in crate::engine) fn no_fast_path(_: Model, _: &FastPath) -> Option<&'static str> {
+    None
 }
 
 /// Starts the threads of a model.

@@ -17,6 +17,7 @@ mod winsock;
 
 use super::super::{Availability, Model, Plan, Started, completion, datagram, readiness};
 use super::not_here;
+use crate::policy::FastPath;
 use crate::service::{DatagramService, Service};
 
 /// What `auto` tries, best first.
@@ -32,6 +33,12 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
         Model::Rio => rio::probe(),
         _ => Availability::Unavailable("a model of Linux; iocp is its counterpart on Windows".into()),
     }
+}
+
+/// Why a model can not have the fast path, if it can not. It is an option of the sockets, which all of them can set.
+pub(in crate::engine) fn no_fast_path(_: Model, fast: &FastPath) -> Option<&'static str> {
+    let remedy = "TCP between two users of one host needs no leave here: leave fast_path.also_user out";
+    fast.also_user.map(|_| remedy)
 }
 
 /// Starts the threads of a model.

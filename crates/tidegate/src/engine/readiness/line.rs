@@ -12,7 +12,7 @@ use tidegate_sys::poll::{Readiness, wait_pair};
 use tidegate_sys::socket::{Blocking, Listener, More, SENDS_FILES, Stream};
 
 use super::{Incoming, Settled, Wire};
-use crate::fastpath::{Link, Meeting, Offer, Outcome, Ways};
+use crate::fastpath::{self, Begun, Link, Meeting, Offer, Outcome, Ways};
 
 /// A listening socket, and where offers for the fast path are left, if it has that.
 #[derive(Debug)]
@@ -74,13 +74,10 @@ impl Line {
         ways: &Arc<Ways>,
         blocking: Blocking,
     ) -> io::Result<Self> {
-        if let (Some(fast), &Endpoint::Tcp(addr)) = (&ways.fast_path, to) {
-            match Offer::make(fast, addr, from, blocking) {
-                Ok(offer) => return Ok(Self::Offered(Box::new(offer?), ways.clone())),
-                Err(why) => ways.say(&why),
-            }
-        }
-        Stream::dial(to, from, blocking).map(Self::Plain)
+        Ok(match fastpath::begin(to, from, ways, blocking)? {
+            Begun::Offered(offer) => Self::Offered(Box::new(offer), ways.clone()),
+            Begun::Plain(stream) => Self::Plain(stream),
+        })
     }
 
     /// Connects, and waits until it is settled how; it does not wait after that.
