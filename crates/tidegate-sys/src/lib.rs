@@ -23,6 +23,7 @@
 //! | `overlapped`, `port`, `events` | Windows overlapped operations, told of by a completion port or by events |
 //! | `event_set`, `messages` | Windows readiness: events (`WSAEventSelect`), messages (`WSAAsyncSelect`) |
 //! | `rio` | Windows Registered I/O, through a table of functions |
+//! | `transmit` | Windows `TransmitFile` and `TransmitPackets`, through a table of functions |
 //! | `extension` | Winsock's functions that are asked for at run time |
 //! | [`handover`] | passing descriptors to another process |
 //! | [`waker`] | waking a loop from another thread |
@@ -38,6 +39,8 @@ pub mod payload;
 #[cfg(any(windows, all(test, target_os = "linux")))]
 pub mod rio;
 pub mod terms;
+#[cfg(any(windows, all(test, target_os = "linux")))]
+pub mod transmit;
 
 #[cfg(unix)]
 mod unix;

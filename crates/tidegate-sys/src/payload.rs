@@ -4,6 +4,8 @@ use bytes::{Buf, Bytes};
 
 #[cfg(target_os = "linux")]
 use crate::file::FileRange;
+#[cfg(windows)]
+use crate::transmit::{Left, Parts};
 
 /// Bytes to send, owned by whoever sends until the completion came back.
 #[derive(Debug)]
@@ -20,19 +22,34 @@ pub enum Payload {
         /// What follows it.
         rest: FileRange,
     },
+    /// A part of a file among bytes.
+    #[cfg(windows)]
+    Parts(Parts),
 }
 
 impl Payload {
     /// Most pieces in one send (`UIO_MAXIOV` is 1,024; more than this gains nothing).
     pub const MAX_PIECES: usize = 64;
 
-    /// Its pieces that are in memory, in order.
+    /// Its pieces that are in memory, in order; before a file, if there is one.
     pub fn pieces(&self) -> &[Bytes] {
         match self {
             Self::One(one) => std::slice::from_ref(one),
             Self::Many(many) => many,
             #[cfg(target_os = "linux")]
             Self::File { read, .. } => std::slice::from_ref(read),
+            #[cfg(windows)]
+            Self::Parts(parts) => parts.head(),
+        }
+    }
+
+    /// What is left of parts.
+    #[cfg(windows)]
+    pub(crate) fn left(left: Left) -> Option<Self> {
+        match left {
+            Left::Parts(parts) => Some(Self::Parts(parts)),
+            Left::Bytes(pieces) => Some(Self::Many(pieces)),
+            Left::Nothing => None,
         }
     }
 
@@ -64,6 +81,8 @@ impl Payload {
                 rest.advance(n - step);
                 (!read.is_empty() || !rest.is_empty()).then_some(Self::File { read, rest })
             }
+            #[cfg(windows)]
+            Self::Parts(parts) => Self::left(parts.advance(n)),
         }
     }
 }

@@ -7,13 +7,16 @@ use std::sync::LazyLock;
 use socket2::{Domain, Protocol, Socket, Type};
 use windows_sys::Win32::Networking::WinSock::{
     LPFN_ACCEPTEX, LPFN_CONNECTEX, LPFN_DISCONNECTEX, LPFN_TRANSMITFILE, LPFN_TRANSMITPACKETS,
-    SIO_GET_EXTENSION_FUNCTION_POINTER, SIO_LOOPBACK_FAST_PATH, WSAID_ACCEPTEX, WSAID_CONNECTEX,
-    WSAID_DISCONNECTEX, WSAID_TRANSMITFILE, WSAID_TRANSMITPACKETS,
+    SIO_GET_EXTENSION_FUNCTION_POINTER, SIO_LOOPBACK_FAST_PATH, TRANSMIT_FILE_BUFFERS,
+    TRANSMIT_PACKETS_ELEMENT, WSAID_ACCEPTEX, WSAID_CONNECTEX, WSAID_DISCONNECTEX, WSAID_TRANSMITFILE,
+    WSAID_TRANSMITPACKETS,
 };
+use windows_sys::Win32::System::IO::OVERLAPPED;
 use windows_sys::core::GUID;
 
-use super::winsock::control;
-use crate::loopback;
+use super::version;
+use super::winsock::{control, last_error};
+use crate::{loopback, transmit};
 
 /// What was found out about one function.
 type Found = Result<usize, i32>;
@@ -70,11 +73,25 @@ pub struct Extension {
 /// All of them.
 pub fn found() -> Vec<Extension> {
     let why = |found: &Found| found.err().map(io::Error::from_raw_os_error);
-    let functions =
-        FOUND.iter().map(|(name, found)| Extension { name, refused: why(found), without: without(name) });
+    let functions = FOUND.iter().map(|(name, found)| Extension {
+        name,
+        refused: why(found).or_else(|| of_no_use(name)),
+        without: without(name),
+    });
     let others = [("Registered I/O", super::registered::probe()), (LOOPBACK, probe_loopback())];
     let others = others.map(|(name, asked)| Extension { name, refused: asked.err(), without: without(name) });
     functions.chain(others).collect()
+}
+
+/// Why a function that is there is not called.
+fn of_no_use(name: &str) -> Option<io::Error> {
+    let why = match name {
+        "TransmitFile" | "TransmitPackets" if version::is_for_clients() => {
+            "an edition for clients sends two files at a time, and slow readers could hold both up"
+        }
+        _ => return None,
+    };
+    Some(io::Error::new(io::ErrorKind::Unsupported, why))
 }
 
 const LOOPBACK: &str = "loopback fast path";
@@ -83,7 +100,10 @@ fn without(name: &str) -> &'static str {
     match name {
         "AcceptEx" | "ConnectEx" => "iocp and overlapped are unavailable: use event-select or select",
         "DisconnectEx" => "sockets are closed rather than used again; nothing has to be done",
-        "TransmitFile" | "TransmitPackets" => "files are read and then sent; nothing has to be done",
+        "TransmitFile" => {
+            "without TransmitPackets, too, files are read and then sent; nothing has to be done"
+        }
+        "TransmitPackets" => "TransmitFile sends files, with one piece of memory before and after each",
         LOOPBACK => "connections of one host go all the way through TCP; nothing has to be done",
         _ => "rio is unavailable: use iocp",
     }
@@ -115,6 +135,8 @@ pub(super) fn give(socket: &impl AsSocket, code: u32, value: u32) -> io::Result<
 pub(super) struct Extensions {
     pub(super) accept: Required<LPFN_ACCEPTEX>,
     pub(super) connect: Required<LPFN_CONNECTEX>,
+    /// These may be missing.
+    pub(super) transmit: transmit::Functions,
 }
 
 /// A function that is there.
@@ -138,13 +160,36 @@ impl Extensions {
             Ok(Self {
                 accept: std::mem::transmute::<usize, Required<LPFN_ACCEPTEX>>(accept),
                 connect: std::mem::transmute::<usize, Required<LPFN_CONNECTEX>>(connect),
+                transmit: transmit_functions(),
             })
         }
     }
 }
 
-// The others are looked for, so that `doctor` can tell; nothing calls them yet.
-const _: (LPFN_DISCONNECTEX, LPFN_TRANSMITFILE, LPFN_TRANSMITPACKETS) = (None, None, None);
+// DisconnectEx is looked for, so that `doctor` can tell; nothing calls it yet.
+const _: LPFN_DISCONNECTEX = None;
+
+/// The functions that send files; none where files are better read.
+fn transmit_functions() -> transmit::Functions {
+    let (file, packets) = (find("TransmitFile").ok(), find("TransmitPackets").ok());
+    // SAFETY: as in `load`; the structures behind the pointers are alike, see below.
+    unsafe {
+        transmit::Functions {
+            transmit_file: file.map(|at| std::mem::transmute::<usize, transmit::TransmitFile>(at)),
+            transmit_packets: packets.map(|at| std::mem::transmute::<usize, transmit::TransmitPackets>(at)),
+            last_error,
+        }
+    }
+}
+
+// The structures of `transmit` are those of the system, and its functions take what those of the system do.
+const _: () = {
+    assert!(size_of::<transmit::Overlapped>() == size_of::<OVERLAPPED>());
+    assert!(size_of::<transmit::FileBuffers>() == size_of::<TRANSMIT_FILE_BUFFERS>());
+    assert!(size_of::<transmit::Element>() == size_of::<TRANSMIT_PACKETS_ELEMENT>());
+    assert!(size_of::<Required<LPFN_TRANSMITFILE>>() == size_of::<transmit::TransmitFile>());
+    assert!(size_of::<Required<LPFN_TRANSMITPACKETS>>() == size_of::<transmit::TransmitPackets>());
+};
 
 #[cfg(test)]
 mod tests {

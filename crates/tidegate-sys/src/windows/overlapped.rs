@@ -25,6 +25,8 @@ use super::pages::Residence;
 pub use super::pool::Buffer;
 use super::status;
 pub use crate::payload::Payload;
+pub use crate::transmit::Parts;
+use crate::transmit::Transmission;
 pub use queue::Queue;
 
 /// How the kernel tells that an operation has ended.
@@ -55,6 +57,8 @@ pub(super) enum Held {
     /// A receive; without a buffer it only waits for data.
     Receive(Option<Buffer>),
     Send(Payload),
+    /// A send with a file in it.
+    Transmit(Transmission),
     Accept(Accept),
 }
 
@@ -96,6 +100,11 @@ impl Operation {
     /// Whether it is a receive.
     pub(super) fn receives(&self) -> bool {
         matches!(self.held, Held::Receive(_))
+    }
+
+    /// Whether it is a send.
+    fn sends(&self) -> bool {
+        matches!(self.held, Held::Send(_) | Held::Transmit(_))
     }
 
     /// Whether it is a receive, or an attempt to connect, of this socket.
@@ -179,6 +188,8 @@ pub struct QueueSetup {
     pub residence: Residence,
     /// Whether a receive takes a buffer when it is armed, while there are enough, rather than when there is data.
     pub posted: bool,
+    /// Bytes of a file that one operation sends at most: how much of it was taken is known only when that has ended.
+    pub file_bytes: usize,
 }
 
 /// A place that no operation has.

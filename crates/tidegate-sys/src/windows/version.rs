@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::LazyLock;
 
 use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
-use windows_sys::Win32::System::SystemInformation::OSVERSIONINFOW;
+use windows_sys::Win32::System::SystemInformation::OSVERSIONINFOEXW;
 
 /// Name and release.
 pub(super) fn name() -> String {
@@ -19,16 +19,23 @@ pub(super) fn name() -> String {
 }
 
 /// `RtlGetVersion`, because `GetVersionEx` tells programs what their manifest asks for.
-fn version() -> Option<OSVERSIONINFOW> {
-    type RtlGetVersion = unsafe extern "system" fn(*mut OSVERSIONINFOW) -> i32;
+fn version() -> Option<OSVERSIONINFOEXW> {
+    type RtlGetVersion = unsafe extern "system" fn(*mut OSVERSIONINFOEXW) -> i32;
     let function = ntdll(c"RtlGetVersion")?;
-    // SAFETY: this is its signature (wdm.h).
+    // SAFETY: this is its signature (wdm.h); it fills the longer structure, too, whose size tells it which one it is.
     let get: RtlGetVersion = unsafe { std::mem::transmute(function) };
     // SAFETY: integers only: all zeroes are a value.
-    let mut version: OSVERSIONINFOW = unsafe { std::mem::zeroed() };
-    version.dwOSVersionInfoSize = size_of::<OSVERSIONINFOW>() as u32;
+    let mut version: OSVERSIONINFOEXW = unsafe { std::mem::zeroed() };
+    version.dwOSVersionInfoSize = size_of::<OSVERSIONINFOEXW>() as u32;
     // SAFETY: the structure says its own size, and outlives the call.
     (unsafe { get(&raw mut version) } == 0).then_some(version)
+}
+
+/// Whether this is an edition for clients, which carries out only two `TransmitFile`s at a time (*Remarks* there). Wine, which says that it
+/// is one, has no such limit.
+pub(super) fn is_for_clients() -> bool {
+    const VER_NT_WORKSTATION: u8 = 1;
+    !is_wine() && version().is_some_and(|v| v.wProductType == VER_NT_WORKSTATION)
 }
 
 /// Its version, where this is Wine.

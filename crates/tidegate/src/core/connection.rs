@@ -12,9 +12,10 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use super::outbox::{Outbox, Pieces, Queue, Wishes};
+use super::outbox::{Files, Outbox, Pieces, Queue, Wishes};
 use super::timers::Grain;
 use crate::policy::Policy;
+use crate::policy::sends::FILE_TURN;
 use crate::policy::stale::{self, Pace};
 use crate::service::{Awaits, CloseReason, Flow, Mail, Origin, Session};
 use crate::stats::Counters;
@@ -30,9 +31,6 @@ enum State {
     /// The engine was told to close it; the session has seen `on_close`.
     Closing { reset: bool },
 }
-
-/// Bytes of a file read at once, where an engine can not send from it.
-const FILE_PIECE: usize = 64 * 1024;
 
 /// The sending side of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,8 +120,8 @@ impl<S: Session> Connection<S> {
 
     /// Pieces to send that the caller owns until it says [`Event::Sent`]; see [`Queue::take`].
     #[inline]
-    pub fn take_pieces(&mut self, most: usize) -> Pieces {
-        self.queue.take(most)
+    pub fn take_pieces(&mut self, most: usize, files: Files) -> Pieces {
+        self.queue.take(most, files)
     }
 
     /// If a part of a file is next, reads some of it, which is next from then on. For engines that can not send from files. The
@@ -132,7 +130,7 @@ impl<S: Session> Connection<S> {
     /// # Errors
     /// The file can not be read, or has become shorter.
     pub fn load_file(&mut self) -> io::Result<()> {
-        self.queue.load(FILE_PIECE)
+        self.queue.load(FILE_TURN)
     }
 
     /// Says whether it has to wait before it may send: until then its peer is not blamed for taking nothing.

@@ -55,8 +55,8 @@ impl Outbox<'_> {
     }
 
     /// Appends a part of a file. On Linux the kernel takes it from its page cache to the socket (`sendfile(2)`), and what was appended
-    /// before it leaves in one segment with its beginning; elsewhere, and through a layer or the fast path, it is read in pieces as the
-    /// peer takes them. Its bytes count for the marks of the outbox as others do, though they occupy no memory.
+    /// before it leaves in one segment with its beginning; `iocp` and `overlapped` hand it to the system with the bytes around it. Elsewhere, and
+    /// through a layer or the fast path, it is read in pieces as the peer takes them. Its bytes count for the marks of the outbox as others do, though they occupy no memory.
     ///
     /// Costs: a file that is not in the page cache holds its I/O thread up while the disk is read; a session that minds has it
     /// read by [`offload`](Self::offload) first. What the kernel has taken and not yet sent is the file's own memory (`sendfile(2)`):
@@ -365,13 +365,36 @@ impl Queue {
         n
     }
 
-    /// Hands out at most `most` pieces, or one part of a file, for an operation that owns them until its completion.
-    pub fn take(&mut self, most: usize) -> Pieces {
+    /// Hands out at most `most` pieces, or one part of a file, for an operation that owns them until its completion; a part of a file
+    /// with at most so many pieces on each side, if it may be among others.
+    pub fn take(&mut self, most: usize, files: Files) -> Pieces {
+        let pieces = self.take_some(most);
+        if files != Files::Among {
+            return pieces;
+        }
+        let (head, range) = match pieces {
+            Pieces::File { range, .. } => (Vec::new(), range),
+            memory => match self.pop_file() {
+                Some(range) => (memory.into_vec(), range),
+                None => return memory,
+            },
+        };
+        let mut tail = Vec::new();
+        while tail.len() < most
+            && let Some(piece) = self.pop_memory()
+        {
+            self.hand_out(piece.len());
+            tail.push(piece);
+        }
+        Pieces::File { head, range, tail }
+    }
+
+    fn take_some(&mut self, most: usize) -> Pieces {
         let first = match self.pop() {
             None => return Pieces::One(Bytes::new()),
             Some(Chunk::File(range)) => {
                 self.hand_out(range.len());
-                return Pieces::File(range);
+                return Pieces::File { head: Vec::new(), range, tail: Vec::new() };
             }
             Some(Chunk::Shared(bytes)) => bytes,
             Some(Chunk::Copied(bytes)) => bytes.freeze(),
@@ -401,6 +424,13 @@ impl Queue {
             Chunk::Copied(bytes) => Some(bytes.freeze()),
             Chunk::File(_) => None,
         }
+    }
+
+    fn pop_file(&mut self) -> Option<FileRange> {
+        self.next_file()?;
+        let Some(Chunk::File(range)) = self.pop() else { return None };
+        self.hand_out(range.len());
+        Some(range)
     }
 
     fn hand_out(&mut self, bytes: usize) {
@@ -434,6 +464,17 @@ impl Queue {
     }
 }
 
+/// What an engine does with parts of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// They are read, and then sent as other bytes are.
+    Read,
+    /// It sends them, each by itself.
+    Alone,
+    /// It sends them together with the bytes before and after them.
+    Among,
+}
+
 /// What [`Queue::take`] hands out.
 #[derive(Debug)]
 pub enum Pieces {
@@ -441,8 +482,25 @@ pub enum Pieces {
     One(Bytes),
     /// Several, in order.
     Many(Vec<Bytes>),
-    /// A part of a file.
-    File(FileRange),
+    /// A part of a file; with what is before and after it, if it may be [among others](Files::Among).
+    File {
+        /// Pieces before it.
+        head: Vec<Bytes>,
+        /// The part.
+        range: FileRange,
+        /// Pieces after it.
+        tail: Vec<Bytes>,
+    },
+}
+
+impl Pieces {
+    /// The pieces that are in memory; before a file, if there is one.
+    fn into_vec(self) -> Vec<Bytes> {
+        match self {
+            Self::One(piece) => vec![piece],
+            Self::Many(pieces) | Self::File { head: pieces, .. } => pieces,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -506,12 +564,41 @@ mod tests {
     fn a_part_of_a_file_is_handed_out_by_itself_and_in_its_place() {
         let mut queue = with_a_file();
         assert_eq!((queue.len(), content(&queue)), (11, b"abc".to_vec()));
-        assert!(queue.next_file().is_none() && matches!(queue.take(9), Pieces::One(b) if b == "abc"));
+        let take = |queue: &mut Queue| queue.take(9, Files::Alone);
+        assert!(queue.next_file().is_none() && matches!(take(&mut queue), Pieces::One(b) if b == "abc"));
         assert!(queue.next_file().is_some_and(|range| range.len() == 5) && content(&queue).is_empty());
-        assert!(matches!(queue.take(9), Pieces::File(range) if (range.at(), range.len()) == (2, 5)));
-        assert!(matches!(queue.take(9), Pieces::One(b) if b == "xyz"));
+        let Pieces::File { head, range, tail } = take(&mut queue) else { panic!("a file") };
+        assert_eq!((range.at(), range.len(), head.len(), tail.len()), (2, 5, 0, 0));
+        assert!(matches!(take(&mut queue), Pieces::One(b) if b == "xyz"));
         queue.confirm(11);
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_part_of_a_file_is_handed_out_among_the_bytes_around_it() {
+        let mut queue = with_a_file();
+        queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 4));
+        let Pieces::File { head, range, tail } = queue.take(9, Files::Among) else { panic!("a file") };
+        assert_eq!((head, range.len(), tail), (vec![Bytes::from("abc")], 5, vec![Bytes::from("xyz")]));
+        assert_eq!((queue.len(), queue.in_flight), (15, 11));
+        let Pieces::File { head, range, tail } = queue.take(9, Files::Among) else { panic!("the next") };
+        assert_eq!((head.len(), range.len(), tail.len(), queue.has_unsent()), (0, 4, 0, false));
+        queue.confirm(15);
+        assert!(queue.is_empty());
+        queue.push_copy(b"only bytes");
+        assert!(matches!(queue.take(9, Files::Among), Pieces::One(b) if b == "only bytes"));
+    }
+
+    #[test]
+    fn more_bytes_than_may_be_around_a_file_go_before_it() {
+        let mut queue = Queue::default();
+        ["a", "b", "c"].map(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
+        queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 4));
+        ["d", "e", "f"].map(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
+        assert!(matches!(queue.take(2, Files::Among), Pieces::Many(two) if two == ["a", "b"]));
+        let Pieces::File { head, tail, .. } = queue.take(2, Files::Among) else { panic!("a file") };
+        assert_eq!((head, tail), (vec![Bytes::from("c")], vec![Bytes::from("d"), Bytes::from("e")]));
+        assert!(matches!(queue.take(2, Files::Among), Pieces::One(b) if b == "f"));
     }
 
     #[test]
@@ -539,12 +626,12 @@ mod tests {
         queue.push_shared(Bytes::from_static(b"one"));
         queue.push_shared(Bytes::from_static(b"two"));
         queue.push_shared(Bytes::from_static(b"three"));
-        let Pieces::Many(taken) = queue.take(2) else { panic!("two pieces") };
+        let Pieces::Many(taken) = queue.take(2, Files::Alone) else { panic!("two pieces") };
         assert_eq!(taken, ["one", "two"]);
         assert_eq!((queue.len(), queue.has_unsent()), (11, true));
         queue.confirm(6);
         assert_eq!(queue.len(), 5);
-        assert!(matches!(queue.take(2), Pieces::One(b) if b == "three"));
+        assert!(matches!(queue.take(2, Files::Alone), Pieces::One(b) if b == "three"));
         assert_eq!((queue.len(), queue.has_unsent()), (5, false));
         queue.confirm(5);
         assert!(queue.is_empty());

@@ -24,6 +24,7 @@ use super::{
     SocketKind,
 };
 use crate::endpoint::Endpoint;
+use crate::transmit::{Begun, Transmission};
 
 /// A thread's operations.
 pub struct Queue<N: Notify> {
@@ -35,6 +36,7 @@ pub struct Queue<N: Notify> {
     pub(super) ready: VecDeque<Done>,
     pub(super) pool: Pool,
     pub(super) posted: bool,
+    pub(super) file_bytes: usize,
     pub(super) sockets: SocketKind,
     /// Buffers that armed operations have.
     pub(super) pinned: usize,
@@ -58,6 +60,7 @@ impl<N: Notify> Queue<N> {
             ready: VecDeque::new(),
             pool: Pool::new(setup.buffers, setup.buffer_bytes, setup.residence)?,
             posted: setup.posted,
+            file_bytes: setup.file_bytes,
             sockets: setup.sockets,
             pinned: 0,
             sends: HashMap::new(),
@@ -240,27 +243,38 @@ impl<N: Notify> Queue<N> {
         }
     }
 
-    /// Sends all of it.
+    /// Whether it takes parts of files among what is to be sent.
+    pub fn sends_files(&self) -> bool {
+        self.extensions.transmit.send_files()
+    }
+
+    /// Sends it; of a file only so much as one operation may have.
     pub fn send(&mut self, socket: &Overlapped, payload: Payload, key: u64) {
         let fd = socket.raw();
-        let submitted = self.submit((key, fd), Held::Send(payload), |operation, _, _| {
+        let held = match payload {
+            Payload::Parts(parts) => {
+                match Transmission::new(parts, &self.extensions.transmit, self.file_bytes) {
+                    Begun::Transmission(transmission) => Held::Transmit(transmission),
+                    Begun::Head(parts) => Held::Send(Payload::Parts(parts)),
+                }
+            }
+            payload => Held::Send(payload),
+        };
+        let submitted = self.submit((key, fd), held, |operation, _, extensions| {
             let mut slices = [const { WSABUF { len: 0, buf: std::ptr::null_mut() } }; Payload::MAX_PIECES];
+            let overlapped = &raw mut operation.overlapped;
             let count = match &operation.held {
+                // SAFETY: the socket is open; the transmission and the OVERLAPPED are owned by the table until the operation has ended.
+                Held::Transmit(transmission) => unsafe {
+                    return transmission.start(&extensions.transmit, handle(fd), overlapped.cast());
+                },
                 Held::Send(payload) => describe(payload, &mut slices),
                 _ => 0,
             };
             // SAFETY: the socket is open; the array is copied by the call; the bytes are shared ones that the operation holds until it has
             // ended, and Winsock only reads them; the OVERLAPPED is owned by the table.
             check(unsafe {
-                WSASend(
-                    handle(fd),
-                    slices.as_ptr(),
-                    count,
-                    std::ptr::null_mut(),
-                    0,
-                    &raw mut operation.overlapped,
-                    None,
-                )
+                WSASend(handle(fd), slices.as_ptr(), count, std::ptr::null_mut(), 0, overlapped, None)
             })
         });
         match submitted {
@@ -337,7 +351,7 @@ impl<N: Notify> Queue<N> {
         let buffer = match held {
             Held::Receive(buffer) => buffer,
             Held::Accept(accept) => accept.first,
-            Held::Nothing | Held::Send(_) => None,
+            Held::Nothing | Held::Send(_) | Held::Transmit(_) => None,
         };
         if let Some(buffer) = buffer {
             self.pinned -= 1;

@@ -9,7 +9,7 @@ use super::super::pool::{Buffer, Pool};
 use super::super::status;
 use super::calls::{confirm_end, connected, receive_now, update_accepted};
 use super::queue::Queue;
-use super::{Accept, Done, Held, Notify, Operation, Outcome, Overlapped, WOKEN};
+use super::{Accept, Done, Held, Notify, Operation, Outcome, Overlapped, Payload, WOKEN};
 
 impl<N: Notify> Queue<N> {
     /// Waits until something has ended, or an outcome is there anyway.
@@ -44,7 +44,7 @@ impl<N: Notify> Queue<N> {
             }
             let operation = self.operations.try_remove(place)?;
             self.notify.finished(&operation);
-            if matches!(operation.held, Held::Send(_)) {
+            if operation.sends() {
                 self.send_is_told(place, operation.socket);
             }
             return Some(self.finish(*operation));
@@ -80,6 +80,10 @@ impl<N: Notify> Queue<N> {
                 Ok(n) => Outcome::Sent(Ok(n), payload.advance(n)),
                 Err(e) => Outcome::Sent(Err(e), None),
             },
+            Held::Transmit(transmission) => {
+                let (sent, left) = transmission.finish(result);
+                Outcome::Sent(sent, Payload::left(left))
+            }
             Held::Accept(accept) => Outcome::Accepted(self.accepted(accept, result)),
         };
         Done { key, outcome }

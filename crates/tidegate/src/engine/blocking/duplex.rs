@@ -31,7 +31,7 @@ use super::super::house::{ALONE, House, Seat};
 use super::super::{Availability, Plan, Started};
 use super::staff::{connect, spawn, start_acceptor};
 use crate::core::mail::PostOffice;
-use crate::core::outbox::Pieces;
+use crate::core::outbox::{Files, Pieces};
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
 use crate::service::{Origin, Service};
 
@@ -270,7 +270,7 @@ impl<S: Service> Line<S> {
                 self.tell(event, &office);
             } else if action.send {
                 let loaded = if SENDS_FILES { Ok(()) } else { state.connection.load_file() };
-                let pieces = state.connection.take_pieces(1);
+                let pieces = state.connection.take_pieces(1, Files::Alone);
                 let more = state.connection.queue().next_file().map_or(More::No, |_| More::BytesFollow);
                 drop(state);
                 match loaded {
@@ -306,7 +306,7 @@ impl<S: Service> Line<S> {
                 bytes.advance(sent);
                 Ok((sent, bytes.len()))
             }),
-            Pieces::File(mut range) => self.send_steps(office, move || {
+            Pieces::File { mut range, .. } => self.send_steps(office, move || {
                 let sent = self.stream.send_file(&range, more)?;
                 range.advance(sent);
                 Ok((sent, range.len()))

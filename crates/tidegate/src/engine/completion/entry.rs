@@ -5,6 +5,7 @@ use std::io;
 use tidegate_sys::socket::More;
 
 use super::{Chained, Close, Port};
+use crate::core::outbox::Files;
 use crate::core::{Connection, Receive, Then, Token};
 use crate::engine::windows::{Seats, Windows};
 use crate::service::{Dial, Session};
@@ -92,13 +93,14 @@ impl<S: Session, P: Port> Entry<S, P> {
             connection.hold_back(!may_send, windows.now());
         }
         if may_send {
-            if !P::TAKES_FILES
+            let files = port.files();
+            if files == Files::Read
                 && let Err(e) = connection.load_file()
             {
                 return Turn::Failed(e.kind());
             }
             self.sending = true;
-            let pieces = connection.take_pieces(PIECES);
+            let pieces = connection.take_pieces(PIECES, files);
             if is_last(connection) {
                 self.chained = port.send_last(token, &self.socket, pieces) == Chained::Yes;
             } else {

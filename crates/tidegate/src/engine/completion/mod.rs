@@ -28,7 +28,7 @@ use tidegate_sys::waker::Waker;
 
 use super::{Gate, Model, Plan, Started};
 use crate::core::Token;
-use crate::core::outbox::Pieces;
+use crate::core::outbox::{Files, Pieces};
 use crate::fastpath::Ways;
 use crate::policy::Policy;
 use crate::service::{Dial, Service};
@@ -82,11 +82,11 @@ pub(super) trait Port: Sized + 'static {
     type Unsent;
     /// Where connections come in.
     type Listener;
-    /// Whether it takes parts of files; else they are read first.
-    const TAKES_FILES: bool;
 
     /// A queue for the calling thread, and how many connections it can hold.
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
+    /// What it does with parts of files.
+    fn files(&self) -> Files;
     /// Reports when the waker is woken, from now on.
     fn watch_waker(&mut self, waker: &Waker);
     /// Connections that can be accepted in the way the next accept would take.

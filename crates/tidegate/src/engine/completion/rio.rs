@@ -35,9 +35,11 @@ use tidegate_sys::socket::Listener;
 use tidegate_sys::waker::Waker;
 
 use super::winsock::{Operations, Winsock};
+use crate::core::outbox::Files;
 use crate::engine::completion::Setup;
 use crate::engine::{Availability, room};
 use crate::fastpath::Ways;
+use crate::policy::sends::FILE_TURN;
 use crate::policy::{ReceiveStyle, Wait};
 use crate::service::Dial;
 
@@ -87,6 +89,7 @@ impl Operations for RegisteredQueue {
             buffer_bytes: policy.buffer_bytes,
             residence: Residence::Pageable,
             posted: false,
+            file_bytes: FILE_TURN,
         };
         let look = if policy.wait == Wait::Spin { Look::Polls } else { Look::Notified };
         Ok((Self::new(&requests, &first, look)?, setup.share))
@@ -94,6 +97,10 @@ impl Operations for RegisteredQueue {
 
     fn hear(&self, waker: &Waker) {
         waker.ring_with(self.bell());
+    }
+
+    fn files(&self) -> Files {
+        Files::Read // requests know only registered memory
     }
 
     fn has_waiting(door: &AcceptPort) -> bool {

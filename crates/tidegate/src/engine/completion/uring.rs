@@ -43,7 +43,7 @@ use tidegate_sys::waker::Waker;
 
 use super::{Chained, Close, Completion, Port, Setup};
 use crate::core::Token;
-use crate::core::outbox::Pieces;
+use crate::core::outbox::{Files, Pieces};
 use crate::engine::{Availability, room};
 use crate::service::Dial;
 
@@ -160,7 +160,6 @@ impl Port for Uring {
     type Buffer = Buffer;
     type Unsent = Payload;
     type Listener = Arc<Listener>;
-    const TAKES_FILES: bool = true;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let (table, slots) = if setup.peer_addr { (0, 0) } else { room::table(setup.share) };
@@ -191,6 +190,11 @@ impl Port for Uring {
             installs: true,
         };
         Ok((new, setup.share.min(slots + setup.descriptors)))
+    }
+
+    #[inline]
+    fn files(&self) -> Files {
+        Files::Alone
     }
 
     fn watch_waker(&mut self, waker: &Waker) {
@@ -255,7 +259,7 @@ impl Port for Uring {
 
     fn send(&mut self, token: Token, socket: &Handle, pieces: Pieces, more: More) {
         match pieces {
-            Pieces::File(range) => self.begin_file(token, socket, whole(range)),
+            Pieces::File { range, .. } => self.begin_file(token, socket, whole(range)),
             pieces => self.ring.send(socket, payload(pieces), more, key(Kind::Send, token)),
         }
     }
@@ -473,7 +477,7 @@ fn payload(pieces: Pieces) -> Payload {
     match pieces {
         Pieces::One(piece) => Payload::One(piece),
         Pieces::Many(pieces) => Payload::Many(pieces),
-        Pieces::File(range) => whole(range),
+        Pieces::File { range, .. } => whole(range),
     }
 }
 

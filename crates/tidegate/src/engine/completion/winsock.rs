@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_sys::overlapped::{
-    Buffer, Done, Notify, Outcome, Overlapped, Payload, Queue, QueueSetup, SocketKind,
+    Buffer, Done, Notify, Outcome, Overlapped, Parts, Payload, Queue, QueueSetup, SocketKind,
 };
 use tidegate_sys::socket::More;
 use tidegate_sys::waker::Waker;
 
 use crate::core::Token;
-use crate::core::outbox::Pieces;
+use crate::core::outbox::{Files, Pieces};
 use crate::engine::completion::{Chained, Close, Completion, Port, Setup};
 use crate::engine::room;
 use crate::fastpath::Ways;
 use crate::policy::ReceiveStyle;
+use crate::policy::sends::FILE_TURN;
 use crate::service::Dial;
 
 /// A way of being told that an overlapped operation has ended, as a leaf brings it.
@@ -46,6 +47,7 @@ pub(crate) trait Operations: Sized + 'static {
     /// For the calling thread, and how many connections it can have.
     fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
     fn hear(&self, waker: &Waker);
+    fn files(&self) -> Files;
     fn has_waiting(door: &Self::Door) -> bool;
     fn accept(&mut self, door: &Self::Door, key: u64, first: bool);
     fn stop_accepting(&self);
@@ -83,6 +85,7 @@ where
                 buffer_bytes: policy.buffer_bytes,
                 residence: room::residence(policy),
                 posted: policy.receive == ReceiveStyle::Posted,
+                file_bytes: FILE_TURN,
             },
         )?;
         Ok((queue, setup.share.min(W::HOLDS)))
@@ -90,6 +93,10 @@ where
 
     fn hear(&self, waker: &Waker) {
         self.notify().hear(waker);
+    }
+
+    fn files(&self) -> Files {
+        if self.sends_files() { Files::Among } else { Files::Read }
     }
 
     fn has_waiting(door: &W::Door) -> bool {
@@ -202,7 +209,6 @@ impl<O: Operations> Port for Winsock<O> {
     type Buffer = O::Buffer;
     type Unsent = Payload;
     type Listener = Arc<O::Door>;
-    const TAKES_FILES: bool = false;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let policy = setup.policy;
@@ -220,6 +226,10 @@ impl<O: Operations> Port for Winsock<O> {
             next_look: Instant::now() + LOOK,
         };
         Ok((new, holds))
+    }
+
+    fn files(&self) -> Files {
+        self.queue.files()
     }
 
     fn watch_waker(&mut self, waker: &Waker) {
@@ -357,7 +367,7 @@ fn payload(pieces: Pieces) -> Payload {
     match pieces {
         Pieces::One(piece) => Payload::One(piece),
         Pieces::Many(pieces) => Payload::Many(pieces),
-        Pieces::File(_) => unreachable!("files are read before they are handed out"),
+        Pieces::File { head, range, tail } => Payload::Parts(Parts::new(head, range, tail)),
     }
 }
 

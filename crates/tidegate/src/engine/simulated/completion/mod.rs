@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use tidegate_sys::socket::More;
 use tidegate_sys::waker::Waker;
 
-use crate::core::outbox::Pieces;
+use crate::core::outbox::{Files, Pieces};
 use crate::core::{Place, Receive, Then, Token};
 use crate::engine::completion::{Chained, Close, Completion, Port, Setup};
 use crate::engine::simulated::line::{Server, id_of};
@@ -96,7 +96,6 @@ impl Port for SimPort {
     type Buffer = Buffer;
     type Unsent = Rest;
     type Listener = Door;
-    const TAKES_FILES: bool = false;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let pool = setup.policy.buffers.next_power_of_two();
@@ -114,6 +113,10 @@ impl Port for SimPort {
             stopping: false,
         };
         Ok((new, setup.share))
+    }
+
+    fn files(&self) -> Files {
+        Files::Read
     }
 
     fn watch_waker(&mut self, _: &Waker) {}
@@ -295,7 +298,7 @@ fn flat(pieces: &Pieces) -> Vec<u8> {
     match pieces {
         Pieces::One(piece) => piece.to_vec(),
         Pieces::Many(pieces) => pieces.concat(),
-        Pieces::File(_) => unreachable!("files are read before they are handed out"),
+        Pieces::File { .. } => unreachable!("files are read before they are handed out"),
     }
 }
 

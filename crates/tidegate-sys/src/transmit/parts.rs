@@ -1,0 +1,87 @@
+//! What is to be sent: bytes, a part of a file, and bytes again.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use crate::file::FileRange;
+
+/// A part of a file, with what is sent before it and after it.
+#[derive(Debug)]
+pub struct Parts {
+    pub(super) head: Vec<Bytes>,
+    pub(super) file: FileRange,
+    pub(super) tail: Vec<Bytes>,
+}
+
+/// What is left of [`Parts`] after some of it was taken.
+#[derive(Debug)]
+pub enum Left {
+    /// Something of the file, or all of it.
+    Parts(Parts),
+    /// Only what comes after the file.
+    Bytes(Vec<Bytes>),
+    /// Nothing.
+    Nothing,
+}
+
+/// Bytes around a file that are put together, for a function that takes only one piece of them.
+const JOIN_BYTES: usize = 64 * 1024;
+
+impl Parts {
+    /// These, in order.
+    pub fn new(head: Vec<Bytes>, file: FileRange, tail: Vec<Bytes>) -> Self {
+        Self { head, file, tail }
+    }
+
+    /// The bytes before the file.
+    pub fn head(&self) -> &[Bytes] {
+        &self.head
+    }
+
+    /// Takes `n` bytes from the front.
+    pub fn advance(mut self, n: usize) -> Left {
+        let n = n - take(&mut self.head, n);
+        let of_file = n.min(self.file.len());
+        self.file.advance(of_file);
+        if !self.head.is_empty() || !self.file.is_empty() {
+            return Left::Parts(self);
+        }
+        take(&mut self.tail, n - of_file);
+        if self.tail.is_empty() { Left::Nothing } else { Left::Bytes(self.tail) }
+    }
+
+    /// Puts the pieces before the file together, and those after it, where they are few bytes.
+    pub(super) fn join(&mut self) {
+        join(&mut self.head);
+        join(&mut self.tail);
+    }
+}
+
+/// Bytes of all pieces.
+pub(super) fn length(pieces: &[Bytes]) -> usize {
+    pieces.iter().map(Bytes::len).sum()
+}
+
+/// Takes `n` bytes, or all there are, from the front; returns how many.
+fn take(pieces: &mut Vec<Bytes>, n: usize) -> usize {
+    let (mut left, mut gone) = (n, 0);
+    for piece in pieces.iter_mut() {
+        let step = left.min(piece.len());
+        piece.advance(step);
+        left -= step;
+        if !piece.is_empty() {
+            break;
+        }
+        gone += 1;
+    }
+    pieces.drain(..gone);
+    n - left
+}
+
+fn join(pieces: &mut Vec<Bytes>) {
+    if pieces.len() < 2 || length(pieces) > JOIN_BYTES {
+        return;
+    }
+    let mut one = BytesMut::with_capacity(length(pieces));
+    pieces.iter().for_each(|piece| one.extend_from_slice(piece));
+    *pieces = vec![one.freeze()];
+}
