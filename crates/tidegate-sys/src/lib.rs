@@ -22,6 +22,7 @@
 //! | `shared` | Linux: sealed memory that two processes share |
 //! | `overlapped`, `port`, `events` | Windows overlapped operations, told of by a completion port or by events |
 //! | `event_set`, `messages` | Windows readiness: events (`WSAEventSelect`), messages (`WSAAsyncSelect`) |
+//! | `reuse` | Windows sockets that are disconnected and used again |
 //! | `rio` | Windows Registered I/O, through a table of functions |
 //! | `transmit` | Windows `TransmitFile` and `TransmitPackets`, through a table of functions |
 //! | `extension` | Winsock's functions that are asked for at run time |
@@ -36,6 +37,8 @@ pub mod file;
 pub mod loopback;
 #[cfg(any(target_os = "linux", windows))]
 pub mod payload;
+#[cfg(any(windows, all(test, target_os = "linux")))]
+pub mod reuse;
 #[cfg(any(windows, all(test, target_os = "linux")))]
 pub mod rio;
 pub mod terms;

@@ -77,6 +77,8 @@ counters! {
     refused,
     /// Of the accepted, connections that go through shared memory ([`Policy::fast_path`](crate::Policy::fast_path)).
     fast_paths,
+    /// Of the attempted, connections that came in on a socket that had one before ([`Accept::reuse`](crate::policy::Accept::reuse)).
+    sockets_reused,
     /// Dialled connections that could not be made.
     dial_failed,
     /// Bytes received.

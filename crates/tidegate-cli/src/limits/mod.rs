@@ -71,6 +71,9 @@ pub struct Limits {
     /// Keep so many accepts posted, at least and at most (uring) [default: one that never ends].
     #[arg(long, value_name = "LOW:HIGH", value_parser = marks)]
     posted_accepts: Option<PostedAccepts>,
+    /// Keep so many sockets of ended connections in each thread, to accept with again (iocp) [default: they are closed].
+    #[arg(long, value_name = "N")]
+    reuse_sockets: Option<NonZeroU32>,
     /// TCP Fast Open for this many waiting connections [default: off].
     #[arg(long, value_name = "N")]
     fast_open: Option<NonZeroU32>,
@@ -211,6 +214,7 @@ impl Limits {
         set(&mut policy.idle_timeout, time(self.idle_timeout));
         set(&mut policy.send_timeout, time(self.send_timeout));
         policy.accept.posted = self.posted_accepts;
+        policy.accept.reuse = self.reuse_sockets;
         policy.accept.fast_open = self.fast_open;
         policy.min_rate = self.min_rate.map(|bytes_per_s| MinRate {
             bytes_per_s,

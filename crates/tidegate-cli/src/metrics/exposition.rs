@@ -110,6 +110,7 @@ impl Page {
             accepted,
             refused,
             fast_paths,
+            sockets_reused,
             dial_failed,
             bytes_in,
             bytes_out,
@@ -130,6 +131,7 @@ impl Page {
             ("tidegate_connections_accepted_total", "Connections that had a session.", accepted),
             ("tidegate_connections_refused_total", "Connections closed before they had a session.", refused),
             ("tidegate_fast_paths_total", "Accepted connections through shared memory.", fast_paths),
+            ("tidegate_sockets_reused_total", "Connections on sockets that had one before.", sockets_reused),
             ("tidegate_dials_failed_total", "Outgoing connections that could not be made.", dial_failed),
             ("tidegate_received_bytes_total", "Bytes received.", bytes_in),
             ("tidegate_sent_bytes_total", "Bytes the kernel took for sending.", bytes_out),
@@ -283,13 +285,14 @@ mod tests {
             events: 114,
             largest_batch: 115,
             fast_paths: 116,
+            sockets_reused: 117,
             closed: [0; CloseReason::ALL.len()],
         };
         for (closed, n) in stats.closed.iter_mut().zip(201..) {
             *closed = n;
         }
         let text = row("a", &connections(move || stats.clone()));
-        appear_once(&text, (101..=116).chain(201..201 + CloseReason::ALL.len() as u64));
+        appear_once(&text, (101..=117).chain(201..201 + CloseReason::ALL.len() as u64));
         let reset = "\ntidegate_connections_closed_total{reason=\"idle-timeout\",server=\"a\"} 205\n";
         assert!(text.contains(reset), "{text}");
     }

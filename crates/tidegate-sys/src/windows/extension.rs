@@ -16,6 +16,7 @@ use windows_sys::core::GUID;
 
 use super::version;
 use super::winsock::{control, last_error};
+use crate::reuse::Disconnect;
 use crate::{loopback, transmit};
 
 /// What was found out about one function.
@@ -59,6 +60,11 @@ fn find(name: &str) -> io::Result<usize> {
     })
 }
 
+/// Why sockets can not be used again, if they can not.
+pub(super) fn no_reuse() -> Option<io::Error> {
+    find("DisconnectEx").err()
+}
+
 /// One of the functions, or a thing that is asked for in the same way.
 #[derive(Debug)]
 pub struct Extension {
@@ -89,6 +95,8 @@ fn of_no_use(name: &str) -> Option<io::Error> {
         "TransmitFile" | "TransmitPackets" if version::is_for_clients() => {
             "an edition for clients sends two files at a time, and slow readers could hold both up"
         }
+        // It succeeds, and AcceptEx takes the socket; but then nothing can be sent (WSAESHUTDOWN).
+        "DisconnectEx" if version::is_wine() => "Wine's disconnects, and leaves a socket that can not send",
         _ => return None,
     };
     Some(io::Error::new(io::ErrorKind::Unsupported, why))
@@ -99,7 +107,9 @@ const LOOPBACK: &str = "loopback fast path";
 fn without(name: &str) -> &'static str {
     match name {
         "AcceptEx" | "ConnectEx" => "iocp and overlapped are unavailable: use event-select or select",
-        "DisconnectEx" => "sockets are closed rather than used again; nothing has to be done",
+        "DisconnectEx" => {
+            "sockets are closed rather than used again (reuse_sockets of iocp); nothing has to be done"
+        }
         "TransmitFile" => {
             "without TransmitPackets, too, files are read and then sent; nothing has to be done"
         }
@@ -137,6 +147,7 @@ pub(super) struct Extensions {
     pub(super) connect: Required<LPFN_CONNECTEX>,
     /// These may be missing.
     pub(super) transmit: transmit::Functions,
+    pub(super) disconnect: Option<Disconnect>,
 }
 
 /// A function that is there.
@@ -161,13 +172,11 @@ impl Extensions {
                 accept: std::mem::transmute::<usize, Required<LPFN_ACCEPTEX>>(accept),
                 connect: std::mem::transmute::<usize, Required<LPFN_CONNECTEX>>(connect),
                 transmit: transmit_functions(),
+                disconnect: find("DisconnectEx").ok().map(|at| std::mem::transmute::<usize, Disconnect>(at)),
             })
         }
     }
 }
-
-// DisconnectEx is looked for, so that `doctor` can tell; nothing calls it yet.
-const _: LPFN_DISCONNECTEX = None;
 
 /// The functions that send files; none where files are better read.
 fn transmit_functions() -> transmit::Functions {
@@ -187,6 +196,7 @@ const _: () = {
     assert!(size_of::<transmit::Overlapped>() == size_of::<OVERLAPPED>());
     assert!(size_of::<transmit::FileBuffers>() == size_of::<TRANSMIT_FILE_BUFFERS>());
     assert!(size_of::<transmit::Element>() == size_of::<TRANSMIT_PACKETS_ELEMENT>());
+    assert!(size_of::<Required<LPFN_DISCONNECTEX>>() == size_of::<Disconnect>());
     assert!(size_of::<Required<LPFN_TRANSMITFILE>>() == size_of::<transmit::TransmitFile>());
     assert!(size_of::<Required<LPFN_TRANSMITPACKETS>>() == size_of::<transmit::TransmitPackets>());
 };

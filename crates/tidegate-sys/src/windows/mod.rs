@@ -10,6 +10,7 @@ mod family;
 pub mod folder;
 pub mod handover;
 pub mod local;
+mod lookout;
 pub mod messages;
 mod network;
 pub mod overlapped;
@@ -23,6 +24,8 @@ pub mod select;
 pub mod socket;
 mod status;
 mod timed_send;
+#[cfg(test)]
+mod trial;
 mod version;
 pub mod waker;
 mod winsock;

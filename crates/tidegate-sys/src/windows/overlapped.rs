@@ -47,6 +47,8 @@ pub trait Notify: Sized {
         operations: &Slab<Box<Operation>>,
         into: &mut VecDeque<usize>,
     ) -> io::Result<()>;
+    /// Is told from now on when a connection found no accept posted at a door, if it can be.
+    fn join(&mut self, door: &Self::Door);
     /// The listening socket behind a door.
     fn listener(door: &Self::Door) -> RawFd;
 }
@@ -60,11 +62,15 @@ pub(super) enum Held {
     /// A send with a file in it.
     Transmit(Transmission),
     Accept(Accept),
+    /// A socket on its way to being used again.
+    Disconnect(Socket),
 }
 
 /// A connection that is to come.
 pub(super) struct Accept {
     socket: Socket,
+    /// It had a connection before.
+    used: bool,
     listener: RawFd,
     /// Where the first data goes, with the addresses behind it; without it, the addresses have a place of their own.
     first: Option<Buffer>,
@@ -120,11 +126,17 @@ pub struct Overlapped {
     armed: Cell<Option<usize>>,
     /// First data that came with the accept.
     first: Cell<Option<Buffer>>,
+    /// It was accepted, not dialled.
+    was_accepted: bool,
 }
 
 impl Overlapped {
-    fn new(socket: Socket, first: Option<Buffer>) -> Self {
-        Self { socket, armed: Cell::new(None), first: Cell::new(first) }
+    fn accepted(socket: Socket, first: Option<Buffer>) -> Self {
+        Self { socket, armed: Cell::new(None), first: Cell::new(first), was_accepted: true }
+    }
+
+    fn dialled(socket: Socket) -> Self {
+        Self { socket, armed: Cell::new(None), first: Cell::new(None), was_accepted: false }
     }
 
     pub(super) fn raw(&self) -> RawFd {
@@ -157,6 +169,8 @@ pub struct Done<S = Overlapped, B = Buffer> {
 pub enum Outcome<S = Overlapped, B = Buffer> {
     /// The queue was woken.
     Woken,
+    /// A connection has found no accept posted.
+    Behind,
     /// A connection was accepted.
     Accepted(io::Result<S>),
     /// A connection was made.
@@ -190,7 +204,10 @@ pub struct QueueSetup {
     pub posted: bool,
     /// Bytes of a file that one operation sends at most: how much of it was taken is known only when that has ended.
     pub file_bytes: usize,
+    /// Sockets that are kept to be accepted with again, at most.
+    pub reuse: usize,
 }
 
-/// A place that no operation has.
+/// Places that no operation has: what they stand for.
 pub(super) const WOKEN: usize = usize::MAX;
+pub(super) const BEHIND: usize = usize::MAX - 1;

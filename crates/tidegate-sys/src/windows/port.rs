@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use slab::Slab;
@@ -13,7 +13,8 @@ use windows_sys::Win32::System::IO::{
 };
 
 use super::descriptor::{AsRawFd, RawFd};
-use super::overlapped::{Notify, Operation, WOKEN};
+use super::lookout::Lookout;
+use super::overlapped::{BEHIND, Notify, Operation, WOKEN};
 use super::socket::Listener;
 use super::winsock::milliseconds;
 use crate::rio::NotifyByPort;
@@ -40,11 +41,11 @@ impl Handle {
         if port.is_null() { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Queues a packet. `overlapped` only tells who it is for.
-    fn post(&self, overlapped: *mut OVERLAPPED) {
-        // SAFETY: the port is open, and passes the pointer on without looking. Fails only without memory; then whoever waits is
-        // woken by the next packet.
-        unsafe { PostQueuedCompletionStatus(self.0, 0, 0, overlapped) };
+    /// Queues a packet without an operation.
+    fn post(&self, key: usize) {
+        // SAFETY: the port is open, and passes on what it is given. Fails only without memory; then whoever waits is woken by the
+        // next packet.
+        unsafe { PostQueuedCompletionStatus(self.0, 0, key, std::ptr::null()) };
     }
 
     /// Takes packets; none after the timeout.
@@ -90,15 +91,24 @@ pub struct CompletionPort {
     entries: Vec<OVERLAPPED_ENTRY>,
     /// A packet with the key of announcements has come.
     announced: bool,
+    /// The door has it, to tell that too few accepts are posted.
+    joined: bool,
 }
 
 /// The key of packets that are not of an operation but say that something else is there.
 const ANNOUNCEMENT: usize = 1;
+/// The key of packets that say that too few accepts are posted.
+const TOO_FEW: usize = 2;
 
 impl CompletionPort {
     /// A new one, from which at most `events` packets are taken at once.
     pub fn new(events: usize) -> io::Result<Self> {
-        Ok(Self { handle: Arc::new(Handle::new()?), entries: entries(events), announced: false })
+        Ok(Self {
+            handle: Arc::new(Handle::new()?),
+            entries: entries(events),
+            announced: false,
+            joined: false,
+        })
     }
 
     /// A way for completion queues of Registered I/O to say here that they are not empty. `packet` is only passed on.
@@ -115,7 +125,7 @@ impl CompletionPort {
     /// Wakes the thread that waits, from any thread.
     pub fn bell(&self) -> impl Fn() + Send + Sync + 'static {
         let handle = self.handle.clone();
-        move || handle.post(std::ptr::null_mut())
+        move || handle.post(0)
     }
 }
 
@@ -144,12 +154,22 @@ impl Notify for CompletionPort {
                 self.announced = true;
                 continue;
             }
+            if entry.lpCompletionKey == TOO_FEW {
+                into.push_back(BEHIND);
+                continue;
+            }
             let operation = entry.lpOverlapped.cast::<Operation>();
             // SAFETY: any other packet with an OVERLAPPED is of an operation that this queue's table still owns: it stays there until this
             // packet was taken, and each operation has one. The OVERLAPPED is its first field.
             into.push_back(if operation.is_null() { WOKEN } else { unsafe { (*operation).place } });
         }
         Ok(())
+    }
+
+    fn join(&mut self, door: &AcceptPort) {
+        if !std::mem::replace(&mut self.joined, true) {
+            door.homes.lock().unwrap_or_else(PoisonError::into_inner).push(self.handle.clone());
+        }
     }
 
     fn listener(door: &AcceptPort) -> RawFd {
@@ -164,6 +184,10 @@ impl Notify for CompletionPort {
 pub struct AcceptPort {
     listener: Arc<Listener>,
     handle: Arc<Handle>,
+    /// The ports of those who post accepts: told when there are too few.
+    homes: Arc<Mutex<Vec<Arc<Handle>>>>,
+    /// Goes before the listener does: fields are dropped in order, and it has a share of its own.
+    _lookout: Lookout,
     porter: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -180,9 +204,15 @@ impl AcceptPort {
                 format!("{e}; the listening socket belongs to another completion port, of a server that runs: choose another model or port"),
             )
         })?;
+        let homes: Arc<Mutex<Vec<Arc<Handle>>>> = Arc::default();
+        let of_lookout = homes.clone();
+        let lookout = Lookout::new(listener.clone(), move || {
+            let homes = of_lookout.lock().unwrap_or_else(PoisonError::into_inner);
+            homes.iter().for_each(|home| home.post(TOO_FEW));
+        })?;
         let own = handle.clone();
         let porter = std::thread::Builder::new().name("tidegate-porter".into()).spawn(move || carry(&own))?;
-        Ok(Self { listener, handle, porter: Some(porter) })
+        Ok(Self { listener, handle, homes, _lookout: lookout, porter: Some(porter) })
     }
 
     /// The listening socket.
@@ -211,7 +241,7 @@ fn carry(port: &Handle) {
 
 impl Drop for AcceptPort {
     fn drop(&mut self) {
-        self.handle.post(std::ptr::null_mut());
+        self.handle.post(0);
         if let Some(porter) = self.porter.take() {
             let _ = porter.join(); // it does not panic
         }

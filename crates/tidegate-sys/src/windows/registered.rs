@@ -274,6 +274,7 @@ impl RegisteredQueue {
         let Done { key, outcome } = self.operations.next()?;
         let outcome = match outcome {
             Outcome::Woken => Outcome::Woken,
+            Outcome::Behind => Outcome::Behind,
             Outcome::Accepted(outcome) => Outcome::Accepted(outcome.and_then(|socket| self.register(socket))),
             Outcome::Connected(outcome) => Outcome::Connected(outcome),
             Outcome::Received(outcome) => Outcome::Received(outcome.map(|b| b.map(Bytes::First))),

@@ -36,6 +36,11 @@ pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
             "accept.posted",
             "it posts no accepts; set accept.batch and backlog instead",
         ),
+        (
+            policy.accept.reuse.is_some() && model != Model::Iocp,
+            "accept.reuse",
+            "only iocp accepts with sockets that it has; leave it out",
+        ),
     ];
     let kept = (
         policy.window.is_some() && model == Model::Rio,
@@ -113,7 +118,8 @@ pub(crate) fn check_datagrams(model: Model, policy: &DatagramPolicy) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::num::NonZeroUsize;
+    use crate::policy::Accept;
+    use std::num::{NonZeroU32, NonZeroUsize};
 
     #[test]
     fn a_limit_without_a_meaning_is_refused_by_name_and_with_a_way_out() {
@@ -122,6 +128,11 @@ mod tests {
         assert!(text.contains("window") && text.contains("pool") && text.contains("threads"), "{text}");
         assert_eq!(check(Model::Epoll, &policy), Ok(()));
         let spin = Policy { wait: Wait::Spin, ..Policy::default() };
+        let reuse = Accept { reuse: NonZeroU32::new(8), ..Accept::default() };
+        let reuse = Policy { accept: reuse, ..Policy::default() };
+        let text = check(Model::Overlapped, &reuse).unwrap_err().to_string();
+        assert!(text.contains("accept.reuse") && text.contains("iocp"), "{text}");
+        assert_eq!(check(Model::Iocp, &reuse), Ok(()));
         assert!(check(Model::Blocking, &spin).is_err() && check(Model::Select, &spin).is_ok());
         for model in Model::ALL {
             assert_eq!(check(model, &Policy::default()), Ok(()), "{model}");

@@ -14,6 +14,11 @@ pub struct Accept {
     /// Watermarks for accepts that are posted as operations. Default `None`: one operation without end (multishot), which
     /// needs neither. Only for completion models.
     pub posted: Option<PostedAccepts>,
+    /// Sockets of connections that have ended which each I/O thread keeps to accept with again (`DisconnectEx`), rather than close and make
+    /// anew. Default `None`: all are closed. Only on `iocp`; where the system can not, they are closed, which is said once. Cost:
+    /// a socket is ready only when its connection is gone for good, after TIME_WAIT where this end closed first, and counts
+    /// until then; input that was not read is dropped without a reset.
+    pub reuse: Option<NonZeroU32>,
     /// TCP Fast Open (RFC 7413): a client that was here before sends its first data with its SYN. This many connections may be
     /// waiting in that way. Default `None`: off. Linux only, and only where `net.ipv4.tcp_fastopen` has bit 2 set.
     pub fast_open: Option<NonZeroU32>,
@@ -31,7 +36,14 @@ pub struct Accept {
 
 impl Default for Accept {
     fn default() -> Self {
-        Self { backlog: 4096, posted: None, fast_open: None, defer: Some(Duration::from_secs(1)), batch: 64 }
+        Self {
+            backlog: 4096,
+            posted: None,
+            reuse: None,
+            fast_open: None,
+            defer: Some(Duration::from_secs(1)),
+            batch: 64,
+        }
     }
 }
 

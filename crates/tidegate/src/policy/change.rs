@@ -11,6 +11,7 @@ impl Policy {
         let fixed = [
             ("accept.backlog", self.accept.backlog == to.accept.backlog),
             ("accept.posted", self.accept.posted.is_some() == to.accept.posted.is_some()),
+            ("accept.reuse", self.accept.reuse == to.accept.reuse),
             ("accept.fast_open", self.accept.fast_open == to.accept.fast_open),
             ("accept.defer", self.accept.defer == to.accept.defer),
             ("buffer_bytes", self.buffer_bytes == to.buffer_bytes),

@@ -73,6 +73,9 @@ impl Policy {
     fn check_ranges(&self) -> Result<(), PolicyError> {
         within("max_connections", self.max_connections, 1, 16_000_000)?;
         within("accept.backlog", self.accept.backlog as usize, 1, i32::MAX as usize)?;
+        if let Some(reuse) = self.accept.reuse {
+            within("accept.reuse", reuse.get() as usize, 1, 65_536)?;
+        }
         within("accept.batch", self.accept.batch, 1, 65_536)?;
         within("buffers", self.buffers, 1, 32_768)?;
         within("buffer_bytes", self.buffer_bytes, 4096, 16 << 20)?;

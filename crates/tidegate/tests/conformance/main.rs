@@ -50,6 +50,7 @@ mod mail_reaches_every_session;
 mod multipath_tcp_is_like_tcp;
 mod outstanding_sends_are_bounded;
 mod pipelined_requests_are_answered_in_order;
+mod sockets_may_be_used_again;
 mod the_counters_balance;
 mod the_quiet_are_not_forgotten;
 mod thousands_of_connections_are_served;

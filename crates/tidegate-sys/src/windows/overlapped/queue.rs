@@ -7,13 +7,13 @@ use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
 use std::time::Duration;
 
 use slab::Slab;
-use socket2::{Domain, SockAddr};
+use socket2::{Domain, SockAddr, Socket};
 use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, HANDLE};
 use windows_sys::Win32::Networking::WinSock::{WSABUF, WSARecv, WSASend};
 use windows_sys::Win32::System::IO::CancelIoEx;
 
 use super::super::descriptor::RawFd;
-use super::super::extension::Extensions;
+use super::super::extension::{Extensions, no_reuse};
 use super::super::pool::{Buffer, Pool};
 use super::super::registered;
 use super::super::socket::address;
@@ -24,6 +24,7 @@ use super::{
     SocketKind,
 };
 use crate::endpoint::Endpoint;
+use crate::reuse::{self, Shelf};
 use crate::transmit::{Begun, Transmission};
 
 /// A thread's operations.
@@ -37,6 +38,7 @@ pub struct Queue<N: Notify> {
     pub(super) pool: Pool,
     pub(super) posted: bool,
     pub(super) file_bytes: usize,
+    pub(super) shelf: Shelf<Socket>,
     pub(super) sockets: SocketKind,
     /// Buffers that armed operations have.
     pub(super) pinned: usize,
@@ -52,15 +54,21 @@ const SPARE_BUFFERS: usize = 1;
 impl<N: Notify> Queue<N> {
     /// A queue that is told by `notify`.
     pub fn new(notify: N, setup: &QueueSetup) -> io::Result<Self> {
+        let extensions = Extensions::load()?;
+        let mut shelf = Shelf::new(setup.reuse);
+        if let Some(why) = no_reuse() {
+            shelf.give_up(why);
+        }
         Ok(Self {
             notify,
-            extensions: Extensions::load()?,
+            extensions,
             operations: Slab::new(),
             ended: VecDeque::new(),
             ready: VecDeque::new(),
             pool: Pool::new(setup.buffers, setup.buffer_bytes, setup.residence)?,
             posted: setup.posted,
             file_bytes: setup.file_bytes,
+            shelf,
             sockets: setup.sockets,
             pinned: 0,
             sends: HashMap::new(),
@@ -116,13 +124,35 @@ impl<N: Notify> Queue<N> {
     }
 
     /// Posts an accept; with `first`, and if there are enough buffers, it completes with the first data of the connection.
+    ///
+    /// With a socket that had a connection before, if one is kept. Should the system not take it, none is kept from then on.
     pub fn accept(&mut self, door: &N::Door, key: u64, first: bool) {
+        self.notify.join(door);
         let listener = N::listener(door);
-        let accept = self.prepare_accept(listener, first);
-        let accept = match accept {
-            Ok(accept) => accept,
-            Err(e) => return self.fail(key, Outcome::Accepted(Err(e))),
-        };
+        let used = self.shelf.take();
+        let was_used = used.is_some();
+        match self.post_accept(listener, key, first, used) {
+            Err((held, why)) if was_used => {
+                self.release(held);
+                self.shelf.give_up(why);
+                self.accept(door, key, first);
+            }
+            Err((held, e)) => {
+                self.release(held);
+                self.fail(key, Outcome::Accepted(Err(e)));
+            }
+            Ok(()) => {}
+        }
+    }
+
+    fn post_accept(
+        &mut self,
+        listener: RawFd,
+        key: u64,
+        first: bool,
+        used: Option<Socket>,
+    ) -> Result<(), (Held, io::Error)> {
+        let accept = self.prepare_accept(listener, first, used).map_err(|e| (Held::Nothing, e))?;
         let submitted = self.submit((key, listener), Held::Accept(accept), |operation, pool, extensions| {
             let overlapped = &raw mut operation.overlapped;
             let Held::Accept(accept) = &mut operation.held else { return Ok(()) };
@@ -148,20 +178,24 @@ impl<N: Notify> Queue<N> {
             };
             if accepted == 0 { Err(last_error()) } else { Ok(()) }
         });
-        if let Err((held, e)) = submitted {
-            self.release(held);
-            self.fail(key, Outcome::Accepted(Err(e)));
-        }
+        submitted.map(drop)
     }
 
-    fn prepare_accept(&mut self, listener: RawFd, first: bool) -> io::Result<Accept> {
-        let socket = registered::open(domain(listener)?, self.sockets)?;
-        self.notify.attach(socket.as_raw_socket())?;
+    fn prepare_accept(&mut self, listener: RawFd, first: bool, used: Option<Socket>) -> io::Result<Accept> {
+        let was_used = used.is_some();
+        let socket = match used {
+            Some(socket) => socket, // it reports here already
+            None => {
+                let socket = registered::open(domain(listener)?, self.sockets)?;
+                self.notify.attach(socket.as_raw_socket())?;
+                socket
+            }
+        };
         let (count, free) = self.pool.count();
         // At most half of the buffers wait for first data; the rest is for connections that are there.
         let first = if first && free > count / 2 { self.pool.take() } else { None };
         self.pinned += usize::from(first.is_some());
-        Ok(Accept { socket, listener, first, addresses: Box::new([0; 2 * ADDRESS_BYTES]) })
+        Ok(Accept { socket, used: was_used, listener, first, addresses: Box::new([0; 2 * ADDRESS_BYTES]) })
     }
 
     /// Makes a connection to `to`, after what is to be done `before` with its socket; the outcome comes under `key`.
@@ -200,7 +234,7 @@ impl<N: Notify> Queue<N> {
             if connected == 0 { Err(last_error()) } else { Ok(()) }
         });
         let place = submitted.map_err(|(_, e)| e)?;
-        let socket = Overlapped::new(socket, None);
+        let socket = Overlapped::dialled(socket);
         socket.armed.set(Some(place));
         Ok(socket)
     }
@@ -343,7 +377,38 @@ impl<N: Notify> Queue<N> {
         }
         if reset {
             let _ = socket.socket.set_linger(Some(Duration::ZERO)); // it is closed either way
+        } else if socket.was_accepted && self.shelf.has_room() && !self.sends.contains_key(&socket.raw()) {
+            self.disconnect(socket);
         }
+    }
+
+    /// Has a socket disconnected, to be used again; if that can not be, it is closed.
+    fn disconnect(&mut self, socket: Overlapped) {
+        let Some(function) = self.extensions.disconnect else { return };
+        self.stop_all(&socket); // the receive that is armed
+        let fd = socket.raw();
+        let submitted = self.submit((0, fd), Held::Disconnect(socket.socket), |operation, _, _| {
+            let overlapped = (&raw mut operation.overlapped).cast();
+            // SAFETY: the operation has the socket, and the table the operation until it has ended.
+            unsafe { reuse::disconnect(function, last_error, handle(fd), overlapped) }
+        });
+        if submitted.is_ok() {
+            self.shelf.leave();
+        }
+    }
+
+    /// Ends what may take as long as TIME_WAIT does.
+    pub(super) fn stop_disconnecting(&self) {
+        for (_, operation) in &self.operations {
+            if let Held::Disconnect(socket) = &operation.held {
+                cancel(socket.as_raw_socket(), &operation.overlapped);
+            }
+        }
+    }
+
+    /// Sockets that were accepted with once more since this was asked last, and why there will be no more, told once.
+    pub fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
+        (self.shelf.take_used(), self.shelf.take_refusal())
     }
 
     /// Gives back what an operation had that was not taken.
@@ -351,7 +416,7 @@ impl<N: Notify> Queue<N> {
         let buffer = match held {
             Held::Receive(buffer) => buffer,
             Held::Accept(accept) => accept.first,
-            Held::Nothing | Held::Send(_) | Held::Transmit(_) => None,
+            Held::Nothing | Held::Send(_) | Held::Transmit(_) | Held::Disconnect(_) => None,
         };
         if let Some(buffer) = buffer {
             self.pinned -= 1;

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use super::super::descriptor::RawFd;
 use super::super::pages::Residence;
 use super::super::pool::{Buffer, Pool};
+use super::super::socket::is_lost_connection;
 use super::super::status;
 use super::calls::{confirm_end, connected, receive_now, update_accepted};
 use super::queue::Queue;
-use super::{Accept, Done, Held, Notify, Operation, Outcome, Overlapped, Payload, WOKEN};
+use super::{Accept, BEHIND, Done, Held, Notify, Operation, Outcome, Overlapped, Payload, WOKEN};
 
 impl<N: Notify> Queue<N> {
     /// Waits until something has ended, or an outcome is there anyway.
@@ -38,6 +39,9 @@ impl<N: Notify> Queue<N> {
             if place == WOKEN {
                 return Some(Done { key: 0, outcome: Outcome::Woken });
             }
+            if place == BEHIND {
+                return Some(Done { key: 0, outcome: Outcome::Behind });
+            }
             if let Some(send) = self.send_to_be_told_first(place) {
                 self.held_back.insert(send, place);
                 continue;
@@ -47,7 +51,9 @@ impl<N: Notify> Queue<N> {
             if operation.sends() {
                 self.send_is_told(place, operation.socket);
             }
-            return Some(self.finish(*operation));
+            if let Some(done) = self.finish(*operation) {
+                return Some(done);
+            }
         }
     }
 
@@ -70,7 +76,7 @@ impl<N: Notify> Queue<N> {
         }
     }
 
-    fn finish(&mut self, operation: Operation) -> Done {
+    fn finish(&mut self, operation: Operation) -> Option<Done> {
         let Operation { overlapped, key, socket, held, .. } = operation;
         let result = status::outcome(overlapped.Internal as i32, overlapped.InternalHigh);
         let outcome = match held {
@@ -85,8 +91,12 @@ impl<N: Notify> Queue<N> {
                 Outcome::Sent(sent, Payload::left(left))
             }
             Held::Accept(accept) => Outcome::Accepted(self.accepted(accept, result)),
+            Held::Disconnect(socket) => {
+                self.shelf.arrive(result.is_ok().then_some(socket));
+                return None;
+            }
         };
-        Done { key, outcome }
+        Some(Done { key, outcome })
     }
 
     fn received(
@@ -130,6 +140,9 @@ impl<N: Notify> Queue<N> {
 
     fn accepted(&mut self, accept: Accept, result: io::Result<usize>) -> io::Result<Overlapped> {
         self.pinned -= usize::from(accept.first.is_some());
+        if accept.used {
+            self.note_use(&result);
+        }
         let made = result.and_then(|n| {
             update_accepted(&accept.socket, accept.listener)?;
             accept.socket.set_nonblocking(true)?;
@@ -138,12 +151,27 @@ impl<N: Notify> Queue<N> {
         });
         match (made, accept.first) {
             (Ok(n), Some(first)) if n > 0 => {
-                Ok(Overlapped::new(accept.socket, Some(Buffer { filled: n as u32, ..first })))
+                Ok(Overlapped::accepted(accept.socket, Some(Buffer { filled: n as u32, ..first })))
             }
             (made, first) => {
                 first.into_iter().for_each(|buffer| self.pool.recycle(buffer));
-                made.map(|_| Overlapped::new(accept.socket, None))
+                made.map(|_| Overlapped::accepted(accept.socket, None))
             }
+        }
+    }
+}
+
+impl<N: Notify> Queue<N> {
+    /// An accept with a socket that had a connection before has ended.
+    fn note_use(&mut self, result: &io::Result<usize>) {
+        match result {
+            Ok(_) => self.shelf.note_used(),
+            // Not one that was ended, and no connection that went away meanwhile.
+            Err(e) if !is_lost_connection(e) => {
+                let why = e.raw_os_error().map_or_else(|| e.kind().into(), io::Error::from_raw_os_error);
+                self.shelf.give_up(why);
+            }
+            Err(_) => {}
         }
     }
 }
@@ -154,6 +182,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl<N: Notify> Drop for Queue<N> {
     fn drop(&mut self) {
         self.stop_accepting();
+        self.stop_disconnecting();
         let deadline = Instant::now() + PATIENCE;
         while !self.operations.is_empty() && Instant::now() < deadline {
             if self.wait(Some(Duration::from_millis(100))).is_err() {

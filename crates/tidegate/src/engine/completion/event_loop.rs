@@ -153,6 +153,7 @@ impl<P: Port, S: Service> Loop<P, S> {
             events += 1;
         }
         self.desk.batch(events);
+        self.desk.lane.counters.sockets_reused.add(self.port.reused());
         self.feed_starved();
         self.look_at_commands();
         self.look_at_timers();

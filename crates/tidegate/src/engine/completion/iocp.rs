@@ -7,12 +7,13 @@
 //! # What it bounds
 //! A receive is posted with a buffer of the thread's pool while there are enough; else, and always with `receive = ZeroByte`, with none:
 //! then it completes when there is data, a buffer is taken and what is there is received at once. So the pool bounds what is pinned,
-//! however many connections are idle. 64 accepts are posted by each thread, or what `accept.posted` says; every second of
-//! them completes with the first data of its connection (`accept.defer`).
+//! however many connections are idle. 64 accepts are posted by each thread, or what `accept.posted` says, and more while connections
+//! find none (FD_ACCEPT); every second of them completes with the first data of its connection (`accept.defer`). Sockets that are kept
+//! to be accepted with again are bounded by `accept.reuse`.
 //!
 //! # What it costs
 //! A call for each operation, and a completion; a wait for each batch. The pool (`buffers` x `buffer_bytes` for each thread), and an
-//! operation of about 200 bytes for each that is in flight. Each accept passes through a thread that hands it to the port of who
+//! operation of about 200 bytes for each that is in flight. One thread waits for that signal. Each accept passes through a thread that hands it to the port of who
 //! posted it: a socket reports to one port only, and the listener is shared.
 //!
 //! # Where it differs

@@ -97,6 +97,11 @@ pub(super) trait Port: Sized + 'static {
     fn accept_one(&mut self, listener: &Self::Listener);
     /// Whether connections wait to be accepted.
     fn has_waiting(listener: &Self::Listener) -> bool;
+    /// Connections since this was asked last that came in on a socket which had one before.
+    #[inline]
+    fn reused(&mut self) -> u64 {
+        0
+    }
     /// Ends [`accept_all`](Self::accept_all) and every `accept_one`; each still completes.
     fn stop_accepting(&mut self);
     /// Makes a connection.

@@ -90,6 +90,7 @@ impl Operations for RegisteredQueue {
             residence: Residence::Pageable,
             posted: false,
             file_bytes: FILE_TURN,
+            reuse: 0,
         };
         let look = if policy.wait == Wait::Spin { Look::Polls } else { Look::Notified };
         Ok((Self::new(&requests, &first, look)?, setup.share))

@@ -51,6 +51,10 @@ pub(crate) trait Operations: Sized + 'static {
     fn has_waiting(door: &Self::Door) -> bool;
     fn accept(&mut self, door: &Self::Door, key: u64, first: bool);
     fn stop_accepting(&self);
+    /// Connections that came in on used sockets since this was asked last, and why there will be no more; told once.
+    fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
+        (0, None)
+    }
     fn drop_silent(&self, limit: Duration);
     fn connect(&mut self, dial: &Dial, ways: &Ways, key: u64) -> io::Result<Self::Socket>;
     fn peer_addr(socket: &Self::Socket) -> Option<SocketAddr>;
@@ -86,6 +90,7 @@ where
                 residence: room::residence(policy),
                 posted: policy.receive == ReceiveStyle::Posted,
                 file_bytes: FILE_TURN,
+                reuse: policy.accept.reuse.map_or(0, |most| most.get() as usize),
             },
         )?;
         Ok((queue, setup.share.min(W::HOLDS)))
@@ -109,6 +114,10 @@ where
 
     fn stop_accepting(&self) {
         self.stop_accepting();
+    }
+
+    fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
+        self.take_reuse()
     }
 
     fn drop_silent(&self, limit: Duration) {
@@ -189,8 +198,11 @@ pub(crate) struct Winsock<O: Operations> {
     queue: O,
     /// The sending sides that were shut down.
     finished: VecDeque<(Token, io::Result<()>)>,
-    /// Accepts that are posted to go on without end.
+    /// Accepts that are posted to go on without end, and how many of them there are to be: more while the server is behind, at most
+    /// as many as the backlog holds.
     endless: usize,
+    wanted: usize,
+    backlog: usize,
     /// Where they are posted, until they are to end.
     door: Option<Arc<O::Door>>,
     first_data: bool,
@@ -217,6 +229,8 @@ impl<O: Operations> Port for Winsock<O> {
             queue,
             finished: VecDeque::new(),
             endless: 0,
+            wanted: O::ACCEPTS,
+            backlog: policy.accept.backlog as usize,
             door: None,
             first_data: setup.first_data,
             waits_for_data: false,
@@ -242,10 +256,8 @@ impl<O: Operations> Port for Winsock<O> {
 
     fn accept_all(&mut self, door: &Arc<O::Door>) {
         self.door = Some(door.clone());
-        while self.endless < O::ACCEPTS {
-            self.endless += 1;
-            self.accept(door, Kind::AcceptAll);
-        }
+        self.wanted = O::ACCEPTS;
+        self.post_endless(door);
     }
 
     fn accept_one(&mut self, door: &Arc<O::Door>) {
@@ -254,6 +266,17 @@ impl<O: Operations> Port for Winsock<O> {
 
     fn has_waiting(door: &Arc<O::Door>) -> bool {
         O::has_waiting(door)
+    }
+
+    fn reused(&mut self) -> u64 {
+        let (reused, refusal) = self.queue.take_reuse();
+        if let Some(why) = refusal {
+            tracing::warn!(
+                event = "reuse",
+                "sockets are closed rather than used again: {why}; each thread says this once"
+            );
+        }
+        reused
     }
 
     fn stop_accepting(&mut self) {
@@ -326,6 +349,7 @@ impl<O: Operations> Port for Winsock<O> {
             Outcome::Accepted(outcome) => self.accepted(key, outcome),
             Outcome::Connected(outcome) => Completion::Dialled { token, outcome },
             Outcome::Woken => Completion::Woken,
+            Outcome::Behind => self.behind(),
         })
     }
 
@@ -363,6 +387,26 @@ impl<O: Operations> Winsock<O> {
     }
 }
 
+impl<O: Operations> Winsock<O> {
+    /// Posts accepts until there are as many as there are to be.
+    fn post_endless(&mut self, door: &O::Door) {
+        while self.endless < self.wanted {
+            self.endless += 1;
+            self.accept(door, Kind::AcceptAll);
+        }
+    }
+
+    /// A connection came and found no accept: twice as many from now on. Single ones are the loop's, which looks at them when it is
+    /// woken, as it was by this.
+    fn behind(&mut self) -> Completion<Self> {
+        if let Some(door) = self.door.clone() {
+            self.wanted = (2 * self.wanted).min(self.backlog).max(O::ACCEPTS);
+            self.post_endless(&door);
+        }
+        Completion::Ignored
+    }
+}
+
 fn payload(pieces: Pieces) -> Payload {
     match pieces {
         Pieces::One(piece) => Payload::One(piece),
@@ -382,8 +426,11 @@ impl<O: Operations> Winsock<O> {
         }
         self.endless -= 1;
         if let (Ok(_), Some(door)) = (&outcome, self.door.clone()) {
-            self.endless += 1;
-            self.accept(&door, Kind::AcceptAll);
+            // Half of them were left when this one came: it is behind no longer.
+            if self.endless > self.wanted / 2 {
+                self.wanted = (self.wanted - 1).max(O::ACCEPTS);
+            }
+            self.post_endless(&door);
         }
         let ended = self.endless == 0;
         match outcome {

@@ -1,0 +1,73 @@
+//! The signal that too few accepts are posted: a connection came to a listening socket and found none (`FD_ACCEPT`, which Winsock
+//! tells only of such connections; posting an accept lets it tell again).
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use windows_sys::Win32::Networking::WinSock::{
+    FD_ACCEPT, WSAEVENT, WSAEnumNetworkEvents, WSAEventSelect, WSANETWORKEVENTS,
+};
+
+use super::descriptor::{AsRawFd, RawFd};
+use super::event::Event;
+use super::socket::Listener;
+use super::winsock::{check, handle};
+
+/// A thread that waits for the signal. Ends when dropped.
+pub(super) struct Lookout {
+    listener: Arc<Listener>,
+    event: Arc<Event>,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Lookout {
+    /// Calls `tell` whenever a connection has found no accept.
+    pub(super) fn new(listener: Arc<Listener>, tell: impl Fn() + Send + 'static) -> io::Result<Self> {
+        let (event, over) = (Arc::new(Event::for_one()?), Arc::new(AtomicBool::new(false)));
+        select(listener.as_raw_fd(), Some(&event))?;
+        let mut lookout = Self { listener, event, over, thread: None };
+        let (listener, event, over) = (lookout.listener.clone(), lookout.event.clone(), lookout.over.clone());
+        let watch = move || {
+            loop {
+                event.wait(None);
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
+                if take_signal(listener.as_raw_fd()) {
+                    tell();
+                }
+            }
+        };
+        lookout.thread = Some(std::thread::Builder::new().name("tidegate-lookout".into()).spawn(watch)?);
+        Ok(lookout)
+    }
+}
+
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        let _ = select(self.listener.as_raw_fd(), None); // the socket may live on, and its event goes
+        self.over.store(true, Ordering::Relaxed);
+        self.event.set();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // it does not panic
+        }
+    }
+}
+
+/// Has the signal set an event, or no longer does.
+fn select(listener: RawFd, event: Option<&Event>) -> io::Result<()> {
+    let (event, what) = event.map_or((0, 0), |event| (event.handle() as WSAEVENT, FD_ACCEPT as i32));
+    // SAFETY: the socket and the event are open for the call; whoever drops the event has deselected it before.
+    check(unsafe { WSAEventSelect(handle(listener), event, what) })
+}
+
+/// Whether it was the signal; takes it back.
+fn take_signal(listener: RawFd) -> bool {
+    let mut events = WSANETWORKEVENTS::default();
+    // SAFETY: the socket is open; no event is to be reset; the structure outlives the call.
+    let taken = check(unsafe { WSAEnumNetworkEvents(handle(listener), 0, &raw mut events) });
+    taken.is_ok() && events.lNetworkEvents & FD_ACCEPT as i32 != 0
+}

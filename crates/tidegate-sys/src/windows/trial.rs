@@ -1,0 +1,250 @@
+//! What is done with functions that are asked for at run time, on the system itself: files, sockets that are used again, and the signal that
+//! too few accepts are posted.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::extension;
+use super::overlapped::{Buffer, Done, Outcome, Overlapped, Parts, Payload, Queue, QueueSetup, SocketKind};
+use super::pages::Residence;
+use super::port::{AcceptPort, CompletionPort};
+use super::socket::{ListenOptions, Listener};
+use crate::file::FileRange;
+use crate::loopback::Loopback;
+
+/// Nothing here takes a second; a machine under load may take long.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Bytes of a file that go in one operation.
+const STEP: usize = 64 * 1024;
+
+struct Bench {
+    queue: Queue<CompletionPort>,
+    door: AcceptPort,
+    addr: SocketAddr,
+}
+
+impl Bench {
+    fn new(reuse: usize) -> Self {
+        let options = ListenOptions {
+            backlog: 16,
+            defer_accept: None,
+            fast_open: None,
+            send_buffer: None,
+            receive_buffer: None,
+            busy_poll: None,
+            loopback: Loopback::Tcp,
+        };
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
+        let addr = listener.local_addr().unwrap().addr().unwrap();
+        let setup = QueueSetup {
+            sockets: SocketKind::Plain,
+            buffers: 8,
+            buffer_bytes: 4096,
+            residence: Residence::Pageable,
+            posted: true,
+            file_bytes: STEP,
+            reuse,
+        };
+        let queue = Queue::new(CompletionPort::new(16).unwrap(), &setup).unwrap();
+        Self { queue, door: AcceptPort::new(Arc::new(listener)).unwrap(), addr }
+    }
+
+    fn next(&mut self) -> Done {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if let Some(done) = self.queue.next() {
+                return done;
+            }
+            assert!(Instant::now() < deadline, "nothing has come back");
+            self.queue.wait(Some(Duration::from_millis(100))).unwrap();
+        }
+    }
+
+    fn dial(&self) -> TcpStream {
+        let far = TcpStream::connect_timeout(&self.addr, DEADLINE).unwrap();
+        far.set_read_timeout(Some(DEADLINE)).unwrap();
+        far
+    }
+
+    /// The connection that comes next.
+    fn accepted(&mut self) -> Overlapped {
+        loop {
+            match self.next().outcome {
+                Outcome::Accepted(outcome) => return outcome.unwrap(),
+                Outcome::Behind => {}
+                _ => panic!("something else than an accept"),
+            }
+        }
+    }
+
+    fn pair(&mut self) -> (Overlapped, TcpStream) {
+        self.queue.accept(&self.door, 1, false);
+        let far = self.dial();
+        (self.accepted(), far)
+    }
+
+    fn sent(&mut self) -> (io::Result<usize>, Option<Payload>) {
+        loop {
+            match self.next().outcome {
+                Outcome::Sent(outcome, rest) => return (outcome, rest),
+                Outcome::Behind => {}
+                _ => panic!("something else than a send"),
+            }
+        }
+    }
+
+    /// Sends to the end; returns what each operation took.
+    fn send(&mut self, socket: &Overlapped, payload: Payload) -> Vec<usize> {
+        let (mut left, mut steps) = (Some(payload), Vec::new());
+        while let Some(payload) = left {
+            self.queue.send(socket, payload, 2);
+            let (outcome, rest) = self.sent();
+            steps.push(outcome.unwrap());
+            left = rest;
+        }
+        steps
+    }
+
+    fn received(&mut self, socket: &Overlapped) -> Option<Buffer> {
+        self.queue.receive(socket, 3);
+        match self.next().outcome {
+            Outcome::Received(outcome) => outcome.unwrap(),
+            _ => panic!("something else than a receive"),
+        }
+    }
+}
+
+fn content(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|n| (n % 251) as u8).collect()
+}
+
+fn file(content: &[u8]) -> Arc<std::fs::File> {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(content).unwrap();
+    Arc::new(file)
+}
+
+fn is_here(name: &str) -> bool {
+    extension::found().iter().any(|found| found.name == name && found.refused.is_none())
+}
+
+#[test]
+fn a_file_leaves_among_the_bytes_around_it() {
+    let mut bench = Bench::new(0);
+    assert_eq!(bench.queue.sends_files(), is_here("TransmitFile") || is_here("TransmitPackets"));
+    if !bench.queue.sends_files() {
+        return println!("left out: files are read here");
+    }
+    let content = content(3 * STEP + 1234);
+    let (socket, mut far) = bench.pair();
+    for (at, bytes) in [(0, content.len()), (5, 1), (STEP, STEP), (70_001, STEP + 1000)] {
+        let range = FileRange::new(file(&content), at as u64, bytes);
+        let pieces = |text: &[&'static str]| text.iter().map(|t| Bytes::from_static(t.as_bytes())).collect();
+        let parts = Parts::new(pieces(&["be", "fore"]), range, pieces(&["after"]));
+        let reader = std::thread::spawn(move || {
+            let mut heard = vec![0; 6 + bytes + 5];
+            far.read_exact(&mut heard).map(|()| (heard, far))
+        });
+        let steps = bench.send(&socket, Payload::Parts(parts));
+        assert_eq!((steps.len(), steps.iter().sum()), (bytes.div_ceil(STEP), 6 + bytes + 5), "{steps:?}");
+        let (heard, stream) = reader.join().unwrap().unwrap();
+        assert!(heard == [b"before", &content[at..at + bytes], b"after"].concat(), "{at} {bytes}");
+        far = stream;
+    }
+}
+
+#[test]
+fn a_file_that_has_become_shorter_ends_in_an_error() {
+    let mut bench = Bench::new(0);
+    if !bench.queue.sends_files() {
+        return println!("left out: files are read here");
+    }
+    for tail in [vec![], vec![Bytes::from_static(b"after")]] {
+        let (socket, _far) = bench.pair();
+        let range = FileRange::new(file(b"0123456789"), 4, 20_000);
+        let mut left = Some(Payload::Parts(Parts::new(vec![], range, tail)));
+        let error = loop {
+            bench.queue.send(&socket, left.take().expect("the file promised more"), 2);
+            match bench.sent() {
+                (Err(e), _) => break e,
+                (Ok(_), rest) => left = rest,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_nobody_takes_is_ended_with_its_socket() {
+    let mut bench = Bench::new(0);
+    if !bench.queue.sends_files() {
+        return println!("left out: files are read here");
+    }
+    let (socket, far) = bench.pair();
+    let content = file(&content(STEP));
+    let shared = || FileRange::new(content.clone(), 0, STEP);
+    // Until one has to wait for the reader who never reads.
+    let mut waits = false;
+    for _ in 0..1000 {
+        bench.queue.send(&socket, Payload::Parts(Parts::new(vec![], shared(), vec![])), 2);
+        bench.queue.wait(Some(Duration::from_millis(200))).unwrap();
+        match bench.queue.next().map(|done| done.outcome) {
+            None => waits = true,
+            Some(Outcome::Sent(outcome, _)) => assert_eq!(outcome.unwrap(), STEP),
+            Some(_) => panic!("something else than a send"),
+        }
+        if waits {
+            break;
+        }
+    }
+    assert!(waits, "somebody takes it all");
+    bench.queue.stop_all(&socket);
+    bench.queue.close(socket, true);
+    assert!(bench.sent().0.is_err());
+    assert_eq!(Arc::strong_count(&content), 1, "nobody holds the file any more");
+    drop(far);
+}
+
+#[test]
+fn a_socket_is_used_again_or_closed_and_the_next_connection_is_served() {
+    let mut bench = Bench::new(2);
+    let (mut reused, mut refusals) = (0, 0);
+    for round in 0..4 {
+        let (socket, mut far) = bench.pair();
+        far.write_all(b"ask").unwrap();
+        let buffer = bench.received(&socket).expect("three bytes");
+        assert_eq!(bench.queue.bytes(&buffer), b"ask", "round {round}");
+        bench.queue.recycle(buffer);
+        bench.send(&socket, Payload::One(Bytes::from_static(b"answer")));
+        let mut heard = [0; 6];
+        far.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"answer", "round {round}");
+        drop(far);
+        assert!(bench.received(&socket).is_none(), "the peer has closed first");
+        bench.queue.close(socket, false);
+        bench.queue.wait(Some(Duration::from_millis(200))).unwrap();
+        assert!(bench.queue.next().is_none(), "a disconnect tells nobody");
+        let (again, refusal) = bench.queue.take_reuse();
+        reused += again;
+        refusals += u64::from(refusal.is_some());
+    }
+    println!("{reused} connections came in on a used socket; refused: {refusals}");
+    assert!(reused > 0 || refusals == 1, "neither used nor refused");
+}
+
+#[test]
+fn a_connection_that_finds_no_accept_is_told_of() {
+    let mut bench = Bench::new(0);
+    super::overlapped::Notify::join(bench.queue.notify_mut(), &bench.door);
+    for _ in 0..3 {
+        let _far = bench.dial();
+        assert!(matches!(bench.next().outcome, Outcome::Behind));
+        bench.queue.accept(&bench.door, 1, false);
+        drop(bench.accepted());
+    }
+}
