@@ -320,6 +320,11 @@ fn closed(r: &Report, e: &Evidence) -> (Verdict, &'static str) {
             Verdict::Server,
             "its busiest thread had no processor time left and the generator had; that is its capacity",
         ),
+        // A generator that nobody looked at may have been the one that waited.
+        _ if e.generator.is_none() => (
+            Verdict::Neither,
+            "this system does not tell how busy a thread is; look at the processors yourself",
+        ),
         Some(share) if share.wanted() < IDLE && slow => (
             Verdict::Server,
             "neither processor was busy, so it waited for something else (a lock, a disk, another server); look there",
@@ -327,10 +332,6 @@ fn closed(r: &Report, e: &Evidence) -> (Verdict, &'static str) {
         Some(_) => (
             Verdict::Neither,
             "both had processor time left, so waking each other up took the time; raise -c, or compare processor time per request",
-        ),
-        None if e.generator.is_none() => (
-            Verdict::Neither,
-            "this system does not tell how busy a thread is; look at the processors yourself",
         ),
         None if e.events_per_wake_up < 2.0 && !slow => (
             Verdict::Neither,
@@ -392,6 +393,10 @@ mod tests {
         ] {
             let certificate = certify(&closed_loop(ms), seen(generator, server));
             assert_eq!(certificate.verdict, expected, "{generator:?} {server:?}: {certificate}");
+        }
+        for server in [None, Some(0.05), Some(0.5)] {
+            let unseen = Evidence { generator: None, ..seen((0.0, 0.0), server) };
+            assert_eq!(certify(&closed_loop(10.0), unseen).verdict, Verdict::Neither, "{server:?}");
         }
         let single = Evidence { events_per_wake_up: 1.0, ..seen((0.4, 0.0), None) };
         let certificate = certify(&closed_loop(0.1), single);
