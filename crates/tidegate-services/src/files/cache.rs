@@ -7,6 +7,7 @@ use lru::LruCache;
 
 use super::FilesOptions;
 use super::store::{Content, Document};
+use crate::http::answer::second_begun;
 
 /// What a document costs besides its bytes, about: names, tags, a head.
 const EACH_BYTES: usize = 1024;
@@ -45,7 +46,7 @@ pub(super) struct Clock {
 
 impl Clock {
     fn new(now: Instant) -> Self {
-        Self { started: now, second: 0, date: httpdate::fmt_http_date(SystemTime::now()) }
+        Self { started: second_begun(now), second: 0, date: httpdate::fmt_http_date(SystemTime::now()) }
     }
 
     #[inline]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use tidegate::Outbox;
@@ -41,7 +41,7 @@ pub struct Slot {
 impl Slot {
     pub(super) fn new(page: Arc<Page>, limits: HttpLimits, now: Instant) -> Self {
         let answers = RwLock::new(Answers::new(&page));
-        Self { page, limits, started: now, second: AtomicU64::new(0), answers }
+        Self { page, limits, started: second_begun(now), second: AtomicU64::new(0), answers }
     }
 
     /// Puts the answer to `GET`, or to `HEAD`, into the outbox.
@@ -97,6 +97,14 @@ impl Slot {
     }
 }
 
+/// When the second began that it is now by the clock of the system: a date that is made with each second from then on is never behind by one.
+/// A millisecond late, so that none is made in the last moment of the second before.
+pub(crate) fn second_begun(now: Instant) -> Instant {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let into = Duration::from_nanos(since.subsec_nanos().into()).saturating_sub(Duration::from_millis(1));
+    now.checked_sub(into).unwrap_or(now)
+}
+
 impl Answers {
     fn new(page: &Page) -> Self {
         let date = httpdate::fmt_http_date(SystemTime::now());
@@ -142,5 +150,31 @@ pub(crate) fn said(connection: Connection) -> &'static str {
         Connection::Persists => "",
         Connection::KeptAlive => "Connection: keep-alive\r\n",
         Connection::Closes => "Connection: close\r\n",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_begin_when_those_of_the_clock_do() {
+        loop {
+            let now = Instant::now();
+            let before = clock();
+            let into = now - second_begun(now) + Duration::from_millis(1);
+            let after = clock();
+            // A second that ends in between says nothing, nor does its first millisecond.
+            if before.0 == after.0 && before.1 > Duration::from_millis(1) {
+                assert!(before.1 <= into && into <= after.1, "{before:?} {into:?} {after:?}");
+                return;
+            }
+        }
+    }
+
+    /// Seconds since 1970, and what is gone of the next.
+    fn clock() -> (u64, Duration) {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        (since.as_secs(), Duration::from_nanos(since.subsec_nanos().into()))
     }
 }
