@@ -22,8 +22,9 @@ export async function withBrowser(chromium, check, { flags = [], before = () => 
   const end = (code, text) => {
     console.log(text);
     before();
-    browser.on('exit', () => { rmSync(folder, { recursive: true, force: true, maxRetries: 10 }); process.exit(code); });
-    browser.kill('SIGKILL');
+    browser.on('exit', () => { rmSync(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 200 }); process.exit(code); });
+    browser.kill(); // with its own processes, which write into the folder
+    setTimeout(() => browser.kill('SIGKILL'), 10_000);
   };
   setTimeout(() => end(1, 'not done within 60 s'), 60_000);
   try {

@@ -1,5 +1,5 @@
 // The least a server does that sends a file in one of the ways that Linux has; for `scenarios/files/cpu --also`:
-//   cc -O2 -o /tmp/file scenarios/floor/file.c -luring && /tmp/file WAY STEP_KIB PORT FILE
+//   cc -O2 -o file scenarios/floor/file.c -luring && ./file WAY STEP_KIB PORT FILE
 // ways: sendfile splice read mmap (epoll); uring-poll (the ring reports readiness, then sendfile) uring-splice uring-read
 // Every request, which has to come in one piece, is answered with FILE; connections are kept. Errors end the program.
 #define _GNU_SOURCE
