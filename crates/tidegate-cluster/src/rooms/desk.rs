@@ -267,12 +267,18 @@ impl Desk {
         match log.last_of(&ours::of_room(room)).await {
             Ok(None) => self.lane(room).move_to(0),
             // It is on its way.
-            Ok(Some(last)) if last.place > self.seen => self.hear_of(last.place),
+            Ok(Some(last)) if last.place > self.seen => {
+                self.hear_of(last.place);
+                self.lane(room).ask_later(Instant::now());
+            }
             Ok(Some(last)) if self.span.knows(room) => self.lane(room).move_to(last.place),
             Ok(Some(last)) => {
                 self.receive(room, last.place, &last.payload, &AtomicBool::new(false)).await;
             }
-            Err(e) => self.refusal = Some(e),
+            Err(e) => {
+                self.refusal = Some(e);
+                self.lane(room).ask_later(Instant::now());
+            }
         }
     }
 

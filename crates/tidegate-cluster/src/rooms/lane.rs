@@ -78,9 +78,15 @@ impl Lane {
         self.under_way = Some(UnderWay { serial, since: now, said, message, disputed: false });
     }
 
-    /// Whether something has come that was not asked for yet; from now on it was.
+    /// Whether something has come of which was not asked what it is; from now on it was.
     pub(super) fn is_to_be_asked(&mut self) -> bool {
         std::mem::replace(&mut self.asked, self.last) != self.last
+    }
+
+    /// There was no answer to that: it is asked again later, and until then nothing is put together.
+    pub(super) fn ask_later(&mut self, now: Instant) {
+        self.asked = 0;
+        self.turn = Some(now + AGAIN);
     }
 
     /// Nothing waits.
@@ -113,6 +119,9 @@ impl Lane {
 
     /// The broker keeps nothing before this place of what this node has seen.
     pub(super) fn move_to(&mut self, place: u64) {
+        if place == self.last {
+            return; // what is under way still fits
+        }
         self.last = place;
         self.wanted |= self.under_way.take().is_some();
     }
@@ -176,5 +185,29 @@ mod tests {
         lane.rest();
         assert_eq!(lane.due(start + TURN), Due::Rest(None));
         assert!(lane.is_idle());
+    }
+
+    #[test]
+    fn what_came_is_asked_for_until_there_is_an_answer() {
+        let start = Instant::now();
+        let mut lane = Lane { wanted: true, ..Lane::default() };
+        assert!(!lane.is_to_be_asked(), "nothing has come");
+        lane.came(5, false, start);
+        assert!(lane.is_to_be_asked() && !lane.is_to_be_asked());
+        lane.ask_later(start);
+        assert_eq!(lane.due(start), Due::Rest(Some(start + AGAIN)));
+        assert_eq!(lane.due(start + AGAIN), Due::Offer);
+        assert!(lane.is_to_be_asked());
+    }
+
+    #[test]
+    fn what_is_under_way_keeps_its_number_as_long_as_it_fits() {
+        let start = Instant::now() + AGAIN;
+        let mut lane = Lane { wanted: true, ..Lane::default() };
+        lane.begin(1, Vec::new(), start);
+        lane.move_to(0);
+        assert!(lane.is_own(1), "a copy of it may still be taken");
+        lane.move_to(4);
+        assert!(!lane.is_own(1) && lane.due(start) == Due::Offer);
     }
 }
