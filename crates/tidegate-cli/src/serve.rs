@@ -46,7 +46,7 @@ enum What {
     /// Answer every HTTP request with the same page.
     Http(http::HttpArgs),
     /// A messenger: rooms, history and presence, as lines and over WebSocket, with a page (docs/chat.md).
-    Chat(chat::ChatArgs),
+    Chat(Box<chat::ChatArgs>),
     /// Answer HTTP requests with the files of a folder.
     Files(files::FilesArgs),
     /// Answer datagrams, or just take them.

@@ -86,10 +86,11 @@ impl Desk {
     }
 
     async fn look_whole(&mut self, connected: bool, now: Instant) {
-        if connected && self.log.is_none() {
-            if let Err(why) = self.reopen().await {
-                return self.cut_off(&why, now);
-            }
+        if connected
+            && self.log.is_none()
+            && let Err(why) = self.reopen().await
+        {
+            return self.cut_off(&why, now);
         }
         match self.trouble(connected, now) {
             Some(why) => self.cut_off(&why, now),

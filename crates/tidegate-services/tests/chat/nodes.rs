@@ -113,7 +113,8 @@ fn a_node_that_is_cut_off_says_so_takes_nothing_and_keeps_what_it_has_taken() {
     pass_on(&a, &b);
     pass_on(&b, &a);
     bob.say("taken");
-    (ann.hears(), bob.hears());
+    ann.hears();
+    bob.hears();
     b.span.cut_off();
     bob.say("refused");
     bob.say("/nick rob");

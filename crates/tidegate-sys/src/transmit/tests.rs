@@ -49,7 +49,7 @@ impl Bench {
     }
 
     fn begin(&self, parts: Parts) -> io::Result<(Transmission, Box<Overlapped>)> {
-        let Begun::Transmission(transmission) = Transmission::new(parts, &self.functions, self.most) else {
+        let Begun::Transmission(transmission) = Transmission::begin(parts, &self.functions, self.most) else {
             panic!("the file is not in it")
         };
         let mut overlapped = blank();
@@ -123,11 +123,11 @@ fn many_bytes_before_the_file_go_without_it_where_one_piece_is_all() {
     let long = || vec![Bytes::from(vec![b'x'; 60_000]), Bytes::from(vec![b'y'; 60_000])];
     let functions = fake::table(Has::File);
     let (file, _) = range(0, 10);
-    let begun = Transmission::new(Parts::new(long(), file, vec![]), &functions, 1 << 20);
+    let begun = Transmission::begin(Parts::new(long(), file, vec![]), &functions, 1 << 20);
     let Begun::Head(parts) = begun else { panic!("two pieces before the file") };
     assert_eq!(parts.head().len(), 2);
     let Left::Parts(parts) = parts.advance(120_000) else { panic!("the file is left") };
-    assert!(matches!(Transmission::new(parts, &functions, 1 << 20), Begun::Transmission(_)));
+    assert!(matches!(Transmission::begin(parts, &functions, 1 << 20), Begun::Transmission(_)));
 
     let bench = Bench::new(Has::File, 1 << 20);
     let (file, _) = range(0, 10);

@@ -38,7 +38,7 @@ impl Transmission {
     ///
     /// With `TransmitPackets` all pieces are elements of their own. `TransmitFile` takes one piece before and one after the file: small ones
     /// are put together, others go without it.
-    pub fn new(mut parts: Parts, functions: &Functions, most: usize) -> Begun {
+    pub fn begin(mut parts: Parts, functions: &Functions, most: usize) -> Begun {
         let packets = functions.transmit_packets.is_some();
         if !packets {
             parts.join();

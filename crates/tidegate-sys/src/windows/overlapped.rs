@@ -60,7 +60,7 @@ pub(super) enum Held {
     Receive(Option<Buffer>),
     Send(Payload),
     /// A send with a file in it.
-    Transmit(Transmission),
+    Transmit(Box<Transmission>),
     Accept(Accept),
     /// A socket on its way to being used again.
     Disconnect(Socket),

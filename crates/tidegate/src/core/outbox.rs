@@ -592,9 +592,9 @@ mod tests {
     #[test]
     fn more_bytes_than_may_be_around_a_file_go_before_it() {
         let mut queue = Queue::default();
-        ["a", "b", "c"].map(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
+        ["a", "b", "c"].into_iter().for_each(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
         queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 4));
-        ["d", "e", "f"].map(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
+        ["d", "e", "f"].into_iter().for_each(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
         assert!(matches!(queue.take(2, Files::Among), Pieces::Many(two) if two == ["a", "b"]));
         let Pieces::File { head, tail, .. } = queue.take(2, Files::Among) else { panic!("a file") };
         assert_eq!((head, tail), (vec![Bytes::from("c")], vec![Bytes::from("d"), Bytes::from("e")]));

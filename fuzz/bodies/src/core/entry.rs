@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use tidegate::core::outbox::Pieces;
+use tidegate::core::outbox::{Files, Pieces};
 use tidegate::core::{Action, Connection, Context, Event, Receive, Then};
 use tidegate::{CloseReason, Origin};
 
@@ -161,10 +161,10 @@ impl Entry {
         if !self.action.send {
             return;
         }
-        let pieces = match self.connection.take_pieces(most) {
+        let pieces = match self.connection.take_pieces(most, Files::Read) {
             Pieces::One(piece) => vec![piece],
             Pieces::Many(pieces) => pieces,
-            Pieces::File(range) => panic!("no session here sends a file: {range:?}"),
+            Pieces::File { range, .. } => panic!("no session here sends a file: {range:?}"),
         };
         assert!(pieces.len() <= most.max(1), "more pieces than asked for");
         let bytes = pieces.concat();

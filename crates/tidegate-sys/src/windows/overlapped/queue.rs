@@ -287,8 +287,8 @@ impl<N: Notify> Queue<N> {
         let fd = socket.raw();
         let held = match payload {
             Payload::Parts(parts) => {
-                match Transmission::new(parts, &self.extensions.transmit, self.file_bytes) {
-                    Begun::Transmission(transmission) => Held::Transmit(transmission),
+                match Transmission::begin(parts, &self.extensions.transmit, self.file_bytes) {
+                    Begun::Transmission(transmission) => Held::Transmit(Box::new(transmission)),
                     Begun::Head(parts) => Held::Send(Payload::Parts(parts)),
                 }
             }
