@@ -12,7 +12,8 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use super::outbox::{Files, Outbox, Pieces, Queue, Wishes};
+use super::outbox::{Outbox, Wishes};
+use super::queue::{Files, Pieces, Queue};
 use super::timers::Grain;
 use crate::policy::Policy;
 use crate::policy::sends::FILE_TURN;

@@ -3,7 +3,8 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`connection`] | one connection: events in, actions out; the only place that calls a session |
-//! | [`outbox`] | bytes on their way out, and what a session may do with them |
+//! | [`outbox`] | what a session may do besides reading |
+//! | [`queue`] | bytes on their way out |
 //! | [`datagram`] | replies to datagrams on their way out |
 //! | [`table`] | all connections of a thread, under tokens that are never reused |
 //! | [`timers`] | deadlines of all connections of a thread |
@@ -18,6 +19,7 @@ pub mod datagram;
 pub mod group;
 pub mod mail;
 pub mod outbox;
+pub mod queue;
 pub mod table;
 pub mod timers;
 pub mod window;

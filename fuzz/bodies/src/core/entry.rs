@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use tidegate::core::outbox::{Files, Pieces};
+use tidegate::core::queue::{Files, Pieces};
 use tidegate::core::{Action, Connection, Context, Event, Receive, Then};
 use tidegate::{CloseReason, Origin};
 

@@ -31,7 +31,7 @@ use super::super::house::{ALONE, House, Seat};
 use super::super::{Availability, Plan, Started};
 use super::staff::{connect, spawn, start_acceptor};
 use crate::core::mail::PostOffice;
-use crate::core::outbox::{Files, Pieces};
+use crate::core::queue::{Files, Pieces};
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
 use crate::service::{Origin, Service};
 

@@ -5,7 +5,7 @@ use std::io;
 use tidegate_sys::socket::More;
 
 use super::{Chained, Close, Port};
-use crate::core::outbox::Files;
+use crate::core::queue::Files;
 use crate::core::{Connection, Receive, Then, Token};
 use crate::engine::windows::{Seats, Windows};
 use crate::service::{Dial, Session};

@@ -28,7 +28,7 @@ use tidegate_sys::waker::Waker;
 
 use super::{Gate, Model, Plan, Started};
 use crate::core::Token;
-use crate::core::outbox::{Files, Pieces};
+use crate::core::queue::{Files, Pieces};
 use crate::fastpath::Ways;
 use crate::policy::Policy;
 use crate::service::{Dial, Service};

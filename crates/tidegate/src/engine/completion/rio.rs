@@ -35,7 +35,7 @@ use tidegate_sys::socket::Listener;
 use tidegate_sys::waker::Waker;
 
 use super::winsock::{Operations, Winsock};
-use crate::core::outbox::Files;
+use crate::core::queue::Files;
 use crate::engine::completion::Setup;
 use crate::engine::{Availability, room};
 use crate::fastpath::Ways;

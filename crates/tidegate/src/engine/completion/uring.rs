@@ -43,7 +43,7 @@ use tidegate_sys::waker::Waker;
 
 use super::{Chained, Close, Completion, Port, Setup};
 use crate::core::Token;
-use crate::core::outbox::{Files, Pieces};
+use crate::core::queue::{Files, Pieces};
 use crate::engine::{Availability, room};
 use crate::service::Dial;
 

@@ -13,7 +13,7 @@ use tidegate_sys::socket::More;
 use tidegate_sys::waker::Waker;
 
 use crate::core::Token;
-use crate::core::outbox::{Files, Pieces};
+use crate::core::queue::{Files, Pieces};
 use crate::engine::completion::{Chained, Close, Completion, Port, Setup};
 use crate::engine::room;
 use crate::fastpath::Ways;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use tidegate_sys::socket::More;
 use tidegate_sys::waker::Waker;
 
-use crate::core::outbox::{Files, Pieces};
+use crate::core::queue::{Files, Pieces};
 use crate::core::{Place, Receive, Then, Token};
 use crate::engine::completion::{Chained, Close, Completion, Port, Setup};
 use crate::engine::simulated::line::{Server, id_of};

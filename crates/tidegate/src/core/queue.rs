@@ -1,0 +1,451 @@
+//! The bytes of one connection on their way out: in memory, shared or copied, and in files.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tidegate_sys::file::FileRange;
+
+#[derive(Debug)]
+enum Chunk {
+    Shared(Bytes),
+    Copied(BytesMut),
+    File(FileRange),
+}
+
+impl Chunk {
+    /// The bytes of it that are in memory: all, or none of a file.
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Shared(bytes) => bytes,
+            Self::Copied(bytes) => bytes,
+            Self::File(_) => &[],
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::File(range) => range.len(),
+            memory => memory.as_slice().len(),
+        }
+    }
+
+    fn is_file(&self) -> bool {
+        matches!(self, Self::File(_))
+    }
+
+    fn advance(&mut self, n: usize) {
+        match self {
+            Self::Shared(bytes) => bytes.advance(n),
+            Self::Copied(bytes) => bytes.advance(n),
+            Self::File(range) => range.advance(n),
+        }
+    }
+}
+
+/// Small copies are joined up to this size, so that many small writes become one piece.
+const JOIN_BYTES: usize = 16 * 1024;
+
+/// The bytes of one connection on their way out. An empty one owns no memory.
+#[derive(Debug, Default)]
+pub struct Queue {
+    /// The front piece lies inline: the common answer is one piece and costs no allocation here.
+    front: Option<Chunk>,
+    #[expect(clippy::box_collection, reason = "8 bytes instead of 32 in every idle connection")]
+    rest: Option<Box<VecDeque<Chunk>>>,
+    /// Bytes in `front` and `rest`.
+    unsent: usize,
+    /// Bytes handed out by [`take`](Self::take) and not yet confirmed.
+    in_flight: usize,
+}
+
+impl Queue {
+    /// Moves bytes from the front into `into`; see [`Draft::take`](super::outbox::Draft::take).
+    pub(super) fn copy_into(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut taken = 0;
+        while let (Some(front), true) = (&self.front, taken < into.len()) {
+            let room = &mut into[taken..];
+            let n = match front {
+                Chunk::File(range) => range.read(room)?,
+                memory => {
+                    let memory = memory.as_slice();
+                    let n = memory.len().min(room.len());
+                    room[..n].copy_from_slice(&memory[..n]);
+                    n
+                }
+            };
+            taken += n;
+            self.confirm(n);
+        }
+        Ok(taken)
+    }
+
+    /// Bytes that the kernel has not yet confirmed.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.unsent + self.in_flight
+    }
+
+    /// Whether everything was confirmed.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether there are bytes that were not yet handed out.
+    #[inline]
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        self.unsent > 0
+    }
+
+    pub(super) fn push_copy(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.unsent += bytes.len();
+        let last = match &mut self.rest {
+            Some(rest) => rest.back_mut(),
+            None => self.front.as_mut(),
+        };
+        match last {
+            Some(Chunk::Copied(tail)) if tail.len() + bytes.len() <= JOIN_BYTES => {
+                tail.extend_from_slice(bytes)
+            }
+            _ => self.push(Chunk::Copied(BytesMut::from(bytes))),
+        }
+    }
+
+    pub(super) fn push_shared(&mut self, bytes: Bytes) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.unsent += bytes.len();
+        self.push(Chunk::Shared(bytes));
+    }
+
+    pub(super) fn push_file(&mut self, range: FileRange) {
+        if range.is_empty() {
+            return;
+        }
+        self.unsent += range.len();
+        self.push(Chunk::File(range));
+    }
+
+    fn push(&mut self, chunk: Chunk) {
+        if self.front.is_none() {
+            self.front = Some(chunk);
+        } else {
+            self.rest.get_or_insert_default().push_back(chunk);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Chunk> {
+        let next = self.rest.as_mut().and_then(|rest| rest.pop_front());
+        if self.rest.as_ref().is_some_and(|rest| rest.is_empty()) {
+            self.rest = None;
+        }
+        std::mem::replace(&mut self.front, next)
+    }
+
+    /// The part of a file that is next, if one is.
+    #[inline]
+    #[must_use]
+    pub fn next_file(&self) -> Option<&FileRange> {
+        match &self.front {
+            Some(Chunk::File(range)) => Some(range),
+            _ => None,
+        }
+    }
+
+    /// If a part of a file is next, reads at most `most` bytes of it, which are next from then on. For engines that can not
+    /// send from files.
+    ///
+    /// # Errors
+    /// The file can not be read, or has become shorter.
+    pub(super) fn load(&mut self, most: usize) -> io::Result<()> {
+        let Some(Chunk::File(range)) = &mut self.front else { return Ok(()) };
+        let mut piece = BytesMut::zeroed(range.len().min(most));
+        let n = range.read(&mut piece)?;
+        piece.truncate(n);
+        range.advance(n);
+        let is_last = range.is_empty();
+        let rest = self.front.replace(Chunk::Copied(piece)).filter(|_| !is_last);
+        if let Some(rest) = rest {
+            self.rest.get_or_insert_default().push_front(rest);
+        }
+        Ok(())
+    }
+
+    /// Fills `into` with the pieces at the front that are in memory; returns how many. For engines that send from
+    /// where the bytes lie and then confirm.
+    pub fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let rest = self.rest.iter().flat_map(|rest| rest.iter());
+        let mut n = 0;
+        let memory = self.front.iter().chain(rest).take_while(|chunk| !chunk.is_file());
+        for (slot, chunk) in into.iter_mut().zip(memory) {
+            *slot = IoSlice::new(chunk.as_slice());
+            n += 1;
+        }
+        n
+    }
+
+    /// Hands out at most `most` pieces, or one part of a file, for an operation that owns them until its completion; a part of a file
+    /// with at most so many pieces on each side, if it may be among others.
+    pub fn take(&mut self, most: usize, files: Files) -> Pieces {
+        let pieces = self.take_some(most);
+        if files != Files::Among {
+            return pieces;
+        }
+        let (head, range) = match pieces {
+            Pieces::File { range, .. } => (Vec::new(), range),
+            memory => match self.pop_file() {
+                Some(range) => (memory.into_vec(), range),
+                None => return memory,
+            },
+        };
+        let mut tail = Vec::new();
+        while tail.len() < most
+            && let Some(piece) = self.pop_memory()
+        {
+            self.hand_out(piece.len());
+            tail.push(piece);
+        }
+        Pieces::File { head, range, tail }
+    }
+
+    fn take_some(&mut self, most: usize) -> Pieces {
+        let first = match self.pop() {
+            None => return Pieces::One(Bytes::new()),
+            Some(Chunk::File(range)) => {
+                self.hand_out(range.len());
+                return Pieces::File { head: Vec::new(), range, tail: Vec::new() };
+            }
+            Some(Chunk::Shared(bytes)) => bytes,
+            Some(Chunk::Copied(bytes)) => bytes.freeze(),
+        };
+        let mut bytes = first.len();
+        let pieces = if most <= 1 || self.front.as_ref().is_none_or(Chunk::is_file) {
+            Pieces::One(first)
+        } else {
+            let mut pieces = vec![first];
+            while pieces.len() < most {
+                let Some(next) = self.pop_memory() else { break };
+                bytes += next.len();
+                pieces.push(next);
+            }
+            Pieces::Many(pieces)
+        };
+        self.hand_out(bytes);
+        pieces
+    }
+
+    fn pop_memory(&mut self) -> Option<Bytes> {
+        if self.front.as_ref().is_none_or(Chunk::is_file) {
+            return None;
+        }
+        match self.pop()? {
+            Chunk::Shared(bytes) => Some(bytes),
+            Chunk::Copied(bytes) => Some(bytes.freeze()),
+            Chunk::File(_) => None,
+        }
+    }
+
+    fn pop_file(&mut self) -> Option<FileRange> {
+        self.next_file()?;
+        let Some(Chunk::File(range)) = self.pop() else { return None };
+        self.hand_out(range.len());
+        Some(range)
+    }
+
+    fn hand_out(&mut self, bytes: usize) {
+        self.unsent -= bytes;
+        self.in_flight += bytes;
+    }
+
+    /// The kernel took `n` bytes: first of what was [taken](Self::take), else from the front.
+    pub(super) fn confirm(&mut self, n: usize) {
+        let flown = n.min(self.in_flight);
+        self.in_flight -= flown;
+        let mut n = (n - flown).min(self.unsent);
+        self.unsent -= n;
+        while n > 0 {
+            let Some(front) = &mut self.front else { return };
+            let length = front.len();
+            if n < length {
+                front.advance(n);
+                return;
+            }
+            n -= length;
+            self.pop();
+        }
+    }
+
+    /// Forgets everything that was not handed out.
+    pub(super) fn clear(&mut self) {
+        self.front = None;
+        self.rest = None;
+        self.unsent = 0;
+    }
+}
+
+/// What an engine does with parts of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// They are read, and then sent as other bytes are.
+    Read,
+    /// It sends them, each by itself.
+    Alone,
+    /// It sends them together with the bytes before and after them.
+    Among,
+}
+
+/// What [`Queue::take`] hands out.
+#[derive(Debug)]
+pub enum Pieces {
+    /// One piece.
+    One(Bytes),
+    /// Several, in order.
+    Many(Vec<Bytes>),
+    /// A part of a file; with what is before and after it, if it may be [among others](Files::Among).
+    File {
+        /// Pieces before it.
+        head: Vec<Bytes>,
+        /// The part.
+        range: FileRange,
+        /// Pieces after it.
+        tail: Vec<Bytes>,
+    },
+}
+
+impl Pieces {
+    /// The pieces that are in memory; before a file, if there is one.
+    fn into_vec(self) -> Vec<Bytes> {
+        match self {
+            Self::One(piece) => vec![piece],
+            Self::Many(pieces) | Self::File { head: pieces, .. } => pieces,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn content(queue: &Queue) -> Vec<u8> {
+        let mut slices = [IoSlice::new(&[]); 16];
+        let n = queue.slices(&mut slices);
+        slices[..n].iter().flat_map(|s| s.iter().copied()).collect()
+    }
+
+    #[test]
+    fn pieces_leave_in_order_whatever_the_steps() {
+        let mut queue = Queue::default();
+        queue.push_copy(b"ab");
+        queue.push_copy(b"cd");
+        queue.push_shared(Bytes::from_static(b"efg"));
+        queue.push_copy(b"h");
+        assert_eq!(content(&queue), b"abcdefgh");
+        let mut left = b"abcdefgh".to_vec();
+        for step in [1, 3, 2, 2] {
+            queue.confirm(step);
+            left.drain(..step);
+            assert_eq!(content(&queue), left);
+            assert_eq!(queue.len(), left.len());
+        }
+        assert!(queue.is_empty() && queue.front.is_none() && queue.rest.is_none());
+    }
+
+    /// Three bytes of memory, five of a file, and three more.
+    fn with_a_file() -> Queue {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let mut queue = Queue::default();
+        queue.push_copy(b"abc");
+        queue.push_file(FileRange::new(Arc::new(file), 2, 5));
+        queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 0));
+        queue.push_copy(b"xyz");
+        queue
+    }
+
+    #[test]
+    fn a_part_of_a_file_is_handed_out_by_itself_and_in_its_place() {
+        let mut queue = with_a_file();
+        assert_eq!((queue.len(), content(&queue)), (11, b"abc".to_vec()));
+        let take = |queue: &mut Queue| queue.take(9, Files::Alone);
+        assert!(queue.next_file().is_none() && matches!(take(&mut queue), Pieces::One(b) if b == "abc"));
+        assert!(queue.next_file().is_some_and(|range| range.len() == 5) && content(&queue).is_empty());
+        let Pieces::File { head, range, tail } = take(&mut queue) else { panic!("a file") };
+        assert_eq!((range.at(), range.len(), head.len(), tail.len()), (2, 5, 0, 0));
+        assert!(matches!(take(&mut queue), Pieces::One(b) if b == "xyz"));
+        queue.confirm(11);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_part_of_a_file_is_handed_out_among_the_bytes_around_it() {
+        let mut queue = with_a_file();
+        queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 4));
+        let Pieces::File { head, range, tail } = queue.take(9, Files::Among) else { panic!("a file") };
+        assert_eq!((head, range.len(), tail), (vec![Bytes::from("abc")], 5, vec![Bytes::from("xyz")]));
+        assert_eq!((queue.len(), queue.in_flight), (15, 11));
+        let Pieces::File { head, range, tail } = queue.take(9, Files::Among) else { panic!("the next") };
+        assert_eq!((head.len(), range.len(), tail.len(), queue.has_unsent()), (0, 4, 0, false));
+        queue.confirm(15);
+        assert!(queue.is_empty());
+        queue.push_copy(b"only bytes");
+        assert!(matches!(queue.take(9, Files::Among), Pieces::One(b) if b == "only bytes"));
+    }
+
+    #[test]
+    fn more_bytes_than_may_be_around_a_file_go_before_it() {
+        let mut queue = Queue::default();
+        ["a", "b", "c"].into_iter().for_each(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
+        queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 4));
+        ["d", "e", "f"].into_iter().for_each(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
+        assert!(matches!(queue.take(2, Files::Among), Pieces::Many(two) if two == ["a", "b"]));
+        let Pieces::File { head, tail, .. } = queue.take(2, Files::Among) else { panic!("a file") };
+        assert_eq!((head, tail), (vec![Bytes::from("c")], vec![Bytes::from("d"), Bytes::from("e")]));
+        assert!(matches!(queue.take(2, Files::Among), Pieces::One(b) if b == "f"));
+    }
+
+    #[test]
+    fn a_part_of_a_file_may_be_read_in_pieces() {
+        let mut queue = with_a_file();
+        queue.load(2).unwrap();
+        assert_eq!(content(&queue), b"abc", "it is not next");
+        queue.confirm(3);
+        let mut all = Vec::new();
+        while queue.has_unsent() {
+            queue.load(2).unwrap();
+            let piece = content(&queue);
+            queue.confirm(1);
+            all.push(piece[0]);
+        }
+        assert_eq!((all.as_slice(), queue.len()), (&b"23456xyz"[..], 0));
+        let (mut queue, mut all) = (with_a_file(), [0; 20]);
+        assert_eq!((queue.copy_into(&mut all).unwrap(), &all[..11]), (11, &b"abc23456xyz"[..]));
+    }
+
+    #[test]
+    fn taken_pieces_count_until_they_are_confirmed() {
+        let mut queue = Queue::default();
+        queue.push_shared(Bytes::from_static(b"one"));
+        queue.push_shared(Bytes::from_static(b"two"));
+        queue.push_shared(Bytes::from_static(b"three"));
+        let Pieces::Many(taken) = queue.take(2, Files::Alone) else { panic!("two pieces") };
+        assert_eq!(taken, ["one", "two"]);
+        assert_eq!((queue.len(), queue.has_unsent()), (11, true));
+        queue.confirm(6);
+        assert_eq!(queue.len(), 5);
+        assert!(matches!(queue.take(2, Files::Alone), Pieces::One(b) if b == "three"));
+        assert_eq!((queue.len(), queue.has_unsent()), (5, false));
+        queue.confirm(5);
+        assert!(queue.is_empty());
+    }
+}
