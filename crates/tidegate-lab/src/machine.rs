@@ -38,6 +38,11 @@ impl Machine {
         }
     }
 
+    /// Whether memory was counted as Windows counts it.
+    pub(crate) fn is_windows(&self) -> bool {
+        self.system.starts_with("Windows")
+    }
+
     /// One line for under a table.
     #[must_use]
     pub fn line(&self) -> String {

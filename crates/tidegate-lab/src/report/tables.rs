@@ -230,11 +230,17 @@ fn markdown_table(cells: &Cells) -> String {
 pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     let mut sections = Vec::new();
     if let Some(table) = &results.models {
-        let about = "An echo server on each model. Connected are connections on which every byte came back right. \
-            User memory is resident memory not backed by files; kernel socket memory is what the kernel charges to the server's sockets plus \
-            3,392 bytes of structures for each (thread stacks in the kernel are not in it). CPU is of one processor, over the measuring window. \
-            Send and receive are the server's. Of several rounds the one with the middle CPU cost is shown; CPU seconds for 100,000 messages are the median of all, with its 95% confidence interval.";
-        sections.push(("Table 6-3: I/O methods compared".into(), models_cells(table), about.into()));
+        let memory = if results.circumstances.machine.is_windows() {
+            "User memory is memory of the server's own; kernel socket memory is its quota of non-paged pool, not measured where the system does not count that (Wine)."
+        } else {
+            "User memory is resident memory not backed by files; kernel socket memory is what the kernel charges to the server's sockets plus \
+            3,392 bytes of structures for each (thread stacks in the kernel are not in it)."
+        };
+        let about = format!(
+            "An echo server on each model. Connected are connections on which every byte came back right. {memory} CPU is of one processor, over the measuring window. \
+            Send and receive are the server's. Of several rounds the one with the middle CPU cost is shown; CPU seconds for 100,000 messages are the median of all, with its 95% confidence interval."
+        );
+        sections.push(("Table 6-3: I/O methods compared".into(), models_cells(table), about));
     }
     if let Some(table) = &results.concurrency {
         let kept = if table.keep_alive { "connections kept" } else { "a new connection for each request" };
