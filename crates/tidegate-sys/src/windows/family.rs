@@ -1,23 +1,25 @@
 //! Other processes: what they hold, what they have started, and how they are ended.
 
+use std::ffi::c_void;
 use std::io;
 use std::os::windows::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use windows_sys::Win32::Foundation::{CloseHandle, FILETIME, HANDLE, INVALID_HANDLE_VALUE};
+use windows_sys::Win32::Foundation::{
+    CloseHandle, FILETIME, HANDLE, INVALID_HANDLE_VALUE, NTSTATUS, STATUS_INFO_LENGTH_MISMATCH,
+};
 use windows_sys::Win32::System::Console::{CTRL_BREAK_EVENT, GenerateConsoleCtrlEvent};
 use windows_sys::Win32::System::Diagnostics::ToolHelp::{
     CreateToolhelp32Snapshot, PROCESSENTRY32W, Process32FirstW, Process32NextW, TH32CS_SNAPPROCESS,
-    TH32CS_SNAPTHREAD, THREADENTRY32, Thread32First, Thread32Next,
 };
 use windows_sys::Win32::System::ProcessStatus::{
     GetProcessMemoryInfo, PROCESS_MEMORY_COUNTERS, PROCESS_MEMORY_COUNTERS_EX,
 };
 use windows_sys::Win32::System::Threading::{
-    CREATE_NEW_PROCESS_GROUP, GetProcessTimes, GetThreadTimes, OpenProcess, OpenThread,
-    PROCESS_QUERY_LIMITED_INFORMATION, PROCESS_TERMINATE, THREAD_QUERY_LIMITED_INFORMATION, TerminateProcess,
+    CREATE_NEW_PROCESS_GROUP, GetProcessTimes, OpenProcess, PROCESS_QUERY_LIMITED_INFORMATION,
+    PROCESS_TERMINATE, TerminateProcess,
 };
 
 use super::version;
@@ -150,64 +152,64 @@ pub fn own_cpu_times() -> io::Result<(Duration, Duration)> {
 }
 
 fn cpu_times(pid: u32) -> io::Result<(Duration, Duration)> {
-    // Wine answers with the times of whoever asks; those of threads it knows.
+    // Wine answers with the times of whoever asks; in its list of all processes they are right.
     if version::is_wine() && pid != std::process::id() {
-        return times_of_threads(pid);
+        return times_in_list(pid);
     }
     let process = Owned::process(pid, PROCESS_QUERY_LIMITED_INFORMATION)?;
-    // SAFETY: the handle is open, and all four places outlive the call.
-    times(|[made, gone, kernel, user]| unsafe { GetProcessTimes(process.0, made, gone, kernel, user) })
-}
-
-/// Processor time of the threads that a process has now, user and kernel: those that have ended are not in it.
-fn times_of_threads(pid: u32) -> io::Result<(Duration, Duration)> {
-    let mut sum = (Duration::ZERO, Duration::ZERO);
-    for thread in threads_of(pid)? {
-        // SAFETY: no pointers.
-        let thread = unsafe { OpenThread(THREAD_QUERY_LIMITED_INFORMATION, 0, thread) };
-        if thread.is_null() {
-            continue; // it has ended meanwhile
-        }
-        let thread = Owned(thread);
-        // SAFETY: the handle is open, and all four places outlive the call.
-        let (user, kernel) = times(|[made, gone, kernel, user]| unsafe {
-            GetThreadTimes(thread.0, made, gone, kernel, user)
-        })?;
-        sum = (sum.0 + user, sum.1 + kernel);
-    }
-    Ok(sum)
-}
-
-/// The threads of a process, at least one.
-fn threads_of(pid: u32) -> io::Result<Vec<u32>> {
-    // SAFETY: no pointers.
-    let snapshot = unsafe { CreateToolhelp32Snapshot(TH32CS_SNAPTHREAD, 0) };
-    if snapshot == INVALID_HANDLE_VALUE {
-        return Err(io::Error::last_os_error());
-    }
-    let snapshot = Owned(snapshot);
-    let mut entry = THREADENTRY32 { dwSize: size_of::<THREADENTRY32>() as u32, ..Default::default() };
-    let mut found = Vec::new();
-    // SAFETY: the snapshot is open, and the entry says its own size.
-    let mut more = unsafe { Thread32First(snapshot.0, &raw mut entry) };
-    while more != 0 {
-        if entry.th32OwnerProcessID == pid {
-            found.push(entry.th32ThreadID);
-        }
-        // SAFETY: as above.
-        more = unsafe { Thread32Next(snapshot.0, &raw mut entry) };
-    }
-    if found.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(found) }
-}
-
-/// User and kernel time, of the four that such a call writes: made, gone, kernel, user.
-fn times(ask: impl FnOnce(&mut [FILETIME; 4]) -> i32) -> io::Result<(Duration, Duration)> {
     let mut times = [FILETIME { dwLowDateTime: 0, dwHighDateTime: 0 }; 4];
-    good(ask(&mut times))?;
-    // Units of 100 ns.
-    let ticks = |time: &FILETIME| u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime);
-    let time = |at: usize| Duration::from_nanos(ticks(&times[at]) * 100);
-    Ok((time(3), time(2)))
+    let [made, gone, kernel, user] = &mut times;
+    // SAFETY: the handle is open, and all four places outlive the call.
+    good(unsafe { GetProcessTimes(process.0, made, gone, kernel, user) })?;
+    let time = |at: FILETIME| of_ticks(u64::from(at.dwHighDateTime) << 32 | u64::from(at.dwLowDateTime));
+    Ok((time(times[3]), time(times[2])))
+}
+
+/// Processor time of a process, user and kernel, from the list of all of them (`SYSTEM_PROCESS_INFORMATION`, 64 bits).
+///
+/// Its entries follow each other without regard to alignment under Wine.
+fn times_in_list(pid: u32) -> io::Result<(Duration, Duration)> {
+    let list = list()?;
+    let word = |at: usize| Some(u64::from_ne_bytes(list.get(at..at + 8)?.try_into().ok()?));
+    let mut at = 0;
+    while let (Some(next), Some(id)) = (word(at), word(at + 0x50)) {
+        if let (true, Some(user), Some(kernel)) = (id == u64::from(pid), word(at + 0x28), word(at + 0x30)) {
+            return Ok((of_ticks(user), of_ticks(kernel)));
+        }
+        match next as u32 {
+            0 => break,
+            bytes => at += bytes as usize,
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+/// `NtQuerySystemInformation`, found at run time.
+fn list() -> io::Result<Vec<u8>> {
+    type Query = unsafe extern "system" fn(i32, *mut c_void, u32, *mut u32) -> NTSTATUS;
+    const PROCESSES: i32 = 5; // SystemProcessInformation
+    const MOST: usize = 64 << 20;
+    if size_of::<usize>() != size_of::<u64>() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let function = version::ntdll(c"NtQuerySystemInformation").ok_or(io::ErrorKind::Unsupported)?;
+    // SAFETY: this is its signature (winternl.h).
+    let query: Query = unsafe { std::mem::transmute(function) };
+    let mut list = vec![0; 64 << 10];
+    loop {
+        let mut written = 0;
+        // SAFETY: pointer and size describe the list, which outlives the call.
+        match unsafe { query(PROCESSES, list.as_mut_ptr().cast(), list.len() as u32, &raw mut written) } {
+            STATUS_INFO_LENGTH_MISMATCH if list.len() < MOST => list.resize(list.len() * 2, 0),
+            status if status < 0 => return Err(super::status::outcome(status, 0).unwrap_err()),
+            _ => return Ok(list),
+        }
+    }
+}
+
+/// Units of 100 ns.
+fn of_ticks(ticks: u64) -> Duration {
+    Duration::from_nanos(ticks.saturating_mul(100))
 }
 
 /// Has a child lead a group of its own, which [`end_group`] ends.

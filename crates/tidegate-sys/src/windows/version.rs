@@ -55,7 +55,8 @@ pub(super) fn is_wine() -> bool {
     *WINE
 }
 
-fn ntdll(name: &CStr) -> Option<unsafe extern "system" fn() -> isize> {
+/// A function of it, by name.
+pub(super) fn ntdll(name: &CStr) -> Option<unsafe extern "system" fn() -> isize> {
     // SAFETY: both are strings that end with zero; ntdll is loaded in every process, for ever.
     unsafe { GetProcAddress(GetModuleHandleA(c"ntdll.dll".as_ptr().cast()), name.as_ptr().cast()) }
 }
