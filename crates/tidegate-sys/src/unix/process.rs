@@ -62,7 +62,8 @@ pub fn clock_ticks_per_s() -> u64 {
 /// `/proc/PID/stat` counts ticks of 10 ms. Children are not in it.
 ///
 /// # Errors
-/// There is no such process.
+/// There is no such process, or ([`io::ErrorKind::Unsupported`]) the system tells of no other process but this one.
+#[cfg(not(target_vendor = "apple"))]
 pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     let mut clock: libc::clockid_t = 0;
@@ -78,6 +79,18 @@ pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     }
     let (s, ns) = (u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0));
     Ok(Duration::new(s, ns))
+}
+
+/// Processor time of this process so far: Apple's systems have no clock of another one.
+///
+/// # Errors
+/// It is another process ([`io::ErrorKind::Unsupported`]).
+#[cfg(target_vendor = "apple")]
+pub fn cpu_time(pid: u32) -> io::Result<Duration> {
+    if pid != std::process::id() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    own_cpu_times().map(|(user, kernel)| user + kernel)
 }
 
 /// Processor time of this process so far, in user mode and in the kernel (`getrusage(2)`).

@@ -6,9 +6,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-#[cfg(target_os = "linux")]
-use socket2::Protocol;
-use socket2::{SockRef, Socket, Type};
+use socket2::{Protocol, SockRef, Socket, Type};
 
 use super::local;
 use crate::endpoint::Endpoint;
@@ -156,6 +154,8 @@ fn check_listens(fd: &OwnedFd) -> io::Result<Endpoint> {
     if kind != Type::STREAM {
         return wrong("the socket is no stream socket");
     }
+    // Apple's systems have the option's name and no more (`rustix`): there the first accept fails.
+    #[cfg(not(target_vendor = "apple"))]
     if !rustix::net::sockopt::socket_acceptconn(fd)? {
         return wrong("the socket does not listen");
     }
