@@ -9,6 +9,7 @@ mod metrics;
 
 mod doctor;
 mod exhaustion;
+mod files;
 mod proxy;
 mod refusals;
 mod restarts;
