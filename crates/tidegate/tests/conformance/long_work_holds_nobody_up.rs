@@ -81,7 +81,7 @@ fn case(model: Model) {
         let mut worker = connect();
         worker.write_all(b"work").expect("send");
         kit::exchange(&mut bystander, b"not held up");
-        worker.set_read_timeout(Some(Duration::from_millis(100))).expect("timeout");
+        worker.set_read_timeout(Some(kit::slow(Duration::from_millis(100)))).expect("timeout");
         let mut answer = [0; 256];
         match worker.read(&mut answer) {
             Ok(n) => break String::from_utf8_lossy(&answer[..n]).into_owned(),
