@@ -339,8 +339,13 @@ impl Desk {
         };
         match received {
             Received::NoRoom => _ = self.lanes.remove(room),
-            Received::Void if own => self.lane(room).came(place, false, Instant::now()),
-            _ => self.lane(room).came(place, own, Instant::now()),
+            received => {
+                let lane = self.lane(room);
+                lane.came(place);
+                if own && received != Received::Void {
+                    lane.had_its_turn(Instant::now());
+                }
+            }
         }
         if self.lanes.get(room).is_some_and(|lane| !lane.is_idle()) {
             self.active.insert(room.clone());
@@ -349,7 +354,7 @@ impl Desk {
 
     /// What can not be read has a place all the same.
     fn pass_over(&mut self, room: &Arc<str>, place: u64, why: &str) {
-        self.lane(room).came(place, false, Instant::now());
+        self.lane(room).came(place);
         self.active.insert(room.clone());
         self.odd(&format!("room {room}: {why}"));
     }

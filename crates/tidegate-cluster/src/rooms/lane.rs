@@ -107,14 +107,16 @@ impl Lane {
     }
 
     /// Something has come at this place. If it is not what was under way, that has lost its place, and what waits is put together anew.
-    pub(super) fn came(&mut self, place: u64, own: bool, now: Instant) {
+    pub(super) fn came(&mut self, place: u64) {
         self.last = place;
         if self.under_way.take().is_some() {
             self.wanted = true;
         }
-        if own {
-            self.turn = Some(now + TURN);
-        }
+    }
+
+    /// What came was this node's: others have a turn now.
+    pub(super) fn had_its_turn(&mut self, now: Instant) {
+        self.turn = Some(now + TURN);
     }
 
     /// The broker keeps nothing before this place of what this node has seen.
@@ -167,7 +169,8 @@ mod tests {
             "what came before it is on its way"
         );
         assert_eq!(lane.due(start + 3 * AGAIN), Due::Ask);
-        lane.came(9, true, start);
+        lane.came(9);
+        lane.had_its_turn(start);
         assert!(!lane.is_own(1) && lane.stuck_since().is_none() && lane.last == 9);
     }
 
@@ -176,10 +179,11 @@ mod tests {
         let start = Instant::now() + AGAIN;
         let mut lane = Lane { wanted: true, ..Lane::default() };
         lane.begin(1, Vec::new(), start);
-        lane.came(5, false, start);
+        lane.came(5);
         assert_eq!(lane.due(start), Due::Offer, "another was first");
         lane.begin(2, Vec::new(), start);
-        lane.came(6, true, start);
+        lane.came(6);
+        lane.had_its_turn(start);
         assert_eq!(lane.due(start), Due::Rest(Some(start + TURN)));
         assert_eq!(lane.due(start + TURN), Due::Offer);
         lane.rest();
@@ -192,7 +196,7 @@ mod tests {
         let start = Instant::now();
         let mut lane = Lane { wanted: true, ..Lane::default() };
         assert!(!lane.is_to_be_asked(), "nothing has come");
-        lane.came(5, false, start);
+        lane.came(5);
         assert!(lane.is_to_be_asked() && !lane.is_to_be_asked());
         lane.ask_later(start);
         assert_eq!(lane.due(start), Due::Rest(Some(start + AGAIN)));

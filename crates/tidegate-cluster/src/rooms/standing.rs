@@ -61,19 +61,19 @@ impl Desk {
             self.excuse(now);
         }
         self.standing.looked = now;
-        let connected = self.client.connection_state() == State::Connected;
+        let line = &self.client.connection_state();
         // A connection that was lost and is there again may have forgotten what we read from.
         let connects = self.client.statistics().connects.load(Relaxed);
         if std::mem::replace(&mut self.connects, connects) != connects && self.standing.is_whole() {
             self.log = None;
         }
         match self.standing.how {
-            How::Whole => self.look_whole(connected, now).await,
-            How::Cut(_, at) if !connected || now < at => {}
+            How::Whole => self.look_whole(line, now).await,
+            How::Cut(_, at) if *line != State::Connected || now < at => {}
             How::Cut(since, _) => self.return_from(since, now).await,
-            How::Returning(since, began, end) => self.look_returning(connected, since, began, end, now),
+            How::Returning(since, began, end) => self.look_returning(line, since, began, end, now),
         }
-        if connected {
+        if *line == State::Connected {
             self.talk(now).await;
         }
         self.tidy();
@@ -85,25 +85,25 @@ impl Desk {
         self.peers.excuse(now);
     }
 
-    async fn look_whole(&mut self, connected: bool, now: Instant) {
-        if connected
+    async fn look_whole(&mut self, line: &State, now: Instant) {
+        if *line == State::Connected
             && self.log.is_none()
             && let Err(why) = self.reopen().await
         {
             return self.cut_off(&why, now);
         }
-        match self.trouble(connected, now) {
+        match self.trouble(line, now) {
             Some(why) => self.cut_off(&why, now),
             None => self.lose_silent(now),
         }
     }
 
     /// Why this node has to be taken for cut off.
-    fn trouble(&self, connected: bool, now: Instant) -> Option<String> {
+    fn trouble(&self, line: &State, now: Instant) -> Option<String> {
         let patience = self.options.patience;
         let too_long = |since: Instant| now.saturating_duration_since(since) > patience;
         let seconds = patience.as_secs_f64();
-        if !connected {
+        if *line != State::Connected {
             return Some("the connection to the broker is lost".into());
         }
         if too_long(self.standing.echoed) {
@@ -165,8 +165,9 @@ impl Desk {
         }
     }
 
-    fn look_returning(&mut self, connected: bool, since: Instant, began: Instant, end: u64, now: Instant) {
+    fn look_returning(&mut self, line: &State, since: Instant, began: Instant, end: u64, now: Instant) {
         let is_late = now.saturating_duration_since(began) > self.options.patience;
+        let connected = *line == State::Connected;
         if connected && self.log.is_some() && self.seen >= end && self.stuck_since().is_none() {
             self.standing.how = How::Whole;
             self.heard_of = (self.seen, now);
@@ -179,7 +180,7 @@ impl Desk {
             );
             return self.tell("back", &text);
         }
-        let is_stuck = is_late && self.trouble(connected, now).is_some();
+        let is_stuck = is_late && self.trouble(line, now).is_some();
         if !connected || self.log.is_none() || is_stuck {
             self.standing.how = How::Cut(since, now + RETRY);
             self.log = None;

@@ -15,6 +15,14 @@ pub struct Happened {
 }
 
 impl Happened {
+    pub(super) fn said(text: String) -> Self {
+        Self { said: true, text }
+    }
+
+    pub(super) fn noted(text: String) -> Self {
+        Self { said: false, text }
+    }
+
     /// Bytes it is counted as where such things wait: the text and what belongs to it.
     pub(super) fn cost(&self) -> usize {
         self.text.len() + 32

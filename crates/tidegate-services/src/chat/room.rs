@@ -123,7 +123,7 @@ impl Room {
         }
         let members = state.members() + 1;
         if members <= limits.announced {
-            self.happen(&mut state, false, format!("+ {nick}"), limits)?;
+            self.happen(&mut state, Happened::noted(format!("+ {nick}")), limits)?;
         }
         let nick: Arc<str> = nick.into();
         state.nicks.insert(nick.clone());
@@ -141,7 +141,7 @@ impl Room {
         state.nicks.remove(nick);
         if state.members() <= limits.announced {
             // A room that is too busy to be told of it sees it in the list.
-            let _ = self.happen(&mut state, false, format!("- {nick}"), limits);
+            let _ = self.happen(&mut state, Happened::noted(format!("- {nick}")), limits);
         }
         self.moved();
     }
@@ -154,7 +154,7 @@ impl Room {
             return Err(Fault::Taken);
         }
         if state.members() <= limits.announced {
-            self.happen(&mut state, false, format!("{old} ~ {new}"), limits)?;
+            self.happen(&mut state, Happened::noted(format!("{old} ~ {new}")), limits)?;
         }
         let nick: Arc<str> = new.into();
         state.nicks.remove(old);
@@ -166,7 +166,7 @@ impl Room {
     /// Says something to everybody in the room.
     pub(super) fn say(&self, nick: &str, text: &str, limits: &ChatLimits) -> Result<(), Fault> {
         self.check()?;
-        self.happen(&mut self.lock(), true, format!("{nick}: {text}"), limits)
+        self.happen(&mut self.lock(), Happened::said(format!("{nick}: {text}")), limits)
     }
 
     pub(super) fn census(&self, most: usize) -> Census {
@@ -176,8 +176,7 @@ impl Room {
     }
 
     /// The one way in which anything happens: at once, or, in a room that spans nodes, when its place in the order has been found.
-    fn happen(&self, state: &mut State, said: bool, text: String, limits: &ChatLimits) -> Result<(), Fault> {
-        let happened = Happened { said, text };
+    fn happen(&self, state: &mut State, happened: Happened, limits: &ChatLimits) -> Result<(), Fault> {
         let (Some(link), Some(far)) = (&self.link, &mut state.far) else {
             return state.publish(self.id, &happened, limits);
         };

@@ -3,6 +3,8 @@
 use std::ffi::c_void;
 use std::io;
 
+use bytes::Bytes;
+
 use super::functions::{
     At, END_OF_FILE, Element, FileBuffers, Functions, IN_FILE, IN_MEMORY, MOST_OF_A_CALL, Overlapped,
 };
@@ -50,10 +52,11 @@ impl Transmission {
         }
         // Never 0, which would be the whole file.
         let file = parts.file.len().min(most.max(1)).min(MOST_OF_A_CALL - head);
-        let tail = length(&parts.tail);
         let ends = file == parts.file.len() && takes(parts.tail.len());
-        let tail = if ends && tail <= MOST_OF_A_CALL - head - file { tail } else { 0 };
-        let call = if packets { packets_of(&parts, file, tail > 0) } else { buffers_of(&parts, tail > 0) };
+        let ends = ends && length(&parts.tail) <= MOST_OF_A_CALL - head - file;
+        let after: &[Bytes] = if ends { &parts.tail } else { &[] };
+        let call = if packets { packets_of(&parts, file, after) } else { buffers_of(&parts, after) };
+        let tail = length(after);
         Begun::Transmission(Self { parts, head, file, tail, call })
     }
 
@@ -130,8 +133,8 @@ impl Transmission {
 unsafe impl Send for Transmission {}
 
 /// Elements for `TransmitPackets`, in order.
-fn packets_of(parts: &Parts, file: usize, with_tail: bool) -> Call {
-    let memory = |piece: &bytes::Bytes| Element {
+fn packets_of(parts: &Parts, file: usize, after: &[Bytes]) -> Call {
+    let memory = |piece: &Bytes| Element {
         flags: IN_MEMORY,
         bytes: piece.len() as u32,
         at: At { memory: piece.as_ptr() },
@@ -140,22 +143,21 @@ fn packets_of(parts: &Parts, file: usize, with_tail: bool) -> Call {
     let offset = i64::try_from(parts.file.at()).unwrap_or(i64::MAX);
     let element =
         Element { flags: IN_FILE, bytes: file as u32, at: At { offset }, file: handle(&parts.file) };
-    let tail = parts.tail.iter().filter(|_| with_tail);
     // An element without bytes is left out: of a file it would mean all of it.
-    let pieces = |piece: &&bytes::Bytes| !piece.is_empty();
+    let pieces = |piece: &&Bytes| !piece.is_empty();
     let file = (file > 0).then_some(element);
     let head = parts.head.iter().filter(pieces).map(memory);
-    Call::Packets(head.chain(file).chain(tail.filter(pieces).map(memory)).collect())
+    Call::Packets(head.chain(file).chain(after.iter().filter(pieces).map(memory)).collect())
 }
 
 /// The pieces around the file for `TransmitFile`.
-fn buffers_of(parts: &Parts, with_tail: bool) -> Call {
-    let piece = |piece: Option<&bytes::Bytes>| match piece {
+fn buffers_of(parts: &Parts, after: &[Bytes]) -> Call {
+    let piece = |piece: Option<&Bytes>| match piece {
         Some(piece) => (piece.as_ptr(), piece.len() as u32),
         None => (std::ptr::null(), 0),
     };
     let (head, head_bytes) = piece(parts.head.first());
-    let (tail, tail_bytes) = piece(parts.tail.first().filter(|_| with_tail));
+    let (tail, tail_bytes) = piece(after.first());
     Call::File(Box::new(FileBuffers { head, head_bytes, tail, tail_bytes }))
 }
 
