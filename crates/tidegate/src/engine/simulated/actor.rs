@@ -372,15 +372,17 @@ impl Actor {
         self.write(&bytes, out);
     }
 
-    /// Writes bytes, in pieces that are copied or shared.
+    /// Writes bytes, in pieces that are copied, shared, or parts of a file.
     fn write(&mut self, mut bytes: &[u8], out: &mut Outbox<'_>) {
         with(|world| world.lines[self.id].log.written += bytes.len() as u64);
         while !bytes.is_empty() {
             let (n, share) = with(|world| (world.rng.usize(1..=bytes.len()), world.chance(80)));
             let (piece, rest) = bytes.split_at(n);
-            match share {
-                true => out.share(piece.to_vec().into()),
-                false => out.write(piece),
+            let file = with(|world| world.shelf.is_next().then(|| world.shelf.put(piece)));
+            match (file, share) {
+                (Some(range), _) => out.file(range),
+                (None, true) => out.share(piece.to_vec().into()),
+                (None, false) => out.write(piece),
             }
             bytes = rest;
         }

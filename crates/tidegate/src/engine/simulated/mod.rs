@@ -10,6 +10,7 @@
 //! | [`world`] | virtual time, and what happens in it |
 //! | [`line`] | one connection: the kernel's socket, and what has to come out |
 //! | [`peer`] | what the peers do |
+//! | [`shelf`] | the file whose parts sessions send |
 //! | [`actor`] | the service and its sessions, and what they make sure of |
 //! | [`readiness`], [`completion`] | a poller and a port of this world |
 
@@ -19,6 +20,7 @@ mod line;
 mod peer;
 mod readiness;
 mod script;
+mod shelf;
 pub(super) mod view;
 mod world;
 
@@ -35,6 +37,7 @@ use tidegate_sys::waker::Waker;
 use self::actor::{Stage, TICK};
 use self::line::Server;
 use self::script::Script;
+use self::shelf::Shelf;
 use self::world::{World, enter, with};
 use super::crew::Crew;
 use super::{Lane, completion as completes, readiness as readies};
@@ -110,7 +113,7 @@ fn play(seed: u64, trace: bool, waker: &Arc<Waker>) -> Result<Stats, String> {
     if trace {
         eprintln!("{} {script:#?}", if completes { "completion" } else { "readiness" });
     }
-    let world = World::new(rng, &script, trace);
+    let world = World::new(rng, Shelf::new(seed), &script, trace);
     let counters = Arc::new(Counters::new(Writers::One));
     let speaks_first = script.dials || seed.is_multiple_of(3);
     let lane = Lane {

@@ -9,12 +9,15 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use tidegate_sys::endpoint::Endpoint;
+use tidegate_sys::file::FileRange;
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::More;
 use tidegate_sys::waker::Waker;
 
 use super::line::{Edge, FIRST_FD, address, id_of};
+use super::shelf::read;
 use super::world::{Happening, World, with};
+use crate::core::queue::Files;
 use crate::core::{Place, Receive, Token};
 use crate::engine::readiness::{Incoming, Poller, Report, Settled, Source, Wire};
 use crate::engine::simulated::view::View;
@@ -162,6 +165,32 @@ impl Wire for Sock {
     }
 
     fn send_vectored(&self, slices: &[IoSlice<'_>], _more: More) -> io::Result<usize> {
+        let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+        self.send(&bytes)
+    }
+
+    fn sends_files(&self) -> bool {
+        with(|world| world.shelf.files != Files::Read)
+    }
+
+    fn send_file(&self, range: &FileRange, _more: More) -> io::Result<usize> {
+        self.send(&read(range))
+    }
+
+    fn shutdown_send(&self) -> io::Result<()> {
+        with(|world| world.shut_down(self.0))
+    }
+
+    fn reset_on_close(&self) -> io::Result<()> {
+        with(|world| {
+            world.lines[self.0].server = super::line::Server::Closing { reset: true };
+            Ok(())
+        })
+    }
+}
+
+impl Sock {
+    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         with(|world| {
             let id = self.0;
             world.suddenly();
@@ -169,7 +198,6 @@ impl Wire for Sock {
                 world.moved = true;
                 return Err(ErrorKind::Interrupted.into());
             }
-            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
             if bytes.is_empty() {
                 world.fail(|| format!("{id}: a send of nothing"));
             }
@@ -188,17 +216,6 @@ impl Wire for Sock {
             }
             world.was_confirmed(id, n);
             Ok(n as usize)
-        })
-    }
-
-    fn shutdown_send(&self) -> io::Result<()> {
-        with(|world| world.shut_down(self.0))
-    }
-
-    fn reset_on_close(&self) -> io::Result<()> {
-        with(|world| {
-            world.lines[self.0].server = super::line::Server::Closing { reset: true };
-            Ok(())
         })
     }
 }

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::line::Line;
 use super::script::{Moods, Script, chance};
+use super::shelf::Shelf;
 use crate::core::{Place, Receive};
 use crate::engine::simulated::view::View;
 use crate::engine::{Command, Gate};
@@ -89,6 +90,7 @@ pub(super) struct World {
     /// How much later than it asked the loop was woken.
     pub(super) slack: Duration,
     pub(super) moods: Moods,
+    pub(super) shelf: Shelf,
     pub(super) policy: Arc<Policy>,
     pub(super) lines: Vec<Line>,
     /// Connections that wait to be accepted.
@@ -119,7 +121,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(rng: Rng, script: &Script, trace: bool) -> Self {
+    pub(super) fn new(rng: Rng, shelf: Shelf, script: &Script, trace: bool) -> Self {
         let start = Instant::now();
         let woken = Arc::new(AtomicBool::new(false));
         let wake = woken.clone();
@@ -129,6 +131,7 @@ impl World {
             now: start,
             slack: Duration::ZERO,
             moods: script.moods,
+            shelf,
             policy: Arc::new(script.policy.clone()),
             lines: script.parts.iter().enumerate().map(|(id, part)| Line::new(id, part, start)).collect(),
             backlog: VecDeque::new(),

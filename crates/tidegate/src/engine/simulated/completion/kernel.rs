@@ -60,6 +60,7 @@ impl SimPort {
             Kind::Accept { endless } => self.step_accept(at, endless, world),
             Kind::Receive { endless } => self.step_receive(at, endless, world),
             Kind::Send { .. } => self.step_send(at, world),
+            Kind::Room(_) => self.step_room(at, world),
             Kind::Finish => self.step_finish(at, world),
             Kind::Dial => self.step_dial(at, world),
         }
@@ -167,7 +168,7 @@ impl SimPort {
             return;
         }
         let (n, chained) = (*sent, *chained);
-        let unsent = (!all).then(|| Rest(bytes.split_off(n)));
+        let unsent = (!all).then(|| Rest::Bytes(bytes.split_off(n)));
         let outcome = match outcome {
             _ if n > 0 => Ok(n),
             Ok(_) => Err(Errno::CANCELED.into()),
@@ -178,6 +179,22 @@ impl SimPort {
         }
         let unsent = if outcome.is_ok() { unsent } else { None };
         self.complete(at, true, Completion::Sent { token, outcome, unsent });
+    }
+
+    /// A socket has room, perhaps; or nobody waits for that any more.
+    fn step_room(&mut self, at: usize, world: &mut World) {
+        let cancelled = self.is_cancelled(at, world);
+        let (token, id) = (self.operations[at].token, self.operations[at].id);
+        let Kind::Room(range) = &self.operations[at].kind else { return };
+        let unsent = Rest::File(range.clone());
+        if !cancelled && !world.lines[id].is_writable() && !world.chance(world.moods.spurious) {
+            if self.operations[at].cancelled {
+                world.plan(Duration::from_micros(200), Happening::Nudge); // it comes late, but it comes
+            }
+            return;
+        }
+        let outcome = if cancelled { Err(Errno::CANCELED.into()) } else { Ok(()) };
+        self.complete(at, true, Completion::MayGoOn { token, outcome, unsent });
     }
 
     /// The close that was chained to a send: nothing else may be in flight, or the socket stays open.
@@ -241,7 +258,8 @@ impl SimPort {
             }
             Completion::SendFinished { .. } => flying.finish = false,
             Completion::Dialled { .. } => flying.dial = false,
-            Completion::MayGoOn { .. } => unreachable!("files are read before they are handed out"),
+            // Until then the loop has it in hand.
+            Completion::MayGoOn { outcome, .. } => flying.send = outcome.is_ok(),
             Completion::Accepted { .. } | Completion::Woken | Completion::Ignored => {}
         }
     }

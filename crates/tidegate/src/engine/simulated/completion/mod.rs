@@ -7,6 +7,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use tidegate_sys::file::FileRange;
 use tidegate_sys::socket::More;
 use tidegate_sys::waker::Waker;
 
@@ -14,6 +15,7 @@ use crate::core::queue::{Files, Pieces};
 use crate::core::{Place, Receive, Then, Token};
 use crate::engine::completion::{Chained, Close, Completion, Port, Setup};
 use crate::engine::simulated::line::{Server, id_of};
+use crate::engine::simulated::shelf::read;
 use crate::engine::simulated::view::View;
 use crate::engine::simulated::world::{Happening, World, with};
 use crate::service::Dial;
@@ -29,13 +31,26 @@ pub(super) struct Slot(pub(super) usize);
 pub(super) struct Buffer(Vec<u8>);
 
 /// What a send did not take.
-pub(super) struct Rest(Vec<u8>);
+pub(super) enum Rest {
+    Bytes(Vec<u8>),
+    File(FileRange),
+}
 
 #[derive(Debug)]
 enum Kind {
-    Accept { endless: bool },
-    Receive { endless: bool },
-    Send { bytes: Vec<u8>, sent: usize, chained: bool },
+    Accept {
+        endless: bool,
+    },
+    Receive {
+        endless: bool,
+    },
+    Send {
+        bytes: Vec<u8>,
+        sent: usize,
+        chained: bool,
+    },
+    /// Until a part of a file may go on.
+    Room(FileRange),
     Finish,
     Dial,
 }
@@ -116,7 +131,7 @@ impl Port for SimPort {
     }
 
     fn files(&self) -> Files {
-        Files::Read
+        with(|world| world.shelf.files)
     }
 
     fn watch_waker(&mut self, _: &Waker) {}
@@ -186,10 +201,40 @@ impl Port for SimPort {
     }
 
     fn send(&mut self, token: Token, socket: &Slot, pieces: Pieces, _more: More) {
-        self.start_send(token, socket, flat(&pieces), false);
+        match pieces {
+            Pieces::File { range, .. } if self.files() == Files::Alone => {
+                self.start_file(token, socket, range)
+            }
+            pieces => self.start_send(token, socket, flat(&pieces), false),
+        }
+    }
+
+    fn go_on(&mut self, socket: &Slot, unsent: Rest, _more: More) -> (io::Result<usize>, Option<Rest>) {
+        let Rest::File(mut range) = unsent else { unreachable!("only a file goes on") };
+        let outcome: io::Result<usize> = with(|world| {
+            let id = socket.0;
+            let refuses = world.chance(world.moods.would_block) && world.lines[id].broken.is_none();
+            let mut bytes = read(&range);
+            if world.chance(world.moods.partial) {
+                bytes.truncate(world.rng.usize(1..=bytes.len()));
+            }
+            let n = if refuses { 0 } else { world.send(id, &bytes)? as usize };
+            if n > 0 {
+                world.was_confirmed(id, n as u64); // nothing is no progress
+            }
+            range.advance(n);
+            Ok(n)
+        });
+        let unsent = (outcome.is_ok() && !range.is_empty()).then_some(Rest::File(range));
+        with(|world| world.lines[socket.0].flying.send = unsent.is_some());
+        (outcome, unsent)
     }
 
     fn send_last(&mut self, token: Token, socket: &Slot, pieces: Pieces) -> Chained {
+        if matches!(pieces, Pieces::File { .. }) {
+            self.send(token, socket, pieces, More::CloseFollows);
+            return Chained::No;
+        }
         let chains = with(|world| world.moods.chains);
         self.start_send(token, socket, flat(&pieces), chains);
         if chains { Chained::Yes } else { Chained::No }
@@ -207,7 +252,10 @@ impl Port for SimPort {
 
     fn send_rest(&mut self, token: Token, socket: &Slot, unsent: Rest) {
         with(|world| world.lines[socket.0].flying.send = false);
-        self.start_send(token, socket, unsent.0, false);
+        match unsent {
+            Rest::Bytes(bytes) => self.start_send(token, socket, bytes, false),
+            Rest::File(range) => self.start_file(token, socket, range),
+        }
     }
 
     fn finish_sending(&mut self, token: Token, socket: &Slot) {
@@ -298,7 +346,7 @@ fn flat(pieces: &Pieces) -> Vec<u8> {
     match pieces {
         Pieces::One(piece) => piece.to_vec(),
         Pieces::Many(pieces) => pieces.concat(),
-        Pieces::File { .. } => unreachable!("files are read before they are handed out"),
+        Pieces::File { head, range, tail } => [head.concat(), read(range), tail.concat()].concat(),
     }
 }
 
@@ -334,14 +382,22 @@ impl SimPort {
     }
 
     fn start_send(&mut self, token: Token, socket: &Slot, bytes: Vec<u8>, chained: bool) {
+        self.note_send(socket, bytes.len());
+        self.start(Kind::Send { bytes, sent: 0, chained }, token, socket.0);
+    }
+
+    fn start_file(&mut self, token: Token, socket: &Slot, range: FileRange) {
+        self.note_send(socket, range.len());
+        self.start(Kind::Room(range), token, socket.0);
+    }
+
+    fn note_send(&self, socket: &Slot, n: usize) {
         with(|world| {
             let twice = std::mem::replace(&mut world.lines[socket.0].flying.send, true);
-            if twice || bytes.is_empty() {
-                let n = bytes.len();
+            if twice || n == 0 {
                 world.fail(|| format!("{}: a send of {n} bytes, another in flight: {twice}", socket.0));
             }
         });
-        self.start(Kind::Send { bytes, sent: 0, chained }, token, socket.0);
     }
 
     fn operation(&self, token: Token) -> Option<&Operation> {
