@@ -137,6 +137,9 @@ struct Run<'a, F> {
 /// How often the observer is told that it goes on.
 const TELL: Duration = Duration::from_millis(100);
 
+/// For how long nothing must have ended before a run without connections is given up.
+const DESERTED: Duration = Duration::from_millis(500);
+
 /// How long the last answers of an interrupted run are waited for.
 const HURRY: Duration = Duration::from_secs(1);
 
@@ -381,7 +384,7 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
                     if n == 0 {
                         return;
                     }
-                    if ended < n && self.is_deserted() {
+                    if ended < n && progress.1.elapsed() > DESERTED && self.is_deserted() {
                         return;
                     }
                     ended as f64 / n as f64
@@ -406,13 +409,15 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
         }
     }
 
-    /// Whether no connection is open or being made, so that nothing will ever come any more.
+    /// Whether no connection is open or being made, so that nothing will ever come any more. It looks like that for a moment, too,
+    /// between a connection that was closed and the next one in its place.
     fn is_deserted(&self) -> bool {
         let stats = self.client.stats();
         let between = self.crew.pacer.is_some() && self.crew.plan.connection_per_request();
         !between
             && stats.attempted > 0
             && stats.open() == 0
+            && stats.attempted == self.crew.dials()
             && stats.attempted == stats.accepted + stats.dial_failed + stats.refused
     }
 

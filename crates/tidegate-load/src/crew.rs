@@ -40,6 +40,8 @@ pub(crate) struct Crew {
     dialler: OnceLock<Dialler>,
     sources: Vec<SocketAddr>,
     next_source: AtomicUsize,
+    /// Connections that were asked for.
+    dials: AtomicU64,
     /// First attempts, one for each connection of the plan, that have ended one way or the other.
     pub(crate) first_attempts_ended: AtomicU64,
     pub(crate) first_attempts_stand: AtomicU64,
@@ -63,6 +65,7 @@ impl Crew {
             budget: AtomicU64::new(budget),
             dialler: OnceLock::new(),
             next_source: AtomicUsize::new(0),
+            dials: AtomicU64::new(0),
             first_attempts_ended: AtomicU64::new(0),
             first_attempts_stand: AtomicU64::new(0),
         }
@@ -79,7 +82,14 @@ impl Crew {
         if !self.sources.is_empty() {
             dial.from = Some(self.sources[self.next_source.fetch_add(1, Relaxed) % self.sources.len()]);
         }
-        self.dialler.get().is_some_and(|dialler| dialler.dial(dial).is_ok())
+        let taken = self.dialler.get().is_some_and(|dialler| dialler.dial(dial).is_ok());
+        self.dials.fetch_add(u64::from(taken), Relaxed);
+        taken
+    }
+
+    /// Connections that the client was asked for and has taken on, so far.
+    pub(crate) fn dials(&self) -> u64 {
+        self.dials.load(Relaxed)
     }
 
     pub(crate) fn set_stage(&self, stage: Stage) {
