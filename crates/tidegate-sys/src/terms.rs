@@ -53,6 +53,22 @@ pub struct ListenOptions {
     pub loopback: Loopback,
 }
 
+impl ListenOptions {
+    /// A queue of connections, and nothing else.
+    #[must_use]
+    pub const fn new(backlog: u32) -> Self {
+        Self {
+            backlog,
+            defer_accept: None,
+            fast_open: None,
+            send_buffer: None,
+            receive_buffer: None,
+            busy_poll: None,
+            loopback: Loopback::Tcp,
+        }
+    }
+}
+
 /// What follows a send. Makes a difference on Linux only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {

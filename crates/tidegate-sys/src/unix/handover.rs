@@ -68,19 +68,10 @@ const CLOSE_ON_EXEC: RecvFlags = RecvFlags::empty();
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loopback::Loopback;
     use crate::socket::{ListenOptions, Listener};
     use std::os::fd::AsFd;
 
-    const OPTIONS: ListenOptions = ListenOptions {
-        backlog: 16,
-        defer_accept: None,
-        fast_open: None,
-        send_buffer: None,
-        receive_buffer: None,
-        busy_poll: None,
-        loopback: Loopback::Tcp,
-    };
+    const OPTIONS: ListenOptions = ListenOptions::new(16);
 
     #[test]
     fn a_listener_arrives_as_the_same_socket() {

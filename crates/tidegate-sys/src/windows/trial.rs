@@ -14,7 +14,6 @@ use super::pages::Residence;
 use super::port::{AcceptPort, CompletionPort};
 use super::socket::{ListenOptions, Listener};
 use crate::file::FileRange;
-use crate::loopback::Loopback;
 
 /// Nothing here takes a second; a machine under load may take long.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -30,15 +29,7 @@ struct Bench {
 
 impl Bench {
     fn new(reuse: usize) -> Self {
-        let options = ListenOptions {
-            backlog: 16,
-            defer_accept: None,
-            fast_open: None,
-            send_buffer: None,
-            receive_buffer: None,
-            busy_poll: None,
-            loopback: Loopback::Tcp,
-        };
+        let options = ListenOptions::new(16);
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
         let addr = listener.local_addr().unwrap().addr().unwrap();
         let setup = QueueSetup {

@@ -4,21 +4,12 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use tidegate_sys::loopback::Loopback;
 use tidegate_sys::socket::{Blocking, ListenOptions, Listener, Stream};
 
 /// Nothing here takes a second; a machine under load may take long.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-pub const OPTIONS: ListenOptions = ListenOptions {
-    backlog: 16,
-    defer_accept: None,
-    fast_open: None,
-    send_buffer: None,
-    receive_buffer: None,
-    busy_poll: None,
-    loopback: Loopback::Tcp,
-};
+pub const OPTIONS: ListenOptions = ListenOptions::new(16);
 
 pub fn listener() -> Listener {
     Listener::bind(&"127.0.0.1:0".parse().unwrap(), &OPTIONS).unwrap()
