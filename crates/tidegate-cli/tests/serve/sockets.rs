@@ -18,8 +18,18 @@ fn serve(what: &str, at: &str, more: &[&str]) -> std::process::Command {
 }
 
 fn get(path: &Path) -> String {
-    let mut stream = UnixStream::connect(path).unwrap();
+    let stream = UnixStream::connect(path).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    ask(stream)
+}
+
+fn get_at(url: &str) -> String {
+    let stream = TcpStream::connect(url.trim_start_matches("http://").trim_end_matches('/')).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    ask(stream)
+}
+
+fn ask(mut stream: impl Read + Write) -> String {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -43,15 +53,6 @@ fn a_unix_socket_serves_and_is_loaded_on_every_model() {
         assert_eq!(server.ended().0.code(), Some(0));
         assert!(!path.exists(), "{model}: it takes its file away");
     }
-}
-
-fn get_at(url: &str) -> String {
-    let mut stream = TcpStream::connect(url.trim_start_matches("http://").trim_end_matches('/')).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
 }
 
 #[test]
