@@ -88,7 +88,8 @@ const GROUP: u16 = 0;
 
 impl Ring {
     /// Makes a ring for the calling thread. Features this kernel lacks are left out one by one;
-    /// [`features`](Self::features) says which are in use.
+    /// [`features`](Self::features) says which are in use. Some time after a ring was closed, the kernel interrupts the thread that made it,
+    /// as a signal would: a `recv` with a time limit fails with EINTR then.
     ///
     /// # Errors
     /// `EPERM` or `ENOSYS` where io_uring is forbidden or missing, `ENOMEM` under a small

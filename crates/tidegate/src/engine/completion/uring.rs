@@ -27,6 +27,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate_sys::descriptor::{AsRawFd, OwnedFd, RawFd};
 
@@ -47,8 +48,19 @@ use crate::core::queue::{Files, Pieces};
 use crate::engine::{Availability, room};
 use crate::service::Dial;
 
-/// Whether it works here: makes a small ring.
+/// Whether it works here: makes a small ring, on a thread of its own. The kernel signals the thread that made a ring some time after
+/// the ring was closed (`io_ring_exit_work` in its `io_uring/io_uring.c`), and whoever asks may just be reading from a socket
+/// with a time limit, which then fails with EINTR (`signal(7)`).
 pub(crate) fn probe() -> Availability {
+    let thread = std::thread::Builder::new().name("tidegate-probe".into()).spawn(make_one);
+    match thread.map(JoinHandle::join) {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(e) => Availability::Unavailable(format!("no thread could be started to look: {e}; use epoll")),
+    }
+}
+
+fn make_one() -> Availability {
     let residence = Residence::Pageable;
     let setup = RingSetup {
         entries: 8,
@@ -520,4 +532,22 @@ fn sent(token: Token, raw: Raw) -> Completion<Uring> {
         _ => None,
     };
     Completion::Sent { token, outcome: raw.result.map(|n| n as usize), unsent }
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_whether_it_works_is_not_interrupted_later() {
+        let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        silent.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+        let interrupted = || {
+            probe();
+            silent.recv(&mut [0; 16]).is_err_and(|e| e.kind() == io::ErrorKind::Interrupted)
+        };
+        // Made on this thread, each one interrupts.
+        let times = (0..20).filter(|_| interrupted()).count();
+        assert!(times < 3, "{times} of 20");
+    }
 }
