@@ -1,14 +1,11 @@
 //! `serve udp --handover`: a successor takes the sockets.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::thread::JoinHandle;
-use std::time::Instant;
 
 use rustix::process::Signal;
 use tidegate::Model;
 
+use crate::crowd::Crowd;
 use crate::kit::{DEADLINE, Server, run, tidegate};
 
 fn echo(door: &str, more: &[&str]) -> std::process::Command {
@@ -21,51 +18,24 @@ fn at_home(door: &str, model: &str, path: &str) -> Server {
 }
 
 /// Peers that send a number and wait until it comes back: one that is lost holds its peer up for ever.
-struct Peers {
-    over: Arc<AtomicBool>,
-    answers: Arc<AtomicUsize>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Peers {
-    fn of(addr: SocketAddr) -> Self {
-        let (over, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let peer = |_| {
-            let (over, answers) = (over.clone(), answers.clone());
-            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            socket.connect(addr).unwrap();
-            socket.set_read_timeout(Some(DEADLINE)).unwrap();
-            std::thread::spawn(move || {
-                let mut number = 0_u64;
-                while !over.load(Relaxed) {
-                    socket.send(&number.to_be_bytes()).unwrap();
-                    let mut back = [0; 16];
-                    let bytes = socket.recv(&mut back).expect("it comes back");
-                    assert_eq!(back[..bytes], number.to_be_bytes());
-                    answers.fetch_add(1, Relaxed);
-                    number += 1;
-                }
-            })
-        };
-        let threads = (0..8).map(peer).collect();
-        Self { over, answers, threads }
-    }
-
-    /// Waits for so many more answers.
-    fn hear(&self, more: usize) {
-        let (start, goal) = (Instant::now(), self.answers.load(Relaxed) + more);
-        while self.answers.load(Relaxed) < goal {
-            assert!(start.elapsed() < DEADLINE && self.threads.iter().all(|thread| !thread.is_finished()));
-            std::thread::yield_now();
+fn peers_of(addr: SocketAddr) -> Crowd {
+    Crowd::asking(8, MOST_NUMBERS, || {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(addr).unwrap();
+        socket.set_read_timeout(Some(DEADLINE)).unwrap();
+        let mut number = 0_u64;
+        move || {
+            socket.send(&number.to_be_bytes()).unwrap();
+            let mut back = [0; 16];
+            let bytes = socket.recv(&mut back).expect("it comes back");
+            assert_eq!(back[..bytes], number.to_be_bytes());
+            number += 1;
         }
-    }
-
-    fn end(self) -> usize {
-        self.over.store(true, Relaxed);
-        self.threads.into_iter().for_each(|thread| thread.join().expect("nothing is lost"));
-        self.answers.load(Relaxed)
-    }
+    })
 }
+
+/// More than any test has time for.
+const MOST_NUMBERS: usize = 50_000_000;
 
 /// What it received, from its last counters.
 fn received(server: Server) -> usize {
@@ -84,13 +54,13 @@ fn no_datagram_is_lost_when_a_successor_takes_the_sockets() {
     for model in Model::available().into_iter().filter(can) {
         for path in ["plain", "gso"] {
             let first = at_home(door, model.name(), path);
-            let peers = Peers::of(first.addr);
-            peers.hear(200);
+            let peers = peers_of(first.addr);
+            peers.hears(200);
             let second = Server::of(&mut echo(door, &["--model", model.name(), "--path", path]));
             assert_eq!(second.url, first.url, "{model}");
             first.wait_for("what waits in the sockets is left to it");
             let before = received(first);
-            peers.hear(200);
+            peers.hears(200);
             let answers = peers.end();
             second.signal(Signal::TERM);
             let after = received(second);
@@ -123,13 +93,13 @@ fn a_successor_that_does_not_fit_is_told_so_and_the_first_goes_on() {
     let other = run(&mut tidegate(&["serve", "http", "--model", "epoll", "--handover", door]));
     assert_eq!(other.code, Some(2));
     assert!(other.stderr.contains("serves datagrams"), "{}", other.stderr);
-    let peers = Peers::of(first.addr);
-    peers.hear(10);
+    let peers = peers_of(first.addr);
+    peers.hears(10);
     peers.end();
     // Another model of the same kind, and threads as there are sockets.
     let second = Server::of(&mut echo(door, &["--model", "select", "--listen", &first.addr.to_string()]));
     received(first);
-    let peers = Peers::of(second.addr);
-    peers.hear(10);
+    let peers = peers_of(second.addr);
+    peers.hears(10);
     peers.end();
 }

@@ -2,6 +2,7 @@
 #![cfg(unix)]
 
 mod config;
+mod crowd;
 mod datagrams;
 mod kit;
 mod logs;

@@ -7,13 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::time::Instant;
 
 use rustix::process::Signal;
 use tidegate::Model;
 
+use crate::crowd::Crowd;
 use crate::kit::{DEADLINE, Server, run, tidegate};
 
 const LAST: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -36,50 +34,12 @@ fn handing(path: &Path, model: Model, more: &[&str]) -> Command {
     tidegate(&[&fixed[..], &[path.to_str().unwrap()], more].concat())
 }
 
-/// Clients that ask again and again, a connection for each request, until told to end.
-struct Crowd {
-    over: Arc<AtomicBool>,
-    answers: Arc<AtomicUsize>,
-    threads: Vec<std::thread::JoinHandle<()>>,
+/// Clients that make a connection for each request.
+fn crowd(addr: SocketAddr) -> Crowd {
+    Crowd::asking(4, MOST_REQUESTS, || move || assert_eq!(get(addr).expect("no request fails"), 4096))
 }
 
 const MOST_REQUESTS: usize = 50_000;
-
-impl Crowd {
-    fn asking(addr: SocketAddr) -> Self {
-        let (over, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let threads = (0..4)
-            .map(|_| {
-                let (over, answers) = (over.clone(), answers.clone());
-                std::thread::spawn(move || {
-                    for _ in 0..MOST_REQUESTS {
-                        assert_eq!(get(addr).expect("no request fails"), 4096);
-                        answers.fetch_add(1, Relaxed);
-                        if over.load(Relaxed) {
-                            return;
-                        }
-                    }
-                })
-            })
-            .collect();
-        Self { over, answers, threads }
-    }
-
-    /// Waits for so many more answers.
-    fn hears(&self, more: usize) {
-        let (start, goal) = (Instant::now(), self.answers.load(Relaxed) + more);
-        while self.answers.load(Relaxed) < goal {
-            assert!(start.elapsed() < DEADLINE && self.threads.iter().all(|thread| !thread.is_finished()));
-            std::thread::yield_now();
-        }
-    }
-
-    fn end(self) -> usize {
-        self.over.store(true, Relaxed);
-        self.threads.into_iter().for_each(|thread| thread.join().expect("no request failed"));
-        self.answers.load(Relaxed)
-    }
-}
 
 #[test]
 fn a_restart_by_hand_over_fails_no_request_on_any_model() {
@@ -89,7 +49,7 @@ fn a_restart_by_hand_over_fails_no_request_on_any_model() {
         let mut running = Server::of(&mut handing(&path, model, &["--listen", "127.0.0.1:0"]));
         let addr = running.addr;
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let crowd = Crowd::asking(addr);
+        let crowd = crowd(addr);
         for _ in 0..3 {
             crowd.hears(50);
             let next = Server::of(&mut handing(&path, model, &[]));
