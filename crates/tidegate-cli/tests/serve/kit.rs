@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// Nothing here takes a second; a machine under load may take long.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -139,6 +139,13 @@ impl Server {
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Stops it, and waits until all its threads stand still; `Signal::CONT` lets it go on.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+        let status = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).unwrap();
+        assert!(status.is_some_and(|(_, status)| status.stopped()));
     }
 
     /// Waits for a line on stderr that contains `text`.

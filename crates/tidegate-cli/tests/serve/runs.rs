@@ -1,7 +1,7 @@
 //! The good path.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tidegate::Model;
 
-use crate::kit::{Server, run, tidegate, with_descriptors};
+use crate::kit::{DEADLINE, Server, run, tidegate, with_descriptors};
 
 const LAST: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
@@ -222,12 +222,16 @@ fn ask_until_told_to_leave(stream: TcpStream, answers: &AtomicUsize) -> Option<(
 fn a_stop_cuts_no_answer_of_a_kept_connection() {
     for model in Model::available() {
         let server = Server::start(&["serve", "http", "--model", model.name(), "--listen", "127.0.0.1:0"]);
-        let answers = AtomicUsize::new(0);
+        let answers: [AtomicUsize; 32] = Default::default();
         let told = thread::scope(|scope| {
-            let answers = &answers;
-            let ask = |stream| scope.spawn(move || ask_until_told_to_leave(stream, answers));
-            let clients: Vec<_> = (0..32).map(|_| ask(server.connect())).collect();
-            while answers.load(Ordering::Relaxed) < 1_000 {
+            let ask = |answers| {
+                let stream = server.connect();
+                scope.spawn(move || ask_until_told_to_leave(stream, answers))
+            };
+            let clients: Vec<_> = answers.iter().map(ask).collect();
+            // One that was not answered yet is perhaps not even accepted.
+            while answers.iter().any(|answers| answers.load(Ordering::Relaxed) < 20) {
+                assert!(clients.iter().all(|client| !client.is_finished()), "{model}");
                 thread::yield_now();
             }
             server.signal(Signal::TERM);
@@ -237,6 +241,45 @@ fn a_stop_cuts_no_answer_of_a_kept_connection() {
                 .count()
         });
         assert!(told > 0, "{model}");
+        assert_eq!(server.ended().0.code(), Some(0), "{model}");
+    }
+}
+
+/// Connections to this address that are open at its end, whether they have been accepted or not.
+#[cfg(target_os = "linux")]
+fn let_in_by_the_kernel(addr: SocketAddr) -> usize {
+    let local = format!("0100007F:{:04X}", addr.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let is_open = |line: &&str| {
+        let mut words = line.split_whitespace().skip(1);
+        (words.next(), words.nth(1)) == (Some(&local), Some("01"))
+    };
+    table.lines().filter(is_open).count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_stop_answers_those_who_were_not_accepted_yet() {
+    const CLIENTS: usize = 100; // less than any backlog
+    for model in Model::available() {
+        let server = Server::start(&["serve", "http", "--model", model.name(), "--listen", "127.0.0.1:0"]);
+        server.pause();
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+        for client in &mut clients {
+            client.write_all(LAST.as_bytes()).unwrap();
+        }
+        let start = Instant::now();
+        while let_in_by_the_kernel(server.addr) < CLIENTS {
+            assert!(start.elapsed() < DEADLINE, "{model}");
+            thread::yield_now();
+        }
+        server.signal(Signal::TERM);
+        server.signal(Signal::CONT);
+        for client in &mut clients {
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap_or_else(|e| panic!("{model}: {e}"));
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{model}: {answer:?}");
+        }
         assert_eq!(server.ended().0.code(), Some(0), "{model}");
     }
 }

@@ -114,6 +114,8 @@ pub(super) trait Accepts {
     type Stream: Socket;
     fn poll_accept(&self, task: &mut TaskContext<'_>)
     -> Poll<io::Result<(Self::Stream, Option<SocketAddr>)>>;
+    /// What accepts without waiting and without the library's own account of what is ready.
+    fn into_accept(self) -> io::Result<impl Fn() -> io::Result<(Self::Stream, Option<SocketAddr>)>>;
 }
 
 impl Accepts for TcpListener {
@@ -121,6 +123,15 @@ impl Accepts for TcpListener {
 
     fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<(TcpStream, Option<SocketAddr>)>> {
         self.poll_accept(task).map_ok(|(stream, peer)| (stream, Some(peer)))
+    }
+
+    fn into_accept(self) -> io::Result<impl Fn() -> io::Result<(TcpStream, Option<SocketAddr>)>> {
+        let listener = self.into_std()?;
+        Ok(move || {
+            let (stream, peer) = listener.accept()?;
+            stream.set_nonblocking(true)?;
+            Ok((TcpStream::from_std(stream)?, Some(peer)))
+        })
     }
 }
 
@@ -150,7 +161,7 @@ async fn accept_all<S: Service>(house: Arc<House<S>>, listener: impl Accepts) {
             Poll::Pending => Poll::Pending,
         });
         match next.await {
-            None => return accept_the_rest(&house, &listener).await,
+            None => return accept_the_rest(&house, listener),
             Some((Admission::Refuse, Ok(_))) => {
                 house.counters.attempted.add(1);
                 house.counters.refused.add(1);
@@ -167,17 +178,15 @@ async fn accept_all<S: Service>(house: Arc<House<S>>, listener: impl Accepts) {
     }
 }
 
-/// When the house stops: takes those for whom the kernel has already opened the connection.
-async fn accept_the_rest<S: Service>(house: &Arc<House<S>>, listener: &impl Accepts) {
+/// When the house stops: takes those for whom the kernel has already opened the connection. The kernel itself is asked: the library may not
+/// have heard of them yet, or want others to have a turn.
+fn accept_the_rest<S: Service, L: Accepts>(house: &Arc<House<S>>, listener: L) {
+    let Ok(accept) = listener.into_accept() else { return }; // the listener is gone
     for _ in 0..house.policy().accept.backlog {
         if !house.has_room_for_the_rest() {
             return;
         }
-        let next = poll_fn(|task| match listener.poll_accept(task) {
-            Poll::Ready(Ok(accepted)) => Poll::Ready(Some(accepted)),
-            _ => Poll::Ready(None),
-        });
-        let Some((stream, peer)) = next.await else { return };
+        let Ok((stream, peer)) = accept() else { return };
         house.counters.attempted.add(1);
         begin(house, stream, peer, Origin::Accepted);
     }

@@ -28,7 +28,7 @@ pub struct Accept {
     /// services that [speak first](crate::Service::speaks_first). Default 1 s; `None` is off.
     ///
     /// Cost: connections that are kept back count towards `backlog`, so a client that opens many connections and
-    /// then stays silent fills it.
+    /// then stays silent fills it; and one that has sent nothing yet when the listener is closed is reset.
     pub defer: Option<Duration>,
     /// Connections an I/O thread takes in a row before it looks at the others. Default 64.
     pub batch: usize,

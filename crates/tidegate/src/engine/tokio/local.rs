@@ -25,6 +25,15 @@ impl Accepts for UnixListener {
     fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<(UnixStream, Option<SocketAddr>)>> {
         self.poll_accept(task).map_ok(|(stream, _)| (stream, None))
     }
+
+    fn into_accept(self) -> io::Result<impl Fn() -> io::Result<(UnixStream, Option<SocketAddr>)>> {
+        let listener = self.into_std()?;
+        Ok(move || {
+            let (stream, _) = listener.accept()?;
+            stream.set_nonblocking(true)?;
+            Ok((UnixStream::from_std(stream)?, None))
+        })
+    }
 }
 
 impl Socket for UnixStream {
