@@ -59,7 +59,10 @@ fn of_family(port: u16, family: u8) -> io::Result<Sockets> {
     let mut buffer = vec![0u8; 64 * 1024];
     let mut sockets = Sockets::default();
     loop {
-        let n = (&socket).read(&mut buffer)?;
+        let n = match (&socket).read(&mut buffer) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
         match sum(&buffer[..n], port)? {
             (part, More::Yes) => sockets += part,
             (part, More::No) => {

@@ -55,9 +55,11 @@ fn wait_until_in(speech: Speech, stream: &mut TcpStream) -> io::Result<()> {
     let mut buffer = [0; 512];
     loop {
         match hear(speech, greeted, &input) {
-            Heard::Part => match stream.read(&mut buffer)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                n => input.extend_from_slice(&buffer[..n]),
+            Heard::Part => match stream.read(&mut buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => input.extend_from_slice(&buffer[..n]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
             },
             Heard::Welcome(bytes) => {
                 greeted = true;

@@ -1,10 +1,13 @@
 //! Passing descriptors between processes over a Unix socket (`SCM_RIGHTS`, `unix(7)`), and who is at its other end.
+//!
+//! On a socket with time limits a process that was stopped and goes on gets EINTR even without a handler (`signal(7)`), so calls are repeated.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
@@ -23,7 +26,8 @@ pub fn send(socket: &UnixStream, message: &[u8], descriptors: &[BorrowedFd<'_>])
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one message"));
     }
-    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, NO_SIGNAL)?;
+    let slices = [IoSlice::new(message)];
+    let sent = retry_on_intr(|| rustix::net::sendmsg(socket, &slices, &mut control, NO_SIGNAL))?;
     if sent == message.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
@@ -31,8 +35,8 @@ pub fn send(socket: &UnixStream, message: &[u8], descriptors: &[BorrowedFd<'_>])
 pub fn receive(socket: &UnixStream, message: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(message)], &mut control, CLOSE_ON_EXEC)?;
+    let mut room = [IoSliceMut::new(message)];
+    let received = retry_on_intr(|| rustix::net::recvmsg(socket, &mut room, &mut control, CLOSE_ON_EXEC))?;
     let mut descriptors = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = part {

@@ -227,7 +227,10 @@ impl<S: Service> Line<S> {
             let event = match self.stream.receive(&mut buffer) {
                 Ok(0) => Event::PeerEnded,
                 Ok(n) => Event::Received(&buffer[..n]),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                // The second: a socket in a sockmap, woken for something else than input (docs/fastpath.md).
+                Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {
+                    continue;
+                }
                 Err(e) => Event::Failed(e.kind()),
             };
             self.house.counters.wake_ups.add(1);
