@@ -140,12 +140,16 @@ impl Desk<'_> {
     }
 
     async fn ask(&mut self, message: &Message) {
+        let mut taken = None;
         let answer = match wire::decode::<Ask>(&message.payload) {
             Ok(Ask::Clock) => Answer::Clock(self.clock.read()),
             Ok(Ask::Work { run, share, order, began_mono_ns, lease_ms }) => {
                 let lease = Duration::from_millis(lease_ms.clamp(1_000, 60_000));
                 match self.take((run, share), &order, began_mono_ns, lease) {
-                    Ok(()) => Answer::Taken,
+                    Ok(what) => {
+                        taken = Some(what);
+                        Answer::Taken
+                    }
                     Err(why) => {
                         (self.tell)("refused", &format!("refused: {why}"));
                         Answer::Refused { why }
@@ -165,16 +169,22 @@ impl Desk<'_> {
             Err(e) => Answer::Refused { why: e.to_string() },
         };
         self.answer(message, &answer).await;
+        if let Some(what) = taken {
+            // Whoever hears that it works may count on it: the answer has left.
+            let _ = tokio::time::timeout(TICK, self.client.flush()).await; // a broker that is gone is noticed elsewhere
+            (self.tell)("working", &what);
+        }
     }
 
-    /// Takes an order on, if that is possible and allowed: the part of a run with this number, which may have begun already.
+    /// Takes an order on, if that is possible and allowed: the part of a run with this number, which may have begun already. Says
+    /// what it is about to do.
     fn take(
         &mut self,
         (run, share): (String, u32),
         order: &Order,
         began_mono_ns: Option<i64>,
         lease: Duration,
-    ) -> Result<(), String> {
+    ) -> Result<String, String> {
         if let Some(job) = self.jobs.iter().find(|job| job.run != run || job.share == share) {
             return Err(format!("it is at work for run {}", job.run));
         }
@@ -189,10 +199,10 @@ impl Desk<'_> {
         if let Some(began) = began_mono_ns.and_then(|ns| self.clock.at(ns)) {
             plan = plan.joining(began);
         }
-        (self.tell)("working", &format!("run {run}: {} connections to {}", plan.connections, plan.target));
+        let what = format!("run {run}: {} connections to {}", plan.connections, plan.target);
         let voice = Voice::new(self.id.clone(), share, self.say.clone());
         self.jobs.push(Job::begin(run, voice, plan, lease, self.clock)?);
-        Ok(())
+        Ok(what)
     }
 
     fn word(&mut self, message: &Message) {
