@@ -1,5 +1,6 @@
 //! `serve udp --handover`: a successor takes the sockets.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
 use rustix::process::Signal;
@@ -27,11 +28,21 @@ fn peers_of(addr: SocketAddr) -> Crowd {
         move || {
             socket.send(&number.to_be_bytes()).unwrap();
             let mut back = [0; 16];
-            let bytes = socket.recv(&mut back).expect("it comes back");
+            let bytes = receive(&socket, &mut back);
             assert_eq!(back[..bytes], number.to_be_bytes());
             number += 1;
         }
     })
+}
+
+/// A receive with a time limit is interrupted by a process that is stopped and goes on (`signal(7)`).
+fn receive(socket: &UdpSocket, into: &mut [u8]) -> usize {
+    loop {
+        match socket.recv(into) {
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            received => return received.expect("it comes back"),
+        }
+    }
 }
 
 /// More than any test has time for.
