@@ -1,0 +1,96 @@
+use std::io::Read;
+use std::net::TcpStream;
+
+use super::*;
+use crate::fastpath::Ways;
+use crate::policy::Policy;
+use tidegate_sys::socket::ListenOptions;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+#[test]
+fn who_asks_whether_it_works_is_not_interrupted_later() {
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    silent.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    let interrupted = || {
+        probe();
+        silent.recv(&mut [0; 16]).is_err_and(|e| e.kind() == io::ErrorKind::Interrupted)
+    };
+    // Made on this thread, each one interrupts.
+    let times = (0..20).filter(|_| interrupted()).count();
+    assert!(times < 3, "{times} of 20");
+}
+
+/// A ring that accepts, on a thread of its own test.
+fn port() -> Option<Uring> {
+    let setup = Setup {
+        policy: &Policy::default(),
+        share: 16,
+        peer_addr: false,
+        dials: false,
+        first_data: false,
+        ways: &Arc::new(Ways::new(None)),
+        descriptors: 16,
+    };
+    let made = Uring::new(&setup).inspect_err(|e| println!("io_uring is not available here: {e}"));
+    made.ok().map(|(port, _)| port)
+}
+
+fn until<T>(port: &mut Uring, mut wanted: impl FnMut(Completion<Uring>) -> Option<T>) -> T {
+    loop {
+        while let Some(completion) = port.next() {
+            if let Some(found) = wanted(completion) {
+                return found;
+            }
+        }
+        port.wait(Some(DEADLINE)).unwrap();
+    }
+}
+
+fn accepted(port: &mut Uring) -> Handle {
+    until(port, |completion| match completion {
+        Completion::Accepted { outcome, .. } => Some(outcome.unwrap().0),
+        _ => None,
+    })
+}
+
+/// What is left of a file when its socket may be sent to.
+fn may_send(port: &mut Uring, token: Token, socket: &Handle, range: FileRange) -> Payload {
+    port.send(token, socket, Pieces::File { head: Vec::new(), range, tail: Vec::new() }, More::No);
+    until(port, |completion| match completion {
+        Completion::MayGoOn { token: about, outcome: Ok(()), unsent } => {
+            assert_eq!(about, token);
+            Some(unsent)
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn the_descriptor_of_a_connection_that_is_gone_goes_to_nobody_else() {
+    let Some(mut port) = port() else { return };
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, b"for the one who stays").unwrap();
+    let range = FileRange::new(file.into(), 0, 21);
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(16)).unwrap();
+    let addr = listener.local_addr().unwrap().addr().unwrap();
+    let listener = open(Arc::new(listener)).unwrap();
+    port.accept_all(&listener);
+    let (mut stays, mut leaves) = (TcpStream::connect(addr).unwrap(), TcpStream::connect(addr).unwrap());
+    let (one, other) = (accepted(&mut port), accepted(&mut port));
+    let [first, second] = [0, 1].map(|index| Token { index, generation: 0 });
+
+    let unsent = may_send(&mut port, first, &one, range.clone());
+    assert!(matches!(port.go_on(&one, unsent, More::No), (Ok(21), None)));
+    drop(may_send(&mut port, second, &other, range.clone())); // its connection is gone
+    port.close(second, other, Close::default());
+    let unsent = may_send(&mut port, first, &one, range);
+    assert!(matches!(port.go_on(&one, unsent, More::No), (Ok(21), None)));
+    port.close(first, one, Close::default());
+    port.wait(Some(Duration::ZERO)).unwrap();
+
+    let mut heard = [String::new(), String::new()];
+    stays.read_to_string(&mut heard[0]).unwrap();
+    leaves.read_to_string(&mut heard[1]).unwrap();
+    assert_eq!(heard, ["for the one who stays".repeat(2), String::new()]);
+}
