@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let wine = Wine::prepare()?;
     if args.brief {
-        wine.test(&["-p", "tidegate-sys", "--lib"], &[])?;
+        wine.test(&["-p", "tidegate-sys", "--lib", "--tests"], &[])?;
         wine.test(&["-p", "tidegate", "--test", "loopback"], &[])?;
         wine.test(&["-p", "tidegate", "--test", "conformance"], &MODELS)?;
     } else {

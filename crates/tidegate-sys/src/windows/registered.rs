@@ -16,7 +16,7 @@ use windows_sys::Win32::System::IO::OVERLAPPED;
 
 use super::overlapped::{self, Done, Outcome, Overlapped, Queue, QueueSetup, SocketKind};
 use super::port::{AcceptPort, CompletionPort};
-use super::winsock::{control, handle, last_error};
+use super::winsock::{control, handle, last_error, start};
 use crate::endpoint::Endpoint;
 use crate::payload::Payload;
 use crate::rio::{self, Completion, Functions, NotifyByPort, RequestQueue, Requests, Span};
@@ -99,6 +99,7 @@ pub(super) fn open(domain: Domain, kind: SocketKind) -> io::Result<Socket> {
     if kind == SocketKind::Plain {
         return Socket::new(domain, Type::STREAM, Some(Protocol::TCP));
     }
+    start()?;
     let flags = WSA_FLAG_OVERLAPPED | WSA_FLAG_NO_HANDLE_INHERIT | WSA_FLAG_REGISTERED_IO;
     let (stream, tcp) = (Type::STREAM.into(), Protocol::TCP.into());
     // SAFETY: no protocol information and no group.

@@ -2,14 +2,29 @@
 
 use std::io;
 use std::os::windows::io::AsRawSocket;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use windows_sys::Win32::Networking::WinSock::{
-    SOCKET, SOCKET_ERROR, SOL_SOCKET, WSAGetLastError, WSAIoctl, getsockopt, setsockopt,
+    SOCKET, SOCKET_ERROR, SOL_SOCKET, WSADATA, WSAGetLastError, WSAIoctl, WSAStartup, getsockopt, setsockopt,
 };
 use windows_sys::Win32::System::Threading::INFINITE;
 
 use super::descriptor::RawFd;
+
+/// The version of Winsock that is asked for: 2.2, the last there is.
+const VERSION: u16 = 0x0202;
+
+/// Starts Winsock; until then its calls fail with `WSANOTINITIALISED` (`WSAStartup`). The standard library does so before its own first socket:
+/// only who makes a socket without it has to. It stays until the process ends.
+pub(super) fn start() -> io::Result<()> {
+    static STARTED: LazyLock<i32> = LazyLock::new(|| {
+        let mut about = WSADATA::default();
+        // SAFETY: `about` is written during the call only.
+        unsafe { WSAStartup(VERSION, &raw mut about) }
+    });
+    if *STARTED == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(*STARTED)) }
+}
 
 /// A handle as Winsock's functions take it.
 pub(super) fn handle(fd: RawFd) -> SOCKET {
