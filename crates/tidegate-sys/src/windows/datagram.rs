@@ -2,13 +2,13 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use windows_sys::Win32::Foundation::{ERROR_OPERATION_ABORTED, HANDLE};
-use windows_sys::Win32::Networking::WinSock::{WSAEINTR, WSAESHUTDOWN};
+use windows_sys::Win32::Networking::WinSock::WSAEINTR;
 use windows_sys::Win32::System::IO::CancelIoEx;
 
 use super::descriptor::{AsRawFd, OwnedFd, RawFd};
@@ -72,10 +72,10 @@ impl DatagramSocket {
         self.0.recv_buffer_size()
     }
 
-    /// Wakes every thread that sleeps in a receive of this socket; receives return an [arrival](Inbox::get) from nobody
-    /// from now on.
+    /// Wakes every thread that sleeps in a receive of this socket: it returns an [arrival](Inbox::get) from nobody. From now on calls take what
+    /// has arrived, and do not sleep. (Its receiving side is not shut down: that would lose what has arrived.)
     pub fn wake_receivers(&self) {
-        let _ = self.0.shutdown(Shutdown::Read); // what begins to receive from now on is refused
+        let _ = self.0.set_nonblocking(true); // first: who begins to receive after this does not sleep
         // SAFETY: the socket is open for the call, and no operation of it has memory of ours.
         unsafe { CancelIoEx(self.0.as_raw_socket() as HANDLE, std::ptr::null()) };
     }
@@ -127,8 +127,7 @@ impl DatagramSocket {
 
 /// After [`DatagramSocket::wake_receivers`].
 fn is_woken(e: &io::Error) -> bool {
-    let woken = [WSAESHUTDOWN, WSAEINTR, ERROR_OPERATION_ABORTED as i32];
-    e.raw_os_error().is_some_and(|code| woken.contains(&code))
+    e.raw_os_error().is_some_and(|code| code == WSAEINTR || code == ERROR_OPERATION_ABORTED as i32)
 }
 
 impl AsSocket for DatagramSocket {
