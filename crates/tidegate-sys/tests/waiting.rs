@@ -96,18 +96,18 @@ fn select_goes_past_a_thousand_descriptors() {
     // As many descriptors as it takes to get a number above FD_SETSIZE, or as there are.
     let fill: Vec<_> = (0..1100).map_while(|_| Waker::new().ok()).collect();
     let high = fill.iter().max_by_key(|waker| waker.as_raw_fd()).unwrap();
-    set.set(near.as_raw_fd(), true, true);
-    set.set(high.as_raw_fd(), true, false);
+    set.set(near.as_raw_fd(), READ.or(WRITE));
+    set.set(high.as_raw_fd(), READ);
     assert_eq!(set.wait(Some(DEADLINE)).unwrap(), 1);
     assert_eq!(set.writable.iter().collect::<Vec<_>>(), [near.as_raw_fd()]);
-    set.set(near.as_raw_fd(), true, false);
+    set.set(near.as_raw_fd(), READ);
     assert_eq!(set.wait(Some(Duration::from_millis(1))).unwrap(), 0);
     assert_eq!((set.readable.iter().count(), set.writable.iter().count()), (0, 0));
     high.wake();
     assert_eq!(set.wait(None).unwrap(), 1);
     assert_eq!(set.readable.iter().collect::<Vec<_>>(), [high.as_raw_fd()]);
     high.clear();
-    set.set(high.as_raw_fd(), false, false);
+    set.set(high.as_raw_fd(), Readiness::default());
     far.write_all(b"x").unwrap();
     assert_eq!(set.wait(None).unwrap(), 1);
     assert_eq!(set.readable.iter().collect::<Vec<_>>(), [near.as_raw_fd()]);

@@ -10,6 +10,8 @@ use std::time::Duration;
 use rustix::event::Timespec;
 use rustix::event::{FdSetElement, FdSetIter, fd_set_insert, fd_set_num_elements, fd_set_remove};
 
+use crate::terms::Readiness;
+
 /// A remark on how `select` works here.
 pub const REMARK: &str = "past 1,024 descriptors, with bit sets of its own";
 
@@ -65,14 +67,14 @@ pub struct SelectSet {
 
 impl SelectSet {
     /// Sets what is waited for on a descriptor.
-    pub fn set(&mut self, fd: RawFd, read: bool, write: bool) {
+    pub fn set(&mut self, fd: RawFd, wanted: Readiness) {
         self.nfds = self.nfds.max(fd as usize + 1);
-        if read {
+        if wanted.readable {
             self.want_read.insert(fd)
         } else {
             self.want_read.remove(fd)
         }
-        if write { self.want_write.insert(fd) } else { self.want_write.remove(fd) }
+        if wanted.writable { self.want_write.insert(fd) } else { self.want_write.remove(fd) }
     }
 
     /// Waits; returns how many bits are set in `readable` and `writable`. 0 after the timeout or

@@ -74,11 +74,11 @@ pub struct SelectSet {
 
 impl SelectSet {
     /// Sets what is waited for on a socket.
-    pub fn set(&mut self, fd: RawFd, read: bool, write: bool) {
-        if read || write {
-            self.wanted.insert(fd, Readiness { readable: read, writable: write });
-        } else {
+    pub fn set(&mut self, fd: RawFd, wanted: Readiness) {
+        if wanted == Readiness::default() {
             self.wanted.remove(&fd);
+        } else {
+            self.wanted.insert(fd, wanted);
         }
     }
 

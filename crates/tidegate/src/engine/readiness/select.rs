@@ -42,12 +42,12 @@ pub(crate) struct Select {
 impl Select {
     fn put(&mut self, source: Source, fd: RawFd, wanted: Readiness) {
         self.sources.insert(fd, source);
-        self.set.set(fd, wanted.readable, wanted.writable);
+        self.set.set(fd, wanted);
     }
 
     fn drop_fd(&mut self, fd: RawFd) {
         self.sources.remove(fd);
-        self.set.set(fd, false, false);
+        self.set.set(fd, Readiness::default());
     }
 
     fn report(&self, fd: RawFd, ready: Readiness, into: &mut Vec<Report>) {
@@ -84,7 +84,7 @@ impl Poller for Select {
     }
 
     fn change(&mut self, _: Token, fd: RawFd, wanted: Readiness) {
-        self.set.set(fd, wanted.readable, wanted.writable);
+        self.set.set(fd, wanted);
     }
 
     fn unwatch(&mut self, _: Token, fd: RawFd) {
