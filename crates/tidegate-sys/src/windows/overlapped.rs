@@ -53,6 +53,24 @@ pub trait Notify: Sized {
     fn listener(door: &Self::Door) -> RawFd;
 }
 
+/// When an accept completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptAt {
+    /// As soon as the connection stands.
+    Connection,
+    /// With its first data, if there are buffers enough to wait for that.
+    FirstData,
+}
+
+/// How a socket is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// The peer gets what was sent, and the end of the stream.
+    Orderly,
+    /// What was not sent yet is lost, and the peer gets a reset.
+    Reset,
+}
+
 /// What an operation is, and what the kernel may touch for it.
 pub(super) enum Held {
     Nothing,

@@ -14,7 +14,7 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
-use super::overlapped::{self, Done, Outcome, Overlapped, Queue, QueueSetup, SocketKind};
+use super::overlapped::{self, AcceptAt, Closing, Done, Outcome, Overlapped, Queue, QueueSetup, SocketKind};
 use super::port::{AcceptPort, CompletionPort};
 use super::winsock::{control, handle, last_error, start};
 use crate::endpoint::Endpoint;
@@ -171,8 +171,8 @@ impl RegisteredQueue {
     }
 
     /// Posts an accept; see [`Queue::accept`].
-    pub fn accept(&mut self, door: &AcceptPort, key: u64, first: bool) {
-        self.operations.accept(door, key, first);
+    pub fn accept(&mut self, door: &AcceptPort, key: u64, at: AcceptAt) {
+        self.operations.accept(door, key, at);
     }
 
     /// Ends all accepts; each still completes.
@@ -232,8 +232,8 @@ impl RegisteredQueue {
     }
 
     /// Closes; what is in flight comes back with an error.
-    pub fn close(&mut self, socket: Registered, reset: bool) {
-        self.operations.close(socket.overlapped, reset);
+    pub fn close(&mut self, socket: Registered, how: Closing) {
+        self.operations.close(socket.overlapped, how);
         self.requests.close(socket.queue);
     }
 

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::extension;
-use super::overlapped::{Buffer, Done, Outcome, Overlapped, Parts, Payload, Queue, QueueSetup, SocketKind};
+use super::overlapped::{
+    AcceptAt, Buffer, Closing, Done, Outcome, Overlapped, Parts, Payload, Queue, QueueSetup, SocketKind,
+};
 use super::pages::Residence;
 use super::port::{AcceptPort, CompletionPort};
 use super::socket::{ListenOptions, Listener};
@@ -74,7 +76,7 @@ impl Bench {
     }
 
     fn pair(&mut self) -> (Overlapped, TcpStream) {
-        self.queue.accept(&self.door, 1, false);
+        self.queue.accept(&self.door, 1, AcceptAt::Connection);
         let far = self.dial();
         (self.accepted(), far)
     }
@@ -195,7 +197,7 @@ fn a_file_that_nobody_takes_is_ended_with_its_socket() {
     }
     assert!(waits, "somebody takes it all");
     bench.queue.stop_all(&socket);
-    bench.queue.close(socket, true);
+    bench.queue.close(socket, Closing::Reset);
     assert!(bench.sent().0.is_err());
     assert_eq!(Arc::strong_count(&content), 1, "nobody holds the file any more");
     drop(far);
@@ -217,7 +219,7 @@ fn a_socket_is_used_again_or_closed_and_the_next_connection_is_served() {
         assert_eq!(&heard, b"answer", "round {round}");
         drop(far);
         assert!(bench.received(&socket).is_none(), "the peer has closed first");
-        bench.queue.close(socket, false);
+        bench.queue.close(socket, Closing::Orderly);
         bench.queue.wait(Some(Duration::from_millis(200))).unwrap();
         assert!(bench.queue.next().is_none(), "a disconnect tells nobody");
         let (again, refusal) = bench.queue.take_reuse();
@@ -235,7 +237,7 @@ fn a_connection_that_finds_no_accept_is_told_of() {
     for _ in 0..3 {
         let _far = bench.dial();
         assert!(matches!(bench.next().outcome, Outcome::Behind));
-        bench.queue.accept(&bench.door, 1, false);
+        bench.queue.accept(&bench.door, 1, AcceptAt::Connection);
         drop(bench.accepted());
     }
 }

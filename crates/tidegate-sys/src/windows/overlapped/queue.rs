@@ -20,8 +20,8 @@ use super::super::socket::address;
 use super::super::winsock::{check, handle, last_error};
 use super::calls::{cancel, connected_for, describe, domain};
 use super::{
-    ADDRESS_BYTES, Accept, Done, Held, Notify, Operation, Outcome, Overlapped, Payload, QueueSetup,
-    SocketKind,
+    ADDRESS_BYTES, Accept, AcceptAt, Closing, Done, Held, Notify, Operation, Outcome, Overlapped, Payload,
+    QueueSetup, SocketKind,
 };
 use crate::endpoint::Endpoint;
 use crate::reuse::{self, Shelf};
@@ -123,19 +123,19 @@ impl<N: Notify> Queue<N> {
         }
     }
 
-    /// Posts an accept; with `first`, and if there are enough buffers, it completes with the first data of the connection.
+    /// Posts an accept, which completes then.
     ///
     /// With a socket that had a connection before, if one is kept. Should the system not take it, none is kept from then on.
-    pub fn accept(&mut self, door: &N::Door, key: u64, first: bool) {
+    pub fn accept(&mut self, door: &N::Door, key: u64, at: AcceptAt) {
         self.notify.join(door);
         let listener = N::listener(door);
         let used = self.shelf.take();
         let was_used = used.is_some();
-        match self.post_accept(listener, key, first, used) {
+        match self.post_accept(listener, key, at, used) {
             Err((held, why)) if was_used => {
                 self.release(held);
                 self.shelf.give_up(why);
-                self.accept(door, key, first);
+                self.accept(door, key, at);
             }
             Err((held, e)) => {
                 self.release(held);
@@ -149,10 +149,10 @@ impl<N: Notify> Queue<N> {
         &mut self,
         listener: RawFd,
         key: u64,
-        first: bool,
+        at: AcceptAt,
         used: Option<Socket>,
     ) -> Result<(), (Held, io::Error)> {
-        let accept = self.prepare_accept(listener, first, used).map_err(|e| (Held::Nothing, e))?;
+        let accept = self.prepare_accept(listener, at, used).map_err(|e| (Held::Nothing, e))?;
         let submitted = self.submit((key, listener), Held::Accept(accept), |operation, pool, extensions| {
             let overlapped = &raw mut operation.overlapped;
             let Held::Accept(accept) = &mut operation.held else { return Ok(()) };
@@ -181,7 +181,7 @@ impl<N: Notify> Queue<N> {
         submitted.map(drop)
     }
 
-    fn prepare_accept(&mut self, listener: RawFd, first: bool, used: Option<Socket>) -> io::Result<Accept> {
+    fn prepare_accept(&mut self, listener: RawFd, at: AcceptAt, used: Option<Socket>) -> io::Result<Accept> {
         let was_used = used.is_some();
         let socket = match used {
             Some(socket) => socket, // it reports here already
@@ -193,7 +193,8 @@ impl<N: Notify> Queue<N> {
         };
         let (count, free) = self.pool.count();
         // At most half of the buffers wait for first data; the rest is for connections that are there.
-        let first = if first && free > count / 2 { self.pool.take() } else { None };
+        let waits = at == AcceptAt::FirstData && free > count / 2;
+        let first = if waits { self.pool.take() } else { None };
         self.pinned += usize::from(first.is_some());
         Ok(Accept { socket, used: was_used, listener, first, addresses: Box::new([0; 2 * ADDRESS_BYTES]) })
     }
@@ -367,7 +368,7 @@ impl<N: Notify> Queue<N> {
     }
 
     /// Closes; what is in flight comes back with an error.
-    pub fn close(&mut self, socket: Overlapped, reset: bool) {
+    pub fn close(&mut self, socket: Overlapped, how: Closing) {
         let armed = socket.armed.get().and_then(|place| self.operations.get_mut(place));
         if let Some(operation) = armed.filter(|operation| operation.is_armed_on(socket.raw())) {
             operation.socket = None; // its handle may soon be another's
@@ -375,7 +376,7 @@ impl<N: Notify> Queue<N> {
         if let Some(first) = socket.first.take() {
             self.recycle(first);
         }
-        if reset {
+        if how == Closing::Reset {
             let _ = socket.socket.set_linger(Some(Duration::ZERO)); // it is closed either way
         } else if socket.was_accepted && self.shelf.has_room() && !self.sends.contains_key(&socket.raw()) {
             self.disconnect(socket);

@@ -43,7 +43,7 @@ pub(super) enum Phase<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Waits,
-    Over(Close),
+    Over,
     /// What it has to send can not be read.
     Failed(io::ErrorKind),
 }
@@ -74,8 +74,7 @@ impl<S: Session, P: Port> Entry<S, P> {
         let action = connection.action();
         match action.then {
             Then::Nothing | Then::CloseAfterSend => {}
-            Then::Close => return Turn::Over(self.close(false)),
-            Then::Reset => return Turn::Over(self.close(true)),
+            Then::Close | Then::Reset => return Turn::Over,
             Then::FinishSending if self.finishing => {}
             Then::FinishSending => {
                 self.finishing = true;
@@ -129,8 +128,9 @@ impl<S: Session, P: Port> Entry<S, P> {
         }
     }
 
-    /// How to close it in its present state.
-    pub(super) fn close(&self, reset: bool) -> Close {
+    /// How to close it in its present state, if that is what comes then.
+    pub(super) fn close(&self, then: Then) -> Close {
+        let reset = then == Then::Reset;
         let dialling = matches!(self.phase, Phase::Dialling(_));
         Close { reset, receiving: self.receiving, busy: self.sending || self.finishing || dialling }
     }

@@ -9,7 +9,7 @@ use tidegate_sys::waker::Waker;
 
 use super::entry::{Entry, Phase, Turn};
 use super::{Completion, Port, Setup};
-use crate::core::{Event, Table, Token};
+use crate::core::{Event, Table, Then, Token};
 use crate::engine::Lane;
 use crate::engine::desk::Desk;
 use crate::engine::lane::Ready;
@@ -269,7 +269,7 @@ impl<P: Port, S: Service> Loop<P, S> {
         let turn = entry.carry_out(token, &mut self.port, &mut self.desk.windows);
         self.desk.lane.counters.outstanding.add(entry.outstanding() - before);
         match turn {
-            Turn::Over(_) => self.remove(token),
+            Turn::Over => self.remove(token),
             Turn::Failed(kind) => self.tell(token, Event::Failed(kind)),
             Turn::Waits => {
                 if let Phase::Open(connection) = &entry.phase {
@@ -291,15 +291,15 @@ impl<P: Port, S: Service> Loop<P, S> {
         }
         let Some(mut entry) = self.table.remove(token) else { return };
         self.desk.windows.leave(&mut entry.seats);
-        let reset = match &entry.phase {
-            Phase::Open(connection) => connection.action().then == crate::core::Then::Reset,
-            Phase::Dialling(_) => false,
+        let then = match &entry.phase {
+            Phase::Open(connection) => connection.action().then,
+            Phase::Dialling(_) => Then::Close,
         };
         self.desk.lane.counters.outstanding.sub(entry.outstanding());
         if entry.chained {
             self.port.closed(entry.socket);
         } else {
-            let how = entry.close(reset);
+            let how = entry.close(then);
             self.port.close(token, entry.socket, how);
         }
         self.desk.closed(token);

@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_sys::overlapped::{Done, Payload, QueueSetup, SocketKind};
+use tidegate_sys::overlapped::{AcceptAt, Closing, Done, Payload, QueueSetup, SocketKind};
 use tidegate_sys::pages::Residence;
 use tidegate_sys::port::AcceptPort;
 use tidegate_sys::registered::{self, Bytes, Look, Registered, RegisteredQueue};
@@ -108,8 +108,8 @@ impl Operations for RegisteredQueue {
         door.listener().has_waiting()
     }
 
-    fn accept(&mut self, door: &AcceptPort, key: u64, first: bool) {
-        self.accept(door, key, first);
+    fn accept(&mut self, door: &AcceptPort, key: u64, at: AcceptAt) {
+        self.accept(door, key, at);
     }
 
     fn stop_accepting(&self) {
@@ -148,8 +148,8 @@ impl Operations for RegisteredQueue {
         self.finish_sending(socket)
     }
 
-    fn close(&mut self, socket: Registered, reset: bool) {
-        self.close(socket, reset);
+    fn close(&mut self, socket: Registered, how: Closing) {
+        self.close(socket, how);
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {

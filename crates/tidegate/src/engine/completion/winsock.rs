@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_sys::overlapped::{
-    Buffer, Done, Notify, Outcome, Overlapped, Parts, Payload, Queue, QueueSetup, SocketKind,
+    AcceptAt, Buffer, Closing, Done, Notify, Outcome, Overlapped, Parts, Payload, Queue, QueueSetup,
+    SocketKind,
 };
 use tidegate_sys::socket::More;
 use tidegate_sys::waker::Waker;
@@ -49,7 +50,7 @@ pub(crate) trait Operations: Sized + 'static {
     fn hear(&self, waker: &Waker);
     fn files(&self) -> Files;
     fn has_waiting(door: &Self::Door) -> bool;
-    fn accept(&mut self, door: &Self::Door, key: u64, first: bool);
+    fn accept(&mut self, door: &Self::Door, key: u64, at: AcceptAt);
     fn stop_accepting(&self);
     /// Connections that came in on used sockets since this was asked last, and why there will be no more; told once.
     fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
@@ -63,7 +64,7 @@ pub(crate) trait Operations: Sized + 'static {
     fn stop_all(&self, socket: &Self::Socket);
     fn send(&mut self, socket: &Self::Socket, payload: Payload, key: u64);
     fn finish_sending(&self, socket: &Self::Socket) -> io::Result<()>;
-    fn close(&mut self, socket: Self::Socket, reset: bool);
+    fn close(&mut self, socket: Self::Socket, how: Closing);
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
     fn next(&mut self) -> Option<Done<Self::Socket, Self::Buffer>>;
     fn bytes<'a>(&'a self, buffer: &'a Self::Buffer) -> &'a [u8];
@@ -108,8 +109,8 @@ where
         W::has_waiting(door)
     }
 
-    fn accept(&mut self, door: &W::Door, key: u64, first: bool) {
-        self.accept(door, key, first);
+    fn accept(&mut self, door: &W::Door, key: u64, at: AcceptAt) {
+        self.accept(door, key, at);
     }
 
     fn stop_accepting(&self) {
@@ -152,8 +153,8 @@ where
         self.finish_sending(socket)
     }
 
-    fn close(&mut self, socket: Overlapped, reset: bool) {
-        self.close(socket, reset);
+    fn close(&mut self, socket: Overlapped, how: Closing) {
+        self.close(socket, how);
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
@@ -206,9 +207,9 @@ pub(crate) struct Winsock<O: Operations> {
     /// Where they are posted, until they are to end.
     door: Option<Arc<O::Door>>,
     first_data: bool,
-    /// Whether the next accept waits for first data: every second does. Were it all of them, connections that say nothing could
+    /// When the last accept completes: every second one waits for first data. Were it all of them, connections that say nothing could
     /// keep everybody out.
-    waits_for_data: bool,
+    accept_at: AcceptAt,
     peer_addr: bool,
     ways: Arc<Ways>,
     /// How long a connection may stand in an accept without a byte, and when that is looked at again.
@@ -233,7 +234,7 @@ impl<O: Operations> Port for Winsock<O> {
             backlog: policy.accept.backlog as usize,
             door: None,
             first_data: setup.first_data,
-            waits_for_data: false,
+            accept_at: AcceptAt::Connection,
             peer_addr: setup.peer_addr,
             ways: setup.ways.clone(),
             silence: policy.first_byte_timeout.filter(|_| setup.first_data),
@@ -329,7 +330,7 @@ impl<O: Operations> Port for Winsock<O> {
         if how.busy {
             self.queue.stop_all(&socket); // Wine leaves a send that is in flight alone when its socket is closed
         }
-        self.queue.close(socket, how.reset);
+        self.queue.close(socket, if how.reset { Closing::Reset } else { Closing::Orderly });
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
@@ -370,8 +371,11 @@ impl<O: Operations> Port for Winsock<O> {
 
 impl<O: Operations> Winsock<O> {
     fn accept(&mut self, door: &O::Door, kind: Kind) {
-        self.waits_for_data = self.first_data && !self.waits_for_data;
-        self.queue.accept(door, key(kind, NOBODY), self.waits_for_data);
+        self.accept_at = match self.accept_at {
+            AcceptAt::Connection if self.first_data => AcceptAt::FirstData,
+            _ => AcceptAt::Connection,
+        };
+        self.queue.accept(door, key(kind, NOBODY), self.accept_at);
     }
 
     /// Looks for connections that stand in an accept and say nothing, and shortens the wait until the next look.
