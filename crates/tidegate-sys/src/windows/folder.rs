@@ -1,8 +1,11 @@
 //! A folder whose files are opened by name, and from which no name leads out.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::windows::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use windows_sys::Win32::Storage::FileSystem::FILE_FLAG_BACKUP_SEMANTICS;
 
 use crate::file::{Listed, Patience};
 
@@ -31,7 +34,7 @@ impl Folder {
         "the path behind all links is looked at before a file is opened"
     }
 
-    /// Opens a file inside for reading.
+    /// Opens a file inside for reading; a folder, too, as on Unix.
     ///
     /// # Errors
     /// What the system says; a name that leads out is not found. With [`Patience::Never`] always [`io::ErrorKind::WouldBlock`].
@@ -39,7 +42,8 @@ impl Folder {
         if patience == Patience::Never {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        File::open(self.inside(name)?)
+        // Without the flag a folder is refused as if it were forbidden (`CreateFileW`, *Directories*).
+        OpenOptions::new().read(true).custom_flags(FILE_FLAG_BACKUP_SEMANTICS).open(self.inside(name)?)
     }
 
     fn inside(&self, name: &str) -> io::Result<PathBuf> {
