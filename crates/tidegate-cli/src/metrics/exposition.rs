@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use prometheus::{Encoder, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 use tidegate::{CloseReason, DatagramStats, Model, Stats, system};
-use tidegate_services::ChatStats;
+use tidegate_services::chat::{ChatStats, SpanCounts};
 use tidegate_tls::{Fault, TlsCounters};
 
 use super::board::{Phase, Source};
@@ -174,7 +174,7 @@ impl Page {
     }
 
     fn chat(&mut self, server: &str, stats: ChatStats) -> Result<(), prometheus::Error> {
-        let ChatStats { members, rooms, messages, deliveries, cut_off } = stats;
+        let ChatStats { members, rooms, messages, deliveries, cut_off, span } = stats;
         let of = [("server", server)];
         self.gauge("tidegate_chat_members", "Members that are in a room.", &of, members)?;
         self.gauge("tidegate_chat_rooms", "Rooms, those with nobody in them too.", &of, rooms)?;
@@ -184,6 +184,24 @@ impl Page {
             ("tidegate_chat_members_cut_off_total", "Members cut off because they took too little.", cut_off),
         ] {
             self.counter(name, help, &of, value)?;
+        }
+        span.map_or(Ok(()), |span| self.span(server, span))
+    }
+
+    /// What rooms that span nodes add.
+    fn span(&mut self, server: &str, counts: SpanCounts) -> Result<(), prometheus::Error> {
+        let SpanCounts { refused_busy, refused_cut_off, waits, cut_offs, is_cut_off } = counts;
+        let of = [("server", server)];
+        let help = "1 while this node is cut off from the others.";
+        self.gauge("tidegate_chat_node_is_cut_off", help, &of, u64::from(is_cut_off))?;
+        let help = "Times this node was cut off from the others.";
+        self.counter("tidegate_chat_node_cut_offs_total", help, &of, cut_offs)?;
+        let help = "Times the stream of rooms waited for queues of members.";
+        self.counter("tidegate_chat_node_waits_total", help, &of, waits)?;
+        let (name, help) =
+            ("tidegate_chat_node_refused_total", "Things that members wanted and were refused.");
+        for (reason, value) in [("busy", refused_busy), ("cut-off", refused_cut_off)] {
+            self.counter(name, help, &[("server", server), ("reason", reason)], value)?;
         }
         Ok(())
     }
@@ -323,11 +341,31 @@ mod tests {
     #[test]
     fn every_value_of_a_messenger_too() {
         let mut page = Page::default();
-        let stats = ChatStats { members: 101, rooms: 102, messages: 103, deliveries: 104, cut_off: 105 };
+        let span = SpanCounts {
+            refused_busy: 106,
+            refused_cut_off: 107,
+            waits: 108,
+            cut_offs: 109,
+            is_cut_off: true,
+        };
+        let stats = ChatStats {
+            members: 101,
+            rooms: 102,
+            messages: 103,
+            deliveries: 104,
+            cut_off: 105,
+            span: Some(span),
+        };
         page.chat("a", stats).unwrap();
         let mut text = Vec::new();
         TextEncoder::new().encode(&page.registry.gather(), &mut text).unwrap();
-        appear_once(&String::from_utf8(text).unwrap(), 101..=105);
+        let text = String::from_utf8(text).unwrap();
+        appear_once(&text, 101..=109);
+        assert!(text.contains("\ntidegate_chat_node_is_cut_off{server=\"a\"} 1\n"), "{text}");
+        // One that is alone has nothing to say of nodes.
+        let mut page = Page::default();
+        page.chat("a", ChatStats::default()).unwrap();
+        assert!(page.registry.gather().iter().all(|family| !family.name().contains("_node_")));
     }
 
     #[test]

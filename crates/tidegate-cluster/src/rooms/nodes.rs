@@ -135,7 +135,8 @@ impl Desk {
         let counts = self.span.counts();
         let text = format!(
             "the bridge ends: {} things were refused because the others could not be told in time, {} waits for queues of members",
-            counts.refused, counts.waits
+            counts.refused(),
+            counts.waits
         );
         self.tell("bridge-ended", &text);
     }

@@ -28,7 +28,9 @@ type Rooms = HashMap<Box<str>, Arc<Room>>;
 
 impl Hall {
     pub(super) fn new(limits: ChatLimits, link: Option<Arc<Link>>) -> Self {
-        Self { limits, counters: Arc::default(), rooms: Mutex::default(), next: AtomicU64::new(1), link }
+        let span = link.as_ref().map(|link| link.counters.clone());
+        let counters = Arc::new(ChatCounters { span, ..ChatCounters::default() });
+        Self { limits, counters, rooms: Mutex::default(), next: AtomicU64::new(1), link }
     }
 
     fn lock(&self) -> MutexGuard<'_, Rooms> {

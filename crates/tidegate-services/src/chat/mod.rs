@@ -34,11 +34,11 @@ use std::sync::Arc;
 
 use tidegate::{Peer, Refusal, Service};
 
-pub use counters::{ChatCounters, ChatStats};
+pub use counters::{ChatCounters, ChatStats, SpanCounts};
 pub use far::{Happened, Residents};
 pub use limits::{ChatLimits, ChatLimitsError};
 pub use session::ChatSession;
-pub use span::{Batch, Batched, Received, Span, SpanCounts};
+pub use span::{Batch, Batched, Received, Span};
 
 use hall::Hall;
 use span::Link;

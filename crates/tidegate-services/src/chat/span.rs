@@ -6,10 +6,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::command;
+use super::counters::{SpanCounters, SpanCounts, add};
 use super::far::{Happened, Residents};
 use super::hall::Hall;
 use super::room::Fault;
@@ -17,34 +18,29 @@ use super::room::Fault;
 /// What rooms need of the bridge: they never wait for it.
 pub(super) struct Link {
     wake: Box<dyn Fn() + Send + Sync>,
-    is_cut: AtomicBool,
+    /// Whether it is cut off is among them.
+    pub(super) counters: Arc<SpanCounters>,
     /// Rooms in which something waits to be passed on, or may.
     attend: Mutex<BTreeSet<Arc<str>>>,
     /// Rooms in which others live here now than the bridge was told.
     moved: Mutex<BTreeSet<Arc<str>>>,
-    refused: AtomicU64,
-    waits: AtomicU64,
 }
 
 impl Link {
     pub(super) fn new(wake: Box<dyn Fn() + Send + Sync>) -> Self {
-        Self {
-            wake,
-            is_cut: AtomicBool::new(false),
-            attend: Mutex::default(),
-            moved: Mutex::default(),
-            refused: AtomicU64::new(0),
-            waits: AtomicU64::new(0),
-        }
+        Self { wake, counters: Arc::default(), attend: Mutex::default(), moved: Mutex::default() }
     }
 
     /// Whether what happens can reach the others.
     pub(super) fn check(&self) -> Result<(), Fault> {
-        if self.is_cut.load(Relaxed) { Err(self.refuse(Fault::CutOff)) } else { Ok(()) }
+        if self.counters.is_cut_off.load(Relaxed) { Err(self.refuse(Fault::CutOff)) } else { Ok(()) }
     }
 
     pub(super) fn refuse(&self, fault: Fault) -> Fault {
-        self.refused.fetch_add(1, Relaxed);
+        match fault {
+            Fault::CutOff => add(&self.counters.refused_cut_off),
+            _ => add(&self.counters.refused_busy),
+        }
         fault
     }
 
@@ -97,15 +93,6 @@ pub enum Received {
     NoRoom,
 }
 
-/// How many times what happened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpanCounts {
-    /// Things that members wanted to happen and were refused, because too much waited or the node was cut off.
-    pub refused: u64,
-    /// Times that the bridge had to wait for queues of members.
-    pub waits: u64,
-}
-
 /// The handle of a bridge. It is to be called from one thread.
 pub struct Span {
     hall: Arc<Hall>,
@@ -156,21 +143,22 @@ impl Span {
         let Some(room) = self.hall.find_or_make(room) else { return Received::NoRoom };
         let received = room.receive(batch, batched, told, &self.hall.limits);
         if matches!(received, Received::Full(_)) {
-            self.link.waits.fetch_add(1, Relaxed);
+            add(&self.link.counters.waits);
         }
         received
     }
 
     /// This node is cut off from the others: tells members so, and refuses what they say from now on. What waits goes on waiting.
     pub fn cut_off(&self) {
-        if !self.link.is_cut.swap(true, Relaxed) {
+        if !self.link.counters.is_cut_off.swap(true, Relaxed) {
+            add(&self.link.counters.cut_offs);
             self.tell_all("= cut off: the other nodes can not be reached; nothing is taken until they can");
         }
     }
 
     /// This node is back, and members have been told what happened meanwhile.
     pub fn is_back(&self) {
-        if self.link.is_cut.swap(false, Relaxed) {
+        if self.link.counters.is_cut_off.swap(false, Relaxed) {
             self.tell_all(
                 "= back: the other nodes are reached again, and you have been told what was said meanwhile",
             );
@@ -229,6 +217,6 @@ impl Span {
     /// How many times what happened.
     #[must_use]
     pub fn counts(&self) -> SpanCounts {
-        SpanCounts { refused: self.link.refused.load(Relaxed), waits: self.link.waits.load(Relaxed) }
+        self.link.counters.counts()
     }
 }

@@ -138,7 +138,7 @@ fn a_node_that_is_cut_off_says_so_takes_nothing_and_keeps_what_it_has_taken() {
     assert_eq!(heard[..2], ["#3 ann: meanwhile", "#4 bob: taken"]);
     assert!(heard[2].starts_with("= back: ") && heard.len() == 3, "{heard:?}");
     assert_eq!(ann.hears(), ["#3 ann: meanwhile", "#4 bob: taken"]);
-    assert_eq!(b.span.counts().refused, 3);
+    assert_eq!(b.span.counts().refused(), 3);
 }
 
 #[test]

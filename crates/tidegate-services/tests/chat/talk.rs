@@ -170,7 +170,7 @@ fn what_happens_is_counted() {
     ann.hears();
     bob.hears();
     // Ann is told of bob and of what she said, bob of that.
-    let stats = ChatStats { members: 2, rooms: 1, messages: 1, deliveries: 3, cut_off: 0 };
+    let stats = ChatStats { members: 2, rooms: 1, messages: 1, deliveries: 3, cut_off: 0, span: None };
     assert_eq!(counters.stats(), stats);
     ann.say("/join ebb");
     bob.say("/leave");
