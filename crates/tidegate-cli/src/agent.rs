@@ -8,7 +8,7 @@ use tidegate_cluster::AllowList;
 use tidegate_cluster::agent::{AgentOptions, serve};
 
 use crate::log::note;
-use crate::nats::NatsArgs;
+use crate::nats::{NatsArgs, failure};
 use crate::system::signals;
 use crate::{Failure, Outcome};
 
@@ -54,7 +54,6 @@ pub fn run(args: &Args) -> Outcome {
     let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
     let (clock_ahead_s, clock_jump_s) = (args.clock_offset, args.clock_jump);
     let options = AgentOptions { access, name, allow, runs: args.runs, clock_ahead_s, clock_jump_s };
-    serve(&options, &interrupted, &mut |event, text| note(event, text))
-        .map_err(|e| Failure::Run(e.into()))?;
+    serve(&options, &interrupted, &mut |event, text| note(event, text)).map_err(failure)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,14 @@
 
 use std::path::PathBuf;
 
-use tidegate_cluster::{Access, Auth};
+use tidegate_cluster::{Access, Auth, ClusterError};
+
+use crate::Failure;
+
+/// How a command fails that needs the broker: with wrong words for it, or without it.
+pub fn failure(e: ClusterError) -> Failure {
+    if e.is_about_options() { Failure::Usage(e.into()) } else { Failure::Run(e.into()) }
+}
 
 /// Who one is to the broker. Secrets come from files or from the URL.
 #[derive(clap::Args)]

@@ -63,9 +63,9 @@ impl Access {
     /// # Errors
     /// The broker does not answer or does not know us, or a file can not be read.
     pub async fn connect(&self, name: &str) -> Result<Client, ClusterError> {
-        let broker = |why: String| ClusterError::Broker { url: self.shown(), why };
+        let access = |why: String| ClusterError::Access { url: self.shown(), why };
         let write =
-            |e: &dyn std::fmt::Display| broker(format!("{e}; write nats://HOST:PORT or tls://HOST:PORT"));
+            |e: &dyn std::fmt::Display| access(format!("{e}; write nats://HOST:PORT or tls://HOST:PORT"));
         let parsed = self.url.split(',').map(|url| url.trim().parse::<ServerAddr>());
         let addrs = parsed.collect::<Result<Vec<_>, _>>().map_err(|e| write(&e))?;
         if addrs.iter().any(|addr| addr.host().is_empty()) {
@@ -74,21 +74,23 @@ impl Access {
         let mut options = self.options(&addrs)?.name(name).connection_timeout(CONNECT);
         // Beats go to and fro each half second anyway; this finds a broker that takes bytes and does nothing.
         options = options.ping_interval(Duration::from_secs(2));
-        options.connect(addrs).await.map_err(|e| broker(format!("{e}; {}", self.remedy(&e))))
+        options.connect(addrs).await.map_err(|e| match self.to_give(&e) {
+            Some(remedy) => access(format!("{e}; {remedy}")),
+            None => {
+                ClusterError::Broker { url: self.shown(), why: format!("{e}; {}", self.to_see(e.kind())) }
+            }
+        })
     }
 
-    /// What to do about a connection that was refused.
-    fn remedy(&self, e: &ConnectError) -> &'static str {
+    /// What else to give to a broker that refused us, or that we refused.
+    fn to_give(&self, e: &ConnectError) -> Option<&'static str> {
         let text = e.to_string();
-        match e.kind() {
+        let remedy = match e.kind() {
             ConnectErrorKind::AuthorizationViolation if matches!(self.auth, Auth::Url) => {
                 "it asks who we are: give --nats-user, --nats-token-file, --nats-nkey or --nats-creds, or a user in the URL"
             }
             ConnectErrorKind::AuthorizationViolation => {
                 "it does not know us by these credentials: compare them with those of its configuration"
-            }
-            ConnectErrorKind::TimedOut => {
-                "something takes connections there and says nothing: see that it is nats-server, and that it runs"
             }
             // The alerts of a server that misses our certificate (RFC 8446, section 6.2; the last is of TLS 1.2).
             _ if ["CertificateRequired", "BadCertificate", "UnknownCA", "HandshakeFailure"]
@@ -99,6 +101,17 @@ impl Access {
             }
             _ if text.contains("peer certificate") => {
                 "give the authority of its certificate with --nats-ca, and write its host as the certificate does"
+            }
+            _ => return None,
+        };
+        Some(remedy)
+    }
+
+    /// What to look at where no broker answers.
+    fn to_see(&self, kind: ConnectErrorKind) -> &'static str {
+        match kind {
+            ConnectErrorKind::TimedOut => {
+                "something takes connections there and says nothing: see that it is nats-server, and that it runs"
             }
             _ if self.ca.is_some() || self.identity.is_some() || self.url.contains("tls://") => {
                 "see that nats-server runs there and encrypts; one that does not takes nats:// without --nats-ca and --nats-cert"

@@ -16,6 +16,14 @@ pub enum ClusterError {
         /// What the client says, and what to do about it.
         why: String,
     },
+    /// What was said about the broker is wrong: where it is, who we are, or whom to trust.
+    #[error("the broker {url} can not be used: {why}")]
+    Access {
+        /// Where it should be, without secrets.
+        url: String,
+        /// What the client says, and what to give.
+        why: String,
+    },
     /// A file of the credentials does not hold what it should.
     #[error("{} holds no {expected}", path.display())]
     Content {
@@ -72,4 +80,12 @@ pub enum ClusterError {
     /// Ended from outside before the load began.
     #[error("interrupted before the load began")]
     Interrupted,
+}
+
+impl ClusterError {
+    /// Whether something else has to be given, rather than done elsewhere.
+    #[must_use]
+    pub fn is_about_options(&self) -> bool {
+        matches!(self, Self::Access { .. } | Self::Content { .. } | Self::File { .. })
+    }
 }

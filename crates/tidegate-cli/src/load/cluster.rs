@@ -9,7 +9,7 @@ use tidegate_load::{Phase, Plan, Report};
 
 use super::args::seconds;
 use crate::Failure;
-use crate::nats::NatsArgs;
+use crate::nats::{self, NatsArgs};
 
 /// Options of a load that agents carry.
 #[derive(clap::Args)]
@@ -87,7 +87,7 @@ pub fn carry_out(
 ) -> Result<Report, Failure> {
     let report = lead::carry_out(options, plan, tls, interrupted, observer).map_err(|e| match e {
         ClusterError::Plan(e) => super::failure(e),
-        e => Failure::Run(e.into()),
+        e => nats::failure(e),
     })?;
     observer(Phase::Done { report: &report });
     Ok(report)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use tidegate::{Peer, Refusal, Service, system};
-use tidegate_cluster::rooms::{Bridge, BridgeOptions, Kept, Wake};
+use tidegate_cluster::rooms::{Bridge, BridgeError, BridgeOptions, Kept, Wake};
 use tidegate_services::chat::{ChatCounters, ChatSession};
 use tidegate_services::{Chat, ChatLimits};
 
@@ -13,7 +13,7 @@ use super::label::Label;
 use super::usage;
 use crate::Failure;
 use crate::limits::{size, time};
-use crate::nats::NatsArgs;
+use crate::nats::{self, NatsArgs};
 
 /// Options of rooms that span nodes.
 #[derive(clap::Args)]
@@ -94,7 +94,10 @@ impl SpanningChat {
                 let _ = system::pin_to_cpus(&cpus); // the server's own threads say what is wrong with them
             }
         };
-        let bridge = Bridge::start(options, span, wake, tell, settle).map_err(|e| Failure::Run(e.into()))?;
+        let bridge = Bridge::start(options, span, wake, tell, settle).map_err(|e| match e {
+            BridgeError::Broker(e) => nats::failure(e),
+            e => Failure::Run(e.into()),
+        })?;
         Ok(Self { chat, _bridge: bridge })
     }
 

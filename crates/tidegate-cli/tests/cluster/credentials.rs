@@ -1,4 +1,5 @@
-//! Who one is to the broker: with the right word agents and their lead work, with a wrong one both say what to do, and end.
+//! Who one is to the broker: with the right word agents, their lead and nodes of the messenger work, with a wrong one all say what to give,
+//! and end.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,9 +10,9 @@ use nkeys::KeyPair;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa};
 use tempfile::TempDir;
 
-use crate::kit::{Broker, TIDEGATE, agent, finish, load, report, server, stderr};
+use crate::kit::{Broker, TIDEGATE, agent, finish, load, report, server, server_with, stderr};
 
-/// Files with secrets.
+/// Files with secrets, and what the broker keeps.
 struct Papers(TempDir);
 
 impl Papers {
@@ -27,21 +28,42 @@ impl Papers {
         std::fs::write(self.path(name), text).unwrap();
         self.path(name).to_str().unwrap().to_owned()
     }
+
+    /// A broker with these further arguments that keeps messages, too; none if there is no nats-server.
+    fn broker(&self, args: &[&str]) -> Option<Broker> {
+        let folder = self.path("kept");
+        Broker::start(&[&["-js", "-sd", folder.to_str().unwrap()], args].concat())
+    }
 }
 
-/// An agent and its lead both get to the broker with these arguments, and carry a load.
+/// An agent and its lead get to the broker with these arguments and carry a load, and a node of the messenger gets to its stream.
 fn taken(url: &str, args: &[&str]) {
     let (_server, addr) = server("echo");
+    let (_node, room) = server_with("chat", &[&["--nats", url], args].concat());
+    let output = load_chat(&room);
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
     let _agent = agent(url, "a", args);
     let output = load("echo", &addr, url, &[&["--agents", "1", "-c", "1", "-n", "3"][..], args].concat());
     assert!(output.status.success(), "{args:?}: {}", stderr(&output));
     assert_eq!(report(&output).requests, 3);
 }
 
-/// Neither an agent nor a lead gets anywhere with these arguments; both say why, say nothing secret, and end.
+/// A member of the messenger there says something and hears it.
+fn load_chat(addr: &str) -> std::process::Output {
+    let mut command = Command::new(TIDEGATE);
+    command.args(["load", "chat", addr, "-c", "2", "-n", "2", "--rate", "5"]);
+    finish(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+}
+
+/// Nobody gets anywhere with these arguments: that is bad usage.
 fn refused(url: &str, args: &[&str], parts: &[&str]) {
+    fails(2, url, args, parts);
+}
+
+/// Neither an agent nor a lead nor a node gets anywhere with these arguments; all say why, say nothing secret, and end.
+fn fails(code: i32, url: &str, args: &[&str], parts: &[&str]) {
     let lead = ["load", "echo", "127.0.0.1:9", "--agents", "1", "-c", "1", "-n", "1"];
-    for words in [&lead[..], &["agent"]] {
+    for words in [&lead[..], &["agent"], &["serve", "chat", "--listen", "127.0.0.1:0"]] {
         let child = Command::new(TIDEGATE)
             .args(words)
             .args(["--nats", url])
@@ -53,7 +75,7 @@ fn refused(url: &str, args: &[&str], parts: &[&str]) {
             .unwrap();
         let output = finish(child);
         let text = stderr(&output);
-        assert_eq!(output.status.code(), Some(1), "{words:?} {args:?}: {text}");
+        assert_eq!(output.status.code(), Some(code), "{words:?} {args:?}: {text}");
         for part in parts {
             assert!(text.contains(part), "{words:?} {args:?}: no {part:?} in: {text}");
         }
@@ -63,8 +85,8 @@ fn refused(url: &str, args: &[&str], parts: &[&str]) {
 
 #[test]
 fn a_user_with_a_password() {
-    let Some(broker) = Broker::start(&["--user", "tide", "--pass", "s3cret/@"]) else { return };
     let papers = Papers::new();
+    let Some(broker) = papers.broker(&["--user", "tide", "--pass", "s3cret/@"]) else { return };
     let (right, wrong) = (papers.write("right", "s3cret/@\n"), papers.write("wrong", "s3cret-too"));
     taken(&broker.url, &["--nats-user", "tide", "--nats-password-file", &right]);
     let in_url = broker.url.replace("nats://", "nats://tide:s3cret%2F%40@");
@@ -82,8 +104,8 @@ fn a_user_with_a_password() {
 
 #[test]
 fn a_token() {
-    let Some(broker) = Broker::start(&["--auth", "s3cret"]) else { return };
     let papers = Papers::new();
+    let Some(broker) = papers.broker(&["--auth", "s3cret"]) else { return };
     let (right, wrong) = (papers.write("right", "s3cret\n"), papers.write("wrong", "s3cret-too"));
     taken(&broker.url, &["--nats-token-file", &right]);
     taken(&broker.url.replace("nats://", "nats://s3cret@"), &[]);
@@ -97,7 +119,7 @@ fn an_nkey() {
     let (user, stranger) = (KeyPair::new_user(), KeyPair::new_user());
     let users = format!("authorization {{ users: [ {{ nkey: {} }} ] }}\n", user.public_key());
     let config = papers.write("nats.conf", &users);
-    let Some(broker) = Broker::start(&["-c", &config]) else { return };
+    let Some(broker) = papers.broker(&["-c", &config]) else { return };
     let right = papers.write("right", &user.seed().unwrap());
     let wrong = papers.write("wrong", &stranger.seed().unwrap());
     let nonsense = papers.write("nonsense", "s3cret");
@@ -131,19 +153,22 @@ fn credentials(jwt: &str, user: &KeyPair) -> String {
 fn a_file_of_credentials() {
     let papers = Papers::new();
     let (operator, account, user) = (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_user());
+    let system = KeyPair::new_account(); // without one it keeps no messages
     let operator_jwt = signed(&operator, &operator, "operator", r#"{"type":"operator","version":2}"#);
-    let limits = r#"{"subs":-1,"data":-1,"payload":-1,"imports":-1,"exports":-1,"wildcards":true,"conn":-1,"leaf":-1}"#;
+    let limits = r#"{"subs":-1,"data":-1,"payload":-1,"imports":-1,"exports":-1,"wildcards":true,"conn":-1,"leaf":-1,"mem_storage":-1,"disk_storage":-1,"streams":-1,"consumer":-1}"#;
     let account_claim = format!(r#"{{"limits":{limits},"type":"account","version":2}}"#);
     let account_jwt = signed(&operator, &account, "account", &account_claim);
+    let system_jwt = signed(&operator, &system, "system", r#"{"type":"account","version":2}"#);
+    let (account_key, system_key) = (account.public_key(), system.public_key());
     let user_claim = r#"{"subs":-1,"data":-1,"payload":-1,"type":"user","version":2}"#;
     let config = papers.write(
         "nats.conf",
         &format!(
-            "operator: {operator_jwt}\nresolver: MEMORY\nresolver_preload: {{ {}: {account_jwt} }}\n",
-            account.public_key()
+            "operator: {operator_jwt}\nsystem_account: {system_key}\nresolver: MEMORY\n\
+             resolver_preload: {{ {account_key}: {account_jwt}, {system_key}: {system_jwt} }}\n"
         ),
     );
-    let Some(broker) = Broker::start(&["-c", &config]) else { return };
+    let Some(broker) = papers.broker(&["-c", &config]) else { return };
     let right = papers.write("right", &credentials(&signed(&account, &user, "user", user_claim), &user));
     taken(&broker.url, &["--nats-creds", &right]);
 
@@ -173,7 +198,7 @@ fn an_encrypted_broker_with_an_authority_of_its_own() {
     let papers = Papers::new();
     let [ca, cert, key] = authority(&papers, "our");
     let [other_ca, ..] = authority(&papers, "other");
-    let Some(broker) = Broker::start(&["--tls", "--tlscert", &cert, "--tlskey", &key]) else { return };
+    let Some(broker) = papers.broker(&["--tls", "--tlscert", &cert, "--tlskey", &key]) else { return };
     taken(&broker.url, &["--nats-ca", &ca]);
     taken(&broker.url.replace("nats://", "tls://"), &["--nats-ca", &ca]);
     for args in [&["--nats-ca", &other_ca][..], &[]] {
@@ -192,7 +217,7 @@ fn a_broker_that_asks_for_a_certificate() {
     let [ca, cert, key] = authority(&papers, "our");
     let [_, other_cert, other_key] = authority(&papers, "other");
     let args = ["--tlsverify", "--tlscacert", &ca, "--tlscert", &cert, "--tlskey", &key];
-    let Some(broker) = Broker::start(&args) else { return };
+    let Some(broker) = papers.broker(&args) else { return };
     taken(&broker.url, &["--nats-ca", &ca, "--nats-cert", &cert, "--nats-key", &key]);
     let strange = ["--nats-ca", &ca, "--nats-cert", &other_cert, "--nats-key", &other_key];
     for args in [&["--nats-ca", &ca][..], &strange] {
@@ -206,10 +231,10 @@ fn what_is_no_broker_is_not_waited_for_for_ever() {
     let [ca, ..] = authority(&papers, "our");
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("nats://{}", silent.local_addr().unwrap());
-    refused(&silent, &[], &[&silent, "see that it is nats-server, and that it runs"]);
+    fails(1, &silent, &[], &[&silent, "see that it is nats-server, and that it runs"]);
     let (_server, addr) = server("http");
-    refused(&format!("nats://{addr}"), &["--nats-ca", &ca], &[&addr, "see that it is nats-server"]);
+    fails(1, &format!("nats://{addr}"), &["--nats-ca", &ca], &[&addr, "see that it is nats-server"]);
     refused("nats://", &[], &["write nats://HOST:PORT"]);
     let Some(plain) = Broker::start(&[]) else { return };
-    refused(&plain.url, &["--nats-ca", &ca], &["and encrypts"]);
+    fails(1, &plain.url, &["--nats-ca", &ca], &["and encrypts"]);
 }

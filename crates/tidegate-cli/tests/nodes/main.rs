@@ -219,7 +219,7 @@ fn what_can_not_work_is_said_before_anything_starts() {
     refused(&["--nats", "nats://127.0.0.1:1", "--waiting-bytes", "1KiB"], 2, "two longest lines");
     refused(&["--nats", "nats://127.0.0.1:1"], 1, "see that nats-server runs there");
     let Some(plain) = kit::Broker::start(&["--user", "tide", "--pass", "right"]) else { return };
-    refused(&["--nats", &plain.url], 1, "authorization");
+    refused(&["--nats", &plain.url], 2, "give --nats-user");
     let url = plain.url.replace("nats://", "nats://tide:right@");
     refused(&["--nats", &url], 1, "it needs JetStream");
     refused(&["--nats", &url, "--waiting-bytes", "1MiB"], 1, "raise its max_payload");
