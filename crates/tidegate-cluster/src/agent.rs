@@ -209,8 +209,9 @@ impl Desk<'_> {
         if self.jobs.first().is_none_or(|job| wire::words_of(&job.run) != *message.subject) {
             return;
         }
+        self.jobs.iter_mut().for_each(Job::hear);
         match wire::decode::<Word>(&message.payload) {
-            Ok(Word::Beat) => self.jobs.iter_mut().for_each(Job::hear),
+            Ok(Word::Beat) => {}
             Ok(Word::Stop) => self.jobs.iter().for_each(Job::stop),
             Ok(Word::Dismiss { agent, share }) => self.part(&agent, share).for_each(Job::dismiss),
             Ok(Word::Thanks { agent, share }) => self.part(&agent, share).for_each(Job::thank),

@@ -6,6 +6,7 @@ mod result;
 mod takeover;
 mod watch;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use crate::order::{Order, TlsOrder};
 use crate::seconds::Seconds;
 use crate::wire::{self, Answer, Ask, Word};
 use member::{Member, Part};
+use muster::silence;
 
 /// What is done when an agent is lost, or something else goes wrong between the agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,21 +106,24 @@ async fn lead(
         observer,
         troubles: Vec::new(),
         told: Vec::new(),
-        stopped: false,
+        stopped: Arc::default(),
         looked: Instant::now(),
     };
     lead.compare_clocks().await?;
-    let beats = tokio::spawn(beat(lead.client.clone(), wire::words_of(&lead.run)));
+    let beats = tokio::spawn(beat(lead.client.clone(), wire::words_of(&lead.run), lead.stopped.clone()));
     let outcome = lead.conduct().await;
     beats.abort();
+    // Whoever was thanked or dismissed last is to hear it before the connection goes.
+    let _ = tokio::time::timeout(BEAT, lead.client.flush()).await;
     outcome
 }
 
-/// Tells the agents of a run again and again that we are there.
-async fn beat(client: Client, subject: String) {
-    let Ok(bytes) = wire::encode(&Word::Beat) else { return };
+/// Tells the agents of a run again and again that we are there, or that it is over for all: one word may be lost with a connection.
+async fn beat(client: Client, subject: String, stopped: Arc<AtomicBool>) {
     loop {
-        let sent = client.publish(subject.clone(), bytes.clone().into());
+        let word = if stopped.load(Relaxed) { Word::Stop } else { Word::Beat };
+        let Ok(bytes) = wire::encode(&word) else { return };
+        let sent = client.publish(subject.clone(), bytes.into());
         // The broker may be gone; agents then hear nothing and end, which is what a lease is for.
         let _ = tokio::time::timeout(BEAT, sent).await;
         tokio::time::sleep(BEAT).await;
@@ -146,8 +151,8 @@ struct Lead<'a> {
     began: Option<Instant>,
     /// Members whose parts have to be given to others.
     unshared: Vec<usize>,
-    /// The agents have been told to end early.
-    stopped: bool,
+    /// The agents are told to end early.
+    stopped: Arc<AtomicBool>,
     /// When the members were last looked at.
     looked: Instant,
 }
@@ -189,9 +194,9 @@ impl Lead<'_> {
                     return Err(ClusterError::Refused { agent, why: "it answers something else".into() });
                 }
                 Err(why) => {
-                    return Err(ClusterError::NotBegun(format!(
-                        "agent {agent} does not take its part: {why}"
-                    )));
+                    let broker = silence(&self.client).await;
+                    let why = format!("agent {agent} does not take its part: {why}{broker}");
+                    return Err(ClusterError::NotBegun(why));
                 }
             }
         }
@@ -278,9 +283,13 @@ impl Lead<'_> {
 
     /// Has everybody end early.
     async fn stop(&mut self) {
-        if !std::mem::replace(&mut self.stopped, true) {
+        if !self.stopped.swap(true, Relaxed) {
             self.say(&Word::Stop).await;
         }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Relaxed)
     }
 
     async fn say(&self, word: &Word) {

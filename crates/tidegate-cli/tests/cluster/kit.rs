@@ -50,7 +50,7 @@ impl Drop for Guard {
 pub struct Lines(mpsc::Receiver<String>);
 
 impl Lines {
-    fn of(reader: impl std::io::Read + Send + 'static) -> Self {
+    pub fn of(reader: impl std::io::Read + Send + 'static) -> Self {
         let (said, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(reader).lines().map_while(Result::ok) {
@@ -153,9 +153,15 @@ pub fn server_with(service: &str, args: &[&str]) -> (Guard, String) {
 
 /// The arguments of a load that agents carry, with its result on standard output.
 pub fn load_args<'a>(kind: &'a str, target: &'a str, url: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
-    let mut args = vec!["load", kind, target, "--nats", url, "--json", "-", "--clock-bound", "1.5"];
+    let mut args = vec!["load", kind, target, "--nats", url, "--json", "-"];
     args.extend(rest);
+    args.extend(unless_given(rest, ["--clock-bound", "1.5"]));
     args
+}
+
+/// An option with what it is in most tests.
+fn unless_given<'a>(args: &[&str], option: [&'a str; 2]) -> impl Iterator<Item = &'a str> {
+    option.into_iter().take(if args.contains(&option[0]) { 0 } else { 2 })
 }
 
 /// Runs a load to its end.
@@ -178,8 +184,9 @@ pub fn begin(kind: &str, target: &str, url: &str, rest: &[&str]) -> Child {
 pub fn seen_to_run(url: &str, addr: &str, rest: &[&str]) -> Child {
     let mut child = Command::new(TIDEGATE)
         .args(["load", "echo", addr, "--nats", url])
-        .args(["--ndjson", "--clock-bound", "1.5", "--agent-timeout", "2"])
+        .args(["--ndjson", "--clock-bound", "1.5"])
         .args(rest)
+        .args(unless_given(rest, ["--agent-timeout", "2"]))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -6,6 +6,8 @@ mod failures;
 mod kit;
 mod losses;
 mod reach;
+mod relay;
+mod slowness;
 
 use kit::{Broker, load, report, server, stderr, three};
 use tidegate_load::histogram::{decode, empty};

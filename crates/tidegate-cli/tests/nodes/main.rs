@@ -5,6 +5,10 @@
 #[allow(dead_code, reason = "not every user uses all of it")]
 mod kit;
 mod node;
+#[path = "../cluster/relay.rs"]
+#[allow(dead_code, reason = "not every user uses all of it")]
+mod relay;
+mod slowness;
 
 use std::process::Command;
 
@@ -175,11 +179,14 @@ fn a_stream_that_is_lost_or_keeps_too_little_is_said_and_numbers_go_on() {
     assert_eq!([bob.hear_said(), bob.hear_said()], ["#5 ann: message 3", "#6 ann: message 4"]);
     ann.hear_line(|line| line == "#7 + bob");
     store.kill();
-    ann.hear_line(|line| line.starts_with("= cut off: "));
+    for member in [&mut ann, &mut bob] {
+        member.hear_line(|line| line.starts_with("= cut off: "));
+    }
     store.forget();
     store.restart();
-    ann.hear_line(|line| line.starts_with("= back: "));
-    bob.hear_line(|line| line.starts_with("= back: "));
+    for member in [&mut ann, &mut bob] {
+        member.hear_line(|line| line.starts_with("= back: "));
+    }
     bob.say("and on");
     ann.hear_line(|line| line == "#8 bob: and on");
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use rustix::process::Signal;
 
-use crate::kit::{Broker, Guard, LONGEST, TIDEGATE};
+use crate::kit::{Broker, Guard, LONGEST, Lines, TIDEGATE};
 
 /// A broker with JetStream on a port that stays the same over restarts.
 pub struct Store {
@@ -63,13 +63,32 @@ pub struct Node {
 impl Node {
     /// Starts it and waits until it accepts.
     pub fn start(broker: &str, name: &str, args: &[&str]) -> Self {
-        let mut child = Command::new(TIDEGATE)
+        Self::started(&mut Self::command(broker, name, args))
+    }
+
+    /// The same, and the address of its counters.
+    pub fn with_metrics(broker: &str, name: &str, args: &[&str]) -> (Self, String) {
+        let args = [&["--metrics", "127.0.0.1:0"], args].concat();
+        let mut command = Self::command(broker, name, &args);
+        let (stderr, writer) = std::io::pipe().unwrap();
+        let node = Self::started(command.stderr(writer));
+        drop(command); // the node alone has the other end
+        let line = Lines::of(stderr).wait_for("metrics on http://");
+        let addr = line.split("http://").nth(1).unwrap().trim_end_matches("/metrics").to_owned();
+        (node, addr)
+    }
+
+    fn command(broker: &str, name: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(TIDEGATE);
+        command
             .args(["serve", "chat", "--listen", "127.0.0.1:0", "--lines-per-s", "0", "--threads", "2"])
             .args(["--nats", broker, "--node", name, "--node-timeout", "3s"])
-            .args(args)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .args(args);
+        command
+    }
+
+    fn started(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let process = Guard(child);
         let mut line = String::new();

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use async_nats::Client;
+use async_nats::connection::State;
 use futures_util::StreamExt as _;
 
 use super::member::{Member, Part};
@@ -15,8 +16,13 @@ use crate::wire::{self, Answer, Ask, Hail, Offer};
 /// How often it is asked who is there.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// Round trips that clocks are compared with.
+/// Round trips that clocks are compared with, and fewer if they take longer than that together.
 const ROUND_TRIPS: usize = 12;
+const LEAST_ROUND_TRIPS: usize = 3;
+const COMPARING: Duration = Duration::from_secs(1);
+
+/// How long the broker may take to answer when everybody is silent.
+const PROBE: Duration = Duration::from_secs(2);
 
 /// Waits until enough agents are there; those that came first in the order of their names.
 pub(super) async fn muster(
@@ -70,6 +76,9 @@ pub(super) async fn muster(
             break;
         }
     }
+    if !silence(client).await.is_empty() {
+        return Err(broken("it does not answer any more; see that nats-server runs there".into()));
+    }
     Err(ClusterError::TooFew {
         came: free.len(),
         wanted: options.agents,
@@ -80,6 +89,19 @@ pub(super) async fn muster(
             format!(", and {} at work for another run", busy.len())
         },
     })
+}
+
+/// Whether it may be the broker that an agent is not heard of, in words.
+pub(super) async fn silence(client: &Client) -> &'static str {
+    if client.connection_state() != State::Connected {
+        return " (the connection to the broker is lost)";
+    }
+    // A round trip, which a broker that stands still does not make.
+    let probe = client.request(client.new_inbox(), "".into());
+    match tokio::time::timeout(PROBE, probe).await {
+        Err(_) => " (the broker does not answer)",
+        Ok(_) => "",
+    }
 }
 
 /// Asks one agent something.
@@ -103,7 +125,12 @@ impl Lead<'_> {
     pub(super) async fn compare_clocks(&mut self) -> Result<(), ClusterError> {
         for at in 0..self.members.len() {
             let mut trips = Vec::with_capacity(ROUND_TRIPS);
-            for _ in 0..ROUND_TRIPS {
+            let begun = Instant::now();
+            let enough = |made| made >= LEAST_ROUND_TRIPS && begun.elapsed() > COMPARING;
+            for made in 0..ROUND_TRIPS {
+                if enough(made) {
+                    break;
+                }
                 let before = self.clock.read();
                 let answer = self.ask(&self.members[at].id, &Ask::Clock).await;
                 let after = self.clock.read();
@@ -111,10 +138,9 @@ impl Lead<'_> {
                     Ok(Answer::Clock(other)) => trips.push(RoundTrip { before, other, after }),
                     Ok(_) => {}
                     Err(why) => {
-                        let name = &self.members[at].name;
-                        return Err(ClusterError::NotBegun(format!(
-                            "the clock of agent {name} can not be read: {why}"
-                        )));
+                        let (name, broker) = (&self.members[at].name, silence(&self.client).await);
+                        let why = format!("the clock of agent {name} can not be read: {why}{broker}");
+                        return Err(ClusterError::NotBegun(why));
                     }
                 }
             }

@@ -19,7 +19,7 @@ impl Lead<'_> {
         // As of one generator: what was asked for, and rates over the one window.
         all.connections = self.plan.connections;
         all.rate_bytes_per_s_per_block = self.plan.rate_bytes_per_s_per_block;
-        all.interrupted |= self.stopped;
+        all.interrupted |= self.is_stopped();
         let per_s = |n: u64| if all.elapsed_s > 0.0 { n as f64 / all.elapsed_s } else { 0.0 };
         (all.requests_per_s, all.sent_bytes_per_s, all.received_bytes_per_s) =
             (per_s(all.requests), per_s(all.bytes_sent), per_s(all.bytes_received));

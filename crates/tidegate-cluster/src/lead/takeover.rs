@@ -22,7 +22,7 @@ impl Lead<'_> {
         // What somebody did of a number of requests without a schedule can not be told from the rest.
         let can_be_shared = member.lost || !self.plan.begins_at_once();
         self.members[at].loss = Some(loss);
-        if self.options.on_lost == OnLost::Redistribute && can_be_shared && !self.stopped {
+        if self.options.on_lost == OnLost::Redistribute && can_be_shared && !self.is_stopped() {
             self.unshared.push(at);
         }
     }
@@ -45,7 +45,7 @@ impl Lead<'_> {
 
     /// Gives one part to others, as evenly as it can be.
     async fn share(&mut self, lost: usize) {
-        if self.stopped || self.over_at().is_some_and(|over| self.soon() >= over) {
+        if self.is_stopped() || self.over_at().is_some_and(|over| self.soon() >= over) {
             return; // the account says that nobody did it
         }
         let able = self.able();

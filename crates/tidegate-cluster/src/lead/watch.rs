@@ -3,19 +3,16 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use async_nats::connection::State;
 use futures_util::StreamExt as _;
 use tidegate_load::histogram::decode;
 use tidegate_load::{Phase, Status};
 
+use super::muster::silence;
 use super::{Lead, OnLost};
 use crate::wire::{self, Event, What, Word};
 
 /// How often the agents are looked at.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// How long the broker may take to answer when everybody is silent.
-const PROBE: Duration = Duration::from_secs(1);
 
 impl Lead<'_> {
     /// Listens until it is enough.
@@ -79,6 +76,10 @@ impl Lead<'_> {
         }
         let missing = event.number - member.next;
         member.next = event.number + 1;
+        if member.lost {
+            // What it was told then may have been lost with its connection.
+            return self.say(&Word::Dismiss { agent: event.agent, share: event.share }).await;
+        }
         if member.is_over() {
             return;
         }
@@ -115,9 +116,9 @@ impl Lead<'_> {
             What::Began { mono_ns } => {
                 member.late_ns = mono_ns - member.starts_ns;
                 let bound_ns = self.options.clock_bound.as_nanos() as i64;
-                if !self.stopped && member.starts_ns != 0 && member.late_ns > bound_ns {
+                if !self.stopped.load(Relaxed) && member.starts_ns != 0 && member.late_ns > bound_ns {
                     let late_s = member.late_ns as f64 / 1e9;
-                    let what = format!("agent {} began {late_s:.3} s after the others", member.name);
+                    let what = format!("agent {} began {late_s:.3} s too late", member.name);
                     self.trouble(what).await;
                 }
             }
@@ -132,7 +133,7 @@ impl Lead<'_> {
                 self.tell_seconds();
             }
             What::Done { report } => {
-                let early = report.interrupted && !self.stopped;
+                let early = report.interrupted && !self.stopped.load(Relaxed);
                 let what = format!("agent {} was ended early on its own host", member.name);
                 member.report = Some(*report);
                 self.seconds.end(at);
@@ -182,24 +183,11 @@ impl Lead<'_> {
         if gone.is_empty() {
             return;
         }
-        let why = self.why_silent().await;
+        let why = silence(&self.client).await;
         self.looked = Instant::now();
         for at in gone {
             self.lose(at, &format!("has said nothing for {:.1} s{why}", patience.as_secs_f64())).await;
         }
         self.looked = Instant::now();
-    }
-
-    /// Whether it may be the broker, in words.
-    async fn why_silent(&self) -> &'static str {
-        if self.client.connection_state() != State::Connected {
-            return " (the connection to the broker is lost)";
-        }
-        // A round trip, which a broker that stands still does not make.
-        let probe = self.client.request(self.client.new_inbox(), "".into());
-        match tokio::time::timeout(PROBE, probe).await {
-            Err(_) => " (the broker does not answer)",
-            Ok(_) => "",
-        }
     }
 }
