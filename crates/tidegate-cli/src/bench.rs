@@ -14,7 +14,9 @@ use tidegate::{Model, system};
 use tidegate_lab::peers::{self, Case, scenario};
 use tidegate_lab::report::{self, Results, certificate};
 use tidegate_lab::run::Facts;
-use tidegate_lab::{Bench, LabError, concurrency, connections, latency, models, process, survival, udp};
+use tidegate_lab::{
+    Agents, Bench, LabError, concurrency, connections, latency, models, process, survival, udp,
+};
 
 use crate::nats::NatsArgs;
 use crate::system::signals;
@@ -63,13 +65,13 @@ pub struct Args {
 /// Loads that agents carry; the servers run here.
 #[derive(clap::Args)]
 struct AgentArgs {
-    /// concurrency: let agents carry the loads, over the broker at nats://HOST:PORT; the servers run here.
+    /// concurrency, connections: let agents carry the loads, over the broker at nats://HOST:PORT; the servers run here.
     #[arg(long, value_name = "URL", requires = "agents")]
     nats: Option<String>,
-    /// concurrency: agents that carry one load.
+    /// concurrency, connections: agents that carry one load.
     #[arg(long, value_name = "N", requires = "nats", value_parser = clap::value_parser!(u16).range(1..))]
     agents: Option<u16>,
-    /// concurrency, with --agents: the address of this machine that they reach.
+    /// With --agents: the address of this machine that they reach.
     #[arg(long, value_name = "IP", requires = "nats", default_value = "127.0.0.1")]
     server_address: IpAddr,
     #[command(flatten)]
@@ -78,17 +80,32 @@ struct AgentArgs {
 
 impl AgentArgs {
     /// None unless agents were asked for.
-    fn settings(&self, experiment: Option<Experiment>) -> Result<Option<concurrency::Agents>, Failure> {
+    fn settings(&self, experiment: Option<Experiment>) -> Result<Option<Agents>, Failure> {
         let (Some(url), Some(count)) = (&self.nats, self.agents) else { return Ok(None) };
-        if experiment != Some(Experiment::Concurrency) {
+        if let Some((what, why)) = without_agents(experiment) {
             return Err(Failure::Usage(anyhow!(
-                "agents carry the loads of `bench concurrency`; the others need server and load on one machine"
+                "{what} can not be carried by agents: {why}; `bench concurrency` and `bench connections` can"
             )));
         }
         let mut options = vec!["--nats".to_owned(), url.clone()];
         options.extend(self.access.words());
-        Ok(Some(concurrency::Agents { count: count.into(), options, server: self.server_address }))
+        Ok(Some(Agents { count: count.into(), options, server: self.server_address }))
     }
+}
+
+/// What agents can not do, and why.
+fn without_agents(experiment: Option<Experiment>) -> Option<(&'static str, &'static str)> {
+    Some(match experiment {
+        Some(Experiment::Concurrency | Experiment::Connections) => return None,
+        None => ("`bench` without an experiment", "some of it needs server and load on one machine"),
+        Some(Experiment::Models) => {
+            ("`bench models`", "its load looks at the server's process while it measures")
+        }
+        Some(Experiment::Survival) => ("`bench survival`", "attacks stay on this machine"),
+        Some(Experiment::Udp) => ("`bench udp`", "agents carry loads of connections only"),
+        Some(Experiment::Peers) => ("`bench peers`", "other servers are started for this machine only"),
+        Some(Experiment::Latency) => ("`bench latency`", "it measures the ways within one machine"),
+    })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -122,7 +139,7 @@ pub fn run(args: Args) -> Outcome {
     }
     let table_settings = args.models_settings(wanted.clone());
     let figure_settings = args.concurrency_settings(wanted)?;
-    let crowd_settings = args.connections_settings();
+    let crowd_settings = args.connections_settings(figure_settings.agents.clone());
     let siege_settings = args.survival_settings();
     let udp_settings = args.udp_settings();
     let peer_settings = args.peers_settings()?;
@@ -254,7 +271,7 @@ impl Args {
         }
     }
 
-    fn connections_settings(&self) -> connections::Settings {
+    fn connections_settings(&self, agents: Option<Agents>) -> connections::Settings {
         let quick = self.is_quick();
         let models =
             if self.models.is_empty() { vec![Model::Uring, Model::Epoll] } else { self.models.clone() };
@@ -262,6 +279,7 @@ impl Args {
             models,
             sizes: self.sizes(if quick { &[1_000, 5_000] } else { &[10_000, 50_000] }),
             probe: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 5 }, Into::into)),
+            agents,
         }
     }
 

@@ -143,9 +143,9 @@ impl Desk<'_> {
         let mut taken = None;
         let answer = match wire::decode::<Ask>(&message.payload) {
             Ok(Ask::Clock) => Answer::Clock(self.clock.read()),
-            Ok(Ask::Work { run, share, order, began_mono_ns, lease_ms }) => {
+            Ok(Ask::Work { run, share, order, began_mono_ns, lease_ms, hold }) => {
                 let lease = Duration::from_millis(lease_ms.clamp(1_000, 60_000));
-                match self.take((run, share), &order, began_mono_ns, lease) {
+                match self.take((run, share), &order, began_mono_ns, (lease, hold)) {
                     Ok(what) => {
                         taken = Some(what);
                         Answer::Taken
@@ -166,6 +166,13 @@ impl Desk<'_> {
                     _ => Answer::Refused { why: format!("it does not work for run {run} any more") },
                 }
             }
+            Ok(Ask::Release { run, share }) => {
+                let job = self.jobs.iter().find(|job| job.run == run && job.share == share);
+                match job.is_some_and(Job::release) {
+                    true => Answer::Taken,
+                    false => Answer::Refused { why: "they were closed before".into() },
+                }
+            }
             Err(e) => Answer::Refused { why: e.to_string() },
         };
         self.answer(message, &answer).await;
@@ -183,7 +190,7 @@ impl Desk<'_> {
         (run, share): (String, u32),
         order: &Order,
         began_mono_ns: Option<i64>,
-        lease: Duration,
+        lease: (Duration, bool),
     ) -> Result<String, String> {
         if let Some(job) = self.jobs.iter().find(|job| job.run != run || job.share == share) {
             return Err(format!("it is at work for run {}", job.run));

@@ -50,6 +50,8 @@ pub struct LeadOptions {
     pub patience: Duration,
     /// A wall clock may be so far from ours, and a start so late.
     pub clock_bound: Duration,
+    /// Agents keep their connections open until the observer has heard of the result: it may take its time.
+    pub hold: bool,
 }
 
 /// How often agents hear that we are there.
@@ -72,7 +74,8 @@ pub fn carry_out(
 ) -> Result<Report, ClusterError> {
     plan.check()?;
     plan.part(options.agents - 1, options.agents)?; // the smallest one, before anybody is asked
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    // With a thread of its own, so that agents hear of us also while the observer holds this one.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     runtime.map_err(ClusterError::Runtime)?.block_on(lead(options, plan, tls, interrupted, observer))
 }
 
@@ -180,7 +183,8 @@ impl Lead<'_> {
         (self.observer)(Phase::Measuring);
         self.watch(|lead| lead.members.iter().all(Member::is_over)).await;
         self.tell_seconds();
-        self.result()
+        let report = self.result()?;
+        Ok(self.bring(report).await)
     }
 
     /// Gives each agent its part.
@@ -218,7 +222,31 @@ impl Lead<'_> {
             order: Box::new(Order::of(&plan, self.tls.clone(), (index, of))),
             began_mono_ns,
             lease_ms: self.options.patience.as_millis() as u64,
+            hold: self.options.hold,
         }
+    }
+
+    /// Tells the observer the result. Connections that are held are closed when it has heard it.
+    async fn bring(&mut self, mut report: Report) -> Report {
+        if self.plan.begins_at_once() {
+            let (attempted, connected) = (report.attempted, report.connected);
+            (self.observer)(Phase::Connected { attempted, connected });
+        }
+        (self.observer)(Phase::Done { report: &report });
+        let held = self.members.iter().filter(|m| self.options.hold && m.report.is_some());
+        let released = join_all(held.map(async |m| {
+            let why = match self.ask(&m.id, &Ask::Release { run: self.run.clone(), share: m.share }).await {
+                Ok(Answer::Taken) => return None,
+                Ok(Answer::Refused { why }) | Err(why) => why,
+                Ok(Answer::Clock(_)) => "it answers something else".to_owned(),
+            };
+            Some(format!("agent {} did not keep its connections open until the end: {why}", m.name))
+        }));
+        let troubles: Vec<_> = released.await.into_iter().flatten().collect();
+        if let Some(together) = &mut report.together {
+            together.troubles.extend(troubles);
+        }
+        report
     }
 
     /// Nothing begins if something has gone wrong already, unless the setting is to go on.

@@ -8,7 +8,7 @@ use crate::clock::Reading;
 use crate::order::Order;
 
 /// Version of these messages. Another one is refused, not guessed at.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Where agents are asked who is there.
 pub const HAIL: &str = "tidegate.hail";
@@ -67,6 +67,8 @@ pub enum Ask {
         began_mono_ns: Option<i64>,
         /// It ends by itself if it hears nothing for so long.
         lease_ms: u64,
+        /// Its connections stay open after its result until it is asked to [release](Self::Release) them.
+        hold: bool,
     },
     /// To begin at a moment of its monotonic clock.
     Start {
@@ -76,6 +78,13 @@ pub enum Ask {
         share: u32,
         /// The moment.
         at_mono_ns: i64,
+    },
+    /// To close the connections that it holds. It does that if they were open until now.
+    Release {
+        /// The run.
+        run: String,
+        /// Which of its parts.
+        share: u32,
     },
 }
 
@@ -226,11 +235,11 @@ mod tests {
     fn another_version_is_named_and_not_guessed_at() {
         let bytes = encode(&Word::Beat).unwrap();
         assert!(matches!(decode::<Word>(&bytes), Ok(Word::Beat)));
-        for other in [1, VERSION + 1] {
+        for other in [1, VERSION - 1, VERSION + 1] {
             let bytes = format!(r#"{{"version":{other},"body":{{"word":"beat"}}}}"#);
             assert_eq!(decode::<Word>(bytes.as_bytes()).unwrap_err(), WireError::Version(other));
         }
-        for nonsense in [&b""[..], b"{", b"{}", br#"{"version":2}"#, br#"{"version":2,"body":{"word":"x"}}"#]
+        for nonsense in [&b""[..], b"{", b"{}", br#"{"version":3}"#, br#"{"version":3,"body":{"word":"x"}}"#]
         {
             assert!(matches!(decode::<Word>(nonsense), Err(WireError::Nonsense(_))));
         }

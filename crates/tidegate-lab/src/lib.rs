@@ -29,6 +29,7 @@ pub mod tune;
 
 use std::path::PathBuf;
 
+pub use experiment::generator::Agents;
 pub use experiment::{concurrency, connections, latency, models, peers, survival, udp};
 
 /// Something the lab could not do.

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -153,13 +153,33 @@ impl Process {
     /// It does not end within `limit`.
     pub fn wait(mut self, limit: Duration) -> Result<bool, LabError> {
         self.release();
+        Ok(self.ended_within(limit)?.success())
+    }
+
+    /// Like [`wait`](Self::wait), but what it ended with has to be success.
+    ///
+    /// # Errors
+    /// It does not end within `limit`, or not with success.
+    pub fn finish(mut self, limit: Duration) -> Result<(), LabError> {
+        self.release();
+        self.succeeded_within(limit)
+    }
+
+    fn ended_within(&mut self, limit: Duration) -> Result<ExitStatus, LabError> {
         let deadline = Instant::now() + limit;
         loop {
             match self.child.try_wait() {
-                Ok(Some(status)) => return Ok(status.success()),
+                Ok(Some(status)) => return Ok(status),
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
                 _ => return Err(self.failure(format!("did not end within {} s", limit.as_secs()))),
             }
+        }
+    }
+
+    fn succeeded_within(&mut self, limit: Duration) -> Result<(), LabError> {
+        match self.ended_within(limit)? {
+            status if status.success() => Ok(()),
+            status => Err(self.failure(format!("ended with {status}"))),
         }
     }
 
@@ -171,15 +191,7 @@ impl Process {
         if let Err(e) = tidegate::system::ask_to_end(self.child.id()) {
             return Err(self.failure(format!("can not be told to end: {e}")));
         }
-        let deadline = Instant::now() + limit;
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) if status.success() => break,
-                Ok(Some(status)) => return Err(self.failure(format!("ended with {status}"))),
-                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
-                _ => return Err(self.failure(format!("did not end within {} s", limit.as_secs()))),
-            }
-        }
+        self.succeeded_within(limit)?;
         self.end(); // the readers have all of it then
         Ok(std::mem::take(&mut *self.errors.lock().unwrap_or_else(PoisonError::into_inner)))
     }

@@ -15,7 +15,7 @@ use crate::nats::{self, NatsArgs};
 #[derive(clap::Args)]
 pub struct ClusterArgs {
     /// Let agents carry the load (`tidegate agent --nats URL` on other hosts), over the broker at nats://HOST:PORT.
-    #[arg(long, value_name = "URL", requires = "agents", conflicts_with_all = ["cpus", "server_pid", "phases"])]
+    #[arg(long, value_name = "URL", requires = "agents", conflicts_with_all = ["cpus", "server_pid"])]
     nats: Option<String>,
     /// Agents that share connections, requests and rate.
     #[arg(long, value_name = "N", requires = "nats", value_parser = clap::value_parser!(u16).range(1..))]
@@ -58,8 +58,8 @@ fn refused(_: &str) -> Result<String, String> {
 }
 
 impl ClusterArgs {
-    /// How the load is handed out, if it is.
-    pub fn options(&self) -> Result<Option<LeadOptions>, Failure> {
+    /// How the load is handed out, if it is; whether connections are held after it.
+    pub fn options(&self, hold: bool) -> Result<Option<LeadOptions>, Failure> {
         let (Some(url), Some(agents)) = (&self.nats, self.agents) else { return Ok(None) };
         let patience = seconds("--agent-timeout", self.agent_timeout.clamp(1.0, 60.0))?;
         Ok(Some(LeadOptions {
@@ -73,6 +73,7 @@ impl ClusterArgs {
             },
             patience,
             clock_bound: seconds("--clock-bound", self.clock_bound)?,
+            hold,
         }))
     }
 }
@@ -85,10 +86,8 @@ pub fn carry_out(
     interrupted: &AtomicBool,
     observer: &mut dyn FnMut(Phase<'_>),
 ) -> Result<Report, Failure> {
-    let report = lead::carry_out(options, plan, tls, interrupted, observer).map_err(|e| match e {
+    lead::carry_out(options, plan, tls, interrupted, observer).map_err(|e| match e {
         ClusterError::Plan(e) => super::failure(e),
         e => nats::failure(e),
-    })?;
-    observer(Phase::Done { report: &report });
-    Ok(report)
+    })
 }

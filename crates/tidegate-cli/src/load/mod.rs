@@ -50,7 +50,7 @@ fn generate(plan: &Plan, args: &Common) -> Outcome {
     };
     let title = format!("{protocol} {}", plan.target);
     let painter = painter(title, plan.connections, plan.amount, &args.output);
-    if let Some(options) = args.cluster.options()? {
+    if let Some(options) = args.cluster.options(args.output.phases)? {
         let tls = args.tls_order(&plan.protocol)?;
         return conduct(&args.cpus, &args.output, painter, |observer| {
             cluster::carry_out(&options, plan, tls, &interrupted, observer)

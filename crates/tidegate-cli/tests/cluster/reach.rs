@@ -1,8 +1,12 @@
 //! What agents carry, and what they do not: encrypted targets, experiments of the lab, other loads.
 
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::kit::{Broker, TIDEGATE, agent, finish, load, report, server_with, stderr, three};
+use crate::kit::{
+    Broker, LONGEST, TIDEGATE, agent, finish, load, report, server, server_with, stderr, three,
+};
 
 #[test]
 fn encrypted_targets_are_reached_from_agents() {
@@ -35,7 +39,7 @@ fn encrypted_targets_are_reached_from_agents() {
 }
 
 #[test]
-fn an_experiment_of_the_lab_is_carried_by_agents() {
+fn experiments_of_the_lab_are_carried_by_agents() {
     let Some(broker) = Broker::start(&["--auth", "word"]) else { return };
     let papers = tempfile::tempdir().unwrap();
     let token = papers.path().join("token");
@@ -43,10 +47,11 @@ fn an_experiment_of_the_lab_is_carried_by_agents() {
     let token = token.to_str().unwrap();
     let _agents = ["a1", "a2"].map(|name| agent(&broker.url, name, &["--nats-token-file", token]));
     let out = papers.path().join("report");
-    let bench = |experiment: &str| {
+    let bench = |experiment: &str, sizes: &[&str]| {
         let child = Command::new(TIDEGATE)
-            .args(["bench", experiment, "--models", "poll", "--connections", "4", "--requests", "1000"])
-            .args(["--repeats", "1", "--nats", &broker.url, "--agents", "2", "--nats-token-file", token])
+            .args(["bench", experiment, "--models", "poll"])
+            .args(sizes)
+            .args(["--nats", &broker.url, "--agents", "2", "--nats-token-file", token])
             .arg("--out")
             .arg(&out)
             .stdout(Stdio::piped())
@@ -55,7 +60,8 @@ fn an_experiment_of_the_lab_is_carried_by_agents() {
             .unwrap();
         finish(child)
     };
-    let output = bench("concurrency");
+    let sizes = ["--connections", "4", "--requests", "1000", "--repeats", "1"];
+    let output = bench("concurrency", &sizes);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text} {}", stderr(&output));
     let run = text.lines().find_map(|line| line.strip_prefix("run: ")?.split(' ').next()).unwrap();
@@ -63,9 +69,96 @@ fn an_experiment_of_the_lab_is_carried_by_agents() {
     assert_eq!(run["settings"]["concurrency: agents"], "2");
     assert_eq!(run["rows"][0]["certificates"].as_array().unwrap().len(), 1, "{run}");
 
-    let output = bench("latency");
-    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-    assert!(stderr(&output).contains("agents carry the loads of `bench concurrency`"), "{}", stderr(&output));
+    // Two sizes, so that agents have to be free again for the second.
+    let output = bench("connections", &["--connections", "5,40", "--seconds", "1"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text} {}", stderr(&output));
+    assert!(
+        text.contains("2 agents carried the connections; the probe beside them ran on the server's host")
+    );
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(out.join("report.json")).unwrap()).unwrap();
+    let rows = report["connections"]["rows"].as_array().unwrap();
+    for (row, wanted, parts) in [(&rows[0], 5, [3, 2]), (&rows[1], 40, [20, 20])] {
+        for count in ["asked", "attempted", "connected", "verified", "held"] {
+            assert_eq!(row[count], wanted, "{count}: {row}");
+        }
+        assert!(row["probe_alone"]["round_trips"].as_u64() > Some(0), "{row}");
+        assert!(row["probe_among"]["round_trips"].as_u64() > Some(0), "{row}");
+        let agents = row["load"]["together"]["agents"].as_array().unwrap();
+        assert_eq!(
+            agents.iter().map(|a| a["connected"].as_u64().unwrap()).collect::<Vec<_>>(),
+            parts,
+            "{row}"
+        );
+    }
+
+    for experiment in ["models", "survival", "udp", "peers", "latency"] {
+        let output = bench(experiment, &[]);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{experiment}: {text}");
+        assert!(text.contains(&format!("`bench {experiment}` can not be carried by agents: ")), "{text}");
+    }
+}
+
+/// A load of four connections over two agents, which holds them; it has told so.
+fn holding(url: &str, addr: &str) -> Child {
+    let mut child = Command::new(TIDEGATE)
+        .args(["load", "echo", addr, "--nats", url, "--agents", "2", "-c", "4", "--messages", "1"])
+        .args(["--phases", "--clock-bound", "1.5", "--agent-timeout", "5"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let phases: Vec<_> = lines.by_ref().filter(|line| line.starts_with("phase ")).take(3).collect();
+    assert_eq!(phases, ["phase measuring", "phase connected 4 4", "phase done"]);
+    std::thread::spawn(move || lines.for_each(drop)); // it never waits for us to read the rest
+    child
+}
+
+#[test]
+fn connections_are_held_until_a_line_comes_and_not_longer() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    let (server, addr) = server("echo");
+    let mut agents = ["a1", "a2"].map(|name| agent(&broker.url, name, &[]));
+    let open = || {
+        let port: u16 = addr.rsplit(':').next().unwrap().parse().unwrap();
+        established(server.0.id(), port)
+    };
+    let mut child = holding(&broker.url, &addr);
+    // Longer than agents wait for a lead that says nothing.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(6) {
+        assert_eq!(open(), 4);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let output = finish(child);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let begun = Instant::now();
+    while open() > 0 {
+        assert!(begun.elapsed() < LONGEST, "they stay open");
+        std::thread::yield_now();
+    }
+    // One that is gone meanwhile is named.
+    let mut child = holding(&broker.url, &addr);
+    agents[1].0.kill().unwrap();
+    agents[1].0.wait().unwrap();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let output = finish(child);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("agent a2 did not keep its connections open until the end"), "{text}");
+}
+
+/// Connections that a process has accepted on this port and that stand, as the kernel counts them (`proc_net(5)`: state 01).
+fn established(pid: u32, port: u16) -> usize {
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
+    let local = format!(":{port:04X}");
+    let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    fields.filter(|f| f.get(1).is_some_and(|addr| addr.ends_with(&local)) && f.get(3) == Some(&"01")).count()
 }
 
 #[test]

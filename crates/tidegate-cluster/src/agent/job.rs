@@ -1,7 +1,7 @@
 //! A plan that an agent carries out, on a thread of its own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,11 @@ pub(super) struct Job {
     voice: Voice,
     gate: Arc<Gate>,
     interrupted: Arc<AtomicBool>,
-    load: Option<JoinHandle<Result<Report, String>>>,
+    load: JoinHandle<()>,
+    /// What came of it; connections may still be open then.
+    outcome: Arc<OnceLock<Result<Report, String>>>,
+    /// Opens when connections need not be held any more.
+    release: Arc<Gate>,
     clock: Clock,
     lease: Duration,
     heard: Instant,
@@ -82,13 +86,27 @@ impl Job {
         run: String,
         voice: Voice,
         plan: Plan,
-        lease: Duration,
+        (lease, hold): (Duration, bool),
         clock: Clock,
     ) -> Result<Self, String> {
         let (gate, interrupted) = (Arc::new(Gate::default()), Arc::<AtomicBool>::default());
+        let (release, outcome) = (Arc::new(Gate::default()), Arc::<OnceLock<_>>::default());
+        if !hold {
+            release.open_at(Instant::now());
+        }
         let load = {
             let (voice, gate, interrupted) = (voice.clone(), gate.clone(), interrupted.clone());
-            let load = move || carry_out(&plan, &voice, &gate, &interrupted, clock);
+            let (release, outcome) = (release.clone(), outcome.clone());
+            let load = move || {
+                let brought = |report: &Report| {
+                    let seconds = Vec::new(); // they have been said
+                    let _ = outcome.set(Ok(Report { seconds, ..report.clone() }));
+                    release.wait(&interrupted);
+                };
+                if let Err(why) = carry_out(&plan, &voice, &gate, &interrupted, clock, brought) {
+                    let _ = outcome.set(Err(why));
+                }
+            };
             std::thread::Builder::new().name("tidegate-load".into()).spawn(load)
         };
         let load = load.map_err(|e| format!("there is no thread for it: {e}"))?;
@@ -99,7 +117,9 @@ impl Job {
             voice,
             gate,
             interrupted,
-            load: Some(load),
+            load,
+            outcome,
+            release,
             clock,
             lease,
             heard: now,
@@ -128,6 +148,13 @@ impl Job {
         self.dismissed = true;
     }
 
+    /// Closes the connections, and says whether they were held until now.
+    pub(super) fn release(&self) -> bool {
+        let held = self.last.is_some() && !self.interrupted.load(Relaxed) && !self.load.is_finished();
+        self.release.open_at(Instant::now());
+        held
+    }
+
     pub(super) fn thank(&mut self) {
         self.thanked = self.last.is_some();
     }
@@ -139,15 +166,10 @@ impl Job {
         if is_orphan {
             self.stop();
         }
-        if self.load.as_ref().is_some_and(JoinHandle::is_finished)
-            && let Some(load) = self.load.take()
+        let is_over = self.load.is_finished();
+        if self.last.is_none()
+            && let Some(what) = self.result(is_over)
         {
-            let result =
-                load.join().unwrap_or_else(|_| Err("its load panicked; that is a fault of tidegate".into()));
-            let what = match result {
-                Ok(report) => What::Done { report: Box::new(report) },
-                Err(why) => What::Failed { why },
-            };
             let event = self.voice.event(what);
             self.last = Some((event.clone(), Instant::now()));
             self.said = Instant::now();
@@ -155,6 +177,7 @@ impl Job {
         }
         if let Some((_, since)) = &self.last {
             let leave = match () {
+                () if !is_over => Leave::Stay,
                 () if self.thanked => Leave::Thanked,
                 () if self.dismissed => Leave::Dismissed,
                 () if is_orphan || since.elapsed() > KEEP => Leave::Forgotten,
@@ -164,7 +187,7 @@ impl Job {
                 return (None, leave);
             }
         }
-        if self.said.elapsed() < BEAT {
+        if self.said.elapsed() < BEAT || self.thanked {
             return (None, Leave::Stay);
         }
         self.said = Instant::now();
@@ -174,16 +197,29 @@ impl Job {
         };
         (Some(event), Leave::Stay)
     }
+
+    /// What came of the load, once something did.
+    fn result(&self, is_over: bool) -> Option<What> {
+        match self.outcome.get() {
+            Some(Ok(report)) => Some(What::Done { report: Box::new(report.clone()) }),
+            Some(Err(why)) => Some(What::Failed { why: why.clone() }),
+            None if is_over => {
+                Some(What::Failed { why: "its load panicked; that is a fault of tidegate".into() })
+            }
+            None => None,
+        }
+    }
 }
 
-/// The load from its first dial to its result.
+/// The load from its first dial until its last connection is closed. Its result is told before that.
 fn carry_out(
     plan: &Plan,
     voice: &Voice,
     gate: &Gate,
     interrupted: &Arc<AtomicBool>,
     clock: Clock,
-) -> Result<Report, String> {
+    brought: impl Fn(&Report),
+) -> Result<(), String> {
     let wait = |attempted, connected| {
         voice.say(What::Ready { attempted, connected });
         gate.wait(interrupted);
@@ -203,9 +239,8 @@ fn carry_out(
                 open: status.open,
             });
         }
+        Phase::Done { report } => brought(report),
         _ => {}
     };
-    let mut report = run_until(interrupted, plan, observer).map_err(|e| e.to_string())?;
-    report.seconds.clear(); // they have been said
-    Ok(report)
+    run_until(interrupted, plan, observer).map(drop).map_err(|e| e.to_string())
 }

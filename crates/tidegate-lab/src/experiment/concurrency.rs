@@ -1,12 +1,11 @@
 //! Responses a second and time per request against concurrency: the figure of the source's second article.
 
-use std::net::IpAddr;
-
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
 
+use super::generator::{Agents, Generator};
 use super::round::{self, Figures, Requests, Round};
-use super::{LeftOut, Server, affordable, contestants};
+use super::{LeftOut, affordable, contestants};
 use crate::run::Facts;
 use crate::{Bench, LabError};
 
@@ -25,17 +24,6 @@ pub struct Settings {
     pub keep_alive: bool,
     /// Agents that carry the loads; none is this machine.
     pub agents: Option<Agents>,
-}
-
-/// Loads that come from other hosts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agents {
-    /// How many carry one load.
-    pub count: usize,
-    /// Options of `load` that say where their broker is and who we are to it.
-    pub options: Vec<String>,
-    /// The address of this machine that they reach.
-    pub server: IpAddr,
 }
 
 impl Settings {
@@ -124,10 +112,7 @@ fn point(model: Model, concurrency: usize, rounds: &[Round]) -> Option<Point> {
 /// One round against a server of its own, so that no round inherits what another left behind.
 fn measure(bench: &Bench, settings: &Settings, model: Model, concurrency: usize) -> Result<Round, LabError> {
     let requests = Requests { concurrency, count: settings.requests, keep_alive: settings.keep_alive };
-    if let Some(agents) = &settings.agents {
-        let server = Server::start_at(bench, "http", model, agents.server, &[])?;
-        return round::http_by_agents(bench, &server.url, server.process.id(), requests, agents);
-    }
-    let server = Server::start(bench, "http", model, &[])?;
-    round::http(bench, &server.url, server.process.id(), requests)
+    let generator = Generator::new(bench, settings.agents.as_ref());
+    let server = generator.server("http", model, &[])?;
+    round::http(generator, &server.url, server.process.id(), requests)
 }

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use tidegate::Model;
 use tidegate_load::Report;
 
-use super::room::{self, Limits, Plan};
+use super::generator::{Agents, Generator};
+use super::room::{self, Limits, Plan, Source};
 use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
-use crate::process::{Process, cpus};
+use crate::process::Process;
 use crate::run::Facts;
 use crate::sample::Held;
 use crate::{Bench, LabError};
@@ -25,13 +26,18 @@ pub struct Settings {
     pub sizes: Vec<usize>,
     /// How long each probe goes to and fro.
     pub probe: Duration,
+    /// Agents that carry the connections; none is this machine.
+    pub agents: Option<Agents>,
 }
 
 impl Settings {
     /// What of them a saved run has to tell, because it changes the figures.
     #[must_use]
     pub fn facts(&self) -> Facts {
-        [("connections: probe".to_owned(), format!("{} s", self.probe.as_secs_f64()))].into()
+        let probe = ("connections: probe".to_owned(), format!("{} s", self.probe.as_secs_f64()));
+        let agents = self.agents.as_ref();
+        let agents = agents.map(|agents| ("connections: agents".to_owned(), agents.count.to_string()));
+        [probe].into_iter().chain(agents).collect()
     }
 }
 
@@ -101,15 +107,20 @@ pub struct Table {
 /// Measures all rows; the models take turns at each size. `progress` is told of each row before it is measured.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
-    let mut table = Table { left_out, ..Table::default() };
-    let load = Model::best().model;
+    let generator = Generator::new(bench, settings.agents.as_ref());
+    let mut table = Table { left_out, notes: generator.remark().into_iter().collect(), ..Table::default() };
+    let source = match (&settings.agents, generator.is_here()) {
+        (None, _) => Source::Here(Model::best().model),
+        (Some(_), true) => Source::Beside,
+        (Some(_), false) => Source::Elsewhere,
+    };
     for &asked in &settings.sizes {
         for &model in &models {
-            let plan = room::plan(Limits::here(), model, load, asked);
+            let plan = room::plan(Limits::here(), model, source, asked);
             table.notes.extend(plan.note.clone());
             progress(&format!("{model}, {} connections", plan.connections));
-            let measured = start_server(bench, model, &plan)
-                .and_then(|server| measure(bench, model, server, load, &plan, settings.probe));
+            let measured = start_server(generator, model, &plan)
+                .and_then(|server| measure(generator, model, server, &plan, settings.probe));
             match measured {
                 Ok(row) => {
                     table.notes.extend(shortfall(&row));
@@ -148,17 +159,16 @@ pub(crate) fn shortfall(row: &Row) -> Option<String> {
 
 /// Measures one row, and ends its server.
 pub(crate) fn measure(
-    bench: &Bench,
+    generator: Generator<'_>,
     model: Model,
     server: Server,
-    load: Model,
     plan: &Plan,
     window: Duration,
 ) -> Result<Row, LabError> {
-    let (pid, port) = (server.process.id(), server.port);
+    let (bench, pid, port) = (generator.bench, server.process.id(), server.port);
     let before = Held::by(pid, port);
     let probe_alone = probe(bench, &server.url, window)?;
-    let crowd = Crowd::open(bench, &server.url, load, plan)?;
+    let crowd = Crowd::open(generator, &server.url, plan)?;
     let after = Held::by(pid, port);
     let rested = Instant::now();
     let probe_among = probe(bench, &server.url, window).ok();
@@ -167,7 +177,7 @@ pub(crate) fn measure(
     // The server first: the side that closes first keeps the address pairs for a while (TIME_WAIT, RFC 9293, section 3.4.1),
     // and the load's ports are wanted again for the next row.
     drop(server);
-    let report = crowd.disband();
+    let report = crowd.disband()?;
     let each = |[before, after]: [u64; 2]| {
         (report.connected > 0).then(|| after.saturating_sub(before) as f64 / report.connected as f64)
     };
@@ -194,7 +204,7 @@ pub(crate) fn measure(
     })
 }
 
-fn start_server(bench: &Bench, model: Model, plan: &Plan) -> Result<Server, LabError> {
+fn start_server(generator: Generator<'_>, model: Model, plan: &Plan) -> Result<Server, LabError> {
     let most = plan.server_connections.to_string();
     // Connections are to stand whether they have spoken or not; small messages need no large buffers.
     let mut options =
@@ -204,7 +214,7 @@ fn start_server(bench: &Bench, model: Model, plan: &Plan) -> Result<Server, LabE
     if let Some(threads) = &threads {
         options.extend(["--threads", threads]);
     }
-    Server::start(bench, "echo", model, &options)
+    generator.server("echo", model, &options)
 }
 
 /// One busy connection in a process of its own.
@@ -212,7 +222,7 @@ fn probe(bench: &Bench, url: &str, window: Duration) -> Result<Probe, LabError> 
     let file = ResultFile::new();
     let (seconds, size) = (window.as_secs_f64().to_string(), MESSAGE_BYTES.to_string());
     let args = ["load", "echo", url, "-c", "1", "-d", &seconds, "--size", &size, "--threads", "1"];
-    let args = with_result(bench, &args, &file);
+    let args = with_result(Generator::here(bench).options(&args), &file);
     let name = format!("tidegate {}", args.join(" "));
     let good = Process::start(bench, &args)?.wait(PATIENCE + window)?;
     let report = file.read(&name)?;
@@ -224,37 +234,37 @@ fn probe(bench: &Bench, url: &str, window: Duration) -> Result<Probe, LabError> 
     Ok(Probe { round_trips: report.requests, mean_us: l.mean, p50_us: l.p50, p99_us: l.p99 })
 }
 
-fn with_result(bench: &Bench, args: &[&str], file: &ResultFile) -> Vec<String> {
-    let mut args: Vec<String> = args.iter().map(ToString::to_string).collect();
-    args.extend(["--json".into(), file.0.display().to_string()]);
-    args.extend(cpus(&bench.load_cpus));
+fn with_result(mut args: Vec<String>, file: &ResultFile) -> Vec<String> {
+    args.extend(["--json".into(), file.path()]);
     args
 }
 
-/// The resting connections, in a process of their own.
-struct Crowd {
+/// The resting connections, in processes of their own.
+struct Crowd<'a> {
+    generator: Generator<'a>,
     process: Process,
     report: Report,
 }
 
-impl Crowd {
+impl<'a> Crowd<'a> {
     /// Opens them and waits until each has had its message back, or will not.
-    fn open(bench: &Bench, url: &str, load: Model, plan: &Plan) -> Result<Self, LabError> {
+    fn open(generator: Generator<'a>, url: &str, plan: &Plan) -> Result<Self, LabError> {
         let file = ResultFile::new();
         let (n, size) = (plan.connections.to_string(), MESSAGE_BYTES.to_string());
-        let threads = plan.load_threads.to_string();
-        let mut args = vec!["load", "echo", url, "-c", &n, "--messages", "1", "--size", &size];
-        args.extend(["--model", load.name(), "--threads", &threads, "--phases", "--tolerate-failures"]);
-        let args = with_result(bench, &args, &file);
+        let args = ["load", "echo", url, "-c", &n, "--messages", "1", "--size", &size];
+        let args = args.into_iter().chain(["--phases", "--tolerate-failures"]).map(str::to_owned);
+        let (model, threads) = (Model::best().model, plan.load_threads.to_string());
+        let own = generator.options(&["--model", model.name(), "--threads", &threads]);
+        let args = with_result(args.chain(own).collect(), &file);
         let name = format!("tidegate {}", args.join(" "));
-        let mut process = Process::start(bench, &args)?;
+        let mut process = Process::start(generator.bench, &args)?;
         // They take their time if they are very many.
         let patience = PATIENCE + Duration::from_millis(plan.connections as u64);
         process.wait_for_line("phase connected", patience)?;
         process.wait_for_line("phase done", patience)?;
         let report = file.read(&name)?; // written before it said so
         match report.wrong {
-            0 => Ok(Self { process, report }),
+            0 => Ok(Self { generator, process, report }),
             _ => {
                 let why = report.first_error.unwrap_or_else(|| "bytes came back wrong".into());
                 Err(LabError::Process { what: name, why })
@@ -262,9 +272,9 @@ impl Crowd {
         }
     }
 
-    /// Ends the process, which is faster than closing them one by one, and says what became of them.
-    fn disband(self) -> Report {
-        drop(self.process);
-        self.report
+    /// Ends them, and says what became of them.
+    fn disband(self) -> Result<Report, LabError> {
+        self.generator.end(self.process)?;
+        Ok(self.report)
     }
 }

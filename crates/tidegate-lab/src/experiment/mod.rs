@@ -2,6 +2,7 @@
 
 pub mod concurrency;
 pub mod connections;
+pub(crate) mod generator;
 pub mod latency;
 pub mod models;
 pub mod peers;

@@ -53,6 +53,17 @@ impl Limits {
     }
 }
 
+/// Where the load comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A process of this machine, on this model.
+    Here(Model),
+    /// Agents on this machine, that see to descriptors and ports themselves.
+    Beside,
+    /// Agents on other hosts.
+    Elsewhere,
+}
+
 /// How server and load are to be started for some number of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
@@ -64,14 +75,14 @@ pub(crate) struct Plan {
     pub(super) server_threads: Option<usize>,
     /// `max_connections` of the server.
     pub(crate) server_connections: usize,
-    /// I/O threads of the load.
+    /// I/O threads of the load, if it is a process of this machine.
     pub(super) load_threads: usize,
     /// What is missing and what to do about it, if fewer can be had than were asked for.
     pub(crate) note: Option<String>,
 }
 
-/// Plans for `wanted` connections to a server on `model`, from a load on `load`.
-pub(crate) fn plan(limits: Limits, model: Model, load: Model, wanted: usize) -> Plan {
+/// Plans for `wanted` connections to a server on `model`.
+pub(crate) fn plan(limits: Limits, model: Model, load: Source, wanted: usize) -> Plan {
     let (room, note) = room(limits, model, load, wanted);
     let connections = wanted.min(room);
     let spare = SPARE + connections / 64;
@@ -103,24 +114,29 @@ fn rings(connections: usize) -> usize {
 }
 
 /// The load dials each socket as an ordinary descriptor and then moves it into a ring's table, so its tables alone have to hold all.
-fn load_threads(limits: Limits, load: Model, connections: usize) -> usize {
+fn load_threads(limits: Limits, load: Source, connections: usize) -> usize {
     match load {
-        Model::Uring => rings(connections.saturating_add(limits.descriptors())),
+        Source::Here(Model::Uring) => rings(connections.saturating_add(limits.descriptors())),
         _ => 1,
     }
 }
 
 /// Connections there is room for, and the line that says what stands in the way of more.
-fn room(limits: Limits, model: Model, load: Model, wanted: usize) -> (usize, Option<String>) {
+fn room(limits: Limits, model: Model, load: Source, wanted: usize) -> (usize, Option<String>) {
     let server = match server_threads(model, usize::MAX) {
         Some(threads) => model.most_connections(threads),
         None => model.most_connections(model.default_threads()),
     };
     let client = match load {
-        Model::Uring => load.most_connections(MOST_THREADS).saturating_sub(limits.descriptors()),
-        _ => limits.descriptors().saturating_sub(LOAD_RESERVE),
+        Source::Here(load @ Model::Uring) => {
+            load.most_connections(MOST_THREADS).saturating_sub(limits.descriptors())
+        }
+        Source::Here(_) => limits.descriptors().saturating_sub(LOAD_RESERVE),
+        Source::Beside | Source::Elsewhere => usize::MAX,
     };
     let pair = if model == Model::Blocking { PAIR_BYTES_BLOCKING } else { PAIR_BYTES };
+    let pair = if load == Source::Elsewhere { pair - PAIR_BYTES / 2 } else { pair };
+    let ports = if matches!(load, Source::Here(_)) { limits.ports } else { u64::MAX };
     let whole = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
     let limit = limits.descriptors;
     let bounds = [
@@ -140,7 +156,7 @@ fn room(limits: Limits, model: Model, load: Model, wanted: usize) -> (usize, Opt
             ),
         ),
         (
-            whole(limits.ports.saturating_mul(SOURCES)),
+            whole(ports.saturating_mul(SOURCES)),
             format!(
                 "{SOURCES} source addresses have {} ports each; widen net.ipv4.ip_local_port_range",
                 limits.ports
@@ -159,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_fits_is_given_in_full_with_places_to_spare() {
-        let plan = plan(AMPLE, Model::Epoll, Model::Epoll, 10);
+        let plan = plan(AMPLE, Model::Epoll, Source::Here(Model::Epoll), 10);
         assert_eq!((plan.connections, plan.server_threads, plan.note), (10, Some(2), None));
         assert!(plan.server_connections > 10);
     }
@@ -172,11 +188,11 @@ mod tests {
             (Limits { descriptors: 100, ..AMPLE }, "the load may have 100 descriptors"),
         ];
         for (limits, remedy) in scarce {
-            let plan = plan(limits, Model::Epoll, Model::Epoll, 1_000);
+            let plan = plan(limits, Model::Epoll, Source::Here(Model::Epoll), 1_000);
             assert!(plan.connections < 1_000, "{plan:?}");
             assert!(plan.note.is_some_and(|note| note.contains(remedy)), "{remedy}");
         }
-        let everything = plan(AMPLE, Model::Epoll, Model::Uring, usize::MAX >> 8);
+        let everything = plan(AMPLE, Model::Epoll, Source::Here(Model::Uring), usize::MAX >> 8);
         assert!(everything.connections < usize::MAX >> 8 && everything.note.is_some(), "{everything:?}");
     }
 
@@ -185,7 +201,7 @@ mod tests {
         let most = |rings| Model::Uring.most_connections(rings);
         for n in [10, 100_000, 400_000] {
             let limits = Limits { memory_bytes: u64::MAX, ..Limits::here() };
-            let plan = plan(limits, Model::Uring, Model::Uring, n);
+            let plan = plan(limits, Model::Uring, Source::Here(Model::Uring), n);
             let threads = plan.server_threads.unwrap();
             assert!(most(threads) >= plan.server_connections && plan.server_connections >= plan.connections);
             assert!(threads == LEAST_THREADS || most(threads - 1) < plan.server_connections, "{plan:?}");
@@ -197,7 +213,16 @@ mod tests {
     #[test]
     fn models_with_threads_of_their_own_are_left_alone() {
         for model in [Model::Blocking, Model::Pool] {
-            assert_eq!(plan(AMPLE, model, Model::Epoll, 10).server_threads, None);
+            assert_eq!(plan(AMPLE, model, Source::Here(Model::Epoll), 10).server_threads, None);
         }
+    }
+
+    #[test]
+    fn agents_have_ports_and_descriptors_of_their_own_and_on_other_hosts_memory_too() {
+        let limits = Limits { descriptors: u64::MAX, memory_bytes: 80 << 20, ports: 1 };
+        let room = |source| plan(limits, Model::Epoll, source, usize::MAX >> 8).connections;
+        assert_eq!(room(Source::Here(Model::Epoll)), 250);
+        assert_eq!(room(Source::Elsewhere), 2 * room(Source::Beside));
+        assert_eq!(room(Source::Beside), 9 * 1024);
     }
 }

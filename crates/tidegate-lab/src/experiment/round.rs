@@ -7,8 +7,8 @@ use tidegate_load::Report;
 use tidegate_load::certificate::{Certificate, Evidence, Share, certify};
 
 use super::ResultFile;
-use super::concurrency::Agents;
-use crate::process::{Process, cpus};
+use super::generator::Generator;
+use crate::process::Process;
 use crate::sample::cpu_s;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
@@ -126,37 +126,28 @@ impl Requests {
 }
 
 /// Has `requests` answered by the server `pid` at `url`.
-pub(super) fn http(bench: &Bench, url: &str, pid: u32, requests: Requests) -> Result<Round, LabError> {
-    let options = requests.options();
-    load(bench, url, pid, &options.iter().map(String::as_str).collect::<Vec<_>>())
-}
-
-/// The same with agents in place of this machine's generator, who see nothing of the server's process.
-pub(super) fn http_by_agents(
-    bench: &Bench,
+pub(super) fn http(
+    generator: Generator<'_>,
     url: &str,
     pid: u32,
     requests: Requests,
-    agents: &Agents,
 ) -> Result<Round, LabError> {
-    let mut options = requests.options();
-    options.extend(["--agents".into(), agents.count.to_string()]);
-    options.extend(agents.options.iter().cloned());
-    measured(bench, url, pid, options)
+    let options = requests.options();
+    load(generator, url, pid, &options.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Has the server `pid` at `url` answer a load of HTTP requests with these options.
-pub(crate) fn load(bench: &Bench, url: &str, pid: u32, options: &[&str]) -> Result<Round, LabError> {
-    let mut options: Vec<String> = options.iter().map(ToString::to_string).collect();
-    options.extend(["--server-pid".into(), pid.to_string()]);
-    options.extend(cpus(&bench.load_cpus));
-    measured(bench, url, pid, options)
-}
-
-fn measured(bench: &Bench, url: &str, pid: u32, options: Vec<String>) -> Result<Round, LabError> {
+pub(crate) fn load(
+    generator: Generator<'_>,
+    url: &str,
+    pid: u32,
+    options: &[&str],
+) -> Result<Round, LabError> {
+    let bench = generator.bench;
     let file = ResultFile::new();
     let mut args: Vec<String> = vec!["load".into(), "http".into(), url.into()];
-    args.extend(options);
+    args.extend(options.iter().map(ToString::to_string));
+    args.extend(generator.options(&["--server-pid", &pid.to_string()]));
     args.extend(["--json".into(), file.0.display().to_string(), "--tolerate-failures".into()]);
     let name = format!("tidegate {}", args.join(" "));
     let before = cpu_s(pid);

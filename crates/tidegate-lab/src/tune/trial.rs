@@ -6,6 +6,7 @@ use tidegate::Model;
 
 use super::search::{Candidate, Laboratory, Trial};
 use super::{Goal, Setting, Settings};
+use crate::experiment::generator::Generator;
 use crate::experiment::round::{self, Round};
 use crate::experiment::{Server, affordable, connections, room};
 use crate::{Bench, LabError};
@@ -86,7 +87,7 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         let rate = self.rate.map(|rate| rate.to_string());
         load.extend(rate.iter().flat_map(|rate| ["--rate", rate.as_str()]));
         load.extend((!self.settings.keep_alive).then_some("--no-keepalive"));
-        let round = round::load(self.bench, &server.url, server.process.id(), &load)?;
+        let round = round::load(Generator::here(self.bench), &server.url, server.process.id(), &load)?;
         if round.failed > 0 {
             let why = format!("{} requests failed or were not answered in time", round.failed);
             return Err(LabError::Process { what: candidate.setting.to_string(), why });
@@ -96,8 +97,8 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
 
     fn resting(&self, candidate: &Candidate) -> Result<Trial, LabError> {
         let Candidate { setting, connections, .. } = candidate;
-        let load = Model::best().model;
-        let plan = room::plan(room::Limits::here(), setting.model, load, *connections);
+        let source = room::Source::Here(Model::best().model);
+        let plan = room::plan(room::Limits::here(), setting.model, source, *connections);
         let failed = |why| LabError::Process { what: candidate.setting.to_string(), why };
         if plan.connections < *connections {
             let why = plan.note.unwrap_or_else(|| format!("there is room for {}", plan.connections));
@@ -110,7 +111,8 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
             vec!["--max-connections", &most, "--defer-accept", "none", "--first-byte-timeout", "none"];
         options.extend(own.iter().map(String::as_str));
         let server = Server::start(self.bench, Goal::Connections.service(), setting.model, &options)?;
-        let row = connections::measure(self.bench, setting.model, server, load, &plan, self.window)?;
+        let row =
+            connections::measure(Generator::here(self.bench), setting.model, server, &plan, self.window)?;
         if let Some(why) = connections::shortfall(&row) {
             return Err(failed(why));
         }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
 
+use super::generator::Generator;
 use super::round::{self, Figures, Requests, Round};
 use super::{LeftOut, Server, affordable, contestants};
 use crate::run::Facts;
@@ -189,7 +190,8 @@ fn measure(bench: &Bench, one: &Contestant, case: Case, requests: u64) -> Result
 fn warmed_up(bench: &Bench, url: &str, pid: u32, case: Case, count: u64) -> Result<Round, LabError> {
     let Case { keep_alive, concurrency } = case;
     let few = (count / WARM_UP).max(concurrency as u64);
-    let first = round::http(bench, url, pid, Requests { concurrency, count: few, keep_alive })?;
+    let generator = Generator::here(bench);
+    let first = round::http(generator, url, pid, Requests { concurrency, count: few, keep_alive })?;
     let least = PAGE_BYTES as f64;
     if !(least..=least + HEAD_BYTES).contains(&first.bytes_each) {
         let why = format!(
@@ -198,7 +200,7 @@ fn warmed_up(bench: &Bench, url: &str, pid: u32, case: Case, count: u64) -> Resu
         );
         return Err(LabError::Process { what: url.into(), why });
     }
-    round::http(bench, url, pid, Requests { concurrency, count, keep_alive })
+    round::http(generator, url, pid, Requests { concurrency, count, keep_alive })
 }
 
 #[cfg(test)]
