@@ -2,6 +2,8 @@
 //! are open, where their mail goes, and stopping.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context as TaskContext, Poll, Waker};
@@ -11,7 +13,9 @@ use arc_swap::{ArcSwap, Guard};
 use tidegate_sys::waker::Waker as Bell;
 
 use super::Plan;
-use tidegate_sys::socket::Listener;
+use tidegate_sys::socket::{
+    Blocking, Listener, Stream, is_exhaustion, is_lost_connection, is_out_of_descriptors,
+};
 
 use super::desk::open_session;
 use crate::core::Token;
@@ -136,7 +140,7 @@ impl<S: Service> House<S> {
     /// Makes the session for a connection, or counts the refusal.
     pub(super) fn open_session(
         &self,
-        addr: Option<std::net::SocketAddr>,
+        addr: Option<SocketAddr>,
         origin: Origin,
         thread: usize,
     ) -> Option<S::Session> {
@@ -197,15 +201,36 @@ impl<S: Service> House<S> {
         !state.stopping && state.open < self.policy().max_connections
     }
 
-    /// Whether one of those may come in for whom the kernel had already opened the connection when the house was told to stop.
-    pub(super) fn has_room_for_the_rest(&self) -> bool {
+    /// Takes those for whom the kernel had already opened the connection when the house was told to stop, without waiting for more.
+    pub(super) fn accept_the_rest(
+        &self,
+        listener: &Listener,
+        blocking: Blocking,
+        mut serve: impl FnMut(Stream, Option<SocketAddr>),
+    ) {
+        for _ in 0..self.policy().accept.backlog {
+            if !self.has_room_for_the_rest() {
+                return;
+            }
+            match listener.accept(blocking) {
+                Ok((stream, peer)) => {
+                    self.counters.attempted.add(1);
+                    serve(stream, peer);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if is_lost_connection(&e) => self.accept_failed(&e), // the next one may be sound
+                Err(e) => return self.accept_failed(&e),
+            }
+        }
+    }
+
+    fn has_room_for_the_rest(&self) -> bool {
         let state = self.lock();
         state.open < self.policy().max_connections && state.rest_until.is_none_or(|at| at <= Instant::now())
     }
 
     /// Counts a failed accept; accepting rests if the process ran out of something.
-    pub(super) fn accept_failed(&self, e: &std::io::Error) {
-        use tidegate_sys::socket::{is_exhaustion, is_lost_connection, is_out_of_descriptors};
+    pub(super) fn accept_failed(&self, e: &io::Error) {
         self.counters.attempted.add(1);
         if is_out_of_descriptors(e) {
             self.counters.no_descriptors.add(1);

@@ -54,18 +54,21 @@ pub(crate) fn start<S: Service>(mut plan: Plan<S>) -> io::Result<Started> {
     let runtime = runtime(plan.threads(Model::Tokio))?;
     let front = {
         let _inside = runtime.enter();
-        plan.listener.take().map(|listener| Front::of(&listener)).transpose()?
+        plan.listener
+            .take()
+            .map(|listener| Front::of(&listener).map(|front| (front, listener)))
+            .transpose()?
     };
     let clerk = Clerk::new(plan.policy.mail_queue);
     let gate = clerk.gate.clone();
     let house = House::new(plan);
     let counters = house.counters.clone();
-    if let Some(front) = front {
+    if let Some((front, same)) = front {
         let (house, duty) = (house.clone(), house.begin_accepting());
         runtime.spawn(async move {
             match front {
-                Front::Tcp(listener) => accept_all(house, listener).await,
-                Front::Unix(listener) => accept_all(house, listener).await,
+                Front::Tcp(listener) => accept_all(house, listener, same).await,
+                Front::Unix(listener) => accept_all(house, listener, same).await,
             }
             drop(duty);
         });
@@ -114,8 +117,6 @@ pub(super) trait Accepts {
     type Stream: Socket;
     fn poll_accept(&self, task: &mut TaskContext<'_>)
     -> Poll<io::Result<(Self::Stream, Option<SocketAddr>)>>;
-    /// What accepts without waiting and without the library's own account of what is ready.
-    fn into_accept(self) -> io::Result<impl Fn() -> io::Result<(Self::Stream, Option<SocketAddr>)>>;
 }
 
 impl Accepts for TcpListener {
@@ -124,24 +125,21 @@ impl Accepts for TcpListener {
     fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<(TcpStream, Option<SocketAddr>)>> {
         self.poll_accept(task).map_ok(|(stream, peer)| (stream, Some(peer)))
     }
-
-    fn into_accept(self) -> io::Result<impl Fn() -> io::Result<(TcpStream, Option<SocketAddr>)>> {
-        let listener = self.into_std()?;
-        Ok(move || {
-            let (stream, peer) = listener.accept()?;
-            stream.set_nonblocking(true)?;
-            Ok((TcpStream::from_std(stream)?, Some(peer)))
-        })
-    }
 }
 
 /// What the library's streams have in common.
-pub(super) trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {
+pub(super) trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send + Sized + 'static {
+    /// One that does not wait.
+    fn adopt(stream: Stream) -> io::Result<Self>;
     fn poll_write_ready(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<()>>;
     fn try_write_io<R>(&self, f: impl FnOnce() -> io::Result<R>) -> io::Result<R>;
 }
 
 impl Socket for TcpStream {
+    fn adopt(stream: Stream) -> io::Result<Self> {
+        Self::from_std(stream.into_std())
+    }
+
     fn poll_write_ready(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
         self.poll_write_ready(task)
     }
@@ -151,7 +149,7 @@ impl Socket for TcpStream {
     }
 }
 
-async fn accept_all<S: Service>(house: Arc<House<S>>, listener: impl Accepts) {
+async fn accept_all<S: Service, L: Accepts>(house: Arc<House<S>>, listener: L, same: Arc<Listener>) {
     loop {
         let next = poll_fn(|task| match house.poll_admission(task) {
             Poll::Ready(Some(admission)) => {
@@ -161,7 +159,7 @@ async fn accept_all<S: Service>(house: Arc<House<S>>, listener: impl Accepts) {
             Poll::Pending => Poll::Pending,
         });
         match next.await {
-            None => return accept_the_rest(&house, listener),
+            None => return accept_the_rest::<S, L::Stream>(&house, &same),
             Some((Admission::Refuse, Ok(_))) => {
                 house.counters.attempted.add(1);
                 house.counters.refused.add(1);
@@ -178,18 +176,12 @@ async fn accept_all<S: Service>(house: Arc<House<S>>, listener: impl Accepts) {
     }
 }
 
-/// When the house stops: takes those for whom the kernel has already opened the connection. The kernel itself is asked: the library may not
-/// have heard of them yet, or want others to have a turn.
-fn accept_the_rest<S: Service, L: Accepts>(house: &Arc<House<S>>, listener: L) {
-    let Ok(accept) = listener.into_accept() else { return }; // the listener is gone
-    for _ in 0..house.policy().accept.backlog {
-        if !house.has_room_for_the_rest() {
-            return;
-        }
-        let Ok((stream, peer)) = accept() else { return };
-        house.counters.attempted.add(1);
-        begin(house, stream, peer, Origin::Accepted);
-    }
+/// The kernel itself is asked: the library may not have heard of them yet, or want others to have a turn.
+fn accept_the_rest<S: Service, T: Socket>(house: &Arc<House<S>>, listener: &Listener) {
+    house.accept_the_rest(listener, Blocking::Never, |stream, peer| match T::adopt(stream) {
+        Ok(stream) => begin(house, stream, peer, Origin::Accepted),
+        Err(e) => house.accept_failed(&e),
+    });
 }
 
 async fn dial<S: Service>(house: Arc<House<S>>, dial: Dial) {

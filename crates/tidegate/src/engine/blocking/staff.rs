@@ -69,14 +69,7 @@ fn accept_all<S: Service>(
             Err(e) => house.accept_failed(&e),
         }
     }
-    for _ in 0..house.policy().accept.backlog {
-        if !house.has_room_for_the_rest() {
-            return;
-        }
-        let Ok((stream, peer)) = listener.accept(blocking) else { return };
-        house.counters.attempted.add(1);
-        serve(stream, peer);
-    }
+    house.accept_the_rest(&listener, blocking, serve);
 }
 
 /// Makes a connection, or tells the service why not.

@@ -25,18 +25,13 @@ impl Accepts for UnixListener {
     fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<(UnixStream, Option<SocketAddr>)>> {
         self.poll_accept(task).map_ok(|(stream, _)| (stream, None))
     }
-
-    fn into_accept(self) -> io::Result<impl Fn() -> io::Result<(UnixStream, Option<SocketAddr>)>> {
-        let listener = self.into_std()?;
-        Ok(move || {
-            let (stream, _) = listener.accept()?;
-            stream.set_nonblocking(true)?;
-            Ok((UnixStream::from_std(stream)?, None))
-        })
-    }
 }
 
 impl Socket for UnixStream {
+    fn adopt(stream: Stream) -> io::Result<Self> {
+        Self::from_std(OwnedFd::from(stream).into())
+    }
+
     fn poll_write_ready(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
         self.poll_write_ready(task)
     }
@@ -48,6 +43,5 @@ impl Socket for UnixStream {
 
 /// At once: there is nothing to wait for.
 pub(in crate::engine) fn connect(dial: &Dial) -> io::Result<UnixStream> {
-    let stream = Stream::dial(&dial.to, dial.from, Blocking::Never)?;
-    UnixStream::from_std(OwnedFd::from(stream).into())
+    UnixStream::adopt(Stream::dial(&dial.to, dial.from, Blocking::Never)?)
 }

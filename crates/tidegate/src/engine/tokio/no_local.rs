@@ -5,6 +5,7 @@ use std::io;
 use ::tokio::net::{TcpListener, TcpStream};
 use tidegate_sys::socket::{Blocking, Listener, Stream};
 
+use crate::engine::tokio::Socket;
 use crate::service::Dial;
 
 pub(in crate::engine) type LocalListener = TcpListener;
@@ -16,5 +17,5 @@ pub(in crate::engine) fn listen(_: &Listener) -> io::Result<LocalListener> {
 
 /// Refuses.
 pub(in crate::engine) fn connect(dial: &Dial) -> io::Result<TcpStream> {
-    TcpStream::from_std(Stream::dial(&dial.to, dial.from, Blocking::Never)?.into_std())
+    TcpStream::adopt(Stream::dial(&dial.to, dial.from, Blocking::Never)?)
 }
