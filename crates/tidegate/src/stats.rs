@@ -40,6 +40,14 @@ macro_rules! counters {
                     closed: std::array::from_fn(|_| Counter::new(writers)),
                 }
             }
+
+            fn read(&self) -> Stats {
+                Stats {
+                    $($name: self.$name.get(),)*
+                    largest_batch: self.largest_batch.get(),
+                    closed: std::array::from_fn(|why| self.closed[why].get()),
+                }
+            }
         }
 
         impl Stats {
@@ -54,14 +62,6 @@ macro_rules! counters {
                 self.largest_batch = self.largest_batch.max(other.largest_batch);
                 for (sum, one) in self.closed.iter_mut().zip(&other.closed) {
                     *sum += one;
-                }
-            }
-
-            fn add(&mut self, counters: &Counters) {
-                $(self.$name += counters.$name.get();)*
-                self.largest_batch = self.largest_batch.max(counters.largest_batch.get());
-                for (sum, counter) in self.closed.iter_mut().zip(&counters.closed) {
-                    *sum += counter.get();
                 }
             }
         }
@@ -188,9 +188,5 @@ impl std::iter::Sum for Stats {
 /// Sums counters of all threads.
 #[must_use]
 pub fn sum(all: &[Arc<Counters>]) -> Stats {
-    let mut stats = Stats::default();
-    for counters in all {
-        stats.add(counters);
-    }
-    stats
+    all.iter().map(|one| one.read()).sum()
 }

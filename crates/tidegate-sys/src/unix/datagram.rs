@@ -145,22 +145,23 @@ fn prepare(socket: &Socket, options: &DatagramOptions) -> io::Result<()> {
         socket.set_send_buffer_size(bytes)?;
     }
     socket.set_write_timeout(options.send_timeout)?;
-    if options.joining == Joining::On {
-        join_received(socket)?;
-    }
+    set_joining(socket, options.joining)?;
     socket.set_nonblocking(options.blocking == Blocking::Never)
 }
 
 /// Finds out whether this kernel sends and receives several datagrams as one (Linux 4.18 and 5.0).
 pub fn probe_segments() -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-    join_received(&socket)?;
+    set_joining(&socket, Joining::On)?;
     cut_sent(&socket)
 }
 
 #[cfg(target_os = "linux")]
-fn join_received(socket: &Socket) -> io::Result<()> {
-    set_udp_option(socket, libc::UDP_GRO, 1)
+fn set_joining(socket: &Socket, joining: Joining) -> io::Result<()> {
+    match (joining, set_udp_option(socket, libc::UDP_GRO, (joining == Joining::On).into())) {
+        (Joining::Off, _) => Ok(()), // a kernel that does not know it does not join
+        (Joining::On, set) => set,
+    }
 }
 
 #[cfg(target_os = "linux")]
@@ -184,8 +185,11 @@ fn set_udp_option(socket: &Socket, name: libc::c_int, value: libc::c_int) -> io:
 }
 
 #[cfg(not(target_os = "linux"))]
-fn join_received(_: &Socket) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
+fn set_joining(_: &Socket, joining: Joining) -> io::Result<()> {
+    match joining {
+        Joining::Off => Ok(()),
+        Joining::On => Err(io::ErrorKind::Unsupported.into()),
+    }
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -64,8 +64,8 @@ impl Listener {
     }
 
     /// Why [`Loopback::Fast`](crate::loopback::Loopback::Fast) could not be had: always.
-    pub fn slow_loopback(&self) -> Option<io::Error> {
-        super::extension::hasten_loopback(&self.0).err()
+    pub fn slow_loopback(&self) -> Option<String> {
+        super::extension::hasten_loopback(&self.0).err().map(|why| why.to_string())
     }
 
     /// Whether a connection waits to be accepted, as of now. A failure to find out counts as no.

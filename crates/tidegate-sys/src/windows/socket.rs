@@ -67,8 +67,8 @@ impl Listener {
     }
 
     /// Why [`Loopback::Fast`](crate::loopback::Loopback::Fast) could not be had, if it was asked for.
-    pub fn slow_loopback(&self) -> Option<&io::Error> {
-        self.slow_loopback.as_ref()
+    pub fn slow_loopback(&self) -> Option<String> {
+        self.slow_loopback.as_ref().map(io::Error::to_string)
     }
 
     /// The event that is set when connections come, for one of those who wait for it.

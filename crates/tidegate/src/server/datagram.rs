@@ -255,7 +255,8 @@ impl RunningDatagrams {
     }
 
     /// Stops, and leaves what waits in the sockets to the process that [shares](BoundDatagramServer::share_sockets) them: nothing more is
-    /// received, and what was received already is answered, at most until [`DatagramPolicy::drain_timeout`]. Returns at once.
+    /// received, and what was received already is answered, at most until [`DatagramPolicy::drain_timeout`]. Returns at once. Models whose
+    /// threads sleep in the receive (`blocking`, `pool`) can not share sockets; there it loses what waits.
     pub fn leave(&self) {
         self.stopping.store(true, Relaxed);
         Halt::ask(&self.halts, Order::Leave);
