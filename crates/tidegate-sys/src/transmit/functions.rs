@@ -6,30 +6,30 @@ use std::io;
 /// What the kernel says of an operation, and where in the file it begins (`OVERLAPPED`).
 #[repr(C)]
 pub struct Overlapped {
-    pub(super) status: usize,
-    pub(super) bytes: usize,
-    pub(super) offset: u32,
-    pub(super) offset_high: u32,
-    pub(super) event: *mut c_void,
+    pub(crate) status: usize,
+    pub(crate) bytes: usize,
+    pub(crate) offset: u32,
+    pub(crate) offset_high: u32,
+    pub(crate) event: *mut c_void,
 }
 
 /// What `TransmitFile` sends before and after the file (`TRANSMIT_FILE_BUFFERS`).
 #[repr(C)]
 pub struct FileBuffers {
-    pub(super) head: *const u8,
-    pub(super) head_bytes: u32,
-    pub(super) tail: *const u8,
-    pub(super) tail_bytes: u32,
+    pub(crate) head: *const u8,
+    pub(crate) head_bytes: u32,
+    pub(crate) tail: *const u8,
+    pub(crate) tail_bytes: u32,
 }
 
 /// One thing that `TransmitPackets` sends (`TRANSMIT_PACKETS_ELEMENT`).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Element {
-    pub(super) flags: u32,
-    pub(super) bytes: u32,
-    pub(super) at: At,
-    pub(super) file: *mut c_void,
+    pub(crate) flags: u32,
+    pub(crate) bytes: u32,
+    pub(crate) at: At,
+    pub(crate) file: *mut c_void,
 }
 
 /// Where an element's bytes begin.
@@ -37,20 +37,20 @@ pub struct Element {
 #[derive(Clone, Copy)]
 pub union At {
     /// In its file.
-    pub(super) offset: i64,
+    pub(crate) offset: i64,
     /// In memory.
-    pub(super) memory: *const u8,
+    pub(crate) memory: *const u8,
 }
 
 /// The element is in memory, or in a file (`TP_ELEMENT_MEMORY`, `TP_ELEMENT_FILE`).
-pub(super) const IN_MEMORY: u32 = 1;
-pub(super) const IN_FILE: u32 = 2;
+pub(crate) const IN_MEMORY: u32 = 1;
+pub(crate) const IN_FILE: u32 = 2;
 
 /// Most bytes of one call: `TransmitFile` takes one less than an `i32` holds, all three parts together.
-pub(super) const MOST_OF_A_CALL: usize = i32::MAX as usize - 1;
+pub(crate) const MOST_OF_A_CALL: usize = i32::MAX as usize - 1;
 
 /// The end of the file was reached (`ERROR_HANDLE_EOF`).
-pub(super) const END_OF_FILE: i32 = 38;
+pub(crate) const END_OF_FILE: i32 = 38;
 
 /// `TransmitFile`: socket, file, bytes of the file (0 would be all of it), bytes of each send (0: the system's choice), operation, what is
 /// around it, flags.

@@ -1,6 +1,7 @@
 //! Winsock's extension functions, which are not in its library: they are asked for at run time, and may be missing.
 
 use std::io;
+use std::mem::offset_of;
 use std::os::windows::io::AsSocket;
 use std::sync::LazyLock;
 
@@ -196,6 +197,19 @@ const _: () = {
     assert!(size_of::<transmit::Overlapped>() == size_of::<OVERLAPPED>());
     assert!(size_of::<transmit::FileBuffers>() == size_of::<TRANSMIT_FILE_BUFFERS>());
     assert!(size_of::<transmit::Element>() == size_of::<TRANSMIT_PACKETS_ELEMENT>());
+    assert!(offset_of!(transmit::Overlapped, offset) == offset_of!(OVERLAPPED, Anonymous.Anonymous.Offset));
+    assert!(
+        offset_of!(transmit::Overlapped, offset_high)
+            == offset_of!(OVERLAPPED, Anonymous.Anonymous.OffsetHigh)
+    );
+    assert!(offset_of!(transmit::Overlapped, event) == offset_of!(OVERLAPPED, hEvent));
+    assert!(offset_of!(transmit::FileBuffers, head) == offset_of!(TRANSMIT_FILE_BUFFERS, Head));
+    assert!(offset_of!(transmit::FileBuffers, head_bytes) == offset_of!(TRANSMIT_FILE_BUFFERS, HeadLength));
+    assert!(offset_of!(transmit::FileBuffers, tail) == offset_of!(TRANSMIT_FILE_BUFFERS, Tail));
+    assert!(offset_of!(transmit::FileBuffers, tail_bytes) == offset_of!(TRANSMIT_FILE_BUFFERS, TailLength));
+    assert!(offset_of!(transmit::Element, flags) == offset_of!(TRANSMIT_PACKETS_ELEMENT, dwElFlags));
+    assert!(offset_of!(transmit::Element, bytes) == offset_of!(TRANSMIT_PACKETS_ELEMENT, cLength));
+    assert!(offset_of!(transmit::Element, at) == offset_of!(TRANSMIT_PACKETS_ELEMENT, Anonymous));
     assert!(size_of::<Required<LPFN_DISCONNECTEX>>() == size_of::<Disconnect>());
     assert!(size_of::<Required<LPFN_TRANSMITFILE>>() == size_of::<transmit::TransmitFile>());
     assert!(size_of::<Required<LPFN_TRANSMITPACKETS>>() == size_of::<transmit::TransmitPackets>());

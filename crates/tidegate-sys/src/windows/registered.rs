@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::os::windows::io::{BorrowedSocket, FromRawSocket, RawSocket};
+use std::os::windows::io::{AsRawSocket, BorrowedSocket, FromRawSocket, RawSocket};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -196,8 +196,21 @@ impl RegisteredQueue {
         key: u64,
         before: impl FnOnce(&BorrowedSocket<'_>),
     ) -> io::Result<Registered> {
-        let overlapped = self.operations.connect(to, from, key, before)?;
-        self.register(overlapped)
+        // The request queue comes first: a connection attempt that is under way could not be taken back if there is none to be had.
+        let (requests, mut queue) = (&mut self.requests, None);
+        let overlapped = self.operations.connect(to, from, key, |socket| {
+            before(socket);
+            queue = Some(requests.open(handle(socket.as_raw_socket()))?);
+            Ok(())
+        });
+        match (overlapped, queue) {
+            (Ok(overlapped), Some(queue)) => Ok(Registered { queue, overlapped }),
+            (Ok(overlapped), None) => self.register(overlapped),
+            (Err(e), queue) => {
+                queue.into_iter().for_each(|queue| self.requests.close(queue));
+                Err(e)
+            }
+        }
     }
 
     /// Gives an accepted socket its request queue.
@@ -205,8 +218,13 @@ impl RegisteredQueue {
     /// # Errors
     /// As [`Requests::open`].
     pub fn register(&mut self, overlapped: Overlapped) -> io::Result<Registered> {
-        let queue = self.requests.open(handle(overlapped.raw()))?;
-        Ok(Registered { queue, overlapped })
+        match self.requests.open(handle(overlapped.raw())) {
+            Ok(queue) => Ok(Registered { queue, overlapped }),
+            Err(e) => {
+                self.operations.close(overlapped, Closing::Reset); // its first data goes back to the pool
+                Err(e)
+            }
+        }
     }
 
     /// Receives once.

@@ -55,7 +55,7 @@ impl Outbox<'_> {
     }
 
     /// Appends a part of a file. On Linux the kernel takes it from its page cache to the socket (`sendfile(2)`), and what was appended
-    /// before it leaves in one segment with its beginning; `iocp` and `overlapped` hand it to the system with the bytes around it. Elsewhere, and
+    /// before it leaves in one segment with its beginning; `iocp` and `overlapped` hand it to the system with the bytes around it (on server editions of Windows). Elsewhere, and
     /// through a layer or the fast path, it is read in pieces as the peer takes them. Its bytes count for the marks of the outbox as others do, though they occupy no memory.
     ///
     /// Costs: a file that is not in the page cache holds its I/O thread up while the disk is read; a session that minds has it

@@ -53,7 +53,7 @@ pub struct PostedAccepts {
     /// More are posted when fewer than this are outstanding.
     pub low: NonZeroU32,
     /// So many are then outstanding; twice as many, and more, up to the backlog, each time that all of them were
-    /// used up at once: the server is behind.
+    /// used up at once: the server is behind. A thread of `overlapped` has events for two.
     pub high: NonZeroU32,
 }
 

@@ -125,23 +125,21 @@ impl<N: Notify> Queue<N> {
 
     /// Posts an accept, which completes then.
     ///
-    /// With a socket that had a connection before, if one is kept. Should the system not take it, none is kept from then on.
+    /// With a socket that had a connection before, if one is kept. Should the system take none, none is kept from then on.
     pub fn accept(&mut self, door: &N::Door, key: u64, at: AcceptAt) {
         self.notify.join(door);
         let listener = N::listener(door);
         let used = self.shelf.take();
         let was_used = used.is_some();
-        match self.post_accept(listener, key, at, used) {
-            Err((held, why)) if was_used => {
-                self.release(held);
-                self.shelf.give_up(why);
-                self.accept(door, key, at);
-            }
-            Err((held, e)) => {
-                self.release(held);
-                self.fail(key, Outcome::Accepted(Err(e)));
-            }
-            Ok(()) => {}
+        let mut posted = self.post_accept(listener, key, at, used);
+        if was_used && let Err((held, why)) = posted {
+            self.release(held);
+            self.note_refusal(why);
+            posted = self.post_accept(listener, key, at, None);
+        }
+        if let Err((held, e)) = posted {
+            self.release(held);
+            self.fail(key, Outcome::Accepted(Err(e)));
         }
     }
 
@@ -205,7 +203,7 @@ impl<N: Notify> Queue<N> {
         to: &Endpoint,
         from: Option<SocketAddr>,
         key: u64,
-        before: impl FnOnce(&BorrowedSocket<'_>),
+        before: impl FnOnce(&BorrowedSocket<'_>) -> io::Result<()>,
     ) -> io::Result<Overlapped> {
         let to = address(to)?;
         let socket = registered::open(Domain::for_address(to), self.sockets)?;
@@ -216,7 +214,7 @@ impl<N: Notify> Queue<N> {
             SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
         };
         socket.bind(&from.unwrap_or(any).into())?; // ConnectEx wants a bound socket
-        before(&socket.as_socket());
+        before(&socket.as_socket())?;
         self.notify.attach(socket.as_raw_socket())?;
         let (fd, address) = (socket.as_raw_socket(), SockAddr::from(to));
         let submitted = self.submit((key, fd), Held::Nothing, |operation, _, extensions| {

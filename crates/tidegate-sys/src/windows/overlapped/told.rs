@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::descriptor::RawFd;
 use super::super::pages::Residence;
 use super::super::pool::{Buffer, Pool};
-use super::super::socket::is_lost_connection;
+use super::super::socket::{is_exhaustion, is_lost_connection};
 use super::super::status;
 use super::calls::{confirm_end, connected, receive_now, update_accepted};
 use super::queue::Queue;
@@ -166,12 +166,15 @@ impl<N: Notify> Queue<N> {
     fn note_use(&mut self, result: &io::Result<usize>) {
         match result {
             Ok(_) => self.shelf.note_used(),
-            // Not one that was ended, and no connection that went away meanwhile.
-            Err(e) if !is_lost_connection(e) => {
-                let why = e.raw_os_error().map_or_else(|| e.kind().into(), io::Error::from_raw_os_error);
-                self.shelf.give_up(why);
-            }
-            Err(_) => {}
+            Err(e) => self
+                .note_refusal(e.raw_os_error().map_or_else(|| e.kind().into(), io::Error::from_raw_os_error)),
+        }
+    }
+
+    /// The system did not accept with such a socket. Unless that was for want of memory, or about this one connection, it never will.
+    pub(super) fn note_refusal(&mut self, why: io::Error) {
+        if !is_lost_connection(&why) && !is_exhaustion(&why) {
+            self.shelf.give_up(why);
         }
     }
 }

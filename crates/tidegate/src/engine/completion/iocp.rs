@@ -13,8 +13,8 @@
 //!
 //! # What it costs
 //! A call for each operation, and a completion; a wait for each batch. The pool (`buffers` x `buffer_bytes` for each thread), and an
-//! operation of about 200 bytes for each that is in flight. One thread waits for that signal. Each accept passes through a thread that hands it to the port of who
-//! posted it: a socket reports to one port only, and the listener is shared.
+//! operation of about 200 bytes for each that is in flight. One thread waits for FD_ACCEPT. Each accept passes through a thread that
+//! hands it to the port of who posted it: a socket reports to one port only, and the listener is shared.
 //!
 //! # Where it differs
 //! A connection that stands in an accept and says nothing for `first_byte_timeout` is dropped there (`SO_CONNECT_TIME`): it is counted as
@@ -50,6 +50,7 @@ pub(crate) fn open(listener: Arc<Listener>) -> io::Result<Arc<AcceptPort>> {
 impl Waits for CompletionPort {
     const HOLDS: usize = usize::MAX;
     const ACCEPTS: usize = 64;
+    const MOST_ACCEPTS: usize = usize::MAX;
 
     fn open(events: usize) -> io::Result<Self> {
         Self::new(events)

@@ -44,6 +44,7 @@ pub(crate) fn open(listener: Arc<Listener>) -> io::Result<Arc<Listener>> {
 impl Waits for Events {
     const HOLDS: usize = Self::RECEIVES;
     const ACCEPTS: usize = 2;
+    const MOST_ACCEPTS: usize = 2; // of 64 events, 62 are for connections
 
     fn open(_events: usize) -> io::Result<Self> {
         Self::new()

@@ -70,6 +70,7 @@ impl Operations for RegisteredQueue {
     type Buffer = Bytes;
     type Door = AcceptPort;
     const ACCEPTS: usize = ACCEPTS;
+    const MOST_ACCEPTS: usize = usize::MAX;
 
     fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let policy = setup.policy;

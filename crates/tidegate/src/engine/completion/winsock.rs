@@ -26,8 +26,10 @@ use crate::service::Dial;
 pub(crate) trait Waits: Notify + 'static {
     /// Connections that one thread can have.
     const HOLDS: usize;
-    /// Accepts that a thread keeps posted, if it is to accept without end.
+    /// Accepts that a thread keeps posted, if it is to accept without end; more while it is behind.
     const ACCEPTS: usize;
+    /// The most accepts that a thread can have posted.
+    const MOST_ACCEPTS: usize;
 
     /// For the calling thread; takes `events` at once, where it can be told.
     fn open(events: usize) -> io::Result<Self>;
@@ -42,8 +44,10 @@ pub(crate) trait Operations: Sized + 'static {
     type Socket;
     type Buffer;
     type Door: Send + Sync + 'static;
-    /// Accepts that a thread keeps posted, if it is to accept without end.
+    /// Accepts that a thread keeps posted, if it is to accept without end; more while it is behind.
     const ACCEPTS: usize;
+    /// The most accepts that a thread can have posted.
+    const MOST_ACCEPTS: usize;
 
     /// For the calling thread, and how many connections it can have.
     fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
@@ -79,6 +83,7 @@ where
     type Buffer = Buffer;
     type Door = W::Door;
     const ACCEPTS: usize = W::ACCEPTS;
+    const MOST_ACCEPTS: usize = W::MOST_ACCEPTS;
 
     fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let policy = setup.policy;
@@ -126,7 +131,10 @@ where
     }
 
     fn connect(&mut self, dial: &Dial, ways: &Ways, key: u64) -> io::Result<Overlapped> {
-        self.connect(&dial.to, dial.from, key, |socket| ways.hasten(socket))
+        self.connect(&dial.to, dial.from, key, |socket| {
+            ways.hasten(socket);
+            Ok(())
+        })
     }
 
     fn peer_addr(socket: &Overlapped) -> Option<SocketAddr> {
@@ -252,7 +260,7 @@ impl<O: Operations> Port for Winsock<O> {
     }
 
     fn accept_room(&self) -> usize {
-        O::ACCEPTS
+        O::MOST_ACCEPTS
     }
 
     fn accept_all(&mut self, door: &Arc<O::Door>) {
@@ -404,7 +412,7 @@ impl<O: Operations> Winsock<O> {
     /// woken, as it was by this.
     fn behind(&mut self) -> Completion<Self> {
         if let Some(door) = self.door.clone() {
-            self.wanted = (2 * self.wanted).min(self.backlog).max(O::ACCEPTS);
+            self.wanted = (2 * self.wanted).min(self.backlog).max(O::ACCEPTS).min(O::MOST_ACCEPTS);
             self.post_endless(&door);
         }
         Completion::Ignored
@@ -442,5 +450,40 @@ impl<O: Operations> Winsock<O> {
             Err(_) if self.door.is_none() && !ended => Completion::Ignored,
             outcome => Completion::Accepted { outcome, ended },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_sys::port::{AcceptPort, CompletionPort};
+    use tidegate_sys::socket::{ListenOptions, Listener};
+
+    use super::*;
+    use crate::policy::Policy;
+
+    #[test]
+    fn who_is_behind_posts_twice_as_many_up_to_the_backlog() {
+        let mut policy = Policy::default();
+        policy.accept.backlog = 200;
+        let setup = Setup {
+            policy: &policy,
+            share: 1000,
+            peer_addr: false,
+            dials: false,
+            first_data: false,
+            ways: &Arc::new(Ways::new(None)),
+            descriptors: 1000,
+        };
+        let (mut port, _) = Winsock::<Queue<CompletionPort>>::new(&setup).unwrap();
+        assert!(port.accept_room() > policy.accept.backlog as usize, "else it never accepts without end");
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(200)).unwrap();
+        let door = Arc::new(AcceptPort::new(Arc::new(listener)).unwrap());
+        port.accept_all(&door);
+        let posted = [64, 128, 200, 200].map(|_| {
+            let posted = port.endless;
+            port.behind();
+            posted
+        });
+        assert_eq!(posted, [64, 128, 200, 200]);
     }
 }
