@@ -45,7 +45,7 @@ pub struct Args {
     /// Only build and run tests whose name contains this.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Only the wrappers, what every model promises about datagrams and the loopback fast path, and the conformance suite but for its longest case.
+    /// Only the wrappers, the library's own tests, what every model promises about datagrams and the loopback fast path, and the conformance suite but for its longest case.
     #[arg(long, conflicts_with = "only")]
     brief: bool,
     /// Leave the bench out.
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let wine = Wine::prepare()?;
     if args.brief {
         wine.test(&["-p", "tidegate-sys", "--lib", "--tests"], &[], PATIENCE)?;
-        wine.test(&["-p", "tidegate", "--test", "loopback", "--test", "datagrams"], &[], PATIENCE)?;
+        wine.test(&["-p", "tidegate", "--lib", "--test", "loopback", "--test", "datagrams"], &[], PATIENCE)?;
         let names = [&MODELS[..], &["--skip", LONGEST]].concat();
         wine.test(&["-p", "tidegate", "--test", "conformance"], &names, PATIENCE)?;
     } else if let Some(name) = args.only.as_deref() {

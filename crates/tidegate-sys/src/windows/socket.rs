@@ -303,8 +303,8 @@ impl Stream {
     ///
     /// # Errors
     /// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
-    pub fn send_file(&self, range: &FileRange, more: More) -> io::Result<usize> {
-        send_file(&self.socket, range, more)
+    pub fn send_file(&self, range: &FileRange, _more: More) -> io::Result<usize> {
+        self.send(&piece(range)?)
     }
 
     /// Ends the sending side; the peer reads end of stream after what was sent.
@@ -420,9 +420,15 @@ pub const SENDS_FILES: bool = false;
 /// # Errors
 /// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
 pub fn send_file(socket: &impl AsSocket, range: &FileRange, _more: More) -> io::Result<usize> {
+    SockRef::from(socket).send(&piece(range)?)
+}
+
+/// Its beginning.
+fn piece(range: &FileRange) -> io::Result<Vec<u8>> {
     let mut piece = vec![0; range.len().min(64 * 1024)];
     let n = range.read(&mut piece)?;
-    SockRef::from(socket).send(&piece[..n])
+    piece.truncate(n);
+    Ok(piece)
 }
 
 fn inet(addr: socket2::SockAddr) -> io::Result<SocketAddr> {
