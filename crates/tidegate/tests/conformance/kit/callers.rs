@@ -137,10 +137,17 @@ pub struct Hatch {
     finished: Arc<AtomicUsize>,
 }
 
+/// More than a case dials at once. Past the 128 of the standard library the kernel may reset connections that their callers take for open,
+/// if accepting is slow, as it is under Wine.
+const HATCH_BACKLOG: i32 = 1024;
+
 impl Hatch {
     /// Opens it; `greet` looks at each connection first. It closes with the process.
     pub fn open(greet: impl Fn(&TcpStream, SocketAddr) + Send + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
+        listener.bind(&SockAddr::from(SocketAddr::from(([127, 0, 0, 1], 0)))).expect("bind");
+        listener.listen(HATCH_BACKLOG).expect("listen");
+        let listener = TcpListener::from(listener);
         let addr = listener.local_addr().expect("address");
         let finished = Arc::new(AtomicUsize::new(0));
         let count = finished.clone();
