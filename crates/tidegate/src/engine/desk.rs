@@ -254,9 +254,9 @@ impl<S: Service> Desk<S> {
         self.soonest = 0; // deadlines that began to count under longer limits may be due any time: arm each anew
     }
 
-    /// Notes the order to stop.
-    pub(super) fn drain(&mut self) {
-        self.stop_at.get_or_insert(self.now + self.lane.policy.drain_timeout);
+    /// Notes the order to stop. It came `now`, which may be a long batch after the thread woke up.
+    pub(super) fn drain(&mut self, now: Instant) {
+        self.stop_at.get_or_insert(now + self.lane.policy.drain_timeout);
     }
 
     /// Whether the time to let connections finish is over.

@@ -504,7 +504,7 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
 
     /// The accepts that are posted take those who wait, and then the [last looks](LAST_LOOKS).
     fn begin_to_stop(&mut self) {
-        self.desk.drain();
+        self.desk.drain(self.port.now());
         match self.listener {
             Some(_) => self.untold = true,
             None => self.tell_all(|| Event::Drain),

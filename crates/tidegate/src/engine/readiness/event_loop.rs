@@ -431,7 +431,7 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
         {
             self.poller.unwatch_listener(&listener);
         }
-        self.desk.drain();
+        self.desk.drain(self.poller.now());
         self.tell_all(|| Event::Drain);
     }
 
