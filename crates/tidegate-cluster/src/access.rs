@@ -48,14 +48,22 @@ impl Access {
     /// The addresses without user and password, for people.
     #[must_use]
     pub fn shown(&self) -> String {
-        let hide = |url: &str| match url.rsplit_once('@') {
+        let hide = |url: &String| match url.rsplit_once('@') {
             Some((before, host)) => {
                 let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);
                 if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") }
             }
-            None => url.to_owned(),
+            None => url.clone(),
         };
-        self.url.split(',').map(hide).collect::<Vec<_>>().join(",")
+        // A comma with no scheme behind it may be one of a password.
+        let mut urls: Vec<String> = Vec::new();
+        for part in self.url.split(',') {
+            match urls.last_mut() {
+                Some(last) if !part.contains("://") => *last = format!("{last},{part}"),
+                _ => urls.push(part.to_owned()),
+            }
+        }
+        urls.iter().map(hide).collect::<Vec<_>>().join(",")
     }
 
     /// Connects; the client connects again by itself when it loses the broker.
@@ -202,6 +210,8 @@ mod tests {
         for (url, shown) in [
             ("nats://a:4222", "nats://a:4222"),
             ("nats://user:secret@a:4222,tls://t@b", "nats://a:4222,tls://b"),
+            ("nats://user:se,cret@a:4222,tls://t@b", "nats://a:4222,tls://b"),
+            ("nats://a:4222,b:4222", "nats://a:4222,b:4222"),
             ("user:p@ss@a", "a"),
         ] {
             let access = Access { url: url.into(), auth: Auth::Url, ca: None, identity: None };

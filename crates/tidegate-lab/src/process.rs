@@ -73,7 +73,7 @@ impl Process {
     /// # Errors
     /// The program can not be started.
     pub fn start(bench: &Bench, args: &[String]) -> Result<Self, LabError> {
-        let what = format!("tidegate {}", args.join(" "));
+        let what = shown(args);
         let mut command = Command::new(&bench.program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let failed = |why: String| LabError::Process { what: what.clone(), why };
@@ -224,6 +224,21 @@ impl Drop for Process {
     }
 }
 
+/// A command for people: without the URL of a broker, which may have a password in it.
+pub(crate) fn shown(args: &[String]) -> String {
+    let mut shown = "tidegate".to_owned();
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        if arg == "--nats" {
+            rest.next();
+            continue;
+        }
+        shown.push(' ');
+        shown.push_str(arg);
+    }
+    shown
+}
+
 /// Processors as the `--cpus` option takes them; none leaves the option out.
 #[must_use]
 pub fn cpus(list: &[usize]) -> Vec<String> {
@@ -231,4 +246,16 @@ pub fn cpus(list: &[usize]) -> Vec<String> {
         return Vec::new();
     }
     vec!["--cpus".into(), list.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_of_a_broker_is_not_shown() {
+        let args = "load http a:1 --agents 2 --nats nats://u:secret@b --json f";
+        let args: Vec<String> = args.split(' ').map(str::to_owned).collect();
+        assert_eq!(shown(&args), "tidegate load http a:1 --agents 2 --json f");
+    }
 }

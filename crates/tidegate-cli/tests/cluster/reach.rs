@@ -101,6 +101,30 @@ fn experiments_of_the_lab_are_carried_by_agents() {
     }
 }
 
+#[test]
+fn the_password_in_the_url_is_in_no_error_of_an_experiment() {
+    let out = tempfile::tempdir().unwrap();
+    let url = "nats://user:s3cret@127.0.0.1:1"; // no broker is there
+    for experiment in ["concurrency", "connections"] {
+        let child = Command::new(TIDEGATE)
+            .args(["bench", experiment, "--models", "poll", "--connections", "4", "--nats", url])
+            .args(["--agents", "2", "--repeats", "1", "--seconds", "1", "--out"])
+            .arg(out.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = finish(child);
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("left out: poll: ") && text.contains("127.0.0.1:1"), "{text}");
+        let files = ["report.json", "report.html"].map(|file| std::fs::read_to_string(out.path().join(file)));
+        for text in files.into_iter().map(Result::unwrap).chain([text]) {
+            assert!(!text.contains("s3cret"), "{experiment}: {text}");
+        }
+    }
+}
+
 /// A load of four connections over two agents, which holds them; it has told so.
 fn holding(url: &str, addr: &str) -> Child {
     let mut child = Command::new(TIDEGATE)

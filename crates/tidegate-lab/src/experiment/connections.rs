@@ -9,7 +9,7 @@ use tidegate_load::Report;
 use super::generator::{Agents, Generator};
 use super::room::{self, Limits, Plan, Source};
 use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
-use crate::process::Process;
+use crate::process::{Process, shown};
 use crate::run::Facts;
 use crate::sample::Held;
 use crate::{Bench, LabError};
@@ -223,7 +223,7 @@ fn probe(bench: &Bench, url: &str, window: Duration) -> Result<Probe, LabError> 
     let (seconds, size) = (window.as_secs_f64().to_string(), MESSAGE_BYTES.to_string());
     let args = ["load", "echo", url, "-c", "1", "-d", &seconds, "--size", &size, "--threads", "1"];
     let args = with_result(Generator::here(bench).options(&args), &file);
-    let name = format!("tidegate {}", args.join(" "));
+    let name = shown(&args);
     let good = Process::start(bench, &args)?.wait(PATIENCE + window)?;
     let report = file.read(&name)?;
     if !good {
@@ -256,7 +256,7 @@ impl<'a> Crowd<'a> {
         let (model, threads) = (Model::best().model, plan.load_threads.to_string());
         let own = generator.options(&["--model", model.name(), "--threads", &threads]);
         let args = with_result(args.chain(own).collect(), &file);
-        let name = format!("tidegate {}", args.join(" "));
+        let name = shown(&args);
         let mut process = Process::start(generator.bench, &args)?;
         // They take their time if they are very many.
         let patience = PATIENCE + Duration::from_millis(plan.connections as u64);

@@ -10,7 +10,7 @@ use tidegate_load::PingReport;
 
 use super::sockmap::Way;
 use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
-use crate::process::{Process, cpus};
+use crate::process::{Process, cpus, shown};
 use crate::spread::Spread;
 use crate::{Bench, LabError};
 
@@ -314,7 +314,7 @@ fn measure(bench: &Bench, line: &Line, size: usize, window: Duration) -> Result<
 }
 
 fn ping(bench: &Bench, args: Vec<String>, file: &ResultFile) -> Result<PingReport, LabError> {
-    let what = format!("tidegate {}", args.join(" "));
+    let what = shown(&args);
     let mut process = Process::start(bench, &args)?;
     process.wait_for_line("ping ", PATIENCE)?;
     if !process.wait(PATIENCE)? {

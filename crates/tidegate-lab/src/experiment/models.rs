@@ -9,7 +9,7 @@ use tidegate_load::Report;
 
 use super::round::{Figures, Round};
 use super::{LeftOut, PATIENCE, ResultFile, Server, affordable, contestants};
-use crate::process::{Process, cpus};
+use crate::process::{Process, cpus, shown};
 use crate::run::Facts;
 use crate::sample::{Sampler, Usage};
 use crate::{Bench, LabError};
@@ -181,7 +181,7 @@ fn measure(bench: &Bench, model: Model, load: &Load) -> Result<Take, LabError> {
     let server = Server::start(bench, "echo", model, &patient)?;
     let file = ResultFile::new();
     let args = arguments(bench, &server, load, &file);
-    let name = format!("tidegate {}", args.join(" "));
+    let name = shown(&args);
     let mut client = Process::start(bench, &args)?;
     client.wait_for_line("phase connected", PATIENCE)?;
     client.wait_for_line("phase measuring", PATIENCE)?;

@@ -8,7 +8,7 @@ use tidegate_load::certificate::{Certificate, Evidence, Share, certify};
 
 use super::ResultFile;
 use super::generator::Generator;
-use crate::process::Process;
+use crate::process::{Process, shown};
 use crate::sample::cpu_s;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
@@ -149,7 +149,7 @@ pub(crate) fn load(
     args.extend(options.iter().map(ToString::to_string));
     args.extend(generator.options(&["--server-pid", &pid.to_string()]));
     args.extend(["--json".into(), file.0.display().to_string(), "--tolerate-failures".into()]);
-    let name = format!("tidegate {}", args.join(" "));
+    let name = shown(&args);
     let before = cpu_s(pid);
     let good = Process::start(bench, &args)?.wait(LONGEST)?;
     let used = cpu_s(pid) - before;

@@ -10,7 +10,7 @@ use tidegate::{Model, Policy};
 use tidegate_load::AttackReport;
 
 use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
-use crate::process::{Process, cpus};
+use crate::process::{Process, cpus, shown};
 use crate::run::Facts;
 use crate::sample::Sampler;
 use crate::{Bench, LabError};
@@ -245,7 +245,7 @@ fn clients(bench: &Bench, server: &Server, clients: usize, window: Duration) -> 
     option("--json", file.0.display().to_string());
     args.push("--tolerate-failures".into());
     args.extend(cpus(&bench.load_cpus));
-    let name = format!("tidegate {}", args.join(" "));
+    let name = shown(&args);
     let sampler = Sampler::start(server.process.id(), server.port);
     let load = Process::start(bench, &args)?;
     load.wait(window + PATIENCE)?; // what went wrong is in the report
@@ -287,7 +287,7 @@ impl Assault {
         option("--json", file.0.display().to_string());
         args.push("--phases".into());
         args.extend(cpus(&bench.load_cpus));
-        let name = format!("tidegate {}", args.join(" "));
+        let name = shown(&args);
         let mut process = Process::start(bench, &args)?;
         process.wait_for_line("phase attacking", PATIENCE)?;
         Ok(Self { process, file, name, limit: duration + PATIENCE })

@@ -12,7 +12,7 @@ use tidegate_load::certificate::Certificate;
 
 use super::round::certified;
 use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
-use crate::process::{Process, cpus};
+use crate::process::{Process, cpus, shown};
 use crate::sample::cpu_s;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
@@ -176,7 +176,7 @@ fn measure(
     args.extend(["-d".into(), settings.window.as_secs_f64().to_string()]);
     args.extend(["--json".into(), file.path(), "--tolerate-failures".into()]);
     args.extend(cpus(&bench.load_cpus));
-    let name = format!("tidegate {}", args.join(" "));
+    let name = shown(&args);
     let before = cpu_s(server.process.id());
     let good = Process::start(bench, &args)?.wait(settings.window + PATIENCE)?;
     let used = cpu_s(server.process.id()) - before;
