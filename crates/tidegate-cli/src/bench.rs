@@ -81,13 +81,14 @@ struct AgentArgs {
 impl AgentArgs {
     /// None unless agents were asked for.
     fn settings(&self, experiment: Option<Experiment>) -> Result<Option<Agents>, Failure> {
-        let (Some(url), Some(count)) = (&self.nats, self.agents) else { return Ok(None) };
+        let url = self.access.broker(self.nats.as_deref())?;
+        let (Some(url), Some(count)) = (url, self.agents) else { return Ok(None) };
         if let Some((what, why)) = without_agents(experiment) {
             return Err(Failure::Usage(anyhow!(
                 "{what} can not be carried by agents: {why}; `bench concurrency` and `bench connections` can"
             )));
         }
-        let mut options = vec!["--nats".to_owned(), url.clone()];
+        let mut options = vec!["--nats".to_owned(), url.to_owned()];
         options.extend(self.access.words());
         Ok(Some(Agents { count: count.into(), options, server: self.server_address }))
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::anyhow;
 use tidegate_cluster::{Access, Auth, ClusterError};
 
 use crate::Failure;
@@ -41,9 +42,12 @@ pub struct NatsArgs {
 }
 
 impl NatsArgs {
-    /// Whether anything is said about who one is.
-    pub fn is_given(&self) -> bool {
-        !self.words().is_empty()
+    /// The URL of the broker, if there is one. Without it there is nobody to whom one could be somebody.
+    pub fn broker<'a>(&self, url: Option<&'a str>) -> Result<Option<&'a str>, Failure> {
+        if url.is_none() && !self.words().is_empty() {
+            return Err(Failure::Usage(anyhow!("options that begin with --nats- need --nats URL")));
+        }
+        Ok(url)
     }
 
     /// The same options as words, for a load that is started.

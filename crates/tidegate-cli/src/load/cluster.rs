@@ -60,7 +60,8 @@ fn refused(_: &str) -> Result<String, String> {
 impl ClusterArgs {
     /// How the load is handed out, if it is; whether connections are held after it.
     pub fn options(&self, hold: bool) -> Result<Option<LeadOptions>, Failure> {
-        let (Some(url), Some(agents)) = (&self.nats, self.agents) else { return Ok(None) };
+        let url = self.access.broker(self.nats.as_deref())?;
+        let (Some(url), Some(agents)) = (url, self.agents) else { return Ok(None) };
         let patience = seconds("--agent-timeout", self.agent_timeout.clamp(1.0, 60.0))?;
         Ok(Some(LeadOptions {
             access: self.access.access(url),

@@ -46,12 +46,7 @@ pub(super) struct NodesArgs {
 impl NodesArgs {
     /// How rooms are shared, if they are.
     pub(super) fn options(&self) -> Result<Option<BridgeOptions>, Failure> {
-        let Some(url) = &self.nats else {
-            if self.access.is_given() {
-                return Err(usage(anyhow!("options that begin with --nats- need --nats URL")));
-            }
-            return Ok(None);
-        };
+        let Some(url) = self.access.broker(self.nats.as_deref())? else { return Ok(None) };
         let patience = self.node_timeout.unwrap_or(Duration::from_secs(5));
         if !(Duration::from_secs(1)..=Duration::from_secs(60)).contains(&patience) {
             return Err(usage(anyhow!("--node-timeout must be from 1s to 60s")));

@@ -125,6 +125,27 @@ fn the_password_in_the_url_is_in_no_error_of_an_experiment() {
     }
 }
 
+#[test]
+fn who_one_is_to_no_broker_is_bad_usage() {
+    for command in [
+        &["bench", "concurrency"][..],
+        &["bench", "connections"],
+        &["bench", "models"],
+        &["load", "http", "127.0.0.1:1"],
+        &["serve", "chat"],
+    ] {
+        let output = Command::new(TIDEGATE)
+            .args(command)
+            .args(["--nats-token-file", "token"])
+            .current_dir(tempfile::tempdir().unwrap().path())
+            .output()
+            .unwrap();
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{command:?}: {text}");
+        assert!(text.contains("options that begin with --nats- need --nats URL"), "{command:?}: {text}");
+    }
+}
+
 /// A load of four connections over two agents, which holds them; it has told so.
 fn holding(url: &str, addr: &str) -> Child {
     let mut child = Command::new(TIDEGATE)
