@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use tidegate::{CloseReason, Running, Stats};
 
+use crate::Failure;
 use crate::limits::Strategy;
 use crate::log::note;
 use crate::serve::Label;
@@ -28,6 +29,11 @@ pub trait Up {
     fn label(&self) -> &Label;
     /// Where it listens, each address in its turn.
     fn urls(&self) -> Vec<String>;
+    /// Lets a successor find it.
+    ///
+    /// # Errors
+    /// What stands where it is looked for can not be replaced.
+    fn open_door(&self) -> Result<(), Failure>;
     /// Tells the server whose socket it has that it may go.
     fn relieve(&mut self);
     /// Whether an I/O thread has ended by itself.
@@ -184,6 +190,9 @@ mod tests {
         }
         fn urls(&self) -> Vec<String> {
             Vec::new()
+        }
+        fn open_door(&self) -> Result<(), Failure> {
+            Ok(())
         }
         fn relieve(&mut self) {}
         fn unready(&mut self) {}

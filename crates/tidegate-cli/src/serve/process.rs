@@ -41,6 +41,10 @@ pub fn run(mut plans: Vec<Box<dyn Plan>>) -> Outcome {
         let server = processors.within(&cpus, || bound.start(number, &words, &pages));
         servers.push(server.map_err(|e| label.blame(e))?);
     }
+    // From here on a successor finds these servers and no longer those they follow, so all that is likely to fail is done.
+    for server in &servers {
+        server.open_door().map_err(|e| server.label().blame(e))?;
+    }
     for server in &servers {
         for url in server.urls() {
             announce(&url)?;

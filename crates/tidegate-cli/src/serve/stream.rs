@@ -250,7 +250,7 @@ impl Bound for StreamBound {
         if let Some(path) = &how.handover {
             let metrics = pages.share(how.common.metrics).transpose().map_err(lacks)?;
             let estate = Estate { terms: model.name().into(), listeners: shared, metrics };
-            door = Some(open_door(path, estate, number, words.clone())?);
+            door = Some(make_door(path, estate, number, words.clone())?);
         }
         let stopped = None;
         Ok(Box::new(StreamUp {
@@ -269,13 +269,25 @@ impl Bound for StreamBound {
     }
 }
 
-/// Lets a successor find this server.
-pub fn open_door(path: &Path, estate: Estate, number: usize, words: Sender<Word>) -> Result<Door, Failure> {
-    let door = Door::open(path, estate, move || _ = words.send(Word::Succeeded(number)));
-    let door = door.with_context(|| {
-        format!("can not put a socket at {}; name a path in a folder that may be written", path.display())
-    });
-    door.map_err(Failure::Run)
+/// Makes the door by which a successor will find this server.
+pub fn make_door(path: &Path, estate: Estate, number: usize, words: Sender<Word>) -> Result<Door, Failure> {
+    let door = Door::beside(path, estate, move || _ = words.send(Word::Succeeded(number)));
+    door.map_err(|e| no_door(path, e))
+}
+
+/// Opens it.
+pub fn open_door(door: Option<&Door>, path: Option<&Path>) -> Result<(), Failure> {
+    let Some((door, path)) = door.zip(path) else { return Ok(()) };
+    door.open().map_err(|e| no_door(path, e))
+}
+
+#[cold]
+fn no_door(path: &Path, e: io::Error) -> Failure {
+    let shown = path.display();
+    Failure::Run(
+        anyhow!(e)
+            .context(format!("can not put a socket at {shown}; name a path in a folder that may be written")),
+    )
 }
 
 /// Tells the running server that it may go.
@@ -312,6 +324,10 @@ impl Up for StreamUp {
     fn urls(&self) -> Vec<String> {
         let url = |one: &Running| self.kind.url(one.local_addr(), self.secure.as_ref());
         self.running.iter().map(url).collect()
+    }
+
+    fn open_door(&self) -> Result<(), Failure> {
+        open_door(self.door.as_ref(), self.how.handover.as_deref())
     }
 
     fn relieve(&mut self) {

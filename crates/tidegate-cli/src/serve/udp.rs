@@ -21,7 +21,7 @@ use super::how::{Common, DEFAULT_ADDRESS, address, failure};
 use super::label::Label;
 use super::share::Want;
 use super::stage::{Bound, Hangup, Plan};
-use super::stream::{open_door, relieve};
+use super::stream::{make_door, open_door, relieve};
 use super::usage;
 use crate::Failure;
 use crate::life::{Change, End, Up, Word};
@@ -292,7 +292,7 @@ impl Bound for UdpBound {
         if let (Some(path), Some(estate)) = (&args.handover, heirs) {
             let metrics = pages.share(args.common.metrics).transpose();
             let metrics = metrics.map_err(|e| Failure::Run(anyhow!(e).context("no descriptor is left")))?;
-            door = Some(open_door(path, Estate { metrics, ..estate }, number, words.clone())?);
+            door = Some(make_door(path, Estate { metrics, ..estate }, number, words.clone())?);
         }
         Ok(Box::new(UdpUp { args, label, running, entry, predecessor, door, stopped: None }))
     }
@@ -316,6 +316,10 @@ impl Up for UdpUp {
 
     fn urls(&self) -> Vec<String> {
         vec![format!("udp://{}", self.running.local_addr())]
+    }
+
+    fn open_door(&self) -> Result<(), Failure> {
+        open_door(self.door.as_ref(), self.args.handover.as_deref())
     }
 
     fn relieve(&mut self) {

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use tidegate::Model;
 
+use crate::config::File;
 use crate::crowd::Crowd;
 use crate::kit::{DEADLINE, Server, run, tidegate};
 
@@ -93,6 +94,29 @@ fn a_successor_that_fails_leaves_the_first_as_it_is() {
     first.wait_for("another version of the protocol");
     assert_eq!(get(first.addr).unwrap(), 4096);
     let second = Server::of(&mut handing(&path, Model::Poll, &[]));
+    assert_eq!(first.ended().0.code(), Some(0));
+    assert_eq!(get(second.addr).unwrap(), 4096);
+}
+
+#[test]
+fn a_start_of_several_that_fails_late_leaves_the_door_of_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("door");
+    let first = Server::of(&mut handing(&path, Model::Poll, &["--listen", "127.0.0.1:0"]));
+    // The second one finds only when it starts that its door has no folder.
+    let file = File::of(&format!(
+        "[[server]]\nservice = \"http\"\nmodel = \"poll\"\nhandover = \"{0}\"\n\
+         [[server]]\nservice = \"echo\"\nlisten = \"127.0.0.1:0\"\nmodel = \"poll\"\nhandover = \"{0}s/none\"\n",
+        path.display()
+    ));
+    let failed = run(&mut tidegate(&["serve", "--config", file.name()]));
+    assert_eq!((failed.code, failed.stdout.as_str()), (Some(1), ""), "{}", failed.stderr);
+    assert!(failed.stderr.contains("can not put a socket at"), "{}", failed.stderr);
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["door"]);
+    first.wait_for("it gave up before it accepted");
+    let second = Server::of(&mut handing(&path, Model::Poll, &[]));
+    assert_eq!(second.addr, first.addr);
     assert_eq!(first.ended().0.code(), Some(0));
     assert_eq!(get(second.addr).unwrap(), 4096);
 }

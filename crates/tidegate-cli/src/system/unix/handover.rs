@@ -7,13 +7,14 @@
 //!     ── "tidegate handover 1" ─────▶
 //!     ◀─ model + sockets ────────────  goes on accepting
 //!   starts accepting
-//!     ── "ready" ───────────────────▶  drains, exits 0
 //!   puts its own socket at PATH
+//!     ── "ready" ───────────────────▶  drains, exits 0
 //! ```
 //!
 //! Servers of datagrams give `udp/MODEL/PATH` for the model. Behind it stands the number of listening sockets, if it is not one; that of the metrics, if there is one, comes last.
 //!
-//! Whatever goes wrong before "ready" leaves the first as it is. In between both accept from the same socket.
+//! The socket is made beside PATH and moved there when every server of the process accepts, so that whatever goes wrong until then
+//! leaves the first as it is, and there is never none at PATH. In between both accept from the same socket.
 
 use std::fs::Permissions;
 use std::io;
@@ -120,43 +121,58 @@ pub struct Estate {
     pub metrics: Option<OwnedFd>,
 }
 
-/// The socket at PATH, by which a successor finds this process. Removed when dropped, unless a successor's stands there.
+/// The socket by which a successor finds this process, at PATH once it is open. Removed when dropped, unless a successor's stands there.
 pub struct Door {
     path: PathBuf,
+    /// Where it is made.
+    beside: PathBuf,
     /// Device and inode of the socket.
     mark: (u64, u64),
 }
 
 impl Door {
-    /// Puts a socket at `path`, in the place of one that is there, and answers on a thread of its own. `taken` is called once, when
-    /// a successor accepts.
+    /// Makes a socket beside `path`, and answers on a thread of its own. `taken` is called once, when a successor accepts.
     ///
     /// # Errors
     /// The folder does not exist or may not be written.
-    pub fn open(path: &Path, estate: Estate, taken: impl FnOnce() + Send + 'static) -> io::Result<Self> {
-        // Made beside it and moved: nobody finds it with other rights, and there is never none.
+    pub fn beside(path: &Path, estate: Estate, taken: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        // Nobody finds it with other rights.
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
         let beside = PathBuf::from(beside);
         let listener = UnixListener::bind(&beside)?;
-        let moved = std::fs::set_permissions(&beside, Permissions::from_mode(0o600))
-            .and_then(|()| std::fs::symlink_metadata(&beside))
-            .and_then(|there| std::fs::rename(&beside, path).map(|()| (there.dev(), there.ino())));
-        let mark = moved.inspect_err(|_| _ = std::fs::remove_file(&beside))?;
+        let made =
+            std::fs::set_permissions(&beside, Permissions::from_mode(0o600)).and_then(|()| mark(&beside));
+        let mark = made.inspect_err(|_| _ = std::fs::remove_file(&beside))?;
+        let door = Self { path: path.into(), beside, mark };
         std::thread::Builder::new().name("tidegate-handover".into()).spawn(move || {
             if answer(&listener, &estate) {
                 taken();
             }
         })?;
-        Ok(Self { path: path.into(), mark })
+        Ok(door)
     }
+
+    /// Puts it at its path, in the place of one that is there.
+    ///
+    /// # Errors
+    /// What is there can not be replaced.
+    pub fn open(&self) -> io::Result<()> {
+        std::fs::rename(&self.beside, &self.path)
+    }
+}
+
+/// Device and inode of what is at a path.
+fn mark(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
 }
 
 impl Drop for Door {
     fn drop(&mut self) {
-        let there = std::fs::symlink_metadata(&self.path).map(|there| (there.dev(), there.ino()));
-        if there.is_ok_and(|there| there == self.mark) {
-            let _ = std::fs::remove_file(&self.path); // gone already is as good
+        for path in [&self.path, &self.beside] {
+            if mark(path).is_ok_and(|there| there == self.mark) {
+                let _ = std::fs::remove_file(path); // gone already is as good
+            }
         }
     }
 }
