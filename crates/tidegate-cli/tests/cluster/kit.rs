@@ -37,6 +37,18 @@ impl Guard {
         let pid = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(pid, signal).unwrap();
     }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> std::process::ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begun.elapsed() < LONGEST, "the process does not end");
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Drop for Guard {
@@ -160,7 +172,7 @@ pub fn load_args<'a>(kind: &'a str, target: &'a str, url: &'a str, rest: &[&'a s
 }
 
 /// An option with what it is in most tests.
-fn unless_given<'a>(args: &[&str], option: [&'a str; 2]) -> impl Iterator<Item = &'a str> {
+pub fn unless_given<'a>(args: &[&str], option: [&'a str; 2]) -> impl Iterator<Item = &'a str> {
     option.into_iter().take(if args.contains(&option[0]) { 0 } else { 2 })
 }
 
@@ -186,18 +198,13 @@ pub fn seen_to_run(url: &str, addr: &str, rest: &[&str]) -> Child {
         .args(["load", "echo", addr, "--nats", url])
         .args(["--ndjson", "--clock-bound", "1.5"])
         .args(rest)
-        .args(unless_given(rest, ["--agent-timeout", "2"]))
+        .args(unless_given(rest, ["--agent-timeout", "10"]))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
     // With --ndjson each second is a line.
-    lines.read_line(&mut line).unwrap();
-    assert!(line.contains("at_s"), "{line}");
-    // It never waits for us to read the rest.
-    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+    Lines::of(child.stdout.take().unwrap()).wait_for("at_s");
     child
 }
 

@@ -30,16 +30,16 @@ fn agents(report: &Report) -> &[AgentReport] {
 
 #[test]
 fn the_others_go_on_without_a_killed_agent_if_that_is_the_setting() {
-    let Some((r, text)) = with_one_killed("continue", &["--rate", "60", "-d", "6"]) else { return };
+    let Some((r, text)) = with_one_killed("continue", &["--rate", "60", "-d", "30"]) else { return };
     assert_eq!(agents(&r).iter().map(|a| a.counted).collect::<Vec<_>>(), [true, true, false]);
-    assert_eq!(r.open_loop.as_ref().unwrap().scheduled, 240, "two of three shares of 360");
+    assert_eq!(r.open_loop.as_ref().unwrap().scheduled, 1_200, "two of three shares of 1,800");
     let together = r.together.as_ref().unwrap();
-    assert!(together.troubles[0].contains("agent a3 has said nothing"), "{together:?}");
+    assert!(together.troubles.iter().any(|t| t.contains("agent a3 has said nothing")), "{together:?}");
     let loss = agents(&r)[2].loss.as_ref().unwrap();
-    assert_eq!((loss.connections, loss.missing_requests), (2, Some(120)));
+    assert_eq!((loss.connections, loss.missing_requests), (2, Some(600)));
     assert!(loss.taken_over_by.is_empty() && loss.heard_s < loss.noticed_s, "{loss:?}");
     assert!(
-        text.contains("nobody took its part over; 120 requests of the schedule are in nobody's result"),
+        text.contains("nobody took its part over; 600 requests of the schedule are in nobody's result"),
         "{text}"
     );
     // The rate was not kept, and it was not the server.
@@ -51,7 +51,7 @@ fn the_others_go_on_without_a_killed_agent_if_that_is_the_setting() {
 
 #[test]
 fn the_others_take_over_what_a_killed_agent_would_still_have_done() {
-    let amount = ["--rate", "60", "-d", "20"];
+    let amount = ["--rate", "60", "-d", "30"];
     let Some((r, text)) = with_one_killed("redistribute", &amount) else { return };
     let rows: Vec<_> =
         agents(&r).iter().map(|a| (&*a.name, a.taken_over_from.as_deref(), a.counted)).collect();
@@ -72,15 +72,15 @@ fn the_others_take_over_what_a_killed_agent_would_still_have_done() {
     // It is exact: its 20 requests a second until then are missing, and nothing else.
     assert_eq!(loss.missing_requests, Some((20.0 * from_s).round() as u64), "{loss:?}");
     let open = r.open_loop.as_ref().unwrap();
-    assert_eq!(open.scheduled + loss.missing_requests.unwrap(), 1_200);
+    assert_eq!(open.scheduled + loss.missing_requests.unwrap(), 1_800);
     assert_eq!((r.requests, r.failed, open.not_started), (open.scheduled, 0, 0), "{text}");
     assert_eq!(agents(&r).iter().map(|a| a.requests).sum::<u64>(), r.requests);
     assert_eq!(r.connected, 6, "all connections that were asked for");
-    assert_eq!(r.elapsed_s, 20.0);
+    assert_eq!(r.elapsed_s, 30.0);
     assert!(text.contains("a1 and a2 took its part over"), "{text}");
     assert!(text.contains("agent        a2, for a3: 1 connections"), "{text}");
     // The seconds of those that came later are seconds of the whole: each has the whole rate again.
-    let full = r.seconds.iter().filter(|s| s.at_s > from_s + 1.5 && s.at_s < 19.5);
+    let full = r.seconds.iter().filter(|s| s.at_s > from_s + 1.5 && s.at_s < 29.5);
     assert!(full.clone().count() > 0, "{:?}", r.seconds);
     let sum: u64 = r.seconds.iter().map(|s| s.requests).sum();
     assert!(sum >= r.requests, "what the killed one said is in its seconds: {sum} of {}", r.requests);
@@ -107,7 +107,7 @@ fn nothing_is_missing_if_an_agent_is_killed_before_the_start() {
     let (mut killed, says) = talking_agent(&broker.url, "a3", &[]);
     // Connections take their time, so that it is among the first of them.
     let rest = ["--agents", "3", "-c", "12", "--ramp-connections", "6", "--rate", "30", "-n", "60"];
-    let patience = ["--on-lost", "redistribute", "--agent-timeout", "2"];
+    let patience = ["--on-lost", "redistribute", "--agent-timeout", "10"];
     let child = begin("echo", &addr, &broker.url, &[&rest[..], &patience].concat());
     says.wait_for("4 connections to");
     killed.0.kill().unwrap();

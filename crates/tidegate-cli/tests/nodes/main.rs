@@ -13,7 +13,7 @@ mod slowness;
 use std::process::Command;
 
 use kit::{TIDEGATE, finish, stderr};
-use node::{Member, Node, Store};
+use node::{Member, Node, SOON, Store, counted};
 use rustix::process::Signal;
 
 /// A load of the messenger over these nodes; its result.
@@ -36,7 +36,7 @@ fn begin_load(nodes: &[&Node], args: &[&str]) -> std::process::Child {
 
 #[test]
 fn members_at_two_nodes_talk_in_one_order_and_who_comes_late_sees_what_was_said() {
-    let Some(store) = Store::new(&[]) else { return };
+    let Some(store) = Store::new() else { return };
     let (a, b) = (Node::start(&store.url(), "a", &[]), Node::start(&store.url(), "b", &[]));
     let (mut ann, mut bob) = (Member::join(&a, "tide", "ann"), Member::join(&b, "tide", "bob"));
     ann.say("hello");
@@ -54,6 +54,7 @@ fn members_at_two_nodes_talk_in_one_order_and_who_comes_late_sees_what_was_said(
     y.say("yes");
     x.hear_line(|line| line.ends_with("y: yes"));
     eve.ask_until("/who", |line| line == "= 3 here: ann bob eve");
+    bob.ask_until("/who", |line| line == "= 3 here: ann bob eve");
     let mut other = Member::connect(&b);
     other.say("/join tide ann");
     other.hear_line(|line| line.starts_with("! somebody in the room has this nickname"));
@@ -61,7 +62,7 @@ fn members_at_two_nodes_talk_in_one_order_and_who_comes_late_sees_what_was_said(
 
 #[test]
 fn two_thousand_members_hear_everything_once_and_in_order() {
-    let Some(store) = Store::new(&[]) else { return };
+    let Some(store) = Store::new() else { return };
     let (a, b) = (Node::start(&store.url(), "a", &[]), Node::start(&store.url(), "b", &[]));
     let args = ["-c", "2000", "--rooms", "2", "--speakers", "20", "--rate", "20", "-n", "60"];
     let report = load(&[&a, &b], &args);
@@ -78,20 +79,29 @@ fn two_thousand_members_hear_everything_once_and_in_order() {
 
 #[test]
 fn a_node_that_is_cut_off_says_so_and_rejoins_without_loss() {
-    let Some(mut store) = Store::new(&[]) else { return };
-    let (a, b) = (Node::start(&store.url(), "a", &[]), Node::start(&store.url(), "b", &[]));
+    let Some(mut store) = Store::new() else { return };
+    let (a, b) = (Node::start(&store.url(), "a", &SOON), Node::start(&store.url(), "b", &SOON));
     let (mut ann, mut bob) = (Member::join(&a, "tide", "ann"), Member::join(&b, "tide", "bob"));
     ann.say("before");
     bob.hear_line(|line| line.ends_with("ann: before"));
     // The broker takes bytes and does nothing. What is said before anybody can know that is taken.
-    store.signal(Signal::STOP);
-    ann.say("in between");
-    for member in [&mut ann, &mut bob] {
-        member.hear_line(|line| line.starts_with("= cut off: "));
-        member.say("nobody hears this");
-        member.hear_line(|line| line.starts_with("! this node is cut off"));
+    loop {
+        store.signal(Signal::STOP);
+        let was_taken = ann.says_before_cut_off("in between");
+        bob.hear_line(|line| line.starts_with("= cut off: "));
+        for member in [&mut ann, &mut bob] {
+            member.say("nobody hears this");
+            member.hear_line(|line| line.starts_with("! this node is cut off"));
+        }
+        store.signal(Signal::CONT);
+        if was_taken {
+            break;
+        }
+        // This process stood still for so long that it was refused.
+        for member in [&mut ann, &mut bob] {
+            member.hear_line(|line| line.starts_with("= back: "));
+        }
     }
-    store.signal(Signal::CONT);
     for member in [&mut ann, &mut bob] {
         member.hear_both("ann: in between", "meanwhile");
     }
@@ -123,14 +133,18 @@ fn a_node_that_is_cut_off_says_so_and_rejoins_without_loss() {
 
 #[test]
 fn a_load_goes_on_over_a_broker_that_is_started_again() {
-    let Some(mut store) = Store::new(&[]) else { return };
-    let (a, b) = (Node::start(&store.url(), "a", &[]), Node::start(&store.url(), "b", &[]));
+    let Some(mut store) = Store::new() else { return };
+    let a = Node::start(&store.url(), "a", &[]);
+    let (b, page) = Node::with_metrics(&store.url(), "b", &[]);
     let mut watcher = Member::join(&b, "load0", "watcher");
-    let args = ["-c", "40", "--speakers", "4", "--rate", "40", "-n", "200"];
+    // Half a minute of it, as it has to be refused something before it is over.
+    let args = ["-c", "40", "--speakers", "4", "--rate", "40", "-n", "1200"];
     let child = begin_load(&[&a, &b], &args);
     watcher.hear_line(|line| line.contains(": tg "));
     store.kill();
     watcher.hear_line(|line| line.starts_with("= cut off: "));
+    let refused = "tidegate_chat_node_refused_total{reason=\"cut-off\",server=\"chat\"}";
+    node::wait_until(|| counted(&page, refused) > 0);
     store.restart();
     let output = finish(child);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -144,8 +158,8 @@ fn a_load_goes_on_over_a_broker_that_is_started_again() {
 
 #[test]
 fn a_node_that_is_killed_is_missed_and_its_members_are_gone() {
-    let Some(store) = Store::new(&[]) else { return };
-    let a = Node::start(&store.url(), "a", &[]);
+    let Some(store) = Store::new() else { return };
+    let a = Node::start(&store.url(), "a", &SOON);
     let mut b = Node::start(&store.url(), "b", &[]);
     let (mut ann, mut bob) = (Member::join(&a, "tide", "ann"), Member::join(&b, "tide", "bob"));
     bob.say("here");
@@ -166,7 +180,7 @@ fn a_node_that_is_killed_is_missed_and_its_members_are_gone() {
 
 #[test]
 fn a_stream_that_is_lost_or_keeps_too_little_is_said_and_numbers_go_on() {
-    let Some(mut store) = Store::new(&[]) else { return };
+    let Some(mut store) = Store::new() else { return };
     let a = Node::start(&store.url(), "a", &["--kept-messages", "2"]);
     let mut ann = Member::join(&a, "tide", "ann");
     for n in 0..5 {
@@ -192,8 +206,32 @@ fn a_stream_that_is_lost_or_keeps_too_little_is_said_and_numbers_go_on() {
 }
 
 #[test]
+fn a_node_that_slept_while_the_stream_was_lost_reads_the_new_one() {
+    let Some(mut store) = Store::new() else { return };
+    let (a, b) = (Node::start(&store.url(), "a", &[]), Node::start(&store.url(), "b", &[]));
+    let (mut ann, mut bob) = (Member::join(&a, "tide", "ann"), Member::join(&b, "tide", "bob"));
+    for n in 0..3 {
+        bob.say(&format!("message {n}"));
+        ann.hear_line(|line| line.ends_with(&format!("message {n}")));
+    }
+    b.signal(Signal::STOP);
+    store.kill();
+    ann.hear_line(|line| line.starts_with("= cut off: "));
+    store.forget();
+    store.restart();
+    ann.hear_line(|line| line.starts_with("= back: "));
+    ann.say("to the new one");
+    ann.hear_line(|line| line == "#6 ann: to the new one");
+    // It may be back before it has noticed anything.
+    b.signal(Signal::CONT);
+    bob.hear_line(|line| line == "#6 ann: to the new one");
+    bob.ask_until("/nick rob", |line| line == "= you are rob");
+    ann.hear_line(|line| line == "#7 bob ~ rob");
+}
+
+#[test]
 fn a_room_whose_place_was_needed_goes_on_with_its_numbers() {
-    let Some(store) = Store::new(&[]) else { return };
+    let Some(store) = Store::new() else { return };
     let a = Node::start(&store.url(), "a", &["--rooms", "1"]);
     let mut ann = Member::join(&a, "tide", "ann");
     ann.say("one");

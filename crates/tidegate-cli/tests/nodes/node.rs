@@ -1,29 +1,44 @@
 //! A broker that keeps what it is told, nodes of the messenger, and members.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
+use rustix::net::{AddressFamily, SocketAddrV4, SocketType};
 use rustix::process::Signal;
 
-use crate::kit::{Broker, Guard, LONGEST, Lines, TIDEGATE};
+use crate::kit::{Broker, Guard, LONGEST, Lines, TIDEGATE, unless_given};
+
+/// For nodes of which one is to be lost, or cut off, by its silence.
+pub const SOON: [&str; 2] = ["--node-timeout", "5s"];
 
 /// A broker with JetStream on a port that stays the same over restarts.
 pub struct Store {
     broker: Option<Broker>,
     port: u16,
+    /// Has the port while no broker does: see [`a_port`].
+    _kept: OwnedFd,
     folder: tempfile::TempDir,
-    args: Vec<String>,
+}
+
+/// A port of 127.0.0.1, and a socket that has it but does not listen: Linux then chooses it for nobody, and lets those listen there who name it
+/// and set `SO_REUSEADDR`, as a Go program does (socket(7)).
+fn a_port() -> (u16, OwnedFd) {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).unwrap();
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    rustix::net::bind(&socket, &SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let addr = SocketAddrV4::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
+    (addr.port(), socket)
 }
 
 impl Store {
     /// None if there is no nats-server.
-    pub fn new(args: &[&str]) -> Option<Self> {
-        // Nobody else is given this port while it is used and was used just now.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let args = args.iter().map(|&arg| arg.to_owned()).collect();
-        let mut store = Self { broker: None, port, folder: tempfile::tempdir().unwrap(), args };
+    pub fn new() -> Option<Self> {
+        let (port, kept) = a_port();
+        let mut store = Self { broker: None, port, _kept: kept, folder: tempfile::tempdir().unwrap() };
         store.restart();
         store.broker.is_some().then_some(store)
     }
@@ -47,10 +62,27 @@ impl Store {
 
     pub fn restart(&mut self) {
         let port = self.port.to_string();
-        let mut args = vec!["-p", &port, "-js", "-sd", self.folder.path().to_str().unwrap()];
-        args.extend(self.args.iter().map(String::as_str));
-        self.broker = Broker::start(&args);
+        self.broker = Broker::start(&["-p", &port, "-js", "-sd", self.folder.path().to_str().unwrap()]);
     }
+}
+
+/// Waits until it is so.
+pub fn wait_until(is_so: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LONGEST, "it does not come to that");
+        std::thread::yield_now();
+    }
+}
+
+/// A value on the page of a node.
+pub fn counted(addr: &str, name: &str) -> u64 {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
 }
 
 /// One node of the messenger.
@@ -82,7 +114,8 @@ impl Node {
         let mut command = Command::new(TIDEGATE);
         command
             .args(["serve", "chat", "--listen", "127.0.0.1:0", "--lines-per-s", "0", "--threads", "2"])
-            .args(["--nats", broker, "--node", name, "--node-timeout", "3s"])
+            .args(["--nats", broker, "--node", name])
+            .args(unless_given(args, ["--node-timeout", "20s"]))
             .args(args);
         command
     }
@@ -91,11 +124,9 @@ impl Node {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let process = Guard(child);
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let line = Lines::of(stdout).wait_for("listening on ");
         let url = line.trim().rsplit(' ').next().unwrap().to_owned();
         let addr = url.split_once("://").map_or(&*url, |(_, rest)| rest).trim_end_matches('/').to_owned();
-        assert!(line.starts_with("listening on "), "{line:?}");
         Self { process, addr, url }
     }
 
@@ -103,10 +134,14 @@ impl Node {
         self.process.0.kill().unwrap();
     }
 
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
     /// Ends it with a signal, as one does.
     pub fn end(mut self) {
         self.process.signal(Signal::TERM);
-        assert!(self.process.0.wait().unwrap().success());
+        assert!(self.process.wait().success());
     }
 }
 
@@ -143,6 +178,17 @@ impl Member {
 
     pub fn say(&mut self, line: &str) {
         self.stream.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+
+    /// Says something to a node that is about to be cut off, and waits until it is; false if it was cut off before it heard that, and has refused it.
+    pub fn says_before_cut_off(&mut self, text: &str) -> bool {
+        let before = self.all.len();
+        self.say(text);
+        self.hear_line(|line| line.starts_with("= cut off: "));
+        // The answer to this comes after a refusal of that.
+        self.say("/who");
+        self.hear_line(|line| line.contains(" here: "));
+        !self.all[before..].iter().any(|line| line.starts_with("! this node is cut off"))
     }
 
     pub fn hear(&mut self) -> String {
