@@ -91,7 +91,7 @@ impl Far {
     }
 
     pub(super) fn members(&self) -> usize {
-        self.elsewhere.values().map(|residents| residents.members).sum()
+        self.elsewhere.values().fold(0, |sum, residents| sum.saturating_add(residents.members))
     }
 
     pub(super) fn has(&self, nick: &str) -> bool {

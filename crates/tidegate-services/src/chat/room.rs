@@ -220,8 +220,12 @@ impl Room {
         limits: &ChatLimits,
     ) -> Received {
         let mut state = self.lock();
-        if told == 0 && !state.follows(self.id, batch.first, batched) {
-            return Received::Void;
+        if told == 0 {
+            match state.follows(self.id, batch.first, batched) {
+                Ok(true) => {}
+                Ok(false) => return Received::Void,
+                Err(_) => return Received::Full(0),
+            }
         }
         for (at, happened) in batch.all.iter().enumerate().skip(told) {
             if state.publish(self.id, happened, limits).is_err() {
@@ -239,7 +243,7 @@ impl Room {
 
     /// Tells everybody who is here something without a number; a room that is too busy for it does not hear it.
     pub(super) fn tell(&self, text: &str) {
-        self.lock().notice(self.id, text, None);
+        let _ = self.lock().notice(self.id, text, None);
     }
 
     pub(super) fn residents(&self, most: usize) -> Residents {
@@ -257,7 +261,9 @@ impl Room {
         let mut state = self.lock();
         let gone = state.far.as_mut().map_or(0, |far| far.forget(node));
         if let (Some(name), true) = (lost, gone > 0 && state.members() <= limits.announced) {
-            state.notice(self.id, &format!("= node {name} is lost, and {gone} members with it"), None);
+            // A room that is too busy to be told of it sees it in the list.
+            let _ =
+                state.notice(self.id, &format!("= node {name} is lost, and {gone} members with it"), None);
         }
     }
 }
@@ -265,33 +271,37 @@ impl Room {
 impl State {
     /// Members here and elsewhere.
     fn members(&self) -> usize {
-        self.group.len() + self.far.as_ref().map_or(0, Far::members)
+        self.group.len().saturating_add(self.far.as_ref().map_or(0, Far::members))
     }
 
     fn has(&self, nick: &str) -> bool {
         self.nicks.contains(nick) || self.far.as_ref().is_some_and(|far| far.has(nick))
     }
 
-    /// Whether what begins with this number comes next. What was lost before it, members are told of.
-    fn follows(&mut self, room: u64, first: u64, batched: Batched) -> bool {
-        let Some(far) = &mut self.far else { return false };
-        let was_known = std::mem::replace(&mut far.is_known, true);
+    /// Whether what begins with this number comes next. What was lost before it, members are told of; if they can not be, nothing has changed:
+    /// who had not heard that numbers begin again would take the next ones for old.
+    fn follows(&mut self, room: u64, first: u64, batched: Batched) -> Result<bool, Fault> {
+        let Some(far) = &self.far else { return Ok(false) };
+        let was_known = far.is_known;
         let next = self.last + 1;
         if first < next {
             if batched != Batched::Anew {
-                return false;
+                return Ok(false);
             }
             self.notice(
                 room,
                 "= this room was forgotten by what keeps it; its numbers begin again",
                 first.checked_sub(1),
-            );
+            )?;
         } else if first > next && was_known {
             let missing = first - next;
-            self.notice(room, &format!("= {missing} messages are lost: they are not kept any more"), None);
+            self.notice(room, &format!("= {missing} messages are lost: they are not kept any more"), None)?;
+        }
+        if let Some(far) = &mut self.far {
+            far.is_known = true;
         }
         self.last = first.saturating_sub(1);
-        true
+        Ok(true)
     }
 
     /// The one way in which anything comes to members: it gets the next number, and goes to every member or to none.
@@ -307,8 +317,9 @@ impl State {
         Ok(())
     }
 
-    fn notice(&self, room: u64, text: &str, restart: Option<u64>) {
-        let _ = self.group.send(Arc::new(Notice { room, text: SharedText::new(text), restart }));
+    fn notice(&self, room: u64, text: &str, restart: Option<u64>) -> Result<(), Fault> {
+        let notice = Notice { room, text: SharedText::new(text), restart };
+        self.group.send(Arc::new(notice)).map_err(|_| Fault::Busy)
     }
 
     fn remember(&mut self, news: Arc<News>, limits: &ChatLimits) {

@@ -93,7 +93,8 @@ pub enum Received {
     NoRoom,
 }
 
-/// The handle of a bridge. It is to be called from one thread.
+/// The handle of a bridge. It is to be called from one thread. Dropping it [cuts the node off](Self::cut_off) for good: nobody carries
+/// anything any more.
 pub struct Span {
     hall: Arc<Hall>,
     link: Arc<Link>,
@@ -102,6 +103,12 @@ pub struct Span {
 impl fmt::Debug for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Span").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        self.cut_off();
     }
 }
 
@@ -189,8 +196,9 @@ impl Span {
         self.hall.find(room).map(|room| room.residents(self.hall.limits.announced)).unwrap_or_default()
     }
 
-    /// These live at another node, in place of those that were known before.
-    pub fn house(&self, node: u64, room: &str, residents: Residents) {
+    /// These live at another node, in place of those that were known before. More than a room may have are counted as a full room.
+    pub fn house(&self, node: u64, room: &str, mut residents: Residents) {
+        residents.members = residents.members.min(self.hall.limits.members);
         let good = |nick: &Arc<str>| command::name(nick).is_ok();
         if command::name(room).is_err() || !residents.nicks.iter().all(good) {
             return;

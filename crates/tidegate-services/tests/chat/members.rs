@@ -16,7 +16,11 @@ pub struct Member {
 
 impl Member {
     pub fn of_lines(chat: &Chat) -> Self {
-        Self { wire: Wire::to(chat, Policy::default()), speaks_frames: false, seen: 0 }
+        Self::under(chat, Policy::default())
+    }
+
+    pub fn under(chat: &Chat, policy: Policy) -> Self {
+        Self { wire: Wire::to(chat, policy), speaks_frames: false, seen: 0 }
     }
 
     pub fn of_frames(chat: &Chat) -> Self {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use tidegate::Policy;
 use tidegate_services::chat::{Batch, Batched, Received, Residents, Span};
 use tidegate_services::{Chat, ChatLimits};
 
@@ -159,6 +160,57 @@ fn what_is_not_kept_any_more_is_said_to_be_lost_and_numbers_go_on() {
     assert_eq!(a.receive(&anew, Batched::Anew), Received::Told);
     let heard = ann.hears();
     assert!(heard[0].starts_with("= this room was forgotten") && heard[1] == "#1 + ann", "{heard:?}");
+}
+
+#[test]
+fn that_a_room_begins_again_is_heard_also_by_those_whose_queue_was_full() {
+    let node = Node::new(|_| {});
+    let mut ann = Member::under(&node.chat, Policy { mail_queue: 1, ..Policy::default() });
+    ann.say("/join tide ann");
+    let first = node.offer();
+    let at = |first: u64, batch: &Batch| Batch { first, all: batch.all.clone() };
+    assert_eq!(node.receive(&first, Batched::Here), Received::Told);
+    // The one place in her queue is taken. She is told that numbers begin again before anything else, and then all of them.
+    let anew = at(1, &first);
+    assert_eq!(node.receive(&anew, Batched::Anew), Received::Full(0));
+    assert_eq!(ann.hears()[1..], ["#1 + ann"]);
+    assert_eq!(node.receive(&anew, Batched::Anew), Received::Full(0), "the notice has taken the place");
+    assert!(ann.hears()[0].starts_with("= this room was forgotten"));
+    assert_eq!(node.receive(&anew, Batched::Anew), Received::Told);
+    assert_eq!(ann.hears(), ["#1 + ann"]);
+    // The same of what is lost.
+    assert_eq!(node.receive(&at(2, &first), Batched::Elsewhere), Received::Told);
+    assert_eq!(node.receive(&at(5, &first), Batched::Elsewhere), Received::Full(0));
+    assert_eq!(ann.hears(), ["#2 + ann"]);
+    assert_eq!(node.receive(&at(5, &first), Batched::Elsewhere), Received::Full(0));
+    assert_eq!(ann.hears(), ["= 2 messages are lost: they are not kept any more"]);
+    assert_eq!(node.receive(&at(5, &first), Batched::Elsewhere), Received::Told);
+    assert_eq!(ann.hears(), ["#5 + ann"]);
+}
+
+#[test]
+fn a_bridge_that_is_gone_takes_nothing_any_more() {
+    let Node { chat, span, .. } = Node::new(|_| {});
+    let mut ann = Member::of_lines(&chat);
+    ann.say("/join tide ann");
+    ann.hears();
+    drop(span);
+    assert!(ann.hears()[0].starts_with("= cut off: "));
+    ann.say("nobody carries this");
+    assert!(ann.hears()[0].starts_with("! this node is cut off"));
+}
+
+#[test]
+fn numbers_of_members_that_somebody_made_up_fill_rooms_and_break_nothing() {
+    let node = Node::new(|limits| limits.members = 3);
+    let mut ann = node.member("/join tide ann");
+    ann.hears();
+    for far in [1, 2] {
+        node.span.house(far, "tide", Residents { members: usize::MAX, ..Residents::default() });
+    }
+    ann.say("/who");
+    assert!(ann.hears()[0].starts_with("= 7 here: "));
+    assert_eq!(node.member("/join tide bob").hears(), ["! the room is full"]);
 }
 
 #[test]

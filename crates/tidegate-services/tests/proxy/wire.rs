@@ -12,14 +12,17 @@ use tidegate::core::{Connection, Context, Event, Receive, Table, Then, Token};
 use tidegate::stats::{Counters, Writers};
 use tidegate::{CloseReason, Mail, MailboxError, Origin, Peer, Policy, Service, Session};
 
-/// Mail that sessions sent, until it is [delivered](Wire::deliver).
-#[derive(Default)]
-struct Office(Mutex<Vec<Mail>>);
+/// Mail that sessions sent, until it is [delivered](Wire::deliver); and how much of it there is room for.
+struct Office(Mutex<Vec<Mail>>, usize);
 
 impl PostOffice for Office {
     fn post(&self, _: Token, mail: Mail) -> Result<(), MailboxError> {
         self.0.lock().map_err(|_| MailboxError::Stopped)?.push(mail);
         Ok(())
+    }
+
+    fn has_room(&self, pieces: usize) -> bool {
+        self.0.lock().is_ok_and(|letters| letters.is_empty() || letters.len() + pieces <= self.1)
     }
 }
 
@@ -73,7 +76,7 @@ impl<S: Session> Wire<S> {
     pub fn of(service: &impl Service<Session = S>, policy: Policy, origin: Origin) -> Self {
         let session = service.open(&peer(origin)).expect("the service takes everybody");
         let now = Instant::now();
-        let letters = Arc::new(Office::default());
+        let letters = Arc::new(Office(Mutex::default(), policy.mail_queue));
         let mut wire = Self {
             connection: Connection::new(session, origin, now),
             policy,
