@@ -38,6 +38,17 @@ struct Answer {
     what: Result<u64, PublishErrorKind>,
 }
 
+/// Something that has its place, and of which members were not told everything yet, because their queues are full.
+pub(super) struct Held {
+    room: Arc<str>,
+    pub(super) place: u64,
+    batch: Batch,
+    batched: Batched,
+    told: usize,
+    /// When it is tried again.
+    again: Instant,
+}
+
 pub(super) struct Desk {
     pub(super) options: BridgeOptions,
     pub(super) span: Span,
@@ -49,6 +60,8 @@ pub(super) struct Desk {
     pub(super) client: Client,
     pub(super) context: Context,
     pub(super) log: Option<Log>,
+    /// While there is something, nothing more is read from the log.
+    pub(super) held: Option<Held>,
     /// How often the client has connected, when it was looked at last.
     pub(super) connects: u64,
     /// Which stream was read, and how far.
@@ -105,6 +118,7 @@ impl Desk {
             heard_of: (log.end, now),
             lanes: HashMap::new(),
             active: BTreeSet::new(),
+            held: None,
             standing: Standing::whole(now),
             peers: Peers::default(),
             tells,
@@ -133,11 +147,14 @@ impl Desk {
 
     /// Reads to the end of the stream, so that nobody who joins misses history.
     async fn read_all(&mut self) -> Result<(), String> {
-        let never = AtomicBool::new(false);
         while let Some(log) = self.log.as_mut().filter(|log| log.end > self.seen) {
             let message = tokio::time::timeout(self.options.patience, log.next()).await;
             let message = message.map_err(|_| "it has stopped to say what is kept".to_owned())?;
-            self.take(message?, &never).await;
+            self.take(message?);
+            while let Some(held) = self.held.take() {
+                tokio::time::sleep_until(held.again.into()).await;
+                self.go_on_telling(held);
+            }
         }
         Ok(())
     }
@@ -152,7 +169,13 @@ impl Desk {
                 self.lanes.entry(room.clone()).or_default().wanted = true;
                 self.active.insert(room);
             }
-            let due = self.say_what_is_due().await;
+            let mut due = self.say_what_is_due().await;
+            if let Some(held) = self.held.take_if(|held| Instant::now() >= held.again) {
+                self.go_on_telling(held);
+            }
+            if let Some(held) = &self.held {
+                due = due.min(held.again);
+            }
             if stop.load(Relaxed) {
                 let until = *last_words.get_or_insert_with(|| Instant::now() + LAST_WORDS);
                 let is_done = self.active.is_empty() && self.span.is_idle();
@@ -161,8 +184,8 @@ impl Desk {
                 }
             }
             tokio::select! {
-                message = next_of(&mut self.log) => match message {
-                    Ok(message) => self.take(message, stop).await,
+                message = next_of(&mut self.log), if self.held.is_none() => match message {
+                    Ok(message) => self.take(message),
                     Err(why) => {
                         tracing::info!(why, "the stream has to be opened again");
                         self.log = None;
@@ -184,6 +207,9 @@ impl Desk {
             return next;
         }
         for room in self.active.clone() {
+            if self.held.as_ref().is_some_and(|held| held.room == room) {
+                continue; // its numbers are not known until that is told
+            }
             loop {
                 let now = Instant::now();
                 let Some(lane) = self.lanes.get_mut(&room) else { break };
@@ -272,9 +298,8 @@ impl Desk {
                 self.lane(room).ask_later(Instant::now());
             }
             Ok(Some(last)) if self.span.knows(room) => self.lane(room).move_to(last.place),
-            Ok(Some(last)) => {
-                self.receive(room, last.place, &last.payload, &AtomicBool::new(false)).await;
-            }
+            Ok(Some(_)) if self.held.is_some() => self.lane(room).ask_later(Instant::now()),
+            Ok(Some(last)) => self.receive(room, last.place, &last.payload),
             Err(e) => {
                 self.refusal = Some(e);
                 self.lane(room).ask_later(Instant::now());
@@ -296,7 +321,7 @@ impl Desk {
     }
 
     /// Something comes from the stream.
-    async fn take(&mut self, message: Message, stop: &AtomicBool) {
+    fn take(&mut self, message: Message) {
         let place = match message.info() {
             Ok(info) => info.stream_sequence,
             Err(e) => return self.odd(&e.to_string()),
@@ -305,17 +330,23 @@ impl Desk {
             return;
         }
         match ours::room_of(&message.subject) {
-            Some(room) => self.receive(&room.into(), place, &message.payload, stop).await,
-            None => self.odd(&format!("a message came to {}, which is no room", message.subject)),
+            Some(room) => self.receive(&room.into(), place, &message.payload),
+            None => {
+                self.odd(&format!("a message came to {}, which is no room", message.subject));
+                self.is_read_to(place);
+            }
         }
-        self.seen = place;
+    }
+
+    fn is_read_to(&mut self, place: u64) {
+        self.seen = self.seen.max(place);
         if self.seen < self.heard_of.0 {
             self.heard_of.1 = Instant::now(); // it goes on
         }
     }
 
     /// Something has its place in the order of a room.
-    async fn receive(&mut self, room: &Arc<str>, place: u64, payload: &[u8], stop: &AtomicBool) {
+    fn receive(&mut self, room: &Arc<str>, place: u64, payload: &[u8]) {
         let said = match wire::decode::<Said>(payload) {
             Ok(said) if said.first > 0 && said.first < u64::MAX / 2 => said,
             Ok(_) => return self.pass_over(room, place, "a message with no number came"),
@@ -329,20 +360,29 @@ impl Desk {
         };
         let all = said.all.into_iter().map(|(said, text)| Happened { said, text: clean(text) }).collect();
         let batch = Batch { first: said.first, all };
-        let mut told = 0;
-        let received = loop {
-            match self.span.receive(room, &batch, batched, told) {
-                Received::Full(so_many) if !stop.load(Relaxed) => told = so_many,
-                received => break received,
+        self.go_on_telling(Held {
+            room: room.clone(),
+            place,
+            batch,
+            batched,
+            told: 0,
+            again: Instant::now(),
+        });
+    }
+
+    /// Tells members what they were not told yet.
+    fn go_on_telling(&mut self, held: Held) {
+        let Held { room, place, batched, .. } = &held;
+        match self.span.receive(room, &held.batch, *batched, held.told) {
+            Received::Full(told) => {
+                self.held = Some(Held { told, again: Instant::now() + BREATH, ..held });
+                return;
             }
-            tokio::time::sleep(BREATH).await;
-        };
-        match received {
             Received::NoRoom => _ = self.lanes.remove(room),
             received => {
                 let lane = self.lane(room);
-                lane.came(place);
-                if own && received != Received::Void {
+                lane.came(*place);
+                if *batched == Batched::Here && received == Received::Told {
                     lane.had_its_turn(Instant::now());
                 }
             }
@@ -350,12 +390,14 @@ impl Desk {
         if self.lanes.get(room).is_some_and(|lane| !lane.is_idle()) {
             self.active.insert(room.clone());
         }
+        self.is_read_to(*place);
     }
 
     /// What can not be read has a place all the same.
     fn pass_over(&mut self, room: &Arc<str>, place: u64, why: &str) {
         self.lane(room).came(place);
         self.active.insert(room.clone());
+        self.is_read_to(place);
         self.odd(&format!("room {room}: {why}"));
     }
 
@@ -372,7 +414,23 @@ impl Desk {
     pub(super) fn begin_anew(&mut self) {
         self.seen = 0;
         self.heard_of = (0, Instant::now());
+        if let Some(held) = &mut self.held {
+            held.place = 0; // it had its place in the other
+        }
         self.lanes.values_mut().for_each(|lane| lane.move_to(0));
+    }
+
+    /// What has come is not read while members have to be waited for: that is not the broker's fault.
+    pub(super) fn excuse_what_is_held_back(&mut self, now: Instant) {
+        if self.held.is_none() {
+            return;
+        }
+        self.heard_of.1 = now;
+        for room in &self.active {
+            if let Some(lane) = self.lanes.get_mut(room) {
+                lane.excuse(now);
+            }
+        }
     }
 
     /// What is under way is said again at once.

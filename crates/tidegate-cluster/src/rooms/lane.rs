@@ -133,10 +133,17 @@ impl Lane {
         self.under_way.as_ref().map(|under_way| under_way.since)
     }
 
-    /// Says again at once what is under way, and counts its time from now.
-    pub(super) fn hurry(&mut self, now: Instant) {
+    /// What is under way counts its time from now.
+    pub(super) fn excuse(&mut self, now: Instant) {
         if let Some(under_way) = &mut self.under_way {
             under_way.since = now;
+        }
+    }
+
+    /// Says again at once what is under way, and counts its time from now.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        self.excuse(now);
+        if let Some(under_way) = &mut self.under_way {
             under_way.said = now.checked_sub(AGAIN).unwrap_or(now);
         }
     }

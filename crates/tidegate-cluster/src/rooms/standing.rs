@@ -61,6 +61,7 @@ impl Desk {
             self.excuse(now);
         }
         self.standing.looked = now;
+        self.excuse_what_is_held_back(now);
         let line = &self.client.connection_state();
         // A connection that was lost and is there again may have forgotten what we read from.
         let connects = self.client.statistics().connects.load(Relaxed);

@@ -4,6 +4,7 @@
 //! ([`Span::offer`]), and is told to members, also to those here, when it comes back in its place ([`Span::receive`]). Nothing here
 //! does I/O or knows what carries it.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -98,6 +99,8 @@ pub enum Received {
 pub struct Span {
     hall: Arc<Hall>,
     link: Arc<Link>,
+    /// Whether what was received last found a full queue.
+    waits: Cell<bool>,
 }
 
 impl fmt::Debug for Span {
@@ -114,7 +117,7 @@ impl Drop for Span {
 
 impl Span {
     pub(super) fn new(hall: Arc<Hall>, link: Arc<Link>) -> Self {
-        Self { hall, link }
+        Self { hall, link, waits: Cell::new(false) }
     }
 
     /// Most bytes of what waits in one room, each thing counted as its text and 32 bytes; so a batch is at most that.
@@ -149,7 +152,8 @@ impl Span {
         }
         let Some(room) = self.hall.find_or_make(room) else { return Received::NoRoom };
         let received = room.receive(batch, batched, told, &self.hall.limits);
-        if matches!(received, Received::Full(_)) {
+        let waits = matches!(received, Received::Full(_));
+        if !self.waits.replace(waits) && waits {
             add(&self.link.counters.waits);
         }
         received
