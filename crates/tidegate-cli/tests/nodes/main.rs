@@ -230,6 +230,27 @@ fn a_node_that_slept_while_the_stream_was_lost_reads_the_new_one() {
 }
 
 #[test]
+fn a_message_that_somebody_deleted_is_waited_for_by_nobody() {
+    let Some(store) = Store::new() else { return };
+    let a = Node::start(&store.url(), "a", &[]);
+    let mut ann = Member::join(&a, "tide", "ann");
+    for n in 0..2 {
+        ann.say(&format!("message {n}"));
+        ann.hear_line(|line| line.ends_with(&format!("message {n}")));
+    }
+    // Its place in the stream is given to nothing else.
+    store.delete_last("tide");
+    let b = Node::start(&store.url(), "b", &[]);
+    let mut bob = Member::join(&b, "tide", "bob");
+    assert_eq!(bob.hear_said(), "#2 ann: message 0");
+    bob.hear_line(|line| line == "#3 + bob");
+    bob.say("on");
+    for member in [&mut ann, &mut bob] {
+        member.hear_line(|line| line == "#4 bob: on");
+    }
+}
+
+#[test]
 fn a_room_whose_place_was_needed_goes_on_with_its_numbers() {
     let Some(store) = Store::new() else { return };
     let a = Node::start(&store.url(), "a", &["--rooms", "1"]);

@@ -60,6 +60,24 @@ impl Store {
         self.folder = tempfile::tempdir().unwrap();
     }
 
+    /// Deletes what came last in a room, as `nats stream rmm` does.
+    pub fn delete_last(&self, room: &str) {
+        let last =
+            self.ask("MSG.GET", &serde_json::json!({"last_by_subj": format!("tidegate.chat.room.{room}")}));
+        let answer = self.ask("MSG.DELETE", &serde_json::json!({"seq": last["message"]["seq"]}));
+        assert_eq!(answer["success"], true, "{answer}");
+    }
+
+    /// Asks something about the stream of rooms, in the text that NATS speaks.
+    fn ask(&self, what: &str, request: &serde_json::Value) -> serde_json::Value {
+        let mut stream = TcpStream::connect(self.url().trim_start_matches("nats://")).unwrap();
+        let (subject, request) = (format!("$JS.API.STREAM.{what}.tidegate-chat"), request.to_string());
+        let begin = "CONNECT {\"verbose\":false}\r\nSUB answer 1\r\n";
+        write!(stream, "{begin}PUB {subject} answer {}\r\n{request}\r\n", request.len()).unwrap();
+        let answer = Lines::of(stream).wait_for("io.nats.jetstream.api");
+        serde_json::from_str(&answer).unwrap()
+    }
+
     pub fn restart(&mut self) {
         let port = self.port.to_string();
         self.broker = Broker::start(&["-p", &port, "-js", "-sd", self.folder.path().to_str().unwrap()]);

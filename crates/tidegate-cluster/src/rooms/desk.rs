@@ -147,7 +147,7 @@ impl Desk {
 
     /// Reads to the end of the stream, so that nobody who joins misses history.
     async fn read_all(&mut self) -> Result<(), String> {
-        while let Some(log) = self.log.as_mut().filter(|log| log.end > self.seen) {
+        while let Some(log) = self.log.as_mut().filter(|log| log.left > 0) {
             let message = tokio::time::timeout(self.options.patience, log.next()).await;
             let message = message.map_err(|_| "it has stopped to say what is kept".to_owned())?;
             self.take(message?);
@@ -315,7 +315,8 @@ impl Desk {
     pub(super) fn hear_of(&mut self, place: u64) {
         if place > self.heard_of.0 {
             // What was known of has arrived: only from now on is something missing.
-            let since = if self.seen >= self.heard_of.0 { Instant::now() } else { self.heard_of.1 };
+            let since =
+                if self.accounted_for() >= self.heard_of.0 { Instant::now() } else { self.heard_of.1 };
             self.heard_of = (place, since);
         }
     }
@@ -338,9 +339,20 @@ impl Desk {
         }
     }
 
+    /// Whether all that is kept has come, and members were told.
+    pub(super) fn has_read_all(&self) -> bool {
+        self.held.is_none() && self.log.as_ref().is_some_and(|log| log.left == 0)
+    }
+
+    /// Until where everything has come or is deleted. Not what is read on from: a replica may know less than the broker that was asked.
+    pub(super) fn accounted_for(&self) -> u64 {
+        let end = self.log.as_ref().filter(|_| self.has_read_all()).map_or(0, |log| log.end);
+        self.seen.max(end)
+    }
+
     fn is_read_to(&mut self, place: u64) {
         self.seen = self.seen.max(place);
-        if self.seen < self.heard_of.0 {
+        if self.accounted_for() < self.heard_of.0 {
             self.heard_of.1 = Instant::now(); // it goes on
         }
     }

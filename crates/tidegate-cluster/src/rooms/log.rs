@@ -23,8 +23,10 @@ pub(super) struct Log {
     pub(super) made: i64,
     /// Nothing before the next place is kept.
     pub(super) gone: u64,
-    /// Place of what came last when it was opened.
+    /// The last place that was taken when it was opened; what was there may be deleted.
     pub(super) end: u64,
+    /// Messages that are kept and did not come yet, as far as the broker has said.
+    pub(super) left: u64,
 }
 
 /// Something that came last in a room.
@@ -54,14 +56,19 @@ impl Log {
             ..OrderedConfig::default()
         };
         let consumer = stream.create_consumer(consumer).await.map_err(|e| text(&e))?;
+        let left = consumer.cached_info().num_pending;
         let messages = consumer.messages().await.map_err(|e| text(&e))?;
-        Ok(Self { stream, messages, made, gone, end })
+        Ok(Self { stream, messages, made, gone, end, left })
     }
 
     /// The next message; the error is that the log has to be opened again.
     pub(super) async fn next(&mut self) -> Result<Message, String> {
         match self.messages.next().await {
-            Some(Ok(message)) => Ok(message),
+            Some(Ok(message)) => {
+                let pending = message.info().map_or(self.left, |info| info.pending);
+                self.left = self.left.saturating_sub(1).min(pending);
+                Ok(message)
+            }
             Some(Err(e)) => Err(e.to_string()),
             None => Err("the stream has ended".into()),
         }

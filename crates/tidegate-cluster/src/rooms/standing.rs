@@ -17,8 +17,8 @@ enum How {
     Whole,
     /// Cut off since the first, and trying to return from the second on.
     Cut(Instant, Instant),
-    /// Cut off since the first, returning since the second; what came until this place is still to be read.
-    Returning(Instant, Instant, u64),
+    /// Cut off since the first, returning since the second; what came meanwhile is still to be read.
+    Returning(Instant, Instant),
 }
 
 /// How this node stands, and what that is judged by.
@@ -72,7 +72,7 @@ impl Desk {
             How::Whole => self.look_whole(line, now).await,
             How::Cut(_, at) if *line != State::Connected || now < at => {}
             How::Cut(since, _) => self.return_from(since, now).await,
-            How::Returning(since, began, end) => self.look_returning(line, since, began, end, now),
+            How::Returning(since, began) => self.look_returning(line, since, began, now),
         }
         if *line == State::Connected {
             self.talk(now).await;
@@ -114,7 +114,7 @@ impl Desk {
             let why = self.refusal.as_deref().unwrap_or("it does not answer");
             return Some(format!("the broker has not taken what was said for {seconds:.1} s: {why}"));
         }
-        if self.heard_of.0 > self.seen && too_long(self.heard_of.1) {
+        if self.heard_of.0 > self.accounted_for() && too_long(self.heard_of.1) {
             return Some(format!("nothing has come from the stream for {seconds:.1} s"));
         }
         None
@@ -132,7 +132,7 @@ impl Desk {
     }
 
     /// Opens the stream where it was left.
-    async fn reopen(&mut self) -> Result<u64, String> {
+    async fn reopen(&mut self) -> Result<(), String> {
         let log = Log::open(&self.context, self.options.kept, Some((self.made, self.seen))).await?;
         let end = log.end;
         let gone = log.gone;
@@ -147,14 +147,14 @@ impl Desk {
         self.seen = self.seen.max(gone);
         self.heard_of = (end, Instant::now());
         self.log = Some(log);
-        Ok(end)
+        Ok(())
     }
 
     async fn return_from(&mut self, since: Instant, now: Instant) {
         match self.reopen().await {
-            Ok(end) => {
+            Ok(()) => {
                 let now = Instant::now(); // that may have taken a while
-                self.standing.how = How::Returning(since, now, end);
+                self.standing.how = How::Returning(since, now);
                 self.excuse(now);
                 self.hurry(now);
                 self.word.hail();
@@ -166,10 +166,10 @@ impl Desk {
         }
     }
 
-    fn look_returning(&mut self, line: &State, since: Instant, began: Instant, end: u64, now: Instant) {
+    fn look_returning(&mut self, line: &State, since: Instant, began: Instant, now: Instant) {
         let is_late = now.saturating_duration_since(began) > self.options.patience;
         let connected = *line == State::Connected;
-        if connected && self.log.is_some() && self.seen >= end && self.stuck_since().is_none() {
+        if connected && self.has_read_all() && self.stuck_since().is_none() {
             self.standing.how = How::Whole;
             self.heard_of = (self.seen, now);
             self.excuse(now);
