@@ -26,6 +26,8 @@ use crate::wire;
 const LOOK: Duration = Duration::from_millis(50);
 /// How long it leaves the I/O threads alone when queues of members are full.
 const BREATH: Duration = Duration::from_millis(1);
+/// When it looks for something to say if nothing is due.
+const SELDOM: Duration = Duration::from_secs(3600);
 /// Answers of the broker that wait to be read; a room has at most a few.
 const ANSWERS: usize = 1_024;
 /// Rooms whose place is remembered; those that nobody needs are forgotten above that.
@@ -72,6 +74,8 @@ pub(super) struct Desk {
     lanes: HashMap<Arc<str>, Lane>,
     /// Rooms in which something waits or is under way.
     pub(super) active: BTreeSet<Arc<str>>,
+    /// The room for which the broker was waited for last.
+    waited_for: Option<Arc<str>>,
     pub(super) standing: Standing,
     pub(super) peers: Peers,
     tells: Subscriber,
@@ -118,6 +122,7 @@ impl Desk {
             heard_of: (log.end, now),
             lanes: HashMap::new(),
             active: BTreeSet::new(),
+            waited_for: None,
             held: None,
             standing: Standing::whole(now),
             peers: Peers::default(),
@@ -200,39 +205,25 @@ impl Desk {
         }
     }
 
-    /// Says in all rooms what is due, and returns when something is due next.
+    /// Says in all rooms what is due, and returns when something is due next. Ends once it had to wait for an answer of the broker, so that
+    /// this node is not silent for the sum of all rooms; the room after that one is the first next time.
     async fn say_what_is_due(&mut self) -> Instant {
-        let mut next = Instant::now() + Duration::from_secs(3600);
+        let mut next = Instant::now() + SELDOM;
         if self.log.is_none() || !self.standing.may_speak() {
             return next;
         }
-        for room in self.active.clone() {
+        let mut rooms: Vec<_> = self.active.iter().cloned().collect();
+        let begin = self.waited_for.as_ref().map_or(0, |last| rooms.partition_point(|room| room <= last));
+        rooms.rotate_left(begin);
+        for room in rooms {
             if self.held.as_ref().is_some_and(|held| held.room == room) {
                 continue; // its numbers are not known until that is told
             }
-            loop {
-                let now = Instant::now();
-                let Some(lane) = self.lanes.get_mut(&room) else { break };
-                match lane.due(now) {
-                    Due::Rest(Some(at)) => next = next.min(at),
-                    Due::Rest(None) => {}
-                    Due::Say(serial, message) => {
-                        let message = message.to_vec();
-                        let after = lane.last;
-                        self.say(&room, serial, after, message).await;
-                        continue;
-                    }
-                    Due::Ask => {
-                        self.ask(&room).await;
-                        continue;
-                    }
-                    Due::Offer => {
-                        self.offer(&room, now).await;
-                        continue;
-                    }
-                }
-                break;
-            }
+            let Some(at) = self.say_in(&room).await else {
+                self.waited_for = Some(room);
+                return Instant::now();
+            };
+            next = next.min(at);
             if self.lanes.get(&room).is_none_or(Lane::is_idle) {
                 self.active.remove(&room);
             }
@@ -240,13 +231,44 @@ impl Desk {
         next
     }
 
-    /// Puts together what waits in a room.
-    async fn offer(&mut self, room: &Arc<str>, now: Instant) {
-        let Some(lane) = self.lanes.get_mut(room) else { return };
-        if !self.span.knows(room) && lane.is_to_be_asked() {
-            // Its place in the hall was needed for another in between: its numbers are with the broker only.
-            return self.ask(room).await;
+    /// Says in a room what is due, and returns when something is due next; nothing if it had to wait for the broker.
+    async fn say_in(&mut self, room: &Arc<str>) -> Option<Instant> {
+        loop {
+            let now = Instant::now();
+            let Some(lane) = self.lanes.get_mut(room) else { return Some(now + SELDOM) };
+            match lane.due(now) {
+                Due::Rest(at) => return Some(at.unwrap_or(now + SELDOM)),
+                Due::Ask => {
+                    self.ask(room).await;
+                    return None;
+                }
+                Due::Offer => {
+                    if self.is_to_be_asked(room) {
+                        self.ask(room).await;
+                        return None;
+                    }
+                    self.offer(room, now);
+                }
+                Due::Say(serial, message) => {
+                    let message = message.to_vec();
+                    let after = lane.last;
+                    if let Err(why) = self.say(room, serial, after, message).await {
+                        self.refusal = Some(why);
+                        return None;
+                    }
+                }
+            }
         }
+    }
+
+    /// Whether the place of a room in the hall was needed for another in between: its numbers are with the broker only.
+    fn is_to_be_asked(&mut self, room: &Arc<str>) -> bool {
+        !self.span.knows(room) && self.lane(room).is_to_be_asked()
+    }
+
+    /// Puts together what waits in a room.
+    fn offer(&mut self, room: &Arc<str>, now: Instant) {
+        let Some(lane) = self.lanes.get_mut(room) else { return };
         let Some(batch) = self.span.offer(room) else { return lane.rest() };
         self.serial += 1;
         let after = lane.last;
@@ -258,18 +280,16 @@ impl Desk {
         }
     }
 
-    async fn say(&mut self, room: &Arc<str>, serial: u64, after: u64, message: Vec<u8>) {
+    async fn say(&self, room: &Arc<str>, serial: u64, after: u64, message: Vec<u8>) -> Result<(), String> {
         let publish = PublishMessage::build().payload(message.into()).expected_last_subject_sequence(after);
         let (room, answers) = (room.clone(), self.answers.clone());
-        match self.context.send_publish(ours::of_room(&room), publish).await {
-            Ok(answer) => {
-                tokio::spawn(async move {
-                    let what = answer.await.map(|ack| ack.sequence).map_err(|e| e.kind());
-                    let _ = answers.send(Answer { room, serial, what }).await; // nobody reads it if the bridge has ended
-                });
-            }
-            Err(e) => self.refusal = Some(e.to_string()),
-        }
+        let answer = self.context.send_publish(ours::of_room(&room), publish).await;
+        let answer = answer.map_err(|e| e.to_string())?;
+        tokio::spawn(async move {
+            let what = answer.await.map(|ack| ack.sequence).map_err(|e| e.kind());
+            let _ = answers.send(Answer { room, serial, what }).await; // nobody reads it if the bridge has ended
+        });
+        Ok(())
     }
 
     fn answered(&mut self, answer: Answer) {
