@@ -97,6 +97,7 @@ fn a_number_of_requests_is_answered_whoever_is_killed() {
     assert_eq!(done, [(true, 20), (true, 20), (false, 0), (true, 10), (true, 10)], "{text}");
     let loss = agents(&r)[2].loss.as_ref().unwrap();
     assert_eq!(loss.missing_requests, None);
+    assert!(!r.certificate.unwrap().because.contains("missing"), "all 60 were done");
 }
 
 #[test]

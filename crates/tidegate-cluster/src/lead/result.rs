@@ -1,7 +1,7 @@
 //! The results of the agents as one.
 
 use tidegate_load::certificate::{Certificate, Evidence, Verdict, Warning, certify};
-use tidegate_load::{AgentReport, Report, Together, merge};
+use tidegate_load::{AgentReport, Amount, Loss, Report, Together, merge};
 
 use super::Lead;
 use super::member::Member;
@@ -50,18 +50,31 @@ impl Lead<'_> {
         {
             certificate.because.push_str(&format!(" (of the agents {name} was the busiest)"));
         }
-        let losses: Vec<_> = self.members.iter().filter_map(|m| Some((m, m.loss.as_ref()?))).collect();
-        if losses.is_empty() {
+        let lost = self.members.iter().filter(|m| m.loss.is_some()).count();
+        if lost == 0 {
             return certificate;
         }
         // Less than was asked for came, and that was not the server's doing.
-        if losses.iter().any(|(_, loss)| loss.missing_requests != Some(0)) {
+        let missing = self.missing(all);
+        if !missing.is_empty() {
             certificate.verdict = Verdict::Generator;
-            let names: Vec<_> = losses.iter().map(|(member, _)| member.name.as_str()).collect();
-            certificate.because = format!("a part of the load is missing, that of {}", names.join(" and "));
+            certificate.because = format!("a part of the load is missing, that of {}", missing.join(" and "));
         }
-        certificate.warnings.push(Warning::AgentsLost { lost: losses.len() as u64 });
+        certificate.warnings.push(Warning::AgentsLost { lost: lost as u64 });
         certificate
+    }
+
+    /// The names of those whose part was not done in full, by themselves or by others.
+    fn missing(&self, all: &Report) -> Vec<&str> {
+        let of_a_number = |n: u64| all.requests + all.failed + all.timed_out < n;
+        let is_missing = |m: &&Member| match (&m.loss, m.took_over, self.plan.amount) {
+            // What an heir lost is in the account of the one it had it from.
+            (None, ..) | (_, Some(_), _) => false,
+            (Some(Loss { missing_requests: Some(n), .. }), ..) => *n > 0,
+            (Some(_), None, Amount::Requests(n)) => of_a_number(n),
+            (Some(_), None, Amount::Time(_)) => true,
+        };
+        self.members.iter().filter(is_missing).map(|m| m.name.as_str()).collect()
     }
 }
 
