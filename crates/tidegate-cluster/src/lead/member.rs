@@ -12,6 +12,8 @@ pub(super) struct Member {
     pub(super) name: String,
     /// Which of its parts it is; the first is 0.
     pub(super) share: u32,
+    /// Parts that the agent was ever asked to carry, whether it said yes or not; kept with its first.
+    pub(super) asked: u32,
     /// Its part of the load.
     pub(super) part: Part,
     /// Whose part it was before, by number.
@@ -73,6 +75,7 @@ impl Member {
             id,
             name,
             share: 0,
+            asked: 1,
             part,
             took_over: None,
             distance: Distance { mono_ns: 0, wall_ns: 0, round_trip_ns: 0 },

@@ -6,7 +6,7 @@ use tidegate_load::{Amount, Loss};
 
 use super::member::Member;
 use super::{Lead, OnLost};
-use crate::wire::Answer;
+use crate::wire::{Answer, Word};
 
 impl Lead<'_> {
     /// Begins the account of a member that is lost or ended early, and has its part given to others if that is the setting.
@@ -51,8 +51,8 @@ impl Lead<'_> {
         let able = self.able();
         let parts = self.members[lost].part.shared(self.plan, able.len());
         for (&who, part) in able.iter().zip(parts) {
-            let id = &self.members[who].id;
-            let share = self.members.iter().filter(|m| m.id == *id).count() as u32;
+            let share = self.members[who].asked;
+            self.members[who].asked += 1;
             let member = self.members[who].with_part_of(lost, share, part);
             let why = match self.ask(&member.id, &self.work(&member)).await {
                 Ok(Answer::Taken) => {
@@ -62,7 +62,11 @@ impl Lead<'_> {
                 }
                 Ok(Answer::Refused { why }) => format!("refuses: {why}"),
                 Ok(Answer::Clock(_)) => "answers something else".to_owned(),
-                Err(why) => why,
+                Err(why) => {
+                    // It may have taken it, and only its answer was lost.
+                    self.say(&Word::Dismiss { agent: member.id.clone(), share }).await;
+                    why
+                }
             };
             let (name, of) = (&member.name, &self.members[lost].name);
             let what = format!("agent {name} does not take over a part of agent {of}: {why}");

@@ -64,7 +64,10 @@ impl Lead<'_> {
 
     async fn hear(&mut self, event: Event) {
         let of = |m: &super::Member| m.id == event.agent && m.share == event.share;
-        let Some(at) = self.members.iter().position(of) else { return };
+        let Some(at) = self.members.iter().position(of) else {
+            // A part whose acceptance was not heard, and then not that it was given back.
+            return self.say(&Word::Dismiss { agent: event.agent, share: event.share }).await;
+        };
         let member = &mut self.members[at];
         member.heard = Instant::now();
         if event.number < member.next {
