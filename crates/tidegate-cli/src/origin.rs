@@ -26,11 +26,23 @@ fn usage(e: anyhow::Error) -> Failure {
     Failure::Usage(e)
 }
 
+/// What a server listens on.
+#[derive(Default)]
+pub enum Listeners {
+    /// What it binds itself.
+    #[default]
+    Own,
+    /// Sockets of the service manager, to which their files belong.
+    Passed(Vec<OwnedFd>),
+    /// Those of the server that runs. The file of a socket belongs to the last server that accepts from it.
+    Inherited(Vec<OwnedFd>),
+}
+
 /// Where the sockets come from that this process does not make itself.
 #[derive(Default)]
 pub struct Origin {
-    /// To listen on, in place of addresses.
-    pub listeners: Vec<OwnedFd>,
+    /// To listen on.
+    pub listeners: Listeners,
     /// For `--metrics`.
     pub metrics: Option<OwnedFd>,
     /// The connection to the server that runs, which is to drain once this one accepts.
@@ -51,7 +63,7 @@ impl Origin {
             label.note("socket-activation", &text);
         }
         if !passed.is_empty() {
-            origin.listeners = passed;
+            origin.listeners = Listeners::Passed(passed);
         }
         Ok(origin)
     }
@@ -65,7 +77,7 @@ impl Origin {
             )));
         }
         let (predecessor, listeners, metrics) = found.into_parts();
-        let listeners = expected(listeners, &how.listen)?;
+        let listeners = Listeners::Inherited(expected(listeners, &how.listen)?);
         let metrics = expected_metrics(metrics, how.metrics);
         Ok(Self { listeners, metrics, predecessor: Some(predecessor) })
     }

@@ -19,7 +19,7 @@ use crate::Failure;
 use crate::life::{self, Change, End, Up, Word};
 use crate::limits::Strategy;
 use crate::metrics::{Entry, Pages, Source};
-use crate::origin::{Asked, Origin};
+use crate::origin::{Asked, Listeners, Origin};
 use crate::system::handover::{Door, Estate, Inheritance, Line};
 use crate::tls::Secure;
 
@@ -131,8 +131,9 @@ impl Plan for StreamPlan {
         let origin = Origin::find(&asked, model, passed, &label)?;
         let to_be = ToBe { policy, model };
         let bound = match origin.listeners {
-            none if none.is_empty() => bind(&service, &to_be, asked.listen)?,
-            sockets => adopt(&service, &to_be, sockets, origin.predecessor.as_ref())?,
+            Listeners::Own => bind(&service, &to_be, asked.listen)?,
+            Listeners::Passed(sockets) => adopt(&service, &to_be, sockets)?,
+            Listeners::Inherited(sockets) => with_files(adopt(&service, &to_be, sockets)?)?,
         };
         let entry = how.common.metrics.map(|addr| pages.add(addr, origin.metrics, &label));
         let predecessor = origin.predecessor;
@@ -189,20 +190,15 @@ fn adopt(
     service: &Arc<dyn AnyService>,
     to_be: &ToBe,
     sockets: Vec<OwnedFd>,
-    predecessor: Option<&Line>,
 ) -> Result<Vec<Box<dyn AnyBound>>, Failure> {
-    let mut bound = Vec::new();
-    for socket in sockets {
-        let one = service.clone().listen_on(to_be.clone(), socket).map_err(failure)?;
-        // The file of a socket belongs to the last server that accepts from it; a service manager keeps its own.
-        bound.push(match predecessor {
-            Some(_) => {
-                one.own_socket_file().context("the file of the socket is gone").map_err(Failure::Run)?
-            }
-            None => one,
-        });
-    }
-    Ok(bound)
+    let one = |socket| service.clone().listen_on(to_be.clone(), socket).map_err(failure);
+    sockets.into_iter().map(one).collect()
+}
+
+/// The same servers, which take the files of their sockets away at the end.
+fn with_files(bound: Vec<Box<dyn AnyBound>>) -> Result<Vec<Box<dyn AnyBound>>, Failure> {
+    let own = |one: Box<dyn AnyBound>| one.own_socket_file().context("the file of the socket is gone");
+    bound.into_iter().map(own).collect::<Result<_, _>>().map_err(Failure::Run)
 }
 
 struct StreamBound {

@@ -204,6 +204,27 @@ fn a_service_manager_may_pass_a_unix_socket_and_keeps_its_file() {
     assert!(path.exists());
 }
 
+#[test]
+fn a_service_manager_keeps_the_file_of_its_socket_also_when_a_server_succeeds_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, door) = (folder.path().join("socket"), folder.path().join("door"));
+    let held = UnixListener::bind(&path).unwrap();
+    let start = || {
+        let mut command =
+            tidegate(&["serve", "http", "--model", "poll", "--handover", door.to_str().unwrap()]);
+        let socket = OwnedFd::from(held.try_clone().unwrap());
+        command.env("LISTEN_FDS", "1").env("LISTEN_FDS_FIRST_FD", "0").stdin(Stdio::from(socket));
+        Server::started(&mut command)
+    };
+    let first = start();
+    let second = start();
+    assert_eq!(first.ended().0.code(), Some(0), "it has a successor");
+    assert!(get(&path).starts_with("HTTP/1.1 200 "));
+    second.signal(Signal::TERM);
+    assert_eq!(second.ended().0.code(), Some(0));
+    assert!(path.exists());
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_name_needs_no_file() {
