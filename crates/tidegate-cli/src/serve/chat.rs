@@ -7,7 +7,7 @@ use tidegate_services::{Chat, ChatLimits};
 
 use super::how::{How, Kind};
 use super::label::Label;
-use super::nodes::{NodesArgs, SpanningChat};
+use super::nodes::{NodesArgs, spanning};
 use super::stage::Plan;
 use super::stream::StreamPlan;
 use super::usage;
@@ -59,20 +59,16 @@ impl ChatArgs {
     pub(super) fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
         let mut policy = self.how.limits.policy();
         let limits = self.limits(&mut policy)?;
-        match self.nodes.options()? {
-            None => {
-                let chat = Chat::new(limits);
-                let counters = chat.counters();
-                let plan = self.how.stream_plan(label, &CHAT, policy, chat)?;
-                Ok(Box::new(StreamPlan { chat: Some(counters), ..plan }))
-            }
+        let (chat, bridge) = match self.nodes.options()? {
+            None => (Chat::new(limits), None),
             Some(options) => {
-                let chat = SpanningChat::new(limits, options, &label, &self.how.common.cpus)?;
-                let counters = chat.counters();
-                let plan = self.how.stream_plan(label, &CHAT, policy, chat)?;
-                Ok(Box::new(StreamPlan { chat: Some(counters), ..plan }))
+                let (chat, start) = spanning(limits, options, &label);
+                (chat, Some(start))
             }
-        }
+        };
+        let counters = chat.counters();
+        let plan = self.how.stream_plan(label, &CHAT, policy, chat)?;
+        Ok(Box::new(StreamPlan { chat: Some(counters), bridge, ..plan }))
     }
 
     fn limits(&self, policy: &mut Policy) -> Result<ChatLimits, Failure> {

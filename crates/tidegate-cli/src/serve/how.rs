@@ -126,7 +126,7 @@ impl How {
         };
         policy.check().map_err(usage)?;
         let model = self.common.model.or(&label, || Model::best_for(&policy));
-        Ok(StreamPlan { how: self, label, kind, policy, model, secure, service, chat: None })
+        Ok(StreamPlan { how: self, label, kind, policy, model, secure, service, chat: None, bridge: None })
     }
 
     /// The limits of the header of a proxy, if there is to be one.

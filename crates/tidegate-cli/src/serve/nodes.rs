@@ -1,12 +1,9 @@
-//! The messenger over several nodes: its options, and the bridge that lives as long as the service.
+//! The messenger over several nodes: its options, and the bridge between them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use tidegate::{Peer, Refusal, Service, system};
 use tidegate_cluster::rooms::{Bridge, BridgeError, BridgeOptions, Kept, Wake};
-use tidegate_services::chat::{ChatCounters, ChatSession};
 use tidegate_services::{Chat, ChatLimits};
 
 use super::label::Label;
@@ -64,48 +61,21 @@ impl NodesArgs {
     }
 }
 
-/// The messenger, and its bridge to other nodes.
-pub(super) struct SpanningChat {
-    chat: Chat,
-    /// Ends when the last thread of the server has.
-    _bridge: Bridge,
-}
+/// Starts the bridge of a messenger, when all servers are bound; what is known of rooms is there when it returns.
+pub(super) type StartBridge = Box<dyn FnOnce() -> Result<Bridge, Failure>>;
 
-impl SpanningChat {
-    /// Connects; what is known of rooms is there when it returns.
-    pub(super) fn new(
-        limits: ChatLimits,
-        options: BridgeOptions,
-        label: &Label,
-        cpus: &[usize],
-    ) -> Result<Self, Failure> {
-        let wake = Wake::default();
-        let waker = wake.clone();
-        let (chat, span) = Chat::spanning(limits, move || waker.wake());
-        let (label, cpus) = (label.clone(), cpus.to_vec());
-        let tell = Box::new(move |event: &str, text: &str| label.note(event, text));
-        let settle = move || {
-            if !cpus.is_empty() {
-                let _ = system::pin_to_cpus(&cpus); // the server's own threads say what is wrong with them
-            }
-        };
-        let bridge = Bridge::start(options, span, wake, tell, settle).map_err(|e| match e {
+/// The messenger over several nodes, and how its bridge is started. The bridge has to outlive the threads of the server.
+pub(super) fn spanning(limits: ChatLimits, options: BridgeOptions, label: &Label) -> (Chat, StartBridge) {
+    let wake = Wake::default();
+    let waker = wake.clone();
+    let (chat, span) = Chat::spanning(limits, move || waker.wake());
+    let label = label.clone();
+    let tell = Box::new(move |event: &str, text: &str| label.note(event, text));
+    let start = move || {
+        Bridge::start(options, span, wake, tell, || {}).map_err(|e| match e {
             BridgeError::Broker(e) => nats::failure(e),
             e => Failure::Run(e.into()),
-        })?;
-        Ok(Self { chat, _bridge: bridge })
-    }
-
-    /// What the messenger counts.
-    pub(super) fn counters(&self) -> Arc<ChatCounters> {
-        self.chat.counters()
-    }
-}
-
-impl Service for SpanningChat {
-    type Session = ChatSession;
-
-    fn open(&self, peer: &Peer) -> Result<ChatSession, Refusal> {
-        self.chat.open(peer)
-    }
+        })
+    };
+    (chat, Box::new(start))
 }

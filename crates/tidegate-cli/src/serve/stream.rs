@@ -8,10 +8,12 @@ use std::sync::mpsc::Sender;
 use anyhow::{Context, anyhow};
 use tidegate::system::descriptor::OwnedFd;
 use tidegate::{BoundServer, Endpoint, Model, Policy, Running, Server, Service, StartError, Stats};
+use tidegate_cluster::rooms::Bridge;
 use tidegate_services::ChatCounters;
 
 use super::how::{Common, DEFAULT_ADDRESS, How, Kind, failure};
 use super::label::Label;
+use super::nodes::StartBridge;
 use super::share::Want;
 use super::stage::{Bound, Hangup, Plan};
 use super::usage;
@@ -84,6 +86,8 @@ pub struct StreamPlan {
     pub service: Arc<dyn AnyService>,
     /// What it counts besides, if it is a messenger.
     pub chat: Option<Arc<ChatCounters>>,
+    /// To other nodes, if it shares its rooms with them.
+    pub bridge: Option<StartBridge>,
 }
 
 impl Plan for StreamPlan {
@@ -124,7 +128,7 @@ impl Plan for StreamPlan {
     }
 
     fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
-        let Self { how, label, kind, policy, model, secure, service, chat } = *self;
+        let Self { how, label, kind, policy, model, secure, service, chat, bridge } = *self;
         let drain_timeout = policy.drain_timeout;
         let asked =
             Asked { handover: how.handover.as_deref(), listen: how.asked()?, metrics: how.common.metrics };
@@ -145,6 +149,7 @@ impl Plan for StreamPlan {
             drain_timeout,
             secure,
             chat,
+            bridge,
             bound,
             predecessor,
             entry,
@@ -209,6 +214,7 @@ struct StreamBound {
     drain_timeout: std::time::Duration,
     secure: Option<Secure>,
     chat: Option<Arc<ChatCounters>>,
+    bridge: Option<StartBridge>,
     /// One for each address.
     bound: Vec<Box<dyn AnyBound>>,
     predecessor: Option<Line>,
@@ -226,7 +232,8 @@ impl Bound for StreamBound {
         words: &Sender<Word>,
         pages: &Pages,
     ) -> Result<Box<dyn Up>, Failure> {
-        let Self { how, label, kind, model, drain_timeout, secure, chat, bound, predecessor, entry } = *self;
+        let Self { how, label, kind, model, drain_timeout, secure, chat, bridge, bound, predecessor, entry } =
+            *self;
         let lacks = |e| Failure::Run(anyhow::Error::from(e).context("no descriptor is left"));
         let shared = match &how.handover {
             Some(_) => {
@@ -234,6 +241,8 @@ impl Bound for StreamBound {
             }
             None => Vec::new(),
         };
+        // Its thread is to stay on the processors of this server, and nobody is accepted before it knows the rooms.
+        let bridge = bridge.map(|start| start()).transpose()?;
         let running =
             bound.into_iter().map(|one| one.start()).collect::<Result<Vec<_>, _>>().map_err(failure)?;
         if let Some(entry) = &entry {
@@ -261,6 +270,7 @@ impl Bound for StreamBound {
             entry,
             door,
             stopped,
+            bridge,
         }))
     }
 }
@@ -310,6 +320,8 @@ struct StreamUp {
     door: Option<Door>,
     /// The counters when it was told to stop.
     stopped: Option<Stats>,
+    /// Ends when the last thread of the server has.
+    bridge: Option<Bridge>,
 }
 
 impl Up for StreamUp {
@@ -368,9 +380,10 @@ impl Up for StreamUp {
     }
 
     fn finish(self: Box<Self>) -> anyhow::Result<()> {
-        let Self { how, label, model, secure, running, stopped, .. } = *self;
+        let Self { how, label, model, secure, running, stopped, bridge, .. } = *self;
         let before = stopped.ok_or_else(|| anyhow!("a server ended that was not told to"))?;
         let stats = life::join(running, &before, &label)?;
+        drop(bridge);
         if how.common.stats {
             let mut counters = to_json(&label, model, &stats);
             if let Some(secure) = secure {
