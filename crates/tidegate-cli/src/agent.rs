@@ -8,7 +8,7 @@ use tidegate_cluster::AllowList;
 use tidegate_cluster::agent::{AgentOptions, serve};
 
 use crate::log::note;
-use crate::nats::{NatsArgs, failure};
+use crate::nats::{NatsArgs, failure, name_or_host};
 use crate::system::signals;
 use crate::{Failure, Outcome};
 
@@ -48,8 +48,7 @@ pub fn run(args: &Args) -> Outcome {
         let pinned = system::pin_to_cpus(&args.cpus);
         pinned.with_context(|| format!("--cpus {:?} can not be used", args.cpus)).map_err(Failure::Usage)?;
     }
-    let host = || ["HOSTNAME", "COMPUTERNAME"].iter().find_map(|name| std::env::var(name).ok());
-    let name = args.name.clone().or_else(host).unwrap_or_else(|| "agent".into());
+    let name = name_or_host(args.name.as_deref(), "agent");
     let access = args.access.access(&args.nats);
     let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
     let (clock_ahead_s, clock_jump_s) = (args.clock_offset, args.clock_jump);

@@ -12,6 +12,12 @@ pub fn failure(e: ClusterError) -> Failure {
     if e.is_about_options() { Failure::Usage(e.into()) } else { Failure::Run(e.into()) }
 }
 
+/// What one is called to others: the name that was given, that of the host, or `otherwise`.
+pub fn name_or_host(given: Option<&str>, otherwise: &str) -> String {
+    let host = || ["HOSTNAME", "COMPUTERNAME"].iter().find_map(|name| std::env::var(name).ok());
+    given.map(str::to_owned).or_else(host).unwrap_or_else(|| otherwise.to_owned())
+}
+
 /// Who one is to the broker. Secrets come from files or from the URL.
 #[derive(clap::Args)]
 pub struct NatsArgs {

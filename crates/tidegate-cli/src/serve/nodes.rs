@@ -48,7 +48,6 @@ impl NodesArgs {
         if !(Duration::from_secs(1)..=Duration::from_secs(60)).contains(&patience) {
             return Err(usage(anyhow!("--node-timeout must be from 1s to 60s")));
         }
-        let host = || ["HOSTNAME", "COMPUTERNAME"].iter().find_map(|name| std::env::var(name).ok());
         let default = Kept::default();
         let kept = Kept {
             messages: self.kept_messages.unwrap_or(default.messages),
@@ -56,7 +55,7 @@ impl NodesArgs {
             bytes: self.kept_bytes.map_or(default.bytes, |bytes| bytes as u64),
             replicas: self.kept_replicas.unwrap_or(default.replicas),
         };
-        let name = self.node.clone().or_else(host).unwrap_or_else(|| "node".into());
+        let name = nats::name_or_host(self.node.as_deref(), "node");
         Ok(Some(BridgeOptions { access: self.access.access(url), name, patience, kept }))
     }
 }
