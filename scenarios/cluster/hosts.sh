@@ -1,4 +1,4 @@
-# Network namespaces as hosts on one bridge, for scripts to source: new_host, join, on, begin, wait_for. Whatever happens, nothing is left behind.
+# Network namespaces as hosts on one bridge, for scripts to source: new_host, new_bridge, join, on, begin, wait_for. Whatever happens, nothing is left behind.
 
 tag=tg$$
 work=$(mktemp -d)
@@ -48,6 +48,6 @@ begin() { # NAME HOST COMMAND…: in the background; its output is in $work/NAME
 }
 
 wait_for() { # FILE TEXT
-  for _ in $(seq 300); do grep -q "$2" "$work/$1" 2> /dev/null && return; sleep 0.1; done
+  for _ in $(seq 1200); do grep -q "$2" "$work/$1" 2> /dev/null && return; sleep 0.1; done
   echo "$1 does not say \"$2\":" >&2; cat "$work/$1" >&2; exit 1
 }
