@@ -151,7 +151,7 @@ impl Process {
     ///
     /// # Errors
     /// It does not end within `limit`.
-    pub fn wait(mut self, limit: Duration) -> Result<bool, LabError> {
+    pub fn wait(&mut self, limit: Duration) -> Result<bool, LabError> {
         self.release();
         Ok(self.ended_within(limit)?.success())
     }

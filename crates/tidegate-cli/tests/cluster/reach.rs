@@ -120,7 +120,7 @@ fn the_password_in_the_url_is_in_no_error_of_an_experiment() {
         let output = finish(child);
         let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
         assert_eq!(output.status.code(), Some(1), "{text}");
-        assert!(text.contains(says), "{text}");
+        assert!(text.contains(says) && text.contains("see that nats-server runs there"), "{text}");
         let files = ["report.json", "report.html"].map(|file| std::fs::read_to_string(out.path().join(file)));
         for text in files.into_iter().map(Result::unwrap).chain([text]) {
             assert!(!text.contains("s3cret"), "{experiment}: {text}");

@@ -318,7 +318,7 @@ fn ping(bench: &Bench, args: Vec<String>, file: &ResultFile) -> Result<PingRepor
     let mut process = Process::start(bench, &args)?;
     process.wait_for_line("ping ", PATIENCE)?;
     if !process.wait(PATIENCE)? {
-        return Err(LabError::Process { what, why: "not every message came back right".into() });
+        return Err(process.failure("not every message came back right".into()));
     }
     file.read_as(&what)
 }

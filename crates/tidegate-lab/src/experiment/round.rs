@@ -151,9 +151,13 @@ pub(crate) fn load(
     args.extend(["--json".into(), file.0.display().to_string(), "--tolerate-failures".into()]);
     let name = shown(&args);
     let before = cpu_s(pid);
-    let good = Process::start(bench, &args)?.wait(LONGEST)?;
+    let mut process = Process::start(bench, &args)?;
+    let good = process.wait(LONGEST)?;
     let used = cpu_s(pid) - before;
-    let report = file.read(&name)?;
+    let report = match file.read(&name) {
+        Err(_) if !good => return Err(process.failure("ended without a result".into())),
+        report => report?,
+    };
     if !good || report.requests == 0 {
         let trouble = report.together.and_then(|together| together.troubles.into_iter().next());
         let why = trouble.or(report.first_error).unwrap_or_else(|| "no request was answered".into());

@@ -247,7 +247,7 @@ fn clients(bench: &Bench, server: &Server, clients: usize, window: Duration) -> 
     args.extend(cpus(&bench.load_cpus));
     let name = shown(&args);
     let sampler = Sampler::start(server.process.id(), server.port);
-    let load = Process::start(bench, &args)?;
+    let mut load = Process::start(bench, &args)?;
     load.wait(window + PATIENCE)?; // what went wrong is in the report
     let usage = sampler.stop();
     let report = file.read(&name)?;
@@ -293,7 +293,7 @@ impl Assault {
         Ok(Self { process, file, name, limit: duration + PATIENCE })
     }
 
-    fn end(self) -> Result<AttackReport, LabError> {
+    fn end(mut self) -> Result<AttackReport, LabError> {
         let name = self.name;
         if !self.process.wait(self.limit)? {
             return Err(LabError::Process { what: name, why: "the attack failed".into() });
