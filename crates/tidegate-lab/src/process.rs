@@ -224,19 +224,26 @@ impl Drop for Process {
     }
 }
 
-/// A command for people: without the URL of a broker, which may have a password in it.
+/// A command for people.
 pub(crate) fn shown(args: &[String]) -> String {
-    let mut shown = "tidegate".to_owned();
-    let mut rest = args.iter();
-    while let Some(arg) = rest.next() {
-        if arg == "--nats" {
-            rest.next();
-            continue;
+    format!("tidegate {}", without_secrets(args.iter().cloned()).join(" "))
+}
+
+/// Words of a command line, of which the URL of a broker says where it is, but not who one is to it.
+pub(crate) fn without_secrets(words: impl Iterator<Item = String>) -> Vec<String> {
+    let mut follows = false;
+    let public = |word: String| {
+        let is_url = std::mem::replace(&mut follows, word == "--nats") || word.starts_with("--nats=");
+        match word.rsplit_once('@') {
+            Some((before, host)) if is_url => {
+                let scheme = before.find("://").and_then(|at| before.get(..at + 3));
+                let scheme = scheme.unwrap_or(if before.starts_with("--nats=") { "--nats=" } else { "" });
+                format!("{scheme}{host}")
+            }
+            _ => word,
         }
-        shown.push(' ');
-        shown.push_str(arg);
-    }
-    shown
+    };
+    words.map(public).collect()
 }
 
 /// Processors as the `--cpus` option takes them; none leaves the option out.
@@ -253,9 +260,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_url_of_a_broker_is_not_shown() {
-        let args = "load http a:1 --agents 2 --nats nats://u:secret@b --json f";
-        let args: Vec<String> = args.split(' ').map(str::to_owned).collect();
-        assert_eq!(shown(&args), "tidegate load http a:1 --agents 2 --json f");
+    fn of_the_url_of_a_broker_no_secret_is_shown() {
+        for (args, said) in [
+            ("load http a:1 --nats nats://u:s3cret@b --json f@g", "load http a:1 --nats nats://b --json f@g"),
+            ("--nats=nats://u:s3,c@b,nats://t@c:1 --agents 2", "--nats=nats://c:1 --agents 2"),
+            ("--nats u:s3cret@b", "--nats b"),
+            ("--nats=s3cret@b", "--nats=b"),
+            ("--nats nats://b", "--nats nats://b"),
+        ] {
+            let args: Vec<String> = args.split(' ').map(str::to_owned).collect();
+            assert_eq!(shown(&args), format!("tidegate {said}"));
+        }
     }
 }

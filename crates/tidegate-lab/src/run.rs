@@ -9,6 +9,7 @@ use tidegate_load::certificate::Certificate;
 
 use crate::LabError;
 use crate::machine::Machine;
+use crate::process::without_secrets;
 
 /// Settings as text, by name: what changes the figures of a run.
 pub type Facts = BTreeMap<String, String>;
@@ -83,12 +84,12 @@ impl Circumstances {
     }
 }
 
-/// The words of the command line. Where the program lies is left out: that says nothing to anybody else.
+/// The words of the command line, without secrets. Where the program lies is left out: that says nothing to anybody else.
 fn command() -> Vec<String> {
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_default();
     let name = std::path::Path::new(&program).file_name().unwrap_or(&program).to_owned();
-    std::iter::once(name).chain(words).map(|word| word.to_string_lossy().into_owned()).collect()
+    without_secrets(std::iter::once(name).chain(words).map(|word| word.to_string_lossy().into_owned()))
 }
 
 /// Which way is good.
