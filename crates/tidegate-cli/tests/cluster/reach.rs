@@ -180,7 +180,8 @@ fn connections_are_held_until_a_line_comes_and_not_longer() {
     // Longer than agents wait for a lead that says nothing.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(6) {
-        assert_eq!(open(), 4);
+        // The kernel may also overlook one while others come and go.
+        assert!((0..20).any(|_| open() == 4), "{} stand", open());
         std::thread::sleep(Duration::from_millis(50));
     }
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
