@@ -71,7 +71,7 @@ pub(super) fn spanning(limits: ChatLimits, options: BridgeOptions, label: &Label
     let label = label.clone();
     let tell = Box::new(move |event: &str, text: &str| label.note(event, text));
     let start = move || {
-        Bridge::start(options, span, wake, tell, || {}).map_err(|e| match e {
+        Bridge::start(options, span, wake, tell).map_err(|e| match e {
             BridgeError::Broker(e) => nats::failure(e),
             e => Failure::Run(e.into()),
         })

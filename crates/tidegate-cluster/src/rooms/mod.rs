@@ -123,23 +123,16 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Connects, reads what was said last in all rooms, and goes on by itself. `settle` is called first on the bridge's thread.
+    /// Connects, reads what was said last in all rooms, and goes on by itself.
     ///
     /// # Errors
     /// The broker can not be used. Later the bridge waits until it can be again.
-    pub fn start(
-        options: BridgeOptions,
-        span: Span,
-        wake: Wake,
-        tell: Tell,
-        settle: impl FnOnce() + Send + 'static,
-    ) -> Result<Self, BridgeError> {
+    pub fn start(options: BridgeOptions, span: Span, wake: Wake, tell: Tell) -> Result<Self, BridgeError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (ready, is_ready) = mpsc::channel();
         let (stopped, woken) = (stop.clone(), wake.clone());
         // If nobody waits for what is ready, the process ends just now.
         let work = move || {
-            settle();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = match runtime.map_err(ClusterError::Runtime) {
                 Ok(runtime) => runtime,
