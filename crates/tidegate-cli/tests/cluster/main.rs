@@ -2,6 +2,7 @@
 #![cfg(unix)]
 
 mod credentials;
+mod established;
 mod failures;
 mod kit;
 mod losses;

@@ -1,10 +1,10 @@
 //! What agents carry, and what they do not: encrypted targets, experiments of the lab, other loads.
 
-use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::established::established;
 use crate::kit::{
     Broker, LONGEST, TIDEGATE, agent, finish, load, report, server, server_with, stderr, three,
 };
@@ -172,10 +172,7 @@ fn connections_are_held_until_a_line_comes_and_not_longer() {
     let Some(broker) = Broker::start(&[]) else { return };
     let (server, addr) = server("echo");
     let mut agents = ["a1", "a2"].map(|name| agent(&broker.url, name, &[]));
-    let open = || {
-        let port: u16 = addr.rsplit(':').next().unwrap().parse().unwrap();
-        established(server.0.id(), port)
-    };
+    let open = || established(server.0.id(), addr.parse().unwrap());
     let mut child = holding(&broker.url, &addr);
     // Longer than agents wait for a lead that says nothing.
     let begun = Instant::now();
@@ -201,16 +198,6 @@ fn connections_are_held_until_a_line_comes_and_not_longer() {
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("agent a2 did not keep its connections open until the end"), "{text}");
-}
-
-/// Connections that a process has accepted on this port and that stand, as the kernel counts them (`proc_net(5)`: state 01).
-fn established(pid: u32, port: u16) -> usize {
-    let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
-    let local = format!("0100007F:{port:04X}");
-    let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let ours = fields.filter(|f| f.get(1) == Some(&local.as_str()) && f.get(3) == Some(&"01"));
-    // While others come and go the kernel may list one twice.
-    ours.map(|f| f[2].to_owned()).collect::<HashSet<_>>().len()
 }
 
 #[test]

@@ -4,6 +4,9 @@
 mod config;
 mod crowd;
 mod datagrams;
+#[cfg(target_os = "linux")]
+#[path = "../cluster/established.rs"]
+mod established;
 mod kit;
 mod logs;
 mod metrics;

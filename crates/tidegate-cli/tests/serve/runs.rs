@@ -1,7 +1,7 @@
 //! The good path.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tidegate::Model;
 
+#[cfg(target_os = "linux")]
+use crate::established::established;
 use crate::kit::{DEADLINE, Server, run, tidegate, with_descriptors};
 
 const LAST: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -245,18 +247,6 @@ fn a_stop_cuts_no_answer_of_a_kept_connection() {
     }
 }
 
-/// Connections to this address that are open at its end, whether they have been accepted or not.
-#[cfg(target_os = "linux")]
-fn let_in_by_the_kernel(addr: SocketAddr) -> usize {
-    let local = format!("0100007F:{:04X}", addr.port());
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let is_open = |line: &&str| {
-        let mut words = line.split_whitespace().skip(1);
-        (words.next(), words.nth(1)) == (Some(&local), Some("01"))
-    };
-    table.lines().filter(is_open).count()
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 fn a_stop_answers_those_who_were_not_accepted_yet() {
@@ -269,7 +259,7 @@ fn a_stop_answers_those_who_were_not_accepted_yet() {
             client.write_all(LAST.as_bytes()).unwrap();
         }
         let start = Instant::now();
-        while let_in_by_the_kernel(server.addr) < CLIENTS {
+        while established(server.pid(), server.addr) < CLIENTS {
             assert!(start.elapsed() < DEADLINE, "{model}");
             thread::yield_now();
         }
