@@ -218,8 +218,7 @@ impl<S: Service> House<S> {
                     serve(stream, peer);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) if is_lost_connection(&e) => self.accept_failed(&e), // the next one may be sound
-                Err(e) => return self.accept_failed(&e),
+                Err(e) => self.accept_failed(&e), // if it was not about that one connection, there is no room any more
             }
         }
     }
