@@ -287,7 +287,6 @@ pub fn open_door(door: Option<&Door>, path: Option<&Path>) -> Result<(), Failure
     door.open().map_err(|e| no_door(path, e))
 }
 
-#[cold]
 fn no_door(path: &Path, e: io::Error) -> Failure {
     let shown = path.display();
     Failure::Run(

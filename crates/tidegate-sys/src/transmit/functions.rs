@@ -6,8 +6,8 @@ use std::io;
 /// What the kernel says of an operation, and where in the file it begins (`OVERLAPPED`).
 #[repr(C)]
 pub struct Overlapped {
-    pub(crate) status: usize,
-    pub(crate) bytes: usize,
+    pub(super) status: usize,
+    pub(super) bytes: usize,
     pub(crate) offset: u32,
     pub(crate) offset_high: u32,
     pub(crate) event: *mut c_void,
@@ -29,7 +29,7 @@ pub struct Element {
     pub(crate) flags: u32,
     pub(crate) bytes: u32,
     pub(crate) at: At,
-    pub(crate) file: *mut c_void,
+    pub(super) file: *mut c_void,
 }
 
 /// Where an element's bytes begin.
@@ -37,20 +37,20 @@ pub struct Element {
 #[derive(Clone, Copy)]
 pub union At {
     /// In its file.
-    pub(crate) offset: i64,
+    pub(super) offset: i64,
     /// In memory.
-    pub(crate) memory: *const u8,
+    pub(super) memory: *const u8,
 }
 
 /// The element is in memory, or in a file (`TP_ELEMENT_MEMORY`, `TP_ELEMENT_FILE`).
-pub(crate) const IN_MEMORY: u32 = 1;
-pub(crate) const IN_FILE: u32 = 2;
+pub(super) const IN_MEMORY: u32 = 1;
+pub(super) const IN_FILE: u32 = 2;
 
 /// Most bytes of one call: `TransmitFile` takes one less than an `i32` holds, all three parts together.
-pub(crate) const MOST_OF_A_CALL: usize = i32::MAX as usize - 1;
+pub(super) const MOST_OF_A_CALL: usize = i32::MAX as usize - 1;
 
 /// The end of the file was reached (`ERROR_HANDLE_EOF`).
-pub(crate) const END_OF_FILE: i32 = 38;
+pub(super) const END_OF_FILE: i32 = 38;
 
 /// `TransmitFile`: socket, file, bytes of the file (0 would be all of it), bytes of each send (0: the system's choice), operation, what is
 /// around it, flags.

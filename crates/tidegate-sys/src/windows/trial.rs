@@ -205,7 +205,7 @@ fn a_file_that_nobody_takes_is_ended_with_its_socket() {
     assert!(waits, "somebody takes it all");
     bench.queue.stop_all(&socket);
     bench.queue.close(socket, Closing::Reset);
-    let _ = bench.sent(); // with an error, unless it was only slow
+    assert!(bench.sent().0.is_err());
     assert_eq!(Arc::strong_count(&content), 1, "nobody holds the file any more");
     drop(far);
 }
