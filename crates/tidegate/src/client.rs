@@ -48,7 +48,7 @@ impl<S: Service> Client<S> {
         self.policy.check()?;
         let model = choose(self.model, &self.policy)?;
         engine::check_client(model, &self.policy)?;
-        let plan = Plan::new(self.service, self.policy, None);
+        let plan = Plan::new(Arc::new(self.service), self.policy, None);
         let started = engine::start(model, plan).map_err(|error| StartError::Engine { model, error })?;
         let threads = Threads::new(started);
         let dialler = Dialler { gates: threads.gates.clone().into(), next: Arc::default() };

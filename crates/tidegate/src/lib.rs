@@ -60,9 +60,8 @@ pub use server::{
     BoundDatagramServer, BoundServer, DatagramServer, Running, RunningDatagrams, Server, StartError,
 };
 pub use service::{
-    Awaits, BoxedService, BoxedSession, CloseReason, Consumed, DatagramService, Dial, Draft, Flow, Group,
-    Joined, Mail, Mailbox, MailboxError, OffloadError, Origin, Outbox, Peer, Refusal, Replies, Service,
-    Session,
+    Awaits, CloseReason, Consumed, DatagramService, Dial, Draft, Flow, Group, Joined, Mail, Mailbox,
+    MailboxError, OffloadError, Origin, Outbox, Peer, Refusal, Replies, Service, Session,
 };
 pub use stats::{DatagramStats, Stats};
 pub use tidegate_sys::endpoint::{Endpoint, ParseEndpointError};

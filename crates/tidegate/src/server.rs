@@ -17,7 +17,7 @@ use tidegate_sys::socket::{Blocking, ListenOptions, Listener};
 use crate::engine::{self, Availability, Command, Gate, Model, Plan, Started};
 use crate::policy::accept::deferral;
 use crate::policy::{DatagramPath, Policy, PolicyError};
-use crate::service::Service;
+use crate::service::{ErasedService, Service};
 use crate::stats::{Counters, Stats, sum};
 
 pub use datagram::{BoundDatagramServer, DatagramServer, RunningDatagrams};
@@ -149,7 +149,7 @@ impl<S: Service> Server<S> {
     ///
     /// # Errors
     /// A wrong policy, an unavailable model or an unusable address; nothing is left behind.
-    pub fn bind(self, at: Endpoint) -> Result<BoundServer<S>, StartError> {
+    pub fn bind(self, at: Endpoint) -> Result<BoundServer, StartError> {
         self.policy.check()?;
         let model = choose(self.model, &self.policy)?;
         engine::check_endpoint(&at, &self.policy)?;
@@ -157,7 +157,7 @@ impl<S: Service> Server<S> {
         let listener = Listener::bind(&at, &self.listen_options()).map_err(listen)?;
         let file = at.path().map(SocketFile::at).transpose().map_err(listen)?;
         let local_addr = listener.local_addr().map_err(listen)?;
-        Ok(BoundServer { server: self, model, listener, local_addr, file })
+        Ok(self.bound(model, listener, local_addr, file))
     }
 
     /// Accepts from a TCP or Unix stream socket that listens already: from a service manager, or from the process this one succeeds.
@@ -168,7 +168,7 @@ impl<S: Service> Server<S> {
     ///
     /// # Errors
     /// A wrong policy, an unavailable model, or a descriptor that is no listening stream socket.
-    pub fn listen_on(self, socket: OwnedFd) -> Result<BoundServer<S>, StartError> {
+    pub fn listen_on(self, socket: OwnedFd) -> Result<BoundServer, StartError> {
         self.policy.check()?;
         let model = choose(self.model, &self.policy)?;
         let adopt = |error| StartError::Adopt { error };
@@ -179,7 +179,25 @@ impl<S: Service> Server<S> {
             // The others say for themselves that they need the contrary.
             listener.set_blocking(Blocking::Waits).map_err(adopt)?;
         }
-        Ok(BoundServer { server: self, model, listener, local_addr, file: None })
+        Ok(self.bound(model, listener, local_addr, None))
+    }
+
+    /// From here on the type of the service is of no concern.
+    fn bound(
+        self,
+        model: Model,
+        listener: Listener,
+        local_addr: Endpoint,
+        file: Option<SocketFile>,
+    ) -> BoundServer {
+        BoundServer {
+            service: Arc::new(self.service),
+            policy: self.policy,
+            model,
+            listener,
+            local_addr,
+            file,
+        }
     }
 
     fn listen_options(&self) -> ListenOptions {
@@ -206,15 +224,16 @@ pub(crate) fn choose(asked: Option<Model>, policy: &Policy) -> Result<Model, Sta
 }
 
 /// A server that listens and does not serve yet.
-pub struct BoundServer<S: Service> {
-    server: Server<S>,
+pub struct BoundServer {
+    service: Arc<dyn ErasedService>,
+    policy: Policy,
     model: Model,
     listener: Listener,
     local_addr: Endpoint,
     file: Option<SocketFile>,
 }
 
-impl<S: Service> BoundServer<S> {
+impl BoundServer {
     /// Where it listens.
     #[must_use]
     pub fn local_addr(&self) -> &Endpoint {
@@ -250,7 +269,7 @@ impl<S: Service> BoundServer<S> {
     /// The system gave no thread, ring or memory.
     pub fn start(self) -> Result<Running, StartError> {
         let model = self.model;
-        let plan = Plan::new(self.server.service, self.server.policy, Some(self.listener));
+        let plan = Plan::new(self.service, self.policy, Some(self.listener));
         let policy = plan.policy.clone();
         let started = engine::start(model, plan).map_err(|error| StartError::Engine { model, error })?;
         let (local_addr, file) = (self.local_addr, self.file);

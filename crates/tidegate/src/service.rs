@@ -4,8 +4,8 @@
 //! Who receives and who sends, on how many threads and with which system calls, is the engine's
 //! business, so the same session runs on every [`Model`](crate::Model), as server and as client.
 
-mod boxed;
 mod datagram;
+mod erased;
 
 use std::any::Any;
 use std::fmt;
@@ -18,8 +18,8 @@ use tidegate_sys::endpoint::Endpoint;
 pub use crate::core::group::Group;
 pub use crate::core::mail::{Mailbox, MailboxError, OffloadError};
 pub use crate::core::outbox::{Draft, Outbox};
-pub use boxed::{BoxedService, BoxedSession};
 pub use datagram::{DatagramService, Joined, Replies};
+pub(crate) use erased::ErasedService;
 
 /// Makes one [`Session`] for each connection. Shared by all I/O threads.
 pub trait Service: Send + Sync + 'static {

@@ -2,16 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use tidegate::{BoxedService, Choice, Endpoint, Model, ParseEndpointError, Policy, Service, StartError};
+use tidegate::{Choice, Endpoint, Model, ParseEndpointError, Policy, Service, StartError};
 use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 
 use super::label::{Label, name};
 use super::stage::Plan;
-use super::stream::{AnyService, StreamPlan};
+use super::stream::{StreamPlan, binder};
 use super::usage;
 use crate::Failure;
 use crate::limits::{Limits, time};
@@ -115,18 +114,15 @@ impl How {
     ) -> Result<StreamPlan, Failure> {
         let secure = self.tls.read(kind.protocols, &self.limits, &mut policy)?;
         let proxy = self.proxy_limits(&policy)?;
-        // What has layers is boxed inside of them: so layers are compiled once, and not for each service.
-        let service: Arc<dyn AnyService> = match (proxy, &secure) {
-            (None, None) => Arc::new(service),
-            (None, Some(tls)) => Arc::new(tls.around(BoxedService::new(service))),
-            (Some(limits), None) => Arc::new(ProxyProtocol::new(BoxedService::new(service), limits)),
-            (Some(limits), Some(tls)) => {
-                Arc::new(ProxyProtocol::new(tls.around(BoxedService::new(service)), limits))
-            }
+        let binder = match (proxy, &secure) {
+            (None, None) => binder(service),
+            (None, Some(tls)) => binder(tls.around(service)),
+            (Some(limits), None) => binder(ProxyProtocol::new(service, limits)),
+            (Some(limits), Some(tls)) => binder(ProxyProtocol::new(tls.around(service), limits)),
         };
         policy.check().map_err(usage)?;
         let model = self.common.model.or(&label, || Model::best_for(&policy));
-        Ok(StreamPlan { how: self, label, kind, policy, model, secure, service, chat: None, bridge: None })
+        Ok(StreamPlan { how: self, label, kind, policy, model, secure, binder, chat: None, bridge: None })
     }
 
     /// The limits of the header of a proxy, if there is to be one.

@@ -25,54 +25,27 @@ use crate::origin::{Asked, Listeners, Origin};
 use crate::system::handover::{Door, Estate, Inheritance, Line};
 use crate::tls::Secure;
 
-/// A service of any type, to be bound: to several addresses, if need be.
-pub trait AnyService {
-    fn listen_on(self: Arc<Self>, to_be: ToBe, socket: OwnedFd) -> Result<Box<dyn AnyBound>, StartError>;
-    fn bind(self: Arc<Self>, to_be: ToBe, at: Endpoint) -> Result<Box<dyn AnyBound>, StartError>;
+/// Where a server listens.
+pub enum At {
+    /// At an address that it binds.
+    Address(Endpoint),
+    /// On a socket that listens already.
+    Socket(OwnedFd),
 }
 
-/// How a server is to run.
-#[derive(Clone)]
-pub struct ToBe {
-    policy: Policy,
-    model: Model,
-}
+/// Binds one service, to several addresses if need be.
+pub type Binder = Box<dyn Fn(Policy, Model, At) -> Result<BoundServer, StartError>>;
 
-impl ToBe {
-    fn of<S: Service>(self, service: S) -> Server<S> {
-        Server::new(service).policy(self.policy).model(self.model)
-    }
-}
-
-impl<S: Service> AnyService for S {
-    fn listen_on(self: Arc<Self>, to_be: ToBe, socket: OwnedFd) -> Result<Box<dyn AnyBound>, StartError> {
-        Ok(Box::new(to_be.of(self).listen_on(socket)?))
-    }
-
-    fn bind(self: Arc<Self>, to_be: ToBe, at: Endpoint) -> Result<Box<dyn AnyBound>, StartError> {
-        Ok(Box::new(to_be.of(self).bind(at)?))
-    }
-}
-
-/// A bound server of any service.
-pub trait AnyBound {
-    fn own_socket_file(self: Box<Self>) -> io::Result<Box<dyn AnyBound>>;
-    fn share_listener(&self) -> io::Result<OwnedFd>;
-    fn start(self: Box<Self>) -> Result<Running, StartError>;
-}
-
-impl<S: Service> AnyBound for BoundServer<S> {
-    fn own_socket_file(self: Box<Self>) -> io::Result<Box<dyn AnyBound>> {
-        Ok(Box::new((*self).own_socket_file()?))
-    }
-
-    fn share_listener(&self) -> io::Result<OwnedFd> {
-        self.share_listener()
-    }
-
-    fn start(self: Box<Self>) -> Result<Running, StartError> {
-        (*self).start()
-    }
+/// The binder of this service, which all servers that it makes share.
+pub fn binder(service: impl Service) -> Binder {
+    let service = Arc::new(service);
+    Box::new(move |policy, model, at| {
+        let server = Server::new(service.clone()).policy(policy).model(model);
+        match at {
+            At::Address(at) => server.bind(at),
+            At::Socket(socket) => server.listen_on(socket),
+        }
+    })
 }
 
 /// A server of connections whose options make sense.
@@ -83,7 +56,7 @@ pub struct StreamPlan {
     pub policy: Policy,
     pub model: Model,
     pub secure: Option<Secure>,
-    pub service: Arc<dyn AnyService>,
+    pub binder: Binder,
     /// What it counts besides, if it is a messenger.
     pub chat: Option<Arc<ChatCounters>>,
     /// To other nodes, if it shares its rooms with them.
@@ -128,16 +101,16 @@ impl Plan for StreamPlan {
     }
 
     fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
-        let Self { how, label, kind, policy, model, secure, service, chat, bridge } = *self;
+        let Self { how, label, kind, policy, model, secure, binder, chat, bridge } = *self;
         let drain_timeout = policy.drain_timeout;
         let asked =
             Asked { handover: how.handover.as_deref(), listen: how.asked()?, metrics: how.common.metrics };
         let origin = Origin::find(&asked, model, passed, &label)?;
-        let to_be = ToBe { policy, model };
+        let bind_one = |at| binder(policy.clone(), model, at);
         let bound = match origin.listeners {
-            Listeners::Own => bind(&service, &to_be, asked.listen)?,
-            Listeners::Passed(sockets) => adopt(&service, &to_be, sockets)?,
-            Listeners::Inherited(sockets) => with_files(adopt(&service, &to_be, sockets)?)?,
+            Listeners::Own => bind(&bind_one, asked.listen)?,
+            Listeners::Passed(sockets) => adopt(&bind_one, sockets)?,
+            Listeners::Inherited(sockets) => with_files(adopt(&bind_one, sockets)?)?,
         };
         let entry = how.common.metrics.map(|addr| pages.add(addr, origin.metrics, &label));
         let predecessor = origin.predecessor;
@@ -158,14 +131,13 @@ impl Plan for StreamPlan {
 }
 
 fn bind(
-    service: &Arc<dyn AnyService>,
-    to_be: &ToBe,
+    bind_one: impl Fn(At) -> Result<BoundServer, StartError>,
     asked: Vec<Endpoint>,
-) -> Result<Vec<Box<dyn AnyBound>>, Failure> {
+) -> Result<Vec<BoundServer>, Failure> {
     let asked = if asked.is_empty() { vec![DEFAULT_ADDRESS.into()] } else { asked };
     let mut bound = Vec::new();
     for (number, at) in asked.iter().enumerate() {
-        let one = service.clone().bind(to_be.clone(), at.clone());
+        let one = bind_one(At::Address(at.clone()));
         bound.push(one.map_err(|e| match (taken(&e), asked.iter().take(number).find(|own| covers(own, at))) {
             (true, Some(own)) => usage(anyhow!(
                 "--listen {at} can not be had beside --listen {own}, which has that port already: leave one of them out"
@@ -192,17 +164,16 @@ fn covers(own: &Endpoint, at: &Endpoint) -> bool {
 }
 
 fn adopt(
-    service: &Arc<dyn AnyService>,
-    to_be: &ToBe,
+    bind_one: impl Fn(At) -> Result<BoundServer, StartError>,
     sockets: Vec<OwnedFd>,
-) -> Result<Vec<Box<dyn AnyBound>>, Failure> {
-    let one = |socket| service.clone().listen_on(to_be.clone(), socket).map_err(failure);
+) -> Result<Vec<BoundServer>, Failure> {
+    let one = |socket| bind_one(At::Socket(socket)).map_err(failure);
     sockets.into_iter().map(one).collect()
 }
 
 /// The same servers, which take the files of their sockets away at the end.
-fn with_files(bound: Vec<Box<dyn AnyBound>>) -> Result<Vec<Box<dyn AnyBound>>, Failure> {
-    let own = |one: Box<dyn AnyBound>| one.own_socket_file().context("the file of the socket is gone");
+fn with_files(bound: Vec<BoundServer>) -> Result<Vec<BoundServer>, Failure> {
+    let own = |one: BoundServer| one.own_socket_file().context("the file of the socket is gone");
     bound.into_iter().map(own).collect::<Result<_, _>>().map_err(Failure::Run)
 }
 
@@ -216,7 +187,7 @@ struct StreamBound {
     chat: Option<Arc<ChatCounters>>,
     bridge: Option<StartBridge>,
     /// One for each address.
-    bound: Vec<Box<dyn AnyBound>>,
+    bound: Vec<BoundServer>,
     predecessor: Option<Line>,
     entry: Option<Entry>,
 }

@@ -1,6 +1,5 @@
 //! `tidegate serve udp`.
 
-use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -231,41 +230,25 @@ impl Origin {
     }
 }
 
-/// A bound server of any service.
-trait AnyBound {
-    fn share_sockets(&self) -> io::Result<Vec<OwnedFd>>;
-    fn start(self: Box<Self>) -> Result<RunningDatagrams, Failure>;
-}
-
-impl<S: DatagramService, F: Fn(usize) -> S> AnyBound for BoundDatagramServer<F> {
-    fn share_sockets(&self) -> io::Result<Vec<OwnedFd>> {
-        self.share_sockets()
-    }
-
-    fn start(self: Box<Self>) -> Result<RunningDatagrams, Failure> {
-        (*self).start().map_err(failure)
-    }
-}
-
 fn bind<S: DatagramService>(
-    make: impl Fn(usize) -> S + 'static,
+    make: impl Fn(usize) -> S + Send + 'static,
     policy: DatagramPolicy,
     model: Model,
     args: &UdpArgs,
     sockets: Vec<OwnedFd>,
-) -> Result<Box<dyn AnyBound>, Failure> {
+) -> Result<BoundDatagramServer, Failure> {
     let server = DatagramServer::new(make).policy(policy).model(model);
     let bound = match sockets {
         none if none.is_empty() => server.bind(args.listen.unwrap_or(DEFAULT_ADDRESS)),
         sockets => server.receive_on(sockets),
     };
-    Ok(Box::new(bound.map_err(failure)?))
+    bound.map_err(failure)
 }
 
 struct UdpBound {
     args: UdpArgs,
     label: Label,
-    bound: Box<dyn AnyBound>,
+    bound: BoundDatagramServer,
     entry: Option<Entry>,
     /// What a successor gets.
     heirs: Option<Estate>,
@@ -284,7 +267,7 @@ impl Bound for UdpBound {
         pages: &Pages,
     ) -> Result<Box<dyn Up>, Failure> {
         let Self { args, label, bound, entry, heirs, predecessor } = *self;
-        let running = bound.start()?;
+        let running = bound.start().map_err(failure)?;
         if let Some(entry) = &entry {
             entry.accepting(running.model(), Source::Datagrams(Box::new(running.watch())));
         }

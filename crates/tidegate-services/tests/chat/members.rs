@@ -8,7 +8,7 @@ use crate::frames::{FIN, TEXT, UPGRADE, server_frames, text};
 use crate::wire::Wire;
 
 pub struct Member {
-    pub wire: Wire<ChatSession>,
+    pub wire: Wire,
     speaks_frames: bool,
     /// Bytes of what it was told that were looked at already.
     seen: usize,

@@ -8,7 +8,6 @@ use tidegate::core::mail::{Job, OffloadError, PostOffice, Workers};
 use tidegate::core::{Connection, Context, Event, Receive, Table, Then, Token};
 use tidegate::stats::{Counters, Writers};
 use tidegate::{CloseReason, Mail, MailboxError, Origin, Peer, Policy, Service};
-use tidegate_services::http::HttpSession;
 use tidegate_services::{Http, HttpLimits, Page};
 
 /// Takes no jobs.
@@ -39,7 +38,7 @@ pub enum Stands {
 }
 
 pub struct Wire {
-    connection: Connection<HttpSession>,
+    connection: Connection,
     policy: Policy,
     counters: Counters,
     office: Arc<dyn PostOffice>,
@@ -76,7 +75,7 @@ impl Wire {
         let session = service.open(&peer).expect("the service takes everybody");
         let now = Instant::now();
         let mut wire = Self {
-            connection: Connection::new(session, Origin::Accepted, now),
+            connection: Connection::new(Box::new(session), Origin::Accepted, now),
             policy: Policy::default(),
             counters: Counters::new(Writers::One),
             office: Arc::new(NoMail),

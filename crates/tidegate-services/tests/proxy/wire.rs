@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tidegate::core::mail::{Job, OffloadError, PostOffice, Workers};
 use tidegate::core::{Connection, Context, Event, Receive, Table, Then, Token};
 use tidegate::stats::{Counters, Writers};
-use tidegate::{CloseReason, Mail, MailboxError, Origin, Peer, Policy, Service, Session};
+use tidegate::{CloseReason, Mail, MailboxError, Origin, Peer, Policy, Service};
 
 /// Mail that sessions sent, until it is [delivered](Wire::deliver); and how much of it there is room for.
 struct Office(Mutex<Vec<Mail>>, usize);
@@ -43,8 +43,8 @@ pub enum Stands {
     Reset,
 }
 
-pub struct Wire<S> {
-    connection: Connection<S>,
+pub struct Wire {
+    connection: Connection,
     policy: Policy,
     pub counters: Counters,
     letters: Arc<Office>,
@@ -67,18 +67,18 @@ pub fn peer(origin: Origin) -> Peer {
     Peer { addr: SOCKET.parse().ok(), origin, thread: 3 }
 }
 
-impl<S: Session> Wire<S> {
+impl Wire {
     /// An accepted connection to the service.
-    pub fn to(service: &impl Service<Session = S>, policy: Policy) -> Self {
+    pub fn to(service: &impl Service, policy: Policy) -> Self {
         Self::of(service, policy, Origin::Accepted)
     }
 
-    pub fn of(service: &impl Service<Session = S>, policy: Policy, origin: Origin) -> Self {
+    pub fn of(service: &impl Service, policy: Policy, origin: Origin) -> Self {
         let session = service.open(&peer(origin)).expect("the service takes everybody");
         let now = Instant::now();
         let letters = Arc::new(Office(Mutex::default(), policy.mail_queue));
         let mut wire = Self {
-            connection: Connection::new(session, origin, now),
+            connection: Connection::new(Box::new(session), origin, now),
             policy,
             counters: Counters::new(Writers::One),
             office: letters.clone(),

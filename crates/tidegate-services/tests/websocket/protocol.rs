@@ -10,16 +10,14 @@ use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 use crate::frames::{BINARY, CLOSE, FIN, PING, PONG, TEXT, UPGRADE, frame, head, server_frames, text};
 use crate::wire::{Stands, Wire};
 
-type Session = tidegate_services::websocket::WebSocketSession<EchoMessages>;
-
 const LIMITS: WebSocketLimits =
     WebSocketLimits { message_bytes: 1000, request_timeout: Some(Duration::from_secs(10)) };
 
-fn asked() -> Wire<Session> {
+fn asked() -> Wire {
     Wire::to(&WebSocket::new(EchoMessages, LIMITS), Policy { input_bytes: 8192, ..Policy::default() })
 }
 
-fn open() -> Wire<Session> {
+fn open() -> Wire {
     let mut wire = asked();
     wire.send(UPGRADE);
     wire

@@ -56,7 +56,7 @@ impl Session for Obedient {
 }
 
 struct Scene {
-    wire: Wire<<TlsServer<Obeys> as Service>::Session>,
+    wire: Wire,
     far: Far,
     diary: Diary,
     counters: Arc<TlsCounters>,

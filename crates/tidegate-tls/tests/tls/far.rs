@@ -26,7 +26,7 @@ impl Far {
     }
 
     /// Lets both speak until neither has anything to say.
-    pub fn talk<S: Session>(&mut self, wire: &mut Wire<S>) -> Result<(), Error> {
+    pub fn talk(&mut self, wire: &mut Wire) -> Result<(), Error> {
         loop {
             let said = self.says();
             said.chunks(self.step).for_each(|piece| wire.send(piece));
@@ -39,7 +39,7 @@ impl Far {
     }
 
     /// Hears what there is, and says nothing.
-    pub fn talk_once<S: Session>(&mut self, wire: &mut Wire<S>) {
+    pub fn talk_once(&mut self, wire: &mut Wire) {
         let answer = std::mem::take(&mut wire.output);
         self.hears(&answer).unwrap();
     }
@@ -71,7 +71,7 @@ impl Far {
     }
 
     /// Said, sent and answered.
-    pub fn exchange<S: Session>(&mut self, bytes: &[u8], wire: &mut Wire<S>) -> Vec<u8> {
+    pub fn exchange(&mut self, bytes: &[u8], wire: &mut Wire) -> Vec<u8> {
         self.say(bytes);
         self.talk(wire).unwrap();
         std::mem::take(&mut self.heard)

@@ -18,7 +18,7 @@ fn service(papers: &Papers) -> (TlsServer<Echo>, Arc<TlsCounters>) {
 }
 
 /// An alert, and how the connection stands afterwards.
-fn assert_turned_away<S: tidegate::Session>(mut wire: Wire<S>, what: &str) {
+fn assert_turned_away(mut wire: Wire, what: &str) {
     assert_eq!(wire.output.first(), Some(&21), "{what}: an alert (RFC 8446, section 5.1)");
     assert!(wire.finished, "{what}: it is the last that is said");
     wire.send(vec![0; 100_000]); // looked at by nobody

@@ -52,8 +52,8 @@ enum ReceiveSide {
 }
 
 /// One connection and its session.
-pub struct Connection<S> {
-    session: S,
+pub struct Connection {
+    session: Box<dyn Session>,
     queue: Queue,
     /// Input the session left, or that arrived while the outbox was full. Owns no memory while empty.
     input: Vec<u8>,
@@ -75,9 +75,9 @@ pub struct Connection<S> {
     pace: Option<Box<Pace>>,
 }
 
-impl<S: Session> Connection<S> {
+impl Connection {
     /// A connection that stands since `now`. Tell it [`Event::Opened`] next.
-    pub fn new(session: S, origin: Origin, now: Instant) -> Self {
+    pub fn new(session: Box<dyn Session>, origin: Origin, now: Instant) -> Self {
         Self {
             session,
             queue: Queue::default(),
@@ -266,10 +266,10 @@ impl<S: Session> Connection<S> {
 
     /// Calls the session with an outbox and follows what it answers.
     #[inline]
-    fn call(&mut self, context: &Context<'_>, f: impl FnOnce(&mut S, &mut Outbox<'_>) -> Flow) {
+    fn call(&mut self, context: &Context<'_>, f: impl FnOnce(&mut dyn Session, &mut Outbox<'_>) -> Flow) {
         let was_empty = self.queue.is_empty();
         let mut out = Outbox { queue: &mut self.queue, ahead: 0, wishes: &mut self.wishes, context };
-        let Ok(flow) = catch_unwind(AssertUnwindSafe(|| f(&mut self.session, &mut out))) else {
+        let Ok(flow) = catch_unwind(AssertUnwindSafe(|| f(&mut *self.session, &mut out))) else {
             return self.close(CloseReason::Panicked, true, context);
         };
         if was_empty {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::house::{House, Order};
 use super::{Command, Gate};
-use crate::service::{Dial, Service};
+use crate::service::Dial;
 
 /// Carries out the commands that come through its gate: dials, and the order to stop.
 pub(super) struct Clerk {
@@ -29,7 +29,7 @@ impl Clerk {
     }
 
     /// Works on the calling thread: dials what is asked for and, once told to, stops the house. Returns when all connections are gone.
-    pub(super) fn run<S: Service>(self, house: &House<S>, mut dial: impl FnMut(Dial)) {
+    pub(super) fn run(self, house: &House, mut dial: impl FnMut(Dial)) {
         // Set once, here; before that nobody waits for this thread.
         let _ = self.thread.set(std::thread::current());
         let mut commands = VecDeque::new();
@@ -50,7 +50,7 @@ impl Clerk {
         }
     }
 
-    fn stop<S: Service>(&self, house: &House<S>, mut commands: VecDeque<Command>) {
+    fn stop(&self, house: &House, mut commands: VecDeque<Command>) {
         self.gate.close(&mut commands);
         for command in commands {
             // Asked for together with the stop, or after it.
@@ -71,7 +71,7 @@ impl Clerk {
 }
 
 /// Counts a failed dial and tells the service.
-pub(super) fn dial_failed<S: Service>(house: &House<S>, dial: &Dial, e: &io::Error) {
+pub(super) fn dial_failed(house: &House, dial: &Dial, e: &io::Error) {
     house.counters.dial_failed.add(1);
     house.plan.service.dial_failed(dial, e);
 }

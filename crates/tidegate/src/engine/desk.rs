@@ -16,11 +16,11 @@ use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Grain, Timers, Token};
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission};
 use crate::policy::{Policy, stale, wait};
-use crate::service::{Dial, Origin, Peer, Service};
+use crate::service::{Dial, ErasedService, Origin, Peer, Session};
 
 /// The part of an event loop that is the same whatever it waits with.
-pub(super) struct Desk<S: Service> {
-    pub(super) lane: Lane<S>,
+pub(super) struct Desk {
+    pub(super) lane: Lane,
     /// The time of the batch of events that is being worked on.
     pub(super) now: Instant,
     pub(super) commands: VecDeque<Command>,
@@ -40,8 +40,8 @@ pub(super) struct Desk<S: Service> {
     pub(super) stop_at: Option<Instant>,
 }
 
-impl<S: Service> Desk<S> {
-    pub(super) fn new(lane: Lane<S>, now: Instant) -> Self {
+impl Desk {
+    pub(super) fn new(lane: Lane, now: Instant) -> Self {
         Self {
             office: lane.gate.clone(),
             windows: Windows::new(&lane, now),
@@ -74,7 +74,7 @@ impl<S: Service> Desk<S> {
     /// Makes sure that the loop wakes up for the connection's next deadline. Follows every event, and so costs next
     /// to nothing while something that fires early enough is armed anyway.
     #[inline]
-    pub(super) fn arm(&mut self, token: Token, connection: &Connection<S::Session>) {
+    pub(super) fn arm(&mut self, token: Token, connection: &Connection) {
         if !connection.has_own_deadline() && self.timers.fires_by(token.index, self.soonest) {
             return;
         }
@@ -93,11 +93,7 @@ impl<S: Service> Desk<S> {
     }
 
     /// Makes the session of a connection that stands, or counts the refusal.
-    pub(super) fn admit(
-        &mut self,
-        addr: Option<std::net::SocketAddr>,
-        origin: Origin,
-    ) -> Option<Connection<S::Session>> {
+    pub(super) fn admit(&mut self, addr: Option<std::net::SocketAddr>, origin: Origin) -> Option<Connection> {
         let peer = Peer { addr, origin, thread: self.lane.index };
         let session = open_session(&*self.lane.service, &peer);
         if session.is_none() {
@@ -266,6 +262,6 @@ impl<S: Service> Desk<S> {
 }
 
 /// Asks the service for a session. A service that panics refuses the connection, and does no more harm.
-pub(super) fn open_session<S: Service>(service: &S, peer: &Peer) -> Option<S::Session> {
-    catch_unwind(AssertUnwindSafe(|| service.open(peer))).ok()?.ok()
+pub(super) fn open_session(service: &dyn ErasedService, peer: &Peer) -> Option<Box<dyn Session>> {
+    catch_unwind(AssertUnwindSafe(|| service.open_erased(peer))).ok()?.ok()
 }

@@ -22,12 +22,12 @@ use crate::core::Token;
 use crate::core::mail::{MailboxError, PostOffice};
 use crate::policy::Policy;
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission};
-use crate::service::{Mail, Origin, Peer, Service};
+use crate::service::{Mail, Origin, Peer, Session};
 use crate::stats::{Counters, Writers};
 
 /// What all connections of a server or client without loops share.
-pub(super) struct House<S: Service> {
-    pub(super) plan: Plan<S>,
+pub(super) struct House {
+    pub(super) plan: Plan,
     /// Until somebody accepts.
     listener: Mutex<Option<Arc<Listener>>>,
     /// The limits as they are now.
@@ -64,8 +64,8 @@ pub(super) enum Order {
     Stop,
 }
 
-impl<S: Service> House<S> {
-    pub(super) fn new(mut plan: Plan<S>) -> Arc<Self> {
+impl House {
+    pub(super) fn new(mut plan: Plan) -> Arc<Self> {
         let counters = Arc::new(Counters::new(Writers::Many));
         Arc::new(Self {
             policy: ArcSwap::new(plan.policy.clone()),
@@ -112,7 +112,7 @@ impl<S: Service> House<S> {
     }
 
     /// The acceptor begins its work; the house is not empty until it has ended.
-    pub(super) fn begin_accepting(self: &Arc<Self>) -> Duty<S> {
+    pub(super) fn begin_accepting(self: &Arc<Self>) -> Duty {
         self.lock().accepting = true;
         Duty(self.clone())
     }
@@ -123,7 +123,7 @@ impl<S: Service> House<S> {
     }
 
     /// Takes a place for a connection.
-    pub(super) fn enter(self: &Arc<Self>) -> Seat<S> {
+    pub(super) fn enter(self: &Arc<Self>) -> Seat {
         let mut state = self.lock();
         state.open += 1;
         state.next += 1;
@@ -143,7 +143,7 @@ impl<S: Service> House<S> {
         addr: Option<SocketAddr>,
         origin: Origin,
         thread: usize,
-    ) -> Option<S::Session> {
+    ) -> Option<Box<dyn Session>> {
         let session = open_session(&*self.plan.service, &Peer { addr, origin, thread });
         if session.is_none() {
             self.counters.refused.add(1);
@@ -274,9 +274,9 @@ impl<S: Service> House<S> {
 }
 
 /// An acceptor's time of work; ends when dropped.
-pub(super) struct Duty<S: Service>(Arc<House<S>>);
+pub(super) struct Duty(Arc<House>);
 
-impl<S: Service> Drop for Duty<S> {
+impl Drop for Duty {
     fn drop(&mut self) {
         self.0.lock().accepting = false;
         self.0.changed.notify_all();
@@ -284,13 +284,13 @@ impl<S: Service> Drop for Duty<S> {
 }
 
 /// A connection's place in the house; given back when dropped.
-pub(super) struct Seat<S: Service> {
-    house: Arc<House<S>>,
+pub(super) struct Seat {
+    house: Arc<House>,
     id: u64,
     pub(super) post: Arc<Post>,
 }
 
-impl<S: Service> Drop for Seat<S> {
+impl Drop for Seat {
     fn drop(&mut self) {
         self.post.close();
         let mut state = self.house.lock();

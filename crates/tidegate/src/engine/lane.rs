@@ -13,12 +13,12 @@ use super::readiness::{Door, Line};
 use super::{Gate, Model, room};
 use crate::fastpath::{Meeting, Ways};
 use crate::policy::{Policy, accept};
-use crate::service::Service;
+use crate::service::ErasedService;
 use crate::stats::{Counters, Writers};
 
 /// What all threads of one server or client share.
-pub(crate) struct Plan<S: Service> {
-    pub(crate) service: Arc<S>,
+pub(crate) struct Plan {
+    pub(crate) service: Arc<dyn ErasedService>,
     pub(crate) policy: Arc<Policy>,
     /// Present for a server.
     pub(crate) listener: Option<Arc<Listener>>,
@@ -38,10 +38,10 @@ pub(crate) struct Started {
 }
 
 /// What one I/O thread has.
-pub(crate) struct Lane<S: Service> {
+pub(crate) struct Lane {
     /// Which of the threads it is, from 0.
     pub(crate) index: usize,
-    pub(crate) service: Arc<S>,
+    pub(crate) service: Arc<dyn ErasedService>,
     pub(crate) policy: Arc<Policy>,
     pub(crate) ways: Arc<Ways>,
     /// Whether it accepts connections.
@@ -59,7 +59,7 @@ pub(crate) struct Lane<S: Service> {
     pub(crate) threads: usize,
 }
 
-impl<S: Service> Lane<S> {
+impl Lane {
     /// This thread's share of the descriptors that the process has not reserved for something else.
     pub(crate) fn descriptors(&self) -> usize {
         room::descriptors_of_loop(self.threads)
@@ -103,12 +103,12 @@ impl<S: Service> Lane<S> {
     }
 }
 
-impl<S: Service> Plan<S> {
-    pub(crate) fn new(service: S, policy: Policy, listener: Option<Listener>) -> Self {
+impl Plan {
+    pub(crate) fn new(service: Arc<dyn ErasedService>, policy: Policy, listener: Option<Listener>) -> Self {
         let ways = Ways::new(policy.fast_path);
         Self {
             crew: Arc::new(Crew::new(policy.offload)),
-            service: Arc::new(service),
+            service,
             meeting: listener.as_ref().and_then(|listener| Meeting::of(listener, &ways)).map(Arc::new),
             ways: Arc::new(ways),
             policy: Arc::new(policy),
@@ -139,7 +139,7 @@ impl<S: Service> Plan<S> {
         self.policy.threads.map_or(default, Into::into)
     }
 
-    fn lane(&self, index: usize, threads: usize, gate: Arc<Gate>) -> Lane<S> {
+    fn lane(&self, index: usize, threads: usize, gate: Arc<Gate>) -> Lane {
         Lane {
             index,
             service: self.service.clone(),
@@ -164,7 +164,7 @@ impl<S: Service> Plan<S> {
         &self,
         count: usize,
         prepare: impl Fn(usize) -> io::Result<(Gate, W)>,
-        run: fn(Lane<S>, W, Ready),
+        run: fn(Lane, W, Ready),
     ) -> io::Result<Started> {
         let (ready, answers) = mpsc::channel();
         let mut started = Started { gates: Vec::new(), counters: Vec::new(), threads: Vec::new() };

@@ -49,16 +49,14 @@ pub use model::{Availability, Choice, Model};
 
 use std::io;
 
-use crate::service::Service;
-
-/// Starts the threads of a model. Matched once here; from here on everything is monomorphic.
-pub(crate) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::Result<Started> {
+/// Starts the threads of a model: the one place that matches on it.
+pub(crate) fn start(model: Model, plan: Plan) -> io::Result<Started> {
     room::check_locked(&plan.policy, model)?;
     match model {
         Model::Blocking => blocking::duplex::start(plan),
         Model::Pool => blocking::pool::start(plan),
-        Model::Select => readiness::start::<readiness::select::Select, S>(plan, model),
-        Model::Poll => readiness::start::<readiness::poll::Poll, S>(plan, model),
+        Model::Select => readiness::start::<readiness::select::Select>(plan, model),
+        Model::Poll => readiness::start::<readiness::poll::Poll>(plan, model),
         Model::Tokio => tokio::start(plan),
         of_one_system => here::start(of_one_system, plan),
     }

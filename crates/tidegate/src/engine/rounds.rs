@@ -11,11 +11,11 @@ use super::windows::Seats;
 use crate::core::{Event, Place, Token};
 use crate::policy::Policy;
 use crate::policy::sends::{GROUP_TURN, WINDOW_TURN};
-use crate::service::{Dial, Service};
+use crate::service::Dial;
 
 /// What an event loop does between its events, the same whatever it waits with.
-pub(super) trait Rounds<S: Service> {
-    fn desk(&mut self) -> &mut Desk<S>;
+pub(super) trait Rounds {
+    fn desk(&mut self) -> &mut Desk;
     /// The token of a place in the table that is taken.
     fn token_at(&self, index: u32) -> Option<Token>;
     /// All connections, and those that are being made.
@@ -25,7 +25,7 @@ pub(super) trait Rounds<S: Service> {
     /// Tells every connection; dials that are under way are given up.
     fn tell_all(&mut self, event: fn() -> Event<'static>);
     /// A connection's places, and whether it is between two messages.
-    fn seats(&mut self, token: Token) -> Option<(&mut Desk<S>, &mut Seats, bool)>;
+    fn seats(&mut self, token: Token) -> Option<(&mut Desk, &mut Seats, bool)>;
     /// A connection got a place it has waited for.
     fn resume(&mut self, token: Token);
     /// A connection has to wait before it may receive again.

@@ -42,7 +42,7 @@ use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event, Receive, Then};
 use crate::fastpath::Ways;
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE};
-use crate::service::{Dial, Origin, Service};
+use crate::service::{Dial, Origin};
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
@@ -50,7 +50,7 @@ pub(crate) fn probe() -> Availability {
 }
 
 /// Starts the runtime, and the clerk that keeps it until all connections are gone.
-pub(crate) fn start<S: Service>(mut plan: Plan<S>) -> io::Result<Started> {
+pub(crate) fn start(mut plan: Plan) -> io::Result<Started> {
     let runtime = runtime(plan.threads(Model::Tokio))?;
     let front = {
         let _inside = runtime.enter();
@@ -149,7 +149,7 @@ impl Socket for TcpStream {
     }
 }
 
-async fn accept_all<S: Service, L: Accepts>(house: Arc<House<S>>, listener: L, same: Arc<Listener>) {
+async fn accept_all<L: Accepts>(house: Arc<House>, listener: L, same: Arc<Listener>) {
     loop {
         let next = poll_fn(|task| match house.poll_admission(task) {
             Poll::Ready(Some(admission)) => {
@@ -159,7 +159,7 @@ async fn accept_all<S: Service, L: Accepts>(house: Arc<House<S>>, listener: L, s
             Poll::Pending => Poll::Pending,
         });
         match next.await {
-            None => return accept_the_rest::<S, L::Stream>(&house, &same),
+            None => return accept_the_rest::<L::Stream>(&house, &same),
             Some((Admission::Refuse, Ok(_))) => {
                 house.counters.attempted.add(1);
                 house.counters.refused.add(1);
@@ -177,14 +177,14 @@ async fn accept_all<S: Service, L: Accepts>(house: Arc<House<S>>, listener: L, s
 }
 
 /// The kernel itself is asked: the library may not have heard of them yet, or want others to have a turn.
-fn accept_the_rest<S: Service, T: Socket>(house: &Arc<House<S>>, listener: &Listener) {
+fn accept_the_rest<T: Socket>(house: &Arc<House>, listener: &Listener) {
     house.accept_the_rest(listener, Blocking::Never, |stream, peer| match T::adopt(stream) {
         Ok(stream) => begin(house, stream, peer, Origin::Accepted),
         Err(e) => house.accept_failed(&e),
     });
 }
 
-async fn dial<S: Service>(house: Arc<House<S>>, dial: Dial) {
+async fn dial(house: Arc<House>, dial: Dial) {
     house.counters.attempted.add(1);
     if !house.may_dial() {
         let e = io::Error::other("max_connections are open, or the client is stopping");
@@ -210,7 +210,7 @@ async fn connect(dial: &Dial, to: SocketAddr, ways: &Ways) -> io::Result<TcpStre
 }
 
 /// Gives a connection that stands its task.
-fn begin<S: Service>(house: &Arc<House<S>>, stream: impl Socket, peer: Option<SocketAddr>, origin: Origin) {
+fn begin(house: &Arc<House>, stream: impl Socket, peer: Option<SocketAddr>, origin: Origin) {
     let Some(session) = house.open_session(peer, origin, 0) else { return };
     let seat = house.enter();
     ::tokio::spawn(Line {
@@ -225,20 +225,20 @@ fn begin<S: Service>(house: &Arc<House<S>>, stream: impl Socket, peer: Option<So
 }
 
 /// One connection, as a task.
-struct Line<S: Service, T> {
+struct Line<T> {
     stream: T,
-    connection: Connection<S::Session>,
+    connection: Connection,
     opened: bool,
     /// Wakes the task for a deadline; made when the first one is set.
     sleep: Option<Pin<Box<Sleep>>>,
-    house: Arc<House<S>>,
+    house: Arc<House>,
     office: Arc<dyn PostOffice>,
     /// Given back after the socket was closed: fields are dropped in order.
-    seat: Seat<S>,
+    seat: Seat,
 }
 
 // Nothing in it is pinned in place: the timer has a box of its own.
-impl<S: Service, T> Unpin for Line<S, T> {}
+impl<T> Unpin for Line<T> {}
 
 thread_local! {
     /// The receive buffer of a worker thread.
@@ -248,7 +248,7 @@ thread_local! {
 /// Most pieces sent by one call.
 const SLICES: usize = 64;
 
-impl<S: Service, T: Socket> Future for Line<S, T> {
+impl<T: Socket> Future for Line<T> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<()> {
@@ -279,7 +279,7 @@ impl<S: Service, T: Socket> Future for Line<S, T> {
     }
 }
 
-impl<S: Service, T: Socket> Line<S, T> {
+impl<T: Socket> Line<T> {
     fn tell(&mut self, event: Event<'_>) {
         let context = Context {
             now: Instant::now(),

@@ -6,7 +6,6 @@ use std::time::Instant;
 use super::Lane;
 use crate::core::{Place, Token, Window};
 use crate::policy::sends::WINDOW_TURN;
-use crate::service::Service;
 
 /// The places that connections of one thread share.
 pub(super) struct Windows {
@@ -29,7 +28,7 @@ pub(super) struct Seats {
 }
 
 impl Windows {
-    pub(super) fn new<S: Service>(lane: &Lane<S>, now: Instant) -> Self {
+    pub(super) fn new(lane: &Lane, now: Instant) -> Self {
         Self {
             sends: Window::new(lane.policy.outstanding_sends.map(|n| lane.share_of(n.get() as usize))),
             receives: Window::new(lane.policy.window.map(|n| lane.share_of(n.get()))),

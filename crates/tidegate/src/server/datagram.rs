@@ -41,7 +41,7 @@ pub struct DatagramServer<F> {
     model: Option<Model>,
 }
 
-impl<S: DatagramService, F: Fn(usize) -> S> DatagramServer<F> {
+impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
     /// With the default policy and the best model available. `make` makes the service of each I/O thread; it is given the thread's
     /// number, from 0.
     pub fn new(make: F) -> Self {
@@ -64,7 +64,7 @@ impl<S: DatagramService, F: Fn(usize) -> S> DatagramServer<F> {
     ///
     /// # Errors
     /// A wrong policy, an unavailable model or path, or an unusable address; nothing is left behind.
-    pub fn bind(self, addr: SocketAddr) -> Result<BoundDatagramServer<F>, StartError> {
+    pub fn bind(self, addr: SocketAddr) -> Result<BoundDatagramServer, StartError> {
         let (model, path) = self.choose()?;
         let listen = |error| StartError::Listen { at: addr.into(), error };
         let threads = self.policy.threads.map_or(datagram::default_threads(model), usize::from);
@@ -82,7 +82,7 @@ impl<S: DatagramService, F: Fn(usize) -> S> DatagramServer<F> {
             }
         }
         let plan = Plan { model, policy: Arc::new(self.policy), path, sockets };
-        Ok(BoundDatagramServer { make: self.make, plan, local_addr })
+        Ok(BoundDatagramServer { make: erased(self.make), plan, local_addr })
     }
 
     /// Receives from sockets that another process has bound and [shared](BoundDatagramServer::share_sockets), on a thread for each.
@@ -92,7 +92,7 @@ impl<S: DatagramService, F: Fn(usize) -> S> DatagramServer<F> {
     /// # Errors
     /// As [`bind`](Self::bind); and sockets that are none of datagrams or not of one address, another number of them than
     /// [`DatagramPolicy::threads`] says, or `blocking` and `pool`, which can not.
-    pub fn receive_on(self, sockets: Vec<OwnedFd>) -> Result<BoundDatagramServer<F>, StartError> {
+    pub fn receive_on(self, sockets: Vec<OwnedFd>) -> Result<BoundDatagramServer, StartError> {
         let adopt = |error| StartError::AdoptDatagrams { error };
         let wrong = |why: String| adopt(io::Error::new(io::ErrorKind::InvalidInput, why));
         let (model, path) = self.choose()?;
@@ -114,7 +114,7 @@ impl<S: DatagramService, F: Fn(usize) -> S> DatagramServer<F> {
             return Err(wrong("they have different addresses".into()));
         };
         let plan = Plan { model, policy: Arc::new(self.policy), path, sockets };
-        Ok(BoundDatagramServer { make: self.make, plan, local_addr })
+        Ok(BoundDatagramServer { make: erased(self.make), plan, local_addr })
     }
 
     /// The model and path asked for, or the best ones; they must be available, and able to keep the policy.
@@ -136,14 +136,21 @@ impl<S: DatagramService, F: Fn(usize) -> S> DatagramServer<F> {
     }
 }
 
+/// Makes the service of an I/O thread, whatever its type.
+type Make = Box<dyn Fn(usize) -> Box<dyn DatagramService> + Send>;
+
+fn erased<S: DatagramService>(make: impl Fn(usize) -> S + Send + 'static) -> Make {
+    Box::new(move |thread| Box::new(make(thread)))
+}
+
 /// A datagram server that has its port and does not serve yet.
-pub struct BoundDatagramServer<F> {
-    make: F,
+pub struct BoundDatagramServer {
+    make: Make,
     plan: Plan,
     local_addr: SocketAddr,
 }
 
-impl<S: DatagramService, F: Fn(usize) -> S> BoundDatagramServer<F> {
+impl BoundDatagramServer {
     /// The address it receives at.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
@@ -180,7 +187,7 @@ impl<S: DatagramService, F: Fn(usize) -> S> BoundDatagramServer<F> {
     pub fn start(self) -> Result<RunningDatagrams, StartError> {
         let Self { make, plan, local_addr } = self;
         let model = plan.model;
-        let started = datagram::start(&plan, make).map_err(|error| StartError::Engine { model, error })?;
+        let started = datagram::start(&plan, &*make).map_err(|error| StartError::Engine { model, error })?;
         Ok(RunningDatagrams {
             local_addr,
             model,

@@ -30,11 +30,7 @@ fn case(model: Model) {
     assert!(!path.exists());
 }
 
-fn bind(
-    model: Model,
-    policy: Policy,
-    at: &Endpoint,
-) -> Result<tidegate::server::BoundServer<impl Service>, StartError> {
+fn bind(model: Model, policy: Policy, at: &Endpoint) -> Result<tidegate::server::BoundServer, StartError> {
     Server::new(kit::sessions(Echo::default)).model(model).policy(policy).bind(at.clone())
 }
 

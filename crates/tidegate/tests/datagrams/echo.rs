@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::{DatagramClient, DatagramPath, DatagramPolicy, Model};
@@ -152,9 +152,10 @@ fn each_thread_has_a_service_of_its_own() {
         if !has_threads(model) {
             return refuses_threads(model, policy);
         }
-        let made = Mutex::new(HashSet::new());
-        let server = start(model, policy, LOCALHOST, |thread| {
-            assert!(made.lock().unwrap().insert(thread));
+        let made = Arc::new(Mutex::new(HashSet::new()));
+        let noted = made.clone();
+        let server = start(model, policy, LOCALHOST, move |thread| {
+            assert!(noted.lock().unwrap().insert(thread));
             Echo
         });
         assert_eq!(made.lock().unwrap().len(), 3, "on {model}");

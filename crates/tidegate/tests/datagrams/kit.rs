@@ -47,7 +47,7 @@ pub fn start<S: DatagramService>(
     model: Model,
     policy: DatagramPolicy,
     ip: IpAddr,
-    make: impl Fn(usize) -> S,
+    make: impl Fn(usize) -> S + Send + 'static,
 ) -> RunningDatagrams {
     DatagramServer::new(make).model(model).policy(policy).bind((ip, 0).into()).unwrap().start().unwrap()
 }

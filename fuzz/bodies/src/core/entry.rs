@@ -10,7 +10,7 @@ use super::session::Probe;
 use super::{byte_at, bytes_at};
 
 pub(super) struct Entry {
-    pub(super) connection: Connection<Probe>,
+    pub(super) connection: Connection,
     pub(super) probe: Probe,
     pub(super) action: Action,
     /// Bytes that arrived.
@@ -38,7 +38,7 @@ impl Entry {
             mind.plan.extend(plan);
         }
         let origin = if dialled { Origin::Dialled { tag: 0 } } else { Origin::Accepted };
-        let connection = Connection::new(probe.clone(), origin, context.now);
+        let connection = Connection::new(Box::new(probe.clone()), origin, context.now);
         let mut entry = Self {
             action: connection.action(),
             connection,

@@ -4,9 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{Connection, Context, ReceiveSide, SendSide, State};
 use crate::policy::stale;
-use crate::service::{CloseReason, Flow, Mail, Session};
+use crate::service::{CloseReason, Flow, Mail};
 
-impl<S: Session> Connection<S> {
+impl Connection {
     pub(super) fn linger(&mut self, context: &Context<'_>) {
         self.state = State::Draining { lingering: true };
         self.moved = context.now;

@@ -1,9 +1,9 @@
 //! Input on its way to the session: shown, held back, shown again.
 
 use super::{Connection, Context, ReceiveSide, State};
-use crate::service::{Awaits, CloseReason, Consumed, Session};
+use crate::service::{Awaits, CloseReason, Consumed};
 
-impl<S: Session> Connection<S> {
+impl Connection {
     #[inline]
     pub(super) fn received(&mut self, bytes: &[u8], context: &Context<'_>) {
         self.silent = false;

@@ -33,7 +33,7 @@ use super::staff::{connect, spawn, start_acceptor};
 use crate::core::mail::PostOffice;
 use crate::core::queue::{Files, Pieces};
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
-use crate::service::{Origin, Service};
+use crate::service::Origin;
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
@@ -42,7 +42,7 @@ pub(crate) fn probe() -> Availability {
 }
 
 /// Starts the acceptor and the clerk; connections bring their own threads.
-pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
+pub(crate) fn start(plan: Plan) -> io::Result<Started> {
     if let Some(listener) = &plan.listener {
         listener.set_blocking(Blocking::Never)?;
     }
@@ -74,7 +74,7 @@ pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
 }
 
 /// Gives an accepted connection its receiving thread.
-fn begin<S: Service>(house: &Arc<House<S>>, stream: Stream, peer: Option<std::net::SocketAddr>) {
+fn begin(house: &Arc<House>, stream: Stream, peer: Option<std::net::SocketAddr>) {
     if house.open() >= most_threads().map_or(usize::MAX, |n| n / 2) {
         return no_thread(house);
     }
@@ -89,36 +89,31 @@ fn begin<S: Service>(house: &Arc<House<S>>, stream: Stream, peer: Option<std::ne
 }
 
 /// Refuses a connection because it can have no threads.
-fn no_thread<S: Service>(house: &House<S>) {
+fn no_thread(house: &House) {
     house.counters.no_threads.add(1);
     house.counters.refused.add(1);
 }
 
-fn receive_all<S: Service>(
-    house: &Arc<House<S>>,
-    stream: Stream,
-    peer: Option<std::net::SocketAddr>,
-    origin: Origin,
-) {
+fn receive_all(house: &Arc<House>, stream: Stream, peer: Option<std::net::SocketAddr>, origin: Origin) {
     let seat = house.enter();
     serve(house, stream, seat, peer, origin);
 }
 
 /// One connection, shared by its two threads.
-struct Line<S: Service> {
+struct Line {
     stream: Stream,
-    state: Mutex<State<S>>,
+    state: Mutex<State>,
     /// Wakes the sending thread: there is something to send, mail, or an order.
     sender: Arc<Bell>,
     /// Wakes the receiving thread: the outbox has drained, or the connection is over.
     receiver: Condvar,
-    house: Arc<House<S>>,
+    house: Arc<House>,
     /// Given back after the socket was closed: fields are dropped in order.
-    seat: Seat<S>,
+    seat: Seat,
 }
 
-struct State<S: Service> {
-    connection: Connection<S::Session>,
+struct State {
+    connection: Connection,
     /// The sending thread sleeps at most until then.
     sleeps_until: Option<Instant>,
 }
@@ -160,19 +155,13 @@ impl Wake for Bell {
 }
 
 /// The receiving thread; starts the sending one.
-fn serve<S: Service>(
-    house: &Arc<House<S>>,
-    stream: Stream,
-    seat: Seat<S>,
-    peer: Option<std::net::SocketAddr>,
-    origin: Origin,
-) {
+fn serve(house: &Arc<House>, stream: Stream, seat: Seat, peer: Option<std::net::SocketAddr>, origin: Origin) {
     let Some(session) = house.open_session(peer, origin, 0) else { return };
     // Without it a send could sleep for ever; the kernel refuses the option only for a socket that is gone.
     let _ = stream.set_send_timeout(Some(SEND_SLICE));
     let bell = Arc::new(Bell::default());
     seat.post.wakes(&Waker::from(bell.clone()));
-    let line = Arc::new(Line::<S> {
+    let line = Arc::new(Line {
         stream,
         state: Mutex::new(State {
             connection: Connection::new(session, origin, Instant::now()),
@@ -190,8 +179,8 @@ fn serve<S: Service>(
     line.receive_all();
 }
 
-impl<S: Service> Line<S> {
-    fn lock(&self) -> MutexGuard<'_, State<S>> {
+impl Line {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // A session that panicked has ended its thread; the other one must still be able to end.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

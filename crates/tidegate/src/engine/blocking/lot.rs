@@ -17,7 +17,6 @@ use tidegate_sys::waker::Waker;
 use super::super::house::House;
 use super::pool::{Held, Job, Queue};
 use crate::core::{Grain, Table, Timers, Token};
-use crate::service::Service;
 
 /// Reports taken from the kernel at once.
 const BATCH: usize = 64;
@@ -25,16 +24,16 @@ const BATCH: usize = 64;
 const WAKER: u64 = u64::MAX;
 
 /// The connections that are parked.
-pub(super) struct Lot<S: Service> {
+pub(super) struct Lot {
     epoll: Epoll,
     waker: Waker,
-    state: Mutex<State<S>>,
-    queue: Arc<Queue<S>>,
+    state: Mutex<State>,
+    queue: Arc<Queue>,
     closed: AtomicBool,
 }
 
-struct State<S: Service> {
-    parked: Table<Box<Held<S>>>,
+struct State {
+    parked: Table<Box<Held>>,
     timers: Timers,
     fired: Vec<u32>,
     /// Until when the watching thread sleeps; `None` is for ever.
@@ -42,12 +41,12 @@ struct State<S: Service> {
 }
 
 /// Takes one connection out when there is mail for it.
-struct Call<S: Service> {
-    lot: Weak<Lot<S>>,
+struct Call {
+    lot: Weak<Lot>,
     token: Token,
 }
 
-impl<S: Service> Wake for Call<S> {
+impl Wake for Call {
     fn wake(self: Arc<Self>) {
         if let Some(lot) = self.lot.upgrade() {
             lot.unpark(self.token);
@@ -55,8 +54,8 @@ impl<S: Service> Wake for Call<S> {
     }
 }
 
-impl<S: Service> Lot<S> {
-    pub(super) fn new(queue: Arc<Queue<S>>) -> io::Result<Arc<Self>> {
+impl Lot {
+    pub(super) fn new(queue: Arc<Queue>) -> io::Result<Arc<Self>> {
         let (epoll, waker) = (Epoll::new()?, Waker::new()?);
         epoll.add_level(waker.as_raw_fd(), WAKER)?;
         let state = State {
@@ -68,13 +67,13 @@ impl<S: Service> Lot<S> {
         Ok(Arc::new(Self { epoll, waker, state: Mutex::new(state), queue, closed: AtomicBool::new(false) }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<S>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // No code of the application runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a connection until there is something to do for it.
-    pub(super) fn park(self: &Arc<Self>, held: Box<Held<S>>, house: &House<S>) {
+    pub(super) fn park(self: &Arc<Self>, held: Box<Held>, house: &House) {
         let policy = house.policy();
         let (fd, wanted, deadline) =
             (held.entry.stream.as_raw_fd(), held.entry.interest(), held.deadline(&policy));

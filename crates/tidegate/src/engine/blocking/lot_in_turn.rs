@@ -5,22 +5,21 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::super::house::House;
 use super::pool::{Held, Job, Queue};
-use crate::service::Service;
 
 /// The way back into the queue.
-pub(super) struct Lot<S: Service> {
-    queue: Arc<Queue<S>>,
+pub(super) struct Lot {
+    queue: Arc<Queue>,
     closed: Mutex<bool>,
     changed: Condvar,
 }
 
-impl<S: Service> Lot<S> {
-    pub(super) fn new(queue: Arc<Queue<S>>) -> io::Result<Arc<Self>> {
+impl Lot {
+    pub(super) fn new(queue: Arc<Queue>) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self { queue, closed: Mutex::new(false), changed: Condvar::new() }))
     }
 
     /// Lets the others have their turn first.
-    pub(super) fn park(self: &Arc<Self>, held: Box<Held<S>>, _: &House<S>) {
+    pub(super) fn park(self: &Arc<Self>, held: Box<Held>, _: &House) {
         self.queue.push(Job::Rotated(held));
     }
 

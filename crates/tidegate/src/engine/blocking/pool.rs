@@ -40,7 +40,7 @@ use super::staff::{connect, spawn, start_acceptor};
 use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event};
 use crate::policy::Policy;
-use crate::service::{Dial, Origin, Service};
+use crate::service::{Dial, Origin};
 use crate::stats::{Counters, Writers};
 
 /// How long a quiet connection keeps its worker while others wait.
@@ -52,7 +52,7 @@ pub(crate) fn probe() -> Availability {
 }
 
 /// Starts the workers, the acceptor and the clerk.
-pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
+pub(crate) fn start(plan: Plan) -> io::Result<Started> {
     if let Some(listener) = &plan.listener {
         listener.set_blocking(Blocking::Never)?;
     }
@@ -61,7 +61,7 @@ pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
     let clerk = Clerk::new(policy.mail_queue);
     let gate = clerk.gate.clone();
     let house = House::new(plan);
-    let queue: Arc<Queue<S>> = Arc::new(Queue::default());
+    let queue: Arc<Queue> = Arc::new(Queue::default());
     let lot = Lot::new(queue.clone())?;
     let mut started =
         Started { gates: vec![gate], counters: vec![house.counters.clone()], threads: Vec::new() };
@@ -82,10 +82,10 @@ pub(crate) fn start<S: Service>(plan: Plan<S>) -> io::Result<Started> {
 }
 
 /// Starts the watcher, the acceptor and the clerk.
-fn staff<S: Service>(
-    house: &Arc<House<S>>,
-    queue: &Arc<Queue<S>>,
-    lot: &Arc<Lot<S>>,
+fn staff(
+    house: &Arc<House>,
+    queue: &Arc<Queue>,
+    lot: &Arc<Lot>,
     clerk: Clerk,
     started: &mut Started,
 ) -> io::Result<()> {
@@ -106,28 +106,28 @@ fn staff<S: Service>(
 }
 
 /// What a worker can take on.
-pub(super) enum Job<S: Service> {
+pub(super) enum Job {
     Accepted {
         stream: Stream,
         peer: Option<SocketAddr>,
-        seat: Seat<S>,
+        seat: Seat,
     },
     Dial(Dial),
     /// A connection that was given back.
-    Rotated(Box<Held<S>>),
+    Rotated(Box<Held>),
 }
 
 /// A connection in a worker's hands.
-pub(super) struct Held<S: Service> {
-    pub(super) entry: Entry<S::Session>,
+pub(super) struct Held {
+    pub(super) entry: Entry,
     office: Arc<dyn PostOffice>,
     /// How its last turn ended.
     turn: Turn,
     /// Given back after the socket was closed: fields are dropped in order.
-    pub(super) seat: Seat<S>,
+    pub(super) seat: Seat,
 }
 
-impl<S: Service> Held<S> {
+impl Held {
     /// When the connection has to be told that its time has come.
     pub(super) fn deadline(&self, policy: &Policy) -> Option<Instant> {
         match &self.entry.phase {
@@ -138,13 +138,13 @@ impl<S: Service> Held<S> {
 }
 
 /// The queue of connections that wait for a worker. As long as `max_connections` allows.
-pub(super) struct Queue<S: Service> {
-    state: Mutex<QueueState<S>>,
+pub(super) struct Queue {
+    state: Mutex<QueueState>,
     filled: Condvar,
 }
 
-struct QueueState<S: Service> {
-    jobs: VecDeque<Job<S>>,
+struct QueueState {
+    jobs: VecDeque<Job>,
     closed: bool,
     /// Workers that wait for a job.
     idle: usize,
@@ -153,7 +153,7 @@ struct QueueState<S: Service> {
     asleep: VecDeque<Arc<Alarm>>,
 }
 
-impl<S: Service> Default for Queue<S> {
+impl Default for Queue {
     fn default() -> Self {
         Self {
             state: Mutex::new(QueueState {
@@ -167,12 +167,12 @@ impl<S: Service> Default for Queue<S> {
     }
 }
 
-impl<S: Service> Queue<S> {
-    fn lock(&self) -> MutexGuard<'_, QueueState<S>> {
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn push(&self, job: Job<S>) {
+    pub(super) fn push(&self, job: Job) {
         let mut state = self.lock();
         state.jobs.push_back(job);
         if state.idle == 0
@@ -186,7 +186,7 @@ impl<S: Service> Queue<S> {
     }
 
     /// The next job; `None` once the queue is closed and empty.
-    fn pop(&self) -> Option<Job<S>> {
+    fn pop(&self) -> Option<Job> {
         let mut state = self.lock();
         state.idle += 1;
         let waited = self.filled.wait_while(state, |state| state.jobs.is_empty() && !state.closed);
@@ -226,11 +226,11 @@ impl Wake for Alarm {
     }
 }
 
-struct Worker<S: Service> {
+struct Worker {
     index: usize,
-    house: Arc<House<S>>,
-    queue: Arc<Queue<S>>,
-    lot: Arc<Lot<S>>,
+    house: Arc<House>,
+    queue: Arc<Queue>,
+    lot: Arc<Lot>,
     counters: Arc<Counters>,
     alarm: Arc<Alarm>,
     wakes: TaskWaker,
@@ -245,12 +245,12 @@ enum Outcome {
     Park,
 }
 
-impl<S: Service> Worker<S> {
+impl Worker {
     fn new(
         index: usize,
-        house: Arc<House<S>>,
-        queue: Arc<Queue<S>>,
-        lot: Arc<Lot<S>>,
+        house: Arc<House>,
+        queue: Arc<Queue>,
+        lot: Arc<Lot>,
         counters: Arc<Counters>,
     ) -> io::Result<Self> {
         let alarm = Arc::new(Alarm { waker: Waker::new()?, listed: AtomicBool::new(false) });
@@ -271,7 +271,7 @@ impl<S: Service> Worker<S> {
     }
 
     /// Gets a connection going. A new one is looked at for data at once.
-    fn take_on(&self, job: Job<S>, buffer: &mut [u8]) -> Option<Box<Held<S>>> {
+    fn take_on(&self, job: Job, buffer: &mut [u8]) -> Option<Box<Held>> {
         let (line, peer, origin, seat) = match job {
             Job::Rotated(held) => {
                 held.seat.post.wakes(&self.wakes);
@@ -309,7 +309,7 @@ impl<S: Service> Worker<S> {
     }
 
     /// Serves a connection until it is over or others should have their turn.
-    fn stay_with(&self, held: &mut Held<S>, buffer: &mut [u8]) -> Outcome {
+    fn stay_with(&self, held: &mut Held, buffer: &mut [u8]) -> Outcome {
         let mut turns = 0;
         loop {
             if held.turn == Turn::Over {
@@ -349,7 +349,7 @@ impl<S: Service> Worker<S> {
     }
 
     /// Sleeps until the socket is ready for what the connection wants, mail comes, or a deadline does.
-    fn wait(&self, held: &Held<S>, limit: Option<Duration>) -> Readiness {
+    fn wait(&self, held: &Held, limit: Option<Duration>) -> Readiness {
         let deadline = held.deadline(&self.house.policy());
         let deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let limit = match (deadline, limit) {

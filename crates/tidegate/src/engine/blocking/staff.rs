@@ -13,11 +13,11 @@ use tidegate_sys::waker::Waker;
 use super::super::clerk::dial_failed;
 use super::super::house::House;
 use crate::policy::accept::Admission;
-use crate::service::{Dial, Service};
+use crate::service::Dial;
 
 /// Starts a named thread with the stack the policy gives.
-pub(super) fn spawn<S: Service>(
-    house: &House<S>,
+pub(super) fn spawn(
+    house: &House,
     name: &str,
     run: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
@@ -26,8 +26,8 @@ pub(super) fn spawn<S: Service>(
 }
 
 /// Starts the thread that accepts until the house stops; `serve` takes each connection that is let in.
-pub(super) fn start_acceptor<S: Service>(
-    house: &Arc<House<S>>,
+pub(super) fn start_acceptor(
+    house: &Arc<House>,
     blocking: Blocking,
     serve: impl FnMut(Stream, Option<SocketAddr>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
@@ -41,8 +41,8 @@ pub(super) fn start_acceptor<S: Service>(
 }
 
 /// Accepts until the house stops, and then those who wait already; `serve` takes each connection that is let in.
-fn accept_all<S: Service>(
-    house: &House<S>,
+fn accept_all(
+    house: &House,
     bell: &Waker,
     blocking: Blocking,
     mut serve: impl FnMut(Stream, Option<SocketAddr>),
@@ -73,11 +73,7 @@ fn accept_all<S: Service>(
 }
 
 /// Makes a connection, or tells the service why not.
-pub(super) fn connect<S: Service, T>(
-    house: &House<S>,
-    dial: &Dial,
-    make: impl FnOnce() -> io::Result<T>,
-) -> Option<T> {
+pub(super) fn connect<T>(house: &House, dial: &Dial, make: impl FnOnce() -> io::Result<T>) -> Option<T> {
     house.counters.attempted.add(1);
     let connected = match house.may_dial() {
         true => make(),

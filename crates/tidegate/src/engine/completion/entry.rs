@@ -8,12 +8,12 @@ use super::{Chained, Close, Port};
 use crate::core::queue::Files;
 use crate::core::{Connection, Receive, Then, Token};
 use crate::engine::windows::{Seats, Windows};
-use crate::service::{Dial, Session};
+use crate::service::Dial;
 
 /// A connection and what the kernel holds for it.
-pub(super) struct Entry<S, P: Port> {
+pub(super) struct Entry<P: Port> {
     pub(super) socket: P::Socket,
-    pub(super) phase: Phase<S>,
+    pub(super) phase: Phase,
     /// A receive is armed.
     pub(super) receiving: bool,
     /// The armed receive was asked to end.
@@ -33,10 +33,10 @@ pub(super) struct Entry<S, P: Port> {
     pub(super) seats: Seats,
 }
 
-pub(super) enum Phase<S> {
+pub(super) enum Phase {
     /// Being made.
     Dialling(Dial),
-    Open(Connection<S>),
+    Open(Connection),
 }
 
 /// What the loop has to do after a connection's turn.
@@ -51,8 +51,8 @@ pub(super) enum Turn {
 /// Most pieces of one send.
 const PIECES: usize = 64;
 
-impl<S: Session, P: Port> Entry<S, P> {
-    pub(super) fn new(socket: P::Socket, phase: Phase<S>, once: bool) -> Self {
+impl<P: Port> Entry<P> {
+    pub(super) fn new(socket: P::Socket, phase: Phase, once: bool) -> Self {
         Self {
             socket,
             phase,
@@ -149,6 +149,6 @@ impl<S: Session, P: Port> Entry<S, P> {
 }
 
 /// Whether all that was to be sent has been handed over, and then comes the close.
-fn is_last<S: Session>(connection: &Connection<S>) -> bool {
+fn is_last(connection: &Connection) -> bool {
     connection.action().then == Then::CloseAfterSend && !connection.queue().has_unsent()
 }

@@ -18,15 +18,15 @@ use crate::engine::rounds::Rounds;
 use crate::engine::simulated::view::View;
 use crate::engine::windows::Seats;
 use crate::policy::accept::Admission;
-use crate::service::{Dial, Origin, Service};
+use crate::service::{Dial, Origin};
 
 /// Runs one I/O thread until it has been told to stop and its connections are gone.
-pub(super) fn run<P: Port, S: Service>(
-    lane: Lane<S>,
+pub(super) fn run<P: Port>(
+    lane: Lane,
     (waker, listener): (Arc<Waker>, Option<Arc<P::Listener>>),
     ready: Ready,
 ) {
-    if let Some(mut event_loop) = ready.report(Loop::<P, S>::new(lane, waker, listener)) {
+    if let Some(mut event_loop) = ready.report(Loop::<P>::new(lane, waker, listener)) {
         event_loop.run();
     }
 }
@@ -61,12 +61,12 @@ impl Accepts {
 }
 
 /// One I/O thread's work. The simulation steps it by [`turn`](Self::turn).
-pub(in crate::engine) struct Loop<P: Port, S: Service> {
+pub(in crate::engine) struct Loop<P: Port> {
     port: P,
     listener: Option<Arc<P::Listener>>,
-    desk: Desk<S>,
+    desk: Desk,
     waker: Arc<Waker>,
-    table: Table<Entry<S::Session, P>>,
+    table: Table<Entry<P>>,
     accepts: Accepts,
     /// It stops, and the connections do not know yet.
     untold: bool,
@@ -83,9 +83,9 @@ const LAST_LOOKS: u32 = 8;
 /// Single accepts posted at once when the room is too small for an endless one.
 const SINGLE_ACCEPTS: usize = 64;
 
-impl<P: Port, S: Service> Loop<P, S> {
+impl<P: Port> Loop<P> {
     pub(in crate::engine) fn new(
-        mut lane: Lane<S>,
+        mut lane: Lane,
         waker: Arc<Waker>,
         listener: Option<Arc<P::Listener>>,
     ) -> io::Result<Self> {
@@ -447,8 +447,8 @@ impl<P: Port, S: Service> Loop<P, S> {
     }
 }
 
-impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
-    fn desk(&mut self) -> &mut Desk<S> {
+impl<P: Port> Rounds for Loop<P> {
+    fn desk(&mut self) -> &mut Desk {
         &mut self.desk
     }
 
@@ -460,7 +460,7 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
         self.table.token_at(index)
     }
 
-    fn seats(&mut self, token: Token) -> Option<(&mut Desk<S>, &mut Seats, bool)> {
+    fn seats(&mut self, token: Token) -> Option<(&mut Desk, &mut Seats, bool)> {
         let entry = self.table.get_mut(token)?;
         let rests = matches!(&entry.phase, Phase::Open(connection) if connection.rests());
         Some((&mut self.desk, &mut entry.seats, rests))
@@ -523,7 +523,7 @@ impl<P: Port, S: Service> Rounds<S> for Loop<P, S> {
 
 /// What the simulation looks at between turns.
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
-impl<P: Port, S: Service> Loop<P, S> {
+impl<P: Port> Loop<P> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {
         self.desk.shut();

@@ -31,7 +31,7 @@ use crate::core::Token;
 use crate::core::queue::{Files, Pieces};
 use crate::fastpath::Ways;
 use crate::policy::Policy;
-use crate::service::{Dial, Service};
+use crate::service::Dial;
 
 /// What came back from the kernel.
 #[allow(dead_code, reason = "each system's leaves report what they have")]
@@ -174,8 +174,8 @@ pub(super) struct Close {
 }
 
 /// Starts one loop for each I/O thread. `open` makes of the listener what accepts are posted to.
-pub(super) fn start<P: Port, S: Service>(
-    plan: Plan<S>,
+pub(super) fn start<P: Port>(
+    plan: Plan,
     model: Model,
     open: fn(Arc<Listener>) -> io::Result<P::Listener>,
 ) -> io::Result<Started>
@@ -189,5 +189,5 @@ where
         let wakes = waker.clone();
         Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), (waker, door.clone())))
     };
-    plan.start_lanes(threads, prepare, event_loop::run::<P, S>)
+    plan.start_lanes(threads, prepare, event_loop::run::<P>)
 }

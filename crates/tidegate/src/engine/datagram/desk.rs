@@ -15,15 +15,15 @@ use crate::service::{DatagramService, Joined};
 use crate::stats::DatagramCounters;
 
 /// A service with its replies and counters.
-pub(super) struct Desk<S> {
-    service: S,
+pub(super) struct Desk {
+    service: Box<dyn DatagramService>,
     pub(super) policy: Arc<DatagramPolicy>,
     pub(super) replies: Replies,
     pub(super) counters: Arc<DatagramCounters>,
 }
 
-impl<S: DatagramService> Desk<S> {
-    pub(super) fn new(service: S, lane: &Lane<()>) -> Self {
+impl Desk {
+    pub(super) fn new(service: Box<dyn DatagramService>, lane: &Lane) -> Self {
         Self {
             service,
             policy: lane.policy.clone(),

@@ -48,14 +48,16 @@ pub(crate) struct Plan {
 }
 
 /// What one I/O thread has.
-pub(crate) struct Lane<S> {
-    service: S,
+pub(crate) struct Lane {
     policy: Arc<DatagramPolicy>,
     path: DatagramPath,
     socket: Arc<DatagramSocket>,
     counters: Arc<DatagramCounters>,
     halt: Arc<Halt>,
 }
+
+/// Makes the service of the I/O thread with this number.
+pub(crate) type MakeService<'a> = &'a dyn Fn(usize) -> Box<dyn DatagramService>;
 
 /// How a thread is to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,16 +191,16 @@ pub(crate) fn options(model: Model, path: DatagramPath, policy: &DatagramPolicy)
     }
 }
 
-/// Starts the threads of a model. Matched once here; from here on everything is monomorphic.
-pub(crate) fn start<S: DatagramService>(plan: &Plan, make: impl Fn(usize) -> S) -> io::Result<Started> {
+/// Starts the threads of a model: the one place that matches on it.
+pub(crate) fn start(plan: &Plan, make: MakeService<'_>) -> io::Result<Started> {
     use super::readiness as pollers;
     match plan.model {
-        Model::Blocking | Model::Pool => start_lanes(plan, make, threads::prepare, threads::run::<S>),
+        Model::Blocking | Model::Pool => start_lanes(plan, make, threads::prepare, threads::run),
         Model::Select => {
-            start_lanes(plan, make, readiness::prepare, readiness::run::<pollers::select::Select, S>)
+            start_lanes(plan, make, readiness::prepare, readiness::run::<pollers::select::Select>)
         }
-        Model::Poll => start_lanes(plan, make, readiness::prepare, readiness::run::<pollers::poll::Poll, S>),
-        Model::Tokio => start_lanes(plan, make, tokio::prepare, tokio::run::<S>),
+        Model::Poll => start_lanes(plan, make, readiness::prepare, readiness::run::<pollers::poll::Poll>),
+        Model::Tokio => start_lanes(plan, make, tokio::prepare, tokio::run),
         _ => super::here::start_datagrams(plan, make),
     }
 }
@@ -207,18 +209,18 @@ pub(crate) fn start<S: DatagramService>(plan: &Plan, make: impl Fn(usize) -> S) 
 ///
 /// `prepare` makes the lane's way of being woken and whatever goes with it; `run` runs on the lane's own thread, says
 /// through `Ready` whether it could start, and returns when it has stopped.
-pub(super) fn start_lanes<S: DatagramService, W: Send + 'static>(
+pub(super) fn start_lanes<W: Send + 'static>(
     plan: &Plan,
-    make: impl Fn(usize) -> S,
+    make: MakeService<'_>,
     prepare: fn(&Arc<DatagramSocket>) -> io::Result<(Halt, W)>,
-    run: fn(Lane<S>, W, Ready),
+    run: fn(Box<dyn DatagramService>, Lane, W, Ready),
 ) -> io::Result<Started> {
     let (ready, answers) = mpsc::channel();
     let mut started = Started { halts: Vec::new(), counters: Vec::new(), threads: Vec::new() };
     let outcome = plan.sockets.iter().enumerate().try_for_each(|(index, socket)| {
         let (halt, extra) = prepare(socket)?;
+        let service = make(index);
         let lane = Lane {
-            service: make(index),
             policy: plan.policy.clone(),
             path: plan.path,
             socket: socket.clone(),
@@ -232,7 +234,7 @@ pub(super) fn start_lanes<S: DatagramService, W: Send + 'static>(
         if matches!(plan.model, Model::Blocking | Model::Pool) {
             thread = thread.stack_size(plan.policy.thread_stack_bytes);
         }
-        started.threads.push(thread.spawn(move || run(lane, extra, ready))?);
+        started.threads.push(thread.spawn(move || run(service, lane, extra, ready))?);
         Ok(())
     });
     drop(ready);

@@ -24,8 +24,8 @@ pub(super) enum Step {
     Ended,
 }
 
-pub(super) struct Pump<S> {
-    desk: Desk<S>,
+pub(super) struct Pump {
+    desk: Desk,
     socket: Arc<DatagramSocket>,
     halt: Arc<Halt>,
     inbox: Inbox,
@@ -39,9 +39,8 @@ pub(super) struct Pump<S> {
     drained: bool,
 }
 
-impl<S: DatagramService> Pump<S> {
-    pub(super) fn new(lane: Lane<S>) -> Self {
-        let (service, lane) = lane.split();
+impl Pump {
+    pub(super) fn new(service: Box<dyn DatagramService>, lane: Lane) -> Self {
         let per_call = lane.policy.per_call(lane.path);
         Self {
             desk: Desk::new(service, &lane),
@@ -156,17 +155,9 @@ impl<S: DatagramService> Pump<S> {
         true
     }
 
-    fn done(&mut self, count: impl FnOnce(&Desk<S>, &Run)) {
+    fn done(&mut self, count: impl FnOnce(&Desk, &Run)) {
         if let Some(run) = self.desk.replies.pop() {
             count(&self.desk, &run);
         }
-    }
-}
-
-impl<S> Lane<S> {
-    /// The service apart from what goes with it.
-    pub(super) fn split(self) -> (S, Lane<()>) {
-        let Self { service, policy, path, socket, counters, halt } = self;
-        (service, Lane { service: (), policy, path, socket, counters, halt })
     }
 }

@@ -33,11 +33,16 @@ pub(in crate::engine) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(Halt, A
     Ok((Halt::new(move || bell.wake()), waker))
 }
 
-pub(in crate::engine) fn run<P: Poller, S: DatagramService>(lane: Lane<S>, waker: Arc<Waker>, ready: Ready) {
+pub(in crate::engine) fn run<P: Poller>(
+    service: Box<dyn DatagramService>,
+    lane: Lane,
+    waker: Arc<Waker>,
+    ready: Ready,
+) {
     let fd = lane.socket.as_raw_fd();
     let Some(mut poller) = ready.report(watch::<P>(&waker, fd)) else { return };
     let wait = lane.policy.wait;
-    let mut pump = Pump::new(lane);
+    let mut pump = Pump::new(service, lane);
     let mut reports: Vec<Report> = Vec::with_capacity(2);
     let mut active = Instant::now();
     loop {

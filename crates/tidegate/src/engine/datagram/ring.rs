@@ -42,9 +42,9 @@ const CANCEL: u64 = 1 << 62;
 /// After an error that is not about buffers, the receive rests for this long.
 const PAUSE: Duration = Duration::from_millis(10);
 
-struct Loop<S> {
+struct Loop {
     ring: Ring,
-    desk: Desk<S>,
+    desk: Desk,
     limits: ReplyLimits,
     socket: RawFd,
     halt: Arc<Halt>,
@@ -62,15 +62,14 @@ struct Loop<S> {
     leaving: bool,
 }
 
-pub(in crate::engine) fn run<S: DatagramService>(lane: Lane<S>, waker: Arc<Waker>, ready: Ready) {
-    let (service, lane) = lane.split();
+pub(in crate::engine) fn run(service: Box<dyn DatagramService>, lane: Lane, waker: Arc<Waker>, ready: Ready) {
     let Some(mut state) = ready.report(Loop::open(service, &lane, &waker)) else { return };
     if let Err(e) = state.serve(&lane, &waker) {
         tracing::error!("the ring failed, this thread ends: {e}");
     }
 }
 
-fn ring(lane: &Lane<()>) -> io::Result<Ring> {
+fn ring(lane: &Lane) -> io::Result<Ring> {
     let buffers = lane.policy.batch.next_power_of_two();
     let bytes = (lane.policy.buffer_bytes(lane.path) + DATAGRAM_HEAD).next_multiple_of(64);
     Ring::new(&RingSetup {
@@ -84,9 +83,9 @@ fn ring(lane: &Lane<()>) -> io::Result<Ring> {
     })
 }
 
-impl<S: DatagramService> Loop<S> {
+impl Loop {
     /// Arms the receive, which fails at once where the kernel has none that never ends.
-    fn open(service: S, lane: &Lane<()>, waker: &Waker) -> io::Result<Self> {
+    fn open(service: Box<dyn DatagramService>, lane: &Lane, waker: &Waker) -> io::Result<Self> {
         let mut state = Self {
             ring: ring(lane)?,
             desk: Desk::new(service, lane),
@@ -109,7 +108,7 @@ impl<S: DatagramService> Loop<S> {
         Ok(state)
     }
 
-    fn serve(&mut self, lane: &Lane<()>, waker: &Waker) -> io::Result<()> {
+    fn serve(&mut self, lane: &Lane, waker: &Waker) -> io::Result<()> {
         let mut active = Instant::now();
         loop {
             self.answer();

@@ -28,11 +28,11 @@ pub(super) fn prepare(socket: &Arc<DatagramSocket>) -> io::Result<(Halt, ())> {
     Ok((Halt::new(move || socket.wake_receivers()), ()))
 }
 
-pub(super) fn run<S: DatagramService>(lane: Lane<S>, (): (), ready: Ready) {
+pub(super) fn run(service: Box<dyn DatagramService>, lane: Lane, (): (), ready: Ready) {
     if ready.report(Ok(())).is_none() {
         return;
     }
-    let mut pump = Pump::new(lane);
+    let mut pump = Pump::new(service, lane);
     while pump.step() != Step::Ended {
         pump.woke();
     }

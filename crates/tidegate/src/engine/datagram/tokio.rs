@@ -25,9 +25,9 @@ pub(super) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(Halt, Arc<Notify>)
     Ok((Halt::new(move || bell.notify_one()), notify))
 }
 
-pub(super) fn run<S: DatagramService>(lane: Lane<S>, notify: Arc<Notify>, ready: Ready) {
+pub(super) fn run(service: Box<dyn DatagramService>, lane: Lane, notify: Arc<Notify>, ready: Ready) {
     let Some((runtime, socket)) = ready.report(build(&lane.socket)) else { return };
-    runtime.block_on(serve(Pump::new(lane), &socket, &notify));
+    runtime.block_on(serve(Pump::new(service, lane), &socket, &notify));
 }
 
 fn build(socket: &DatagramSocket) -> io::Result<(Runtime, UdpSocket)> {
@@ -38,7 +38,7 @@ fn build(socket: &DatagramSocket) -> io::Result<(Runtime, UdpSocket)> {
     Ok((runtime, socket))
 }
 
-async fn serve<S: DatagramService>(mut pump: Pump<S>, socket: &UdpSocket, notify: &Notify) {
+async fn serve(mut pump: Pump, socket: &UdpSocket, notify: &Notify) {
     loop {
         let wanted = match pump.step() {
             Step::Ended => return,

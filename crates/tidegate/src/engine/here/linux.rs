@@ -5,7 +5,6 @@ use std::io;
 use super::super::{Availability, Model, Plan, Started, completion, datagram, readiness};
 use super::not_here;
 use crate::policy::FastPath;
-use crate::service::{DatagramService, Service};
 
 /// What `auto` tries, best first.
 pub(in crate::engine) const BEST: &[Model] = &[Model::Uring, Model::Epoll, Model::Poll];
@@ -30,25 +29,23 @@ pub(in crate::engine) fn no_fast_path(model: Model, _: &FastPath) -> Option<&'st
 }
 
 /// Starts the threads of a model.
-pub(in crate::engine) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::Result<Started> {
+pub(in crate::engine) fn start(model: Model, plan: Plan) -> io::Result<Started> {
     match model {
-        Model::Epoll => readiness::start::<readiness::epoll::Epoll, S>(plan, model),
-        Model::Uring => {
-            completion::start::<completion::uring::Uring, S>(plan, model, completion::uring::open)
-        }
+        Model::Epoll => readiness::start::<readiness::epoll::Epoll>(plan, model),
+        Model::Uring => completion::start::<completion::uring::Uring>(plan, model, completion::uring::open),
         other => Err(not_here(other)),
     }
 }
 
 /// Starts the threads that serve datagrams.
-pub(in crate::engine) fn start_datagrams<S: DatagramService>(
+pub(in crate::engine) fn start_datagrams(
     plan: &datagram::Plan,
-    make: impl Fn(usize) -> S,
+    make: datagram::MakeService<'_>,
 ) -> io::Result<datagram::Started> {
     use datagram::readiness::{prepare, run};
     match plan.model {
-        Model::Epoll => datagram::start_lanes(plan, make, prepare, run::<readiness::epoll::Epoll, S>),
-        Model::Uring => datagram::start_lanes(plan, make, prepare, datagram::ring::run::<S>),
+        Model::Epoll => datagram::start_lanes(plan, make, prepare, run::<readiness::epoll::Epoll>),
+        Model::Uring => datagram::start_lanes(plan, make, prepare, datagram::ring::run),
         other => Err(not_here(other)),
     }
 }

@@ -5,7 +5,6 @@ use std::io;
 use super::super::{Availability, Model, Plan, Started, datagram};
 use super::not_here;
 use crate::policy::FastPath;
-use crate::service::{DatagramService, Service};
 
 /// What `auto` tries, best first.
 pub(in crate::engine) const BEST: &[Model] = &[Model::Poll];
@@ -21,14 +20,14 @@ pub(in crate::engine) fn no_fast_path(_: Model, _: &FastPath) -> Option<&'static
 }
 
 /// Starts the threads of a model.
-pub(in crate::engine) fn start<S: Service>(model: Model, _: Plan<S>) -> io::Result<Started> {
+pub(in crate::engine) fn start(model: Model, _: Plan) -> io::Result<Started> {
     Err(not_here(model))
 }
 
 /// Starts the threads that serve datagrams.
-pub(in crate::engine) fn start_datagrams<S: DatagramService>(
+pub(in crate::engine) fn start_datagrams(
     plan: &datagram::Plan,
-    _: impl Fn(usize) -> S,
+    _: datagram::MakeService<'_>,
 ) -> io::Result<datagram::Started> {
     Err(not_here(plan.model))
 }

@@ -18,7 +18,6 @@ mod winsock;
 use super::super::{Availability, Model, Plan, Started, completion, datagram, readiness};
 use super::not_here;
 use crate::policy::FastPath;
-use crate::service::{DatagramService, Service};
 
 /// What `auto` tries, best first.
 pub(in crate::engine) const BEST: &[Model] = &[Model::Iocp, Model::EventSelect, Model::Poll];
@@ -42,26 +41,26 @@ pub(in crate::engine) fn no_fast_path(_: Model, fast: &FastPath) -> Option<&'sta
 }
 
 /// Starts the threads of a model.
-pub(in crate::engine) fn start<S: Service>(model: Model, plan: Plan<S>) -> io::Result<Started> {
+pub(in crate::engine) fn start(model: Model, plan: Plan) -> io::Result<Started> {
     match model {
-        Model::AsyncSelect => readiness::start::<async_select::AsyncSelect, S>(plan, model),
-        Model::EventSelect => readiness::start::<event_select::EventSelect, S>(plan, model),
-        Model::Iocp => completion::start::<iocp::Iocp, S>(plan, model, iocp::open),
-        Model::Rio => completion::start::<rio::Rio, S>(plan, model, rio::open),
-        Model::Overlapped => completion::start::<overlapped::Overlapped, S>(plan, model, overlapped::open),
+        Model::AsyncSelect => readiness::start::<async_select::AsyncSelect>(plan, model),
+        Model::EventSelect => readiness::start::<event_select::EventSelect>(plan, model),
+        Model::Iocp => completion::start::<iocp::Iocp>(plan, model, iocp::open),
+        Model::Rio => completion::start::<rio::Rio>(plan, model, rio::open),
+        Model::Overlapped => completion::start::<overlapped::Overlapped>(plan, model, overlapped::open),
         other => Err(not_here(other)),
     }
 }
 
 /// Starts the threads that serve datagrams.
-pub(in crate::engine) fn start_datagrams<S: DatagramService>(
+pub(in crate::engine) fn start_datagrams(
     plan: &datagram::Plan,
-    make: impl Fn(usize) -> S,
+    make: datagram::MakeService<'_>,
 ) -> io::Result<datagram::Started> {
     use datagram::readiness::{prepare, run};
     match plan.model {
-        Model::AsyncSelect => datagram::start_lanes(plan, make, prepare, run::<async_select::AsyncSelect, S>),
-        Model::EventSelect => datagram::start_lanes(plan, make, prepare, run::<event_select::EventSelect, S>),
+        Model::AsyncSelect => datagram::start_lanes(plan, make, prepare, run::<async_select::AsyncSelect>),
+        Model::EventSelect => datagram::start_lanes(plan, make, prepare, run::<event_select::EventSelect>),
         other => Err(not_here(other)),
     }
 }

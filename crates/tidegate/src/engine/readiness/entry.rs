@@ -9,12 +9,12 @@ use super::{Line, Wire};
 
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
 use crate::engine::windows::Seats;
-use crate::service::{Dial, Session};
+use crate::service::Dial;
 
 /// A connection and what is known of its socket.
-pub(in crate::engine) struct Entry<S, W = Line> {
+pub(in crate::engine) struct Entry<W = Line> {
     pub(in crate::engine) stream: W,
-    pub(in crate::engine) phase: Phase<S>,
+    pub(in crate::engine) phase: Phase,
     /// What the poller was last told to wait for.
     pub(in crate::engine) wanted: Readiness,
     /// The socket took less than all: wait until it is writable.
@@ -33,10 +33,10 @@ pub(in crate::engine) struct Entry<S, W = Line> {
     pub(in crate::engine) may_receive: bool,
 }
 
-pub(in crate::engine) enum Phase<S> {
+pub(in crate::engine) enum Phase {
     /// Being made; ready when writable.
     Dialling(Dial),
-    Open(Connection<S>),
+    Open(Connection),
 }
 
 /// How a turn at a connection ended.
@@ -53,8 +53,8 @@ pub(in crate::engine) enum Turn {
 /// Most pieces sent by one call.
 const SLICES: usize = 64;
 
-impl<S: Session, W: Wire> Entry<S, W> {
-    pub(in crate::engine) fn new(stream: W, phase: Phase<S>) -> Self {
+impl<W: Wire> Entry<W> {
+    pub(in crate::engine) fn new(stream: W, phase: Phase) -> Self {
         let dialling = matches!(phase, Phase::Dialling(_));
         let wanted = stream.interest(Readiness { readable: !dialling, writable: dialling });
         Self {
@@ -228,11 +228,7 @@ enum Took {
 
 /// Sends once: from memory, or from a file if that is next.
 #[inline]
-fn send<S: Session>(
-    stream: &impl Wire,
-    connection: &mut Connection<S>,
-    then: Then,
-) -> io::Result<(usize, Took)> {
+fn send(stream: &impl Wire, connection: &mut Connection, then: Then) -> io::Result<(usize, Took)> {
     if connection.queue().next_file().is_some() {
         if stream.sends_files() {
             return send_file(stream, connection, then);
@@ -253,11 +249,7 @@ fn send<S: Session>(
 }
 
 /// A file gives less than was asked for also where it is cut into steps, and where it ends too early: only the next call tells.
-fn send_file<S: Session>(
-    stream: &impl Wire,
-    connection: &Connection<S>,
-    then: Then,
-) -> io::Result<(usize, Took)> {
+fn send_file(stream: &impl Wire, connection: &Connection, then: Then) -> io::Result<(usize, Took)> {
     let queue = connection.queue();
     let Some(range) = queue.next_file() else { return Ok((0, Took::All)) };
     let more = match then {

@@ -23,15 +23,15 @@ use crate::engine::simulated::view::View;
 use crate::engine::windows::Seats;
 use crate::engine::{Lane, room};
 use crate::policy::accept::Admission;
-use crate::service::{Dial, Origin, Service};
+use crate::service::{Dial, Origin};
 
 /// Runs one I/O thread until it has been told to stop and its connections are gone.
-pub(super) fn run<P: Poller, S: Service>(
-    lane: Lane<S>,
+pub(super) fn run<P: Poller>(
+    lane: Lane,
     (waker, listener): (Arc<Waker>, Option<Arc<P::Listener>>),
     ready: Ready,
 ) {
-    if let Some(mut event_loop) = ready.report(Loop::<P, S>::new(lane, waker, listener)) {
+    if let Some(mut event_loop) = ready.report(Loop::<P>::new(lane, waker, listener)) {
         event_loop.run();
     }
 }
@@ -40,12 +40,12 @@ pub(super) fn run<P: Poller, S: Service>(
 type Stream<P> = <<P as Poller>::Listener as Incoming>::Stream;
 
 /// One I/O thread's work. The simulation steps it by [`turn`](Self::turn).
-pub(in crate::engine) struct Loop<P: Poller, S: Service> {
+pub(in crate::engine) struct Loop<P: Poller> {
     poller: P,
     listener: Option<Arc<P::Listener>>,
-    desk: Desk<S>,
+    desk: Desk,
     waker: Arc<Waker>,
-    table: Table<Entry<S::Session, Stream<P>>>,
+    table: Table<Entry<Stream<P>>>,
     reports: Vec<Report>,
     /// Connections that have more to do than their last turn allowed.
     again: VecDeque<Token>,
@@ -58,9 +58,9 @@ pub(in crate::engine) struct Loop<P: Poller, S: Service> {
     data_with_accept: bool,
 }
 
-impl<P: Poller, S: Service> Loop<P, S> {
+impl<P: Poller> Loop<P> {
     pub(in crate::engine) fn new(
-        mut lane: Lane<S>,
+        mut lane: Lane,
         waker: Arc<Waker>,
         listener: Option<Arc<P::Listener>>,
     ) -> io::Result<Self> {
@@ -256,7 +256,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
 
     /// Serves an accepted socket. If its first data came with the accept, it is looked at before the poller hears of it:
     /// a connection that is answered and closed at once never costs a registration.
-    fn serve(&mut self, stream: Stream<P>, connection: Connection<S::Session>) {
+    fn serve(&mut self, stream: Stream<P>, connection: Connection) {
         self.desk.lane.counters.fast_paths.add(stream.is_shared().into());
         let token = self.insert(stream, Phase::Open(connection));
         let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { return };
@@ -268,7 +268,7 @@ impl<P: Poller, S: Service> Loop<P, S> {
         self.after(token, turn);
     }
 
-    fn insert(&mut self, stream: Stream<P>, phase: Phase<S::Session>) -> Token {
+    fn insert(&mut self, stream: Stream<P>, phase: Phase) -> Token {
         self.desk.opened();
         self.table.insert(Entry::new(stream, phase))
     }
@@ -335,11 +335,11 @@ impl<P: Poller, S: Service> Loop<P, S> {
 }
 
 /// A connection that is about to have its turn, with what its places allow it to do.
-fn prepared<'a, S: Service, W: Wire>(
-    table: &'a mut Table<Entry<S::Session, W>>,
-    desk: &mut Desk<S>,
+fn prepared<'a, W: Wire>(
+    table: &'a mut Table<Entry<W>>,
+    desk: &mut Desk,
     token: Token,
-) -> Option<&'a mut Entry<S::Session, W>> {
+) -> Option<&'a mut Entry<W>> {
     let entry = table.get_mut(token)?;
     let restricted = !entry.may_receive || !entry.may_send; // by a bound that may be gone
     if (desk.windows.are_bounded() || restricted)
@@ -353,11 +353,7 @@ fn prepared<'a, S: Service, W: Wire>(
 }
 
 /// After its turn: a send that the kernel has not finished with takes a place, and one that has none waits for it.
-fn settle_send<S: Service, W: Wire>(
-    entry: &mut Entry<S::Session, W>,
-    desk: &mut Desk<S>,
-    token: Token,
-) -> Turn {
+fn settle_send<W: Wire>(entry: &mut Entry<W>, desk: &mut Desk, token: Token) -> Turn {
     if !desk.windows.are_bounded() {
         return Turn::Waits;
     }
@@ -369,8 +365,8 @@ fn settle_send<S: Service, W: Wire>(
     if may && !entry.is_sending() { Turn::Again } else { Turn::Waits }
 }
 
-impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
-    fn desk(&mut self) -> &mut Desk<S> {
+impl<P: Poller> Rounds for Loop<P> {
+    fn desk(&mut self) -> &mut Desk {
         &mut self.desk
     }
 
@@ -382,7 +378,7 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
         self.table.token_at(index)
     }
 
-    fn seats(&mut self, token: Token) -> Option<(&mut Desk<S>, &mut Seats, bool)> {
+    fn seats(&mut self, token: Token) -> Option<(&mut Desk, &mut Seats, bool)> {
         let entry = self.table.get_mut(token)?;
         let rests = matches!(&entry.phase, Phase::Open(connection) if connection.rests());
         Some((&mut self.desk, &mut entry.seats, rests))
@@ -449,7 +445,7 @@ impl<P: Poller, S: Service> Rounds<S> for Loop<P, S> {
 
 /// What the simulation looks at between turns.
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
-impl<P: Poller, S: Service> Loop<P, S> {
+impl<P: Poller> Loop<P> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {
         self.desk.shut();

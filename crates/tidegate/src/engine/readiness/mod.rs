@@ -41,7 +41,6 @@ use super::{Gate, Model, Plan, Started};
 use crate::core::Token;
 use crate::fastpath::Ways;
 use crate::policy::Policy;
-use crate::service::Service;
 
 /// Who is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,10 +164,7 @@ pub(super) enum Settled {
 }
 
 /// Starts one loop for each I/O thread.
-pub(super) fn start<P: Poller<Listener = Door>, S: Service>(
-    plan: Plan<S>,
-    model: Model,
-) -> io::Result<Started> {
+pub(super) fn start<P: Poller<Listener = Door>>(plan: Plan, model: Model) -> io::Result<Started> {
     let threads = plan.threads(model);
     let door = plan.door();
     if let Some(door) = &door {
@@ -179,5 +175,5 @@ pub(super) fn start<P: Poller<Listener = Door>, S: Service>(
         let wakes = waker.clone();
         Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), (waker, door.clone())))
     };
-    plan.start_lanes(threads, prepare, event_loop::run::<P, S>)
+    plan.start_lanes(threads, prepare, event_loop::run::<P>)
 }

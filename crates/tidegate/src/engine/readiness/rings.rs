@@ -8,7 +8,6 @@ use tidegate_sys::poll::Readiness;
 use super::Wire;
 use super::entry::Entry;
 use crate::core::{Table, Token};
-use crate::service::Session;
 
 /// While shared memory is looked at again and again, the kernel is asked so often: rarely if it has had nothing to say for a while.
 const KERNEL_OFTEN: Duration = Duration::from_micros(10);
@@ -38,7 +37,7 @@ pub(super) struct Rings {
 
 impl Rings {
     /// A connection has had a turn: it is awake.
-    pub(super) fn list<S, W>(&mut self, token: Token, entry: &mut Entry<S, W>) {
+    pub(super) fn list<W>(&mut self, token: Token, entry: &mut Entry<W>) {
         if !std::mem::replace(&mut entry.looked_at, true) {
             self.awake.push(token);
         }
@@ -46,12 +45,12 @@ impl Rings {
 
     /// Looks at the memory of those that are awake, before the loop waits as `rest` says. If it is to sleep they are put to
     /// sleep first; if it spins, and is not `busy` with something else, it spins here.
-    pub(super) fn before<S: Session, W: Wire>(
+    pub(super) fn before<W: Wire>(
         &mut self,
         rest: Option<Duration>,
         busy: bool,
         now: Instant,
-        table: &mut Table<Entry<S, W>>,
+        table: &mut Table<Entry<W>>,
     ) -> Rest {
         if self.awake.is_empty() {
             return Rest::Wait(rest);
@@ -82,7 +81,7 @@ impl Rings {
             if reports > 0 { KERNEL_OFTEN } else { (self.every * 2).clamp(KERNEL_OFTEN, KERNEL_RARELY) };
     }
 
-    fn look<S: Session, W: Wire>(&mut self, sleeps: bool, table: &mut Table<Entry<S, W>>) {
+    fn look<W: Wire>(&mut self, sleeps: bool, table: &mut Table<Entry<W>>) {
         let ready = &mut self.ready;
         self.awake.retain(|&token| {
             let Some(entry) = table.get_mut(token) else { return false };

@@ -57,7 +57,7 @@ trait Stepped {
     const EXACT: bool;
 }
 
-impl Stepped for readies::Loop<readiness::SimPoller, Stage> {
+impl Stepped for readies::Loop<readiness::SimPoller> {
     const EXACT: bool = true;
 
     fn turn(&mut self) -> io::Result<()> {
@@ -80,7 +80,7 @@ impl Stepped for readies::Loop<readiness::SimPoller, Stage> {
     fn check_empty(&mut self) {}
 }
 
-impl Stepped for completes::Loop<completion::SimPort, Stage> {
+impl Stepped for completes::Loop<completion::SimPort> {
     const EXACT: bool = false;
 
     fn turn(&mut self) -> io::Result<()> {
@@ -134,11 +134,11 @@ fn play(seed: u64, trace: bool, waker: &Arc<Waker>) -> Result<Stats, String> {
     let played = catch_unwind(AssertUnwindSafe(|| match completes {
         true => {
             let door = (!script.dials).then(|| Arc::new(completion::Door));
-            run(completes::Loop::<completion::SimPort, _>::new(lane, waker.clone(), door), &counters);
+            run(completes::Loop::<completion::SimPort>::new(lane, waker.clone(), door), &counters);
         }
         false => {
             let door = (!script.dials).then(|| Arc::new(readiness::Door));
-            run(readies::Loop::<readiness::SimPoller, _>::new(lane, waker.clone(), door), &counters);
+            run(readies::Loop::<readiness::SimPoller>::new(lane, waker.clone(), door), &counters);
         }
     }));
     let fault = enter(None).and_then(|world| world.fault);

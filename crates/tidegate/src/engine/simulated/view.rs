@@ -5,7 +5,6 @@ use std::time::Instant;
 use crate::core::{Action, Connection, Place};
 use crate::engine::windows::Seats;
 use crate::policy::Policy;
-use crate::service::Session;
 
 /// What a connection wants, and what was done about it.
 #[derive(Debug)]
@@ -26,11 +25,7 @@ pub(in crate::engine) struct View {
 }
 
 impl View {
-    pub(in crate::engine) fn new<S: Session>(
-        connection: Option<&Connection<S>>,
-        seats: &Seats,
-        policy: &Policy,
-    ) -> Self {
+    pub(in crate::engine) fn new(connection: Option<&Connection>, seats: &Seats, policy: &Policy) -> Self {
         Self {
             deadline: connection.and_then(|connection| connection.deadline(policy)),
             action: connection.map(Connection::action),

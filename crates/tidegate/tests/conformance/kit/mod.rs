@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tidegate::policy::{FastPath, OutboxMarks};
 use tidegate::{
-    Availability, BoxedService, Endpoint, Model, Policy, PolicyError, Running, Server, Service, StartError,
-    Stats,
+    Availability, Endpoint, Model, Policy, PolicyError, Running, Server, Service, StartError, Stats,
 };
 
 pub use callers::{
@@ -165,14 +164,13 @@ pub fn kept_by(model: Model, policy: Policy, limit: &str) -> Option<Policy> {
     }
 }
 
-/// Starts a server [somewhere]. Its service is boxed, so that engines are compiled for one type of service here, and not for that of
-/// each case, which took minutes; cases that make servers of their own have them as they are.
+/// Starts a server [somewhere].
 pub fn serve(model: Model, mut policy: Policy, service: impl Service) -> Running {
     let at = somewhere();
     if at.is_unix() {
         (policy.socket_send_buffer, policy.socket_receive_buffer) = (None, None); // refused there
     }
-    let server = Server::new(BoxedService::new(service)).model(model).policy(policy).bind(at).expect("bind");
+    let server = Server::new(service).model(model).policy(policy).bind(at).expect("bind");
     assert_eq!(server.model(), model, "a model asked for by name is never replaced");
     server.start().expect("start")
 }
