@@ -1,0 +1,78 @@
+//! What test targets with a harness of their own share: what cannot run here is ignored with its reason, never `ok`.
+#![allow(dead_code, reason = "each target uses a part of it")]
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use tidegate::{Availability, Model};
+
+/// Tests of this module: functions without arguments.
+#[allow(unused_macros, reason = "not every target has such tests")]
+macro_rules! tests {
+    ($($test:ident),* $(,)?) => {
+        vec![$(crate::harness::test(module_path!(), stringify!($test), $test)),*]
+    };
+}
+
+/// Runs what the command line asks for.
+pub fn run(trials: impl IntoIterator<Item = Trial>) -> ExitCode {
+    libtest_mimic::run(&Arguments::from_args(), trials.into_iter().collect()).exit_code()
+}
+
+/// The name of a test: its module without the name of the target, which comes twice where all of it is one module.
+pub fn name(module: &str, test: &str) -> String {
+    let within = module.strip_prefix("conformance::conformance");
+    let within = within.or_else(|| Some(module.split_once("::")?.1)).unwrap_or_default();
+    format!("{within}::{test}").trim_start_matches("::").to_owned()
+}
+
+/// A test that can run everywhere.
+pub fn test(module: &str, test: &str, run: fn()) -> Trial {
+    Trial::test(name(module, test), move || {
+        run();
+        Ok(())
+    })
+}
+
+/// Something that was left out, and why, as a test that is ignored.
+pub fn left_out(what: &str, why: impl ToString + Send + 'static) -> Trial {
+    Trial::ignorable_test(what, move || Ok(Completion::ignored_with(why.to_string())))
+}
+
+/// These tests, if what they need is there.
+pub fn needs(is_there: bool, what: &'static str, trials: Vec<Trial>) -> Vec<Trial> {
+    if is_there {
+        return trials;
+    }
+    trials.iter().map(|trial| left_out(trial.name(), format!("needs {what}"))).collect()
+}
+
+/// The models that this system has; the kernel may still refuse one of them.
+pub fn models() -> impl Iterator<Item = Model> {
+    Model::ALL.into_iter().filter(|&model| is_of_this_system(model))
+}
+
+/// Says which models are not tested because another system has them.
+pub fn models_of_another_system() -> Trial {
+    let others = Model::ALL.into_iter().filter(|&model| !is_of_this_system(model)).map(Model::name);
+    let others: Vec<_> = others.collect();
+    left_out("models_of_another_system", format!("this system does not have {}", others.join(", ")))
+}
+
+fn is_of_this_system(model: Model) -> bool {
+    match model {
+        Model::Blocking | Model::Pool | Model::Select | Model::Poll | Model::Tokio => true,
+        Model::Epoll | Model::Uring => cfg!(target_os = "linux"),
+        Model::AsyncSelect | Model::EventSelect | Model::Overlapped | Model::Iocp | Model::Rio => {
+            cfg!(windows)
+        }
+    }
+}
+
+/// Runs a case on a model, unless the kernel refuses the model.
+pub fn on(model: Model, case: impl FnOnce() -> Result<Completion, Failed>) -> Result<Completion, Failed> {
+    match model.availability() {
+        Availability::Available(_) => case(),
+        Availability::Unavailable(why) => Ok(Completion::ignored_with(why)),
+    }
+}
