@@ -9,12 +9,7 @@ use tidegate::{CloseReason, Consumed, Endpoint, Flow, Model, Outbox, Server, Ses
 
 use crate::kit;
 
-on_every_model!(case);
-
-mod over_unix {
-    use super::case;
-    on_every_model!(case, over_unix);
-}
+on_every_model!(case, and over Unix sockets);
 
 /// Answers one message and closes.
 struct Once;

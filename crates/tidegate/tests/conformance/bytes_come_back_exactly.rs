@@ -9,12 +9,7 @@ use tidegate::{CloseReason, Endpoint, Model, Policy};
 
 use crate::kit::{self, Echo, Random, Tape};
 
-on_every_model!(case);
-
-mod over_unix {
-    use super::case;
-    on_every_model!(case, over_unix);
-}
+on_every_model!(case, and over Unix sockets);
 
 const CONNECTIONS: u64 = 6;
 

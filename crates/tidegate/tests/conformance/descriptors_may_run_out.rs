@@ -13,12 +13,20 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use libtest_mimic::Trial;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tidegate::{Model, Policy, Stats, system};
 
+use crate::harness;
 use crate::kit::{self, Echo};
 
-on_every_model!(case, alone);
+/// One test for each model; and in the other process the server.
+pub(crate) fn trials() -> Vec<Trial> {
+    if std::env::var_os(ROLE).is_some() {
+        return tests![the_server];
+    }
+    kit::on_every_model(module_path!(), kit::run_alone, case)
+}
 
 const ROLE: &str = "TIDEGATE_CONFORMANCE_SERVER";
 const DESCRIPTORS: u64 = 64;
@@ -74,8 +82,7 @@ struct OtherProcess {
 
 impl OtherProcess {
     fn start(model: Model) -> Self {
-        let this = module_path!().split_once("::").map_or("", |(_, module)| module);
-        let server = format!("{this}::the_server");
+        let server = harness::name(module_path!(), "the_server");
         let mut child = Command::new(std::env::current_exe().expect("this binary"))
             .args(["--exact", &server, "--nocapture", "--test-threads=1"])
             .env(ROLE, model.name())
@@ -130,10 +137,9 @@ fn said(lines: &mut Lines<BufReader<ChildStdout>>, what: &str) -> String {
     }
 }
 
-/// Not a case: the other process. Does nothing in an ordinary run.
-#[test]
+/// Not a case: the other process.
 fn the_server() {
-    let Ok(name) = std::env::var(ROLE) else { return };
+    let name = std::env::var(ROLE).expect("whoever starts this process says so");
     let model: Model = name.parse().expect("a model");
     let limit = Some(DESCRIPTORS);
     setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).expect("lower the limit");

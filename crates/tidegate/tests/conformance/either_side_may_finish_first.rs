@@ -9,12 +9,7 @@ use tidegate::{CloseReason, Consumed, Flow, Mail, Mailbox, Model, Outbox, Sessio
 
 use crate::kit::{self, Ending, Tape, Witness};
 
-on_every_model!(case);
-
-mod over_unix {
-    use super::case;
-    on_every_model!(case, over_unix);
-}
+on_every_model!(case, and over Unix sockets);
 
 const BYTES: usize = 1 << 20;
 

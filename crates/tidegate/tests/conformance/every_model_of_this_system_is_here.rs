@@ -1,9 +1,18 @@
 //! On Linux all seven models work; only io_uring may be forbidden by the system, and then says so.
 
+use libtest_mimic::Trial;
 use tidegate::{Availability, Model};
 
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut all = tests![a_model_that_is_not_here_is_refused_by_name_and_not_replaced];
+    #[cfg(target_os = "linux")]
+    all.extend(tests![every_model_of_linux_is_available_unless_the_system_forbids_io_uring]);
+    #[cfg(windows)]
+    all.extend(tests![what_is_built_for_windows_is_available]);
+    all
+}
+
 #[cfg(target_os = "linux")]
-#[test]
 fn every_model_of_linux_is_available_unless_the_system_forbids_io_uring() {
     let linux = "blocking pool select poll epoll uring tokio";
     for name in linux.split(' ') {
@@ -16,7 +25,6 @@ fn every_model_of_linux_is_available_unless_the_system_forbids_io_uring() {
 }
 
 #[cfg(windows)]
-#[test]
 fn what_is_built_for_windows_is_available() {
     for name in "blocking pool select poll tokio async-select event-select overlapped iocp".split(' ') {
         let model: Model = name.parse().expect("a name of a model");
@@ -25,7 +33,6 @@ fn what_is_built_for_windows_is_available() {
     }
 }
 
-#[test]
 fn a_model_that_is_not_here_is_refused_by_name_and_not_replaced() {
     for model in Model::ALL {
         let Availability::Unavailable(why) = model.availability() else { continue };

@@ -6,12 +6,7 @@ use tidegate::{CloseReason, Model, system};
 
 use crate::kit::{self, Echo, Tape};
 
-on_every_model!(case, alone);
-
-mod over_unix {
-    use super::case;
-    on_every_model!(case, over_unix);
-}
+on_every_model!(case, alone, and over Unix sockets);
 
 /// Both ends are in this process, so descriptors pass 1,024 long before the last connection.
 const CONNECTIONS: usize = 1_200;

@@ -1,6 +1,7 @@
 //! Connections that wait for nothing but mail cost no wake-ups: idle ones, half-closed ones, and ones whose peer has
-//! gone meanwhile (which `poll` reports whether it was asked to or not).
+//! gone meanwhile (which `poll` reports whether it was asked to or not). Nor do they cost a spin now and then.
 
+use std::collections::HashSet;
 use std::net::Shutdown;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
@@ -16,11 +17,13 @@ on_every_model!(case);
 struct Patient {
     witness: Arc<Witness>,
     addresses: Arc<Mutex<Vec<Mailbox>>>,
+    threads: Threads,
 }
 
 impl Session for Patient {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.witness.opened();
+        self.threads.include_own();
         self.addresses.lock().expect("addresses").push(out.mailbox());
         Flow::Continue
     }
@@ -31,6 +34,7 @@ impl Session for Patient {
     }
 
     fn on_end(&mut self, _out: &mut Outbox<'_>) -> Flow {
+        self.threads.include_own();
         self.witness.ends.fetch_add(1, SeqCst);
         Flow::Continue
     }
@@ -47,24 +51,26 @@ impl Session for Patient {
 fn case(model: Model) {
     let witness = Arc::new(Witness::default());
     let addresses = Arc::new(Mutex::new(Vec::new()));
-    let (seen, its) = (witness.clone(), addresses.clone());
-    let service = kit::sessions(move || Patient { witness: seen.clone(), addresses: its.clone() });
+    let threads = Threads::default();
+    let (seen, its, theirs) = (witness.clone(), addresses.clone(), threads.clone());
+    let patient = move || Patient { witness: seen.clone(), addresses: its.clone(), threads: theirs.clone() };
+    let service = kit::sessions(patient);
     let server = kit::serve(model, kit::policy(model), service);
     let mut streams: Vec<_> = (0..6).map(|_| kit::connect(server.local_addr())).collect();
     streams.iter_mut().for_each(|stream| kit::exchange(stream, b"hello"));
-    wake_ups_are_few(&server, "idle connections");
+    nothing_runs(&server, &threads, "idle connections");
 
     for stream in &mut streams[..4] {
         stream.shutdown(Shutdown::Write).expect("finish");
     }
     kit::until("the ends are noticed", || witness.ends.load(SeqCst) == 4);
-    wake_ups_are_few(&server, "half-closed connections");
+    nothing_runs(&server, &threads, "half-closed connections");
 
     // Two of them reset, two close. Whether the server notices now or once it sends is its own business.
     for stream in streams.drain(..4).skip(2) {
         kit::reset(stream);
     }
-    wake_ups_are_few(&server, "peers that have gone");
+    nothing_runs(&server, &threads, "peers that have gone");
 
     for mailbox in addresses.lock().expect("addresses").iter() {
         let _ = mailbox.send(());
@@ -75,12 +81,58 @@ fn case(model: Model) {
     kit::finish(server);
 }
 
-/// A loop that spins wakes up tens of thousands of times in this time, and in each such time; one that still settles does not.
-fn wake_ups_are_few(server: &tidegate::Running, what: &str) {
-    let mut counts = (0..20).map(|_| {
-        let before = server.stats().wake_ups;
-        kit::measure_for(Duration::from_millis(150));
-        server.stats().wake_ups - before
+/// The threads that sessions were called on.
+#[derive(Clone, Default)]
+struct Threads(Arc<Mutex<HashSet<String>>>);
+
+/// What waiting has cost since the server was started.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    wake_ups: u64,
+    /// Time on a processor of the threads that sessions were called on.
+    cpu: Duration,
+}
+
+#[cfg(target_os = "linux")]
+impl Threads {
+    fn include_own(&self) {
+        let own = std::fs::read_link("/proc/thread-self").expect("/proc");
+        self.0.lock().expect("threads").insert(format!("/proc/{}/schedstat", own.display()));
+    }
+
+    /// The first number of `schedstat` is nanoseconds on a processor (Documentation/scheduler/sched-stats.rst). A thread that is gone
+    /// costs nothing more.
+    fn cpu(&self) -> Duration {
+        let threads = self.0.lock().expect("threads");
+        let texts = threads.iter().filter_map(|path| std::fs::read_to_string(path).ok());
+        let spent = texts.map(|text| text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0));
+        Duration::from_nanos(spent.sum())
+    }
+}
+
+/// Elsewhere wake-ups have to do.
+#[cfg(not(target_os = "linux"))]
+impl Threads {
+    fn include_own(&self) {}
+
+    fn cpu(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// What it has cost settles, and then a long time costs next to nothing, in all of it: a loop that spins now and then does not pass.
+fn nothing_runs(server: &tidegate::Running, threads: &Threads, what: &str) {
+    const TIME: Duration = Duration::from_millis(1500);
+    const MOST: Cost = Cost { wake_ups: 15, cpu: Duration::from_millis(3) };
+    let cost = || Cost { wake_ups: server.stats().wake_ups, cpu: threads.cpu() };
+    let mut since = cost();
+    kit::until(&format!("{what} have settled"), || {
+        let before = std::mem::replace(&mut since, cost());
+        before.wake_ups == since.wake_ups
     });
-    assert!(counts.any(|count| count < 500), "{what}: many wake-ups, again and again");
+    kit::measure_for(TIME);
+    let after = cost();
+    let used = Cost { wake_ups: after.wake_ups - since.wake_ups, cpu: after.cpu.saturating_sub(since.cpu) };
+    println!("{}, {what}: {used:?} in {TIME:?}", server.model());
+    assert!(used.wake_ups <= MOST.wake_ups && used.cpu <= MOST.cpu, "{what}: {used:?}, at most {MOST:?} in {TIME:?}");
 }

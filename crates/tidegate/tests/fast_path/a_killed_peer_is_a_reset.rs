@@ -7,12 +7,20 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{CloseReason, Consumed, Endpoint, Model, Outbox, Policy, Session};
 
 use super::player::{Game, MODELS, policy, waits};
 use crate::conformance::kit::{self, Deadline, Echo, Witness};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    if std::env::var_os(ROLE).is_some() {
+        return tests![role];
+    }
+    tests![the_server_is_killed, the_client_is_killed]
+}
 
 const ROLE: &str = "TIDEGATE_FAST_PATH_ROLE";
 /// The most that the other side may take to notice.
@@ -66,10 +74,9 @@ pub fn play_as(user: u32, to: &Endpoint) {
     assert!(other.0.wait().expect("wait").success(), "the player lost");
 }
 
-/// What the other process does; nothing in the test run itself.
-#[test]
+/// What the other process does.
 fn role() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let role = std::env::var(ROLE).expect("whoever starts this process says so");
     let words: Vec<_> = role.split(' ').collect();
     let to = || words[1].parse::<Endpoint>().expect("an address");
     match words[0] {
@@ -98,7 +105,6 @@ fn role() {
 }
 
 /// The server is killed while this side waits for it, sends to it, or is held back by it (it was stopped before).
-#[test]
 fn the_server_is_killed() {
     for (model, wait) in pairs() {
         for stopped in [false, true] {
@@ -123,7 +129,6 @@ fn the_server_is_killed() {
 }
 
 /// The client is killed while the server only listens to it, or only speaks.
-#[test]
 fn the_client_is_killed() {
     for (model, wait) in pairs() {
         let _deadline = Deadline::new(format!("{model} {wait:?}"));

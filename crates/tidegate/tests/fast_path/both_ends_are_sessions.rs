@@ -3,11 +3,16 @@
 
 use std::time::Duration;
 
+use libtest_mimic::Trial;
 use tidegate::policy::Wait;
 use tidegate::{CloseReason, Model};
 
 use super::player::{Game, MODELS, policy, waits};
 use crate::conformance::kit::{self, Deadline, Echo};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    tests![on_every_pair_of_models, however_they_wait]
+}
 
 const WAITS: [Wait; 3] = [Wait::Block, Wait::Spin, Wait::SpinThenBlock(Duration::from_millis(1))];
 const TIMES: usize = 3;
@@ -26,7 +31,6 @@ fn play(server_model: Model, client_model: Model, wait: Wait) {
     assert_eq!((there.bytes_in, here.bytes_in), (game.right() as u64, game.right() as u64));
 }
 
-#[test]
 fn on_every_pair_of_models() {
     for server in MODELS {
         for client in MODELS {
@@ -35,7 +39,6 @@ fn on_every_pair_of_models() {
     }
 }
 
-#[test]
 fn however_they_wait() {
     for model in MODELS {
         for wait in WAITS.into_iter().filter(|&wait| waits(model, wait)) {

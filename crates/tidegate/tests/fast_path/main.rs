@@ -1,13 +1,41 @@
 //! The fast path: the whole conformance suite over it, and what is its own: falling back, and peers that are killed.
-#![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 
-#[path = "../conformance/main.rs"]
+#[macro_use]
+#[path = "../harness/mod.rs"]
+mod harness;
+
+#[cfg(target_os = "linux")]
+#[macro_use]
+#[path = "../conformance/cases.rs"]
 mod conformance;
 
+#[cfg(target_os = "linux")]
+mod a_killed_peer_is_a_reset;
+#[cfg(target_os = "linux")]
+mod both_ends_are_sessions;
+#[cfg(target_os = "linux")]
+mod player;
+#[cfg(target_os = "linux")]
+mod whoever_does_not_take_part_sees_tcp;
+
+use std::process::ExitCode;
+
+#[cfg(target_os = "linux")]
 use conformance::kit;
 
-mod a_killed_peer_is_a_reset;
-mod both_ends_are_sessions;
-mod player;
-mod whoever_does_not_take_part_sees_tcp;
+#[cfg(target_os = "linux")]
+fn main() -> ExitCode {
+    let own = [
+        a_killed_peer_is_a_reset::trials(),
+        both_ends_are_sessions::trials(),
+        whoever_does_not_take_part_sees_tcp::trials(),
+    ];
+    let without = harness::left_out("models_without_the_fast_path", "blocking, uring and tokio have none");
+    harness::run(conformance::trials().into_iter().chain(own.into_iter().flatten()).chain([without]))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() -> ExitCode {
+    harness::run([harness::left_out("the_fast_path", "shared memory between processes is for Linux")])
+}

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use libtest_mimic::Trial;
 use tidegate::fastpath::protocol::name;
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{CloseReason, Model, Policy, Server, Stats};
@@ -10,6 +11,19 @@ use tidegate_sys::meeting;
 
 use super::player::{Game, MODELS, policy};
 use crate::conformance::kit::{self, Deadline, Echo};
+use crate::harness;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut all = tests![
+        one_end_without_the_option,
+        rings_that_are_larger_than_the_listener_takes,
+        a_meeting_that_is_not_the_listeners,
+        a_successor
+    ];
+    let root = rustix::process::geteuid().is_root();
+    all.extend(harness::needs(root, "root, to start a process of another user", tests![another_user]));
+    all
+}
 
 /// Plays once; returns the counters of client and server.
 fn play(model: Model, server: Policy, client: Policy) -> (Stats, Stats) {
@@ -32,7 +46,6 @@ fn with(model: Model, change: impl Fn(FastPath) -> FastPath) -> Policy {
     Policy { fast_path: policy.fast_path.map(change), ..policy }
 }
 
-#[test]
 fn one_end_without_the_option() {
     let _deadline = Deadline::new("one end without the option".into());
     for model in MODELS {
@@ -44,7 +57,6 @@ fn one_end_without_the_option() {
     }
 }
 
-#[test]
 fn rings_that_are_larger_than_the_listener_takes() {
     let _deadline = Deadline::new("rings that are too large".into());
     for model in MODELS {
@@ -55,7 +67,6 @@ fn rings_that_are_larger_than_the_listener_takes() {
 }
 
 /// Somebody else of the same user has the name, and says nothing, or hangs up.
-#[test]
 fn a_meeting_that_is_not_the_listeners() {
     for hangs_up in [false, true] {
         for model in MODELS {
@@ -83,7 +94,6 @@ fn a_meeting_that_is_not_the_listeners() {
 }
 
 /// Who succeeds a server has its socket at once, and the name once that has gone. Until then connections are TCP.
-#[test]
 fn a_successor() {
     for model in MODELS {
         let _deadline = Deadline::new(format!("a successor on {model}"));
@@ -108,14 +118,9 @@ fn a_successor() {
     }
 }
 
-/// A process of another user is not let in; only where this process may start one.
-#[test]
+/// A process of another user is not let in.
 fn another_user() {
     let _deadline = Deadline::new("another user".into());
-    if !rustix::process::geteuid().is_root() {
-        println!("left out: only root can become somebody else");
-        return;
-    }
     for (also_user, fast_paths) in [(None, 0), (Some(65_534), 1)] {
         let server = with(Model::Epoll, |fast| FastPath { also_user, ..fast });
         let server = kit::serve(Model::Epoll, server, kit::sessions(Echo::default));

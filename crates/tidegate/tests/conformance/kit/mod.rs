@@ -12,11 +12,12 @@ use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use libtest_mimic::{Completion, Trial};
 use tempfile::TempDir;
 use tidegate::policy::{FastPath, OutboxMarks};
-use tidegate::{
-    Availability, Endpoint, Model, Policy, PolicyError, Running, Server, Service, StartError, Stats,
-};
+use tidegate::{Endpoint, Model, Policy, PolicyError, Running, Server, Service, StartError, Stats};
+
+use crate::harness;
 
 pub use callers::{
     Ending, Hatch, caller, connect, connect_narrow, connect_somehow, exchange, hear, hear_all, hear_some,
@@ -35,41 +36,50 @@ pub fn patience() -> Duration {
 /// Makes one test of a case for each model: `half_close::epoll` and so on.
 ///
 /// `on_every_model!(case, alone)` lets no other such case run beside it: for those that need very many descriptors.
-/// `on_every_model!(case, over_unix)` runs it over a Unix socket, and belongs into a module of that name.
+/// `on_every_model!(case, and over Unix sockets)` makes the same tests once more, over a Unix socket.
 macro_rules! on_every_model {
-    ($case:ident) => { on_every_model!(@each run $case); };
-    ($case:ident, alone) => { on_every_model!(@each run_alone $case); };
-    ($case:ident, over_unix) => { on_every_model!(@each run_over_unix $case); };
-    (@each $run:ident $case:ident) => {
-        on_every_model!(@tests $run $case: blocking Blocking, pool Pool, select Select, poll Poll, epoll Epoll,
-            uring Uring, tokio Tokio, async_select AsyncSelect, event_select EventSelect,
-            overlapped Overlapped, iocp Iocp, rio Rio);
-    };
-    (@tests $run:ident $case:ident: $($name:ident $model:ident),*) => {
-        $(
-            #[test]
-            fn $name() {
-                crate::kit::$run(module_path!(), ::tidegate::Model::$model, $case);
+    ($case:ident) => { on_every_model!(@tests run $case, false); };
+    ($case:ident, alone) => { on_every_model!(@tests run_alone $case, false); };
+    ($case:ident, and over Unix sockets) => { on_every_model!(@tests run $case, cfg!(unix)); };
+    ($case:ident, alone, and over Unix sockets) => { on_every_model!(@tests run_alone $case, cfg!(unix)); };
+    (@tests $run:ident $case:ident, $over_unix:expr) => {
+        /// One test for each model.
+        pub(crate) fn trials() -> Vec<::libtest_mimic::Trial> {
+            use crate::kit;
+            let mut all = kit::on_every_model(module_path!(), kit::$run, $case);
+            if $over_unix {
+                let module = concat!(module_path!(), "::over_unix");
+                all.extend(kit::on_every_model(module, kit::run_over_unix, $case));
             }
-        )*
+            all
+        }
     };
 }
+
+/// The tests of a case: one for each model that this system has and that can take part.
+pub fn on_every_model(module: &'static str, run: fn(&str, Model, fn(Model)), case: fn(Model)) -> Vec<Trial> {
+    let takes_part = |model: &Model| !is_fast() || FAST.contains(model);
+    let trial = |model: Model| {
+        let name = harness::name(module, &model.name().replace('-', "_"));
+        let complete = move || {
+            run(module, model, case);
+            Ok(Completion::Completed)
+        };
+        Trial::ignorable_test(name, move || harness::on(model, complete))
+    };
+    harness::models().filter(takes_part).map(trial).collect()
+}
+
+/// The models that have the fast path.
+const FAST: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model::Pool];
 
 /// Whether this is the suite over the fast path: servers have it, and the callers' connections go through shared memory.
 pub fn is_fast() -> bool {
     module_path!().starts_with("fast_path")
 }
 
-/// Runs a case on a model under a [`Deadline`], or says why the model is left out.
+/// Runs a case on a model under a [`Deadline`].
 pub fn run(module: &str, model: Model, case: fn(Model)) {
-    if let Availability::Unavailable(why) = model.availability() {
-        println!("left out: {why}");
-        return;
-    }
-    if is_fast() && !matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Pool) {
-        println!("left out: this model has no fast path");
-        return;
-    }
     let _deadline = Deadline::new(format!("{module}::{model}"));
     case(model);
 }
@@ -88,9 +98,6 @@ thread_local! {
 
 /// The same, alone, with servers that listen on a Unix socket.
 pub fn run_over_unix(module: &str, model: Model, case: fn(Model)) {
-    if !cfg!(unix) {
-        return println!("left out: tidegate has no Unix sockets here");
-    }
     FOLDER.set(Some(tempfile::tempdir().expect("a folder")));
     run_alone(module, model, case);
     let folder = FOLDER.take().expect("the folder");

@@ -1,0 +1,75 @@
+//! The conformance suite: one suite, every model.
+//!
+//! Each other file beside this one is a case, and reads as a sentence about what every model promises. It runs on each
+//! of them under a deadline: `cargo test -p tidegate --test conformance half_close`, or `... ::epoll`.
+//! The services are written against the public interface only; their peers are plain sockets of
+//! the standard library. No case sleeps in order to wait: it waits for a condition ([`kit::until`]).
+
+use libtest_mimic::Trial;
+
+#[macro_use]
+pub(crate) mod kit;
+
+/// Each case is a file, and its tests are found.
+macro_rules! cases {
+    ($($(#[$condition:meta])? $case:ident,)*) => {
+        $($(#[$condition])? mod $case;)*
+
+        /// The tests of all cases.
+        pub(crate) fn trials() -> Vec<Trial> {
+            let mut all = Vec::new();
+            $($(#[$condition])? all.extend($case::trials());)*
+            all
+        }
+    };
+}
+
+cases! {
+    a_client_runs_the_same_sessions,
+    a_few_threads_serve_many_connections,
+    a_file_arrives_exactly,
+    a_file_that_shrinks_ends_the_connection,
+    a_flood_that_is_never_read_is_cut_off,
+    a_full_server_lets_the_next_one_wait,
+    a_full_server_refuses_the_next_one,
+    a_full_thread_leaves_the_rest_to_others,
+    a_group_gets_the_same_in_one_order,
+    a_large_answer_may_come_by_mail,
+    a_last_answer_survives_unread_input,
+    a_loop_may_spin,
+    a_panic_costs_one_connection,
+    a_reset_by_the_peer_is_counted_once,
+    a_service_may_refuse,
+    a_service_may_speak_first,
+    a_silent_connection_is_closed,
+    a_slow_reader_holds_a_file_back,
+    a_slow_reader_holds_the_producer_back,
+    a_stop_does_not_wait_for_the_silent,
+    a_stop_lets_answers_finish,
+    a_stop_resets_what_is_stuck,
+    a_stop_waits_for_what_has_begun,
+    a_successor_takes_the_listener,
+    a_trickling_peer_is_cut_off,
+    #[cfg(unix)] a_unix_socket_is_as_good,
+    accepts_may_be_posted_singly,
+    an_abort_reaches_the_peer_as_a_reset,
+    an_idle_connection_is_closed,
+    bytes_come_back_exactly,
+    #[cfg(target_os = "linux")] descriptors_may_run_out,
+    either_side_may_finish_first,
+    every_model_of_this_system_is_here,
+    everybody_gets_a_turn_in_a_window,
+    leftover_input_is_shown_again,
+    limits_change_while_the_server_runs,
+    long_work_holds_nobody_up,
+    mail_reaches_every_session,
+    #[cfg(target_os = "linux")] multipath_tcp_is_like_tcp,
+    outstanding_sends_are_bounded,
+    pipelined_requests_are_answered_in_order,
+    sockets_may_be_used_again,
+    the_counters_balance,
+    the_quiet_are_not_forgotten,
+    thousands_of_connections_are_served,
+    timers_fire_in_order_and_never_early,
+    waiting_costs_no_cpu,
+}
