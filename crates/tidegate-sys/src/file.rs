@@ -89,6 +89,12 @@ pub struct Listed {
     pub is_folder: bool,
 }
 
+/// Whether a name, as the system resolves it, is of something hidden or leads through it.
+#[cfg(any(windows, test))]
+pub(crate) fn is_hidden(resolved: &std::path::Path) -> bool {
+    resolved.iter().any(|part| part.as_encoded_bytes().first() == Some(&b'.'))
+}
+
 /// The file has become shorter than the answer that was begun.
 pub(crate) fn shorter() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter while it was being sent")
@@ -123,6 +129,17 @@ mod tests {
         }
         assert_eq!((all.as_slice(), range.at()), (&b"234567"[..], 8));
         assert_eq!(range.read(&mut [0; 4]).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_a_name_resolves_to_is_hidden_or_not() {
+        use std::path::Path;
+        for name in ["", "a", "a/b.txt", "git~1", "a./b"] {
+            assert!(!is_hidden(Path::new(name)), "{name}");
+        }
+        for name in [".git", "a/.git/config", ".env", "sub/.hidden"] {
+            assert!(is_hidden(Path::new(name)), "{name}");
+        }
     }
 
     #[test]

@@ -165,6 +165,9 @@ pub struct Limits {
     /// SO_RCVBUF of accepted sockets [default: the system tunes it].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     socket_receive_buffer: Option<usize>,
+    /// Descriptors that the service keeps for itself, and no connection has.
+    #[arg(skip)]
+    pub of_the_service: usize,
 }
 
 /// Puts what was given in the place of what is there.
@@ -264,7 +267,8 @@ impl Limits {
 
     /// Descriptors for all connections of the policy.
     pub fn want(&self, policy: &Policy, model: Model) -> Want {
-        let needed = model.descriptors_for(policy.max_connections, threads(policy, model));
+        let needed =
+            model.descriptors_for(policy.max_connections, threads(policy, model)) + self.of_the_service;
         if self.max_connections.is_some() { Want::Exactly(needed) } else { Want::UpTo(needed) }
     }
 
@@ -272,7 +276,8 @@ impl Limits {
     /// a default is lowered. Returns what is to be said about that.
     pub fn fit(&self, policy: &mut Policy, model: Model, share: usize) -> Result<Option<String>, Failure> {
         let all = usize::try_from(system::descriptor_limit().0).unwrap_or(usize::MAX);
-        let most = model.most_connections_within(share, threads(policy, model));
+        let most =
+            model.most_connections_within(share.saturating_sub(self.of_the_service), threads(policy, model));
         let limit =
             if share < all { format!("{all}, of which this server has {share},") } else { all.to_string() };
         let remedy = "raise it with ulimit -n";
@@ -280,7 +285,11 @@ impl Limits {
             return Ok(None);
         }
         if most == 0 {
-            let e = anyhow!("the descriptor limit is {limit}, too low for any connection; {remedy}");
+            let files = match self.of_the_service {
+                0 => String::new(),
+                files => format!(" beside {files} files that are kept open (lower --open-files)"),
+            };
+            let e = anyhow!("the descriptor limit is {limit}, too low for any connection{files}; {remedy}");
             return Err(Failure::Usage(e));
         }
         if self.max_connections.is_some() {

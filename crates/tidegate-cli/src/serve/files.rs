@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tidegate::Policy;
 use tidegate::policy::WhenFull;
+use tidegate::system;
 use tidegate_services::{Coding, Files, FilesOptions, Listing};
 
 use super::how::How;
@@ -36,7 +37,9 @@ pub struct FilesArgs {
     /// Files up to this size are kept in memory [default: 64KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     small_bytes: Option<usize>,
-    /// Larger files that are kept open [default: 1000].
+    /// Larger files that are kept open, each with a descriptor of its own that no connection has [default: 1000, and
+    /// no more than a quarter
+    /// of the descriptors].
     #[arg(long, value_name = "N")]
     open_files: Option<usize>,
     /// How long a file is served without looking whether it has changed; 0s looks each time [default: 1s].
@@ -73,10 +76,12 @@ fn codings(text: &str) -> Result<Codings, String> {
 }
 
 impl FilesArgs {
-    pub(super) fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
+    pub(super) fn plan(mut self, label: Label) -> Result<Box<dyn Plan>, Failure> {
         let policy = self.how.limits.policy();
         let limits = self.limits.limits(&policy)?;
-        let files = Files::new(&self.dir, self.options(&policy)?, limits).map_err(usage)?;
+        let options = self.options(&policy)?;
+        self.how.limits.of_the_service = options.open_files;
+        let files = Files::new(&self.dir, options, limits).map_err(usage)?;
         self.how.plan(label, &HTTP, policy, files)
     }
 
@@ -95,6 +100,9 @@ impl FilesArgs {
         // A default yields to what was asked for.
         options.small_bytes = options.small_bytes.min(options.cache_bytes);
         set(&mut options.small_bytes, self.small_bytes);
+        // The limit is raised to the hard one when the server starts.
+        let descriptors = usize::try_from(system::descriptor_limit().1).unwrap_or(usize::MAX);
+        options.open_files = options.open_files.min(descriptors / 4);
         set(&mut options.open_files, self.open_files);
         set(&mut options.valid, self.valid);
         let most = policy.max_connections;

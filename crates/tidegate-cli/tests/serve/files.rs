@@ -302,3 +302,55 @@ fn a_full_server_says_when_to_come_again() {
         assert!(begun.elapsed() < DEADLINE, "nobody is served any more");
     }
 }
+
+#[test]
+fn more_files_than_descriptors_are_all_served() {
+    let site = Site::new();
+    for n in 0..300 {
+        site.write(&format!("f{n}"), &pattern(2_000 + n));
+    }
+    let www = site.path("www");
+    for model in Model::available() {
+        let mut args =
+            vec!["serve", "files", www.to_str().unwrap(), "--listen", "127.0.0.1:0", "--small-bytes", "1KiB"];
+        args.extend(["--valid", "1h", "--model", model.name()]);
+        if model == Model::Pool {
+            args.extend(["--threads", "16"]); // each has a descriptor
+        }
+        let server = Server::of(&mut crate::kit::with_descriptors(256, &args));
+        // Several at a time, so that every thread keeps files open.
+        let mut clients: Vec<_> = (0..8).map(|_| plain(&server)).collect();
+        for round in 0..2 {
+            for n in 0..300 {
+                let answer = clients[n % 8].get(&format!("/f{n}"), "");
+                assert_eq!(answer.status, 200, "file {n}, round {round}, {model}");
+                assert!(answer.body == pattern(2_000 + n), "file {n}, {model}");
+            }
+        }
+        // Each connection of so many has a descriptor beside them.
+        let more: Vec<_> = (0..60).map(|_| plain(&server)).collect();
+        for (n, mut client) in more.into_iter().enumerate() {
+            assert_eq!(client.get(&format!("/f{n}"), "").status, 200, "connection {n}, {model}");
+        }
+    }
+}
+
+#[test]
+fn files_that_leave_no_descriptor_for_a_connection_are_refused_at_the_start() {
+    let site = Site::new();
+    let www = site.path("www");
+    let args = [
+        "serve",
+        "files",
+        www.to_str().unwrap(),
+        "--listen",
+        "127.0.0.1:0",
+        "--open-files",
+        "256",
+        "--model",
+        "poll",
+    ];
+    let outcome = crate::kit::run(&mut crate::kit::with_descriptors(256, &args));
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("lower --open-files"), "{}", outcome.stderr);
+}

@@ -12,7 +12,7 @@ use super::conditions::{Asked, Verdict, verdict};
 use super::range::{Part, Wanted, wanted};
 use super::store::{Content, Document, Variant};
 use super::transfer::{Segment, Transfer};
-use crate::http::answer::{refusal, said};
+use crate::http::answer::{http_date, refusal, said};
 use crate::http::fault::Status;
 use crate::http::head::Connection;
 use crate::http::session::Request;
@@ -131,8 +131,9 @@ impl Head<'_> {
     fn validators(&self) -> String {
         let varies = if self.varies { "Vary: Accept-Encoding\r\n" } else { "" };
         // RFC 9110, section 8.8.2.1: never in the future.
-        let modified = httpdate::fmt_http_date(self.variant.modified.min(SystemTime::now()));
-        format!("Last-Modified: {modified}\r\nETag: {}\r\n{varies}", self.variant.etag)
+        let modified = http_date(self.variant.modified.min(SystemTime::now()));
+        let modified = modified.map_or(String::new(), |date| format!("Last-Modified: {date}\r\n"));
+        format!("{modified}ETag: {}\r\n{varies}", self.variant.etag)
     }
 
     fn refuse(&self, status: Status, why: &str, more: &str, out: &mut Outbox<'_>) {

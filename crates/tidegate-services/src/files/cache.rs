@@ -1,13 +1,13 @@
 //! What the connections of one I/O thread share: documents that were found lately, and the date.
 
 use std::num::NonZeroUsize;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use lru::LruCache;
 
 use super::FilesOptions;
 use super::store::{Content, Document};
-use crate::http::answer::second_begun;
+use crate::http::answer::{date_now, second_begun};
 
 /// What a document costs besides its bytes, about: names, tags, a head.
 const EACH_BYTES: usize = 1024;
@@ -46,7 +46,7 @@ pub(super) struct Clock {
 
 impl Clock {
     fn new(now: Instant) -> Self {
-        Self { started: second_begun(now), second: 0, date: httpdate::fmt_http_date(SystemTime::now()) }
+        Self { started: second_begun(now), second: 0, date: date_now() }
     }
 
     #[inline]
@@ -54,7 +54,7 @@ impl Clock {
         let second = now.saturating_duration_since(self.started).as_secs();
         if second != self.second {
             self.second = second;
-            self.date = httpdate::fmt_http_date(SystemTime::now());
+            self.date = date_now();
         }
     }
 }
@@ -102,6 +102,14 @@ impl Lane {
         Ok(())
     }
 
+    /// Forgets the document with open files that was not asked for the longest; false if there is none.
+    pub(super) fn close_one(&mut self) -> bool {
+        let oldest = self.documents.iter().rev().find(|(_, kept)| kept.files > 0);
+        let Some(key) = oldest.map(|(key, _)| key.clone()) else { return false };
+        self.forget(&key);
+        true
+    }
+
     /// What was found is no longer there.
     pub(super) fn forget(&mut self, key: &str) {
         if let Some(gone) = self.documents.pop(key) {
@@ -129,6 +137,8 @@ fn cost(document: &Document) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use bytes::Bytes;
 
     use super::*;

@@ -78,6 +78,8 @@ pub(super) fn verdict(asked: Asked<'_>, etag: &str, modified: SystemTime) -> Ver
     if !asked.conditional {
         return Verdict::Proceed;
     }
+    // What is dated before has no Last-Modified.
+    let is_dated = modified >= SystemTime::UNIX_EPOCH;
     let modified = whole_seconds(modified);
     let mut if_match = asked.values("if-match").peekable();
     if if_match.peek().is_some() {
@@ -98,7 +100,7 @@ pub(super) fn verdict(asked: Asked<'_>, etag: &str, modified: SystemTime) -> Ver
     let same = asked.one("if-range").is_none_or(|value| match std::str::from_utf8(value) {
         Ok(value) if value.starts_with('"') => value.trim() == etag,
         // Section 13.1.5: a date has to be exactly the same.
-        Ok(value) => httpdate::parse_http_date(value).is_ok_and(|date| date == modified),
+        Ok(value) => httpdate::parse_http_date(value).is_ok_and(|date| date == modified && is_dated),
         Err(_) => false,
     });
     if same { Verdict::Proceed } else { Verdict::Whole }

@@ -29,6 +29,19 @@ pub(super) struct Shop {
     pub(super) open: AtomicUsize,
 }
 
+impl Shop {
+    fn lane(&self, lane: usize) -> MutexGuard<'_, Lane> {
+        self.lanes[lane].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a key leads to. Files that are only kept open yield to one that is asked for: of this lane first, then of
+    /// the others.
+    fn find(&self, lane: usize, key: &str, patience: Patience) -> io::Result<Found> {
+        let lanes = || (0..self.lanes.len()).map(|after| (lane + after) % self.lanes.len());
+        self.store.find(key, patience, || lanes().any(|lane| self.lane(lane).close_one()))
+    }
+}
+
 /// Answers one connection.
 #[derive(Debug)]
 pub struct Clerk {
@@ -66,7 +79,7 @@ impl Clerk {
     }
 
     fn lane(&self) -> MutexGuard<'_, Lane> {
-        self.shop.lanes[self.lane].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shop.lane(self.lane)
     }
 
     /// Answers, or goes on with it, with what a key leads to.
@@ -150,8 +163,8 @@ impl Clerk {
     /// Has a job look for a file that is not known to be in memory.
     #[cold]
     fn look(&mut self, key: &str, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
-        let (shop, key) = (self.shop.clone(), key.to_owned());
-        if out.offload(move || shop.store.find(&key, Patience::Waits)).is_err() {
+        let (shop, lane, key) = (self.shop.clone(), self.lane, key.to_owned());
+        if out.offload(move || shop.find(lane, &key, Patience::Waits)).is_err() {
             let why = "too many files are being looked for; come again".into();
             self.refuse(
                 &Fault { status: Status::Unavailable, why },
@@ -217,7 +230,7 @@ impl Responder for Clerk {
         if let Some(transfer) = known {
             return self.send(transfer, out);
         }
-        match self.shop.store.find(&place.key, Patience::Never) {
+        match self.shop.find(self.lane, &place.key, Patience::Never) {
             Ok(found) => self.respond(&place.key, found, request, out),
             Err(_) => self.look(&place.key, request, out),
         }
@@ -272,5 +285,55 @@ impl Responder for Clerk {
 impl Drop for Clerk {
     fn drop(&mut self) {
         self.shop.open.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::process::Command;
+    use std::time::Instant;
+
+    use tidegate::system::file::Folder;
+
+    use super::*;
+    use crate::files::FilesOptions;
+
+    const CHILD: &str = "TIDEGATE_TEST_WITH_FEW_DESCRIPTORS";
+
+    #[test]
+    fn files_that_are_only_kept_open_yield_to_one_that_is_asked_for() {
+        if std::env::var_os(CHILD).is_none() {
+            let name = "files::session::tests::files_that_are_only_kept_open_yield_to_one_that_is_asked_for";
+            let output = Command::new("sh")
+                .args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""])
+                .arg(std::env::current_exe().unwrap())
+                .args([name, "--exact", "--nocapture"])
+                .env(CHILD, "1")
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("1 passed"), "{text}");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for n in 0..300 {
+            std::fs::write(folder.path().join(format!("f{n}")), [b'x'; 2048]).unwrap();
+        }
+        // As many may be kept open as there are not.
+        let options = FilesOptions { small_bytes: 1024, open_files: 2_000, ..FilesOptions::default() };
+        let lanes = (0..2).map(|_| Mutex::new(Lane::new(&options, 2))).collect();
+        let store = Store { folder: Folder::open(folder.path()).unwrap(), options };
+        let shop = Shop { store, lanes, limits: HttpLimits::default(), open: AtomicUsize::new(0) };
+        let mut refused = 0;
+        for round in 0..4 {
+            for n in 0..300 {
+                let (key, lane) = (place(&format!("/f{n}")).unwrap().key.to_string(), round % 2);
+                match shop.find(lane, &key, Patience::Waits).unwrap() {
+                    Found::File(document) => shop.lane(lane).keep(&key, document, Instant::now()).unwrap(),
+                    _ => refused += 1,
+                }
+            }
+        }
+        assert_eq!(refused, 0, "of 1,200");
     }
 }

@@ -58,15 +58,24 @@ pub(super) enum Content {
 }
 
 impl Store {
-    /// What a key leads to.
+    /// What a key leads to. Where nothing is left to open a file with, `close_one` is asked for it; it returns
+    /// whether there is hope.
     ///
     /// # Errors
     /// [`ErrorKind::WouldBlock`], with [`Patience::Never`]: the disk has to be looked at, or perhaps.
-    pub(super) fn find(&self, key: &str, patience: Patience) -> io::Result<Found> {
-        match self.look(key, patience) {
-            Err(e) if e.kind() == ErrorKind::WouldBlock && patience == Patience::Never => Err(e),
-            Err(e) => Ok(Found::Refused(refusal(&e))),
-            found => found,
+    pub(super) fn find(
+        &self,
+        key: &str,
+        patience: Patience,
+        close_one: impl Fn() -> bool,
+    ) -> io::Result<Found> {
+        loop {
+            match self.look(key, patience) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock && patience == Patience::Never => return Err(e),
+                Err(e) if is_exhausted(&e) && close_one() => {}
+                Err(e) => return Ok(Found::Refused(refusal(&e))),
+                found => return found,
+            }
         }
     }
 
@@ -147,9 +156,12 @@ impl Store {
         patience: Patience,
     ) -> io::Result<Variant> {
         let (length, modified) = (metadata.len(), metadata.modified()?);
-        let since = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (sign, since) = match modified.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(since) => ("", since),
+            Err(before) => ("-", before.duration()),
+        };
         let end = coding.map_or("", Coding::extension);
-        let etag = format!("\"{:x}-{length:x}-{:x}{end}\"", since.as_nanos(), identity(metadata));
+        let etag = format!("\"{sign}{:x}-{length:x}-{:x}{end}\"", since.as_nanos(), identity(metadata));
         let content = if length <= self.options.small_bytes as u64 {
             Content::Memory(read(&file, length as usize, patience)?)
         } else {

@@ -105,9 +105,22 @@ pub(crate) fn second_begun(now: Instant) -> Instant {
     now.checked_sub(into).unwrap_or(now)
 }
 
+/// A time as HTTP says it; none of a year that its form has no place for, or before 1970.
+pub(crate) fn http_date(time: SystemTime) -> Option<String> {
+    // The year 10000 begins (RFC 9110, section 5.6.7: four digits).
+    const END: Duration = Duration::from_secs(253_402_300_800);
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    (since < END).then(|| httpdate::fmt_http_date(time))
+}
+
+/// The date. A clock that shows no possible one is taken to be at its beginning.
+pub(crate) fn date_now() -> String {
+    http_date(SystemTime::now()).unwrap_or_else(|| httpdate::fmt_http_date(SystemTime::UNIX_EPOCH))
+}
+
 impl Answers {
     fn new(page: &Page) -> Self {
-        let date = httpdate::fmt_http_date(SystemTime::now());
+        let date = date_now();
         let (length, content_type) = (page.body.len(), page.content_type);
         let heads = [Connection::Persists, Connection::KeptAlive, Connection::Closes].map(|connection| {
             format!(

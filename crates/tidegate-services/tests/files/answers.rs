@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate::Model;
 use tidegate_services::{Files, FilesError, FilesOptions, HttpLimits, Listing};
 
-use crate::client::{Client, folder, serve};
+use crate::client::{Client, folder, models, serve};
 
 #[test]
 fn each_target_has_its_answer() {
@@ -41,6 +41,50 @@ fn each_target_has_its_answer() {
     assert_eq!(client.hear(crate::client::Body::Comes).body, b"file", "a body means nothing");
     server.stop();
     server.join();
+}
+
+#[test]
+fn a_file_of_any_date_is_served() {
+    use std::time::SystemTime;
+    let outer = folder();
+    let day = Duration::from_secs(24 * 3600);
+    let times = [
+        ("old", SystemTime::UNIX_EPOCH - 3653 * day),
+        ("a moment before", SystemTime::UNIX_EPOCH - Duration::from_millis(1)),
+        ("first", SystemTime::UNIX_EPOCH),
+        ("far", SystemTime::now() + 3653 * day),
+    ];
+    for (name, time) in times {
+        for (end, bytes) in [("small", 10), ("large", 100_000)] {
+            let path = outer.path().join(format!("root/{name}.{end}"));
+            std::fs::write(&path, crate::client::pattern(bytes)).expect("write");
+            let file = std::fs::File::options().write(true).open(&path).expect("open");
+            file.set_modified(time).expect("a file system that keeps such times");
+        }
+    }
+    for model in models() {
+        let server = serve(model, outer.path(), FilesOptions::default());
+        let mut client = Client::of(&server);
+        for (name, time) in times {
+            for (end, bytes) in [("small", 10), ("large", 100_000)] {
+                let target = format!("/{name}.{end}").replace(' ', "%20");
+                let answer = client.get(&target, "");
+                assert_eq!((answer.status, answer.body.len()), (200, bytes), "{target} {model}");
+                let date = answer.field("Last-Modified");
+                assert_eq!(date.is_some(), time >= SystemTime::UNIX_EPOCH, "{target} {model}: {date:?}");
+                let tag = answer.field("ETag").expect("a tag");
+                let same = client.get(&target, &format!("If-None-Match: {tag}\r\n"));
+                assert_eq!(same.status, 304, "{target} {model}");
+                let range = format!("Range: bytes=0-1\r\nIf-Range: {tag}\r\n");
+                assert_eq!(client.get(&target, &range).status, 206, "{target} {model}");
+            }
+        }
+        // It had no date that a client could know.
+        let range = "Range: bytes=0-1\r\nIf-Range: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
+        assert_eq!(client.get("/old.small", range).status, 200, "{model}");
+        server.stop();
+        server.join();
+    }
 }
 
 #[test]

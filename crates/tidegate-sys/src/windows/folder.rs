@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use windows_sys::Win32::Storage::FileSystem::FILE_FLAG_BACKUP_SEMANTICS;
 
-use crate::file::{Listed, Patience};
+use crate::file::{Listed, Patience, is_hidden};
 
 /// A folder. Names are relative to it, with `/` between their parts; an empty one is the folder itself.
 #[derive(Debug)]
@@ -63,7 +63,13 @@ impl Folder {
             return Err(io::ErrorKind::NotFound.into());
         }
         let path = self.root.join(name.replace('/', "\\")).canonicalize()?;
-        if path.starts_with(&self.root) { Ok(path) } else { Err(io::ErrorKind::NotFound.into()) }
+        // What the name resolves to decides, not how it is written: `GIT~1` is `.git` (`GetFinalPathNameByHandleW`,
+        // which `canonicalize` calls,
+        // returns long names).
+        match path.strip_prefix(&self.root) {
+            Ok(inside) if !is_hidden(inside) => Ok(path),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 
     /// What is in a folder inside, at most `most` of it, in no order.
@@ -101,4 +107,24 @@ pub fn identity(metadata: &std::fs::Metadata) -> u64 {
 pub fn is_exhausted(e: &io::Error) -> bool {
     // ERROR_TOO_MANY_OPEN_FILES, ERROR_NOT_ENOUGH_MEMORY, ERROR_OUTOFMEMORY
     matches!(e.raw_os_error(), Some(4 | 8 | 14))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_hidden_has_no_other_name() {
+        let outer = tempfile::tempdir().unwrap();
+        std::fs::create_dir(outer.path().join(".git")).unwrap();
+        std::fs::write(outer.path().join(".git").join("config"), b"secret").unwrap();
+        std::fs::write(outer.path().join("a long name.text"), b"open").unwrap();
+        let folder = Folder::open(outer.path()).unwrap();
+        // Where the volume makes short names, these are them; elsewhere they are not found either.
+        for name in [".git/config", "GIT~1/config", "git~1/config", "GIT~1"] {
+            let opened = folder.open_file(name, Patience::Waits);
+            assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::NotFound, "{name}");
+        }
+        assert!(folder.open_file("a long name.text", Patience::Waits).is_ok());
+    }
 }
