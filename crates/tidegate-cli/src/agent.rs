@@ -23,8 +23,8 @@ pub struct Args {
     /// What this agent is called in results [default: HOSTNAME].
     #[arg(long)]
     name: Option<String>,
-    /// Where loads may go: a network like 10.0.0.0/8, an address, a host name, or unix; may be given several times
-    /// [default: only this machine, 127.0.0.0/8 and ::1].
+    /// Where loads may go: a network like 10.0.0.0/8, an address, a host name, or unix; may be given several times.
+    /// Nothing is allowed without it, this machine no more than another.
     #[arg(long, value_name = "CIDR|HOST", value_delimiter = ',')]
     allow: Vec<String>,
     /// End after so many loads [default: never].
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Outcome {
         let pinned = system::pin_to_cpus(&args.cpus);
         pinned.with_context(|| format!("--cpus {:?} can not be used", args.cpus)).map_err(Failure::Usage)?;
     }
-    let name = name_or_host(args.name.as_deref(), "agent");
+    let name = name_or_host("--name", args.name.as_deref(), "agent")?;
     let access = args.access.access(&args.nats);
     let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
     let (clock_ahead_s, clock_jump_s) = (args.clock_offset, args.clock_jump);

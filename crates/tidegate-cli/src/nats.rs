@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::anyhow;
+use tidegate_cluster::text::is_name;
 use tidegate_cluster::{Access, Auth, ClusterError};
 
 use crate::Failure;
@@ -12,10 +13,15 @@ pub fn failure(e: ClusterError) -> Failure {
     if e.is_about_options() { Failure::Usage(e.into()) } else { Failure::Run(e.into()) }
 }
 
-/// What one is called to others: the name that was given, that of the host, or `otherwise`.
-pub fn name_or_host(given: Option<&str>, otherwise: &str) -> String {
+/// What one is called to others: the name that was given with `option`, that of the host, or `otherwise`.
+pub fn name_or_host(option: &str, given: Option<&str>, otherwise: &str) -> Result<String, Failure> {
+    if let Some(name) = given.filter(|name| !is_name(name)) {
+        let why = "a name has letters, digits, - _ and . only, and at most 64 bytes";
+        return Err(Failure::Usage(anyhow!("{option} {name:?}: {why}")));
+    }
     let host = || ["HOSTNAME", "COMPUTERNAME"].iter().find_map(|name| std::env::var(name).ok());
-    given.map(str::to_owned).or_else(host).unwrap_or_else(|| otherwise.to_owned())
+    let name = given.map(str::to_owned).or_else(|| host().filter(|name| is_name(name)));
+    Ok(name.unwrap_or_else(|| otherwise.to_owned()))
 }
 
 /// Who one is to the broker. Secrets come from files or from the URL.

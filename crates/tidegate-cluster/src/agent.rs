@@ -4,7 +4,7 @@ mod gate;
 mod job;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::{Client, Message};
 use futures_util::StreamExt as _;
@@ -16,6 +16,8 @@ use crate::allow::AllowList;
 use crate::clock::Clock;
 use crate::error::ClusterError;
 use crate::order::Order;
+use crate::seldom::Seldom;
+use crate::text::printable;
 use crate::wire::{self, Answer, Ask, Event, Hail, Offer, What, Word};
 use job::{Job, Leave, Voice};
 
@@ -38,6 +40,10 @@ pub struct AgentOptions {
 
 /// How often an agent looks after its job.
 const TICK: Duration = Duration::from_millis(100);
+
+/// Parts of its run that an agent has at once: its own, and those of agents that were lost. Each has threads and
+/// connections.
+const MOST_PARTS: usize = 16;
 
 /// Events of a job that wait to be sent; a job says a few a second.
 const EVENTS: usize = 256;
@@ -78,6 +84,7 @@ async fn work(
         jobs: Vec::new(),
         runs: 0,
         say,
+        seldom: Seldom::new(20, Duration::from_secs(1)),
         tell,
     };
     let mut tick = tokio::time::interval(TICK);
@@ -121,12 +128,14 @@ struct Desk<'a> {
     /// Runs that are over.
     runs: u64,
     say: mpsc::Sender<Event>,
+    /// How often it is said what others brought about.
+    seldom: Seldom,
     tell: &'a mut dyn FnMut(&str, &str),
 }
 
 impl Desk<'_> {
     async fn hail(&mut self, message: &Message) {
-        match wire::decode::<Hail>(&message.payload) {
+        match wire::of_a_lead::<Hail>(&message.payload) {
             Ok(_) => {
                 let offer = Offer {
                     id: self.id.clone(),
@@ -135,13 +144,13 @@ impl Desk<'_> {
                 };
                 self.answer(message, &offer).await;
             }
-            Err(e) => (self.tell)("odd-message", &e.to_string()),
+            Err(e) => self.odd(&e),
         }
     }
 
     async fn ask(&mut self, message: &Message) {
         let mut taken = None;
-        let answer = match wire::decode::<Ask>(&message.payload) {
+        let answer = match wire::of_a_lead::<Ask>(&message.payload) {
             Ok(Ask::Clock) => Answer::Clock(self.clock.read()),
             Ok(Ask::Work { run, share, order, began_mono_ns, lease_ms, hold }) => {
                 let lease = Duration::from_millis(lease_ms.clamp(1_000, 60_000));
@@ -151,8 +160,10 @@ impl Desk<'_> {
                         Answer::Taken
                     }
                     Err(why) => {
-                        (self.tell)("refused", &format!("refused: {why}"));
-                        Answer::Refused { why }
+                        if self.seldom.lets(Instant::now()) {
+                            (self.tell)("refused", &printable(&format!("refused: {why}")));
+                        }
+                        Answer::Refused { why: printable(&why) }
                     }
                 }
             }
@@ -179,7 +190,7 @@ impl Desk<'_> {
         if let Some(what) = taken {
             // Whoever hears that it works may count on it: the answer has left.
             let _ = tokio::time::timeout(TICK, self.client.flush()).await; // a broker that is gone is noticed elsewhere
-            (self.tell)("working", &what);
+            (self.tell)("working", &printable(&what));
         }
     }
 
@@ -194,6 +205,9 @@ impl Desk<'_> {
     ) -> Result<String, String> {
         if let Some(job) = self.jobs.iter().find(|job| job.run != run || job.share == share) {
             return Err(format!("it is at work for run {}", job.run));
+        }
+        if self.jobs.len() >= MOST_PARTS {
+            return Err(format!("it has {MOST_PARTS} parts of this run already; start more agents"));
         }
         let target = order.target()?;
         if !self.options.allow.allows(&target) {
@@ -216,13 +230,23 @@ impl Desk<'_> {
         if self.jobs.first().is_none_or(|job| wire::words_of(&job.run) != *message.subject) {
             return;
         }
-        self.jobs.iter_mut().for_each(Job::hear);
-        match wire::decode::<Word>(&message.payload) {
+        let word = wire::of_a_lead::<Word>(&message.payload);
+        if word.is_ok() {
+            self.jobs.iter_mut().for_each(Job::hear);
+        }
+        match word {
             Ok(Word::Beat) => {}
             Ok(Word::Stop) => self.jobs.iter().for_each(Job::stop),
             Ok(Word::Dismiss { agent, share }) => self.part(&agent, share).for_each(Job::dismiss),
             Ok(Word::Thanks { agent, share }) => self.part(&agent, share).for_each(Job::thank),
-            Err(e) => (self.tell)("odd-message", &e.to_string()),
+            Err(e) => self.odd(&e),
+        }
+    }
+
+    /// Something came that nobody can have sent who leads a run; said now and then.
+    fn odd(&mut self, e: &wire::WireError) {
+        if self.seldom.lets(Instant::now()) {
+            (self.tell)("odd-message", &printable(&e.to_string()));
         }
     }
 

@@ -1,8 +1,8 @@
 //! Which targets an agent takes, so that nobody turns it on a stranger.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
+use std::net::{IpAddr, ToSocketAddrs};
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use tidegate::Endpoint;
 
 /// Networks that loads may go to.
@@ -12,23 +12,18 @@ pub struct AllowList {
     unix: bool,
 }
 
-impl Default for AllowList {
-    /// This machine only, and there no Unix sockets: their files belong to somebody.
-    fn default() -> Self {
-        let v4 = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
-        Self { nets: vec![v4.into(), Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128).into()], unix: false }
-    }
-}
-
 impl AllowList {
-    /// What these words allow in place of the default: networks (`10.0.0.0/8`), addresses, host names, which are looked up
-    /// now and not later, and `unix`.
+    /// What these words allow: networks (`10.0.0.0/8`), addresses, host names, which are looked up now and not later,
+    /// and `unix`.
     ///
     /// # Errors
-    /// A word that is none of these, in words.
+    /// No word, or one that is none of these, in words. Nothing is allowed by itself, this machine no more than
+    /// another: what listens on
+    /// its loopback often trusts whoever reaches it there.
     pub fn parse<S: AsRef<str>>(words: &[S]) -> Result<Self, String> {
         if words.is_empty() {
-            return Ok(Self::default());
+            let why = "no target is allowed, so there is nothing to do: say with --allow where loads may go";
+            return Err(format!("{why}, like --allow 10.0.0.0/8, or --allow 127.0.0.0/8 for this machine"));
         }
         let mut list = Self { nets: Vec::new(), unix: false };
         for word in words {
@@ -80,8 +75,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_word_only_this_machine_is_allowed() {
-        let list = AllowList::parse::<&str>(&[]).unwrap();
+    fn without_a_word_nothing_is_allowed() {
+        let why = AllowList::parse::<&str>(&[]).unwrap_err();
+        assert!(why.contains("--allow 10.0.0.0/8"), "{why}");
+    }
+
+    #[test]
+    fn one_network_is_no_other_however_it_is_written() {
+        let list = AllowList::parse(&["127.0.0.0/8", "::1"]).unwrap();
         for target in
             ["127.0.0.1:80", "127.9.9.9:80", "[::1]:80", "mptcp:127.0.0.1:80", "[::ffff:127.0.0.1]:1"]
         {

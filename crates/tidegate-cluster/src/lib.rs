@@ -15,6 +15,8 @@
 //! | [`rooms`] | the messenger's rooms over several nodes |
 //! | `clock` | clocks of hosts against each other |
 //! | `seconds` | seconds of several agents as one |
+//! | [`text`] | text that others wrote, for logs and terminals |
+//! | `seldom` | how often something is said that others can bring about |
 #![forbid(unsafe_code)]
 
 pub mod access;
@@ -26,6 +28,8 @@ pub mod lead;
 pub mod order;
 pub mod rooms;
 mod seconds;
+mod seldom;
+pub mod text;
 pub mod wire;
 
 pub use access::{Access, Auth};

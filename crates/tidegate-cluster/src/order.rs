@@ -10,6 +10,21 @@ use serde::{Deserialize, Serialize};
 use tidegate::{Availability, Endpoint, Model};
 use tidegate_load::{Amount, HttpShape, Plan, Protocol, Rate, TlsPlan, Trust};
 
+/// Longest time in an order.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Most threads that one part has an agent start.
+const MOST_THREADS: usize = 256;
+
+/// Most connections of a whole load, and parts of it.
+const MOST_CONNECTIONS: usize = 100_000_000;
+
+/// Most source addresses of an agent.
+const MOST_SOURCES: usize = 65_536;
+
+/// Most names of protocols for ALPN.
+const MOST_PROTOCOLS: usize = 16;
+
 /// A part of a load for one agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Order {
@@ -134,11 +149,41 @@ impl Order {
         self.target.parse::<Endpoint>().map_err(|e| format!("{:?} is no target: {e}", self.target))
     }
 
+    /// Whether it is within what any load needs; what the parts of it have to do with each other is the plan's.
+    fn check(&self) -> Result<(), String> {
+        let rate = self.rate.and_then(|rate| rate.ramp).map(|(_, time)| time);
+        let amount = match self.amount {
+            Amount::Time(time) => Some(time),
+            Amount::Requests(_) => None,
+        };
+        let handshake = self.tls.as_ref().map(|tls| tls.handshake_timeout);
+        let times =
+            [Some(self.warm_up), Some(self.ramp_connections), Some(self.timeout), rate, amount, handshake];
+        if times.into_iter().flatten().any(|time| time > LONGEST) {
+            return Err("a time in it is longer than a year: give a shorter one".into());
+        }
+        let within = |what: &str, value: usize, most: usize| match value > most {
+            true => Err(format!("{value} {what} are more than an agent takes ({most})")),
+            false => Ok(()),
+        };
+        within("threads", self.threads.unwrap_or(0), MOST_THREADS)?;
+        within("connections", self.connections, MOST_CONNECTIONS)?;
+        within("source addresses", self.source_range.len(), MOST_SOURCES)?;
+        within("parts", self.part.1, MOST_CONNECTIONS)?;
+        let Some(tls) = &self.tls else { return Ok(()) };
+        within("protocols", tls.protocols.len(), MOST_PROTOCOLS)?;
+        match tls.protocols.iter().find(|name| name.is_empty() || name.len() > 255) {
+            Some(odd) => Err(format!("{odd:?} is no protocol: a name has from 1 to 255 bytes (RFC 7301)")),
+            None => Ok(()),
+        }
+    }
+
     /// The part as a plan of its own.
     ///
     /// # Errors
     /// What can not be done here, in words.
     pub fn plan(&self) -> Result<Plan, String> {
+        self.check()?;
         let plan = Plan {
             target: self.target()?,
             protocol: match &self.protocol {
@@ -255,10 +300,27 @@ pub(crate) mod tests {
             (Order { target: "nowhere".into(), ..order.clone() }, "no target"),
             (Order { part: (2, 2), ..order.clone() }, "part 2 of 2"),
             (Order { connections: 0, ..order.clone() }, "at least one connection"),
+            (Order { connections: usize::MAX, ..order.clone() }, "more than an agent takes"),
+            (Order { threads: Some(usize::MAX), ..order.clone() }, "threads are more than an agent takes"),
+            (Order { timeout: Duration::MAX, ..order.clone() }, "longer than a year"),
+            (Order { warm_up: Duration::MAX, ..order.clone() }, "longer than a year"),
+            (Order { amount: Amount::Time(Duration::MAX), ..order.clone() }, "longer than a year"),
             (Order { model: Some("magic".into()), ..order.clone() }, "magic"),
         ] {
             let why = order.plan().unwrap_err();
             assert!(why.contains(part), "{why}");
+        }
+    }
+    #[test]
+    fn a_host_that_would_end_its_line_is_no_host() {
+        let shape = HttpShape::get("a", "/");
+        let order = Order::of(&plan(Protocol::Http(shape.clone())), None, (0, 2));
+        assert!(order.plan().is_ok());
+        for host in ["a\r\n\r\nGET /admin HTTP/1.1\r\nHost: a", "a\nX: y", "a b", ""] {
+            let shape = HttpOrder::of(&HttpShape { host: host.into(), ..shape.clone() });
+            let order = Order { protocol: ProtocolOrder::Http(Box::new(shape)), ..order.clone() };
+            let why = order.plan().unwrap_err();
+            assert!(why.contains("the host"), "{why}");
         }
     }
 }

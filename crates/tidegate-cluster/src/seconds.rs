@@ -52,12 +52,12 @@ impl Seconds {
         let _ = all.add(latency_us);
         sum.at_s = sum.at_s.max(second.at_s);
         sum.length_s = sum.length_s.max(second.length_s);
-        sum.requests += second.requests;
-        sum.failed += second.failed;
-        sum.late_starts += second.late_starts;
-        sum.in_flight += second.in_flight;
-        sum.bytes_sent += second.bytes_sent;
-        sum.bytes_received += second.bytes_received;
+        sum.requests = sum.requests.saturating_add(second.requests);
+        sum.failed = sum.failed.saturating_add(second.failed);
+        sum.late_starts = sum.late_starts.saturating_add(second.late_starts);
+        sum.in_flight = sum.in_flight.saturating_add(second.in_flight);
+        sum.bytes_sent = sum.bytes_sent.saturating_add(second.bytes_sent);
+        sum.bytes_received = sum.bytes_received.saturating_add(second.bytes_received);
     }
 
     /// Nothing more comes from an agent.

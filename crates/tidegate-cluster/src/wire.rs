@@ -6,6 +6,7 @@ use tidegate_load::{Report, Second};
 
 use crate::clock::Reading;
 use crate::order::Order;
+use crate::text::{is_name, is_odd, is_subject_word};
 
 /// Version of these messages. Another one is refused, not guessed at.
 pub const VERSION: u32 = 3;
@@ -207,6 +208,17 @@ pub enum WireError {
         "a message of version {0} came, and this is tidegate's version {VERSION}: run the same tidegate everywhere"
     )]
     Version(u32),
+    /// It is longer than any message of ours.
+    #[error("a message of {bytes} bytes came, and none of tidegate's has more than {most}")]
+    Long {
+        /// Its length.
+        bytes: usize,
+        /// The longest.
+        most: usize,
+    },
+    /// A field holds what no tidegate writes.
+    #[error("a message came that is none of tidegate's: {0} is not possible")]
+    Bound(&'static str),
     /// It is no message of ours.
     #[error("a message came that is none of tidegate's: {0}")]
     Nonsense(String),
@@ -227,9 +239,237 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> 
     serde_json::from_slice::<Envelope<T>>(bytes).map(|envelope| envelope.body).map_err(nonsense)
 }
 
+/// What is checked of a message after it was understood.
+pub(crate) trait Bounded {
+    /// Whether nothing in it is what no tidegate writes; the error names it.
+    fn check(&self) -> Result<(), &'static str>;
+}
+
+/// Most of any number but those of clocks: every reader of JSON keeps so much exactly, and some thousands of them
+/// have a sum.
+const MOST_NUMBER: f64 = (1u64 << 53) as f64;
+
+/// Most nanoseconds of a monotonic clock (73 years), and of one of the wall (to the year 2116): all differences of
+/// them fit.
+const MOST_MONO_NS: i64 = 1 << 61;
+const MOST_WALL_NS: i64 = 1 << 62;
+
+/// Most of what is counted in one second.
+const MOST_IN_A_SECOND: u64 = 1 << 40;
+
+/// Most parts of a run that an agent is ever asked to carry.
+const MOST_SHARES: u32 = 1_000_000;
+
+/// A message that somebody sent, if a tidegate can have sent it. Its strings have no control characters after that
+/// unless `is_order`: orders
+/// hold text of files, and are checked when they are made a plan.
+fn read<T: DeserializeOwned + Bounded>(bytes: &[u8], is_order: bool) -> Result<T, WireError> {
+    let nonsense = |e: serde_json::Error| WireError::Nonsense(e.to_string());
+    let mut body: serde_json::Value = decode(bytes)?;
+    bound(&mut body, is_order).map_err(WireError::Bound)?;
+    let body: T = serde_json::from_value(body).map_err(nonsense)?;
+    body.check().map_err(WireError::Bound)?;
+    Ok(body)
+}
+
+/// What an agent said.
+pub(crate) fn of_an_agent<T: DeserializeOwned + Bounded>(bytes: &[u8]) -> Result<T, WireError> {
+    read(bytes, false)
+}
+
+/// What whoever leads said.
+pub(crate) fn of_a_lead<T: DeserializeOwned + Bounded>(bytes: &[u8]) -> Result<T, WireError> {
+    read(bytes, true)
+}
+
+/// All numbers in bounds, and, of what is shown, all strings clean. JSON of `serde_json` is at most 128 deep.
+fn bound(value: &mut serde_json::Value, is_order: bool) -> Result<(), &'static str> {
+    use serde_json::Value;
+    match value {
+        Value::Null | Value::Bool(_) => Ok(()),
+        Value::Number(n) if n.as_f64().is_some_and(|n| n.abs() <= MOST_NUMBER) => Ok(()),
+        Value::Number(_) => Err("a number"),
+        Value::String(text) => {
+            if !is_order && text.contains(is_odd) {
+                *text = text.replace(is_odd, "\u{fffd}");
+            }
+            Ok(())
+        }
+        Value::Array(all) => all.iter_mut().try_for_each(|value| bound(value, is_order)),
+        Value::Object(all) => all.iter_mut().try_for_each(|(name, value)| match &**name {
+            // Clocks and moments by them have bounds of their own.
+            "mono_ns" | "wall_ns" | "at_mono_ns" | "began_mono_ns" if value.is_i64() => Ok(()),
+            _ => bound(value, is_order),
+        }),
+    }
+}
+
+fn is(fits: bool, what: &'static str) -> Result<(), &'static str> {
+    if fits { Ok(()) } else { Err(what) }
+}
+
+fn is_time(reading: Reading) -> Result<(), &'static str> {
+    let fits = |ns: i64, most: i64| (0..=most).contains(&ns);
+    is(fits(reading.mono_ns, MOST_MONO_NS) && fits(reading.wall_ns, MOST_WALL_NS), "a clock")
+}
+
+impl Bounded for Hail {
+    fn check(&self) -> Result<(), &'static str> {
+        is(is_subject_word(&self.run), "the name of a run")
+    }
+}
+
+impl Bounded for Offer {
+    fn check(&self) -> Result<(), &'static str> {
+        is(is_subject_word(&self.id) && is_name(&self.name), "the name of an agent")
+    }
+}
+
+impl Bounded for Ask {
+    fn check(&self) -> Result<(), &'static str> {
+        let (run, share) = match self {
+            Self::Clock => return Ok(()),
+            Self::Work { run, share, .. } | Self::Start { run, share, .. } | Self::Release { run, share } => {
+                (run, share)
+            }
+        };
+        is(is_subject_word(run), "the name of a run")?;
+        is(*share <= MOST_SHARES, "the number of a part")?;
+        match self {
+            Self::Work { began_mono_ns: Some(ns), .. } | Self::Start { at_mono_ns: ns, .. } => {
+                is(ns.unsigned_abs() <= MOST_MONO_NS as u64, "a moment")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Bounded for Answer {
+    fn check(&self) -> Result<(), &'static str> {
+        match self {
+            Self::Clock(reading) => is_time(*reading),
+            Self::Taken | Self::Refused { .. } => Ok(()),
+        }
+    }
+}
+
+impl Bounded for Event {
+    fn check(&self) -> Result<(), &'static str> {
+        is(is_subject_word(&self.agent), "the name of an agent")?;
+        match &self.what {
+            What::Beat { clock } => is_time(*clock),
+            What::Began { mono_ns } => is((0..=MOST_MONO_NS).contains(mono_ns), "a moment"),
+            What::Second { second, .. } => check_second(second),
+            What::Done { report } => is(report.seconds.is_empty(), "a result with seconds in it"),
+            What::Opening { .. } | What::Ready { .. } | What::Failed { .. } => Ok(()),
+        }
+    }
+}
+
+fn check_second(second: &Second) -> Result<(), &'static str> {
+    is(second.at_s >= 0.0 && (0.0..=60.0).contains(&second.length_s), "a time in a second")?;
+    let counts = [
+        second.requests,
+        second.failed,
+        second.late_starts,
+        second.in_flight,
+        second.bytes_sent,
+        second.bytes_received,
+    ];
+    is(counts.iter().all(|&count| count <= MOST_IN_A_SECOND), "a count of a second")
+}
+
+impl Bounded for Word {
+    fn check(&self) -> Result<(), &'static str> {
+        match self {
+            Self::Beat | Self::Stop => Ok(()),
+            Self::Dismiss { agent, .. } | Self::Thanks { agent, .. } => {
+                is(is_subject_word(agent), "the name of an agent")
+            }
+        }
+    }
+}
+
+/// What the fuzzer does with bytes of a broker: every message is understood or refused.
+#[doc(hidden)]
+pub fn understand(bytes: &[u8]) {
+    let _ = of_a_lead::<Hail>(bytes);
+    let _ = of_an_agent::<Offer>(bytes);
+    if let Ok(Ask::Work { order, .. }) = of_a_lead::<Ask>(bytes) {
+        let _ = order.plan();
+    }
+    let _ = of_an_agent::<Answer>(bytes);
+    let _ = of_a_lead::<Word>(bytes);
+    let Ok(event) = of_an_agent::<Event>(bytes) else { return };
+    assert!(is_subject_word(&event.agent));
+    match event.what {
+        What::Second { second, latency_v2, .. } => {
+            let Ok(latencies) = tidegate_load::histogram::decode(&latency_v2) else { return };
+            let mut seconds = crate::seconds::Seconds::new(1);
+            seconds.add(0, &second, &latencies);
+            seconds.end(0);
+            let _ = seconds.next();
+        }
+        What::Done { report } => _ = tidegate_load::merge(&[(*report).clone(), *report]),
+        What::Failed { why } => assert!(!why.contains(is_odd)),
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_agent_says_is_refused_by_its_field() {
+        let event = |agent: &str, number, what| Event { agent: agent.into(), share: 0, number, what };
+        let beat = |mono_ns, wall_ns| What::Beat { clock: Reading { mono_ns, wall_ns } };
+        let second = |second| What::Second { second, latency_v2: String::new(), open: 1 };
+        let read = |event: &Event| of_an_agent::<Event>(&encode(event).unwrap()).map(drop);
+        let now = 1_800_000_000_000_000_000;
+        for what in
+            [beat(1, now), second(Second { at_s: 1.0, length_s: 1.0, requests: 9, ..Second::default() })]
+        {
+            assert_eq!(read(&event("a1-00ff", 3, what)), Ok(()));
+        }
+        for (event, field) in [
+            (event("a b", 0, beat(1, now)), "the name of an agent"),
+            (event("a\r\nPUB x 0", 0, beat(1, now)), "the name of an agent"),
+            (event("a", u64::MAX, beat(1, now)), "a number"),
+            (event("a", 0, beat(-1, now)), "a clock"),
+            (event("a", 0, beat(i64::MAX, i64::MIN)), "a clock"),
+            (event("a", 0, What::Began { mono_ns: i64::MAX }), "a moment"),
+            (event("a", 0, What::Ready { attempted: 1, connected: u64::MAX }), "a number"),
+            (event("a", 0, second(Second { at_s: -1.0, ..Second::default() })), "a time in a second"),
+            (event("a", 0, second(Second { at_s: 1e300, ..Second::default() })), "a number"),
+            (event("a", 0, second(Second { requests: 1 << 41, ..Second::default() })), "a count of a second"),
+        ] {
+            assert_eq!(read(&event), Err(WireError::Bound(field)), "{event:?}");
+        }
+        let why = encode(&event("a", 0, What::Failed { why: "\u{1b}[2J\nx".into() })).unwrap();
+        let What::Failed { why } = of_an_agent::<Event>(&why).unwrap().what else { panic!("another") };
+        assert_eq!(why, "\u{fffd}[2J\u{fffd}x");
+        for (id, name) in [("a.b", "a"), ("", "a"), ("a", "\u{1b}[2J"), ("a\r\nSUB > 1", "a")] {
+            let offer = Offer { id: id.into(), name: name.into(), busy: false };
+            let read = of_an_agent::<Offer>(&encode(&offer).unwrap());
+            assert_eq!(read, Err(WireError::Bound("the name of an agent")));
+        }
+    }
+
+    #[test]
+    fn what_nobody_leads_with_is_refused_by_its_field() {
+        let read = |ask: &Ask| of_a_lead::<Ask>(&encode(ask).unwrap()).map(drop);
+        let start = |run: &str, share, at_mono_ns| Ask::Start { run: run.into(), share, at_mono_ns };
+        assert_eq!(read(&start("00ff", 1, -5)), Ok(()));
+        for (ask, field) in [
+            (start("x\r\nPUB y 0\r\n", 0, 1), "the name of a run"),
+            (start("a.>", 0, 1), "the name of a run"),
+            (start("a", u32::MAX, 1), "the number of a part"),
+            (start("a", 0, i64::MAX), "a moment"),
+        ] {
+            assert_eq!(read(&ask), Err(WireError::Bound(field)));
+        }
+    }
 
     #[test]
     fn another_version_is_named_and_not_guessed_at() {

@@ -1,9 +1,11 @@
 //! Histograms as text: the V2 encoding that other HdrHistogram tools read, and percentile distributions.
 
 use std::fmt::Write as _;
+use std::io::Read as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 
@@ -34,8 +36,68 @@ pub fn encode(histogram: &Histogram<u64>) -> String {
 /// # Errors
 /// [`HistogramError`] with what is wrong.
 pub fn decode(text: &str) -> Result<Histogram<u64>, HistogramError> {
+    let wrong = |why: &str| HistogramError(why.to_owned());
+    if text.len() > MOST_BYTES {
+        return Err(wrong("it is too long"));
+    }
     let bytes = STANDARD.decode(text.trim()).map_err(|e| HistogramError(e.to_string()))?;
-    Deserializer::new().deserialize(&mut bytes.as_slice()).map_err(|e| HistogramError(e.to_string()))
+    // Of its lengths nothing is believed: what it says of them is allocated before it is read.
+    let (cookie, packed) = head::<8>(&bytes).ok_or_else(|| wrong("its head is cut off"))?;
+    if number(&cookie[..4]) != COMPRESSED {
+        return Err(wrong("it does not begin as one"));
+    }
+    let mut plain = Vec::new();
+    let limit = MOST_BYTES as u64 + 1;
+    let read = ZlibDecoder::new(packed).take(limit).read_to_end(&mut plain);
+    read.map_err(|e| HistogramError(e.to_string()))?;
+    check(&plain).map_err(wrong)?;
+    Deserializer::new().deserialize(&mut plain.as_slice()).map_err(|e| HistogramError(e.to_string()))
+}
+
+/// First bytes of the encoding (V2) with compression, and without it.
+const COMPRESSED: u64 = 0x1c84_9314;
+const PLAIN: u64 = 0x1c84_9313;
+
+/// Most bytes of an encoded histogram, with and without compression. One of ours has at most 210 kB.
+const MOST_BYTES: usize = 4 << 20;
+
+/// Most counters of a histogram; each is 8 bytes of memory. Ours have 23,552.
+const MOST_COUNTERS: u64 = 1 << 19;
+
+fn head<const N: usize>(bytes: &[u8]) -> Option<(&[u8; N], &[u8])> {
+    bytes.split_first_chunk()
+}
+
+/// Big-endian.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+}
+
+/// Whether the head (cookie, length, offset, digits, lowest, highest, ratio) announces no more than there is and may
+/// be.
+fn check(plain: &[u8]) -> Result<(), &'static str> {
+    if plain.len() > MOST_BYTES {
+        return Err("it is too long");
+    }
+    let (head, counters) = head::<40>(plain).ok_or("its head is cut off")?;
+    let field = |from: usize, to: usize| number(&head[from..to]);
+    if field(0, 4) != PLAIN {
+        return Err("what was compressed does not begin as one");
+    }
+    if field(4, 8) != counters.len() as u64 {
+        return Err("it has another length than it says");
+    }
+    let (digits, low, high) = (field(12, 16), field(16, 24), field(24, 32));
+    if !(1..=5).contains(&digits) || low == 0 || high < low.saturating_mul(2) {
+        return Err("its bounds make no sense");
+    }
+    // As in the reference implementation: halves of a power of two, for each doubling of the range.
+    let half = (2 * 10u64.pow(digits as u32)).next_power_of_two() / 2;
+    let doublings = u64::from((high / low / (2 * half)).checked_ilog2().map_or(1, |log| log + 2));
+    if (doublings + 1) * half > MOST_COUNTERS {
+        return Err("its range and digits need too much memory");
+    }
+    Ok(())
 }
 
 /// The percentile distribution as `.hgrm` text, which the plotter of HdrHistogram reads; values in milliseconds, as is usual there.
@@ -80,6 +142,57 @@ mod tests {
         assert_eq!(decode(&encode(&histogram)).unwrap(), histogram);
         assert!(decode("no base64!").unwrap_err().to_string().contains("V2"));
         assert!(decode("AAAA").is_err());
+    }
+
+    /// A histogram of another head, without counters.
+    fn forged(compressed: u32, length: u32, digits: u32, low: u64, high: u64, counters: &[u8]) -> String {
+        use std::io::Write as _;
+        let mut plain = Vec::new();
+        for field in [0x1c84_9313, length, 0, digits] {
+            plain.extend(field.to_be_bytes());
+        }
+        plain.extend(low.to_be_bytes());
+        plain.extend(high.to_be_bytes());
+        plain.extend(1.0f64.to_be_bytes());
+        plain.extend(counters);
+        let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        packed.write_all(&plain).unwrap();
+        let packed = packed.finish().unwrap();
+        let head = [0x1c84_9314u32.to_be_bytes(), compressed.to_be_bytes()].concat();
+        STANDARD.encode([head, packed].concat())
+    }
+
+    #[test]
+    fn what_a_histogram_says_of_its_lengths_is_not_believed() {
+        let says = |text: &str| decode(text).unwrap_err().0;
+        let most = u32::MAX;
+        assert_eq!(says(&forged(most, most, 3, 1, 3_600_000_000, &[])), "it has another length than it says");
+        assert_eq!(
+            says(&forged(60, most, 3, 1, 3_600_000_000, &[0; 9])),
+            "it has another length than it says"
+        );
+        for (digits, low, high) in
+            [(0, 1, 100), (6, 1, 100), (most, 1, 100), (3, 0, 100), (3, 100, 199), (3, 1 << 63, 1)]
+        {
+            assert_eq!(says(&forged(60, 0, digits, low, high, &[])), "its bounds make no sense");
+        }
+        for (digits, high) in [(5, u64::MAX), (5, u64::MAX / 2), (5, 1 << 40)] {
+            assert_eq!(
+                says(&forged(60, 0, digits, 1, high, &[])),
+                "its range and digits need too much memory"
+            );
+        }
+        // A megabyte of zeros packs into a thousandth of it.
+        let bomb = vec![0; 64 << 20];
+        assert_eq!(says(&forged(60, 64 << 20, 3, 1, 3_600_000_000, &bomb)), "it is too long");
+        assert_eq!(says(&"A".repeat(MOST_BYTES + 4)), "it is too long");
+        assert_eq!(says(""), "its head is cut off");
+        // What others write with other settings is read.
+        for (digits, high) in [(1, u64::MAX / 2), (3, u64::MAX / 2), (4, 3_600_000_000), (5, 1_000_000)] {
+            let mut other = Histogram::<u64>::new_with_bounds(1, high, digits).unwrap();
+            other.record(high / 2).unwrap();
+            assert_eq!(decode(&encode(&other)).unwrap(), other);
+        }
     }
 
     #[test]

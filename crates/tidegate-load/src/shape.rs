@@ -58,6 +58,12 @@ impl HttpShape {
         if self.method == "CONNECT" {
             return wrong("--method CONNECT makes a tunnel, and there is nothing to measure in it".into());
         }
+        if !is_host(&self.host) {
+            return wrong(format!(
+                "the host {:?} is none: write a name, an IPv4 address or an [IPv6 address], and :PORT where it is needed",
+                self.host
+            ));
+        }
         let odd = |text: &str| text.bytes().any(|b| b <= b' ' || b == 0x7f);
         match self.paths.iter().find(|path| odd(path) || !(path.starts_with('/') || *path == "*")) {
             Some(path) => {
@@ -135,6 +141,36 @@ impl HttpShape {
     }
 }
 
+/// `uri-host [ ":" port ]` of RFC 9110, section 7.2, and not empty: nothing else can follow it in a request.
+fn is_host(text: &str) -> bool {
+    let (is_named, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
+        Some(Some((v6, port))) => (v6.parse::<std::net::Ipv6Addr>().is_ok(), port),
+        Some(None) => return false,
+        None => {
+            let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+            (is_reg_name(name), port)
+        }
+    };
+    let is_port = |port: &str| port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    is_named && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
+}
+
+/// `reg-name` of RFC 3986, section 3.2.2, which IPv4 addresses are too; not empty.
+fn is_reg_name(name: &str) -> bool {
+    let mut rest = name.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = match first {
+            b'%' => match after {
+                [a, b, after @ ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => after,
+                _ => return false,
+            },
+            b if b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(b) => after,
+            _ => return false,
+        };
+    }
+    !name.is_empty()
+}
+
 /// `token` of RFC 9110, section 5.6.2.
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
@@ -147,6 +183,36 @@ mod tests {
     fn text(shape: &HttpShape) -> String {
         shape.check().unwrap();
         String::from_utf8(shape.requests().concat()).unwrap()
+    }
+
+    #[test]
+    fn a_host_is_a_host_and_nothing_that_ends_a_line() {
+        for host in ["a", "a.example:80", "127.0.0.1:8080", "[::1]", "[::1]:80", "a%20b", "localhost:0"] {
+            assert_eq!(HttpShape::get(host, "/").check().map_err(|e| e.to_string()), Ok(()), "{host}");
+        }
+        for host in [
+            "",
+            ":80",
+            "a b",
+            "a\r\nX: y",
+            "a\r\n\r\nGET /admin HTTP/1.1\r\nHost: b",
+            "a\n",
+            "a:80:90",
+            "a:",
+            "a:65536",
+            "a:+1",
+            "[::1",
+            "[x]",
+            "[::1]x",
+            "%zz",
+            "%2",
+            "u@a",
+            "a/b",
+            "ä",
+        ] {
+            let why = HttpShape::get(host, "/").check().unwrap_err().to_string();
+            assert!(why.contains("the host") && !why.contains(char::is_control), "{host:?}: {why}");
+        }
     }
 
     #[test]

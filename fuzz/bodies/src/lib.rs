@@ -9,12 +9,14 @@
 //! | [`answer()`] | cuts, then answers of a server to the load generator | what is understood does not depend on the cuts |
 //! | [`websocket()`] | cuts, then frames of a client | the answers do not depend on the cuts, and are frames; input is bounded |
 //! | [`chat()`] | cuts, then what a member of the messenger sends | what it and another one hear does not depend on the cuts, and is numbered text |
+//! | [`broker()`] | a message of a broker, to nodes, agents and their lead | it is understood or refused; what is understood is within its bounds |
 //! | [`hostile()`] | what a peer of the fast path does to the shared memory | a running server neither ends nor hangs, and is rid of it |
 //!
 //! `tests/corpora.rs` replays every corpus with a plain `cargo test`.
 #![forbid(unsafe_code)]
 
 mod answer;
+mod broker;
 mod chat;
 mod core;
 mod cuts;
@@ -34,6 +36,7 @@ mod frames;
 mod wire;
 
 pub use self::answer::answer;
+pub use self::broker::broker;
 pub use self::chat::chat;
 pub use self::core::core;
 #[cfg(target_os = "linux")]

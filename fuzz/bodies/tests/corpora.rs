@@ -42,6 +42,11 @@ fn answer() {
 }
 
 #[test]
+fn broker() {
+    replay("broker", tidegate_fuzz_bodies::broker);
+}
+
+#[test]
 fn websocket() {
     replay("websocket", tidegate_fuzz_bodies::websocket);
 }

@@ -190,12 +190,14 @@ impl Page {
 
     /// What rooms that span nodes add.
     fn span(&mut self, server: &str, counts: SpanCounts) -> Result<(), prometheus::Error> {
-        let SpanCounts { refused_busy, refused_cut_off, waits, cut_offs, is_cut_off } = counts;
+        let SpanCounts { refused_busy, refused_cut_off, waits, cut_offs, rejected, is_cut_off } = counts;
         let of = [("server", server)];
         let help = "1 while this node is cut off from the others.";
         self.gauge("tidegate_chat_node_is_cut_off", help, &of, u64::from(is_cut_off))?;
         let help = "Times this node was cut off from the others.";
         self.counter("tidegate_chat_node_cut_offs_total", help, &of, cut_offs)?;
+        let help = "Messages of the broker that no node can have sent, not acted upon.";
+        self.counter("tidegate_chat_node_rejected_total", help, &of, rejected)?;
         let help = "Times the stream of rooms waited for queues of members.";
         self.counter("tidegate_chat_node_waits_total", help, &of, waits)?;
         let (name, help) =
@@ -346,6 +348,7 @@ mod tests {
             refused_cut_off: 107,
             waits: 108,
             cut_offs: 109,
+            rejected: 110,
             is_cut_off: true,
         };
         let stats = ChatStats {
@@ -360,7 +363,7 @@ mod tests {
         let mut text = Vec::new();
         TextEncoder::new().encode(&page.registry.gather(), &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        appear_once(&text, 101..=109);
+        appear_once(&text, 101..=110);
         assert!(text.contains("\ntidegate_chat_node_is_cut_off{server=\"a\"} 1\n"), "{text}");
         // One that is alone has nothing to say of nodes.
         let mut page = Page::default();

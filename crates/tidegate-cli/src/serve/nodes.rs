@@ -55,7 +55,7 @@ impl NodesArgs {
             bytes: self.kept_bytes.map_or(default.bytes, |bytes| bytes as u64),
             replicas: self.kept_replicas.unwrap_or(default.replicas),
         };
-        let name = nats::name_or_host(self.node.as_deref(), "node");
+        let name = nats::name_or_host("--node", self.node.as_deref(), "node")?;
         Ok(Some(BridgeOptions { access: self.access.access(url), name, patience, kept }))
     }
 }

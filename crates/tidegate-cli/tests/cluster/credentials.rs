@@ -63,7 +63,9 @@ fn refused(url: &str, args: &[&str], parts: &[&str]) {
 /// Neither an agent nor a lead nor a node gets anywhere with these arguments; all say why, say nothing secret, and end.
 fn fails(code: i32, url: &str, args: &[&str], parts: &[&str]) {
     let lead = ["load", "echo", "127.0.0.1:9", "--agents", "1", "-c", "1", "-n", "1"];
-    for words in [&lead[..], &["agent"], &["serve", "chat", "--listen", "127.0.0.1:0"]] {
+    for words in
+        [&lead[..], &["agent", "--allow", "127.0.0.1"], &["serve", "chat", "--listen", "127.0.0.1:0"]]
+    {
         let child = Command::new(TIDEGATE)
             .args(words)
             .args(["--nats", url])

@@ -74,11 +74,19 @@ impl Lines {
 
     /// The next one that has `part`.
     pub fn wait_for(&self, part: &str) -> String {
+        self.up_to(part).pop().unwrap()
+    }
+
+    /// All up to the next one that has `part`.
+    pub fn up_to(&self, part: &str) -> Vec<String> {
         let begun = Instant::now();
         let mut others = Vec::new();
         loop {
             match self.0.recv_timeout(LONGEST.saturating_sub(begun.elapsed())) {
-                Ok(line) if line.contains(part) => return line,
+                Ok(line) if line.contains(part) => {
+                    others.push(line);
+                    return others;
+                }
                 Ok(line) => others.push(line),
                 Err(e) => panic!("no line with {part:?}, but {others:?}: {e}"),
             }
@@ -124,6 +132,7 @@ pub fn agent(url: &str, name: &str, args: &[&str]) -> Guard {
 pub fn talking_agent(url: &str, name: &str, args: &[&str]) -> (Guard, Lines) {
     let mut child = Command::new(TIDEGATE)
         .args(["agent", "--nats", url, "--name", name])
+        .args(unless_given(args, ["--allow", "127.0.0.0/8"]))
         .args(args)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -4,6 +4,7 @@
 mod credentials;
 mod established;
 mod failures;
+mod forgery;
 mod kit;
 mod losses;
 mod reach;

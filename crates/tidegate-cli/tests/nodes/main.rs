@@ -1,6 +1,7 @@
 //! `serve chat --nats`, the built binary, with a real broker: rooms over several nodes.
 #![cfg(unix)]
 
+mod forgery;
 #[path = "../cluster/kit.rs"]
 #[allow(dead_code, reason = "not every user uses all of it")]
 mod kit;

@@ -68,6 +68,30 @@ impl Store {
         assert_eq!(answer["success"], true, "{answer}");
     }
 
+    /// Says something to everybody at the broker, as whoever may publish there can; returns once the broker has it.
+    pub fn publish(&self, subject: &str, payload: &[u8]) {
+        let mut stream = TcpStream::connect(self.url().trim_start_matches("nats://")).unwrap();
+        let lines = Lines::of(stream.try_clone().unwrap());
+        write!(stream, "CONNECT {{\"verbose\":false}}\r\nPUB {subject} {}\r\n", payload.len()).unwrap();
+        stream.write_all(payload).unwrap();
+        stream.write_all(b"\r\nPING\r\n").unwrap();
+        lines.wait_for("PONG");
+    }
+
+    /// The next thing that the node of this name says about itself.
+    pub fn beat_of(&self, name: &str) -> serde_json::Value {
+        let mut stream = TcpStream::connect(self.url().trim_start_matches("nats://")).unwrap();
+        let lines = Lines::of(stream.try_clone().unwrap());
+        write!(stream, "CONNECT {{\"verbose\":false}}\r\nSUB tidegate.chat.nodes 1\r\n").unwrap();
+        let line = lines.wait_for(&format!("\"name\":{name:?}"));
+        serde_json::from_str::<serde_json::Value>(&line).unwrap()["body"].clone()
+    }
+
+    /// The last place that is taken in the stream of rooms.
+    pub fn last_place(&self) -> u64 {
+        self.ask("INFO", &serde_json::json!({}))["state"]["last_seq"].as_u64().unwrap()
+    }
+
     /// Asks something about the stream of rooms, in the text that NATS speaks.
     fn ask(&self, what: &str, request: &serde_json::Value) -> serde_json::Value {
         let mut stream = TcpStream::connect(self.url().trim_start_matches("nats://")).unwrap();
@@ -118,14 +142,21 @@ impl Node {
 
     /// The same, and the address of its counters.
     pub fn with_metrics(broker: &str, name: &str, args: &[&str]) -> (Self, String) {
+        let (node, addr, _) = Self::with_notes(broker, name, args);
+        (node, addr)
+    }
+
+    /// The same, and what it notes after that.
+    pub fn with_notes(broker: &str, name: &str, args: &[&str]) -> (Self, String, Lines) {
         let args = [&["--metrics", "127.0.0.1:0"], args].concat();
         let mut command = Self::command(broker, name, &args);
         let (stderr, writer) = std::io::pipe().unwrap();
         let node = Self::started(command.stderr(writer));
         drop(command); // the node alone has the other end
-        let line = Lines::of(stderr).wait_for("metrics on http://");
+        let notes = Lines::of(stderr);
+        let line = notes.wait_for("metrics on http://");
         let addr = line.split("http://").nth(1).unwrap().trim_end_matches("/metrics").to_owned();
-        (node, addr)
+        (node, addr, notes)
     }
 
     fn command(broker: &str, name: &str, args: &[&str]) -> Command {
@@ -150,6 +181,13 @@ impl Node {
 
     pub fn kill(&mut self) {
         self.process.0.kill().unwrap();
+    }
+
+    /// Memory that it has now, in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -11,7 +11,8 @@ use super::member::{Member, Part};
 use super::{Lead, LeadOptions, OnLost};
 use crate::clock::{RoundTrip, distance};
 use crate::error::ClusterError;
-use crate::wire::{self, Answer, Ask, Hail, Offer};
+use crate::text::printable;
+use crate::wire::{self, Answer, Ask, Hail, Offer, WireError};
 
 /// How often it is asked who is there.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -20,6 +21,9 @@ const AGAIN: Duration = Duration::from_millis(250);
 const ROUND_TRIPS: usize = 12;
 const LEAST_ROUND_TRIPS: usize = 3;
 const COMPARING: Duration = Duration::from_secs(1);
+
+/// Most offers that are remembered; there is no reason for more but somebody who makes them up.
+const MOST_OFFERS: usize = 10_000;
 
 /// How long the broker may take to answer when everybody is silent.
 const PROBE: Duration = Duration::from_secs(2);
@@ -48,14 +52,18 @@ pub(super) async fn muster(
             if message.status.is_some() {
                 continue; // the broker says that nobody is there (503, no responders)
             }
-            let offer = match wire::decode::<Offer>(&message.payload) {
+            let offer = match wire::of_an_agent::<Offer>(&message.payload) {
                 Ok(offer) => offer,
-                Err(e) => return Err(ClusterError::NotBegun(e.to_string())),
+                Err(e @ WireError::Version(_)) => return Err(ClusterError::NotBegun(e.to_string())),
+                Err(e) => {
+                    tracing::debug!(error = %printable(&e.to_string()), "an offer that no agent makes");
+                    continue;
+                }
             };
             // One that was busy may be free when it is asked again.
             busy.retain(|other| other.id != offer.id);
             let list = if offer.busy { &mut busy } else { &mut free };
-            if !list.iter().any(|other| other.id == offer.id) {
+            if list.len() < MOST_OFFERS && !list.iter().any(|other| other.id == offer.id) {
                 list.push(offer);
             }
             if free.len() >= options.agents {
@@ -117,7 +125,11 @@ pub(super) async fn ask(client: &Client, id: &str, ask: &Ask, patience: Duration
     let asked = tokio::time::timeout(patience, client.request(wire::of_agent(id), bytes.into())).await;
     let message = asked.map_err(|_| format!("it did not answer within {patience:?}"))?;
     let message = message.map_err(|e| format!("it can not be asked: {e}"))?;
-    wire::decode(&message.payload).map_err(|e| e.to_string())
+    match wire::of_an_agent(&message.payload) {
+        Ok(Answer::Refused { why }) => Ok(Answer::Refused { why: printable(&why) }),
+        Ok(answer) => Ok(answer),
+        Err(e) => Err(printable(&e.to_string())),
+    }
 }
 
 impl Lead<'_> {

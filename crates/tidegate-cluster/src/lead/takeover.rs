@@ -132,7 +132,7 @@ impl Lead<'_> {
     }
 
     /// Seconds from the common start to a moment, less than 0 before it; none if there was no start.
-    fn since_the_start(&self, then: Instant) -> Option<f64> {
+    pub(super) fn since_the_start(&self, then: Instant) -> Option<f64> {
         let began = self.began?;
         let before = began.saturating_duration_since(then).as_secs_f64();
         Some(then.saturating_duration_since(began).as_secs_f64() - before)

@@ -9,10 +9,17 @@ use tidegate_load::{Phase, Status};
 
 use super::muster::silence;
 use super::{Lead, OnLost};
+use crate::text::printable;
 use crate::wire::{self, Event, What, Word};
 
 /// How often the agents are looked at.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// Most troubles that are told.
+const MOST_TROUBLES: usize = 100;
+
+/// A second may be told so much before it can be over: clocks are not alike.
+const EARLY_S: f64 = 5.0;
 
 impl Lead<'_> {
     /// Listens until it is enough.
@@ -21,7 +28,7 @@ impl Lead<'_> {
         while !is_over(self) {
             let until = Instant::now() + LOOK;
             while let Ok(Some(message)) = tokio::time::timeout_at(until.into(), self.events.next()).await {
-                match wire::decode::<Event>(&message.payload) {
+                match wire::of_an_agent::<Event>(&message.payload) {
                     Ok(event) => self.hear(event).await,
                     Err(e) => self.trouble(e.to_string()).await,
                 }
@@ -39,7 +46,8 @@ impl Lead<'_> {
 
     /// Something went wrong; each is said once.
     pub(super) async fn trouble(&mut self, what: String) {
-        if !self.troubles.contains(&what) {
+        let what = printable(&what);
+        if self.troubles.len() < MOST_TROUBLES && !self.troubles.contains(&what) {
             self.troubles.push(what);
         }
         if self.options.on_lost == OnLost::Stop {
@@ -127,9 +135,16 @@ impl Lead<'_> {
             }
             What::Second { mut second, latency_v2, open } => {
                 member.open = open;
-                member.told_requests += second.requests;
+                member.told_requests = member.told_requests.saturating_add(second.requests);
                 second.at_s += member.offset_s;
+                let passed = self.since_the_start(Instant::now()).unwrap_or(0.0);
                 match decode(&latency_v2) {
+                    Ok(_) if second.at_s > passed + EARLY_S => {
+                        let name = &self.members[at].name;
+                        let what =
+                            format!("agent {name} told of second {:.0} in second {passed:.0}", second.at_s);
+                        self.trouble(what).await;
+                    }
                     Ok(latencies) => self.seconds.add(at, &second, &latencies),
                     Err(e) => self.trouble(format!("a second of agent {}: {e}", self.members[at].name)).await,
                 }

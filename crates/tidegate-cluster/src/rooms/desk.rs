@@ -11,7 +11,7 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{Context, ContextBuilder, Message};
 use async_nats::{Client, Subscriber};
 use futures_util::StreamExt as _;
-use tidegate_services::chat::{Batch, Batched, Happened, Received, Span};
+use tidegate_services::chat::{Batch, Batched, Span};
 use tokio::sync::mpsc;
 
 use super::lane::{Due, Lane};
@@ -20,12 +20,12 @@ use super::peers::Peers;
 use super::standing::Standing;
 use super::wire::{self as ours, Said};
 use super::{BridgeError, BridgeOptions, LAST_WORDS, Tell, Wake};
+use crate::seldom::Seldom;
+use crate::text::printable;
 use crate::wire;
 
 /// How often the bridge looks after itself and the other nodes.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long it leaves the I/O threads alone when queues of members are full.
-const BREATH: Duration = Duration::from_millis(1);
 /// When it looks for something to say if nothing is due.
 const SELDOM: Duration = Duration::from_secs(3600);
 /// Answers of the broker that wait to be read; a room has at most a few.
@@ -42,13 +42,13 @@ struct Answer {
 
 /// Something that has its place, and of which members were not told everything yet, because their queues are full.
 pub(super) struct Held {
-    room: Arc<str>,
+    pub(super) room: Arc<str>,
     pub(super) place: u64,
-    batch: Batch,
-    batched: Batched,
-    told: usize,
+    pub(super) batch: Batch,
+    pub(super) batched: Batched,
+    pub(super) told: usize,
     /// When it is tried again.
-    again: Instant,
+    pub(super) again: Instant,
 }
 
 pub(super) struct Desk {
@@ -71,7 +71,7 @@ pub(super) struct Desk {
     pub(super) seen: u64,
     /// How far the stream is known to be, and when it was not so far here.
     pub(super) heard_of: (u64, Instant),
-    lanes: HashMap<Arc<str>, Lane>,
+    pub(super) lanes: HashMap<Arc<str>, Lane>,
     /// Rooms in which something waits or is under way.
     pub(super) active: BTreeSet<Arc<str>>,
     /// The room for which the broker was waited for last.
@@ -84,7 +84,10 @@ pub(super) struct Desk {
     /// Why the broker did not take something lately.
     pub(super) refusal: Option<String>,
     pub(super) word: super::nodes::Word,
-    odd: u64,
+    /// What was not believed, and when that is said.
+    pub(super) odd: Seldom,
+    /// When it is said that nodes come and go.
+    pub(super) news: Seldom,
 }
 
 impl Desk {
@@ -131,7 +134,8 @@ impl Desk {
             answered,
             refusal: None,
             word: super::nodes::Word::new(now),
-            odd: 0,
+            odd: Seldom::new(5, Duration::from_secs(10)),
+            news: Seldom::new(20, Duration::from_secs(1)),
             log: Some(log),
             options,
         };
@@ -147,7 +151,7 @@ impl Desk {
     }
 
     pub(super) fn tell(&mut self, event: &str, text: &str) {
-        (self.tell)(event, text);
+        (self.tell)(event, &printable(text));
     }
 
     /// Reads to the end of the stream, so that nobody who joins misses history.
@@ -276,7 +280,7 @@ impl Desk {
         let said = Said { node: self.node, serial: self.serial, after, first: batch.first, all };
         match wire::encode(&said) {
             Ok(message) => lane.begin(self.serial, message, now),
-            Err(e) => self.odd(&e.to_string()),
+            Err(e) => self.reject(&e.to_string()),
         }
     }
 
@@ -327,7 +331,7 @@ impl Desk {
         }
     }
 
-    fn lane(&mut self, room: &Arc<str>) -> &mut Lane {
+    pub(super) fn lane(&mut self, room: &Arc<str>) -> &mut Lane {
         self.lanes.entry(room.clone()).or_default()
     }
 
@@ -338,24 +342,6 @@ impl Desk {
             let since =
                 if self.accounted_for() >= self.heard_of.0 { Instant::now() } else { self.heard_of.1 };
             self.heard_of = (place, since);
-        }
-    }
-
-    /// Something comes from the stream.
-    fn take(&mut self, message: Message) {
-        let place = match message.info() {
-            Ok(info) => info.stream_sequence,
-            Err(e) => return self.odd(&e.to_string()),
-        };
-        if place <= self.seen {
-            return;
-        }
-        match ours::room_of(&message.subject) {
-            Some(room) => self.receive(&room.into(), place, &message.payload),
-            None => {
-                self.odd(&format!("a message came to {}, which is no room", message.subject));
-                self.is_read_to(place);
-            }
         }
     }
 
@@ -370,75 +356,10 @@ impl Desk {
         self.seen.max(end)
     }
 
-    fn is_read_to(&mut self, place: u64) {
+    pub(super) fn is_read_to(&mut self, place: u64) {
         self.seen = self.seen.max(place);
         if self.accounted_for() < self.heard_of.0 {
             self.heard_of.1 = Instant::now(); // it goes on
-        }
-    }
-
-    /// Something has its place in the order of a room.
-    fn receive(&mut self, room: &Arc<str>, place: u64, payload: &[u8]) {
-        let said = match wire::decode::<Said>(payload) {
-            Ok(said) if said.first > 0 && said.first < u64::MAX / 2 => said,
-            Ok(_) => return self.pass_over(room, place, "a message with no number came"),
-            Err(e) => return self.pass_over(room, place, &e.to_string()),
-        };
-        let own = said.node == self.node && self.lane(room).is_own(said.serial);
-        let batched = match (own, said.after) {
-            (true, _) => Batched::Here,
-            (false, 0) => Batched::Anew,
-            (false, _) => Batched::Elsewhere,
-        };
-        let all = said.all.into_iter().map(|(said, text)| Happened { said, text: clean(text) }).collect();
-        let batch = Batch { first: said.first, all };
-        self.go_on_telling(Held {
-            room: room.clone(),
-            place,
-            batch,
-            batched,
-            told: 0,
-            again: Instant::now(),
-        });
-    }
-
-    /// Tells members what they were not told yet.
-    fn go_on_telling(&mut self, held: Held) {
-        let Held { room, place, batched, .. } = &held;
-        match self.span.receive(room, &held.batch, *batched, held.told) {
-            Received::Full(told) => {
-                self.held = Some(Held { told, again: Instant::now() + BREATH, ..held });
-                return;
-            }
-            Received::NoRoom => _ = self.lanes.remove(room),
-            received => {
-                let lane = self.lane(room);
-                lane.came(*place);
-                if *batched == Batched::Here && received == Received::Told {
-                    lane.had_its_turn(Instant::now());
-                }
-            }
-        }
-        if self.lanes.get(room).is_some_and(|lane| !lane.is_idle()) {
-            self.active.insert(room.clone());
-        }
-        self.is_read_to(*place);
-    }
-
-    /// What can not be read has a place all the same.
-    fn pass_over(&mut self, room: &Arc<str>, place: u64, why: &str) {
-        self.lane(room).came(place);
-        self.active.insert(room.clone());
-        self.is_read_to(place);
-        self.odd(&format!("room {room}: {why}"));
-    }
-
-    /// Something came that is none of ours; said less and less often.
-    pub(super) fn odd(&mut self, why: &str) {
-        self.odd += 1;
-        if self.odd.is_power_of_two() {
-            let text = format!("{why} ({} such messages so far)", self.odd);
-            self.tell("odd-message", &text);
         }
     }
 
@@ -482,12 +403,6 @@ impl Desk {
             self.lanes.retain(|room, _| active.contains(room) || span.knows(room));
         }
     }
-}
-
-/// Text for terminals of members, whoever put it into the stream.
-fn clean(text: String) -> String {
-    let is_bad = |c: char| c.is_control() && c != '\t';
-    if text.contains(is_bad) { text.replace(is_bad, "\u{fffd}") } else { text }
 }
 
 async fn next_of(log: &mut Option<Log>) -> Result<Message, String> {

@@ -16,6 +16,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Lane {
     /// Place in the stream of what came last.
     pub(super) last: u64,
+    /// Place of what was believed last.
+    pub(super) taken: u64,
     /// Something may wait.
     pub(super) wanted: bool,
     under_way: Option<UnderWay>,
@@ -94,9 +96,21 @@ impl Lane {
         self.wanted = false;
     }
 
-    /// Whether this is what is under way.
-    pub(super) fn is_own(&self, serial: u64) -> bool {
+    /// Whether this is what is under way: its number is easily guessed, so all of it is compared.
+    pub(super) fn is_own(&self, serial: u64, message: &[u8]) -> bool {
         self.under_way.as_ref().is_some_and(|under_way| under_way.serial == serial)
+            && self.is_under_way(message)
+    }
+
+    /// Whether just these bytes are under way.
+    pub(super) fn is_under_way(&self, message: &[u8]) -> bool {
+        self.under_way.as_ref().is_some_and(|under_way| under_way.message == message)
+    }
+
+    /// What was under way has its place, and was of no use: the next is not said at once.
+    pub(super) fn failed(&mut self, place: u64, now: Instant) {
+        self.came(place);
+        self.turn = Some(now + AGAIN);
     }
 
     /// The broker did not take this, because something else came before it.
@@ -124,7 +138,7 @@ impl Lane {
         if place == self.last {
             return; // what is under way still fits
         }
-        self.last = place;
+        (self.last, self.taken) = (place, 0);
         self.wanted |= self.under_way.take().is_some();
     }
 
@@ -166,7 +180,7 @@ mod tests {
         assert_eq!(lane.due(start), Due::Say(1, b"x"));
         assert_eq!(lane.due(start), Due::Rest(Some(start + AGAIN)));
         assert_eq!(lane.due(start + AGAIN), Due::Say(1, b"x"));
-        assert!(lane.is_own(1) && lane.stuck_since() == Some(start));
+        assert!(lane.is_own(1, b"x") && lane.stuck_since() == Some(start));
         lane.dispute(2);
         assert_eq!(lane.due(start + 2 * AGAIN), Due::Say(1, b"x"), "that was another message");
         lane.dispute(1);
@@ -178,7 +192,7 @@ mod tests {
         assert_eq!(lane.due(start + 3 * AGAIN), Due::Ask);
         lane.came(9);
         lane.had_its_turn(start);
-        assert!(!lane.is_own(1) && lane.stuck_since().is_none() && lane.last == 9);
+        assert!(!lane.is_own(1, b"x") && lane.stuck_since().is_none() && lane.last == 9);
     }
 
     #[test]
@@ -217,8 +231,18 @@ mod tests {
         let mut lane = Lane { wanted: true, ..Lane::default() };
         lane.begin(1, Vec::new(), start);
         lane.move_to(0);
-        assert!(lane.is_own(1), "a copy of it may still be taken");
+        assert!(lane.is_own(1, b""), "a copy of it may still be taken");
         lane.move_to(4);
-        assert!(!lane.is_own(1) && lane.due(start) == Due::Offer);
+        assert!(!lane.is_own(1, b"x") && lane.due(start) == Due::Offer);
+    }
+    #[test]
+    fn what_failed_is_not_said_again_at_once_and_nobody_else_has_said_it() {
+        let start = Instant::now() + AGAIN;
+        let mut lane = Lane { wanted: true, ..Lane::default() };
+        lane.begin(1, b"x".to_vec(), start);
+        assert!(lane.is_own(1, b"x") && !lane.is_own(2, b"x") && !lane.is_own(1, b"y"));
+        lane.failed(5, start);
+        assert_eq!(lane.due(start), Due::Rest(Some(start + AGAIN)));
+        assert_eq!(lane.due(start + AGAIN), Due::Offer);
     }
 }

@@ -48,7 +48,9 @@ impl Log {
         let made = i64::try_from(info.created.unix_timestamp_nanos()).unwrap_or(0); // to the year 2262
         let end = info.state.last_sequence;
         let gone = info.state.first_sequence.saturating_sub(1);
-        let from = after.filter(|&(then, seen)| then == made && seen <= end).map_or(1, |(_, seen)| seen + 1);
+        let from = after
+            .filter(|&(then, seen)| then == made && seen <= end)
+            .map_or(1, |(_, seen)| seen.saturating_add(1));
         let consumer = OrderedConfig {
             name: Some(format!("node-{:016x}", fastrand::u64(..))),
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
@@ -72,6 +74,12 @@ impl Log {
             Some(Err(e)) => Err(e.to_string()),
             None => Err("the stream has ended".into()),
         }
+    }
+
+    /// The last place that is taken by now.
+    pub(super) async fn end_now(&self) -> Result<u64, String> {
+        let info = self.stream.get_info().await.map_err(|e| e.to_string())?;
+        Ok(info.state.last_sequence)
     }
 
     /// What came last in the room with this subject, if that is kept.

@@ -5,6 +5,7 @@
 //! | `wire` | the messages and their subjects |
 //! | `lane` | how what waits in one room gets its place in the order |
 //! | `log` | the stream: opened, read from where we are |
+//! | `intake` | what comes from the stream: checked, and told to members if it can be true |
 //! | `peers` | the other nodes, and how long they have been silent |
 //! | `desk` | the bridge at work: what comes from the stream, and what goes there |
 //! | `standing` | whether this node is cut off, and its return |
@@ -14,6 +15,7 @@
 //! everything; rooms never wait for it, and what may wait for it is bounded ([`Span::waiting_bytes`]).
 
 mod desk;
+mod intake;
 mod lane;
 mod log;
 mod nodes;
@@ -95,6 +97,39 @@ pub enum BridgeError {
         /// What we need.
         needs: usize,
     },
+}
+
+/// What the fuzzer does with bytes of a broker: every message is understood or refused, and what is understood is
+/// within its bounds.
+#[doc(hidden)]
+pub fn understand(bytes: &[u8]) {
+    let limits = tidegate_services::ChatLimits::default();
+    let (_, span) = tidegate_services::Chat::spanning(limits, || {});
+    if let Ok(said) = wire::Said::read(bytes, span.batch_bytes()) {
+        let known = intake::Known { next: Some(11), last: 20, taken: 20 };
+        let follows = intake::follows(&said, 25, false, known);
+        let first = said.first;
+        assert!(follows.is_err() || first < 1 << 20, "{first} after 10");
+        let batch = said.batch();
+        if span.check(&batch).is_ok() {
+            assert!(
+                batch
+                    .all
+                    .iter()
+                    .all(|happened| !happened.text.contains(|c: char| c.is_control() && c != '\t'))
+            );
+            let _ = span.receive("tide", &batch, tidegate_services::chat::Batched::Elsewhere, 0);
+        }
+    }
+    match wire::Tell::read(bytes) {
+        Ok(wire::Tell::Beat { name, .. }) => assert!(crate::text::is_name(&name)),
+        Ok(wire::Tell::Here { node, room, members, nicks }) => {
+            let nicks = nicks.into_iter().map(Arc::from).collect();
+            let residents = tidegate_services::chat::Residents { members, nicks };
+            assert_eq!(span.house(node, &room, residents), Ok(()));
+        }
+        _ => {}
+    }
 }
 
 /// Wakes the bridge: half of it goes into [`Chat::spanning`](tidegate_services::Chat::spanning).

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tidegate_services::chat::Residents;
 
 use super::desk::Desk;
-use super::wire::{NODES, Tell};
+use super::wire::{NICKS, NODES, Tell};
 use crate::wire;
 
 /// How often a node asks the others for everything, or says everything, at most.
@@ -53,9 +53,9 @@ fn is_due(at: &mut Option<Instant>, done: &mut Option<Instant>, now: Instant) ->
 impl Desk {
     /// Another node, or this one, says something.
     pub(super) fn hear(&mut self, payload: &[u8]) {
-        let tell = match wire::decode::<Tell>(payload) {
+        let tell = match Tell::read(payload) {
             Ok(tell) => tell,
-            Err(e) => return self.odd(&e.to_string()),
+            Err(e) => return self.reject(&e.to_string()),
         };
         let now = Instant::now();
         match tell {
@@ -67,28 +67,46 @@ impl Desk {
                 }
                 if self.peers.hear(node, &name, now) {
                     self.word.hail();
-                    self.tell("node", &format!("node {name} is there; {} others in all", self.peers.len()));
+                    self.news(
+                        "node",
+                        &format!("node {name} is there; {} others in all", self.peers.len()),
+                        now,
+                    );
                 }
             }
             Tell::Hail { .. } => self.word.state(),
             Tell::Here { node, room, members, nicks } if self.peers.knows(node) => {
-                let nicks = nicks.into_iter().take(members).map(Arc::from).collect();
-                self.span.house(node, &room, Residents { members, nicks });
+                let nicks = nicks.into_iter().map(Arc::from).collect();
+                if let Err(e) = self.span.house(node, &room, Residents { members, nicks }) {
+                    self.reject(&e.to_string());
+                }
             }
             Tell::Here { .. } => self.word.hail(),
             Tell::Bye { node } => {
                 if let Some(name) = self.peers.leave(node) {
                     self.span.forget(node, None);
-                    self.tell("node-left", &format!("node {name} has ended"));
+                    self.news("node-left", &format!("node {name} has ended"), now);
                 }
             }
+        }
+    }
+
+    /// Says that a node came or went, but not more often than anybody can read.
+    fn news(&mut self, event: &str, text: &str, now: Instant) {
+        if self.news.lets(now) {
+            self.tell(event, text);
         }
     }
 
     /// Others that have said nothing for too long are lost, and their members with them.
     pub(super) fn lose_silent(&mut self, now: Instant) {
         for (node, name) in self.peers.silent(self.options.patience, now) {
-            self.span.forget(node, Some(&name));
+            // Members are told of as many as people can read.
+            let is_told = self.news.lets(now);
+            self.span.forget(node, is_told.then_some(&*name));
+            if !is_told {
+                continue;
+            }
             let patience = self.options.patience.as_secs_f64();
             let text =
                 format!("node {name} has said nothing for {patience:.1} s; its members are taken for gone");
@@ -113,7 +131,7 @@ impl Desk {
         }
         let residents = if states { self.span.residents_of_all() } else { self.span.moved() };
         for (room, Residents { members, nicks }) in residents {
-            let nicks = nicks.iter().map(|nick| nick.to_string()).collect();
+            let nicks = nicks.iter().take(NICKS.min(members)).map(|nick| nick.to_string()).collect();
             let here = Tell::Here { node: self.node, room: room.to_string(), members, nicks };
             self.publish(&here).await;
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use async_nats::connection::State;
 
 use super::desk::Desk;
-use super::log::Log;
+use super::log::{ANSWER, Log};
 
 /// How long after an attempt to return the next one is made.
 const RETRY: Duration = Duration::from_millis(500);
@@ -72,7 +72,10 @@ impl Desk {
             How::Whole => self.look_whole(line, now).await,
             How::Cut(_, at) if *line != State::Connected || now < at => {}
             How::Cut(since, _) => self.return_from(since, now).await,
-            How::Returning(since, began) => self.look_returning(line, since, began, now),
+            How::Returning(since, began) => {
+                self.verify_what_was_heard(now).await;
+                self.look_returning(line, since, began, now);
+            }
         }
         if *line == State::Connected {
             self.talk(now).await;
@@ -93,9 +96,24 @@ impl Desk {
         {
             return self.cut_off(&why, now);
         }
+        self.verify_what_was_heard(now).await;
         match self.trouble(line, now) {
             Some(why) => self.cut_off(&why, now),
             None => self.lose_silent(now),
+        }
+    }
+
+    /// Others said that the stream is longer than what came: the broker knows how long it is, and anybody can say so.
+    async fn verify_what_was_heard(&mut self, now: Instant) {
+        let (claimed, since) = self.heard_of;
+        if claimed <= self.accounted_for() || now.saturating_duration_since(since) <= self.options.patience {
+            return;
+        }
+        let Some(log) = &self.log else { return };
+        let Ok(Ok(end)) = tokio::time::timeout(ANSWER, log.end_now()).await else { return };
+        if end < claimed {
+            self.heard_of = (end, since);
+            self.reject(&format!("a node has come to place {claimed} of a stream that ends at {end}"));
         }
     }
 

@@ -2,6 +2,10 @@
 //! once.
 
 use serde::{Deserialize, Serialize};
+use tidegate_services::chat::{Batch, Happened, MOST_NUMBER, is_name};
+
+use crate::text;
+use crate::wire::{WireError, decode};
 
 /// The stream that gives rooms their order and keeps what happened last.
 pub(super) const STREAM: &str = "tidegate-chat";
@@ -58,6 +62,42 @@ pub(super) struct Said {
     pub(super) all: Vec<(bool, String)>,
 }
 
+impl Said {
+    /// One that a node can have put here, as far as it alone tells; `most` is the cost of the largest batch.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn read(payload: &[u8], most: usize) -> Result<Self, WireError> {
+        // JSON doubles a quote at most.
+        check_length(payload, most.saturating_mul(2).saturating_add(4096))?;
+        let said: Self = decode(payload)?;
+        let last = said.first.checked_add(said.all.len() as u64);
+        if said.first == 0 || said.all.is_empty() || last.is_none_or(|last| last > MOST_NUMBER) {
+            return Err(WireError::Bound("a number in a room"));
+        }
+        Ok(said)
+    }
+
+    /// What happened.
+    pub(super) fn batch(self) -> Batch {
+        let all = self.all.into_iter().map(|(said, text)| Happened { said, text });
+        Batch { first: self.first, all: all.collect() }
+    }
+}
+
+fn check_length(payload: &[u8], most: usize) -> Result<(), WireError> {
+    if payload.len() > most {
+        return Err(WireError::Long { bytes: payload.len(), most });
+    }
+    Ok(())
+}
+
+/// Most bytes of what a node says about itself.
+const TELL_BYTES: usize = 256 << 10;
+
+/// Most names in one list.
+pub(super) const NICKS: usize = 4_000;
+
 /// What a node says about itself, to all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
@@ -79,9 +119,79 @@ pub(super) enum Tell {
     Bye { node: u64 },
 }
 
+impl Tell {
+    /// One that a node can have said.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn read(payload: &[u8]) -> Result<Self, WireError> {
+        check_length(payload, TELL_BYTES)?;
+        let tell: Self = decode(payload)?;
+        let wrong = match &tell {
+            Self::Beat { name, .. } if !text::is_name(name) => "the name of a node",
+            Self::Beat { seen, .. } if *seen > MOST_NUMBER => "a place in the stream",
+            Self::Here { room, .. } if !is_name(room) => "the name of a room",
+            Self::Here { members, nicks, .. } if nicks.len() > NICKS.min(*members) => "the number of names",
+            Self::Here { nicks, .. } if !nicks.iter().all(|nick| is_name(nick)) => "the name of a member",
+            _ => return Ok(tell),
+        };
+        Err(WireError::Bound(wrong))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::encode;
+
+    #[test]
+    fn what_a_node_can_not_have_said_is_refused_by_its_field() {
+        let nicks = |all: &[&str]| all.iter().map(|&nick| nick.to_owned()).collect::<Vec<_>>();
+        let beat = |name: &str, seen| Tell::Beat { node: 1, name: name.into(), stream: 5, seen };
+        let here = |room: &str, members, nicks| Tell::Here { node: 1, room: room.into(), members, nicks };
+        for tell in [
+            beat("n-1.example_x", MOST_NUMBER),
+            here("tide", 2, nicks(&["ann"])),
+            here("潮", 0, nicks(&[])),
+            here("tide", usize::MAX, nicks(&["ann", "bob"])),
+        ] {
+            assert_eq!(Tell::read(&encode(&tell).unwrap()), Ok(tell));
+        }
+        let many: Vec<String> = (0..=NICKS).map(|n| format!("n{n}")).collect();
+        for (tell, field) in [
+            (beat("n1", u64::MAX), "a place in the stream"),
+            (beat("\u{1b}[2J", 1), "the name of a node"),
+            (beat("", 1), "the name of a node"),
+            (beat(&"x".repeat(65), 1), "the name of a node"),
+            (here("", 1, nicks(&[])), "the name of a room"),
+            (here("a b", 1, nicks(&[])), "the name of a room"),
+            (here("tide", 1, nicks(&["\u{1b}[2J"])), "the name of a member"),
+            (here("tide", 1, nicks(&[""])), "the name of a member"),
+            (here("tide", 1, nicks(&["a", "b"])), "the number of names"),
+            (here("tide", usize::MAX, many), "the number of names"),
+        ] {
+            assert_eq!(Tell::read(&encode(&tell).unwrap()), Err(WireError::Bound(field)));
+        }
+        let long = encode(&beat(&"x".repeat(TELL_BYTES), 1)).unwrap();
+        assert!(matches!(Tell::read(&long), Err(WireError::Long { .. })));
+    }
+
+    #[test]
+    fn a_message_of_a_room_has_numbers_and_a_bound() {
+        let said = |first, all: usize| Said {
+            node: 1,
+            serial: 1,
+            after: 0,
+            first,
+            all: vec![(true, "a: b".into()); all],
+        };
+        let read = |said: &Said, most| Said::read(&encode(said).unwrap(), most);
+        assert_eq!(read(&said(1, 2), 100), Ok(said(1, 2)));
+        for (first, all) in [(0, 1), (1, 0), (MOST_NUMBER, 1), ((1 << 63) - 2, 1), (u64::MAX, 1)] {
+            assert_eq!(read(&said(first, all), 100), Err(WireError::Bound("a number in a room")));
+        }
+        assert!(matches!(read(&said(1, 10_000), 100), Err(WireError::Long { .. })));
+    }
 
     #[test]
     fn a_name_can_be_no_other_subject() {

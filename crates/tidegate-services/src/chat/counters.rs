@@ -22,6 +22,7 @@ pub(super) struct SpanCounters {
     pub(super) refused_cut_off: AtomicU64,
     pub(super) waits: AtomicU64,
     pub(super) cut_offs: AtomicU64,
+    pub(super) rejected: AtomicU64,
     pub(super) is_cut_off: AtomicBool,
 }
 
@@ -32,6 +33,7 @@ impl SpanCounters {
             refused_cut_off: self.refused_cut_off.load(Relaxed),
             waits: self.waits.load(Relaxed),
             cut_offs: self.cut_offs.load(Relaxed),
+            rejected: self.rejected.load(Relaxed),
             is_cut_off: self.is_cut_off.load(Relaxed),
         }
     }
@@ -48,6 +50,8 @@ pub struct SpanCounts {
     pub waits: u64,
     /// Times that this node was cut off from the others.
     pub cut_offs: u64,
+    /// Messages of the broker that no node can have sent, and that were not acted upon.
+    pub rejected: u64,
     /// Whether it is now.
     pub is_cut_off: bool,
 }

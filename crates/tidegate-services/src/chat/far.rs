@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::room::Fault;
 
@@ -37,6 +38,16 @@ pub struct Residents {
     /// Some of them, if they are many.
     pub nicks: BTreeSet<Arc<str>>,
 }
+
+impl Residents {
+    /// What it counts of [`FAR_NAMES`].
+    fn cost(&self) -> usize {
+        1 + self.nicks.len()
+    }
+}
+
+/// Names of members of other nodes that are kept over all rooms, and one for each list: about 10 MB of them.
+pub(super) const FAR_NAMES: usize = 100_000;
 
 /// The part of a room that other nodes share.
 #[derive(Default)]
@@ -76,18 +87,26 @@ impl Far {
         }
     }
 
-    /// These live at another node now, in place of those known before.
-    pub(super) fn house(&mut self, node: u64, residents: Residents) {
-        if residents.members == 0 {
-            self.elsewhere.remove(&node);
-        } else {
-            self.elsewhere.insert(node, residents);
+    /// These live at another node now, in place of those known before. `kept` counts what is kept in all rooms; what
+    /// would be too much is not.
+    pub(super) fn house(&mut self, node: u64, mut residents: Residents, kept: &AtomicUsize) {
+        self.forget(node, kept);
+        let free = FAR_NAMES.saturating_sub(kept.load(Relaxed));
+        if residents.members == 0 || free == 0 {
+            return;
         }
+        while residents.cost() > free {
+            residents.nicks.pop_last();
+        }
+        kept.fetch_add(residents.cost(), Relaxed);
+        self.elsewhere.insert(node, residents);
     }
 
     /// Forgets a node; returns how many lived there.
-    pub(super) fn forget(&mut self, node: u64) -> usize {
-        self.elsewhere.remove(&node).map_or(0, |residents| residents.members)
+    pub(super) fn forget(&mut self, node: u64, kept: &AtomicUsize) -> usize {
+        let Some(gone) = self.elsewhere.remove(&node) else { return 0 };
+        kept.fetch_sub(gone.cost(), Relaxed);
+        gone.members
     }
 
     pub(super) fn members(&self) -> usize {
@@ -125,14 +144,29 @@ mod tests {
     fn a_node_says_who_lives_there_and_takes_them_with_it() {
         let here =
             |members, nicks: &[&str]| Residents { members, nicks: nicks.iter().map(|&n| n.into()).collect() };
-        let mut far = Far::default();
-        far.house(1, here(2, &["ann", "bob"]));
-        far.house(2, here(1, &["eve"]));
-        far.house(1, here(5, &["ann"]));
-        assert_eq!(far.members(), 6);
+        let (mut far, kept) = (Far::default(), AtomicUsize::new(0));
+        far.house(1, here(2, &["ann", "bob"]), &kept);
+        far.house(2, here(1, &["eve"]), &kept);
+        far.house(1, here(5, &["ann"]), &kept);
+        assert_eq!((far.members(), kept.load(Relaxed)), (6, 4));
         assert!(far.has("eve") && !far.has("bob"));
-        assert_eq!((far.forget(1), far.forget(1), far.members()), (5, 0, 1));
-        far.house(2, Residents::default());
-        assert_eq!(far.nicks().count(), 0);
+        assert_eq!((far.forget(1, &kept), far.forget(1, &kept), far.members()), (5, 0, 1));
+        far.house(2, Residents::default(), &kept);
+        assert_eq!((far.nicks().count(), kept.load(Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn no_more_names_are_kept_than_there_may_be_whoever_says_them() {
+        let kept = AtomicUsize::new(FAR_NAMES - 3);
+        let nicks = ["a", "b", "c"].map(Arc::from);
+        let here = Residents { members: 3, nicks: nicks.into_iter().collect() };
+        let (mut one, mut two) = (Far::default(), Far::default());
+        one.house(1, here.clone(), &kept);
+        assert_eq!((one.members(), one.nicks().count(), kept.load(Relaxed)), (3, 2, FAR_NAMES));
+        two.house(1, here.clone(), &kept);
+        assert_eq!((two.members(), two.nicks().count()), (0, 0));
+        one.forget(1, &kept);
+        two.house(1, here, &kept);
+        assert_eq!((two.nicks().count(), kept.load(Relaxed)), (2, FAR_NAMES));
     }
 }

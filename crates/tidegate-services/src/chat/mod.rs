@@ -6,6 +6,7 @@
 //! | `command` | a line from a member, taken apart |
 //! | `hall` | all rooms |
 //! | `room` | one room: who is in it, what was said last, and the order of it |
+//! | `outside` | what other nodes say, checked as what members say is |
 //! | `span`, `far` | rooms that span nodes: the end a bridge holds, and what a room has beyond this node |
 //! | `pace` | how fast a member may speak |
 //! | `member` | what a member does, whatever it speaks |
@@ -24,6 +25,7 @@ mod hall;
 mod limits;
 mod lines;
 mod member;
+mod outside;
 mod pace;
 mod room;
 mod session;
@@ -37,6 +39,7 @@ use tidegate::{Peer, Refusal, Service};
 pub use counters::{ChatCounters, ChatStats, SpanCounts};
 pub use far::{Happened, Residents};
 pub use limits::{ChatLimits, ChatLimitsError};
+pub use outside::{Implausible, MOST_NUMBER, is_name};
 pub use session::ChatSession;
 pub use span::{Batch, Batched, Received, Span};
 

@@ -7,6 +7,7 @@ use tidegate::{Group, Mailbox};
 
 use super::far::{Far, Happened, Residents};
 use super::limits::ChatLimits;
+use super::outside::MOST_NUMBER;
 use super::span::{Batch, Batched, Link, Received};
 use crate::websocket::frame::SharedText;
 
@@ -201,11 +202,15 @@ impl Room {
     pub(super) fn offer(&self) -> Option<Batch> {
         let state = self.lock();
         let all = state.far.as_ref()?.waiting();
-        (!all.is_empty()).then(|| Batch { first: state.last + 1, all })
+        let fits = state.last < MOST_NUMBER.saturating_sub(all.len() as u64);
+        let first = if fits { state.last + 1 } else { 1 };
+        (!all.is_empty()).then_some(Batch { first, all })
     }
 
-    pub(super) fn is_known(&self) -> bool {
-        self.lock().far.as_ref().is_some_and(|far| far.is_known)
+    /// The number of what comes next, once anything has come.
+    pub(super) fn next_known(&self) -> Option<u64> {
+        let state = self.lock();
+        state.far.as_ref().filter(|far| far.is_known).map(|_| state.last + 1)
     }
 
     pub(super) fn has_waiting(&self) -> bool {
@@ -232,7 +237,7 @@ impl Room {
                 return Received::Full(at);
             }
         }
-        if let (Batched::Here, Some(far)) = (batched, &mut state.far) {
+        if let (Batched::Here | Batched::HereAnew, Some(far)) = (batched, &mut state.far) {
             far.passed_on(batch.all.len());
         }
         if let (true, Some(link)) = (state.far.as_ref().is_some_and(Far::has_waiting), &self.link) {
@@ -252,14 +257,17 @@ impl Room {
     }
 
     pub(super) fn house(&self, node: u64, residents: Residents) {
-        if let Some(far) = &mut self.lock().far {
-            far.house(node, residents);
+        if let (Some(far), Some(link)) = (&mut self.lock().far, &self.link) {
+            far.house(node, residents, &link.far_names);
         }
     }
 
     pub(super) fn forget(&self, node: u64, lost: Option<&str>, limits: &ChatLimits) {
         let mut state = self.lock();
-        let gone = state.far.as_mut().map_or(0, |far| far.forget(node));
+        let gone = match (&mut state.far, &self.link) {
+            (Some(far), Some(link)) => far.forget(node, &link.far_names),
+            _ => 0,
+        };
         if let (Some(name), true) = (lost, gone > 0 && state.members() <= limits.announced) {
             // A room that is too busy to be told of it sees it in the list.
             let _ =
@@ -285,7 +293,7 @@ impl State {
         let was_known = far.is_known;
         let next = self.last + 1;
         if first < next {
-            if batched != Batched::Anew {
+            if !matches!(batched, Batched::Anew | Batched::HereAnew) {
                 return Ok(false);
             }
             self.notice(

@@ -7,13 +7,14 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::command;
 use super::counters::{SpanCounters, SpanCounts, add};
 use super::far::{Happened, Residents};
 use super::hall::Hall;
+use super::outside::{self, Implausible, is_name};
 use super::room::Fault;
 
 /// What rooms need of the bridge: they never wait for it.
@@ -25,11 +26,19 @@ pub(super) struct Link {
     attend: Mutex<BTreeSet<Arc<str>>>,
     /// Rooms in which others live here now than the bridge was told.
     moved: Mutex<BTreeSet<Arc<str>>>,
+    /// Names that are kept of members of other nodes, and one for each list of them, over all rooms.
+    pub(super) far_names: AtomicUsize,
 }
 
 impl Link {
     pub(super) fn new(wake: Box<dyn Fn() + Send + Sync>) -> Self {
-        Self { wake, counters: Arc::default(), attend: Mutex::default(), moved: Mutex::default() }
+        Self {
+            wake,
+            counters: Arc::default(),
+            attend: Mutex::default(),
+            moved: Mutex::default(),
+            far_names: AtomicUsize::new(0),
+        }
     }
 
     /// Whether what happens can reach the others.
@@ -74,6 +83,8 @@ pub struct Batch {
 pub enum Batched {
     /// It was offered here and is the one that waits.
     Here,
+    /// As `Here`, and its numbers begin again.
+    HereAnew,
     /// Another node offered it.
     Elsewhere,
     /// As `Elsewhere`, and whatever carries the order kept nothing of this room when it came: numbers may begin again.
@@ -139,10 +150,35 @@ impl Span {
         self.hall.find(room)?.offer()
     }
 
+    /// Most bytes of a batch that is received, counted as for [`waiting_bytes`](Self::waiting_bytes).
+    #[must_use]
+    pub fn batch_bytes(&self) -> usize {
+        self.hall.limits.batch_bytes()
+    }
+
+    /// Whether a batch may have been offered by a node like this one.
+    ///
+    /// # Errors
+    /// What is wrong with it; it must not be received then.
+    pub fn check(&self, batch: &Batch) -> Result<(), Implausible> {
+        outside::check(batch, &self.hall.limits)
+    }
+
+    /// Counts something that was not believed.
+    pub fn reject(&self) {
+        add(&self.link.counters.rejected);
+    }
+
+    /// The number of what comes next in a room; `None` if nothing of it was received before.
+    #[must_use]
+    pub fn next(&self, room: &str) -> Option<u64> {
+        self.hall.find(room)?.next_known()
+    }
+
     /// Whether anything of this room was received before.
     #[must_use]
     pub fn knows(&self, room: &str) -> bool {
-        self.hall.find(room).is_some_and(|room| room.is_known())
+        self.next(room).is_some()
     }
 
     /// The next in the order of a room. `told` is 0, or what [`Received::Full`] said about the same batch.
@@ -200,17 +236,27 @@ impl Span {
         self.hall.find(room).map(|room| room.residents(self.hall.limits.announced)).unwrap_or_default()
     }
 
-    /// These live at another node, in place of those that were known before. More than a room may have are counted as a full room.
-    pub fn house(&self, node: u64, room: &str, mut residents: Residents) {
-        residents.members = residents.members.min(self.hall.limits.members);
-        let good = |nick: &Arc<str>| command::name(nick).is_ok();
-        if command::name(room).is_err() || !residents.nicks.iter().all(good) {
-            return;
+    /// These live at another node, in place of those that were known before. More than a room may have are counted as
+    /// a full room; of their names
+    /// no more are kept than are listed here, and of all names no more than 100,000.
+    ///
+    /// # Errors
+    /// A name is none: nothing of it is kept.
+    pub fn house(&self, node: u64, room: &str, mut residents: Residents) -> Result<(), Implausible> {
+        if !is_name(room) || !residents.nicks.iter().all(|nick| is_name(nick)) {
+            return Err(Implausible::Name);
+        }
+        let limits = &self.hall.limits;
+        residents.members = residents.members.min(limits.members);
+        let most = limits.announced.min(residents.members);
+        while residents.nicks.len() > most {
+            residents.nicks.pop_last();
         }
         let place = if residents.members == 0 { self.hall.find(room) } else { self.hall.find_or_make(room) };
         if let Some(place) = place {
             place.house(node, residents);
         }
+        Ok(())
     }
 
     /// A node is gone, and everybody who lived there with it; members are told if it was `lost`.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tidegate::Policy;
-use tidegate_services::chat::{Batch, Batched, Received, Residents, Span};
+use tidegate_services::chat::{Batch, Batched, Implausible, MOST_NUMBER, Received, Residents, Span};
 use tidegate_services::{Chat, ChatLimits};
 
 use crate::members::Member;
@@ -206,7 +206,7 @@ fn numbers_of_members_that_somebody_made_up_fill_rooms_and_break_nothing() {
     let mut ann = node.member("/join tide ann");
     ann.hears();
     for far in [1, 2] {
-        node.span.house(far, "tide", Residents { members: usize::MAX, ..Residents::default() });
+        node.span.house(far, "tide", Residents { members: usize::MAX, ..Residents::default() }).unwrap();
     }
     ann.say("/who");
     assert!(ann.hears()[0].starts_with("= 7 here: "));
@@ -214,11 +214,44 @@ fn numbers_of_members_that_somebody_made_up_fill_rooms_and_break_nothing() {
 }
 
 #[test]
+fn no_more_names_are_kept_of_members_elsewhere_than_are_listed() {
+    let node = Node::new(|limits| limits.announced = 3);
+    let mut ann = node.member("/join tide ann");
+    ann.hears();
+    let nicks = (0..1_000).map(|n| format!("n{n}").into()).collect();
+    node.span.house(1, "tide", Residents { members: 1_000, nicks }).unwrap();
+    ann.say("/who");
+    assert_eq!(ann.hears(), ["= 1001 here: ann n0 n1"]);
+    assert_eq!(node.member("/join tide n999").hears()[0], "= joined tide as n999, 1002 here, at #0");
+}
+
+#[test]
+fn numbers_begin_again_where_they_end() {
+    let node = Node::new(|_| {});
+    let mut ann = node.member("/join tide ann");
+    let last = Batch { first: MOST_NUMBER - 1, all: node.offer().all };
+    assert_eq!(node.receive(&last, Batched::Elsewhere), Received::Told);
+    let next = node.offer();
+    assert_eq!((next.first, node.span.check(&next)), (1, Ok(())));
+    assert_eq!(node.receive(&next, Batched::HereAnew), Received::Told);
+    assert!(node.span.is_idle());
+    let heard = ann.hears();
+    assert_eq!(
+        heard[1..],
+        [
+            &*format!("#{} + ann", MOST_NUMBER - 1),
+            "= this room was forgotten by what keeps it; its numbers begin again",
+            "#1 + ann"
+        ]
+    );
+}
+
+#[test]
 fn who_lives_elsewhere_is_listed_has_its_nickname_and_goes_with_its_node() {
     let [a, b] = two();
     let mut ann = a.member("/join tide ann");
     for (room, residents) in a.span.moved() {
-        b.span.house(1, &room, residents);
+        b.span.house(1, &room, residents).unwrap();
     }
     assert!(a.span.moved().is_empty() && a.span.residents_of_all().len() == 1);
     assert!(b.member("/join tide ann").hears()[0].starts_with("! somebody in the room has this nickname"));
@@ -233,8 +266,11 @@ fn who_lives_elsewhere_is_listed_has_its_nickname_and_goes_with_its_node() {
     assert_eq!(a.span.moved(), [("tide".into(), Residents::default())]);
     // What no member could be called is not believed.
     let forged = Residents { members: 1, nicks: ["\u{1b}[2J".into()].into() };
-    b.span.house(2, "tide", forged.clone());
-    b.span.house(2, "a b", Residents { members: 1, ..Residents::default() });
+    assert_eq!(b.span.house(2, "tide", forged), Err(Implausible::Name));
+    let nobody = Residents { members: 1, ..Residents::default() };
+    for room in ["a b", "", "\u{1b}[2J"] {
+        assert_eq!(b.span.house(2, room, nobody.clone()), Err(Implausible::Name));
+    }
     bob.say("/who");
     assert_eq!(bob.hears(), ["= 1 here: bob"]);
 }
