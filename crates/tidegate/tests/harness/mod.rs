@@ -16,7 +16,33 @@ macro_rules! tests {
 
 /// Runs what the command line asks for.
 pub fn run(trials: impl IntoIterator<Item = Trial>) -> ExitCode {
-    libtest_mimic::run(&Arguments::from_args(), trials.into_iter().collect()).exit_code()
+    run_with(&Arguments::from_args(), trials)
+}
+
+/// The same, one after the other.
+pub fn run_alone(trials: impl IntoIterator<Item = Trial>) -> ExitCode {
+    run_with(&Arguments { test_threads: Some(1), ..Arguments::from_args() }, trials)
+}
+
+fn run_with(arguments: &Arguments, trials: impl IntoIterator<Item = Trial>) -> ExitCode {
+    let own = Trial::ignorable_test("every_test_is_in_a_list", every_test_is_in_a_list);
+    libtest_mimic::run(arguments, trials.into_iter().chain([own]).collect()).exit_code()
+}
+
+/// A function with the attribute of the usual harness would never be run here.
+fn every_test_is_in_a_list() -> Result<Completion, Failed> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/", env!("CARGO_CRATE_NAME"));
+    let Ok(files) = std::fs::read_dir(folder) else {
+        return Ok(Completion::ignored_with("the sources are not here"));
+    };
+    for file in files {
+        let path = file?.path();
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        if text.lines().any(|line| line.trim() == "#[test]") {
+            return Err(format!("{}: a test that is in no list; see tests![] there", path.display()).into());
+        }
+    }
+    Ok(Completion::Completed)
 }
 
 /// The name of a test: its module without the name of the target, which comes twice where all of it is one module.

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Completion, Failed, Trial};
 use tidegate::policy::WhenFull;
 use tidegate::{CloseReason, Model, Running, Server, Stats};
 
@@ -62,10 +62,8 @@ fn main() -> ExitCode {
     };
     let mut trials: Vec<_> = harness::models().map(on).collect();
     trials.extend(tests![a_strangers_bytes_are_named]);
-    let mut arguments = Arguments::from_args();
     // Each model has the machine to itself: its threads and callers are enough for it.
-    arguments.test_threads = Some(1);
-    libtest_mimic::run(&arguments, trials).exit_code()
+    harness::run_alone(trials)
 }
 
 /// A number from the environment.
