@@ -127,7 +127,11 @@ impl<S: Service, C: Side> TlsSession<S, C> {
             return Flow::Close;
         };
         self.inside = Inside::Open(session);
-        self.call(out, |session, out| session.on_open(out))
+        let flow = self.call(out, |session, out| session.on_open(out));
+        if goes_on(flow) && out.is_draining() {
+            return then(flow, self.call(out, |session, out| session.on_drain(out))); // it has missed that
+        }
+        flow
     }
 
     /// Shows the session inside what there is, and its end, as far as the outbox has room.
@@ -148,14 +152,26 @@ impl<S: Service, C: Side> TlsSession<S, C> {
         flow
     }
 
+    /// Shows the session inside what was decrypted, again and again if it asks for that: what one receive has
+    /// brought, at most.
     fn show(&mut self, out: &mut Outbox<'_>) -> Flow {
         let mut plain = std::mem::take(&mut self.plain);
         let mut used = 0;
-        let flow = self.call(out, |session, out| {
-            let Consumed { bytes, flow } = session.on_bytes(&plain, out);
-            used = bytes.min(plain.len());
-            flow
-        });
+        let mut flow = Flow::Continue;
+        loop {
+            let rest = plain.get(used..).unwrap_or_default();
+            let mut consumed = Consumed::bytes(0);
+            let next = self.call(out, |session, out| {
+                consumed = session.on_bytes(rest, out);
+                consumed.flow
+            });
+            flow = then(flow, next);
+            let n = consumed.bytes.min(rest.len());
+            used += n;
+            if !consumed.again || n == 0 || n == rest.len() || !goes_on(flow) || out.is_full() {
+                break;
+            }
+        }
         if used < plain.len() {
             plain.drain(..used);
             self.plain = plain;
@@ -262,6 +278,19 @@ impl<S: Service, C: Side> Session for TlsSession<S, C> {
             return Flow::Abort;
         }
         let flow = self.call(out, |session, out| session.on_mail(mail, out));
+        self.go_on(flow, out)
+    }
+
+    fn on_input_limit(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.plain = Vec::new();
+        match &self.inside {
+            Inside::Open(_) => self.call(out, |session, out| session.on_input_limit(out)),
+            Inside::Waiting(_) | Inside::Over => Flow::Abort,
+        }
+    }
+
+    fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let flow = self.call(out, |session, out| session.on_drain(out));
         self.go_on(flow, out)
     }
 

@@ -39,8 +39,8 @@ pub trait Service: Send + Sync + 'static {
         false
     }
 
-    /// Whether [`Peer::addr`] must be filled for accepted connections. On `uring` that costs a
-    /// descriptor and a system call for each connection; elsewhere it is free.
+    /// Whether [`Peer::addr`] is to be filled for accepted connections; unless a service asks for it, it is not, on
+    /// any model. On `uring` that costs a descriptor and a system call for each connection; elsewhere it is free.
     fn needs_peer_addr(&self) -> bool {
         false
     }
@@ -74,9 +74,28 @@ impl<S: Service> Service for Arc<S> {
 
 /// The state machine of one connection.
 ///
-/// All methods run on an I/O thread, never two at once for one session. They must not block: what
-/// takes long is [offloaded](Outbox::offload), and its result comes back as mail. A session that panics loses its
-/// connection, and no other.
+/// All methods run on an I/O thread, never two at once for one session. They must not block: what takes long is
+/// [offloaded](Outbox::offload), and its result comes back as mail. A session that panics loses its connection, and
+/// no other; so does one whose destructor panics. Its peer sees a reset; but Unix sockets have none: there the peer
+/// sees an error only if it had sent something that was not received yet, and else an end of the stream like any
+/// other.
+///
+/// # Input
+/// [`on_bytes`](Self::on_bytes) is shown what has arrived, and what it has not [`Consumed`] is kept and shown again,
+/// in front of what comes next: **with new input, not before**. So a session uses all complete messages of its input
+/// in one call, or uses one and returns [`Consumed::again`] to be called again for the rest at once. What it leaves
+/// because the outbox [is full](Outbox::is_full) is shown when that has drained, and what it leaves for the sake of
+/// its own work ([`Awaits::Work`]) when that has ended. It may leave at most
+/// [`Policy::input_bytes`](crate::Policy::input_bytes): a message that is longer meets
+/// [`on_input_limit`](Self::on_input_limit).
+///
+/// # The end of a server
+/// When the server begins to stop, every session is called once with [`on_drain`](Self::on_drain), and from then on
+/// [`Outbox::is_draining`] is true. It may end the connection itself, at once or later. One that does not is closed
+/// between two messages (when it [awaits](Outbox::awaits) nothing and everything is sent; after a second in which its
+/// peer may say a last word, whatever the session goes on sending by itself): then [`on_leave`](Self::on_leave) is
+/// called, what it says is sent, and [`on_close`](Self::on_close) follows. Whoever is still there after
+/// [`Policy::drain_timeout`](crate::Policy::drain_timeout) is reset.
 pub trait Session: Send + 'static {
     /// The connection stands. Called once, before everything else.
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
@@ -87,14 +106,26 @@ pub trait Session: Send + 'static {
     /// Bytes have arrived. What is not [`Consumed`] is kept and shown again, in front of what
     /// comes next; so a parser can simply wait for the rest of its message.
     ///
-    /// A session that stops early because [`Outbox::is_full`] is shown the rest, without
-    /// waiting for more input, once the outbox has drained.
+    /// What is left is shown again only with new input, unless the session asks to be called
+    /// [again](Consumed::again), or stops early because [`Outbox::is_full`]: then it is shown the rest once the
+    /// outbox has drained.
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed;
 
     /// The outbox had been full and has fallen to its low watermark: produce more.
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
         let _ = out;
         Flow::Continue
+    }
+
+    /// More than [`Policy::input_bytes`](crate::Policy::input_bytes) was left unconsumed: a message is too long. What
+    /// was left is not shown again. What the session writes here is sent if it answers [`Flow::Linger`], so that the
+    /// peer gets to read it ([`Flow::Close`] does the same here, where input is unread); anything else resets the
+    /// connection. Either way the reason is [`CloseReason::InputLimit`].
+    ///
+    /// The default resets it.
+    fn on_input_limit(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let _ = out;
+        Flow::Abort
     }
 
     /// The peer finished sending (half-close). What was not consumed until now never will be.
@@ -105,9 +136,19 @@ pub trait Session: Send + 'static {
         Flow::Close
     }
 
-    /// Mail from another session or thread, or the timer set with [`Outbox::wake_at`].
+    /// Mail from another session or thread, or a timer set with [`Outbox::wake_at`] or [`Outbox::set_timer`].
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         let _ = (mail, out);
+        Flow::Continue
+    }
+
+    /// The server begins to stop. Called once, for every session that is open, and right after `on_open` for one that
+    /// opens later. A protocol that announces its end does so here, and a session that sends without being asked may
+    /// end.
+    ///
+    /// The default goes on: the connection is closed between two messages, after [`on_leave`](Self::on_leave).
+    fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let _ = out;
         Flow::Continue
     }
 
@@ -149,6 +190,8 @@ pub struct Consumed {
     pub bytes: usize,
     /// How the connection goes on.
     pub flow: Flow,
+    /// The session wants to be shown the rest, if it has used some: see [`again`](Self::again).
+    pub again: bool,
 }
 
 impl Consumed {
@@ -161,7 +204,7 @@ impl Consumed {
     /// The first `bytes` bytes of the input.
     #[must_use]
     pub fn bytes(bytes: usize) -> Self {
-        Self { bytes, flow: Flow::Continue }
+        Self { bytes, flow: Flow::Continue, again: false }
     }
 
     /// The same, and the connection goes on with `flow`.
@@ -169,13 +212,32 @@ impl Consumed {
     pub fn then(self, flow: Flow) -> Self {
         Self { flow, ..self }
     }
+
+    /// The same, and if the session has used some of the input and not all, it is called again at once with the rest:
+    /// for one that takes one message with each call. It keeps its turn for 64 calls; then the others have theirs,
+    /// and it goes on, before anything more is received.
+    ///
+    /// ```
+    /// # use tidegate::Consumed;
+    /// fn one_line(input: &[u8]) -> Consumed {
+    ///     match input.iter().position(|&byte| byte == b'\n') {
+    ///         Some(end) => Consumed::bytes(end + 1).again(),
+    ///         None => Consumed::bytes(0), // it is not complete
+    ///     }
+    /// }
+    /// assert!(one_line(b"one\ntwo\n").again);
+    /// ```
+    #[must_use]
+    pub fn again(self) -> Self {
+        Self { again: true, ..self }
+    }
 }
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address. Always there for connections dialled to one; for accepted ones `uring` only
-    /// fills it where the service [needs it](Service::needs_peer_addr). Unix sockets have none.
+    /// Its address. Always there for connections dialled to one; for accepted ones where the service
+    /// [asks for it](Service::needs_peer_addr). Unix sockets have none.
     pub addr: Option<SocketAddr>,
     /// Who made the connection.
     pub origin: Origin,
@@ -240,6 +302,8 @@ impl Dial {
 pub enum Mail {
     /// The time set with [`Outbox::wake_at`] has come.
     Timer,
+    /// The time set with [`Outbox::set_timer`] under this key has come.
+    KeyedTimer(u64),
     /// A value sent through the session's [`Mailbox`].
     Message(Box<dyn Any + Send>),
     /// A value sent to a [`Group`] the session is in; shared by all of them.
@@ -259,9 +323,9 @@ pub enum Awaits {
     /// The rest of a message that has begun: a stop waits for it, and
     /// [`Policy::min_rate`](crate::Policy::min_rate) applies.
     Input,
-    /// Something of this end's own, such as mail with the answer: a stop waits for it. While there is input that the session left, no
-    /// more is received; it is shown again when mail or [`on_drained`](Session::on_drained) has ended the work, and only then is the
-    /// session told that its peer has finished.
+    /// Something of this end's own, such as mail with the answer: a stop waits for it. While there is input that the
+    /// session left, no more is received; it is shown again when mail, a timer or [`on_drained`](Session::on_drained)
+    /// has ended the work, and only then is the session told that its peer has finished.
     Work,
 }
 

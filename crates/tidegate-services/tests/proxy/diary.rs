@@ -15,6 +15,8 @@ pub enum Entry {
     End,
     Timer,
     Message(&'static str),
+    Drain,
+    Limit,
     Close(CloseReason),
 }
 
@@ -97,6 +99,16 @@ impl Session for Diary {
             Mail::Message(message) => Entry::Message(message.downcast_ref::<&'static str>().unwrap()),
             _ => Entry::Timer,
         });
+        Flow::Continue
+    }
+
+    fn on_input_limit(&mut self, _: &mut Outbox<'_>) -> Flow {
+        self.write(Entry::Limit);
+        Flow::Abort
+    }
+
+    fn on_drain(&mut self, _: &mut Outbox<'_>) -> Flow {
+        self.write(Entry::Drain);
         Flow::Continue
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tidegate::core::Event;
 use tidegate::{CloseReason, Flow, Origin, Policy};
 use tidegate_services::layers::{HeaderFault, ProxyLimits, ProxyLimitsError, ProxyProtocol};
 
@@ -113,6 +114,20 @@ fn input_waits_for_an_outbox_that_a_session_filled_when_it_was_opened() {
     wire.read();
     assert_eq!(diary.read()[1..], [Entry::Open, Entry::Drained, Entry::Bytes("hello".into())]);
     assert!(wire.text().ends_with("xhello"));
+}
+
+#[test]
+fn a_stop_is_passed_on_also_to_who_opens_later() {
+    let diary = Diary::new();
+    let mut wire = Wire::to(&layer(&diary), Policy::default());
+    wire.send(format!("{V1}hello"));
+    wire.happens(Event::Drain);
+    assert_eq!(diary.read()[1..], [Entry::Open, Entry::Bytes("hello".into()), Entry::Drain]);
+    let diary = Diary::new();
+    let mut wire = Wire::to(&layer(&diary), Policy::default());
+    wire.happens(Event::Drain);
+    wire.send(format!("{V1}hello"));
+    assert_eq!(diary.read()[1..4], [Entry::Open, Entry::Drain, Entry::Bytes("hello".into())]);
 }
 
 #[test]

@@ -164,7 +164,7 @@ impl Wire {
     pub fn deliver(&mut self) {
         let letters = std::mem::take(&mut *self.letters.0.lock().expect("nothing panics under the lock"));
         for letter in letters {
-            self.happens(Event::Mail(letter));
+            self.happens(Event::Mail(letter.into()));
         }
     }
 

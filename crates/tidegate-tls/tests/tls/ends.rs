@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use rustls::version::{TLS12, TLS13};
+use tidegate::core::Event;
 use tidegate::{CloseReason, Consumed, Flow, Outbox, Peer, Policy, Refusal, Service, Session};
 use tidegate_tls::{Fault, TlsCounters, TlsLimits, TlsServer};
 
@@ -13,7 +14,8 @@ use crate::wire::{Stands, Wire};
 /// What sessions were told.
 type Diary = Arc<Mutex<Vec<String>>>;
 
-/// Does what it is told: `bye` half-closes, `close` closes, `abort` aborts.
+/// Does what it is told: `bye` half-closes, `close` closes, `abort` aborts, `k` is never enough, and of `1` it takes
+/// one with each call.
 struct Obeys(Diary);
 
 struct Obedient(Diary);
@@ -34,6 +36,14 @@ impl Service for Obeys {
 
 impl Session for Obedient {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        match input {
+            [b'k', ..] => return Consumed::bytes(0),
+            [b'1', ..] => {
+                out.write(b"one ");
+                return Consumed::bytes(1).again();
+            }
+            _ => {}
+        }
         self.note(format!("heard {}", String::from_utf8_lossy(input)));
         out.write(b"yes");
         Consumed::all(input).then(match input {
@@ -50,6 +60,17 @@ impl Session for Obedient {
         Flow::Close
     }
 
+    fn on_input_limit(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.note("limit".into());
+        out.write(b"too long");
+        Flow::Linger
+    }
+
+    fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.note(if out.is_draining() { "drain".into() } else { "no drain".into() });
+        Flow::Continue
+    }
+
     fn on_close(&mut self, why: CloseReason) {
         self.note(format!("closed {why}"));
     }
@@ -63,7 +84,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn set() -> [Self; 2] {
+    fn begin() -> [Self; 2] {
         let papers = Papers::of("localhost");
         [&TLS12, &TLS13].map(|version| {
             let (diary, counters) = (Diary::default(), Arc::<TlsCounters>::default());
@@ -71,12 +92,15 @@ impl Scene {
             let service =
                 TlsServer::new(inside, papers.identity(&[]), TlsLimits::default(), counters.clone());
             let wire = Wire::to(&service, Policy::default());
-            let mut far = Far::new(&Arc::new(papers.trusting(&[version])));
-            let mut scene = {
-                let mut wire = wire;
-                far.talk(&mut wire).unwrap();
-                Self { wire, far, diary, counters }
-            };
+            let far = Far::new(&Arc::new(papers.trusting(&[version])));
+            Self { wire, far, diary, counters }
+        })
+    }
+
+    /// Behind the handshake.
+    fn set() -> [Self; 2] {
+        Self::begin().map(|mut scene| {
+            scene.far.talk(&mut scene.wire).unwrap();
             assert_eq!(scene.hear("x"), "yes");
             scene.diary.lock().unwrap().clear();
             scene
@@ -170,5 +194,38 @@ fn what_comes_after_the_end_is_not_looked_at() {
         let said = scene.far.says();
         scene.wire.send([said.as_slice(), b"anything at all"].concat());
         assert_eq!(scene.diary(), ["end", "closed finished"]);
+    }
+}
+
+#[test]
+fn a_stop_is_passed_on_also_to_who_opens_later() {
+    for mut scene in Scene::set() {
+        scene.wire.happens(Event::Drain);
+        assert_eq!(scene.diary(), ["drain"]);
+    }
+    for mut scene in Scene::begin() {
+        scene.wire.happens(Event::Drain);
+        assert!(scene.diary().is_empty(), "nobody is there yet");
+        scene.far.talk(&mut scene.wire).unwrap();
+        assert_eq!(scene.diary().first().map(String::as_str), Some("drain"));
+    }
+}
+
+#[test]
+fn a_message_that_is_too_long_is_answered() {
+    for mut scene in Scene::set() {
+        let message = "k".repeat(Policy::default().input_bytes + 1);
+        assert_eq!(scene.hear(&message), "too long");
+        assert!(scene.far.clean_end);
+        scene.wire.end();
+        assert_eq!(scene.diary(), ["limit", "closed input-limit"]);
+    }
+}
+
+#[test]
+fn a_session_may_take_one_message_with_each_call() {
+    for mut scene in Scene::set() {
+        assert_eq!(scene.hear("111x"), "one one one yes");
+        assert_eq!(scene.diary(), ["heard x"]);
     }
 }

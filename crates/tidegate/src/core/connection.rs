@@ -7,12 +7,14 @@
 mod ending;
 mod event;
 mod input;
+#[cfg(test)]
+mod tests;
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use super::outbox::{Outbox, Wishes};
+use super::panics::{Contained, contain};
 use super::queue::{Files, Pieces, Queue};
 use super::timers::Grain;
 use crate::policy::Policy;
@@ -53,7 +55,7 @@ enum ReceiveSide {
 
 /// One connection and its session.
 pub struct Connection {
-    session: Box<dyn Session>,
+    session: Contained<Box<dyn Session>>,
     queue: Queue,
     /// Input the session left, or that arrived while the outbox was full. Owns no memory while empty.
     input: Vec<u8>,
@@ -68,6 +70,13 @@ pub struct Connection {
     held_back: bool,
     /// Something was received since it was told to leave: the peer has had its last word.
     spoke: bool,
+    /// It was told to leave, and rested since: so long the peer may still have a last word. What this end sends does
+    /// not prolong that.
+    last_word: Option<Instant>,
+    /// The session wants to be shown what it left again, and has had its turn: since then.
+    again: Option<Instant>,
+    /// Why it ends, if not for the reason that its session gives.
+    ends_by: Option<CloseReason>,
     moved: Instant,
     taken: Instant,
     wishes: Wishes,
@@ -79,7 +88,7 @@ impl Connection {
     /// A connection that stands since `now`. Tell it [`Event::Opened`] next.
     pub fn new(session: Box<dyn Session>, origin: Origin, now: Instant) -> Self {
         Self {
-            session,
+            session: Contained::new(session),
             queue: Queue::default(),
             input: Vec::new(),
             state: State::Open,
@@ -89,6 +98,9 @@ impl Connection {
             silent: origin == Origin::Accepted,
             held_back: false,
             spoke: false,
+            last_word: None,
+            again: None,
+            ends_by: None,
             moved: now,
             taken: now,
             wishes: Wishes::default(),
@@ -161,7 +173,7 @@ impl Connection {
             _ => Then::Nothing,
         };
         let listens = match self.state {
-            State::Open => !self.full && !self.waits_for_work(),
+            State::Open => !self.full && !self.waits_for_work() && self.again.is_none(),
             State::Draining { lingering } => lingering,
             State::Closing { .. } => false,
         };
@@ -176,9 +188,9 @@ impl Connection {
     #[must_use]
     pub fn deadline(&self, policy: &Policy) -> Option<Instant> {
         let limit = self.limit(policy).map(|(at, _)| at);
-        match (limit, self.wishes.wake) {
-            (Some(limit), Some(wake)) => Some(limit.min(wake)),
-            (limit, wake) => limit.or(wake),
+        match (limit, self.own_deadline()) {
+            (Some(limit), Some(own)) => Some(limit.min(own)),
+            (limit, own) => limit.or(own),
         }
     }
 
@@ -186,7 +198,16 @@ impl Connection {
     #[inline]
     #[must_use]
     pub fn grain(&self, deadline: Instant) -> Grain {
-        if self.wishes.wake == Some(deadline) { Grain::Tick } else { Grain::Millisecond }
+        if self.own_deadline() == Some(deadline) { Grain::Tick } else { Grain::Millisecond }
+    }
+
+    /// The first that its session has asked for.
+    #[inline]
+    fn own_deadline(&self) -> Option<Instant> {
+        match (self.wishes.timers.next(), self.again) {
+            (Some(timer), Some(again)) => Some(timer.min(again)),
+            (timer, again) => timer.or(again),
+        }
     }
 
     /// Whether its next deadline may be earlier than [`stale::soonest`] says: the session has asked to be woken, it lingers, or a
@@ -194,7 +215,9 @@ impl Connection {
     #[inline]
     #[must_use]
     pub fn has_own_deadline(&self) -> bool {
-        self.wishes.wake.is_some() || self.wishes.leaving || self.state == State::Draining { lingering: true }
+        self.own_deadline().is_some()
+            || self.wishes.leaving
+            || self.state == State::Draining { lingering: true }
     }
 
     /// Notes who has to keep up with the minimum rate now, and what the bytes that moved are worth.
@@ -208,6 +231,7 @@ impl Connection {
         };
         let receives = self.state == State::Open
             && !self.full // it is this end that does not read
+            && self.again.is_none()
             && self.receive_side == ReceiveSide::Open
             && in_message;
         let sends = !self.queue.is_empty() && !self.held_back;
@@ -228,9 +252,8 @@ impl Connection {
             }
             _ => {}
         }
-        let leaves = self.wishes.leaving && !self.spoke && self.rests();
-        let last_word = leaves.then(|| self.moved.checked_add(stale::LAST_WORD)).flatten();
-        let last_word = last_word.map(|at| (at, CloseReason::Finished));
+        let last_word =
+            self.last_word.filter(|_| self.waits_for_last_word()).map(|at| (at, CloseReason::Finished));
         let taken = (!self.queue.is_empty() && !self.held_back).then_some(self.taken);
         let pace = self.pace.as_deref().copied().unwrap_or_default();
         let limit = stale::limit(policy, stale::Past { silent: self.silent, moved: self.moved, taken, pace });
@@ -257,7 +280,7 @@ impl Connection {
             }
             Event::Mail(mail) => self.mail(mail, context),
             Event::Deadline => self.expired(context),
-            Event::Drain => self.wishes.leaving = true,
+            Event::Drain => self.begin_to_leave(context),
             // Who only had leave to say one more word is not cut off.
             Event::Stop if self.rests() => self.close(CloseReason::Finished, false, context),
             Event::Stop => self.close(CloseReason::Stopped, true, context),
@@ -268,8 +291,9 @@ impl Connection {
     #[inline]
     fn call(&mut self, context: &Context<'_>, f: impl FnOnce(&mut dyn Session, &mut Outbox<'_>) -> Flow) {
         let was_empty = self.queue.is_empty();
-        let mut out = Outbox { queue: &mut self.queue, ahead: 0, wishes: &mut self.wishes, context };
-        let Ok(flow) = catch_unwind(AssertUnwindSafe(|| f(&mut *self.session, &mut out))) else {
+        let mut out =
+            Outbox { queue: &mut self.queue, ahead: 0, layer: 0, wishes: &mut self.wishes, context };
+        let Some(flow) = contain(|| f(&mut **self.session, &mut out)) else {
             return self.close(CloseReason::Panicked, true, context);
         };
         if was_empty {
@@ -295,17 +319,26 @@ impl Connection {
         }
     }
 
-    fn mail(&mut self, mail: Mail, context: &Context<'_>) {
-        if matches!(mail, Mail::Done(_) | Mail::JobPanicked) {
+    fn mail(&mut self, mail: Contained<Mail>, context: &Context<'_>) {
+        if matches!(*mail, Mail::Done(_) | Mail::JobPanicked) {
             self.wishes.jobs = self.wishes.jobs.saturating_sub(1);
         }
         if self.state == State::Open {
-            let waited = self.waits_for_work() || self.receive_side == ReceiveSide::Ending;
-            self.call(context, |session, out| session.on_mail(mail, out));
-            if waited && self.wishes.awaits != Awaits::Work {
-                self.show_held(context);
-                self.deliver_end(context);
-            }
+            self.call_at_work(context, |session, out| session.on_mail(mail.into_inner(), out));
+        }
+    }
+
+    /// Calls the session with something that may end its work. If it does, what was held back for that is shown.
+    fn call_at_work(
+        &mut self,
+        context: &Context<'_>,
+        f: impl FnOnce(&mut dyn Session, &mut Outbox<'_>) -> Flow,
+    ) {
+        let waited = self.waits_for_work() || self.receive_side == ReceiveSide::Ending;
+        self.call(context, f);
+        if waited && self.wishes.awaits != Awaits::Work {
+            self.show_held(context);
+            self.deliver_end(context);
         }
     }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::mail::{Mailbox, MailboxError, PostOffice};
+use super::panics::Contained;
 use super::table::Token;
 
 /// Sessions that get the same mail, in the same order: the members of a chat room, the watchers of a price.
@@ -80,7 +81,8 @@ impl Group {
         if !self.offices.values().all(|members| members.office.has_room(members.tokens.len())) {
             return Err(MailboxError::Full);
         }
-        let message: Arc<dyn Any + Send + Sync> = message;
+        // Dropped here, if all members are gone: that is not the sender's fault.
+        let message: Contained<Arc<dyn Any + Send + Sync>> = Contained::new(message);
         for members in self.offices.values() {
             members.office.post_all(&members.tokens, &message);
         }

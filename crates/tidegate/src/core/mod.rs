@@ -9,6 +9,7 @@
 //! | [`table`] | all connections of a thread, under tokens that are never reused |
 //! | [`timers`] | deadlines of all connections of a thread |
 //! | [`window`] | a bounded number of places, first in, first out |
+//! | [`panics`] | panics of the application, and in destructors of its values |
 //! | [`mail`] | addresses of sessions, for other sessions and threads |
 //! | [`group`] | the same mail for many sessions, in one order |
 //!
@@ -19,7 +20,9 @@ pub mod datagram;
 pub mod group;
 pub mod mail;
 pub mod outbox;
+pub mod panics;
 pub mod queue;
+mod session_timers;
 pub mod table;
 pub mod timers;
 pub mod window;

@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -10,7 +9,9 @@ use tidegate_sys::file::FileRange;
 
 use super::connection::Context;
 use super::mail::{Mailbox, OffloadError};
+use super::panics::contain;
 use super::queue::Queue;
+use super::session_timers::{SessionTimers, TimerId};
 use crate::service::{Awaits, Mail};
 
 /// Where a session puts its answer. Valid during one call.
@@ -24,6 +25,8 @@ pub struct Outbox<'a> {
     pub(super) queue: &'a mut Queue,
     /// Bytes that the layer around has queued already.
     pub(super) ahead: usize,
+    /// Layers around the session that is called.
+    pub(super) layer: u32,
     pub(super) wishes: &'a mut Wishes,
     pub(super) context: &'a Context<'a>,
 }
@@ -31,7 +34,9 @@ pub struct Outbox<'a> {
 /// What a session has asked for besides sending.
 #[derive(Debug, Default)]
 pub(super) struct Wishes {
-    pub(super) wake: Option<Instant>,
+    pub(super) timers: SessionTimers,
+    /// The layers around whoever has set the timer that fires now.
+    pub(super) fired: u32,
     pub(super) awaits: Awaits,
     /// The server drains: close as soon as nothing is in flight.
     pub(super) leaving: bool,
@@ -92,12 +97,37 @@ impl Outbox<'_> {
     /// of timer slack, unless [`exact_sleeps`](crate::system::exact_sleeps) was called before the threads were started); on the other
     /// models by a millisecond more.
     pub fn wake_at(&mut self, when: Instant) {
-        self.wishes.wake = Some(when);
+        self.wishes.timers.wake_at(Some(when));
     }
 
     /// Takes back what [`wake_at`](Self::wake_at) asked for.
     pub fn wake_never(&mut self) {
-        self.wishes.wake = None;
+        self.wishes.timers.wake_at(None);
+    }
+
+    /// Asks for [`Mail::KeyedTimer`] with this key at `when`, in place of what was asked for under the same key
+    /// before. A session has any number of them, beside the one of [`wake_at`](Self::wake_at), and all are as exact.
+    /// Those that are due come in the order of their times, and those of one time as they were set.
+    ///
+    /// Costs: nothing for a session that has none, about 100 bytes for each that is set, and a step for each doubling
+    /// of their number.
+    ///
+    /// Keys belong to the session that chose them: those that a layer and the session [inside](Self::inside) it have
+    /// set never meet, see [`is_inner_timer`](Self::is_inner_timer).
+    pub fn set_timer(&mut self, key: u64, when: Instant) {
+        self.wishes.timers.set(TimerId { layer: self.layer, key }, when);
+    }
+
+    /// Takes back what [`set_timer`](Self::set_timer) asked for under this key; `false` if there was nothing.
+    pub fn cancel_timer(&mut self, key: u64) -> bool {
+        self.wishes.timers.cancel(TimerId { layer: self.layer, key })
+    }
+
+    /// For a layer that sets timers under keys itself: whether the [`Mail::KeyedTimer`] it is being shown is one of
+    /// the session [inside](Self::inside), and is to be passed on to it. A layer that sets none passes all on.
+    #[must_use]
+    pub fn is_inner_timer(&self) -> bool {
+        self.wishes.fired > self.layer
     }
 
     /// Says what the session is in the middle of; holds until it says something else. Input that was left unconsumed
@@ -107,7 +137,8 @@ impl Outbox<'_> {
     }
 
     /// Whether the server is stopping: the connection closes once the session [awaits](Self::awaits) nothing and
-    /// everything is sent. A protocol that can say so tells its peer now.
+    /// everything is sent. A protocol that can say so tells its peer now. [`on_drain`](crate::Session::on_drain) says
+    /// when it begins.
     #[inline]
     #[must_use]
     pub fn is_draining(&self) -> bool {
@@ -126,10 +157,7 @@ impl Outbox<'_> {
     ) -> Result<(), OffloadError> {
         let Mailbox { office, token } = self.mailbox();
         self.context.workers.run(Box::new(move || {
-            let mail = match catch_unwind(AssertUnwindSafe(job)) {
-                Ok(result) => Mail::Done(Box::new(result)),
-                Err(_) => Mail::JobPanicked,
-            };
+            let mail = contain(job).map_or(Mail::JobPanicked, |result| Mail::Done(Box::new(result)));
             // Only a thread that has stopped does not take it, and then nobody waits for it.
             let _ = office.post(token, mail);
         }))?;
@@ -141,7 +169,13 @@ impl Outbox<'_> {
     /// says goes to `draft`, and everything else to this connection. It is full when this one is; the layer empties the
     /// draft into this one after each call, so that the limits of the outbox hold as they do without a layer.
     pub fn inside<'b>(&'b mut self, draft: &'b mut Draft) -> Outbox<'b> {
-        Outbox { ahead: self.queued(), queue: &mut draft.0, wishes: &mut *self.wishes, context: self.context }
+        Outbox {
+            ahead: self.queued(),
+            layer: self.layer + 1,
+            queue: &mut draft.0,
+            wishes: &mut *self.wishes,
+            context: self.context,
+        }
     }
 
     /// For a layer: it has taken so many bytes that the session inside has not, or that are not enough for it yet. They count as

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::house::{House, Order};
 use super::{Command, Gate};
+use crate::core::panics::contain;
 use crate::service::Dial;
 
 /// Carries out the commands that come through its gate: dials, and the order to stop.
@@ -73,5 +74,5 @@ impl Clerk {
 /// Counts a failed dial and tells the service.
 pub(super) fn dial_failed(house: &House, dial: &Dial, e: &io::Error) {
     house.counters.dial_failed.add(1);
-    house.plan.service.dial_failed(dial, e);
+    let _ = contain(|| house.plan.service.dial_failed(dial, e));
 }

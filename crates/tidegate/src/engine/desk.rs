@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use tidegate_sys::socket::is_exhaustion;
 use super::windows::Windows;
 use super::{Command, Lane};
 use crate::core::mail::PostOffice;
+use crate::core::panics::contain;
 use crate::core::{Connection, Context, Grain, Timers, Token};
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission};
 use crate::policy::{Policy, stale, wait};
@@ -229,7 +229,7 @@ impl Desk {
     /// Counts a failed dial and tells the service.
     pub(super) fn dial_failed(&mut self, dial: Dial, e: &io::Error) {
         self.lane.counters.dial_failed.add(1);
-        self.lane.service.dial_failed(&dial, e);
+        let _ = contain(|| self.lane.service.dial_failed(&dial, e));
     }
 
     /// The loop has ended: whoever asked for a connection meanwhile is told that there will be none.
@@ -261,7 +261,13 @@ impl Desk {
     }
 }
 
-/// Asks the service for a session. A service that panics refuses the connection, and does no more harm.
+/// Asks the service for a session. A service that panics refuses the connection, and does no more harm. It is shown
+/// the address of an accepted peer only if it asks for that, whether the model knows it or not: what works on one has
+/// to work on all.
 pub(super) fn open_session(service: &dyn ErasedService, peer: &Peer) -> Option<Box<dyn Session>> {
-    catch_unwind(AssertUnwindSafe(|| service.open_erased(peer))).ok()?.ok()
+    let open = || {
+        let shown = peer.origin != Origin::Accepted || service.needs_peer_addr();
+        service.open_erased(&Peer { addr: peer.addr.filter(|_| shown), ..*peer })
+    };
+    contain(open)?.ok()
 }

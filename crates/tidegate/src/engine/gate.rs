@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::core::Token;
 use crate::core::mail::{MailboxError, PostOffice};
+use crate::core::panics::Contained;
 use crate::policy::Policy;
 use crate::service::{Dial, Mail};
 use sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
@@ -32,7 +33,7 @@ mod sync {
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Mail for one of its connections.
-    Mail(Token, Mail),
+    Mail(Token, Contained<Mail>),
     /// The same mail for several of them.
     Group(GroupMail),
     /// Make a connection.
@@ -49,16 +50,16 @@ pub(crate) struct GroupMail {
     to: Arc<Vec<Token>>,
     /// So many have it.
     told: usize,
-    message: Arc<dyn Any + Send + Sync>,
+    message: Contained<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Iterator for GroupMail {
-    type Item = (Token, Mail);
+    type Item = (Token, Contained<Mail>);
 
-    fn next(&mut self) -> Option<(Token, Mail)> {
+    fn next(&mut self) -> Option<(Token, Contained<Mail>)> {
         let token = *self.to.get(self.told)?;
         self.told += 1;
-        Some((token, Mail::Group(self.message.clone())))
+        Some((token, Mail::Group(Arc::clone(&self.message)).into()))
     }
 }
 
@@ -113,13 +114,11 @@ impl Gate {
                 return Err(MailboxError::Stopped);
             }
             // The results of jobs are bounded by the queue of jobs, and who writes to a group has asked for room.
-            let urgent = matches!(
-                command,
-                Command::Drain
-                    | Command::Policy(_)
-                    | Command::Group(_)
-                    | Command::Mail(_, Mail::Done(_) | Mail::JobPanicked)
-            );
+            let urgent = match &command {
+                Command::Drain | Command::Policy(_) | Command::Group(_) => true,
+                Command::Mail(_, mail) => matches!(**mail, Mail::Done(_) | Mail::JobPanicked),
+                Command::Dial(_) => false,
+            };
             if queue.pieces >= self.bound && !urgent {
                 return Err(MailboxError::Full);
             }
@@ -176,7 +175,7 @@ impl Gate {
 
 impl PostOffice for Gate {
     fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError> {
-        self.push(Command::Mail(to, mail))
+        self.push(Command::Mail(to, mail.into()))
     }
 
     fn has_room(&self, pieces: usize) -> bool {
@@ -186,7 +185,7 @@ impl PostOffice for Gate {
 
     /// One command and one wake-up, whatever the number of connections.
     fn post_all(&self, to: &Arc<Vec<Token>>, message: &Arc<dyn Any + Send + Sync>) {
-        let mail = GroupMail { to: to.clone(), told: 0, message: message.clone() };
+        let mail = GroupMail { to: to.clone(), told: 0, message: message.clone().into() };
         let _ = self.push(Command::Group(mail)); // refused by a thread that has stopped: its connections are gone
     }
 }

@@ -20,6 +20,7 @@ use tidegate_sys::socket::{
 use super::desk::open_session;
 use crate::core::Token;
 use crate::core::mail::{MailboxError, PostOffice};
+use crate::core::panics::Contained;
 use crate::policy::Policy;
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission};
 use crate::service::{Mail, Origin, Peer, Session};
@@ -314,7 +315,7 @@ pub(super) struct Post {
 
 #[derive(Default)]
 struct PostState {
-    mail: VecDeque<Mail>,
+    mail: VecDeque<Contained<Mail>>,
     order: Option<Order>,
     waker: Option<Waker>,
     /// The connection is gone: mail for it is dropped.
@@ -361,7 +362,6 @@ impl Post {
     }
 
     /// Whether there is an order or mail.
-    #[cfg(target_os = "linux")] // parked connections ask, and only Linux parks them
     pub(super) fn has_delivery(&self) -> bool {
         let state = self.lock();
         state.order.is_some() || !state.mail.is_empty()
@@ -380,7 +380,7 @@ impl Post {
 /// What a post box held.
 pub(super) enum Delivery {
     Order(Order),
-    Mail(Mail),
+    Mail(Contained<Mail>),
 }
 
 impl Delivery {
@@ -404,12 +404,13 @@ impl PostOffice for Post {
         if self.stopped.load(Relaxed) {
             return Err(MailboxError::Stopped);
         }
+        let mail = Contained::new(mail); // dropped, if it is, when the lock has been let go
         let mut state = self.lock();
         if state.closed {
             return Ok(()); // dropped, as to a session that goes before it reads
         }
         // The results of jobs are bounded by the queue of jobs.
-        if state.mail.len() >= self.bound && !matches!(mail, Mail::Done(_) | Mail::JobPanicked) {
+        if state.mail.len() >= self.bound && !matches!(*mail, Mail::Done(_) | Mail::JobPanicked) {
             return Err(MailboxError::Full);
         }
         state.mail.push_back(mail);

@@ -78,9 +78,12 @@ pub(super) trait Rounds {
         }
     }
 
-    /// Carries out what other threads have asked for. Mail for more connections than [`GROUP_TURN`] takes several rounds.
+    /// Carries out what other threads, and sessions of this one, have asked for. More mail than [`GROUP_TURN`] takes
+    /// several rounds.
     fn look_at_commands(&mut self) {
-        self.desk().take_commands();
+        if self.desk().commands.is_empty() {
+            self.desk().take_commands(); // what waits meanwhile counts for the bound of the queue
+        }
         let mut turn = GROUP_TURN;
         while let Some(command) = self.desk().commands.pop_front() {
             match command {
@@ -94,7 +97,13 @@ pub(super) trait Rounds {
                         return self.desk().commands.push_front(Command::Group(group));
                     }
                 }
-                Command::Mail(token, mail) => self.tell(token, Event::Mail(mail)),
+                Command::Mail(token, mail) => {
+                    turn -= 1;
+                    self.tell(token, Event::Mail(mail));
+                    if turn == 0 {
+                        return; // the others first
+                    }
+                }
                 Command::Dial(dial) => self.dial(dial),
                 Command::Policy(policy) => self.change_policy(policy),
                 Command::Drain => self.begin_to_stop(),

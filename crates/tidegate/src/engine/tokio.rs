@@ -42,6 +42,7 @@ use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event, Receive, Then};
 use crate::fastpath::Ways;
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE};
+use crate::policy::sends::MAIL_QUANTUM;
 use crate::service::{Dial, Origin};
 
 /// Whether it works here.
@@ -258,9 +259,11 @@ impl<T: Socket> Future for Line<T> {
         if !std::mem::replace(&mut line.opened, true) {
             line.tell(Event::Opened);
         }
-        while let Some(delivery) = line.seat.post.take() {
+        for _ in 0..MAIL_QUANTUM {
+            let Some(delivery) = line.seat.post.take() else { break };
             line.tell(delivery.into_event());
         }
+        let has_mail = line.seat.post.has_delivery();
         for _ in 0..line.house.policy().drain_budget {
             let action = line.connection.action();
             if matches!(action.then, Then::Close | Then::Reset) {
@@ -271,6 +274,9 @@ impl<T: Socket> Future for Line<T> {
             let received = line.receive(task);
             let timed = line.watch_deadline(task);
             if sent.is_pending() && received.is_pending() && timed.is_pending() {
+                if has_mail {
+                    break;
+                }
                 return Poll::Pending;
             }
         }

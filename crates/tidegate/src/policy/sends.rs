@@ -25,5 +25,16 @@ pub const WINDOW_TURN: Duration = Duration::from_millis(100);
 /// more often than [`Policy::send_timeout`](crate::Policy::send_timeout) and [`Policy::min_rate`](crate::Policy::min_rate) look for it.
 pub const FILE_TURN: usize = 64 * 1024;
 
-/// Sessions of one thread that are shown mail of a [`Group`](crate::Group) before the thread looks at its sockets and timers again.
+/// Pieces of mail that sessions of one thread are shown before the thread looks at its sockets and timers again.
 pub const GROUP_TURN: usize = 1024;
+
+/// Pieces of mail that one session is shown before its own socket is looked at, on models that have a queue for each
+/// connection.
+pub const MAIL_QUANTUM: usize = 64;
+
+/// Timers of one session that are told to it before others have their turn.
+pub const TIMER_QUANTUM: usize = 64;
+
+/// Times a session is shown the rest of one piece of input, if it asks for that
+/// ([`Consumed::again`](crate::Consumed::again)), before others have their turn.
+pub const INPUT_QUANTUM: usize = 64;

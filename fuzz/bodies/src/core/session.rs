@@ -1,6 +1,6 @@
 //! A session that does what the input says, and checks what it is shown.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ pub(super) struct Mind {
     /// The outbox reached its high mark, and it was not called since it drained.
     pub(super) filled: bool,
     pub(super) wake: Option<Instant>,
+    /// The same under keys.
+    pub(super) timers: BTreeMap<u64, Instant>,
     /// Messages that came.
     pub(super) letters: Vec<u32>,
 }
@@ -57,6 +59,15 @@ impl Mind {
                 let at = out.now() + Duration::from_millis(size as u64 * 7);
                 out.wake_at(at);
                 self.wake = Some(at);
+            }
+            2 => {
+                let (key, at) = (size as u64 % 4, out.now() + Duration::from_millis(size as u64 * 5));
+                out.set_timer(key, at);
+                self.timers.insert(key, at);
+            }
+            3 => {
+                let key = size as u64 % 4;
+                assert_eq!(out.cancel_timer(key), self.timers.remove(&key).is_some(), "timer {key}");
             }
             _ => {}
         }
@@ -140,12 +151,23 @@ impl Session for Probe {
         mind.check();
         match mail {
             Mail::Message(message) => mind.letters.extend(message.downcast_ref::<u32>()),
+            Mail::KeyedTimer(key) => {
+                let due = mind.timers.remove(&key).expect("a timer that nobody asked for");
+                assert!(due <= out.now(), "a timer that is not due: {due:?}");
+                assert!(mind.timers.values().all(|&other| other >= due), "timers come in order");
+            }
             _ => {
                 let due = mind.wake.take();
                 assert!(due.is_some_and(|at| at <= out.now()), "a timer that is not due: {due:?}");
             }
         }
         mind.act(out)
+    }
+
+    fn on_leave(&mut self, _: &mut Outbox<'_>) {
+        let mut mind = self.mind();
+        mind.check();
+        mind.left = true; // nothing but `on_close` follows
     }
 
     fn on_close(&mut self, why: CloseReason) {

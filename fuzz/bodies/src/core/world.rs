@@ -146,7 +146,7 @@ impl World {
             11 => {
                 let letter = amount as u32 + 1000;
                 let listens = !entry.is_closing() && !entry.probe.mind().left;
-                entry.happens(Event::Mail(Mail::Message(Box::new(letter))), &context);
+                entry.happens(Event::Mail(Mail::Message(Box::new(letter)).into()), &context);
                 let came = entry.probe.mind().letters.pop();
                 let deaf = entry.spoke && came.is_none();
                 assert!(
@@ -211,8 +211,9 @@ impl World {
             if let Some(entry) = self.table.get_mut(token) {
                 entry.happens(Event::Deadline, &context);
                 // A session may ask to be woken at once, again and again; it is, with every tick.
-                let asked = entry.probe.mind().wake;
-                let next = entry.connection.deadline(&self.policy).filter(|&at| Some(at) != asked);
+                let mut asked = entry.probe.mind().timers.values().copied().collect::<Vec<_>>();
+                asked.extend(entry.probe.mind().wake);
+                let next = entry.connection.deadline(&self.policy).filter(|at| !asked.contains(at));
                 assert!(
                     entry.is_closing() || next.is_none_or(|at| at > self.now),
                     "a deadline without an effect"

@@ -77,15 +77,26 @@ impl<S: Service> ProxySession<S> {
             self.0 = State::Over;
             return Consumed::all(input).then(Flow::Close);
         };
-        let flow = session.on_open(out);
+        let mut flow = session.on_open(out);
+        if goes_on(flow) && out.is_draining() {
+            flow = then(flow, session.on_drain(out)); // it has missed that
+        }
         let rest = input.get(header..).unwrap_or_default();
         // Input that stays back because the outbox is full is shown when it has drained, as it is without a layer.
-        let looks = matches!(flow, Flow::Continue | Flow::Shutdown) && !rest.is_empty() && !out.is_full();
-        let then = if looks { session.on_bytes(rest, out) } else { Consumed::bytes(0) };
+        let looks = goes_on(flow) && !rest.is_empty() && !out.is_full();
+        let used = if looks { session.on_bytes(rest, out) } else { Consumed::bytes(0) };
         self.0 = State::Open(session);
-        let flow = if then.flow == Flow::Continue { flow } else { then.flow };
-        Consumed::bytes(header + then.bytes).then(flow)
+        Consumed { bytes: header + used.bytes, flow: then(flow, used.flow), ..used }
     }
+}
+
+fn goes_on(flow: Flow) -> bool {
+    matches!(flow, Flow::Continue | Flow::Shutdown)
+}
+
+/// What follows from two calls in a row.
+fn then(first: Flow, second: Flow) -> Flow {
+    if second == Flow::Continue { first } else { second }
 }
 
 impl<S: Service> Waiting<S> {
@@ -141,6 +152,20 @@ impl<S: Service> Session for ProxySession<S> {
                 Flow::Abort
             }
             _ => Flow::Continue,
+        }
+    }
+
+    fn on_input_limit(&mut self, out: &mut Outbox<'_>) -> Flow {
+        match &mut self.0 {
+            State::Open(session) => session.on_input_limit(out),
+            State::Waiting(_) | State::Over => Flow::Abort,
+        }
+    }
+
+    fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
+        match &mut self.0 {
+            State::Open(session) => session.on_drain(out),
+            State::Waiting(_) | State::Over => Flow::Continue,
         }
     }
 

@@ -1,10 +1,10 @@
 //! How a connection ends: by its session, by its peer, by a time limit, by a stop.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
+use super::super::panics::contain;
 use super::{Connection, Context, ReceiveSide, SendSide, State};
+use crate::policy::sends::TIMER_QUANTUM;
 use crate::policy::stale;
-use crate::service::{CloseReason, Flow, Mail};
+use crate::service::{CloseReason, Flow};
 
 impl Connection {
     pub(super) fn linger(&mut self, context: &Context<'_>) {
@@ -17,14 +17,17 @@ impl Connection {
 
     pub(super) fn expired(&mut self, context: &Context<'_>) {
         self.full |= self.queue.len() >= context.policy.outbox.high; // the policy may be another one
-        if self.wishes.wake.is_some_and(|at| at <= context.now) {
-            self.wishes.wake = None;
-            if self.state == State::Open {
-                self.call(context, |session, out| session.on_mail(Mail::Timer, out));
-            }
+        for _ in 0..TIMER_QUANTUM {
+            let Some(fired) = self.wishes.timers.fire(context.now) else { break };
+            self.wishes.fired = fired.layer;
+            self.mail(fired.mail.into(), context);
+        }
+        if self.again.take().is_some() {
+            self.show_held(context);
+            self.deliver_end(context);
         }
         if let Some((_, why)) = self.limit(context.policy).filter(|&(at, _)| at <= context.now) {
-            if why == CloseReason::Finished && self.rests() {
+            if why == CloseReason::Finished && self.state == State::Open {
                 return self.part(Flow::Close, context);
             }
             self.close(why, why != CloseReason::Finished && why != CloseReason::IdleTimeout, context);
@@ -34,11 +37,9 @@ impl Connection {
     /// What follows from the state everything is in now.
     #[inline]
     pub(super) fn settle(&mut self, context: &Context<'_>) {
-        if !self.queue.is_empty() {
-            return;
-        }
         let both_ended = self.send_side == SendSide::Finished && self.receive_side == ReceiveSide::Ended;
         let finished = match self.state {
+            _ if !self.queue.is_empty() => return self.leave(context),
             State::Open if !both_ended => return self.leave(context),
             State::Open => true,
             State::Draining { lingering } => both_ended || !lingering,
@@ -54,16 +55,35 @@ impl Connection {
     /// is answered any more, but the peer gets to read what was.
     #[inline]
     pub(super) fn leave(&mut self, context: &Context<'_>) {
-        if !self.wishes.leaving || self.is_busy() {
+        if !self.wishes.leaving || self.is_busy() || self.state != State::Open {
             return;
         }
-        let recent = || self.moved.checked_add(stale::LAST_WORD).is_some_and(|at| context.now < at);
-        if self.receive_side != ReceiveSide::Open {
+        if self.queue.is_empty() {
+            if self.receive_side != ReceiveSide::Open {
+                return self.part(Flow::Close, context);
+            }
+            if self.spoke {
+                return self.part(Flow::Linger, context);
+            }
+            let until = || self.moved.checked_add(stale::LAST_WORD).unwrap_or(context.now);
+            self.last_word.get_or_insert_with(until);
+        }
+        if self.waits_for_last_word() && self.last_word.is_some_and(|at| at <= context.now) {
             self.part(Flow::Close, context);
-        } else if self.spoke {
-            self.part(Flow::Linger, context);
-        } else if !recent() {
-            self.part(Flow::Close, context);
+        }
+    }
+
+    /// Whether it would have left, but for a last word of its peer. What its session goes on sending of its own, to
+    /// nobody's question, is sent, but does not keep it.
+    pub(super) fn waits_for_last_word(&self) -> bool {
+        let open = self.state == State::Open && self.receive_side == ReceiveSide::Open;
+        self.wishes.leaving && !self.spoke && open && !self.is_busy()
+    }
+
+    /// The server stops: the session is told, once.
+    pub(super) fn begin_to_leave(&mut self, context: &Context<'_>) {
+        if !std::mem::replace(&mut self.wishes.leaving, true) && self.state == State::Open {
+            self.call_at_work(context, |session, out| session.on_drain(out));
         }
     }
 
@@ -86,11 +106,13 @@ impl Connection {
         if matches!(self.state, State::Closing { .. }) {
             return;
         }
+        let by_session = matches!(why, CloseReason::Finished | CloseReason::Aborted);
+        let why = self.ends_by.filter(|_| by_session).unwrap_or(why);
         self.state = State::Closing { reset };
         self.queue.clear();
         self.input = Vec::new();
         context.counters.closed[why as usize].add(1);
         // What it could spoil by a panic is its own and goes with it.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.session.on_close(why)));
+        let _ = contain(|| self.session.on_close(why));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::mail::{PostOffice, Workers};
+use super::super::panics::Contained;
 use super::super::table::Token;
 use crate::policy::Policy;
 use crate::service::Mail;
@@ -26,7 +27,7 @@ pub enum Event<'a> {
     /// The kernel reported an error; the connection is of no use any more.
     Failed(io::ErrorKind),
     /// Mail from elsewhere.
-    Mail(Mail),
+    Mail(Contained<Mail>),
     /// The time of [`Connection::deadline`](super::Connection::deadline) has come, or might have.
     Deadline,
     /// The server stops: finish what is in flight, then close.

@@ -1,7 +1,8 @@
 //! Input on its way to the session: shown, held back, shown again.
 
 use super::{Connection, Context, ReceiveSide, State};
-use crate::service::{Awaits, CloseReason, Consumed};
+use crate::policy::sends::INPUT_QUANTUM;
+use crate::service::{Awaits, CloseReason, Flow};
 
 impl Connection {
     #[inline]
@@ -22,16 +23,38 @@ impl Connection {
         }
     }
 
-    /// Shows input to the session; returns how much it used.
+    /// Shows input to the session, and what it left again as long as it asks for that and has its turn; returns how
+    /// much it used.
     #[inline]
     pub(super) fn show(&mut self, bytes: &[u8], context: &Context<'_>) -> usize {
+        self.again = None;
         let mut used = 0;
-        self.call(context, |session, out| {
-            let Consumed { bytes: n, flow } = session.on_bytes(bytes, out);
-            used = n.min(bytes.len());
-            flow
-        });
+        for _ in 0..INPUT_QUANTUM {
+            let rest = bytes.get(used..).unwrap_or_default();
+            let (n, again) = self.show_once(rest, context);
+            used += n;
+            if !again || n == 0 || n == rest.len() || !self.takes_input() {
+                return used;
+            }
+        }
+        self.again = Some(context.now); // the others first
         used
+    }
+
+    #[inline]
+    fn show_once(&mut self, bytes: &[u8], context: &Context<'_>) -> (usize, bool) {
+        let (mut used, mut again) = (0, false);
+        self.call(context, |session, out| {
+            let consumed = session.on_bytes(bytes, out);
+            (used, again) = (consumed.bytes.min(bytes.len()), consumed.again);
+            consumed.flow
+        });
+        (used, again)
+    }
+
+    /// Whether the session is shown what there is, without waiting for something else first.
+    fn takes_input(&self) -> bool {
+        self.state == State::Open && !self.full && self.wishes.awaits != Awaits::Work
     }
 
     /// Shows input that was held back, unless the outbox is still full.
@@ -59,10 +82,11 @@ impl Connection {
         match self.state {
             // Held back by the outbox rather than by the session: bounded by what was in flight.
             // Or by work, for which no more is received.
+            // Or by the end of its turn.
             State::Open
-                if !self.full && self.wishes.awaits != Awaits::Work && left > context.policy.input_bytes =>
+                if self.takes_input() && self.again.is_none() && left > context.policy.input_bytes =>
             {
-                self.close(CloseReason::InputLimit, true, context);
+                self.exceed(context);
             }
             // Closing with input unread would reset the connection and might destroy the answer.
             State::Draining { lingering: false } => {
@@ -74,9 +98,22 @@ impl Connection {
         }
     }
 
+    /// The session has left more than it may: it says something about that, or is cut off. What it left is not shown
+    /// again.
+    #[cold]
+    fn exceed(&mut self, context: &Context<'_>) {
+        self.input = Vec::new();
+        self.ends_by = Some(CloseReason::InputLimit);
+        self.call(context, |session, out| match session.on_input_limit(out) {
+            // With input unread, closing is lingering.
+            Flow::Close | Flow::Linger => Flow::Linger,
+            Flow::Continue | Flow::Shutdown | Flow::Abort => Flow::Abort,
+        });
+    }
+
     /// Tells the session that the peer has finished, once all input was shown.
     pub(super) fn deliver_end(&mut self, context: &Context<'_>) {
-        let held_back = self.full || self.wishes.awaits == Awaits::Work;
+        let held_back = self.full || self.wishes.awaits == Awaits::Work || self.again.is_some();
         if self.receive_side != ReceiveSide::Ending || (held_back && !self.input.is_empty()) {
             return;
         }

@@ -33,6 +33,7 @@ use super::staff::{connect, spawn, start_acceptor};
 use crate::core::mail::PostOffice;
 use crate::core::queue::{Files, Pieces};
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
+use crate::policy::sends::MAIL_QUANTUM;
 use crate::service::Origin;
 
 /// Whether it works here.
@@ -246,8 +247,14 @@ impl Line {
     fn send_all(&self) {
         let office: Arc<dyn PostOffice> = self.seat.post.clone();
         loop {
-            self.take_deliveries(&office);
+            let has_mail = self.take_deliveries(&office);
             let mut state = self.lock();
+            // Also of one that has something to send all the time.
+            if state.connection.deadline(&self.house.policy()).is_some_and(|at| at <= Instant::now()) {
+                drop(state);
+                self.tell(Event::Deadline, &office);
+                state = self.lock();
+            }
             let action = state.connection.action();
             if matches!(action.then, Then::Close | Then::Reset) {
                 drop(state);
@@ -269,22 +276,25 @@ impl Line {
                     Ok(()) => self.send(pieces, more, &office),
                     Err(e) => _ = self.tell(Event::Failed(e.kind()), &office),
                 }
+            } else if has_mail {
+                drop(state);
+                std::thread::yield_now(); // the receiving thread first
             } else {
                 let deadline = state.connection.deadline(&self.house.policy());
                 state.sleeps_until = deadline;
                 drop(state);
                 self.sender.wait(deadline.map(|at| at.saturating_duration_since(Instant::now())));
-                if deadline.is_some_and(|at| at <= Instant::now()) {
-                    self.tell(Event::Deadline, &office);
-                }
             }
         }
     }
 
-    fn take_deliveries(&self, office: &Arc<dyn PostOffice>) {
-        while let Some(delivery) = self.seat.post.take() {
+    /// Hands out mail and orders, as many as have their turn. Whether there are more.
+    fn take_deliveries(&self, office: &Arc<dyn PostOffice>) -> bool {
+        for _ in 0..MAIL_QUANTUM {
+            let Some(delivery) = self.seat.post.take() else { return false };
             self.tell(delivery.into_event(), office);
         }
+        self.seat.post.has_delivery()
     }
 
     /// Sends one piece to its end, or until the connection is over.

@@ -40,6 +40,7 @@ use super::staff::{connect, spawn, start_acceptor};
 use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event};
 use crate::policy::Policy;
+use crate::policy::sends::MAIL_QUANTUM;
 use crate::service::{Dial, Origin};
 use crate::stats::{Counters, Writers};
 
@@ -315,14 +316,10 @@ impl Worker {
             if held.turn == Turn::Over {
                 return Outcome::Over;
             }
-            while let Some(delivery) = held.seat.post.take() {
-                let turn =
-                    held.entry.tell(delivery.into_event(), &self.context(&self.house.policy(), &held.office));
-                held.turn = held.turn.max_with(turn);
-            }
-            if held.turn == Turn::Over {
+            if self.deliver(held) == Turn::Over {
                 return Outcome::Over;
             }
+            let has_mail = held.seat.post.has_delivery();
             let others = self.queue.others_wait(&self.alarm);
             turns += 1;
             if others && turns > self.house.policy().drain_budget {
@@ -330,6 +327,7 @@ impl Worker {
             }
             let ready = match held.turn {
                 Turn::Again => self.wait(held, Some(Duration::ZERO)),
+                _ if has_mail => self.wait(held, Some(Duration::ZERO)),
                 _ => self.wait(held, others.then_some(PATIENCE)),
             };
             let policy = self.house.policy();
@@ -337,15 +335,33 @@ impl Worker {
             let quiet = !ready.readable && !ready.writable;
             held.turn = match held.turn {
                 Turn::Again => held.entry.resume(buffer, &context),
-                _ if quiet => held.entry.tell(Event::Deadline, &context),
+                _ if quiet => Turn::Waits,
                 _ => held.entry.ready(ready, buffer, &context),
             };
-            if quiet && others && held.turn == Turn::Waits {
+            // Also of one whose peer is never quiet, or whose limits have changed meanwhile.
+            if held.turn != Turn::Over
+                && (quiet || held.deadline(&policy).is_some_and(|at| at <= context.now))
+            {
+                let turn = held.entry.tell(Event::Deadline, &context);
+                held.turn = held.turn.max_with(turn);
+            }
+            if quiet && others && held.turn == Turn::Waits && !has_mail {
                 // What it waits for may have changed since the wait: it has to be woken for what it wants now.
                 let sees = held.entry.stream.prepare_sleep(held.entry.wants());
                 return if sees == Readiness::default() { Outcome::Park } else { Outcome::GiveBack };
             }
         }
+    }
+
+    /// Hands out mail and orders, as many as have their turn.
+    fn deliver(&self, held: &mut Held) -> Turn {
+        for _ in 0..MAIL_QUANTUM {
+            let Some(delivery) = held.seat.post.take() else { break };
+            let policy = self.house.policy();
+            let turn = held.entry.tell(delivery.into_event(), &self.context(&policy, &held.office));
+            held.turn = held.turn.max_with(turn);
+        }
+        held.turn
     }
 
     /// Sleeps until the socket is ready for what the connection wants, mail comes, or a deadline does.

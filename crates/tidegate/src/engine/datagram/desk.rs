@@ -1,7 +1,6 @@
 //! The only place that calls a datagram service, and counts what came of it.
 
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,6 +8,7 @@ use tidegate_sys::datagram::Arrival;
 
 use super::Lane;
 use crate::core::datagram::{Replies, Run};
+use crate::core::panics::contain;
 use crate::policy::DatagramPolicy;
 use crate::policy::datagram::receives_after_stop;
 use crate::service::{DatagramService, Joined};
@@ -44,11 +44,11 @@ impl Desk {
         self.counters.bytes_in.add(bytes.len() as u64);
         let (service, replies) = (&mut self.service, &mut self.replies);
         // What a panic leaves behind in the service is the service's business, as its documentation says.
-        let outcome = catch_unwind(AssertUnwindSafe(|| match joined {
+        let outcome = contain(|| match joined {
             true => service.on_datagrams(&Joined { from, bytes, segment }, replies),
             false => service.on_datagram(from, bytes, replies),
-        }));
-        if outcome.is_err() {
+        });
+        if outcome.is_none() {
             self.counters.panics.add(1);
         }
         let lost = self.replies.take_lost();

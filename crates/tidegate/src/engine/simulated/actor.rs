@@ -1,5 +1,6 @@
 //! The service under test, and what its sessions make sure of each time they are called.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::line::{Line, id_of};
@@ -32,12 +33,26 @@ impl Service for Stage {
         });
         match acts {
             Acts::Refused => Err(Refusal),
-            acts => Ok(Actor { id, acts, wake: None, wakes: 0, owed: 0, last: None }),
+            acts => Ok(Actor {
+                id,
+                acts,
+                wake: None,
+                wakes: 0,
+                due: BTreeMap::new(),
+                works: false,
+                spins: 0,
+                owed: 0,
+                last: None,
+            }),
         }
     }
 
     fn speaks_first(&self) -> bool {
         self.speaks_first
+    }
+
+    fn needs_peer_addr(&self) -> bool {
+        true
     }
 
     fn dial_failed(&self, _: &Dial, _: &std::io::Error) {
@@ -52,6 +67,12 @@ pub(super) struct Actor {
     /// When it wants to be woken, and when it asked for that.
     wake: Option<(Instant, Instant)>,
     wakes: u32,
+    /// The same of its timers under keys.
+    due: BTreeMap<u64, (Instant, Instant)>,
+    /// It is at work.
+    works: bool,
+    /// How often it has mailed itself.
+    spins: u32,
     /// Pieces of mail that have not come yet.
     owed: u32,
     /// How it ends once nothing is owed.
@@ -78,12 +99,17 @@ impl Session for Actor {
                 Flow::Continue
             }
             Acts::Produces { .. } => actor.produce(out),
+            Acts::Keyed { .. } => {
+                actor.set_timers(out);
+                Flow::Continue
+            }
             _ => Flow::Continue,
         })
     }
 
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let mut bytes = 0;
+        with(|world| world.lines[self.id].log.wants_look = false);
         let flow = self.call("on_bytes", out, |actor, out| {
             actor.check_input(input, out);
             let (used, flow) = actor.take(input, out);
@@ -95,7 +121,8 @@ impl Session for Actor {
             bytes = used;
             flow
         });
-        Consumed { bytes, flow }
+        let consumed = Consumed::bytes(bytes).then(flow);
+        if matches!(self.acts, Acts::Units { singly: true, .. }) { consumed.again() } else { consumed }
     }
 
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
@@ -103,6 +130,7 @@ impl Session for Actor {
         if above {
             self.fail(|| "on_drained above the low mark".into());
         }
+        with(|world| world.lines[self.id].log.filled = false);
         self.call("on_drained", out, |actor, out| match actor.acts {
             Acts::Produces { .. } => actor.produce(out),
             _ => Flow::Continue,
@@ -114,8 +142,13 @@ impl Session for Actor {
             let line = &mut world.lines[self.id];
             let (arrived, shown) = (line.arrived, line.log.shown);
             let twice = std::mem::replace(&mut line.log.ended, true);
-            if twice || !world.lines[self.id].end_seen || arrived != shown {
-                world.fail(|| format!("session {}: on_end after {shown} of {arrived} bytes", self.id));
+            let consumed = world.lines[self.id].log.consumed;
+            // What it left for the time of its work, it has to be shown before.
+            let too_early = matches!(self.acts, Acts::Works { .. }) && consumed != shown;
+            if twice || !world.lines[self.id].end_seen || arrived != shown || too_early {
+                world.fail(|| {
+                    format!("session {}: on_end after {consumed} of {shown} of {arrived} bytes", self.id)
+                });
             }
         });
         self.call("on_end", out, |actor, out| match actor.acts {
@@ -134,7 +167,28 @@ impl Session for Actor {
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+        with(|world| {
+            world.mail_shown += usize::from(!matches!(mail, Mail::Timer | Mail::KeyedTimer(_)));
+            world.moved = true;
+        });
         self.call("on_mail", out, |actor, out| match (mail, actor.acts) {
+            (Mail::Timer, Acts::Works { keyed: false, .. }) => {
+                actor.check_wake();
+                actor.end_work(out)
+            }
+            (Mail::KeyedTimer(key), Acts::Works { keyed: true, .. }) => {
+                actor.check_timer(key);
+                actor.end_work(out)
+            }
+            (Mail::KeyedTimer(key), Acts::Keyed { .. }) => {
+                actor.check_timer(key);
+                actor.say(10, out);
+                Flow::Continue
+            }
+            (Mail::Message(_), Acts::Spins { .. }) => {
+                actor.spin(out);
+                Flow::Continue
+            }
             (Mail::Timer, Acts::Wakes { every_ms, times }) => {
                 actor.check_wake();
                 actor.wakes += 1;
@@ -159,6 +213,27 @@ impl Session for Actor {
                 Flow::Continue
             }
         })
+    }
+
+    fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
+        with(|world| {
+            let stops = world.drained_at.is_some() && out.is_draining();
+            let before = std::mem::replace(&mut world.lines[self.id].log.drained, true);
+            if before || !stops {
+                world.fail(|| format!("session {} is told of a stop twice, or without one", self.id));
+            }
+        });
+        self.call("on_drain", out, |_, _| Flow::Continue)
+    }
+
+    fn on_leave(&mut self, out: &mut Outbox<'_>) {
+        self.call("on_leave", out, |_, _| Flow::Continue);
+        with(|world| {
+            let log = &mut world.lines[self.id].log;
+            if !std::mem::replace(&mut log.drained, true) || std::mem::replace(&mut log.left, true) {
+                world.fail(|| format!("session {} leaves without having been told of a stop", self.id));
+            }
+        });
     }
 
     fn on_close(&mut self, why: CloseReason) {
@@ -207,7 +282,7 @@ impl Actor {
             let line = &world.lines[id];
             let log = &line.log;
             let open = log.opened.is_some() && log.closed.is_none();
-            let going = matches!(log.flow, Flow::Continue | Flow::Shutdown);
+            let going = matches!(log.flow, Flow::Continue | Flow::Shutdown) && !log.left;
             if !open || !going {
                 let flow = log.flow;
                 world.fail(|| format!("session {id}: {name} after {flow:?}"));
@@ -224,6 +299,7 @@ impl Actor {
             let now = world.now;
             world.note(|| format!("  {id} {name}: {flow:?}, {} queued", out.queued()));
             let log = &mut world.lines[id].log;
+            log.filled |= out.is_full();
             if was_empty {
                 log.took = now;
             }
@@ -271,6 +347,70 @@ impl Actor {
         });
     }
 
+    fn check_timer(&mut self, key: u64) {
+        let Some(due) = self.due.remove(&key) else {
+            return self.fail(|| format!("timer {key} was not asked for"));
+        };
+        if self.due.values().any(|other| other.0 < due.0) {
+            self.fail(|| format!("timer {key} fires before one that is due earlier"));
+        }
+        self.wake = Some(due);
+        self.check_wake();
+    }
+
+    fn set_timers(&mut self, out: &mut Outbox<'_>) {
+        let Acts::Keyed { keys, within_ms } = self.acts else { return };
+        for _ in 0..with(|world| world.rng.u64(0..4)) {
+            let key = with(|world| world.rng.u64(0..=keys));
+            self.set_timer(key, within_ms, out);
+        }
+        let key = with(|world| world.rng.u64(0..=keys));
+        if self.due.remove(&key).is_some() != out.cancel_timer(key) {
+            self.fail(|| format!("timer {key} was taken back, and it was not there, or the other way round"));
+        }
+    }
+
+    fn set_timer(&mut self, key: u64, within_ms: u64, out: &mut Outbox<'_>) {
+        let after = with(|world| super::script::time(&mut world.rng, within_ms));
+        out.set_timer(key, out.now() + after);
+        self.due.insert(key, (out.now() + after, out.now()));
+    }
+
+    /// Takes a piece, if it is not at work, and works until its timer.
+    fn work(&mut self, all: usize, out: &mut Outbox<'_>) -> usize {
+        let Acts::Works { piece, within_ms, keyed } = self.acts else { return all };
+        if std::mem::replace(&mut self.works, true) {
+            return 0;
+        }
+        out.awaits(Awaits::Work);
+        match keyed {
+            true => self.set_timer(piece, within_ms, out),
+            false => self.wake_in(within_ms, out),
+        }
+        let used = all.min(piece as usize + 1);
+        self.say(used as u64, out);
+        used
+    }
+
+    fn end_work(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.works = false;
+        out.awaits(Awaits::Nothing);
+        with(|world| {
+            let line = &mut world.lines[self.id];
+            line.log.wants_look = line.log.consumed < line.log.shown;
+        });
+        Flow::Continue
+    }
+
+    fn spin(&mut self, out: &mut Outbox<'_>) {
+        let Acts::Spins { times, doubles } = self.acts else { return };
+        for _ in 0..1 + usize::from(doubles) {
+            if self.spins < times && out.mailbox().send(()).is_ok() {
+                self.spins += 1;
+            }
+        }
+    }
+
     fn wake_in(&mut self, ms: u64, out: &mut Outbox<'_>) {
         let rest = with(|world| world.rng.u64(..1_000_000));
         let at = out.now() + Duration::from_millis(ms) + Duration::from_nanos(rest);
@@ -290,7 +430,19 @@ impl Actor {
                 self.ask_for_mail(all, within_ms, out);
                 (all, Flow::Continue)
             }
-            Acts::Units { unit, answer } => (self.units(all, unit, answer, out), Flow::Continue),
+            Acts::Units { unit, answer, singly } => {
+                let most = if singly { 1 } else { usize::MAX };
+                (self.units(all, unit, answer, most, out), Flow::Continue)
+            }
+            Acts::Works { .. } => (self.work(all, out), Flow::Continue),
+            Acts::Spins { .. } => {
+                self.spin(out);
+                (all, Flow::Continue)
+            }
+            Acts::Keyed { .. } => {
+                self.set_timers(out);
+                (all, Flow::Continue)
+            }
             Acts::Wakes { every_ms, times } => {
                 if self.wakes < times && with(|world| world.chance(64)) {
                     self.wake_in(every_ms, out);
@@ -332,10 +484,11 @@ impl Actor {
         used
     }
 
-    fn units(&mut self, all: usize, unit: u64, answer: u64, out: &mut Outbox<'_>) -> usize {
-        let mut used = 0;
-        while all - used >= unit as usize && !out.is_full() {
+    fn units(&mut self, all: usize, unit: u64, answer: u64, most: usize, out: &mut Outbox<'_>) -> usize {
+        let (mut used, mut count) = (0, 0);
+        while all - used >= unit as usize && count < most && !out.is_full() {
             used += unit as usize;
+            count += 1;
             self.say(answer, out);
         }
         used

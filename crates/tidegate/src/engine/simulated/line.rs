@@ -120,6 +120,13 @@ pub(super) struct Log {
     pub(super) flow: Flow,
     /// Closed with input left, which makes it linger.
     pub(super) lingers: bool,
+    /// Its outbox was full, and has not drained since.
+    pub(super) filled: bool,
+    /// Its work has ended, or it asked for more at once, and there is input that it left: it has to be shown that now.
+    pub(super) wants_look: bool,
+    /// It was told that the server stops; and that it leaves, after which nothing but the close may follow.
+    pub(super) drained: bool,
+    pub(super) left: bool,
     /// When something last moved; when the peer last took something, or there was first something to take.
     pub(super) moved: Instant,
     pub(super) took: Instant,
@@ -167,6 +174,10 @@ impl Line {
                 written: 0,
                 flow: Flow::Continue,
                 lingers: false,
+                filled: false,
+                wants_look: false,
+                drained: false,
+                left: false,
                 moved: start,
                 took: start,
                 silent: true,

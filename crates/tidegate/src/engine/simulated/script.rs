@@ -137,8 +137,15 @@ pub(super) enum Acts {
     Echo { thrifty: bool },
     /// Answers by mail, later.
     Mails { within_ms: u64 },
-    /// Only takes whole units of this many bytes, and answers each.
-    Units { unit: u64, answer: u64 },
+    /// Only takes whole units of this many bytes, and answers each; or one with each call, and wants to be called
+    /// again.
+    Units { unit: u64, answer: u64, singly: bool },
+    /// Takes this much, and works until its timer, which may have a key, ends that; then it takes the next.
+    Works { piece: u64, within_ms: u64, keyed: bool },
+    /// Mails itself for each piece of mail, or twice, so many times.
+    Spins { times: u32, doubles: bool },
+    /// Sets and takes back timers under keys.
+    Keyed { keys: u64, within_ms: u64 },
     /// Is woken again and again, and says something each time.
     Wakes { every_ms: u64, times: u32 },
     /// Does something final after this many bytes.
@@ -218,7 +225,7 @@ fn policy(rng: &mut Rng, completes: bool) -> Policy {
         threads: NonZeroUsize::new(1),
         events_per_wait: size(rng, 32).max(1) as usize,
         wait,
-        mail_queue: rng.usize(1..=16),
+        mail_queue: if rng.u8(..8) == 0 { 4_096 } else { rng.usize(1..=16) },
         ..Policy::default()
     }
 }
@@ -266,10 +273,16 @@ fn acts(rng: &mut Rng) -> Acts {
         2 => Flow::Linger,
         _ => Flow::Close,
     };
-    match rng.u8(..16) {
+    match rng.u8(..22) {
         0..5 => Acts::Echo { thrifty: rng.bool() },
         5 | 6 => Acts::Mails { within_ms: size(rng, 200) },
-        7 | 8 => Acts::Units { unit: size(rng, 20_000).max(1), answer: size(rng, 2_000) },
+        7 | 8 => {
+            let (unit, answer) = (size(rng, 20_000).max(1), size(rng, 2_000));
+            Acts::Units { unit, answer, singly: rng.bool() }
+        }
+        16..18 => Acts::Works { piece: size(rng, 8_000), within_ms: size(rng, 64), keyed: rng.bool() },
+        18 | 19 => Acts::Spins { times: size(rng, 4_000) as u32, doubles: rng.bool() },
+        20 | 21 => Acts::Keyed { keys: size(rng, 32), within_ms: size(rng, 256) },
         9 | 10 => Acts::Wakes { every_ms: size(rng, 128), times: rng.u32(1..8) },
         11 | 12 => Acts::Ends { after: size(rng, 10_000), flow: last(rng) },
         13 => Acts::Produces { total: size(rng, 200_000), piece: size(rng, 8_000).max(1), flow: last(rng) },

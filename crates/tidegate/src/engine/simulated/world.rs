@@ -18,6 +18,7 @@ use crate::core::{Place, Receive};
 use crate::engine::simulated::view::View;
 use crate::engine::{Command, Gate};
 use crate::policy::accept::EXHAUSTION_PAUSE;
+use crate::policy::sends::GROUP_TURN;
 use crate::policy::{Policy, Wait};
 use crate::service::{Dial, Flow, Mailbox, MailboxError};
 
@@ -115,6 +116,8 @@ pub(super) struct World {
     places: [(usize, usize); 2],
     /// Something moved since the loop last waited.
     pub(super) moved: bool,
+    /// Pieces of mail that sessions were shown since the loop last waited.
+    pub(super) mail_shown: usize,
     /// The first thing that must not be.
     pub(super) fault: Option<String>,
     pub(super) trace: bool,
@@ -149,6 +152,7 @@ impl World {
             unaccepted: None,
             places: Default::default(),
             moved: true,
+            mail_shown: 0,
             fault: None,
             trace,
         };
@@ -232,6 +236,7 @@ impl World {
             let (turns, idle) = (self.turns, self.idle_turns);
             self.fail(|| format!("the loop spins: {turns} turns, the last {idle} without anything moving"));
         }
+        self.mail_shown = 0;
         for line in &mut self.lines {
             line.receives = 0;
         }
@@ -260,6 +265,10 @@ impl World {
         let listens = view.action.is_some_and(|action| action.receive == Receive::Post);
         let going = matches!(log.flow, Flow::Continue | Flow::Shutdown);
         let (shown, delivered) = (log.shown, self.lines[id].delivered);
+        if log.wants_look && !log.filled && going && !log.left && !self.switched {
+            self.fail(|| format!("session {id} has ended its work, and is not shown what it left"));
+        }
+        let log = &self.lines[id].log;
         // Behind the last word before a stop nothing is answered any more.
         let left = view.lingers && self.drained_at.is_some();
         if view.lingers && going && !log.lingers && !left {
@@ -272,6 +281,12 @@ impl World {
 
     /// What has to hold after each turn, when every connection was looked at.
     pub(super) fn check_turn(&mut self) {
+        if self.mail_shown > GROUP_TURN {
+            let n = self.mail_shown;
+            self.fail(|| {
+                format!("sessions were shown {n} pieces of mail before the loop looked at its sockets")
+            });
+        }
         let bounds =
             [self.policy.window.map(|n| n.get()), self.policy.outstanding_sends.map(|n| n.get() as usize)];
         for ((taken, waiting), bound) in std::mem::take(&mut self.places).into_iter().zip(bounds) {
