@@ -108,9 +108,9 @@ impl Plan for StreamPlan {
         let origin = Origin::find(&asked, model, passed, &label)?;
         let bind_one = |at| binder(policy.clone(), model, at);
         let bound = match origin.listeners {
-            Listeners::Own => bind(&bind_one, asked.listen)?,
-            Listeners::Passed(sockets) => adopt(&bind_one, sockets)?,
-            Listeners::Inherited(sockets) => with_files(adopt(&bind_one, sockets)?)?,
+            Listeners::Own => bind(bind_one, asked.listen)?,
+            Listeners::Passed(sockets) => adopt(bind_one, sockets)?,
+            Listeners::Inherited(sockets) => with_files(adopt(bind_one, sockets)?)?,
         };
         let entry = how.common.metrics.map(|addr| pages.add(addr, origin.metrics, &label));
         let predecessor = origin.predecessor;

@@ -2,7 +2,6 @@
 
 use tidegate::Policy;
 use tidegate_services::Chat;
-use tidegate_services::chat::ChatSession;
 
 use crate::frames::{FIN, TEXT, UPGRADE, server_frames, text};
 use crate::wire::Wire;

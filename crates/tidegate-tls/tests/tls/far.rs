@@ -4,7 +4,6 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 
 use rustls::{ClientConfig, ClientConnection, Error};
-use tidegate::Session;
 
 use crate::wire::Wire;
 
