@@ -312,6 +312,16 @@ pub enum Mail {
     Done(Box<dyn Any + Send>),
     /// An offloaded job panicked.
     JobPanicked,
+    /// The [waker](Outbox::waker) of the session was called, once or several times.
+    Wake,
+}
+
+impl Mail {
+    /// Whether [`Policy::mail_queue`](crate::Policy::mail_queue) bounds it. The results of jobs are bounded by the queue of jobs, and
+    /// of wakes there is at most one for each connection.
+    pub(crate) fn is_bounded(&self) -> bool {
+        !matches!(self, Self::Done(_) | Self::JobPanicked | Self::Wake)
+    }
 }
 
 /// What a session is in the middle of; see [`Outbox::awaits`].

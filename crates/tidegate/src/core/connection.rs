@@ -323,6 +323,9 @@ impl Connection {
         if matches!(*mail, Mail::Done(_) | Mail::JobPanicked) {
             self.wishes.jobs = self.wishes.jobs.saturating_sub(1);
         }
+        if let (Mail::Wake, Some(waker)) = (&*mail, &self.wishes.waker) {
+            waker.arrived();
+        }
         if self.state == State::Open {
             self.call_at_work(context, |session, out| session.on_mail(mail.into_inner(), out));
         }

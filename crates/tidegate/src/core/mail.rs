@@ -2,6 +2,8 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
+use std::task::Wake;
 
 use super::table::Token;
 use crate::service::Mail;
@@ -69,6 +71,38 @@ impl Mailbox {
 impl std::fmt::Debug for Mailbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Mailbox").field(&self.token).finish()
+    }
+}
+
+/// Wakes one session from any thread; see [`Outbox::waker`](crate::Outbox::waker).
+#[derive(Debug)]
+pub(super) struct SessionWaker {
+    mailbox: Mailbox,
+    /// Mail is on its way.
+    pending: AtomicBool,
+}
+
+impl SessionWaker {
+    pub(super) fn new(mailbox: Mailbox) -> Self {
+        Self { mailbox, pending: AtomicBool::new(false) }
+    }
+
+    /// The mail has arrived: from now on another one may follow.
+    pub(super) fn arrived(&self) {
+        self.pending.store(false, Release);
+    }
+}
+
+impl Wake for SessionWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.pending.swap(true, AcqRel) {
+            // Only a thread that has stopped does not take it, and its sessions are gone.
+            let _ = self.mailbox.office.post(self.mailbox.token, Mail::Wake);
+        }
     }
 }
 

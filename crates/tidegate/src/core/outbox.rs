@@ -2,13 +2,15 @@
 
 use std::any::Any;
 use std::io;
+use std::sync::Arc;
+use std::task::Waker;
 use std::time::Instant;
 
 use bytes::Bytes;
 use tidegate_sys::file::FileRange;
 
 use super::connection::Context;
-use super::mail::{Mailbox, OffloadError};
+use super::mail::{Mailbox, OffloadError, SessionWaker};
 use super::panics::contain;
 use super::queue::Queue;
 use super::session_timers::{SessionTimers, TimerId};
@@ -44,6 +46,8 @@ pub(super) struct Wishes {
     pub(super) jobs: u32,
     /// Input that a layer keeps for the session inside.
     pub(super) kept: usize,
+    /// What wakes the session, if it has asked for that.
+    pub(super) waker: Option<Arc<SessionWaker>>,
 }
 
 impl Outbox<'_> {
@@ -183,6 +187,21 @@ impl Outbox<'_> {
     /// until it says something else.
     pub fn keeps(&mut self, bytes: usize) {
         self.wishes.kept = bytes;
+    }
+
+    /// Bytes that may be appended before the outbox [is full](Self::is_full).
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.context.policy.outbox.high.saturating_sub(self.queued())
+    }
+
+    /// Wakes this session from any thread: it gets [`Mail::Wake`]. Several calls before that has arrived are one, and it
+    /// always arrives: [`Policy::mail_queue`](crate::Policy::mail_queue) does not bound it.
+    #[must_use]
+    pub fn waker(&mut self) -> Waker {
+        let mailbox = self.mailbox();
+        self.wishes.waker.get_or_insert_with(|| Arc::new(SessionWaker::new(mailbox))).clone().into()
     }
 
     /// The address under which other sessions and threads reach this session.

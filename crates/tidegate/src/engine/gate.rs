@@ -113,13 +113,13 @@ impl Gate {
             if queue.closed {
                 return Err(MailboxError::Stopped);
             }
-            // The results of jobs are bounded by the queue of jobs, and who writes to a group has asked for room.
-            let urgent = match &command {
-                Command::Drain | Command::Policy(_) | Command::Group(_) => true,
-                Command::Mail(_, mail) => matches!(**mail, Mail::Done(_) | Mail::JobPanicked),
-                Command::Dial(_) => false,
+            // Who writes to a group has asked for room.
+            let bounded = match &command {
+                Command::Drain | Command::Policy(_) | Command::Group(_) => false,
+                Command::Mail(_, mail) => mail.is_bounded(),
+                Command::Dial(_) => true,
             };
-            if queue.pieces >= self.bound && !urgent {
+            if queue.pieces >= self.bound && bounded {
                 return Err(MailboxError::Full);
             }
             queue.pieces += command.pieces();

@@ -410,7 +410,7 @@ impl PostOffice for Post {
             return Ok(()); // dropped, as to a session that goes before it reads
         }
         // The results of jobs are bounded by the queue of jobs.
-        if state.mail.len() >= self.bound && !matches!(*mail, Mail::Done(_) | Mail::JobPanicked) {
+        if state.mail.len() >= self.bound && mail.is_bounded() {
             return Err(MailboxError::Full);
         }
         state.mail.push_back(mail);

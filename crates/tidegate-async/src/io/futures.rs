@@ -1,0 +1,61 @@
+//! `AsyncRead` and `AsyncWrite` of futures-io.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_io::{AsyncRead, AsyncWrite};
+
+use crate::{Connection, ReadHalf, WriteHalf};
+
+macro_rules! reads {
+    ($($name:ty),*) => {$(
+        impl AsyncRead for $name {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                task: &mut Context<'_>,
+                buffer: &mut [u8],
+            ) -> Poll<io::Result<usize>> {
+                let most = buffer.len();
+                self.shared.poll_read(task, most, |bytes| {
+                    if let Some(front) = buffer.get_mut(..bytes.len()) {
+                        front.copy_from_slice(bytes);
+                    }
+                })
+            }
+        }
+    )*};
+}
+
+macro_rules! writes {
+    ($($name:ty),*) => {$(
+        impl AsyncWrite for $name {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                task: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                self.shared.poll_write(task, bytes)
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                task: &mut Context<'_>,
+                pieces: &[io::IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                self.shared.poll_write_vectored(task, pieces)
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.shared.poll_flush()
+            }
+
+            fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.shared.finish()
+            }
+        }
+    )*};
+}
+
+reads!(Connection, ReadHalf);
+writes!(Connection, WriteHalf);

@@ -1,0 +1,67 @@
+//! Ordinary async code as tidegate sessions: one future for each connection, on every I/O model.
+//!
+//! For people who have async code (hyper, axum, tonic, a protocol of their own) and want to run it on `uring`,
+//! `epoll` or any other [`Model`](tidegate::Model) without changing it.
+//!
+//! ```
+//! use tidegate::{Model, Server};
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//!
+//! let echo = tidegate_async::service(async |mut conn| {
+//!     let mut buffer = [0; 4096];
+//!     while let Ok(n @ 1..) = conn.read(&mut buffer).await {
+//!         if conn.write_all(&buffer[..n]).await.is_err() {
+//!             return;
+//!         }
+//!     }
+//! });
+//! let running = Server::new(echo).model(Model::Poll).bind("127.0.0.1:0".parse()?)?.start()?;
+//! running.stop();
+//! running.join();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # How it runs
+//!
+//! The future is polled on the I/O thread that owns its connection: when bytes arrive, when the outbox has drained, when a timer
+//! of the connection fires, and when its waker is called from any thread. There is no reactor besides the engine's own.
+//!
+//! | situation | what happens |
+//! |---|---|
+//! | the future does not read | receiving pauses; the peer is held back by TCP |
+//! | the future writes more than [`Policy::outbox`](tidegate::Policy::outbox) | its write waits until the peer took enough |
+//! | the future wakes itself forever | other connections of the thread get their turn in between |
+//! | the connection ends, or the server's drain timeout passes | the future is dropped |
+//! | the future panics | its connection is reset, and no other |
+//! | the server drains | an idle connection closes; one that called [`Connection::draining`] decides for itself |
+//! | the future returns | what was written is sent, then the connection closes |
+//!
+//! A future that computes for long, or blocks, holds up every connection of its thread: see [`Connection::offload`].
+//! The limits of the policy (idle, first byte, send timeout, minimum rate) apply as to any session.
+//!
+//! # Costs
+//!
+//! Three allocations for each connection, none for each poll. Bytes are copied once on their way in and at most once on
+//! their way out.
+//!
+//! # Features
+//!
+//! `tokio` (default), `futures-io`, `hyper`: the traits that [`Connection`] implements.
+#![forbid(unsafe_code)]
+
+mod connection;
+mod io;
+mod service;
+mod session;
+mod shared;
+mod spawn;
+mod time;
+mod waker;
+
+pub use connection::{Connection, OffloadFailed, ReadHalf, WriteHalf};
+#[cfg(feature = "hyper")]
+pub use io::hyper::{Executor, Timer};
+pub use service::{AsyncService, service};
+pub use session::AsyncSession;
+pub use spawn::Spawner;
+pub use time::{Elapsed, Sleep, Timeout};

@@ -1,0 +1,91 @@
+//! A function that makes a future of a connection, as a service.
+
+use std::future::Future;
+use std::marker::PhantomData;
+
+use tidegate::{Peer, Refusal, Service};
+
+use crate::{AsyncSession, Connection};
+
+/// Makes a [`Service`] of a function that serves one connection; see the [crate](crate).
+///
+/// The future has to be [`Send`]: `pool` and `tokio` move connections between threads. What it returns is ignored.
+pub fn service<F, T>(serve: F) -> AsyncService<F, T>
+where
+    F: Fn(Connection) -> T + Send + Sync + 'static,
+    T: Future + Send + 'static,
+{
+    AsyncService {
+        serve,
+        speaks_first: false,
+        needs_peer_addr: false,
+        #[cfg(feature = "tokio")]
+        runtime: None,
+        future: PhantomData,
+    }
+}
+
+/// A service whose sessions are futures; made by [`service`].
+pub struct AsyncService<F, T> {
+    serve: F,
+    speaks_first: bool,
+    needs_peer_addr: bool,
+    #[cfg(feature = "tokio")]
+    runtime: Option<tokio::runtime::Handle>,
+    future: PhantomData<fn() -> T>,
+}
+
+impl<F, T> AsyncService<F, T> {
+    /// Says that the code writes before it has read; see [`Service::speaks_first`].
+    #[must_use]
+    pub fn speaks_first(self) -> Self {
+        Self { speaks_first: true, ..self }
+    }
+
+    /// Fills the address of [`Connection::peer`]; see [`Service::needs_peer_addr`] for what that costs.
+    #[must_use]
+    pub fn needs_peer_addr(self) -> Self {
+        Self { needs_peer_addr: true, ..self }
+    }
+
+    /// Enters this tokio runtime while the code runs, for code that calls `tokio::spawn` or uses tokio's timers and sockets.
+    #[cfg(feature = "tokio")]
+    #[must_use]
+    pub fn enter(self, runtime: tokio::runtime::Handle) -> Self {
+        Self { runtime: Some(runtime), ..self }
+    }
+}
+
+impl<F, T> Service for AsyncService<F, T>
+where
+    F: Fn(Connection) -> T + Send + Sync + 'static,
+    T: Future + Send + 'static,
+{
+    type Session = AsyncSession;
+
+    fn open(&self, peer: &Peer) -> Result<AsyncSession, Refusal> {
+        let start = |connection| {
+            let future = (self.serve)(connection);
+            Box::pin(async move {
+                future.await;
+            }) as _
+        };
+        #[cfg(feature = "tokio")]
+        let entered = self.runtime.as_ref().map(tokio::runtime::Handle::enter);
+        let session = AsyncSession::new(peer, start);
+        #[cfg(feature = "tokio")]
+        let session = {
+            drop(entered);
+            session.entering(self.runtime.clone())
+        };
+        Ok(session)
+    }
+
+    fn speaks_first(&self) -> bool {
+        self.speaks_first
+    }
+
+    fn needs_peer_addr(&self) -> bool {
+        self.needs_peer_addr
+    }
+}

@@ -1,0 +1,171 @@
+//! The session that owns a connection's futures and polls them.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tidegate::{Awaits, CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
+
+use crate::Connection;
+use crate::shared::{Shared, State};
+use crate::waker::SessionWake;
+
+/// How often the futures of one connection are polled before other connections get their turn.
+const POLL_QUANTUM: usize = 8;
+
+/// The session of an [`AsyncService`](crate::AsyncService).
+pub struct AsyncSession {
+    shared: Arc<Shared>,
+    waker: Waker,
+    /// The future of the connection, until it has returned.
+    root: Option<BoxFuture<'static, ()>>,
+    /// Further ones, if it has spawned any.
+    spawned: Option<FuturesUnordered<BoxFuture<'static, ()>>>,
+    /// The sending side was shut down.
+    finished: bool,
+    #[cfg(feature = "tokio")]
+    runtime: Option<tokio::runtime::Handle>,
+}
+
+impl AsyncSession {
+    pub(crate) fn new(peer: &Peer, start: impl FnOnce(Connection) -> BoxFuture<'static, ()>) -> Self {
+        let wake = Arc::new(SessionWake::default());
+        let shared = Arc::new(Shared::new(wake.clone()));
+        let root = start(Connection::new(shared.clone(), *peer));
+        Self {
+            shared,
+            waker: wake.into(),
+            root: Some(root),
+            spawned: None,
+            finished: false,
+            #[cfg(feature = "tokio")]
+            runtime: None,
+        }
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn entering(self, runtime: Option<tokio::runtime::Handle>) -> Self {
+        Self { runtime, ..self }
+    }
+
+    /// Takes an event in, polls what it has woken, and hands over what came of that.
+    fn run(&mut self, out: &mut Outbox<'_>, event: impl FnOnce(&mut State) -> Option<Waker>) -> Flow {
+        self.shared.wake.begin(|| out.waker());
+        self.take_in(out, event);
+        for _ in 0..POLL_QUANTUM {
+            if !self.shared.wake.take_woken() {
+                break;
+            }
+            self.poll();
+        }
+        let flow = self.hand_over(out);
+        self.shared.wake.end();
+        flow
+    }
+
+    fn take_in(&mut self, out: &Outbox<'_>, event: impl FnOnce(&mut State) -> Option<Waker>) {
+        let mut state = self.shared.lock();
+        state.running = true;
+        let due = state.set_now(out.now());
+        let of_event = event(&mut state);
+        let writer = state.set_room(out.room());
+        drop(state);
+        due.into_iter().chain(of_event).chain(writer).for_each(Waker::wake);
+    }
+
+    fn poll(&mut self) {
+        #[cfg(feature = "tokio")]
+        let _entered = self.runtime.as_ref().map(tokio::runtime::Handle::enter);
+        let mut task = Context::from_waker(&self.waker);
+        if let Some(root) = &mut self.root
+            && Pin::new(root).poll(&mut task).is_ready()
+        {
+            self.root = None;
+        }
+        let new = std::mem::take(&mut self.shared.lock().spawned);
+        if !new.is_empty() {
+            self.spawned.get_or_insert_default().extend(new);
+        }
+        if let Some(spawned) = &mut self.spawned {
+            while let Poll::Ready(Some(())) = spawned.poll_next_unpin(&mut task) {}
+            if spawned.is_empty() {
+                self.spawned = None;
+            }
+        }
+    }
+
+    /// Hands what was written and asked for to the outbox, and says how the connection goes on.
+    fn hand_over(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let mut state = self.shared.lock();
+        if !state.output.is_empty() {
+            out.share(state.take_output());
+        }
+        while let Some(job) = state.jobs.pop_front() {
+            // One that is refused is dropped, and whoever waits for it hears of that.
+            let _ = out.offload(job);
+        }
+        match state.next_timer() {
+            Some(at) => out.wake_at(at),
+            None => out.wake_never(),
+        }
+        let decides = state.draining.begun && state.draining.watched;
+        let idle = self.root.is_none() || (state.is_reading() && !decides);
+        out.awaits(if idle { Awaits::Nothing } else { Awaits::Work });
+        // Receiving pauses while there is input that nobody reads.
+        out.keeps(if self.root.is_none() { 0 } else { state.input.len() });
+        state.give_back_memory();
+        let finishes = state.finished && !self.finished;
+        let lingers = state.finished && !state.ended;
+        state.running = false;
+        drop(state);
+        self.finished |= finishes;
+        match &self.root {
+            // The peer may still be sending: what it was told last must not be lost in a reset.
+            None if lingers => Flow::Linger,
+            None => Flow::Close,
+            Some(_) if finishes => Flow::Shutdown,
+            Some(_) => Flow::Continue,
+        }
+    }
+}
+
+impl Session for AsyncSession {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let waker = self.waker.clone();
+        self.run(out, |_| Some(waker))
+    }
+
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        let flow = self.run(out, |state| state.received(input));
+        Consumed::all(input).then(flow)
+    }
+
+    fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.run(out, |_| None)
+    }
+
+    fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.run(out, State::end)
+    }
+
+    fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+        let waker = matches!(mail, Mail::Wake).then(|| self.waker.clone());
+        self.run(out, |_| waker)
+    }
+
+    fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let waiting = self.shared.lock().begin_to_drain();
+        let waker = self.waker.clone();
+        waiting.into_iter().for_each(Waker::wake);
+        self.run(out, |_| Some(waker))
+    }
+
+    fn on_close(&mut self, _: CloseReason) {
+        self.root = None;
+        self.spawned = None;
+        self.shared.close();
+    }
+}

@@ -1,0 +1,90 @@
+//! Waiting for a time, on the timers of a connection's I/O thread.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use crate::shared::Shared;
+
+/// Waits until a time; made by [`Connection::sleep`](crate::Connection::sleep).
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Sleep {
+    shared: Arc<Shared>,
+    at: Instant,
+    id: u64,
+}
+
+impl Sleep {
+    pub(crate) fn after(shared: Arc<Shared>, duration: Duration) -> Self {
+        let (id, now) = shared.timer();
+        // A time that cannot be represented is as good as never.
+        let at = now.checked_add(duration).unwrap_or_else(|| now + Duration::from_secs(1 << 32));
+        Self { shared, at, id }
+    }
+
+    pub(crate) fn until(shared: Arc<Shared>, at: Instant) -> Self {
+        let (id, _) = shared.timer();
+        Self { shared, at, id }
+    }
+
+    /// When it is due.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.at
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
+        self.shared.poll_timer(task, self.at, self.id)
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.shared.cancel_timer(self.at, self.id);
+    }
+}
+
+/// The time of a [`Timeout`] is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed;
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the time limit has passed")
+    }
+}
+
+impl std::error::Error for Elapsed {}
+
+/// A future with a time limit; made by [`Connection::timeout`](crate::Connection::timeout).
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Timeout<F> {
+    sleep: Sleep,
+    future: Pin<Box<F>>,
+}
+
+impl<F: Future> Timeout<F> {
+    pub(crate) fn new(sleep: Sleep, future: F) -> Self {
+        Self { sleep, future: Box::pin(future) }
+    }
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(output) = self.future.as_mut().poll(task) {
+            return Poll::Ready(Ok(output));
+        }
+        Pin::new(&mut self.sleep).poll(task).map(|()| Err(Elapsed))
+    }
+}

@@ -1,0 +1,71 @@
+//! Wakes a session: by a note while it runs, by mail otherwise.
+
+use std::sync::atomic::{AtomicU8, Ordering::AcqRel, Ordering::Acquire};
+use std::sync::{Arc, OnceLock};
+use std::task::{Wake, Waker};
+
+/// Nobody has woken it.
+const IDLE: u8 = 0;
+/// Mail is on its way.
+const SCHEDULED: u8 = 1;
+/// It runs on its I/O thread.
+const RUNNING: u8 = 2;
+/// It runs, and was woken meanwhile: it is polled once more.
+const RUNNING_WOKEN: u8 = 3;
+
+/// The waker of a session's futures.
+#[derive(Default)]
+pub(crate) struct SessionWake {
+    state: AtomicU8,
+    /// How its thread is reached; known from its first call on.
+    mail: OnceLock<Waker>,
+}
+
+impl SessionWake {
+    /// The session runs. `mail` makes what reaches its thread.
+    pub(crate) fn begin(&self, mail: impl FnOnce() -> Waker) {
+        self.mail.get_or_init(mail);
+        self.state.store(RUNNING, std::sync::atomic::Ordering::Release);
+    }
+
+    /// Whether it was woken since it [began](Self::begin), or since this was asked last.
+    pub(crate) fn take_woken(&self) -> bool {
+        self.state.compare_exchange(RUNNING_WOKEN, RUNNING, AcqRel, Acquire).is_ok()
+    }
+
+    /// The session returns. If it was woken meanwhile it is called again, after others.
+    pub(crate) fn end(&self) {
+        if self.state.compare_exchange(RUNNING, IDLE, AcqRel, Acquire).is_err() {
+            self.state.store(SCHEDULED, std::sync::atomic::Ordering::Release);
+            self.send();
+        }
+    }
+
+    /// Has the session called again: in this call, if it runs, or soon.
+    pub(crate) fn wake_again(&self) {
+        let next = |state| match state {
+            IDLE => Some(SCHEDULED),
+            RUNNING => Some(RUNNING_WOKEN),
+            _ => None,
+        };
+        if self.state.fetch_update(AcqRel, Acquire, next) == Ok(IDLE) {
+            self.send();
+        }
+    }
+
+    fn send(&self) {
+        if let Some(mail) = self.mail.get() {
+            mail.wake_by_ref();
+        }
+    }
+}
+
+impl Wake for SessionWake {
+    fn wake(self: Arc<Self>) {
+        self.wake_again();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_again();
+    }
+}

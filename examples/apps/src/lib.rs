@@ -1,0 +1,37 @@
+//! What the programs have in common: where to listen and on which model.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::num::NonZeroUsize;
+
+use clap::Parser;
+use tidegate::{Endpoint, Model, Policy, Server, Service};
+
+/// Where to listen and on which model.
+#[derive(Parser)]
+pub struct Args {
+    /// Address to listen on; port 0 lets the system choose one.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
+    pub listen: Endpoint,
+    /// I/O model, such as epoll or uring [default: the best one available].
+    #[arg(long, value_name = "MODEL", value_parser = |name: &str| name.parse::<Model>())]
+    pub model: Option<Model>,
+    /// I/O threads [default: as many as the model takes].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+}
+
+/// Serves until the process is ended.
+pub fn serve(service: impl Service) -> anyhow::Result<()> {
+    let args = Args::parse();
+    let server = Server::new(service).policy(Policy { threads: args.threads, ..Policy::default() });
+    let server = match args.model {
+        Some(model) => server.model(model),
+        None => server,
+    };
+    let running = server.bind(args.listen)?.start()?;
+    println!("listening on {}", running.local_addr());
+    std::io::stdout().flush()?;
+    running.join();
+    Ok(())
+}
