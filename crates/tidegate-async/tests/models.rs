@@ -303,7 +303,7 @@ fn a_future_that_wakes_itself_for_ever_starves_nobody() {
         let polls = busy.clone();
         let running = start(
             model,
-            policy(model),
+            Policy { drain_timeout: Duration::from_millis(100), ..policy(model) },
             service(move |mut conn: Connection| {
                 let polls = polls.clone();
                 async move {
