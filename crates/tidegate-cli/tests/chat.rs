@@ -161,7 +161,7 @@ fn a_stop_and_a_hand_over_are_said_to_members() {
         let mut frames = server.connect();
         frames
             .write_all(
-                b"GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                b"GET /chat HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                   Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
             )
             .unwrap();
@@ -194,7 +194,7 @@ fn rooms_and_members_are_published() {
     assert_eq!(line(&mut ann), "#2 watcher: hello\n");
     let mut scrape = TcpStream::connect(addr).unwrap();
     scrape.set_read_timeout(Some(kit::DEADLINE)).unwrap();
-    scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut page = String::new();
     scrape.read_to_string(&mut page).unwrap();
     for sample in ["members", "rooms", "messages_total", "deliveries_total"] {

@@ -1,6 +1,7 @@
 //! A member of the messenger.
 
 use tidegate::{CloseReason, Policy};
+use tidegate_services::http::Access;
 use tidegate_services::{Chat, ChatLimits};
 
 use crate::cuts::Cuts;
@@ -26,7 +27,7 @@ pub fn chat(data: &[u8]) {
 fn play(pieces: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
     let limits = ChatLimits { lines_per_s: None, line_bytes: 256, rooms: 3, ..ChatLimits::default() };
     let policy = Policy { input_bytes: limits.input_bytes(), ..Policy::default() };
-    let chat = Chat::new(limits);
+    let chat = Chat::new(limits).with_access(Access::any());
     let mut other = Wire::to(&chat, policy.clone());
     other.send("/join a other\n");
     let mut sender = Wire::to(&chat, policy);

@@ -80,7 +80,7 @@ pub struct Limits {
     /// Close an accepted connection that has sent nothing for this long, or none [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     first_byte_timeout: Option<Optional>,
-    /// Close a connection on which nothing moved for this long, or none [default: none].
+    /// Close a connection on which nothing moved for this long, or none [default: 75s for http and files, none for the others].
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     idle_timeout: Option<Optional>,
     /// Reset a connection whose peer takes nothing for this long, or none [default: 30s].
@@ -187,11 +187,15 @@ impl Limits {
     pub fn changed_to(&self, strategy: Strategy, running: &Policy) -> Policy {
         let preset = self.policy_with(Some(strategy));
         let most = preset.max_connections.min(running.max_connections);
-        Policy {
+        let mut policy = Policy {
             max_connections: most,            // what descriptors and tables were laid out for
             input_bytes: running.input_bytes, // services rely on it
             ..preset.as_far_as_possible(running)
+        };
+        if let Some(time) = running.idle_timeout {
+            self.let_rest(&mut policy, time); // that of the service
         }
+        policy
     }
 
     fn policy_with(&self, strategy: Option<Strategy>) -> Policy {
@@ -262,6 +266,14 @@ impl Limits {
     pub fn make_room(&self, policy: &mut Policy, bytes: usize) {
         if self.input_bytes.is_none() {
             policy.input_bytes = policy.input_bytes.max(bytes);
+        }
+    }
+
+    /// Lets a connection rest for so long, unless something else was asked for.
+    pub fn let_rest(&self, policy: &mut Policy, time: Duration) {
+        if self.idle_timeout.is_none() && policy.idle_timeout.is_none() {
+            // Whoever allows more time for a first byte means to wait for it.
+            policy.idle_timeout = Some(time.max(policy.first_byte_timeout.unwrap_or_default()));
         }
     }
 

@@ -11,7 +11,6 @@
 mod board;
 mod exposition;
 mod pages;
-mod session;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -22,23 +21,40 @@ use tidegate::policy::OutboxMarks;
 use tidegate::system::descriptor::OwnedFd;
 #[cfg(doc)]
 use tidegate::{DatagramStats, Stats};
-use tidegate::{Model, Peer, Policy, Refusal, Running, Server, Service, StartError};
+use tidegate::{Model, Policy, Running, Server, StartError};
+use tidegate_services::http::access::Host;
+use tidegate_services::http::{Access, Generated, Generates, HttpLimits, Made};
 
-use board::Board;
+use board::{Board, Phase};
 pub use board::{Entry, Source};
 pub use pages::Pages;
-use session::Scrape;
 
-/// The service behind `--metrics`.
+/// The pages behind `--metrics`.
 struct Metrics(Arc<Board>);
 
-impl Service for Metrics {
-    type Session = Scrape;
-
-    fn open(&self, _peer: &Peer) -> Result<Scrape, Refusal> {
-        Ok(Scrape::new(Arc::clone(&self.0)))
+impl Generates for Metrics {
+    fn page(&self, path: &str) -> Made {
+        match path {
+            "/metrics" => match self.0.exposition() {
+                Ok(body) => Made { status: "200 OK", content_type: prometheus::TEXT_FORMAT, body },
+                Err(e) => {
+                    Made::line("500 Internal Server Error", &format!("the metrics can not be written: {e}"))
+                }
+            },
+            "/healthz" => Made::line("200 OK", "alive"),
+            "/readyz" => match self.0.phase() {
+                Phase::Accepting => Made::line("200 OK", "accepting"),
+                Phase::Starting => Made::line("503 Service Unavailable", "starting"),
+                Phase::Draining => Made::line("503 Service Unavailable", "draining"),
+            },
+            _ => Made::line("404 Not Found", "here are /metrics, /healthz and /readyz"),
+        }
     }
 }
+
+/// What a scraper or a probe may ask.
+const LIMITS: HttpLimits =
+    HttpLimits { head_bytes: 8 * 1024, body_bytes: 8 * 1024, request_timeout: Some(Duration::from_secs(5)) };
 
 /// Few connections, short times: a scraper comes every few seconds and takes a few kilobytes.
 fn policy() -> Policy {
@@ -50,7 +66,7 @@ fn policy() -> Policy {
         linger_timeout: Duration::from_secs(1),
         drain_timeout: Duration::from_secs(1),
         buffer_bytes: 4096,
-        input_bytes: session::HEAD_BYTES,
+        input_bytes: LIMITS.head_bytes,
         outbox: OutboxMarks { low: 4 * 1024, high: 64 * 1024 },
         threads: NonZeroUsize::new(1),
         ..Policy::default()
@@ -63,8 +79,10 @@ fn serve(
     addr: SocketAddr,
     socket: Option<OwnedFd>,
     board: Arc<Board>,
+    hosts: Vec<Host>,
 ) -> Result<(Running, std::io::Result<OwnedFd>), StartError> {
-    let server = Server::new(Metrics(board)).policy(policy()).model(Model::Poll);
+    let service = Generated::new(Metrics(board), LIMITS, Access::of(hosts, Vec::new()));
+    let server = Server::new(service).policy(policy()).model(Model::Poll);
     let bound = match socket {
         Some(socket) => server.listen_on(socket)?,
         None => server.bind(addr.into())?,

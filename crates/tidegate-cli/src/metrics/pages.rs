@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tidegate::system::descriptor::OwnedFd;
 use tidegate::{Running, StartError};
+use tidegate_services::http::access::Host;
 
 use super::board::{Board, Entry};
 use crate::log::note;
@@ -18,6 +19,8 @@ pub struct Pages(Vec<Page>);
 struct Page {
     addr: SocketAddr,
     entries: Vec<Entry>,
+    /// By which names it may be asked.
+    hosts: Vec<Host>,
     inherited: Option<OwnedFd>,
     /// Once it is open; and a second descriptor of its socket, for successors.
     open: Option<(Running, io::Result<OwnedFd>)>,
@@ -25,14 +28,24 @@ struct Page {
 
 impl Pages {
     /// A server is to be published at this address; its listening socket may have been inherited.
-    pub fn add(&mut self, addr: SocketAddr, inherited: Option<OwnedFd>, label: &Label) -> Entry {
+    pub fn add(
+        &mut self,
+        addr: SocketAddr,
+        hosts: &[Host],
+        inherited: Option<OwnedFd>,
+        label: &Label,
+    ) -> Entry {
         let entry = Entry::of(label);
         match self.0.iter_mut().find(|page| page.addr == addr) {
             Some(page) => {
                 page.inherited = page.inherited.take().or(inherited);
                 page.entries.push(entry.clone());
+                page.hosts.extend_from_slice(hosts);
             }
-            None => self.0.push(Page { addr, entries: vec![entry.clone()], inherited, open: None }),
+            None => {
+                let (entries, hosts) = (vec![entry.clone()], hosts.to_vec());
+                self.0.push(Page { addr, entries, hosts, inherited, open: None });
+            }
         }
         entry
     }
@@ -41,7 +54,7 @@ impl Pages {
     pub fn open(&mut self) -> Result<(), StartError> {
         for page in &mut self.0 {
             let board = Arc::new(Board(page.entries.clone()));
-            let open = super::serve(page.addr, page.inherited.take(), board)?;
+            let open = super::serve(page.addr, page.inherited.take(), board, page.hosts.clone())?;
             note("metrics", &format!("metrics on http://{}/metrics", open.0.local_addr()));
             page.open = Some(open);
         }

@@ -3,9 +3,11 @@
 use std::num::NonZeroU32;
 
 use tidegate::Policy;
+use tidegate_services::http::access::{Host, Origin};
+use tidegate_services::http::{Access, AccessError};
 use tidegate_services::{Chat, ChatLimits};
 
-use super::how::{How, Kind};
+use super::how::{How, Kind, host};
 use super::label::Label;
 use super::nodes::{NodesArgs, spanning};
 use super::stage::Plan;
@@ -49,10 +51,21 @@ pub(super) struct ChatArgs {
     /// Bytes that may wait in a room for the broker; more is refused [default: 64KiB].
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "nats")]
     waiting_bytes: Option<usize>,
+    /// A name, besides localhost and addresses, by which browsers may ask for the page and the WebSocket (the Host field), or * for any;
+    /// give it again for more.
+    #[arg(long, value_name = "NAME", value_parser = host)]
+    allow_host: Vec<Host>,
+    /// A site, such as https://www.example, whose pages may join besides those that came from here, or * for any; give it again for more.
+    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
+    allow_origin: Vec<Origin>,
     #[command(flatten)]
     nodes: NodesArgs,
     #[command(flatten)]
     pub(super) how: How,
+}
+
+fn origin(text: &str) -> Result<Origin, String> {
+    text.parse().map_err(|e: AccessError| e.to_string())
 }
 
 impl ChatArgs {
@@ -66,6 +79,7 @@ impl ChatArgs {
                 (chat, Some(start))
             }
         };
+        let chat = chat.with_access(Access::of(self.allow_host, self.allow_origin));
         let counters = chat.counters();
         let plan = self.how.stream_plan(label, &CHAT, policy, chat)?;
         Ok(Box::new(StreamPlan { chat: Some(counters), bridge, ..plan }))

@@ -1,6 +1,7 @@
 //! `tidegate serve echo`.
 
 use tidegate_services::Echo;
+use tidegate_services::http::Access;
 use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 
 use super::how::{How, Kind};
@@ -37,6 +38,8 @@ impl EchoArgs {
         let limits = WebSocketLimits { message_bytes, ..default };
         self.how.limits.make_room(&mut policy, limits.input_bytes());
         limits.check(&policy).map_err(usage)?;
-        self.how.plan(label, &WEBSOCKET, policy, WebSocket::new(EchoMessages, limits))
+        // It has nothing to hide, and changes nothing.
+        let echo = WebSocket::with_access(EchoMessages, limits, Access::any());
+        self.how.plan(label, &WEBSOCKET, policy, echo)
     }
 }

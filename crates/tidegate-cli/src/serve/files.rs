@@ -10,7 +10,7 @@ use tidegate::system;
 use tidegate_services::{Coding, Files, FilesOptions, Listing};
 
 use super::how::How;
-use super::http::{HTTP, HttpLimitArgs};
+use super::http::{HTTP, HttpLimitArgs, policy};
 use super::label::Label;
 use super::stage::Plan;
 use super::usage;
@@ -77,7 +77,7 @@ fn codings(text: &str) -> Result<Codings, String> {
 
 impl FilesArgs {
     pub(super) fn plan(mut self, label: Label) -> Result<Box<dyn Plan>, Failure> {
-        let policy = self.how.limits.policy();
+        let policy = policy(&self.how.limits);
         let limits = self.limits.limits(&policy)?;
         let options = self.options(&policy)?;
         self.how.limits.of_the_service = options.open_files;

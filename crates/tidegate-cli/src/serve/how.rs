@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use tidegate::{Choice, Endpoint, Model, ParseEndpointError, Policy, Service, StartError};
+use tidegate_services::http::AccessError;
+use tidegate_services::http::access::Host;
 use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 
 use super::label::{Label, name};
@@ -38,6 +40,10 @@ pub struct Common {
     /// address.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub metrics: Option<SocketAddr>,
+    /// A name, besides localhost and addresses, by which the metrics may be asked for (the Host field), or * for any; give it again for
+    /// more. Others are refused: a page in somebody's browser must not read them by a name of its own.
+    #[arg(long, value_name = "NAME", value_parser = host, requires = "metrics")]
+    pub metrics_host: Vec<Host>,
     /// After a signal, go on for so long while /readyz says 503 already, so that balancers look away first. Servers of one process wait
     /// for the longest of theirs [default: 0s].
     #[arg(long, value_name = "TIME", value_parser = time, requires = "metrics")]
@@ -182,6 +188,11 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
         return Ok((IpAddr::V4(Ipv4Addr::LOCALHOST), port).into());
     }
     text.parse().map_err(|_| "not an address; write ADDR:PORT, such as 127.0.0.1:8080 or [::1]:8080".into())
+}
+
+/// A name by which a server may be asked, for clap.
+pub fn host(text: &str) -> Result<Host, String> {
+    text.parse().map_err(|e: AccessError| e.to_string())
 }
 
 fn endpoint(text: &str) -> Result<Endpoint, String> {

@@ -1,6 +1,7 @@
 //! `tidegate serve http`, and what services over HTTP have in common.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tidegate::Policy;
 use tidegate_services::{Http, HttpLimits, Page};
@@ -10,10 +11,14 @@ use super::label::Label;
 use super::stage::Plan;
 use super::usage;
 use crate::Failure;
-use crate::limits::{Optional, size, time_or_none};
+use crate::limits::{Limits, Optional, size, time_or_none};
 
 /// Any service over HTTP.
 pub const HTTP: Kind = Kind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
+
+/// How long a connection rests between two requests if nobody says so: longer than browsers and proxies let theirs rest (60 s, mostly), so
+/// that it is they who close, and no request meets a connection that is being closed.
+const KEEP_ALIVE: Duration = Duration::from_secs(75);
 
 /// Options of `serve http`.
 #[derive(clap::Args)]
@@ -30,7 +35,7 @@ pub struct HttpArgs {
 /// What a client may ask of any HTTP service.
 #[derive(clap::Args)]
 pub struct HttpLimitArgs {
-    /// Largest head of a request; more is answered with 431 [default: 16KiB].
+    /// Largest head of a request; more is answered with 431, or 414 if already its first line is longer [default: 16KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     head_bytes: Option<usize>,
     /// Largest body of a request; more is answered with 413 [default: 1MiB].
@@ -43,11 +48,18 @@ pub struct HttpLimitArgs {
 
 impl HttpArgs {
     pub fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
-        let policy = self.how.limits.policy();
+        let policy = policy(&self.how.limits);
         let limits = self.limits.limits(&policy)?;
         let page = self.page.as_deref().map_or_else(|| Ok(Page::default()), Page::read).map_err(usage)?;
         self.how.plan(label, &HTTP, policy, Http::new(page, limits))
     }
+}
+
+/// The policy of any service over HTTP.
+pub fn policy(limits: &Limits) -> Policy {
+    let mut policy = limits.policy();
+    limits.let_rest(&mut policy, KEEP_ALIVE);
+    policy
 }
 
 impl HttpLimitArgs {

@@ -112,7 +112,8 @@ impl Plan for StreamPlan {
             Listeners::Passed(sockets) => adopt(bind_one, sockets)?,
             Listeners::Inherited(sockets) => with_files(adopt(bind_one, sockets)?)?,
         };
-        let entry = how.common.metrics.map(|addr| pages.add(addr, origin.metrics, &label));
+        let entry =
+            how.common.metrics.map(|addr| pages.add(addr, &how.common.metrics_host, origin.metrics, &label));
         let predecessor = origin.predecessor;
         Ok(Box::new(StreamBound {
             how,

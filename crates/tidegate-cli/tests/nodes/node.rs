@@ -120,7 +120,7 @@ pub fn wait_until(is_so: impl Fn() -> bool) {
 /// A value on the page of a node.
 pub fn counted(addr: &str, name: &str) -> u64 {
     let mut stream = TcpStream::connect(addr).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut page = String::new();
     stream.read_to_string(&mut page).unwrap();
     let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

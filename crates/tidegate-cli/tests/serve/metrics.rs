@@ -31,7 +31,7 @@ pub fn raw(addr: SocketAddr, request: &str) -> String {
 }
 
 pub fn get(addr: SocketAddr, path: &str) -> (String, String) {
-    let answer = raw(addr, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    let answer = raw(addr, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
     (head.lines().next().unwrap().into(), body.into())
 }
@@ -125,16 +125,43 @@ fn with_a_drain_delay_readiness_fails_first_and_connections_are_still_taken() {
 fn strange_requests_are_answered_and_do_no_harm() {
     let (_server, addr) = start("poll", &[]);
     for (request, status) in [
-        ("GET /elsewhere HTTP/1.1\r\n\r\n", "404"),
-        ("POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n", "405"),
+        ("GET /elsewhere HTTP/1.1\r\nHost: localhost\r\n\r\n", "404"),
+        ("GET /metrics HTTP/1.1\r\n\r\n", "400"),
+        ("GET /metrics HTTP/1.1\r\nHost: x:80:90\r\n\r\n", "400"),
+        ("GET /metrics HTTP/1.0\r\n\r\n", "200"),
+        (
+            "POST /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+            "405",
+        ),
         ("\0\0\0\0", "400"),
         (&format!("GET /metrics HTTP/1.1\r\nx: {}", "y".repeat(8 * 1024)), "431"),
     ] {
         let answer = raw(addr, request);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request:.40}: {answer}");
     }
-    let head = raw(addr, "HEAD /metrics HTTP/1.1\r\n\r\n");
-    assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
+    for (target, status) in [("/metrics", "200"), ("/elsewhere", "404")] {
+        let head = raw(addr, &format!("HEAD {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")) && head.ends_with("\r\n\r\n"), "{head}");
+        assert!(head.contains("\r\nDate: "), "{head}");
+    }
+}
+
+/// A page in a browser that has its name pointed at this address (DNS rebinding) asks by that name.
+#[test]
+fn counters_are_told_by_known_names_only() {
+    let asked = |addr: SocketAddr, host: &str| {
+        let answer = raw(addr, &format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        answer.get(9..12).unwrap_or_default().to_owned()
+    };
+    let (_server, addr) = start("poll", &["--metrics-host", "node1.example"]);
+    for host in ["localhost:9100", "127.0.0.1", "[::1]:9100", "192.0.2.7", "node1.example:9100"] {
+        assert_eq!(asked(addr, host), "200", "{host}");
+    }
+    for host in ["evil.example", "node2.example", "localhost.evil.example"] {
+        assert_eq!(asked(addr, host), "421", "{host}");
+    }
+    let (_server, addr) = start("poll", &["--metrics-host", "*"]);
+    assert_eq!(asked(addr, "evil.example"), "200");
 }
 
 #[test]

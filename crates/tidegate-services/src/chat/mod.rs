@@ -43,6 +43,8 @@ pub use outside::{Implausible, MOST_NUMBER, is_name};
 pub use session::ChatSession;
 pub use span::{Batch, Batched, Received, Span};
 
+use crate::http::Access;
+use crate::websocket::Front;
 use hall::Hall;
 use span::Link;
 use web::WebMembers;
@@ -51,7 +53,7 @@ use web::WebMembers;
 #[derive(Debug)]
 pub struct Chat {
     hall: Arc<Hall>,
-    web: Arc<WebMembers>,
+    web: Arc<Front<WebMembers>>,
 }
 
 impl Chat {
@@ -71,7 +73,16 @@ impl Chat {
     }
 
     fn of(hall: Arc<Hall>) -> Self {
-        Self { web: Arc::new(WebMembers::new(hall.clone())), hall }
+        let (limits, access) = (hall.limits.websocket(), Access::default());
+        Self { web: Arc::new(Front { service: WebMembers::new(hall.clone()), limits, access }), hall }
+    }
+
+    /// The names by which browsers may ask, and the origins whose pages may join. Without it: addresses and `localhost`, and pages that
+    /// came from here.
+    #[must_use]
+    pub fn with_access(self, access: Access) -> Self {
+        let (service, limits) = (WebMembers::new(self.hall.clone()), self.hall.limits.websocket());
+        Self { web: Arc::new(Front { service, limits, access }), ..self }
     }
 
     /// What it counts; stays valid while the service runs.

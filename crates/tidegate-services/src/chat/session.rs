@@ -8,7 +8,8 @@ use super::hall::Hall;
 use super::lines::LineMember;
 use super::member::{Member, Speaks};
 use super::web::WebMembers;
-use crate::websocket::WebSocketSession;
+use crate::http::head::is_token;
+use crate::websocket::{Front, WebSocketSession};
 
 /// One connection to the messenger.
 pub struct ChatSession(State);
@@ -17,38 +18,65 @@ enum State {
     /// It has said too little to know.
     New {
         hall: Arc<Hall>,
-        web: Arc<WebMembers>,
+        web: Arc<Front<WebMembers>>,
         peer: Peer,
+        /// It has said something, and has so much time for the rest of its first line.
+        timed: bool,
     },
     Lines(LineMember),
     Web(WebSocketSession<WebMembers>),
 }
 
-/// What a request begins with. All methods are known here, so that a browser that is made to send something elsewhere with POST
-/// does not get to speak lines with its body.
+/// What most requests begin with.
 const METHODS: [&[u8]; 9] =
     [b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE "];
 
-/// What the first bytes look like; `None` if there are too few of them.
-fn is_request(input: &[u8]) -> Option<bool> {
+/// Whether it is a request, by its first line of at most so many bytes; `None` if there is too little of it.
+///
+/// Whatever might be a request line is one, with any method: a browser that is made to send something here must not get to speak lines
+/// with its body. A member begins with a command, and so with a slash, which no method has.
+fn is_request(input: &[u8], line_bytes: usize) -> Option<bool> {
     if METHODS.iter().any(|method| input.starts_with(method)) {
         return Some(true);
     }
-    if METHODS.iter().any(|method| method.starts_with(input)) { None } else { Some(false) }
+    if !input.first().is_none_or(|&byte| is_token(byte)) {
+        return Some(false);
+    }
+    let within = input.get(..line_bytes).unwrap_or(input);
+    let end = memchr::memchr(b'\n', within);
+    if end.is_none() && input.len() < line_bytes {
+        return None;
+    }
+    let line = within.get(..end.unwrap_or(within.len())).unwrap_or_default();
+    let version = line.trim_ascii_end().rsplit(|&byte| byte == b' ').next().unwrap_or_default();
+    Some(
+        version.len() < line.len()
+            && version.get(..5).is_some_and(|name| name.eq_ignore_ascii_case(b"HTTP/")),
+    )
 }
 
 impl ChatSession {
-    pub(super) fn new(hall: Arc<Hall>, web: Arc<WebMembers>, peer: Peer) -> Self {
-        Self(State::New { hall, web, peer })
+    pub(super) fn new(hall: Arc<Hall>, web: Arc<Front<WebMembers>>, peer: Peer) -> Self {
+        Self(State::New { hall, web, peer, timed: false })
     }
 
     /// Finds out what it speaks; `false` if that can not be known yet.
     fn decide(&mut self, input: &[u8], out: &mut Outbox<'_>) -> bool {
-        let State::New { hall, web, peer } = &self.0 else { return true };
-        let Some(is_request) = is_request(input) else { return false };
+        let State::New { hall, web, peer, timed } = &mut self.0 else { return true };
         let limits = hall.limits;
+        let Some(is_request) = is_request(input, limits.line_bytes) else {
+            let due = web.limits.request_timeout.and_then(|limit| out.now().checked_add(limit));
+            if let Some(due) = due.filter(|_| !*timed) {
+                *timed = true;
+                out.wake_at(due);
+            }
+            return false;
+        };
+        if *timed {
+            out.wake_never();
+        }
         self.0 = if is_request {
-            let mut session = WebSocketSession::new(web.clone(), limits.websocket(), *peer);
+            let mut session = WebSocketSession::new(web.clone(), *peer);
             session.on_open(out); // it goes on in any case: nothing has been said yet
             State::Web(session)
         } else {
@@ -73,6 +101,7 @@ impl Session for ChatSession {
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         match &mut self.0 {
+            State::New { timed: true, .. } if matches!(mail, Mail::Timer) => Flow::Abort,
             State::New { .. } => Flow::Continue,
             State::Lines(lines) => lines.on_mail(mail, out),
             State::Web(web) => web.on_mail(mail, out),
@@ -108,12 +137,21 @@ mod tests {
             (b"GET", None),
             (b"GET /", Some(true)),
             (b"POST / HTTP/1.1", Some(true)),
-            (b"GETTING ", Some(false)),
+            (b"GETTING ", None),
+            (b"GETTING / HTTP/1.1\r\n", Some(true)),
+            (b"SAY * http/9\n", Some(true)),
             (b"G\n", Some(false)),
+            (b"HTTP/1.1\n", Some(false)),
+            (b"hello there\n", Some(false)),
+            (b"/", Some(false)),
             (b"/join", Some(false)),
-            (b"get /", Some(false)),
+            (b"\r\n", Some(false)),
+            (b"\xff", Some(false)),
+            (b"get /", None),
+            (b"a line that is too long", Some(false)),
+            (b"a  /a/b/c/d HTTP/1.1xx", Some(true)),
         ] {
-            assert_eq!(is_request(input), expected, "{input:?}");
+            assert_eq!(is_request(input, 21), expected, "{input:?}");
         }
     }
 }

@@ -20,6 +20,9 @@ pub(super) fn page(folder: &Folder, name: &str) -> io::Result<String> {
         .iter()
         .map(|one| {
             let slash = if one.is_folder { "/" } else { "" };
+            if one.name.contains(char::is_control) {
+                return format!("<li>{}{slash}\n", html(&one.name)); // no target has these (`path`)
+            }
             // `./` in front: a colon in a name is no scheme.
             format!("<li><a href=\"./{}{slash}\">{}{slash}</a>\n", escaped(&one.name), html(&one.name))
         })
@@ -39,10 +42,17 @@ fn html(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
+            // A page has no control characters, and a name does not turn the text around it.
+            c if c.is_control() || is_direction(c) => safe.push(char::REPLACEMENT_CHARACTER),
             c => safe.push(c),
         }
     }
     safe
+}
+
+/// Whether it says in which direction text is shown (Unicode Standard Annex 9, section 2).
+fn is_direction(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(all(test, unix))] // Windows has no such names
@@ -54,7 +64,9 @@ mod tests {
     #[test]
     fn names_can_not_break_out_of_the_page() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["<script>", "\"&'", "javascript:x", ".hidden", "b"] {
+        for name in
+            ["<script>", "\"&'", "javascript:x", ".hidden", "b", "esc\u{1b}[31m\n\u{85}", "gpj.\u{202e}exe"]
+        {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
         std::fs::create_dir(folder.path().join("sub")).unwrap();
@@ -62,6 +74,8 @@ mod tests {
         assert!(page.contains("<a href=\"./%3Cscript%3E\">&lt;script&gt;</a>"), "{page}");
         assert!(page.contains("<a href=\"./%22%26%27\">&quot;&amp;&#39;</a>"), "{page}");
         assert!(page.contains("<a href=\"./javascript%3Ax\">"), "{page}");
+        assert!(page.contains("<li>esc\u{fffd}[31m\u{fffd}\u{fffd}\n"), "{page}");
+        assert!(page.contains(">gpj.\u{fffd}exe</a>"), "{page}");
         assert!(!page.contains("hidden") && !page.contains("../"), "{page}");
         assert!(page.find("sub/").unwrap() < page.find(">b<").unwrap(), "folders come first: {page}");
     }

@@ -45,7 +45,7 @@ pub(super) fn escaped(name: &str) -> String {
     utf8_percent_encode(name, ESCAPED).to_string()
 }
 
-/// What the target of a request asks for (RFC 9112, section 3.2).
+/// What the path and query of a target ask for.
 ///
 /// # Errors
 /// It is no path, leads out of the folder, or to something hidden.
@@ -54,7 +54,6 @@ pub fn place(target: &str) -> Result<Place<'_>, Fault> {
         let why = format!("the target is longer than {MOST_TARGET_BYTES} bytes").into();
         return Err(Fault { status: Status::UriTooLong, why });
     }
-    let target = origin_form(target);
     let (path, query) = target.find('?').map_or((target, ""), |at| target.split_at(at));
     let Some(path) = path.strip_prefix('/') else {
         return Err(Fault::bad("the target is no path (RFC 9112, section 3.2)"));
@@ -69,18 +68,6 @@ pub fn place(target: &str) -> Result<Place<'_>, Fault> {
     });
     let key = if is_plain { Cow::Borrowed(path) } else { Cow::Owned(decoded(path)?) };
     Ok(Place { key, query })
-}
-
-/// A target with scheme and host is as good as one without (RFC 9112, section 3.2.2).
-fn origin_form(target: &str) -> &str {
-    let rest = ["http://", "https://"].iter().find_map(|scheme| {
-        target.get(..scheme.len()).filter(|start| start.eq_ignore_ascii_case(scheme))?;
-        target.get(scheme.len()..)
-    });
-    match rest {
-        None => target,
-        Some(rest) => rest.find(['/', '?']).and_then(|at| rest.get(at..)).unwrap_or("/"),
-    }
 }
 
 fn decoded(path: &str) -> Result<String, Fault> {
@@ -153,8 +140,6 @@ mod tests {
             ("/a%3Fb", "a?b"),
             ("/%252e%252e/a", "%2e%2e/a"),
             ("/a...b/c..", "a...b/c.."),
-            ("http://host/a", "a"),
-            ("HTTP://host", ""),
             ("//host/a", "host/a"),
         ] {
             assert_eq!(key(target), expected, "{target}");
@@ -182,6 +167,7 @@ mod tests {
             ("/%4g", Status::BadRequest),
             ("/a%0d%0ab", Status::BadRequest),
             ("*", Status::BadRequest),
+            ("http://host/a", Status::BadRequest),
             ("a", Status::BadRequest),
             ("", Status::BadRequest),
             ("/.git/config", Status::NotFound),

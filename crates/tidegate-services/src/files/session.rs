@@ -193,7 +193,7 @@ impl Wanted {
     fn with<T>(&self, f: impl FnOnce(&Request<'_>) -> T) -> T {
         let fields = self.fields.iter().map(|(name, value)| httparse::Header { name, value });
         let fields: Vec<_> = fields.collect();
-        let spoken = Spoken { target: &self.target, fields: &fields };
+        let spoken = Spoken { target: &self.target, authority: b"", fields: &fields };
         f(&Request { head_only: self.head_only, connection: self.connection, spoken })
     }
 }

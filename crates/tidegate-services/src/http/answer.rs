@@ -149,10 +149,17 @@ pub(crate) fn refusal(
     let (line, said) = (status.line(), said(connection));
     let body = format!("{line}: {why}\n");
     let length = body.len();
-    let allow = if status == Status::MethodNotAllowed { "Allow: GET, HEAD\r\n" } else { "" };
+    let also = match status {
+        Status::MethodNotAllowed => "Allow: GET, HEAD\r\n",
+        // RFC 9110, sections 7.8 and 15.5.22; RFC 6455, section 4.4.
+        Status::UpgradeRequired => {
+            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        }
+        _ => "",
+    };
     let head = format!(
         "HTTP/1.1 {line}\r\nServer: tidegate\r\nDate: {date}\r\nContent-Type: text/plain; charset=utf-8\r\n\
-         Content-Length: {length}\r\n{allow}{more}{said}\r\n"
+         Content-Length: {length}\r\n{also}{more}{said}\r\n"
     );
     if head_only { head.into() } else { (head + &body).into() }
 }

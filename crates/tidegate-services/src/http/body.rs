@@ -2,6 +2,7 @@
 
 use super::HttpLimits;
 use super::fault::Fault;
+use super::scan::is_token;
 
 /// Most bytes of one chunk-size line without its extensions: 16 hexadecimal digits hold any 64-bit number.
 const MOST_SIZE_DIGITS: u8 = 16;
@@ -50,8 +51,16 @@ enum At {
     Size(u8),
     /// In white space that only a `;` may follow.
     Space,
-    /// In a chunk extension.
-    Extension,
+    /// In a chunk extension (section 7.1.1): before its name, in it, and in white space behind it.
+    NameSpace,
+    ExtName,
+    NameEnd,
+    /// Before its value, in one that is a token, in one in quotes, behind a backslash in it, and behind its quotes.
+    ValueSpace,
+    ExtValue,
+    Quoted,
+    Escaped,
+    QuotedEnd,
     /// After the CR of a chunk-size line.
     SizeEnd,
     /// In a chunk's data.
@@ -110,10 +119,21 @@ impl Chunks {
     fn after(&mut self, byte: u8, limits: &HttpLimits) -> Result<At, Fault> {
         let next = match (self.at, byte) {
             (At::Size(digits), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => return self.digit(digits, byte),
-            (At::Size(1..) | At::Extension, b'\r') => At::SizeEnd,
-            (At::Size(1..) | At::Space, b';') => At::Extension,
-            (At::Size(1..) | At::Space, b' ' | b'\t') => At::Space,
-            (At::Extension, b'\t' | b' '..=b'~' | 0x80..) => At::Extension,
+            (At::Size(1..) | At::ExtName | At::ExtValue | At::QuotedEnd, b'\r') => At::SizeEnd,
+            (At::Size(1..) | At::Space | At::ExtName | At::NameEnd | At::ExtValue | At::QuotedEnd, b';') => {
+                At::NameSpace
+            }
+            (At::Size(1..) | At::Space | At::ExtValue | At::QuotedEnd, b' ' | b'\t') => At::Space,
+            (At::NameSpace, b' ' | b'\t') => At::NameSpace,
+            (At::ExtName | At::NameEnd, b' ' | b'\t') => At::NameEnd,
+            (At::ExtName | At::NameEnd, b'=') => At::ValueSpace,
+            (At::ValueSpace, b' ' | b'\t') => At::ValueSpace,
+            (At::ValueSpace, b'"') => At::Quoted,
+            (At::NameSpace | At::ExtName, byte) if is_token(byte) => At::ExtName,
+            (At::ValueSpace | At::ExtValue, byte) if is_token(byte) => At::ExtValue,
+            (At::Quoted, b'"') => At::QuotedEnd,
+            (At::Quoted, b'\\') => At::Escaped,
+            (At::Quoted | At::Escaped, b'\t' | b' '..=b'~' | 0x80..) => At::Quoted,
             (At::SizeEnd, b'\n') => return self.size_line_ended(limits),
             (At::DataCr, b'\r') => At::DataLf,
             (At::DataLf, b'\n') => At::Size(0),
@@ -123,17 +143,17 @@ impl Chunks {
             (At::Value, b'\r') => At::ValueEnd,
             (At::Value, b'\t' | b' '..=b'~' | 0x80..) => At::Value,
             (At::ValueEnd, b'\n') => At::Trailer,
-            (At::Size(_) | At::Space | At::Extension | At::SizeEnd, _) => {
-                return Err(Fault::bad("a chunk of the body has no valid size line (RFC 9112, section 7.1)"));
-            }
             (At::Data | At::DataCr | At::DataLf, _) => {
                 return Err(Fault::bad("a chunk of the body is longer than its size says"));
             }
             (At::Trailer | At::Name | At::Value | At::ValueEnd | At::End, _) => {
                 return Err(Fault::bad("the body has an invalid trailer (RFC 9112, section 7.1.2)"));
             }
+            _ => {
+                return Err(Fault::bad("a chunk of the body has no valid size line (RFC 9112, section 7.1)"));
+            }
         };
-        if matches!(next, At::Space | At::Extension | At::Name | At::Value) {
+        if !matches!(next, At::SizeEnd | At::DataLf | At::Size(_) | At::Trailer | At::ValueEnd | At::End) {
             self.extra = self.extra.saturating_add(1);
             if self.extra as usize > limits.head_bytes {
                 return Err(Fault::trailers_too_large(limits.head_bytes));
@@ -166,11 +186,6 @@ impl Chunks {
     }
 }
 
-/// Whether it may stand in a field name (`tchar`, RFC 9110, section 5.6.2).
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::fault::Status;
@@ -196,6 +211,7 @@ mod tests {
             "0\r\n\r\n",
             "5\r\nhello\r\n0\r\n\r\n",
             "A\r\n0123456789\r\n00001;name=\"a;b\" ; x\r\n.\r\n0 ;last\r\n\r\n",
+            "1;a=b;c = \"d\\\"\\\\;\t\u{fc}\";e\t;f=\"\" ;g\r\n.\r\n0;z=9\r\n\r\n",
             "1\r\n\n\r\n0\r\nDigest: abc\r\nX-Empty:\r\n\r\n",
         ] {
             let input = format!("{body}GET ");
@@ -220,6 +236,20 @@ mod tests {
             "1 2\r\n",
             "1\n",
             "1;a\nb\r\n",
+            "1;\r\n",
+            "1; \r\n",
+            "1;;a\r\n",
+            "1;=b\r\n",
+            "1;a=\r\n",
+            "1;a=b c\r\n",
+            "1;a b\r\n",
+            "1;a \r\n",
+            "1;a=b \r\n",
+            "1;a=\"b\r\n",
+            "1;a=\"b\\\r\n",
+            "1;a=\"b\"c\r\n",
+            "1;\u{fc}\r\n",
+            "1;a=\"\0\"\r\n",
             "1;a\rb\r\n",
             "1\r\nab\r\n",
             "1\r\na\n",

@@ -1,13 +1,18 @@
-//! A request's head: what it asks for, how its body is framed, and what becomes of the connection.
+//! A request's head: what it asks for, how its body is framed, and what becomes of the connection. The one parser of requests: every
+//! service that speaks HTTP reads with it.
+//!
+//! Most heads come in one piece. They are taken apart by `httparse`, which is the faster, and looked at as a whole. What is not whole, or
+//! is odd, is [scanned](Scan) byte by byte and taken apart once it is whole. `httparse` accepts nothing here that the scan refuses.
 
 use std::mem::MaybeUninit;
 
-use httparse::Status::{Complete, Partial};
+use httparse::Status::Complete;
 
+use super::authority::Authority;
 use super::fault::{Fault, Status};
-
-/// Most header fields in a request.
-pub(super) const MOST_FIELDS: usize = 100;
+use super::scan::MOST_FIELDS;
+pub(crate) use super::scan::{Scan, is_token};
+use super::target::Target;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +21,8 @@ pub enum Method {
     Head,
     /// Known, and of no use on this page.
     Other,
+    /// Like `Other`. May ask for the server as a whole.
+    Options,
     /// Like `Other`. What follows it may already be meant for the tunnel, not for us.
     Connect,
     Unknown,
@@ -34,87 +41,113 @@ pub enum Connection {
 
 /// How the body is framed (RFC 9112, section 6.3). No body is a length of 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(crate) enum Framing {
     Length(u64),
     Chunked,
 }
 
 /// A complete head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(crate) struct Head {
     /// Bytes of it, with the empty line at its end.
-    pub(super) bytes: usize,
-    pub(super) method: Method,
-    pub(super) framing: Framing,
-    pub(super) connection: Connection,
+    pub(crate) bytes: usize,
+    pub(crate) method: Method,
+    pub(crate) framing: Framing,
+    pub(crate) connection: Connection,
+    /// HTTP/1.1, or a later 1.x (RFC 9110, section 6.2), and not 1.0.
+    pub(crate) is_1_1: bool,
     /// The client waits for `100 Continue` before it sends the body (RFC 9110, section 10.1.1).
-    pub(super) expects_continue: bool,
+    pub(crate) expects_continue: bool,
 }
 
 /// What a head says besides, for who answers.
 #[derive(Clone, Copy)]
 pub struct Spoken<'a> {
+    /// Path and query, however the target had them; `*` for the server as a whole.
     pub target: &'a str,
+    /// Host and perhaps port that the request is for; empty if it does not say.
+    pub authority: &'a [u8],
     pub fields: &'a [httparse::Header<'a>],
 }
 
-/// Reads a head of at most `limit` bytes from the front of the input, and has `then` look at it; `None` if it is not complete yet.
+impl Spoken<'_> {
+    /// Nothing is said.
+    pub(crate) const NOTHING: Self = Self { target: "", authority: b"", fields: &[] };
+}
+
+/// What the front of the input is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Front<T> {
+    /// The beginning of a head, or of an empty line.
+    Part,
+    /// An empty line before the request, of so many bytes: it means nothing (RFC 9112, section 2.2).
+    Empty(usize),
+    Whole(T),
+}
+
+/// Reads a head of at most `limit` bytes from the front of the input, and has `then` look at it. `scan` is how far earlier calls got with
+/// the same head.
 #[inline]
-pub(super) fn parse<T>(
+pub(crate) fn parse<T>(
+    scan: &mut Scan,
     input: &[u8],
     limit: usize,
     then: impl FnOnce(Head, Spoken<'_>) -> T,
-) -> Result<Option<T>, Fault> {
+) -> Result<Front<T>, Fault> {
     let within = input.get(..limit).unwrap_or(input);
+    if scan.is_new() {
+        match within {
+            [b'\r'] => return Ok(Front::Part),
+            [b'\r', b'\n', ..] => return Ok(Front::Empty(2)),
+            [b'\r' | b'\n', ..] => {}
+            _ => {
+                let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
+                let mut request = httparse::Request::new(&mut []);
+                if let Ok(Complete(bytes)) = request.parse_with_uninit_headers(within, &mut fields)
+                    && lines_end_whole(within.get(..bytes).unwrap_or_default(), request.headers.len())
+                {
+                    return describe(bytes, &request, then).map(Front::Whole);
+                }
+            }
+        }
+    }
+    match scan.advance(within)? {
+        None if input.len() >= limit => Err(scan.too_large(limit)),
+        None => Ok(Front::Part),
+        Some(bytes) => take_apart(within.get(..bytes).unwrap_or_default(), then).map(Front::Whole),
+    }
+}
+
+/// Whether the lines of a head that `httparse` accepts end in CR LF: it takes a lone LF as well, but a CR only before an LF.
+#[inline]
+fn lines_end_whole(head: &[u8], fields: usize) -> bool {
+    let request_and_empty_line = 2;
+    head.iter().filter(|&&b| b == b'\r').count() == fields + request_and_empty_line
+}
+
+/// Takes apart a whole head that the scan accepts.
+#[cold]
+fn take_apart<T>(head: &[u8], then: impl FnOnce(Head, Spoken<'_>) -> T) -> Result<T, Fault> {
+    let mut head = head.to_vec();
+    // Later versions 1.x are read as 1.1 (RFC 9110, section 6.2); `httparse` does not know them.
+    let line_end = head.iter().position(|&b| b == b'\r').unwrap_or_default();
+    if let Some(minor) =
+        line_end.checked_sub(1).and_then(|at| head.get_mut(at)).filter(|minor| **minor != b'0')
+    {
+        *minor = b'1';
+    }
     let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
     let mut request = httparse::Request::new(&mut []);
-    match request.parse_with_uninit_headers(within, &mut fields) {
-        Ok(Complete(bytes)) => {
-            let head = describe(bytes, &request)?;
-            let target = request.path.unwrap_or_default();
-            Ok(Some(then(head, Spoken { target, fields: request.headers })))
-        }
-        Ok(Partial) if input.len() >= limit => Err(Fault::head_too_large(limit)),
-        Ok(Partial) => Ok(None),
-        Err(error) => invalid(error, within).map(|()| None),
+    match request.parse_with_uninit_headers(&head, &mut fields) {
+        Ok(Complete(bytes)) => describe(bytes, &request, then),
+        _ => Err(Fault::bad("this is not an HTTP request (RFC 9112)")),
     }
-}
-
-/// What is wrong; nothing, if that can not be told yet.
-#[cold]
-fn invalid(error: httparse::Error, input: &[u8]) -> Result<(), Fault> {
-    match error {
-        httparse::Error::TooManyHeaders => Err(Fault::too_many_fields(MOST_FIELDS)),
-        httparse::Error::Version => wrong_version(input),
-        httparse::Error::HeaderName => {
-            Err(Fault::bad("a header field has an invalid name (RFC 9112, section 5)"))
-        }
-        httparse::Error::HeaderValue => Err(Fault::bad("a header field has an invalid value")),
-        _ => Err(Fault::bad("this is not an HTTP request (RFC 9112, section 3)")),
-    }
-}
-
-/// Tells another version (505) from what is none at all (400).
-fn wrong_version(input: &[u8]) -> Result<(), Fault> {
-    const FORM: &[u8; 8] = b"HTTP/0.0";
-    let version = input.splitn(3, |&b| b == b' ').nth(2).unwrap_or_default();
-    let of_form = |(byte, form): (&u8, &u8)| if *form == b'0' { byte.is_ascii_digit() } else { byte == form };
-    if !version.iter().zip(FORM).all(of_form) {
-        return Err(Fault::bad("the request line does not end in an HTTP version (RFC 9112, section 2.3)"));
-    }
-    if version.len() < FORM.len() {
-        return Ok(()); // the parser is sure of its no earlier than this can be told
-    }
-    Err(Fault {
-        status: Status::VersionNotSupported,
-        why: "this server speaks HTTP/1.1 and HTTP/1.0 only".into(),
-    })
 }
 
 /// What the fields say that decide about framing and connection.
 #[derive(Default)]
-struct Fields {
-    hosts: usize,
+struct Fields<'a> {
+    host: Option<&'a [u8]>,
     length: Option<u64>,
     codings: Codings,
     close: bool,
@@ -132,23 +165,26 @@ struct Codings {
 }
 
 #[inline]
-fn describe(bytes: usize, request: &httparse::Request<'_, '_>) -> Result<Head, Fault> {
+fn describe<T>(
+    bytes: usize,
+    request: &httparse::Request<'_, '_>,
+    then: impl FnOnce(Head, Spoken<'_>) -> T,
+) -> Result<T, Fault> {
     let is_1_1 = request.version == Some(1);
+    let method = match request.method.unwrap_or_default() {
+        "GET" => Method::Get,
+        "HEAD" => Method::Head,
+        "OPTIONS" => Method::Options,
+        "POST" | "PUT" | "DELETE" | "TRACE" | "PATCH" => Method::Other,
+        "CONNECT" => Method::Connect,
+        _ => Method::Unknown,
+    };
+    let target = Target::parse(method, request.path.unwrap_or_default())?;
     let mut fields = Fields::default();
     for field in request.headers.iter() {
         fields.take_in(field.name, field.value)?;
     }
-    // RFC 9112, section 3.2: one Host field, in HTTP/1.1 exactly one.
-    if fields.hosts != 1 && (is_1_1 || fields.hosts > 1) {
-        return Err(Fault::bad("the request must have exactly one Host field (RFC 9112, section 3.2)"));
-    }
-    let method = match request.method.unwrap_or_default() {
-        "GET" => Method::Get,
-        "HEAD" => Method::Head,
-        "POST" | "PUT" | "DELETE" | "OPTIONS" | "TRACE" | "PATCH" => Method::Other,
-        "CONNECT" => Method::Connect,
-        _ => Method::Unknown,
-    };
+    let authority = fields.authority(&target, is_1_1)?;
     let connection = match (is_1_1, fields.close, fields.keep_alive) {
         (_, true, _) | (false, _, false) => Connection::Closes,
         (true, ..) => Connection::Persists,
@@ -157,18 +193,20 @@ fn describe(bytes: usize, request: &httparse::Request<'_, '_>) -> Result<Head, F
     let framing = fields.framing(is_1_1)?;
     // HTTP/1.0 clients do not know of 100 Continue (RFC 9110, section 10.1.1).
     let expects_continue = fields.expects_continue && is_1_1 && framing != Framing::Length(0);
-    Ok(Head { bytes, method, framing, connection, expects_continue })
+    let head = Head { bytes, method, framing, connection, is_1_1, expects_continue };
+    Ok(then(head, Spoken { target: &target.path, authority, fields: request.headers }))
 }
 
-impl Fields {
+impl<'a> Fields<'a> {
     #[inline]
-    fn take_in(&mut self, name: &str, value: &[u8]) -> Result<(), Fault> {
+    fn take_in(&mut self, name: &str, value: &'a [u8]) -> Result<(), Fault> {
         // The length rules nearly all fields out before a byte is compared.
         match name.len() {
             4 if name.eq_ignore_ascii_case("host") => {
-                self.hosts += 1;
-                if !value.iter().all(|&b| may_stand_in_host(b)) {
-                    return Err(Fault::bad("the Host field is no host (RFC 9110, section 7.2)"));
+                if self.host.replace(value).is_some() {
+                    return Err(Fault::bad(
+                        "the request has more than one Host field (RFC 9112, section 3.2)",
+                    ));
                 }
             }
             6 if name.eq_ignore_ascii_case("expect") => {
@@ -194,22 +232,39 @@ impl Fields {
         Ok(())
     }
 
-    /// RFC 9112, section 6.3, point 5: only digits, and the same number wherever it is repeated.
-    fn content_length(&mut self, value: &[u8]) -> Result<(), Fault> {
-        for number in list(value) {
-            if number.is_empty() || !number.iter().all(u8::is_ascii_digit) {
-                return Err(Fault::bad("Content-Length is not a number"));
-            }
-            // Larger than 64 bits is larger than any limit.
-            let length = number.iter().fold(0_u64, |length, digit| {
-                length.saturating_mul(10).saturating_add(u64::from(digit - b'0'))
-            });
-            if self.length.is_some_and(|other| other != length) {
-                return Err(Fault::bad("the request has two different Content-Lengths"));
-            }
-            self.length = Some(length);
+    /// Whom the request is for (RFC 9112, sections 3.2 and 3.3).
+    #[inline]
+    fn authority(&self, target: &Target<'a>, is_1_1: bool) -> Result<&'a [u8], Fault> {
+        let Some(host) = self.host else {
+            return match target.authority {
+                _ if is_1_1 => Err(Fault::bad("the request has no Host field (RFC 9112, section 3.2)")),
+                named => Ok(named.unwrap_or_default().as_bytes()),
+            };
+        };
+        match Authority::parse(host) {
+            // An empty one says that the target has no authority, which only `*` can not have.
+            Some(parsed) if !parsed.host.is_empty() || host.is_empty() && target.is_asterisk => {}
+            _ => return Err(Fault::bad("the Host field is no host (RFC 9110, section 7.2)")),
         }
-        Ok(())
+        Ok(target.authority.map_or(host, str::as_bytes))
+    }
+
+    /// RFC 9112, section 6.3, point 5: only digits. The same number again, in a list or in a second field, may be refused, and is: who
+    /// forwards it may have understood something else.
+    fn content_length(&mut self, value: &[u8]) -> Result<(), Fault> {
+        if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+            return Err(Fault::bad("Content-Length is not a number (RFC 9110, section 8.6)"));
+        }
+        // Larger than 64 bits is larger than any limit.
+        let length = value
+            .iter()
+            .fold(0_u64, |length, digit| length.saturating_mul(10).saturating_add(u64::from(digit - b'0')));
+        match self.length.replace(length) {
+            None => Ok(()),
+            Some(_) => {
+                Err(Fault::bad("the request has more than one Content-Length (RFC 9112, section 6.3)"))
+            }
+        }
     }
 
     #[inline]
@@ -245,17 +300,33 @@ pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&b| b == b',').map(<[u8]>::trim_ascii)
 }
 
-/// Characters of a host and port (RFC 3986, section 3.2.2), of no user and no path.
-fn may_stand_in_host(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(&byte)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What the input comes to in one piece; asserts that it is the same however it is cut in two.
     fn parse(input: &[u8], limit: usize) -> Result<Option<Head>, Fault> {
-        super::parse(input, limit, |head, _| head)
+        let read = |ends: &[usize]| {
+            let mut scan = Scan::new();
+            let mut front = Ok(Front::Part);
+            for &end in ends {
+                front = super::parse(&mut scan, &input[..end], limit, |head, _| head);
+                if front != Ok(Front::Part) {
+                    break;
+                }
+            }
+            match front? {
+                Front::Part => Ok(None),
+                Front::Whole(head) => Ok(Some(head)),
+                Front::Empty(_) => panic!("no empty lines here"),
+            }
+        };
+        let whole = read(&[input.len()]);
+        for cut in 1..input.len() {
+            assert_eq!(read(&[cut, input.len()]), whole, "{:?}", String::from_utf8_lossy(&input[..cut]));
+        }
+        assert_eq!(read(&(1..=input.len()).collect::<Vec<_>>()), whole);
+        whole
     }
 
     fn head(text: &str) -> Head {
@@ -286,7 +357,7 @@ mod tests {
     fn another_version_is_told_from_none_however_it_is_cut() {
         for (text, expected) in [
             ("GET / HTTP/2.0\r\n", Status::VersionNotSupported),
-            ("GET / HTTP/1.2\r\n", Status::VersionNotSupported),
+            ("GET / HTTP/0.9\r\n", Status::VersionNotSupported),
             ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Status::VersionNotSupported),
             ("GET / HTTP/2\r\n", Status::BadRequest),
             ("GET / HTCPCP/1.0\r\n", Status::BadRequest),
@@ -313,6 +384,9 @@ mod tests {
             "Content-Length: 5 5",
             "Content-Length:",
             "Content-Length: 5,",
+            "Content-Length: 5, 5",
+            "Content-Length: 5\r\nContent-Length: 5",
+            "Content-Length: 5\r\ncontent-length: 5",
             "Content-Length: 5\r\nTransfer-Encoding: chunked",
             "Transfer-Encoding: chunked\r\nContent-Length: 5",
             "Transfer-Encoding:",
@@ -332,7 +406,8 @@ mod tests {
         }
         assert_eq!(status(&post("Transfer-Encoding: gzip, chunked")), Status::NotImplemented);
         assert_eq!(status("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), Status::BadRequest);
-        assert_eq!(head(&post("Content-Length: 5\r\nContent-Length: 5, 5")).framing, Framing::Length(5));
+        assert_eq!(head(&post("Content-Length: 5")).framing, Framing::Length(5));
+        assert_eq!(head(&post("Content-Length: \t 005 ")).framing, Framing::Length(5));
         assert_eq!(head(&post("Transfer-Encoding: Chunked")).framing, Framing::Chunked);
         let huge = head(&post("Content-Length: 99999999999999999999999"));
         assert_eq!(huge.framing, Framing::Length(u64::MAX));
@@ -340,12 +415,66 @@ mod tests {
 
     #[test]
     fn there_is_one_host() {
-        assert_eq!(status("GET / HTTP/1.1\r\n\r\n"), Status::BadRequest);
-        assert_eq!(status("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"), Status::BadRequest);
+        let get = |target: &str, fields: &str| {
+            let text = format!("GET {target} HTTP/1.1\r\n{fields}\r\n");
+            let read = |head: Head, spoken: Spoken<'_>| {
+                assert_eq!(head.bytes, text.len());
+                String::from_utf8(spoken.authority.to_vec()).unwrap()
+            };
+            match super::parse(&mut Scan::new(), text.as_bytes(), 16_384, read) {
+                Ok(Front::Whole(authority)) => Some(authority),
+                Ok(front) => panic!("{front:?}"),
+                Err(fault) => {
+                    assert_eq!(fault.status, Status::BadRequest);
+                    None
+                }
+            }
+        };
+        for (target, fields, expected) in [
+            ("/", "Host: a:80\r\n", Some("a:80")),
+            ("/", "hOST:[::1]:80 \r\n", Some("[::1]:80")),
+            ("http://b/", "Host: a\r\n", Some("b")),
+            ("http://b/", "", None),
+            ("http://b/", "Host:\r\n", None),
+            ("http://b/", "Host: a b\r\n", None),
+            ("/", "", None),
+            ("/", "Host:\r\n", None),
+            ("/", "Host: :80\r\n", None),
+            ("/", "Host: a\r\nHost: a\r\n", None),
+            ("/", "Host: a/b\r\n", None),
+            ("/", "Host: x:80:90\r\n", None),
+            ("/", "Host: [::1\r\n", None),
+            ("/", "Host: %zz\r\n", None),
+        ] {
+            assert_eq!(get(target, fields).as_deref(), expected, "{target} {fields:?}");
+        }
+        assert_eq!(head("OPTIONS * HTTP/1.1\r\nHost:\r\n\r\n").method, Method::Options);
+        assert_eq!(head("GET / HTTP/1.0\r\n\r\n").method, Method::Get);
         assert_eq!(status("GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n"), Status::BadRequest);
-        assert_eq!(status("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n"), Status::BadRequest);
-        assert_eq!(head("GET / HTTP/1.1\r\nHost:\r\n\r\n").method, Method::Get);
-        assert_eq!(head("GET / HTTP/1.1\r\nhOST: [::1]:80\r\n\r\n").method, Method::Get);
+    }
+
+    #[test]
+    fn later_minor_versions_are_read_as_1_1() {
+        for minor in 1..=9 {
+            let head = head(&format!("GET / HTTP/1.{minor}\r\nHost: a\r\n\r\n"));
+            assert_eq!((head.is_1_1, head.connection), (true, Connection::Persists), "{minor}");
+        }
+        assert_eq!(status("GET / HTTP/1.2\r\n\r\n"), Status::BadRequest, "they have a Host, too");
+    }
+
+    #[test]
+    fn lines_end_in_cr_lf_and_in_nothing_else() {
+        for text in [
+            "GET / HTTP/1.1\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n\n",
+            "GET / HTTP/1.1\nHost: a\n\n",
+            "GET / HTTP/1.1\rHost: a\r\r",
+            "\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "\rGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        ] {
+            assert_eq!(status(text), Status::BadRequest, "{text:?}");
+        }
     }
 
     #[test]
@@ -354,6 +483,11 @@ mod tests {
         assert!(parse(text.as_bytes(), text.len()).unwrap().is_some());
         let fault = parse(text.as_bytes(), text.len() - 1).unwrap_err();
         assert_eq!(fault.status, Status::FieldsTooLarge);
+        for (limit, expected) in
+            [(2, Status::NotImplemented), (5, Status::UriTooLong), (15, Status::UriTooLong)]
+        {
+            assert_eq!(parse(text.as_bytes(), limit).unwrap_err().status, expected, "{limit}");
+        }
         let with = |fields| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "x: y\r\n".repeat(fields));
         assert_eq!(head(&with(MOST_FIELDS - 1)).method, Method::Get);
         assert_eq!(status(&with(MOST_FIELDS)), Status::FieldsTooLarge);

@@ -3,28 +3,38 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`page`] | the page: built in, from bytes or from a file |
-//! | `head` | a request's head: method, framing of its body, what becomes of the connection |
+//! | `head` | a request's head: method, framing of its body, what becomes of the connection; the one parser of requests |
+//! | `scan`, `target`, `authority` | its syntax byte by byte, what it asks for, and of whom |
 //! | `body` | reading past a request's body |
 //! | `answer` | answers, built once a second and shared by all connections |
 //! | `fault` | statuses other than 200, and what their answers say |
 //! | `session` | one connection: requests in, answers out |
+//! | [`generated`] | a service whose pages are made for each request |
+//! | [`access`] | by which names a server may be asked, and from whose pages |
 //!
 //! HTTP/1.1 and 1.0 with keep-alive and pipelining. `GET` and `HEAD` get the page; the other methods of RFC 9110 and
 //! `PATCH` get 405, unknown ones 501, both after their body was read past, so the connection lives on.
 //! Whatever leaves in doubt where the next request begins ends the connection.
 
+pub mod access;
 pub(crate) mod answer;
+pub(crate) mod authority;
 mod body;
 pub(crate) mod fault;
+pub mod generated;
 pub(crate) mod head;
 pub mod page;
+mod scan;
 pub(crate) mod session;
+mod target;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate::{Peer, Policy, Refusal, Service};
 
+pub use access::{Access, AccessError};
+pub use generated::{Generated, GeneratedSession, Generates, Made};
 pub use page::{Page, PageError};
 pub use session::HttpSession;
 
@@ -33,7 +43,8 @@ use answer::Slot;
 /// What a client may ask of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// Bytes of a request's head, and of the trailers of a chunked body. More is answered with 431. Default 16 KiB.
+    /// Bytes of a request's head, and of the trailers of a chunked body. More is answered with 431, or with 414 if already the request
+    /// line is longer. Default 16 KiB.
     ///
     /// An unfinished head is input the session leaves, so this must not be above
     /// [`Policy::input_bytes`](tidegate::Policy::input_bytes): the connection would be reset without an answer.
@@ -102,7 +113,7 @@ impl HttpLimits {
 }
 
 /// Most header fields in a request; more are answered with 431.
-pub const MOST_FIELDS: usize = head::MOST_FIELDS;
+pub const MOST_FIELDS: usize = scan::MOST_FIELDS;
 
 /// The service that answers every request with the same page.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use super::HttpLimits;
 use super::answer::Slot;
 use super::body::{Body, Chunks};
 use super::fault::{Fault, Status};
-use super::head::{self, Connection, Framing, Head, Method, Spoken};
+use super::head::{self, Connection, Framing, Front, Head, Method, Scan, Spoken};
 
 /// Who answers the requests of one connection.
 pub trait Responder: Send + 'static {
@@ -83,8 +83,8 @@ pub struct Conversation<R> {
 /// What the next byte belongs to.
 #[derive(Debug)]
 enum Reading {
-    /// A head, of which so many bytes were seen and did not suffice.
-    Head { seen: usize },
+    /// A head.
+    Head(Scan),
     /// The body of a request that is answered once it has been read past.
     Body { body: Body, method: Method, connection: Connection, kept: Option<Box<[u8]>> },
     /// The next request, once the answer that is under way is whole; and what follows it then.
@@ -109,27 +109,16 @@ enum Begun {
 
 impl<R: Responder> Conversation<R> {
     pub(crate) fn new(responder: R) -> Self {
-        Self { responder, reading: Reading::Head { seen: 0 }, timed: false, awaited: false }
+        Self { responder, reading: Reading::Head(Scan::new()), timed: false, awaited: false }
     }
 
     #[inline]
     fn step(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Result<Step, Fault> {
         match &mut self.reading {
-            Reading::Head { seen } => {
-                if matches!(input.first(), Some(b'\r' | b'\n'))
-                    && let Some(step) = skip_empty_line(input)?
-                {
-                    *seen = 0;
-                    return Ok(step);
-                }
-                // A head that trickles in is looked at again when a line has ended, not with each byte.
+            Reading::Head(scan) => {
+                let mut scan = *scan;
                 let limit = self.responder.limits().head_bytes;
-                let news = input.get(*seen..).unwrap_or_default();
-                if *seen > 0 && input.len() < limit && !news.contains(&b'\n') {
-                    *seen = input.len();
-                    return Ok(Step::Unfinished);
-                }
-                let begun = head::parse(input, limit, |head, spoken| {
+                let front = head::parse(&mut scan, input, limit, |head, spoken| {
                     if head.framing != Framing::Length(0) {
                         return Begun::Body(head);
                     }
@@ -137,11 +126,12 @@ impl<R: Responder> Conversation<R> {
                     let flow = self.answer(head.method, head.connection, spoken, is_last, out);
                     Begun::Answered(Step::Answered(head.bytes, flow))
                 })?;
-                match begun {
-                    Some(Begun::Answered(step)) => Ok(step),
-                    Some(Begun::Body(head)) => self.begin_body(&head, input, out),
-                    None => {
-                        self.reading = Reading::Head { seen: input.len() };
+                match front {
+                    Front::Whole(Begun::Answered(step)) => Ok(step),
+                    Front::Whole(Begun::Body(head)) => self.begin_body(&head, input, out),
+                    Front::Empty(bytes) => Ok(Step::Used(bytes)),
+                    Front::Part => {
+                        self.reading = Reading::Head(scan);
                         Ok(Step::Unfinished)
                     }
                 }
@@ -180,17 +170,17 @@ impl<R: Responder> Conversation<R> {
     /// Answers a request whose body has been read past.
     fn answer_body(&mut self, is_last: bool, out: &mut Outbox<'_>) -> Result<Flow, Fault> {
         let Reading::Body { method, connection, kept, .. } =
-            std::mem::replace(&mut self.reading, Reading::Head { seen: 0 })
+            std::mem::replace(&mut self.reading, Reading::Head(Scan::new()))
         else {
             return Ok(Flow::Continue);
         };
         let Some(kept) = kept else {
-            return Ok(self.answer(method, connection, Spoken { target: "", fields: &[] }, is_last, out));
+            return Ok(self.answer(method, connection, Spoken::NOTHING, is_last, out));
         };
-        let flow = head::parse(&kept, kept.len(), |head, spoken| {
+        let front = head::parse(&mut Scan::new(), &kept, kept.len(), |head, spoken| {
             self.answer(head.method, head.connection, spoken, is_last, out)
         })?;
-        Ok(flow.unwrap_or_default())
+        Ok(if let Front::Whole(flow) = front { flow } else { Flow::default() })
     }
 
     /// Answers a request that has been read to its end.
@@ -203,7 +193,7 @@ impl<R: Responder> Conversation<R> {
         is_last: bool,
         out: &mut Outbox<'_>,
     ) -> Flow {
-        self.reading = Reading::Head { seen: 0 };
+        self.reading = Reading::Head(Scan::new());
         self.untime(out);
         // A server that stops says so with the last answer it owes (RFC 9112, section 9.6). The client did not ask for the
         // end and may be sending already, so that it could miss the answer.
@@ -248,7 +238,7 @@ impl<R: Responder> Conversation<R> {
         let Reading::Answer(flow) = self.reading else { return Flow::Continue };
         let answered = with(&mut self.responder, out);
         if answered == Answered::Whole {
-            self.reading = Reading::Head { seen: 0 };
+            self.reading = Reading::Head(Scan::new());
             self.untime(out);
         }
         self.follow(answered, flow, out)
@@ -275,7 +265,7 @@ impl<R: Responder> Conversation<R> {
     #[cold]
     fn fail(&mut self, fault: &Fault, input: &[u8], out: &mut Outbox<'_>) -> Flow {
         let head_only = match self.reading {
-            Reading::Head { .. } => input.starts_with(b"HEAD "),
+            Reading::Head(_) => input.starts_with(b"HEAD "),
             Reading::Body { method, .. } => method == Method::Head,
             Reading::Answer(_) => false,
         };
@@ -332,8 +322,8 @@ impl<R: Responder> Session for Conversation<R> {
         match self.reading {
             Reading::Answer(_) => {}
             Reading::Body { .. } => self.time(out),
-            Reading::Head { .. } if unfinished => self.time(out),
-            Reading::Head { .. } => self.untime(out),
+            Reading::Head(_) if unfinished => self.time(out),
+            Reading::Head(_) => self.untime(out),
         }
         Consumed::bytes(input.len() - rest.len())
     }
@@ -362,18 +352,6 @@ impl<R: Responder> Session for Conversation<R> {
         let fault =
             Fault { status: Status::RequestTimeout, why: "the request took too long to arrive".into() };
         self.fail(&fault, &[], out)
-    }
-}
-
-/// Empty lines before a request line are skipped (RFC 9112, section 2.2); they begin no request.
-/// `None` if the line end is cut in two.
-#[cold]
-fn skip_empty_line(input: &[u8]) -> Result<Option<Step>, Fault> {
-    match input {
-        [b'\n', ..] => Ok(Some(Step::Used(1))),
-        [b'\r', b'\n', ..] => Ok(Some(Step::Used(2))),
-        [b'\r'] => Ok(None),
-        _ => Err(Fault::bad("a line begins with a lone carriage return (RFC 9112, section 2.2)")),
     }
 }
 

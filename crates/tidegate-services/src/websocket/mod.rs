@@ -10,7 +10,7 @@
 //!
 //! [`WebSocket`] wraps a [`MessageService`] as layers wrap a service, so TLS and the PROXY protocol go around it. Text is
 //! checked to be UTF-8, control frames are answered between the fragments of a message, and messages and their fragments
-//! together are bounded by [`WebSocketLimits::message_bytes`]. There are no extensions (no compression) and no subprotocols. A
+//! together are bounded by [`WebSocketLimits::message_bytes`]. Pages of other sites may not connect unless [`Access`] lets them. There are no extensions (no compression) and no subprotocols. A
 //! server that stops, or is succeeded, closes with code 1001.
 
 mod channel;
@@ -24,6 +24,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tidegate::{CloseReason, Mail, Outbox, Peer, Policy, Refusal, Service};
+
+use crate::http::Access;
 
 pub use echo::{EchoMessages, EchoMessagesSession};
 pub use session::WebSocketSession;
@@ -95,7 +97,7 @@ pub struct WebSocketLimits {
 /// Input besides a message that may lie unfinished: the head of a frame and a control frame, or the head of a request's lines.
 pub const FRAMING_BYTES: usize = 256;
 
-/// Largest head of a request.
+/// Largest head of a request; more is answered with 431, or 414.
 pub const HEAD_BYTES: usize = 8 * 1024;
 
 impl Default for WebSocketLimits {
@@ -165,16 +167,27 @@ impl WebSocketLimits {
 /// # Ok::<(), tidegate_services::websocket::WebSocketLimitsError>(())
 /// ```
 #[derive(Debug)]
-pub struct WebSocket<S> {
-    service: Arc<S>,
-    limits: WebSocketLimits,
+pub struct WebSocket<S>(Arc<Front<S>>);
+
+/// What all connections share.
+#[derive(Debug)]
+pub(crate) struct Front<S> {
+    pub(crate) service: S,
+    pub(crate) limits: WebSocketLimits,
+    pub(crate) access: Access,
 }
 
 impl<S: MessageService> WebSocket<S> {
-    /// Speaks WebSocket for `service`, within `limits`.
+    /// Speaks WebSocket for `service`, within `limits`: with pages of its own, asked by an address or as `localhost`.
     #[must_use]
     pub fn new(service: S, limits: WebSocketLimits) -> Self {
-        Self { service: Arc::new(service), limits }
+        Self::with_access(service, limits, Access::default())
+    }
+
+    /// The same, by these names and with pages of these origins.
+    #[must_use]
+    pub fn with_access(service: S, limits: WebSocketLimits, access: Access) -> Self {
+        Self(Arc::new(Front { service, limits, access }))
     }
 }
 
@@ -182,6 +195,6 @@ impl<S: MessageService> Service for WebSocket<S> {
     type Session = WebSocketSession<S>;
 
     fn open(&self, peer: &Peer) -> Result<WebSocketSession<S>, Refusal> {
-        Ok(WebSocketSession::new(self.service.clone(), self.limits, *peer))
+        Ok(WebSocketSession::new(self.0.clone(), *peer))
     }
 }

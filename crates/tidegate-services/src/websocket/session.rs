@@ -2,60 +2,114 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
 
 use super::channel::{Channel, Step};
-use super::request::{self, Fault, Wants};
-use super::{CloseCode, MessageFlow, MessageService, MessageSession, WebSocketLimits};
+use super::request::{self, Wants};
+use super::{CloseCode, Front, HEAD_BYTES, MessageFlow, MessageService, MessageSession};
+use crate::http::answer::{date_now, refusal};
+use crate::http::fault::{Fault, Status};
+use crate::http::head::{self, Connection, Head, Scan, Spoken};
 
 /// One connection that begins with a request for a WebSocket.
 pub struct WebSocketSession<S: MessageService>(State<S>);
 
 enum State<S: MessageService> {
     /// At the request.
-    Asking { service: Arc<S>, limits: WebSocketLimits, peer: Peer },
+    Asking(Asking<S>),
     /// Behind it.
     Open { session: S::Session, channel: Channel },
     /// Answered, closed or failed.
     Over,
 }
 
+/// A request that is not complete.
+struct Asking<S> {
+    front: Arc<Front<S>>,
+    peer: Peer,
+    scan: Scan,
+}
+
+/// What a request comes to.
+enum Reply<M> {
+    /// A WebSocket: its session, and the head of the answer.
+    Open(M, String),
+    /// A page, and the head of the answer.
+    Page(String, Bytes),
+    /// The head alone.
+    PageHead(String),
+}
+
+impl<S: MessageService> Asking<S> {
+    /// Answers a request that has been read.
+    fn reply(&self, head: &Head, spoken: Spoken<'_>) -> Result<Reply<S::Session>, Fault> {
+        let Front { service, access, .. } = &*self.front;
+        access.check_host(spoken.authority)?;
+        let path = spoken.target;
+        let page = || service.page(path).ok_or_else(not_found);
+        Ok(match request::wants(head, spoken)? {
+            Wants::WebSocket(accept) => {
+                access.check_origin(request::only(spoken.fields, "origin")?, spoken.authority)?;
+                let session = service.open(&self.peer, path).map_err(|_| not_found())?;
+                Reply::Open(session, request::switch(&accept))
+            }
+            Wants::Page => {
+                let page = page()?;
+                Reply::Page(request::page(page.len()), page)
+            }
+            Wants::PageHead => Reply::PageHead(request::page(page()?.len())),
+        })
+    }
+}
+
+#[cold]
+fn not_found() -> Fault {
+    Fault { status: Status::NotFound, why: "there is nothing at this path".into() }
+}
+
 impl<S: MessageService> WebSocketSession<S> {
-    pub(crate) fn new(service: Arc<S>, limits: WebSocketLimits, peer: Peer) -> Self {
-        Self(State::Asking { service, limits, peer })
+    pub(crate) fn new(front: Arc<Front<S>>, peer: Peer) -> Self {
+        Self(State::Asking(Asking { front, peer, scan: Scan::new() }))
     }
 
     /// The request is not complete, or it was not until now.
     fn on_request(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
-        let State::Asking { service, limits, peer } = &self.0 else { return Consumed::all(input) };
-        let answer = match request::parse(input) {
-            Ok(None) => return Consumed::bytes(0),
-            Err(fault) => fault.answer(),
-            Ok(Some(request)) => match (request.wants, service.page(request.path)) {
-                (Wants::WebSocket(accept), _) => match service.open(peer, request.path) {
-                    Ok(session) => {
-                        let channel = Channel::new(limits.message_bytes);
-                        return self.open(
-                            session,
-                            channel,
-                            &request::switch(&accept),
-                            out,
-                            input,
-                            request.bytes,
-                        );
-                    }
-                    Err(_) => Fault::NOT_FOUND.answer(),
-                },
-                (_, None) => Fault::NOT_FOUND.answer(),
-                (Wants::PageHead, Some(page)) => request::page(page.len()),
-                (Wants::Page, Some(page)) => {
-                    out.write(request::page(page.len()).as_bytes());
-                    out.share(page);
+        let mut used = 0;
+        let (bytes, reply) = loop {
+            let State::Asking(asking) = &mut self.0 else { return Consumed::all(input) };
+            let rest = input.get(used..).unwrap_or_default();
+            let mut scan = asking.scan;
+            let read = |head: Head, spoken: Spoken<'_>| (head.bytes, asking.reply(&head, spoken));
+            match head::parse(&mut scan, rest, HEAD_BYTES, read) {
+                Ok(head::Front::Whole((bytes, Ok(reply)))) => break (used + bytes, reply),
+                Ok(head::Front::Whole((_, Err(fault)))) | Err(fault) => {
+                    let head_only = rest.starts_with(b"HEAD ");
+                    out.share(refusal(
+                        fault.status,
+                        &fault.why,
+                        &date_now(),
+                        "",
+                        head_only,
+                        Connection::Closes,
+                    ));
                     return self.end(input);
                 }
-            },
+                Ok(head::Front::Empty(bytes)) => used += bytes,
+                Ok(head::Front::Part) => {
+                    asking.scan = scan;
+                    return Consumed::bytes(used);
+                }
+            }
         };
-        out.write(answer.as_bytes());
+        match reply {
+            Reply::Open(session, answer) => return self.open(session, &answer, out, input, bytes),
+            Reply::Page(head, page) => {
+                out.write(head.as_bytes());
+                out.share(page);
+            }
+            Reply::PageHead(head) => out.write(head.as_bytes()),
+        }
         self.end(input)
     }
 
@@ -68,12 +122,13 @@ impl<S: MessageService> WebSocketSession<S> {
     fn open(
         &mut self,
         mut session: S::Session,
-        mut channel: Channel,
         answer: &str,
         out: &mut Outbox<'_>,
         input: &[u8],
         head: usize,
     ) -> Consumed {
+        let State::Asking(Asking { front, .. }) = &self.0 else { return Consumed::all(input) };
+        let mut channel = Channel::new(front.limits.message_bytes);
         out.wake_never();
         out.write(answer.as_bytes());
         let flow = session.on_open(out);
@@ -123,8 +178,9 @@ fn follow(flow: MessageFlow, channel: &mut Channel, out: &mut Outbox<'_>) -> Flo
 
 impl<S: MessageService> Session for WebSocketSession<S> {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        if let State::Asking { limits: WebSocketLimits { request_timeout: Some(limit), .. }, .. } = &self.0
-            && let Some(due) = out.now().checked_add(*limit)
+        if let State::Asking(asking) = &self.0
+            && let Some(due) =
+                asking.front.limits.request_timeout.and_then(|limit| out.now().checked_add(limit))
         {
             out.wake_at(due);
         }
@@ -134,7 +190,7 @@ impl<S: MessageService> Session for WebSocketSession<S> {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         match &self.0 {
             State::Open { .. } => self.on_frames(input, out),
-            State::Asking { .. } => self.on_request(input, out),
+            State::Asking(_) => self.on_request(input, out),
             State::Over => Consumed::all(input),
         }
     }
@@ -145,7 +201,7 @@ impl<S: MessageService> Session for WebSocketSession<S> {
                 let flow = session.on_mail(mail, out);
                 follow(flow, channel, out)
             }
-            (State::Asking { .. }, Mail::Timer) => Flow::Abort,
+            (State::Asking(_), Mail::Timer) => Flow::Abort,
             _ => Flow::Continue,
         }
     }

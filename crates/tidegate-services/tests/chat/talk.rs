@@ -221,10 +221,10 @@ fn the_page_is_there_and_a_browser_is_not_made_to_speak_lines() {
         member.wire.send(request);
         (member.wire.text(), member.wire.finished)
     };
-    let (page, over) = asks("GET /?room=a HTTP/1.1\r\nHost: a\r\n\r\n");
+    let (page, over) = asks("GET /?room=a HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(over && page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("<title>tidegate chat</title>"));
     assert!(!page.contains("http://") && !page.contains("https://"), "it loads nothing from elsewhere");
-    assert!(asks("GET /x HTTP/1.1\r\nHost: a\r\n\r\n").0.starts_with("HTTP/1.1 404 "));
-    let (answer, over) = asks("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n/join x y\n");
+    assert!(asks("GET /x HTTP/1.1\r\nHost: 127.0.0.1:80\r\n\r\n").0.starts_with("HTTP/1.1 404 "));
+    let (answer, over) = asks("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n/join x y\n");
     assert!(over && answer.starts_with("HTTP/1.1 405 ") && !answer.contains("joined"), "{answer}");
 }

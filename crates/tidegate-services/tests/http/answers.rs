@@ -97,12 +97,19 @@ fn a_client_that_talks_through_the_tunnel_already_is_not_taken_at_its_word() {
 fn what_ends_the_connection_says_why_and_lingers() {
     let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "x: y\r\n".repeat(100));
     let large = format!("GET / HTTP/1.1\r\nHost: a\r\nx: {}", "y".repeat(16 * 1024));
+    let long = format!("GET /{}", "a".repeat(16 * 1024));
     for (request, status, why) in [
         ("GET / HTTP/1.1\r\n\r\n", 400, "Host"),
         ("GET / HTTP/1.1\r\nHost : a\r\n\r\n", 400, "invalid name"),
         ("\u{16}\u{3}\u{1}\u{2}", 400, "not an HTTP request"),
         ("GET /\r\n", 400, ""),
-        ("\rGET / HTTP/1.1\r\nHost: a\r\n\r\n", 400, "carriage return"),
+        ("\rGET / HTTP/1.1\r\nHost: a\r\n\r\n", 400, "CR LF"),
+        ("GET / HTTP/1.1\nHost: a\r\n\r\n", 400, "CR LF"),
+        ("GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400, "target"),
+        ("GET a:80 HTTP/1.1\r\nHost: a\r\n\r\n", 400, "target"),
+        ("GET /#a HTTP/1.1\r\nHost: a\r\n\r\n", 400, "fragment"),
+        ("GET / HTTP/1.1\r\nHost: x:80:90\r\n\r\n", 400, "no host"),
+        (&long, 414, "16384"),
         ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", 400, "Content-Length"),
         ("GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nx", 400, "chunk"),
         ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n\r\n", 413, "1048576"),
@@ -148,7 +155,7 @@ fn answers_before_a_fault_are_sent_first() {
 #[test]
 fn empty_lines_before_a_request_are_skipped() {
     let mut wire = Wire::new();
-    wire.send("\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n\r\n\n");
+    wire.send("\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n\r\n\r\n");
     wire.send("\r");
     wire.send("\nGET / HTTP/1.1\r\nHost: a\r\n\r\n\r\n");
     assert_eq!((wire.statuses(), wire.stands), (vec![200, 200], Stands::Open));

@@ -10,7 +10,7 @@ const LIVELY: [&str; 12] = [
     "\r\nGET /x HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n",
     "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n",
     "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
-    "GET / HTTP/1.1\nHost: a\n\n",
+    "GET /a HTTP/1.7\r\nHost: a\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\nGET / HTTP/",
     "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
     "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0A;x=\"y\"\r\n0123456789\r\n0\r\nT: x\r\n\r\n",
@@ -21,7 +21,12 @@ const LIVELY: [&str; 12] = [
 ];
 
 /// Requests after which it does not.
-const LAST: [&str; 8] = [
+const LAST: [&str; 13] = [
+    "GET / HTTP/1.1\nHost: a\n\n",
+    "GET / HTTP/1.1\r\nHost: a\rX",
+    "GET / HTTP/1.1\r\nHost: a\r\n\rX",
+    "GET / HTTP/1.1\rX",
+    "\rX",
     "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     "GET / HTTP/1.0\r\n\r\n",
     "GET / HTTP/1.1\r\n\r\n",

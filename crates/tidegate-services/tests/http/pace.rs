@@ -17,7 +17,7 @@ fn wire() -> Wire {
 }
 
 const BEGINNINGS: [&str; 4] = [
-    "GET / HT",
+    "GET /x",
     "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nbod",
     "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2710\r\nx",

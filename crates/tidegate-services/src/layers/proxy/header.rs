@@ -67,12 +67,21 @@ fn version_1(input: &[u8]) -> Result<Seen, HeaderFault> {
     {
         return Ok(Seen::Whole(whole.len(), Client::Socket));
     }
+    // `ppp` reads ports as Rust does, with a sign.
+    if !line.rsplit(|&b| b == b' ').take(2).all(is_port) {
+        return Err(HeaderFault::Malformed);
+    }
     let client = match v1::Header::try_from(whole).map_err(|_| HeaderFault::Malformed)?.addresses {
         v1::Addresses::Tcp4(ip) => Client::Behind(Some((ip.source_address, ip.source_port).into())),
         v1::Addresses::Tcp6(ip) => Client::Behind(Some((ip.source_address, ip.source_port).into())),
         v1::Addresses::Unknown => Client::Socket,
     };
     Ok(Seen::Whole(whole.len(), client))
+}
+
+/// Digits without zeros in front (section 2.1); how large it may be is `ppp`'s to say.
+fn is_port(word: &[u8]) -> bool {
+    word.iter().all(u8::is_ascii_digit) && matches!(word, [b'0'] | [b'1'..=b'9', ..])
 }
 
 /// The length is looked at first, so that what is too long is refused before it is kept. TLVs are skipped.
@@ -171,6 +180,15 @@ mod tests {
             "PROXY TCP4 192.0.2.7 127.0.0.1 4660 80 \r\n",
             "PROXY TCP4 192.0.2.7 127.0.0.1 04660 80\r\n",
             "PROXY TCP4 192.0.2.7 127.0.0.1 65536 80\r\n",
+            "PROXY TCP4 192.0.2.7 127.0.0.1 +4660 80\r\n",
+            "PROXY TCP4 192.0.2.7 127.0.0.1 4660 +1\r\n",
+            "PROXY TCP4 192.0.2.7 127.0.0.1 -1 80\r\n",
+            "PROXY TCP4 192.0.2.7 127.0.0.1 4660 080\r\n",
+            "PROXY TCP4 192.0.2.7 127.0.0.1 4660 00\r\n",
+            "PROXY TCP4  192.0.2.7 127.0.0.1 4660 80\r\n",
+            "PROXY TCP4 192.0.2.007 127.0.0.1 4660 80\r\n",
+            "PROXY TCP4 +192.0.2.7 127.0.0.1 4660 80\r\n",
+            "PROXY tcp4 192.0.2.7 127.0.0.1 4660 80\r\n",
             "PROXY TCP4 ::1 ::1 4660 80\r\n",
             "PROXY TCP6 192.0.2.7 127.0.0.1 4660 80\r\n",
             "PROXY TCP4 192.0.2.7\r127.0.0.1 4660 80\r\n",

@@ -1,0 +1,98 @@
+//! A service whose pages are made for each request: for what changes, is small and seldom asked for, such as counters and probes.
+
+use std::sync::Arc;
+
+use tidegate::{Outbox, Peer, Refusal, Service};
+
+use super::HttpLimits;
+use super::access::Access;
+use super::answer::{date_now, refusal};
+use super::fault::Fault;
+use super::head::Connection;
+use super::session::{Answered, Conversation, Request, Responder};
+
+/// Makes pages.
+pub trait Generates: Send + Sync + 'static {
+    /// The page at this path (without its query). Called on an I/O thread: it must not wait.
+    fn page(&self, path: &str) -> Made;
+}
+
+/// A page that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Code and reason phrase, such as `200 OK`.
+    pub status: &'static str,
+    /// Its media type.
+    pub content_type: &'static str,
+    /// The page itself.
+    pub body: String,
+}
+
+impl Made {
+    /// A line of text.
+    #[must_use]
+    pub fn line(status: &'static str, text: &str) -> Self {
+        Self { status, content_type: "text/plain; charset=utf-8", body: format!("{text}\n") }
+    }
+}
+
+/// The service that answers with what is made. A connection ends with its first page.
+#[derive(Debug)]
+pub struct Generated<G>(Arc<Shared<G>>);
+
+#[derive(Debug)]
+struct Shared<G> {
+    pages: G,
+    limits: HttpLimits,
+    access: Access,
+}
+
+impl<G: Generates> Generated<G> {
+    /// Answers with `pages` within `limits` to who asks by a name that `access` allows.
+    #[must_use]
+    pub fn new(pages: G, limits: HttpLimits, access: Access) -> Self {
+        Self(Arc::new(Shared { pages, limits, access }))
+    }
+}
+
+/// One connection of [`Generated`].
+pub type GeneratedSession<G> = Conversation<Maker<G>>;
+
+/// Answers one connection.
+#[derive(Debug)]
+pub struct Maker<G>(Arc<Shared<G>>);
+
+impl<G: Generates> Service for Generated<G> {
+    type Session = GeneratedSession<G>;
+
+    fn open(&self, _: &Peer) -> Result<GeneratedSession<G>, Refusal> {
+        Ok(Conversation::new(Maker(self.0.clone())))
+    }
+}
+
+impl<G: Generates> Responder for Maker<G> {
+    fn limits(&self) -> &HttpLimits {
+        &self.0.limits
+    }
+
+    fn answer(&mut self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
+        if let Err(fault) = self.0.access.check_host(request.spoken.authority) {
+            self.refuse(&fault, request.head_only, Connection::Closes, out);
+            return Answered::Final;
+        }
+        let target = request.spoken.target;
+        let Made { status, content_type, body } =
+            self.0.pages.page(target.split_once('?').map_or(target, |(path, _)| path));
+        let (date, length) = (date_now(), body.len());
+        let head = format!(
+            "HTTP/1.1 {status}\r\nServer: tidegate\r\nDate: {date}\r\nContent-Type: {content_type}\r\n\
+             Content-Length: {length}\r\nConnection: close\r\n\r\n"
+        );
+        out.share(if request.head_only { head.into() } else { (head + &body).into() });
+        Answered::Final
+    }
+
+    fn refuse(&mut self, fault: &Fault, head_only: bool, connection: Connection, out: &mut Outbox<'_>) {
+        out.share(refusal(fault.status, &fault.why, &date_now(), "", head_only, connection));
+    }
+}

@@ -1,0 +1,202 @@
+//! The syntax of a request's head, one byte after the other (RFC 9112, sections 2 to 5).
+//!
+//! What a head comes to must not depend on where the network cuts it. So each byte is looked at once, in a state that says what may
+//! stand there, and the first wrong byte decides: nothing before it does, and nothing behind it is waited for. A whole head that comes
+//! in one piece need not pass here (see [`head`](super::head)); what is accepted there is accepted here.
+
+use super::fault::{Fault, Status};
+
+/// Most header fields in a request.
+pub(super) const MOST_FIELDS: usize = 100;
+
+/// How far a head has been read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scan {
+    /// Bytes that were looked at.
+    seen: u32,
+    fields: u8,
+    at: At,
+}
+
+/// Where the next byte belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// The first byte of the method, and the others.
+    Start,
+    Method,
+    /// The first byte of the target, and the others.
+    TargetStart,
+    Target,
+    /// The version, after so many bytes: 1.x, or another one.
+    Version(u8),
+    OtherVersion(u8),
+    /// The LF of the request line.
+    RequestLf,
+    /// The first byte of a field line, or of the empty line.
+    Line,
+    Name,
+    Value,
+    /// The LF of a field line, and of the empty line.
+    FieldLf,
+    EndLf,
+}
+
+const NO_REQUEST: &str = "this is not an HTTP request (RFC 9112, section 3)";
+const NO_VERSION: &str = "the request line does not end in an HTTP version (RFC 9112, section 2.3)";
+const NO_LINE_END: &str = "a line does not end in CR LF (RFC 9112, section 2.2)";
+const NO_NAME: &str = "a header field has an invalid name (RFC 9112, section 5)";
+/// What is said of a target with a byte that may not stand in it.
+pub(super) const NO_TARGET: &str =
+    "the target has a character that must be percent-encoded, or a fragment (RFC 9112, section 3.2)";
+
+/// What stands before the digits of a version.
+const NAME: &[u8; 5] = b"HTTP/";
+
+impl Scan {
+    pub(crate) const fn new() -> Self {
+        Self { seen: 0, fields: 0, at: At::Start }
+    }
+
+    /// Nothing was looked at yet.
+    #[inline]
+    pub(super) fn is_new(self) -> bool {
+        self.seen == 0
+    }
+
+    /// Looks at what is new in `input`, which begins with the head; returns its bytes if it is whole.
+    pub(super) fn advance(&mut self, input: &[u8]) -> Result<Option<usize>, Fault> {
+        for (place, &byte) in input.iter().enumerate().skip(self.seen as usize) {
+            if (self.at, byte) == (At::EndLf, b'\n') {
+                return Ok(Some(place + 1));
+            }
+            self.at = self.after(byte)?;
+        }
+        self.seen = u32::try_from(input.len()).unwrap_or(u32::MAX);
+        Ok(None)
+    }
+
+    /// What a head is that is not whole after `limit` bytes.
+    pub(super) fn too_large(self, limit: usize) -> Fault {
+        match self.at {
+            At::Start | At::Method => Fault {
+                status: Status::NotImplemented,
+                why: format!("no method has {limit} bytes; this server answers GET and HEAD").into(),
+            },
+            At::TargetStart | At::Target | At::Version(_) | At::OtherVersion(_) | At::RequestLf => Fault {
+                status: Status::UriTooLong,
+                why: format!("the request line is longer than {limit} bytes").into(),
+            },
+            At::Line | At::Name | At::Value | At::FieldLf | At::EndLf => Fault::head_too_large(limit),
+        }
+    }
+
+    /// Where the byte leads.
+    fn after(&mut self, byte: u8) -> Result<At, Fault> {
+        Ok(match (self.at, byte) {
+            (At::Start | At::Method, byte) if is_token(byte) => At::Method,
+            (At::Method, b' ') => At::TargetStart,
+            (At::TargetStart | At::Target, byte) if may_stand_in_target(byte) => At::Target,
+            (At::Target, b' ') => At::Version(0),
+            (At::Version(n @ 0..5), byte) if byte == NAME[usize::from(n)] => At::Version(n + 1),
+            (At::Version(5), b'1') => At::Version(6),
+            (At::Version(5), b'0'..=b'9') => At::OtherVersion(6),
+            (At::Version(6), b'.') => At::Version(7),
+            (At::Version(7), b'0'..=b'9') => At::Version(8),
+            (At::Version(8), b'\r') => At::RequestLf,
+            (At::OtherVersion(6), b'.') => At::OtherVersion(7),
+            (At::OtherVersion(7), b'0'..=b'9') => At::OtherVersion(8),
+            (At::OtherVersion(8), b'\r') => return Err(wrong_version()),
+            (At::RequestLf | At::FieldLf, b'\n') => At::Line,
+            (At::Line, b'\r') => At::EndLf,
+            (At::Line, byte) if is_token(byte) => {
+                if usize::from(self.fields) >= MOST_FIELDS {
+                    return Err(Fault::too_many_fields(MOST_FIELDS));
+                }
+                self.fields += 1;
+                At::Name
+            }
+            (At::Name, byte) if is_token(byte) => At::Name,
+            (At::Name, b':') => At::Value,
+            (At::Value, b'\t' | b' '..=b'~' | 0x80..) => At::Value,
+            (At::Value, b'\r') => At::FieldLf,
+            _ => return Err(self.fault(byte)),
+        })
+    }
+
+    #[cold]
+    fn fault(&self, byte: u8) -> Fault {
+        Fault::bad(match (self.at, byte) {
+            (At::RequestLf | At::FieldLf | At::EndLf, _) => NO_LINE_END,
+            (At::Value | At::Line | At::Version(8) | At::OtherVersion(8), b'\n') => NO_LINE_END,
+            (At::Start, b'\r' | b'\n') => NO_LINE_END,
+            (At::Start | At::Method, _) => NO_REQUEST,
+            (At::TargetStart | At::Target, b' ' | b'\t' | b'\r' | b'\n') => NO_REQUEST,
+            (At::TargetStart | At::Target, _) => NO_TARGET,
+            (At::Version(_) | At::OtherVersion(_), _) => NO_VERSION,
+            (At::Line, b' ' | b'\t') => {
+                "a header field goes on in the next line, or has no name (RFC 9112, section 5.2)"
+            }
+            (At::Line | At::Name, _) => NO_NAME,
+            (At::Value, _) => "a header field has an invalid value (RFC 9110, section 5.5)",
+        })
+    }
+}
+
+#[cold]
+fn wrong_version() -> Fault {
+    Fault { status: Status::VersionNotSupported, why: "this server speaks HTTP/1.1 and HTTP/1.0 only".into() }
+}
+
+/// Whether it may stand in a method or a field name (`tchar`, RFC 9110, section 5.6.2).
+pub(crate) fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Whether it may stand in a target: what RFC 3986 knows, and what browsers do not encode in a query (the URL standard, query
+/// percent-encode set). No fragment: it is not sent.
+#[inline]
+pub(super) fn may_stand_in_target(byte: u8) -> bool {
+    matches!(byte, b'!'..=b'~') && !matches!(byte, b'"' | b'#' | b'<' | b'>')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of the head, or nothing yet, or the status.
+    fn scan(input: &str, step: usize) -> Result<Option<usize>, Status> {
+        let mut scan = Scan::new();
+        for end in (step..input.len()).step_by(step).chain([input.len()]) {
+            if let Some(bytes) = scan.advance(&input.as_bytes()[..end]).map_err(|fault| fault.status)? {
+                return Ok(Some(bytes));
+            }
+        }
+        Ok(None)
+    }
+
+    #[test]
+    fn the_first_wrong_byte_decides_whatever_follows() {
+        for (input, expected) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\nx", Ok(Some(27))),
+            ("GET / HTTP/1.9\r\n\r\n", Ok(Some(18))),
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r", Ok(None)),
+            ("GET / HTTP/2.0", Ok(None)),
+            ("GET / HTTP/2.0\r", Err(Status::VersionNotSupported)),
+            ("GET / HTTP/2.0x", Err(Status::BadRequest)),
+            ("GET / HTTP/1.1\rx", Err(Status::BadRequest)),
+            ("GET / HTTP/1.1\n", Err(Status::BadRequest)),
+            ("GET / HTTP/1.10", Err(Status::BadRequest)),
+            ("GET  ", Err(Status::BadRequest)),
+            ("GET /#", Err(Status::BadRequest)),
+            ("GET /\u{e9}", Err(Status::BadRequest)),
+            ("GET / HTTP/1.1\r\n ", Err(Status::BadRequest)),
+            ("GET / HTTP/1.1\r\na ", Err(Status::BadRequest)),
+            ("GET / HTTP/1.1\r\na: b\n", Err(Status::BadRequest)),
+            ("GET / HTTP/1.1\r\na: b\r\n\n", Err(Status::BadRequest)),
+        ] {
+            for step in [1, 2, 3, 1000] {
+                assert_eq!(scan(input, step), expected, "{input:?} in steps of {step}");
+            }
+        }
+    }
+}
