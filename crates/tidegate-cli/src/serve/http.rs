@@ -75,3 +75,42 @@ impl HttpLimitArgs {
         Ok(limits)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::limits::Strategy;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        limits: Limits,
+    }
+
+    fn limits(options: &[&str]) -> Limits {
+        Line::try_parse_from([&["x"], options].concat()).unwrap_or_else(|e| panic!("{e}")).limits
+    }
+
+    #[test]
+    fn a_connection_may_rest_for_so_long_and_no_longer() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        for (options, expected) in [
+            (&[][..], seconds(75)),
+            (&["--strategy", "throughput"], seconds(75)),
+            (&["--idle-timeout", "none"], None),
+            (&["--idle-timeout", "40s"], seconds(40)),
+            (&["--first-byte-timeout", "100s"], seconds(100)),
+            (&["--first-byte-timeout", "none"], seconds(75)),
+        ] {
+            let limits = limits(options);
+            let policy = policy(&limits);
+            assert_eq!(policy.idle_timeout, expected, "{options:?}");
+            policy.check().unwrap();
+            let changed = limits.changed_to(Strategy::Connections, &policy);
+            assert_eq!(changed.idle_timeout, expected, "{options:?}, with another strategy");
+        }
+        assert_eq!(limits(&[]).policy().idle_timeout, None, "other services have their own");
+    }
+}

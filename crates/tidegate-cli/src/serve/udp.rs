@@ -190,7 +190,10 @@ impl Plan for UdpPlan {
         let shared = args.handover.as_ref().map(|_| bound.share_sockets()).transpose().map_err(usage)?;
         let terms = terms(model, path);
         let heirs = shared.map(|listeners| Estate { terms, listeners, metrics: None });
-        let entry = args.common.metrics.map(|addr| pages.add(addr, origin.metrics, &label));
+        let entry = args
+            .common
+            .metrics
+            .map(|addr| pages.add(addr, &args.common.metrics_host, origin.metrics, &label));
         Ok(Box::new(UdpBound { args, label, bound, entry, heirs, predecessor: origin.predecessor }))
     }
 }

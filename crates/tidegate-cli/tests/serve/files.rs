@@ -224,7 +224,7 @@ fn parts_are_cut_out_together_and_only_of_the_file_that_is_meant() {
     let (tag, date) = (whole.field("ETag").unwrap(), whole.field("Last-Modified").unwrap());
     for (condition, status) in [
         (tag, 206),
-        (date, 206),
+        (date, 200), // the file may have changed twice within this second
         ("\"another\"", 200),
         (&*format!("W/{tag}"), 200), // a weak tag never goes with a range (RFC 9110, section 13.1.5)
         ("Sat, 01 Jan 2000 00:00:00 GMT", 200),

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use tidegate_services::http::Access;
 use tidegate_services::{Chat, ChatLimits, ChatStats};
 
 use crate::members::Member;
@@ -227,4 +228,99 @@ fn the_page_is_there_and_a_browser_is_not_made_to_speak_lines() {
     assert!(asks("GET /x HTTP/1.1\r\nHost: 127.0.0.1:80\r\n\r\n").0.starts_with("HTTP/1.1 404 "));
     let (answer, over) = asks("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n/join x y\n");
     assert!(over && answer.starts_with("HTTP/1.1 405 ") && !answer.contains("joined"), "{answer}");
+}
+
+/// What a request to the messenger is answered with; whether the connection is over.
+fn asked(chat: &Chat, request: &str) -> (String, bool) {
+    let mut member = Member::of_lines(chat);
+    member.wire.send(request);
+    (member.wire.text(), member.wire.finished)
+}
+
+#[test]
+fn pages_of_other_sites_may_not_join() {
+    let ours = Access::default().host("chat.example").unwrap().origin("https://www.example").unwrap();
+    let chat = chat(|_| {}).with_access(ours);
+    let upgrade = |host: &str, origin: &str| {
+        let fields = crate::frames::UPGRADE.split_once("Upgrade:").unwrap().1;
+        let request = format!("GET /chat HTTP/1.1\r\nHost: {host}\r\n{origin}Upgrade:{fields}");
+        asked(&chat, &request).0.get(9..12).unwrap_or_default().to_owned()
+    };
+    for (host, origin, expected) in [
+        ("localhost:8080", "", "101"),
+        ("localhost:8080", "Origin: http://localhost:8080\r\n", "101"),
+        ("[::1]:8080", "Origin: http://[::1]:8080\r\n", "101"),
+        ("chat.example", "Origin: https://chat.example\r\n", "101"),
+        ("chat.example", "Origin: https://www.example\r\n", "101"),
+        ("localhost:8080", "Origin: http://localhost:8081\r\n", "403"),
+        ("localhost:8080", "Origin: http://evil.example\r\n", "403"),
+        ("localhost:8080", "Origin: null\r\n", "403"),
+        ("localhost:8080", "Origin: http://localhost:8080\r\nOrigin: http://localhost:8080\r\n", "400"),
+        // A name that was pointed here is that of its page, too.
+        ("evil.example:8080", "Origin: http://evil.example:8080\r\n", "421"),
+        ("evil.example:8080", "", "421"),
+    ] {
+        assert_eq!(upgrade(host, origin), expected, "{host} {origin:?}");
+    }
+    assert!(asked(&chat, "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n").0.starts_with("HTTP/1.1 421 "));
+}
+
+#[test]
+fn answers_of_the_front_are_as_http_has_them() {
+    let chat = chat(|_| {});
+    let old = crate::frames::UPGRADE.replace("Version: 13", "Version: 8");
+    for (request, status, has) in [
+        ("HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n", "200", "Content-Length: "),
+        ("HEAD /x HTTP/1.1\r\nHost: localhost\r\n\r\n", "404", "Content-Length: "),
+        ("HEAD / HTTP/1.1\r\n\r\n", "400", "Content-Length: "),
+        ("HEAD / HTTP/1.1\r\nHost: evil.example\r\n\r\n", "421", "Content-Length: "),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", "405", "Allow: GET, HEAD\r\n"),
+        (&old, "426", "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"),
+        (crate::frames::UPGRADE, "101", "Upgrade: websocket\r\n"),
+    ] {
+        let (answer, over) = asked(&chat, request);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(has), "{answer}");
+        assert!(answer.contains("\r\nDate: "), "{answer}");
+        assert_eq!(over, status != "101");
+        let is_head = request.starts_with("HEAD ");
+        assert_eq!(answer.ends_with("\r\n\r\n"), is_head || status == "101", "{answer}");
+    }
+    assert!(asked(&chat, &old).0.contains("Connection: Upgrade\r\n"));
+}
+
+#[test]
+fn a_browser_with_a_method_of_its_own_does_not_get_to_speak_lines() {
+    let chat = chat(|_| {});
+    let request = "SAY / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n/join x y\nhello\n";
+    for cut in 1..request.len() {
+        let mut member = Member::of_lines(&chat);
+        member.wire.send(&request[..cut]);
+        member.wire.send(&request[cut..]);
+        let text = member.wire.text();
+        assert!(text.starts_with("HTTP/1.1 501 ") && !text.contains("joined"), "cut at {cut}: {text}");
+    }
+    let mut member = Member::of_lines(&chat);
+    member.say("hello");
+    assert_eq!(member.hears(), ["! join a room first: /join ROOM [NICK]"]);
+}
+
+#[test]
+fn a_first_line_has_its_time_whatever_it_may_become() {
+    let chat = chat(|_| {});
+    for begun in ["G", "GET", "hel", "SAY / HT"] {
+        let mut member = Member::of_lines(&chat);
+        member.wire.send(begun);
+        for _ in 0..9 {
+            member.wire.wait(Duration::from_secs(1));
+            assert_eq!(member.wire.stands, Stands::Open, "{begun:?}");
+            member.wire.send("x");
+        }
+        member.wire.wait(Duration::from_secs(1));
+        assert_eq!(member.wire.stands, Stands::Reset, "{begun:?}");
+    }
+    let mut member = Member::of_lines(&chat);
+    member.wire.send("hel");
+    member.wire.send("lo\n");
+    member.wire.wait(Duration::from_secs(100));
+    assert_eq!(member.wire.stands, Stands::Open, "a member may be silent");
 }

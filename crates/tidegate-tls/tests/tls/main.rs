@@ -6,6 +6,7 @@
 mod wire;
 
 mod bounds;
+mod cuts;
 mod ends;
 mod far;
 mod hostile;

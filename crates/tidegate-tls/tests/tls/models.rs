@@ -17,13 +17,13 @@ use tidegate_tls::{TlsClient, TlsCounters, TlsLimits, TlsServer, Trust};
 
 use crate::papers::Papers;
 
-const DEADLINE: Duration = Duration::from_secs(50);
+pub const DEADLINE: Duration = Duration::from_secs(50);
 
 fn models() -> impl Iterator<Item = Model> {
     Model::available().into_iter()
 }
 
-fn until(what: &str, mut met: impl FnMut() -> bool) {
+pub fn until(what: &str, mut met: impl FnMut() -> bool) {
     let start = Instant::now();
     while !met() {
         assert!(start.elapsed() < DEADLINE, "waited in vain until {what}");
