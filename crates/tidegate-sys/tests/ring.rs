@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tidegate_sys::pages::Residence;
-use tidegate_sys::ring::{Completion, Handle, Payload, Ring, RingSetup};
+use tidegate_sys::ring::{Completion, Handle, Payload, Ring, RingSetup, can_hand_on};
 use tidegate_sys::socket::More;
 use tidegate_sys::socket::{Blocking, Stream, peer_addr, raw_address};
 use tidegate_sys::waker::Waker;
@@ -299,4 +299,46 @@ fn a_payload_advances_over_its_pieces() {
         assert_eq!(text(Payload::One(Bytes::from_static(b"abcde")).advance(n)), "abcde"[n..]);
     }
     assert!(pieces().advance(9).is_none() && Payload::One(Bytes::from_static(b"a")).advance(9).is_none());
+}
+
+/// Two rings that can hand each other sockets, the second with a table of so many slots of which the first is taken; and a
+/// socket in slot 3 of the first ring.
+fn two_rings(table: u32) -> Option<(Bench, Bench, TcpStream)> {
+    let (mut from, mut to) = (Bench::new(SETUP)?, Bench::new(RingSetup { table, ..SETUP })?);
+    if !can_hand_on() {
+        eprintln!("rings can not hand each other sockets here");
+        return None;
+    }
+    let [(near, far), (other, _)] = [pair(), pair()];
+    assert!(matches!(from.ring.register(near.into(), 3), Handle::Direct(3)));
+    assert!(matches!(to.ring.register(other.into(), 0), Handle::Direct(0)));
+    Some((from, to, far))
+}
+
+#[test]
+fn a_socket_that_is_handed_to_another_ring_lives_on_there_alone() {
+    let Some((mut from, mut to, mut far)) = two_rings(16) else { return };
+    from.ring.hand_on(3, &to.ring.address().unwrap(), 1, 2, 9);
+    from.ring.enter(Some(Duration::ZERO)).unwrap();
+    let slot = to.wait(9).result.unwrap();
+    assert_ne!(slot, 0, "that one is taken");
+    assert!(from.wait(1).result.is_ok() && from.wait(2).result.is_ok(), "its slot is free here");
+    let near = Handle::Direct(slot);
+    far.write_all(b"hello").unwrap();
+    assert_eq!(to.receive(&near, 4, 5), b"hello");
+    to.ring.close(near, 5);
+    to.ring.enter(Some(Duration::ZERO)).unwrap();
+    assert_eq!(far.read(&mut [0; 1]).unwrap(), 0, "nobody else keeps it open");
+}
+
+#[test]
+fn a_socket_that_another_ring_has_no_slot_for_stays() {
+    let Some((mut from, mut to, mut far)) = two_rings(1) else { return };
+    from.ring.hand_on(3, &to.ring.address().unwrap(), 1, 2, 9);
+    from.ring.enter(Some(Duration::ZERO)).unwrap();
+    to.ring.enter(Some(Duration::ZERO)).unwrap();
+    assert!(from.wait(1).result.is_err());
+    assert_eq!(from.wait(2).result.unwrap_err().raw_os_error(), Some(125), "ECANCELED: the chain is broken");
+    far.write_all(b"hello").unwrap();
+    assert_eq!(from.receive(&Handle::Direct(3), 4, 5), b"hello");
 }

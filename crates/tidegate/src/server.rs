@@ -18,7 +18,7 @@ use crate::engine::{self, Availability, Command, Gate, Model, Plan, Started};
 use crate::policy::accept::deferral;
 use crate::policy::{DatagramPath, Policy, PolicyError};
 use crate::service::{ErasedService, Service};
-use crate::stats::{Counters, Stats, sum};
+use crate::stats::{Counters, Stats, each, sum};
 
 pub use datagram::{BoundDatagramServer, DatagramServer, RunningDatagrams};
 
@@ -308,6 +308,13 @@ impl Running {
         self.threads.stats()
     }
 
+    /// The counters of each I/O thread as they are now, in the order of [`Peer::thread`](crate::Peer). Models whose
+    /// threads belong to connections have one set.
+    #[must_use]
+    pub fn thread_stats(&self) -> Vec<Stats> {
+        each(&self.threads.counters)
+    }
+
     /// The limits it was started with.
     #[must_use]
     pub fn first_policy(&self) -> &Policy {
@@ -332,6 +339,12 @@ impl Running {
     pub fn watch(&self) -> impl Fn() -> Stats + Clone + Send + Sync + use<> {
         let counters = self.threads.counters.clone();
         move || sum(&counters)
+    }
+
+    /// [`thread_stats`](Self::thread_stats) for another thread, as [`watch`](Self::watch) is.
+    pub fn watch_threads(&self) -> impl Fn() -> Vec<Stats> + Clone + Send + Sync + use<> {
+        let counters = self.threads.counters.clone();
+        move || each(&counters)
     }
 
     /// Whether one of the I/O threads has ended without having been told to: its connections are gone, and it accepts

@@ -185,6 +185,12 @@ impl std::iter::Sum for Stats {
     }
 }
 
+/// The counters of each thread.
+#[must_use]
+pub fn each(all: &[Arc<Counters>]) -> Vec<Stats> {
+    all.iter().map(|one| one.read()).collect()
+}
+
 /// Sums counters of all threads.
 #[must_use]
 pub fn sum(all: &[Arc<Counters>]) -> Stats {

@@ -8,6 +8,7 @@
 mod buffers;
 mod datagram;
 mod door;
+mod partners;
 mod setup;
 
 use std::collections::VecDeque;
@@ -28,6 +29,7 @@ pub use buffers::Buffer;
 use buffers::Buffers;
 pub use datagram::DATAGRAM_HEAD;
 use door::Door;
+pub use partners::{Address, can_hand_on};
 pub use setup::{Features, RingSetup};
 
 /// A socket as the ring knows it.
@@ -63,6 +65,14 @@ struct InFlight {
     payload: Option<Payload>,
     _address: Option<Box<SockAddr>>,
     _message: Option<Box<Message>>,
+    /// The ring it is about: open until the kernel has looked it up.
+    _to: Option<Address>,
+}
+
+impl InFlight {
+    fn of(key: u64) -> Self {
+        Self { key, payload: None, _address: None, _message: None, _to: None }
+    }
 }
 
 struct Message {
@@ -170,8 +180,7 @@ impl Ring {
             Handle::Direct(slot) => opcode::Connect::new(types::Fixed(*slot), pointer, length).build(),
             Handle::Plain(fd) => opcode::Connect::new(types::Fd(fd.as_raw_fd()), pointer, length).build(),
         };
-        let at =
-            self.in_flight.insert(InFlight { key, payload: None, _address: Some(address), _message: None });
+        let at = self.in_flight.insert(InFlight { _address: Some(address), ..InFlight::of(key) });
         self.push(entry.user_data(OWNED | at as u64));
     }
 
@@ -220,7 +229,7 @@ impl Ring {
                 (many_pieces(socket, &message, flags as u32), Some(message))
             }
         };
-        slot.insert(InFlight { key, payload: Some(payload), _address: None, _message: message });
+        slot.insert(InFlight { payload: Some(payload), _message: message, ..InFlight::of(key) });
         entry.user_data(OWNED | at)
     }
 
@@ -241,7 +250,7 @@ impl Ring {
     }
 
     fn push_with(&mut self, entry: squeue::Entry, payload: Payload, key: u64) {
-        let op = InFlight { key, payload: Some(payload), _address: None, _message: None };
+        let op = InFlight { payload: Some(payload), ..InFlight::of(key) };
         let at = self.in_flight.insert(op) as u64;
         self.push(entry.user_data(OWNED | at));
     }

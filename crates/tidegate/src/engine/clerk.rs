@@ -45,7 +45,8 @@ impl Clerk {
                     Command::Dial(to) => dial(to),
                     Command::Drain => return self.stop(house, commands),
                     Command::Policy(policy) => house.set_policy(policy),
-                    Command::Mail(..) | Command::Group(_) => {} // connections have post boxes of their own
+                    // connections have post boxes of their own
+                    Command::Mail(..) | Command::Group(_) | Command::Serve(_) => {}
                 }
             }
         }

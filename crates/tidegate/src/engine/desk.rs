@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use tidegate_sys::socket::is_exhaustion;
 
+use super::Lane;
+use super::gate::{Accepted, Command};
 use super::windows::Windows;
-use super::{Command, Lane};
 use crate::core::mail::PostOffice;
 use crate::core::panics::contain;
 use crate::core::{Connection, Context, Grain, Timers, Token};
@@ -29,8 +30,10 @@ pub(super) struct Desk {
     /// A deadline that counts from now on is not due before this tick of the timers.
     soonest: u64,
     office: Arc<dyn PostOffice>,
-    /// Connections that this thread has open, or is making.
-    open: usize,
+    /// Places that were taken for accepts which are posted.
+    posted: usize,
+    /// Others give it connections while it has fewer.
+    takes: usize,
     pub(super) windows: Windows,
     /// When there was last something to do.
     active: Instant,
@@ -41,7 +44,9 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub(super) fn new(lane: Lane, now: Instant) -> Self {
+    /// The others give it connections while it has fewer than `takes`.
+    pub(super) fn new(lane: Lane, takes: usize, now: Instant) -> Self {
+        lane.balance.set_share(lane.index, lane.share, takes);
         Self {
             office: lane.gate.clone(),
             windows: Windows::new(&lane, now),
@@ -52,7 +57,8 @@ impl Desk {
             fired: Vec::new(),
             timers: Timers::new(now),
             soonest: 0,
-            open: 0,
+            posted: 0,
+            takes,
             rest_until: None,
             stop_at: None,
         }
@@ -173,7 +179,7 @@ impl Desk {
             return Admission::Wait;
         }
         let fullness = Fullness {
-            open: self.open,
+            open: self.open(),
             share: self.lane.share,
             total: self.lane.total.load(Relaxed),
             most: self.lane.policy.max_connections,
@@ -188,13 +194,92 @@ impl Desk {
 
     /// Connections for which this thread has room.
     pub(super) fn room(&self) -> usize {
-        self.lane.share.saturating_sub(self.open)
+        self.lane.share.saturating_sub(self.open())
     }
 
-    /// A connection takes its place among those that are open.
-    pub(super) fn opened(&mut self) {
-        self.open += 1;
+    /// Connections that this thread has open, is making, or expects.
+    fn open(&self) -> usize {
+        self.lane.balance.open(self.lane.index) - self.posted
+    }
+
+    /// Takes a place for a connection that is about to be accepted, unless another thread has just taken the last one
+    /// for this thread.
+    pub(super) fn claim(&self) -> bool {
+        self.lane.balance.claim(self.lane.index)
+    }
+
+    /// Takes a place that nobody had claimed.
+    pub(super) fn claim_anyway(&self) {
+        self.lane.balance.claim_anyway(self.lane.index);
+    }
+
+    /// Nothing came for a place that was claimed, or it goes to another thread.
+    pub(super) fn release(&self) {
+        self.lane.balance.release(self.lane.index);
+    }
+
+    /// Takes a place for an accept that is to be posted.
+    pub(super) fn claim_posted(&mut self) -> bool {
+        let claimed = self.claim();
+        self.posted += usize::from(claimed);
+        claimed
+    }
+
+    /// A posted accept has completed, and its place is that of what it brought. `false` if none was claimed for it.
+    pub(super) fn unpost(&mut self) -> bool {
+        let claimed = self.posted > 0;
+        self.posted -= usize::from(claimed);
+        claimed
+    }
+
+    /// Connections on their way to this thread.
+    pub(super) fn expected(&self) -> usize {
+        self.lane.balance.expected(self.lane.index)
+    }
+
+    /// A connection was accepted, and has a place here: counts it, and says which other thread is to serve it, if one
+    /// is. That one has a place for it, and expects it; the place here is to be [released](Self::release).
+    pub(super) fn assign(&self) -> Option<usize> {
         self.lane.total.fetch_add(1, Relaxed);
+        self.lane.balance.assign(self.lane.index)
+    }
+
+    /// Counts a connection that is served by the thread that accepted it, where none is handed on.
+    pub(super) fn keep(&self) {
+        self.lane.total.fetch_add(1, Relaxed);
+    }
+
+    /// Has another thread serve a connection that has a place there.
+    pub(super) fn hand_on(&self, to: usize, accepted: Accepted) {
+        // Refused only by a thread that has panicked: its connections are gone, and so is this one.
+        let _ = self.lane.balance.gate(to).push(Command::Serve(accepted));
+    }
+
+    /// A connection that another thread has accepted is here.
+    pub(super) fn arrived(&self) {
+        self.lane.balance.arrived(self.lane.index);
+    }
+
+    /// A connection could not be handed on.
+    pub(super) fn take_back(&self, from: usize) {
+        self.lane.balance.take_back(self.lane.index, from);
+    }
+
+    /// Whether the thread may end: nothing is on its way to it, and nothing will be.
+    pub(super) fn may_leave(&self) -> bool {
+        self.lane.balance.leave(self.lane.index)
+    }
+
+    /// A connection that is dialled takes its place among those that are open.
+    pub(super) fn opened(&self) {
+        self.claim_anyway();
+        self.keep();
+    }
+
+    /// An accepted connection is not served: its place is free again.
+    pub(super) fn turned_away(&self) {
+        self.release();
+        self.lane.total.fetch_sub(1, Relaxed);
     }
 
     /// Counts a failed accept and, if the process ran out of something, lets accepting rest.
@@ -221,8 +306,7 @@ impl Desk {
     /// A connection is gone: what accepting rested for may be there again.
     pub(super) fn closed(&mut self, token: Token) {
         self.disarm(token);
-        self.open -= 1;
-        self.lane.total.fetch_sub(1, Relaxed);
+        self.turned_away();
         self.rest_until = None;
     }
 
@@ -246,6 +330,7 @@ impl Desk {
     /// Goes on with other limits. All places are free then: connections have to ask for them again.
     pub(super) fn set_policy(&mut self, policy: Arc<Policy>) {
         self.lane.set_policy(policy);
+        self.lane.balance.set_share(self.lane.index, self.lane.share, self.takes);
         self.windows = Windows::new(&self.lane, self.now);
         self.soonest = 0; // deadlines that began to count under longer limits may be due any time: arm each anew
     }
@@ -258,6 +343,14 @@ impl Desk {
     /// Whether the time to let connections finish is over.
     pub(super) fn out_of_patience(&self) -> bool {
         self.stop_at.is_some_and(|at| at <= self.now)
+    }
+}
+
+impl Drop for Desk {
+    /// However the thread ends, others give it nothing more.
+    fn drop(&mut self) {
+        self.lane.balance.is_gone(self.lane.index);
+        self.lane.gate.close(&mut VecDeque::new());
     }
 }
 

@@ -5,6 +5,7 @@ mod model;
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::core::Token;
@@ -38,10 +39,33 @@ pub(crate) enum Command {
     Group(GroupMail),
     /// Make a connection.
     Dial(Dial),
+    /// Serve a connection that another thread has accepted.
+    Serve(Accepted),
     /// Go on with these limits.
     Policy(Arc<Policy>),
     /// Stop accepting; let connections finish.
     Drain,
+}
+
+/// A connection on its way from the I/O thread that accepted it to the one that serves it: a socket as the loops of
+/// the model know it, and the peer's address.
+pub(crate) struct Accepted(Box<dyn Any + Send>);
+
+impl Accepted {
+    pub(crate) fn new<T: Send + 'static>(socket: T, peer: Option<SocketAddr>) -> Self {
+        Self(Box::new((socket, peer)))
+    }
+
+    /// What it was made of. All threads of a server run the same loop, so it is never something else.
+    pub(crate) fn open<T: 'static>(self) -> Option<(T, Option<SocketAddr>)> {
+        self.0.downcast().ok().map(|content| *content)
+    }
+}
+
+impl std::fmt::Debug for Accepted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Accepted")
+    }
 }
 
 /// One value for several connections of a thread.
@@ -113,9 +137,9 @@ impl Gate {
             if queue.closed {
                 return Err(MailboxError::Stopped);
             }
-            // Who writes to a group has asked for room.
+            // Connections have their places, and who writes to a group has asked for room.
             let bounded = match &command {
-                Command::Drain | Command::Policy(_) | Command::Group(_) => false,
+                Command::Drain | Command::Policy(_) | Command::Group(_) | Command::Serve(_) => false,
                 Command::Mail(_, mail) => mail.is_bounded(),
                 Command::Dial(_) => true,
             };

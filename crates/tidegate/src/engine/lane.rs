@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use tidegate_sys::socket::{DEFERS_ACCEPT, Listener, Stream};
 
+use super::balance::Balance;
 use super::crew::Crew;
 use super::readiness::{Door, Line};
 use super::{Gate, Model, room};
@@ -51,6 +52,8 @@ pub(crate) struct Lane {
     pub(crate) crew: Arc<Crew>,
     /// Connections that all I/O threads have open.
     pub(crate) total: Arc<AtomicUsize>,
+    /// The threads as they see each other.
+    pub(crate) balance: Arc<Balance>,
     /// Connections this thread may have open.
     pub(crate) share: usize,
     /// Connections it can have open whatever it may.
@@ -139,7 +142,7 @@ impl Plan {
         self.policy.threads.map_or(default, Into::into)
     }
 
-    fn lane(&self, index: usize, threads: usize, gate: Arc<Gate>) -> Lane {
+    fn lane(&self, index: usize, gate: Arc<Gate>, balance: &Arc<Balance>, threads: usize) -> Lane {
         Lane {
             index,
             service: self.service.clone(),
@@ -150,6 +153,7 @@ impl Plan {
             counters: Arc::new(Counters::new(Writers::One)),
             crew: self.crew.clone(),
             total: self.total.clone(),
+            balance: balance.clone(),
             share: accept::share(self.policy.max_connections, index, threads),
             holds: usize::MAX,
             threads,
@@ -167,10 +171,13 @@ impl Plan {
         run: fn(Lane, W, Ready),
     ) -> io::Result<Started> {
         let (ready, answers) = mpsc::channel();
+        let prepared: Vec<_> = (0..count).map(prepare).collect::<io::Result<_>>()?;
+        let (gates, extras): (Vec<_>, Vec<_>) =
+            prepared.into_iter().map(|(gate, extra)| (Arc::new(gate), extra)).unzip();
+        let balance = Arc::new(Balance::new(&gates));
         let mut started = Started { gates: Vec::new(), counters: Vec::new(), threads: Vec::new() };
-        let outcome = (0..count).try_for_each(|index| {
-            let (gate, extra) = prepare(index)?;
-            let lane = self.lane(index, count, Arc::new(gate));
+        let outcome = gates.into_iter().zip(extras).enumerate().try_for_each(|(index, (gate, extra))| {
+            let lane = self.lane(index, gate, &balance, count);
             started.gates.push(lane.gate.clone());
             started.counters.push(lane.counters.clone());
             let ready = Ready(ready.clone());

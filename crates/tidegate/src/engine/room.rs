@@ -17,6 +17,12 @@ const SLACK: usize = 64;
 /// Descriptors a loop has of its own: its waker, and its ring or epoll instance.
 const PER_LOOP: usize = 2;
 
+/// Descriptors that so many loops of rings have of their own: of several, each ring has one more, by which the others
+/// reach it.
+fn own_of_rings(threads: usize) -> usize {
+    threads.saturating_mul(if threads > 1 { PER_LOOP + 1 } else { PER_LOOP })
+}
+
 fn limit() -> usize {
     usize::try_from(descriptor_limit().0).unwrap_or(usize::MAX)
 }
@@ -26,9 +32,9 @@ fn descriptors(limit: usize, own: usize) -> usize {
     limit.saturating_sub(RESERVED.min(limit / 4) + own)
 }
 
-/// Descriptors that one of `threads` loops may use for connections.
+/// Descriptors that one of `threads` loops with a ring may use for connections.
 pub(super) fn descriptors_of_loop(threads: usize) -> usize {
-    descriptors(limit(), threads * PER_LOOP) / threads
+    descriptors(limit(), own_of_rings(threads)) / threads
 }
 
 /// Size of a ring's table for `share` connections, and how many of its slots connections may take.
@@ -133,6 +139,7 @@ impl Model {
         match self {
             Self::Blocking | Self::Tokio => 0,
             Self::Pool => threads, // each worker has a waker
+            Self::Uring => own_of_rings(threads),
             _ => threads.saturating_mul(PER_LOOP),
         }
     }
@@ -147,13 +154,14 @@ mod tests {
         assert_eq!(Model::Epoll.most_under(1024, 1024, 2), 1024 - 64 - 4);
         assert_eq!(Model::Tokio.most_under(1024, 1024, 2), 1024 - 64);
         assert_eq!(Model::Pool.most_under(1024, 1024, 256), 1024 - 64 - 256);
-        assert_eq!(Model::Uring.most_under(1024, 1024, 2), 1024 - 64 - 4 + 2 * (1024 - 64));
+        assert_eq!(Model::Uring.most_under(1024, 1024, 1), 1024 - 64 - 2 + (1024 - 64));
+        assert_eq!(Model::Uring.most_under(1024, 1024, 2), 1024 - 64 - 6 + 2 * (1024 - 64));
         assert_eq!(Model::Uring.most_under(usize::MAX, usize::MAX, 2), usize::MAX);
     }
 
     #[test]
     fn a_small_limit_leaves_room_too() {
-        assert_eq!(Model::Uring.most_under(64, 64, 2), 64 - 16 - 4 + 2 * 48);
+        assert_eq!(Model::Uring.most_under(64, 64, 2), 64 - 16 - 6 + 2 * 48);
         assert_eq!(Model::Poll.most_under(3, 3, 2), 0);
     }
 
@@ -166,6 +174,6 @@ mod tests {
                 assert!(model.most_under(1024, needed, threads) >= connections, "{model} {connections}");
             }
         }
-        assert_eq!(Model::Uring.needed_under(1024, 1900, 2), 4 + 64, "all of them find room in the tables");
+        assert_eq!(Model::Uring.needed_under(1024, 1900, 2), 6 + 64, "all of them find room in the tables");
     }
 }

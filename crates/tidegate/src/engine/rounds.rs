@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tidegate_sys::socket::is_exhaustion;
 
-use super::Command;
 use super::desk::Desk;
+use super::gate::{Accepted, Command};
 use super::windows::Seats;
 use crate::core::{Event, Place, Token};
 use crate::policy::Policy;
@@ -35,6 +35,9 @@ pub(super) trait Rounds {
     fn begin_to_stop(&mut self);
     /// Begins to make a connection.
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()>;
+
+    /// Serves a connection that another thread has accepted.
+    fn take_in(&mut self, accepted: Accepted);
 
     /// Gives places that have become free to those who wait for them.
     fn give_places(&mut self) {
@@ -105,6 +108,7 @@ pub(super) trait Rounds {
                     }
                 }
                 Command::Dial(dial) => self.dial(dial),
+                Command::Serve(accepted) => self.take_in(accepted),
                 Command::Policy(policy) => self.change_policy(policy),
                 Command::Drain => self.begin_to_stop(),
             }

@@ -111,6 +111,41 @@ pub fn admission(fullness: Fullness, when_full: WhenFull) -> Admission {
     }
 }
 
+/// An I/O thread, as far as it matters for which of them serves the next connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Connections it was given so far.
+    pub given: u64,
+    /// Connections it has open, or is about to have.
+    pub open: u64,
+    /// Whether it may have one more.
+    pub has_room: bool,
+}
+
+/// How far ahead of the others a thread still keeps what it accepts, where connections come and go. A hand-over wakes
+/// another thread, which costs about as much as the accept: this way the kernel's choice is corrected, and not made
+/// again each time.
+const LEAD: u64 = 8;
+
+/// Connections by which a thread may be ahead of the one with the fewest before it hands new ones to that one. While
+/// most of what it was given is still open, connections stay, a hand-over costs little beside them, and threads keep
+/// step.
+#[must_use]
+pub fn lead(mine: Load) -> u64 {
+    if mine.open >= mine.given / 2 { 1 } else { LEAD }
+}
+
+/// The thread that serves the connection which thread `mine` has accepted and has a place for: itself, unless it is
+/// [ahead](lead) of the one that was given the fewest and has room.
+#[must_use]
+pub fn assignee(loads: &[Load], mine: usize) -> usize {
+    let with_room = loads.iter().enumerate().filter(|(_, load)| load.has_room);
+    match (loads.get(mine), with_room.min_by_key(|(_, load)| load.given)) {
+        (Some(own), Some((least, load))) if own.given >= load.given + lead(*own) => least,
+        _ => mine,
+    }
+}
+
 /// The share of `total` connections that I/O thread `index` of `threads` may have open.
 #[must_use]
 pub fn share(total: usize, index: usize, threads: usize) -> usize {
@@ -134,6 +169,45 @@ mod tests {
         assert_eq!(admission(Fullness { open: 9, ..full }, WhenFull::Wait), Admission::Admit);
         assert_eq!(admission(full, WhenFull::Wait), Admission::Wait);
         assert_eq!(admission(full, WhenFull::Refuse), Admission::Refuse);
+    }
+
+    #[test]
+    fn who_is_ahead_hands_on_to_whoever_was_given_the_fewest() {
+        let load = |given, open| Load { given, open, has_room: true };
+        let brief = |given| load(given, 0);
+        assert_eq!(assignee(&[brief(107), brief(100), brief(104)], 0), 0, "not ahead by enough");
+        assert_eq!(assignee(&[brief(108), brief(100), brief(104)], 0), 1);
+        assert_eq!(
+            assignee(&[brief(108), brief(100), brief(104)], 1),
+            1,
+            "the last one keeps what it accepts"
+        );
+        assert_eq!(assignee(&[brief(108), Load { has_room: false, ..brief(0) }, brief(100)], 0), 2);
+        assert_eq!(assignee(&[brief(108), Load { has_room: false, ..brief(0) }], 0), 0, "nobody has room");
+        assert_eq!(assignee(&[brief(5)], 0), 0);
+    }
+
+    #[test]
+    fn threads_whose_connections_stay_keep_step() {
+        let load = |given, open| Load { given, open, has_room: true };
+        assert_eq!(assignee(&[load(3, 3), load(3, 3)], 0), 0);
+        assert_eq!(assignee(&[load(4, 4), load(3, 3)], 0), 1);
+        assert_eq!(assignee(&[load(4, 1), load(3, 3)], 0), 0, "most of its connections have gone");
+    }
+
+    #[test]
+    fn whoever_accepts_all_of_them_ends_up_with_its_part() {
+        for (threads, stay) in [(2, true), (4, false), (16, true), (16, false)] {
+            let mut loads = vec![Load { given: 0, open: 0, has_room: true }; threads];
+            for _ in 0..10_000 {
+                let to = assignee(&loads, 0);
+                loads[to].given += 1;
+                loads[to].open += u64::from(stay);
+            }
+            let given = || loads.iter().map(|load| load.given);
+            let (most, least) = (given().max().unwrap(), given().min().unwrap());
+            assert!(most - least <= LEAD, "{threads} threads: {least} to {most}");
+        }
     }
 
     #[test]

@@ -77,6 +77,7 @@ cases! {
     the_counters_balance,
     the_quiet_are_not_forgotten,
     thousands_of_connections_are_served,
+    threads_share_the_connections,
     timers_fire_in_order_and_never_early,
     timers_may_have_keys,
     waiting_costs_no_cpu,

@@ -59,10 +59,10 @@ impl Ring {
         let flags = libc::MSG_NOSIGNAL as u32;
         let entry = opcode::SendMsg::new(types::Fd(socket), header).flags(flags).build();
         let at = self.in_flight.insert(InFlight {
-            key,
             payload: Some(Payload::One(bytes)),
             _address: Some(address),
             _message: Some(message),
+            ..InFlight::of(key)
         });
         self.push(entry.user_data(OWNED | at as u64));
     }

@@ -1,6 +1,7 @@
 //! The loop of the completion family: hand over and wait, follow up on each completion, then look after the rest.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,10 +9,11 @@ use tidegate_sys::socket::is_exhaustion;
 use tidegate_sys::waker::Waker;
 
 use super::entry::{Entry, Phase, Turn};
-use super::{Completion, Port, Setup};
+use super::{Addresses, Completion, HandOn, Port, Setup};
 use crate::core::{Event, Table, Then, Token};
 use crate::engine::Lane;
 use crate::engine::desk::Desk;
+use crate::engine::gate::Accepted;
 use crate::engine::lane::Ready;
 use crate::engine::rounds::Rounds;
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
@@ -20,13 +22,13 @@ use crate::engine::windows::Seats;
 use crate::policy::accept::Admission;
 use crate::service::{Dial, Origin};
 
+/// What a thread is given beside its lane: what wakes it, where it accepts, and how the other ports are reached.
+type Given<P> = (Arc<Waker>, Option<Arc<<P as Port>::Listener>>, Arc<Addresses<P>>);
+
 /// Runs one I/O thread until it has been told to stop and its connections are gone.
-pub(super) fn run<P: Port>(
-    lane: Lane,
-    (waker, listener): (Arc<Waker>, Option<Arc<P::Listener>>),
-    ready: Ready,
-) {
-    if let Some(mut event_loop) = ready.report(Loop::<P>::new(lane, waker, listener)) {
+pub(super) fn run<P: Port>(lane: Lane, (waker, listener, addresses): Given<P>, ready: Ready) {
+    let made = Loop::<P>::new(lane, waker, listener).and_then(|made| made.reached_by(addresses));
+    if let Some(mut event_loop) = ready.report(made) {
         event_loop.run();
     }
 }
@@ -68,6 +70,10 @@ pub(in crate::engine) struct Loop<P: Port> {
     waker: Arc<Waker>,
     table: Table<Entry<P>>,
     accepts: Accepts,
+    /// How the ports of the other threads are reached, if connections are handed on.
+    addresses: Option<Arc<Addresses<P>>>,
+    /// Connections that are on their way to other threads, and may come back.
+    leaving: usize,
     /// It stops, and the connections do not know yet.
     untold: bool,
     /// Connections whose receive ended because all buffers were in use.
@@ -79,6 +85,10 @@ pub(in crate::engine) struct Loop<P: Port> {
 /// How often a thread that stops looks for connections nobody was woken for. If somebody still waits by then, there are many,
 /// and each new one wakes another ring.
 const LAST_LOOKS: u32 = 8;
+
+/// Single accepts that a thread keeps posted while others do, too. The kernel wakes the accept that waits longest:
+/// the fewer, the shorter are the turns; and a thread that is woken takes so many at once.
+const TURN: usize = 16;
 
 /// Single accepts posted at once when the room is too small for an endless one.
 const SINGLE_ACCEPTS: usize = 64;
@@ -93,6 +103,7 @@ impl<P: Port> Loop<P> {
             policy: &lane.policy,
             share: lane.share,
             peer_addr: lane.service.needs_peer_addr(),
+            partners: lane.listens && lane.threads > 1,
             dials: listener.is_none(),
             first_data: lane.wants_first_data(),
             ways: &lane.ways,
@@ -100,6 +111,7 @@ impl<P: Port> Loop<P> {
         })?;
         port.watch_waker(&waker);
         lane.hold(holds);
+        let takes = port.takes();
         let now = port.now();
         Ok(Self {
             port,
@@ -107,11 +119,27 @@ impl<P: Port> Loop<P> {
             waker,
             table: Table::default(),
             accepts: Accepts::default(),
+            addresses: None,
+            leaving: 0,
             untold: false,
             starved: Vec::new(),
             data_with_accept: lane.defers(),
-            desk: Desk::new(lane, now),
+            desk: Desk::new(lane, takes, now),
         })
+    }
+
+    /// Hands connections on to the other threads' ports, and is given some by those.
+    fn reached_by(mut self, addresses: Arc<Addresses<P>>) -> io::Result<Self> {
+        if self.has_partners() {
+            addresses.set(self.desk.lane.index, self.port.address()?);
+            self.addresses = Some(addresses);
+        }
+        Ok(self)
+    }
+
+    /// Whether there are other threads that accepted connections can be handed on to.
+    fn has_partners(&self) -> bool {
+        P::HANDS_ON && self.desk.lane.listens && self.desk.lane.threads > 1
     }
 
     fn run(&mut self) {
@@ -121,21 +149,24 @@ impl<P: Port> Loop<P> {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
+        if let Some(addresses) = &self.addresses {
+            addresses.set(self.desk.lane.index, None);
+        }
         self.desk.shut();
     }
 
     /// Whether it was told to stop, and its connections are gone. An accept that is still posted may bring one more.
     pub(in crate::engine) fn is_over(&self) -> bool {
         let may_accept = || !self.desk.out_of_patience() && (self.accepts.are_posted() || self.is_owed());
-        self.desk.stop_at.is_some() && self.table.is_empty() && !may_accept()
+        let idle = self.desk.stop_at.is_some() && self.table.is_empty() && self.leaving == 0;
+        idle && !may_accept() && self.desk.may_leave()
     }
 
     /// Whether connections wait that another ring was perhaps not woken for. The kernel wakes one accept for each connection
     /// (`poll_exclusive` of IORING_OP_ACCEPT); if that was one of this ring and was being ended, nobody else hears of it.
     fn is_owed(&self) -> bool {
         let waits = || self.listener.as_ref().is_some_and(|listener| P::has_waiting(listener));
-        let room = self.desk.room().min(self.port.accept_room());
-        room > 0 && self.accepts.last_looks < LAST_LOOKS && !self.desk.out_of_patience() && waits()
+        self.room() > 0 && self.accepts.last_looks < LAST_LOOKS && !self.desk.out_of_patience() && waits()
     }
 
     /// Waits once, and does what follows.
@@ -179,6 +210,11 @@ impl<P: Port> Loop<P> {
                     Err(e) => self.tell(token, Event::Failed(e.kind())),
                 }
             }
+            Completion::Handed { socket } => {
+                self.desk.arrived();
+                self.enter(socket, None);
+            }
+            Completion::HandedOn { to, outcome } => self.handed_on(to, outcome),
             Completion::Woken => self.waker.clear(),
             Completion::Ignored => {}
         }
@@ -324,7 +360,8 @@ impl<P: Port> Loop<P> {
             }
             return; // until all of them have come back
         }
-        let room = self.desk.room().min(self.port.accept_room());
+        let room = self.room();
+        let turns = self.has_partners();
         match self.desk.admission() {
             Admission::Wait if posted => self.stop_accepting(),
             Admission::Wait if self.desk.stop_at.is_some() => {
@@ -341,14 +378,24 @@ impl<P: Port> Loop<P> {
             Admission::Admit if self.desk.lane.policy.accept.posted.is_some() => {
                 self.keep_posted(&listener, room);
             }
+            Admission::Admit if turns => self.accept_singly(&listener, room.min(TURN)),
             // More may come in at once than there is room for: the whole backlog.
             Admission::Admit if room > self.desk.lane.policy.accept.backlog as usize => {
                 self.accept_all(&listener)
             }
             Admission::Admit if self.accepts.endless => self.stop_accepting(),
             Admission::Admit => self.accept_singly(&listener, room.min(SINGLE_ACCEPTS)),
-            Admission::Refuse => self.accept_singly(&listener, 1),
+            Admission::Refuse if self.accepts.single == 0 => {
+                self.accepts.most = 1;
+                self.post_one(&listener);
+            }
+            Admission::Refuse => {}
         }
+    }
+
+    /// Connections that may be accepted, beside those that other threads are about to hand on.
+    fn room(&self) -> usize {
+        self.desk.room().min(self.port.accept_room().saturating_sub(self.desk.expected()))
     }
 
     /// A stop has taken whoever waited. Only now are connections told: a client that is told may come again at once.
@@ -370,10 +417,14 @@ impl<P: Port> Loop<P> {
 
     fn accept_singly(&mut self, listener: &P::Listener, want: usize) {
         self.accepts.most = want;
-        while self.accepts.single < want {
-            self.accepts.single += 1;
-            self.port.accept_one(listener);
+        while self.accepts.single < want && self.desk.claim_posted() {
+            self.post_one(listener);
         }
+    }
+
+    fn post_one(&mut self, listener: &P::Listener) {
+        self.accepts.single += 1;
+        self.port.accept_one(listener);
     }
 
     /// Keeps single accepts between their watermarks; more while the server is behind.
@@ -393,11 +444,13 @@ impl<P: Port> Loop<P> {
         self.port.stop_accepting();
     }
 
-    fn accepted(&mut self, outcome: io::Result<(P::Socket, Option<std::net::SocketAddr>)>, ended: bool) {
+    fn accepted(&mut self, outcome: io::Result<(P::Socket, Option<SocketAddr>)>, ended: bool) {
+        let mut claimed = false;
         if ended {
             // Single accepts end with each completion; the endless one is the last to be left over.
             if self.accepts.single > 0 {
                 self.accepts.single -= 1;
+                claimed = self.desk.unpost();
                 self.accepts.note_exhausted();
             } else {
                 self.accepts.endless = false;
@@ -407,24 +460,59 @@ impl<P: Port> Loop<P> {
         if !self.accepts.are_posted() {
             self.accepts.stopping = false;
         }
+        match (&outcome, claimed) {
+            (Ok(_), false) => self.desk.claim_anyway(),
+            (Err(_), true) => self.desk.release(),
+            _ => {}
+        }
         match outcome {
-            Ok((socket, peer)) => self.enter(socket, peer),
+            Ok((socket, peer)) => self.place(socket, peer),
             // Exhaustion counts all the same: accepts that take the last connections at a stop must rest too.
             Err(e) if stopping && !is_exhaustion(&e) => {}
             Err(e) => self.desk.accept_failed(&e),
         }
     }
 
-    fn enter(&mut self, socket: P::Socket, peer: Option<std::net::SocketAddr>) {
+    /// An accepted connection, which has a place here: serves it, or has another thread do so.
+    fn place(&mut self, socket: P::Socket, peer: Option<SocketAddr>) {
+        if self.desk.is_full() {
+            self.desk.lane.counters.attempted.add(1);
+            self.desk.lane.counters.refused.add(1);
+            self.desk.release();
+            return self.port.close(self.table.next_token(), socket, super::Close::default());
+        }
+        let Some(addresses) = self.addresses.clone() else {
+            self.desk.keep();
+            return self.enter(socket, peer);
+        };
+        let Some(to) = self.desk.assign() else { return self.enter(socket, peer) };
+        self.desk.release();
+        match self.port.hand_on(socket, to, addresses.get(to)) {
+            HandOn::UnderWay => self.leaving += 1,
+            HandOn::Loose(loose) => self.desk.hand_on(to, Accepted::new(loose, peer)),
+            HandOn::Kept(socket) => {
+                self.desk.take_back(to);
+                self.enter(socket, peer);
+            }
+        }
+    }
+
+    fn handed_on(&mut self, to: usize, outcome: Result<(), P::Socket>) {
+        self.leaving -= 1;
+        if let Err(socket) = outcome {
+            self.desk.take_back(to);
+            self.enter(socket, None);
+        }
+    }
+
+    /// A connection that has its place comes in, if the service wants it.
+    fn enter(&mut self, socket: P::Socket, peer: Option<SocketAddr>) {
         self.desk.lane.counters.attempted.add(1);
-        let full = self.desk.is_full();
-        let connection = if full { None } else { self.desk.admit(peer, Origin::Accepted) };
-        let Some(connection) = connection else {
-            self.desk.lane.counters.refused.add(u64::from(full));
+        let Some(connection) = self.desk.admit(peer, Origin::Accepted) else {
+            self.desk.turned_away();
             return self.port.close(self.table.next_token(), socket, super::Close::default());
         };
         let token = self.table.insert(Entry::new(socket, Phase::Open(connection), self.data_with_accept));
-        self.desk.opened();
         self.tell(token, Event::Opened);
         if self.desk.stop_at.is_some() {
             self.tell(token, Event::Drain); // it has missed that
@@ -499,6 +587,14 @@ impl<P: Port> Rounds for Loop<P> {
                     self.desk.dial_failed(dial, &io::Error::other("the client is stopping"));
                 }
             }
+        }
+    }
+
+    fn take_in(&mut self, accepted: Accepted) {
+        self.desk.arrived();
+        if let Some((loose, peer)) = accepted.open() {
+            let socket = self.port.take_in(loose);
+            self.enter(socket, peer);
         }
     }
 

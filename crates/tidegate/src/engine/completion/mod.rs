@@ -20,7 +20,7 @@ pub(super) use event_loop::Loop;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidegate_sys::socket::{Listener, More};
@@ -50,8 +50,44 @@ pub(super) enum Completion<P: Port> {
     MayGoOn { token: Token, outcome: io::Result<()>, unsent: P::Unsent },
     /// The sending side was shut down.
     SendFinished { token: Token, outcome: io::Result<()> },
+    /// A connection that another thread has accepted came in.
+    Handed { socket: P::Socket },
+    /// A connection was handed on to a thread, or comes back because it could not be.
+    HandedOn { to: usize, outcome: Result<(), P::Socket> },
     /// Nothing to be done about it.
     Ignored,
+}
+
+/// What has become of a socket that is to be served by another thread.
+#[allow(dead_code, reason = "each system's leaves say what they can do")]
+pub(super) enum HandOn<P: Port> {
+    /// [`Completion::HandedOn`] will say.
+    UnderWay,
+    /// It has left the port, and can be sent to another one.
+    Loose(P::Loose),
+    /// It has to stay.
+    Kept(P::Socket),
+}
+
+/// How the ports of all threads are reached; none where a port can not be, or not any more.
+pub(super) struct Addresses<P: Port>(Box<[Mutex<Option<P::Address>>]>);
+
+impl<P: Port> Addresses<P> {
+    fn new(threads: usize) -> Arc<Self> {
+        Arc::new(Self((0..threads).map(|_| Mutex::new(None)).collect()))
+    }
+
+    fn set(&self, thread: usize, address: Option<P::Address>) {
+        *self.lock(thread) = address;
+    }
+
+    fn get(&self, thread: usize) -> Option<P::Address> {
+        self.lock(thread).clone()
+    }
+
+    fn lock(&self, thread: usize) -> MutexGuard<'_, Option<P::Address>> {
+        self.0[thread].lock().unwrap_or_else(PoisonError::into_inner) // nothing under the lock can panic
+    }
 }
 
 /// How a port is to be set up.
@@ -62,6 +98,8 @@ pub(super) struct Setup<'a> {
     pub(super) share: usize,
     /// Whether the address of an accepted peer is needed.
     pub(super) peer_addr: bool,
+    /// Whether other threads accept from the same listener.
+    pub(super) partners: bool,
     /// Whether connections are dialled rather than accepted.
     pub(super) dials: bool,
     /// Whether accepts are to complete with the first data, where they can.
@@ -82,6 +120,13 @@ pub(super) trait Port: Sized + 'static {
     type Unsent;
     /// Where connections come in.
     type Listener;
+    /// How other threads' ports reach this one.
+    type Address: Clone + Send + Sync + 'static;
+    /// A socket on its way to another thread's port.
+    type Loose: Send + 'static;
+    /// Whether accepted sockets can be handed on at all. Threads then take turns, by accepts that are posted one by
+    /// one: of several that accept without end the kernel would always wake the same one.
+    const HANDS_ON: bool;
 
     /// A queue for the calling thread, and how many connections it can hold.
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
@@ -95,6 +140,16 @@ pub(super) trait Port: Sized + 'static {
     fn accept_all(&mut self, listener: &Self::Listener);
     /// Accepts one connection.
     fn accept_one(&mut self, listener: &Self::Listener);
+    /// How other threads' ports hand sockets to this one.
+    fn address(&self) -> io::Result<Option<Self::Address>>;
+    /// While it has fewer connections it can take more that are handed to it.
+    fn takes(&self) -> usize {
+        usize::MAX
+    }
+    /// Has an accepted socket served by thread `to`, whose port is there.
+    fn hand_on(&mut self, socket: Self::Socket, to: usize, address: Option<Self::Address>) -> HandOn<Self>;
+    /// Takes in what another thread's port has let [loose](HandOn::Loose).
+    fn take_in(&mut self, loose: Self::Loose) -> Self::Socket;
     /// Whether connections wait to be accepted.
     fn has_waiting(listener: &Self::Listener) -> bool;
     /// Connections since this was asked last that came in on a socket which had one before.
@@ -184,10 +239,14 @@ where
 {
     let threads = plan.threads(model);
     let door = plan.listener.clone().map(open).transpose()?.map(Arc::new);
+    let addresses = Addresses::<P>::new(threads);
     let prepare = |_| {
         let waker = Arc::new(Waker::new()?);
         let wakes = waker.clone();
-        Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), (waker, door.clone())))
+        Ok((
+            Gate::new(plan.policy.mail_queue, move || wakes.wake()),
+            (waker, door.clone(), addresses.clone()),
+        ))
     };
     plan.start_lanes(threads, prepare, event_loop::run::<P>)
 }

@@ -3,7 +3,8 @@
 //! # How it waits
 //! One system call hands over everything that was asked for since the last one (sends, re-arms, closes, of all
 //! connections) and waits for completions. Accepts and receives are multishot: armed once, they complete again and
-//! again. With `DEFER_TASKRUN` the kernel does the completion work on this thread, in that call, and interrupts nobody.
+//! again. Where several threads accept, accepts are single and take turns. With `DEFER_TASKRUN` the kernel does the
+//! completion work on this thread, in that call, and interrupts nobody.
 //!
 //! # What it bounds
 //! Received bytes lie in a pool of provided buffers shared by all connections of the thread, so an idle connection
@@ -14,7 +15,9 @@
 //! connections are accepted one by one.
 //!
 //! # What it costs
-//! The pool (`buffers` x `buffer_bytes` for each thread) and a submission and a completion for each operation.
+//! The pool (`buffers` x `buffer_bytes` for each thread) and a submission and a completion for each operation. A
+//! connection that another thread is to serve is sent to that one's ring (`IORING_OP_MSG_RING`), which interrupts its
+//! thread.
 //!
 //! # Where it differs
 //! io_uring has no `sendfile`, and hands every `splice` to a worker thread (`io_splice` in the kernel's `io_uring/splice.c`). So a part
@@ -36,13 +39,15 @@ use bytes::Bytes;
 use tidegate_sys::file::FileRange;
 use tidegate_sys::pages::Residence;
 use tidegate_sys::process::locked_memory_limit;
-use tidegate_sys::ring::{Buffer, Completion as Raw, Features, Handle, Payload, Ring, RingSetup};
+use tidegate_sys::ring::{
+    Address, Buffer, Completion as Raw, Features, Handle, Payload, Ring, RingSetup, can_hand_on,
+};
 use tidegate_sys::socket::{
     Blocking, Listener, More, Stream, is_out_of_descriptors, raw_address, send_file, set_blocking,
 };
 use tidegate_sys::waker::Waker;
 
-use super::{Chained, Close, Completion, Port, Setup};
+use super::{Chained, Close, Completion, HandOn, Port, Setup};
 use crate::core::Token;
 use crate::core::queue::{Files, Pieces};
 use crate::engine::{Availability, room};
@@ -134,6 +139,10 @@ enum Kind {
     Writable,
     /// A slot got a descriptor besides, for files to be sent to.
     Installed,
+    /// A socket was sent to another ring; the index is its slot, the generation the thread of that ring.
+    HandedOn,
+    /// Another ring has sent a socket.
+    Handed,
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -166,6 +175,10 @@ pub(crate) struct Uring {
     fresh: Option<OwnedFd>,
     /// Whether slots can have descriptors besides.
     installs: bool,
+    /// Whether what is in a slot can be handed to another ring.
+    hands_on: bool,
+    /// Whether accepts are for ordinary descriptors while there are some: those can always be handed on.
+    plain_first: bool,
 }
 
 impl Port for Uring {
@@ -173,6 +186,9 @@ impl Port for Uring {
     type Buffer = Buffer;
     type Unsent = Payload;
     type Listener = Arc<Listener>;
+    type Address = Address;
+    type Loose = OwnedFd;
+    const HANDS_ON: bool = true;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let (table, slots) = if setup.peer_addr { (0, 0) } else { room::table(setup.share) };
@@ -187,6 +203,7 @@ impl Port for Uring {
             busy_poll: policy.busy_poll,
         })?;
         let slots = if ring.features().direct { slots } else { 0 };
+        let hands_on = setup.partners && slots > 0 && can_hand_on();
         let free = if setup.dials { (0..slots as u32).rev().collect() } else { Vec::new() };
         let new = Self {
             ring,
@@ -201,6 +218,8 @@ impl Port for Uring {
             doubles: HashMap::new(),
             fresh: None,
             installs: true,
+            hands_on,
+            plain_first: setup.partners && !hands_on,
         };
         Ok((new, setup.share.min(slots + setup.descriptors)))
     }
@@ -216,9 +235,9 @@ impl Port for Uring {
     }
 
     fn accept_room(&self) -> usize {
-        match self.slots - self.direct.min(self.slots) {
-            0 => self.descriptors.saturating_sub(self.plain),
-            slots => slots,
+        match self.accept_kind() {
+            (_, true) => self.slots - self.direct,
+            (_, false) => self.descriptors.saturating_sub(self.plain),
         }
     }
 
@@ -230,6 +249,35 @@ impl Port for Uring {
     fn accept_one(&mut self, listener: &Arc<Listener>) {
         let (kind, direct) = self.accept_kind();
         self.ring.accept_one(listener.as_raw_fd(), key(kind, NOBODY), direct);
+    }
+
+    fn address(&self) -> io::Result<Option<Address>> {
+        self.hands_on.then(|| self.ring.address()).transpose()
+    }
+
+    fn takes(&self) -> usize {
+        if self.hands_on { self.slots } else { usize::MAX }
+    }
+
+    fn hand_on(&mut self, socket: Handle, to: usize, address: Option<Address>) -> HandOn<Self> {
+        match (socket, address) {
+            (Handle::Plain(fd), _) => {
+                self.plain -= 1;
+                HandOn::Loose(fd)
+            }
+            (Handle::Direct(slot), Some(address)) => {
+                let leaves = key(Kind::HandedOn, Token { index: slot, generation: to as u32 });
+                let closed = key(Kind::Closed, Token { index: slot, generation: 0 });
+                self.ring.hand_on(slot, &address, leaves, closed, key(Kind::Handed, NOBODY));
+                HandOn::UnderWay
+            }
+            (socket, None) => HandOn::Kept(socket),
+        }
+    }
+
+    fn take_in(&mut self, fd: OwnedFd) -> Handle {
+        self.plain += 1;
+        Handle::Plain(fd)
     }
 
     fn has_waiting(listener: &Arc<Listener>) -> bool {
@@ -372,6 +420,13 @@ impl Port for Uring {
                 }
                 Completion::Woken
             }
+            k if k == Kind::HandedOn as u64 => {
+                // A slot that the close has freed is counted when that has completed.
+                let kept = |_| Ring::adopt(token.index, true);
+                let outcome = raw.result.map(drop).map_err(kept);
+                Completion::HandedOn { to: token.generation as usize, outcome }
+            }
+            k if k == Kind::Handed as u64 => self.handed(raw),
             k if k == Kind::Closed as u64 => {
                 if raw.result.is_ok() {
                     self.slot_is_free(token.index); // otherwise the chain is broken, and the socket open
@@ -398,9 +453,22 @@ impl Port for Uring {
 }
 
 impl Uring {
-    /// Into the table while it has room, then ordinary descriptors.
+    /// Into the table while it has room, then ordinary descriptors; or the other way round.
     fn accept_kind(&self) -> (Kind, bool) {
-        if self.direct < self.slots { (Kind::AcceptDirect, true) } else { (Kind::AcceptPlain, false) }
+        let plain = self.plain_first && self.plain < self.descriptors;
+        if self.direct < self.slots && !plain {
+            (Kind::AcceptDirect, true)
+        } else {
+            (Kind::AcceptPlain, false)
+        }
+    }
+
+    /// A socket that another ring has sent.
+    fn handed(&mut self, raw: Raw) -> Completion<Self> {
+        let Ok(slot) = raw.result else { return Completion::Ignored }; // the kernel sends none without a slot
+        let socket = Ring::adopt(slot, true);
+        self.count(&socket);
+        Completion::Handed { socket }
     }
 
     /// Has a part of a file sent as soon as the socket takes it.

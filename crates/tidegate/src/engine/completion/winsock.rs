@@ -1,6 +1,7 @@
 //! What the completion models of Windows do alike, whatever their [`Operations`] are: accepts that stay posted, first data, silent connections.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tidegate_sys::waker::Waker;
 
 use crate::core::Token;
 use crate::core::queue::{Files, Pieces};
-use crate::engine::completion::{Chained, Close, Completion, Port, Setup};
+use crate::engine::completion::{Chained, Close, Completion, HandOn, Port, Setup};
 use crate::engine::room;
 use crate::fastpath::Ways;
 use crate::policy::ReceiveStyle;
@@ -230,6 +231,9 @@ impl<O: Operations> Port for Winsock<O> {
     type Buffer = O::Buffer;
     type Unsent = Payload;
     type Listener = Arc<O::Door>;
+    type Address = Infallible;
+    type Loose = Infallible;
+    const HANDS_ON: bool = false; // a socket reports to the port it was first bound to, for as long as it is
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let policy = setup.policy;
@@ -271,6 +275,18 @@ impl<O: Operations> Port for Winsock<O> {
 
     fn accept_one(&mut self, door: &Arc<O::Door>) {
         self.accept(door, Kind::AcceptOne);
+    }
+
+    fn address(&self) -> io::Result<Option<Infallible>> {
+        Ok(None)
+    }
+
+    fn hand_on(&mut self, socket: O::Socket, _: usize, _: Option<Infallible>) -> HandOn<Self> {
+        HandOn::Kept(socket)
+    }
+
+    fn take_in(&mut self, loose: Infallible) -> O::Socket {
+        match loose {}
     }
 
     fn has_waiting(door: &Arc<O::Door>) -> bool {
@@ -469,6 +485,7 @@ mod tests {
             policy: &policy,
             share: 1000,
             peer_addr: false,
+            partners: false,
             dials: false,
             first_data: false,
             ways: &Arc::new(Ways::new(None)),

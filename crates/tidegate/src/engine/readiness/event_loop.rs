@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use super::rings::{Rest, Rings};
 use super::{Incoming, Poller, Report, Settled, Source, Wire};
 use crate::core::{Connection, Event, Table, Token};
 use crate::engine::desk::Desk;
+use crate::engine::gate::Accepted;
 use crate::engine::lane::Ready;
 use crate::engine::rounds::Rounds;
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
@@ -80,7 +82,7 @@ impl<P: Poller> Loop<P> {
             buffer,
             listening: false,
             data_with_accept: lane.defers(),
-            desk: Desk::new(lane, now),
+            desk: Desk::new(lane, usize::MAX, now),
         };
         new.look_after_listener()?;
         Ok(new)
@@ -99,7 +101,7 @@ impl<P: Poller> Loop<P> {
 
     /// Whether it was told to stop, and its connections are gone.
     pub(in crate::engine) fn is_over(&self) -> bool {
-        self.desk.stop_at.is_some() && self.table.is_empty()
+        self.desk.stop_at.is_some() && self.table.is_empty() && self.desk.may_leave()
     }
 
     /// Waits once, and does what follows.
@@ -236,17 +238,20 @@ impl<P: Poller> Loop<P> {
     fn accept_next(&mut self) -> ControlFlow<()> {
         let Some(listener) = self.listener.clone() else { return ControlFlow::Break(()) };
         let admission = self.desk.admission();
-        if admission == Admission::Wait {
+        // The place comes first: another thread might give this one its last connection meanwhile.
+        let claimed = admission == Admission::Admit && self.desk.claim();
+        if !claimed && admission != Admission::Refuse {
             return ControlFlow::Break(());
         }
-        match listener.accept() {
-            Ok((stream, peer)) => {
+        let accepted = listener.accept();
+        if claimed && accepted.is_err() {
+            self.desk.release();
+        }
+        match accepted {
+            Ok((stream, peer)) if claimed => self.place(stream, peer),
+            Ok(_) => {
                 self.desk.lane.counters.attempted.add(1);
-                if admission == Admission::Refuse {
-                    self.desk.lane.counters.refused.add(1);
-                } else if let Some(connection) = self.desk.admit(peer, Origin::Accepted) {
-                    self.serve(stream, connection);
-                }
+                self.desk.lane.counters.refused.add(1);
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return ControlFlow::Break(()),
             Err(e) => self.desk.accept_failed(&e),
@@ -254,11 +259,31 @@ impl<P: Poller> Loop<P> {
         ControlFlow::Continue(())
     }
 
+    /// Serves an accepted connection, or has another thread do so.
+    fn place(&mut self, stream: Stream<P>, peer: Option<SocketAddr>) {
+        match self.desk.assign() {
+            None => self.enter(stream, peer),
+            Some(to) => {
+                self.desk.hand_on(to, Accepted::new(stream, peer));
+                self.desk.release();
+            }
+        }
+    }
+
+    /// A connection that has its place comes in, if the service wants it.
+    fn enter(&mut self, stream: Stream<P>, peer: Option<SocketAddr>) {
+        self.desk.lane.counters.attempted.add(1);
+        match self.desk.admit(peer, Origin::Accepted) {
+            Some(connection) => self.serve(stream, connection),
+            None => self.desk.turned_away(),
+        }
+    }
+
     /// Serves an accepted socket. If its first data came with the accept, it is looked at before the poller hears of it:
     /// a connection that is answered and closed at once never costs a registration.
     fn serve(&mut self, stream: Stream<P>, connection: Connection) {
         self.desk.lane.counters.fast_paths.add(stream.is_shared().into());
-        let token = self.insert(stream, Phase::Open(connection));
+        let token = self.table.insert(Entry::new(stream, Phase::Open(connection)));
         let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { return };
         let context = self.desk.context(token);
         let mut turn = entry.tell(Event::Opened, &context);
@@ -266,11 +291,9 @@ impl<P: Poller> Loop<P> {
             turn = entry.resume(&mut self.buffer, &context);
         }
         self.after(token, turn);
-    }
-
-    fn insert(&mut self, stream: Stream<P>, phase: Phase) -> Token {
-        self.desk.opened();
-        self.table.insert(Entry::new(stream, phase))
+        if self.desk.stop_at.is_some() {
+            self.tell(token, Event::Drain); // another thread has accepted it, and this one was told before it came
+        }
     }
 
     /// Has the poller watch a connection, or gives the connection up.
@@ -420,6 +443,13 @@ impl<P: Poller> Rounds for Loop<P> {
         }
     }
 
+    fn take_in(&mut self, accepted: Accepted) {
+        self.desk.arrived();
+        if let Some((stream, peer)) = accepted.open() {
+            self.enter(stream, peer);
+        }
+    }
+
     fn begin_to_stop(&mut self) {
         let _ = (0..self.desk.lane.policy.accept.backlog).try_for_each(|_| self.accept_next());
         if let Some(listener) = self.listener.take()
@@ -434,7 +464,8 @@ impl<P: Poller> Rounds for Loop<P> {
     fn begin_dial(&mut self, dial: Dial) -> io::Result<()> {
         let stream = Stream::<P>::dial(&dial.to, dial.from, &self.desk.lane.ways)?;
         let patience = stream.patience();
-        let token = self.insert(stream, Phase::Dialling(dial));
+        self.desk.opened();
+        let token = self.table.insert(Entry::new(stream, Phase::Dialling(dial)));
         self.watch(token);
         if let Some(patience) = patience {
             self.desk.alarm(token, patience);

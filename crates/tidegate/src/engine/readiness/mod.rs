@@ -92,7 +92,7 @@ pub(super) trait Poller: Sized + 'static {
 /// A listening socket that never waits: the system's, or a simulated one.
 pub(super) trait Incoming: AsRawFd {
     /// What it accepts.
-    type Stream: Wire;
+    type Stream: Wire + Send + 'static;
     /// Takes one connection.
     fn accept(&self) -> io::Result<(Self::Stream, Option<SocketAddr>)>;
 }

@@ -39,6 +39,7 @@ use self::line::Server;
 use self::script::Script;
 use self::shelf::Shelf;
 use self::world::{World, enter, with};
+use super::balance::Balance;
 use super::crew::Crew;
 use super::{Lane, completion as completes, readiness as readies};
 use crate::service::CloseReason;
@@ -126,6 +127,7 @@ fn play(seed: u64, trace: bool, waker: &Arc<Waker>) -> Result<Stats, String> {
         counters: counters.clone(),
         crew: Arc::new(Crew::new(script.policy.offload)),
         total: Arc::default(),
+        balance: Arc::new(Balance::new(std::slice::from_ref(&world.gate))),
         share: script.policy.max_connections,
         holds: usize::MAX,
         threads: 1,

@@ -27,6 +27,7 @@ fn port() -> Option<Uring> {
         policy: &Policy::default(),
         share: 16,
         peer_addr: false,
+        partners: false,
         dials: false,
         first_data: false,
         ways: &Arc::new(Ways::new(None)),

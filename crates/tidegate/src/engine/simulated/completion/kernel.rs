@@ -261,6 +261,7 @@ impl SimPort {
             // Until then the loop has it in hand.
             Completion::MayGoOn { outcome, .. } => flying.send = outcome.is_ok(),
             Completion::Accepted { .. } | Completion::Woken | Completion::Ignored => {}
+            Completion::Handed { .. } | Completion::HandedOn { .. } => unreachable!("there is one thread"),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod kernel;
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use tidegate_sys::waker::Waker;
 
 use crate::core::queue::{Files, Pieces};
 use crate::core::{Place, Receive, Then, Token};
-use crate::engine::completion::{Chained, Close, Completion, Port, Setup};
+use crate::engine::completion::{Chained, Close, Completion, HandOn, Port, Setup};
 use crate::engine::simulated::line::{Server, id_of};
 use crate::engine::simulated::shelf::read;
 use crate::engine::simulated::view::View;
@@ -111,6 +112,9 @@ impl Port for SimPort {
     type Buffer = Buffer;
     type Unsent = Rest;
     type Listener = Door;
+    type Address = Infallible;
+    type Loose = Infallible;
+    const HANDS_ON: bool = false; // one thread
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let pool = setup.policy.buffers.next_power_of_two();
@@ -148,6 +152,18 @@ impl Port for SimPort {
     fn accept_one(&mut self, _: &Door) {
         self.accepts += 1;
         self.start(Kind::Accept { endless: false }, NOBODY, usize::MAX);
+    }
+
+    fn address(&self) -> io::Result<Option<Infallible>> {
+        Ok(None)
+    }
+
+    fn hand_on(&mut self, socket: Slot, _: usize, _: Option<Infallible>) -> HandOn<Self> {
+        HandOn::Kept(socket)
+    }
+
+    fn take_in(&mut self, loose: Infallible) -> Slot {
+        match loose {}
     }
 
     fn has_waiting(_: &Door) -> bool {

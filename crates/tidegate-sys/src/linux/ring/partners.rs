@@ -1,0 +1,87 @@
+//! Rings that hand each other sockets: `IORING_OP_MSG_RING` with `IORING_MSG_SEND_FD`.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use io_uring::{opcode, squeue, types};
+
+use super::{Handle, InFlight, OWNED, Ring, RingSetup};
+use crate::pages::Residence;
+
+/// How other rings reach a ring. Keeps what the kernel has of it as long as it is kept.
+#[derive(Clone, Debug)]
+pub struct Address(Arc<OwnedFd>);
+
+impl Ring {
+    /// How other rings [reach](Self::hand_on) this one; a descriptor more.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn address(&self) -> io::Result<Address> {
+        // SAFETY: the descriptor is the ring's own, which is open as long as `self` is borrowed.
+        let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
+        Ok(Address(Arc::new(ring.try_clone_to_owned()?)))
+    }
+
+    /// Sends the socket in a slot of the table to a free slot of another ring's table, and then closes it here, in
+    /// one chain.
+    ///
+    /// The other ring completes with `there` and its slot. This one completes with `key`; only if that is a success,
+    /// the slot is free here once the close has completed with `close_key`. Otherwise the socket is still in it, and
+    /// the close completes with `ECANCELED`. The other thread is interrupted as by a signal, and does the work when
+    /// it next is in the kernel or leaves it.
+    pub fn hand_on(&mut self, slot: u32, to: &Address, key: u64, close_key: u64, there: u64) {
+        let ring = types::Fd(to.0.as_raw_fd());
+        let target = types::DestinationSlot::auto_target();
+        // A key of the other ring is never taken for the name of something that ring has in flight.
+        let send = opcode::MsgRingSendFd::new(ring, types::Fixed(slot), target, there & !OWNED).build();
+        let close = opcode::Close::new(types::Fixed(slot)).build();
+        let at = self.in_flight.insert(InFlight { _to: Some(to.clone()), ..InFlight::of(key) }) as u64;
+        let send = send.flags(squeue::Flags::IO_LINK).user_data(OWNED | at);
+        self.push_pair(send, close.user_data(close_key));
+    }
+}
+
+/// Whether rings can hand each other sockets, and the other one gets to know the slot: since Linux 6.3, and in some
+/// before. Tried once, on a thread of its own, since the kernel may interrupt the thread that made a ring after it
+/// was closed.
+pub fn can_hand_on() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| {
+        let thread = std::thread::Builder::new().name("tidegate-probe".into()).spawn(try_it);
+        thread.is_ok_and(|thread| matches!(thread.join(), Ok(Ok(true))))
+    })
+}
+
+fn try_it() -> io::Result<bool> {
+    const KEY: u64 = 1;
+    const THERE: u64 = 2;
+    const IGNORED: u64 = 3;
+    let setup = RingSetup {
+        entries: 8,
+        completions: 16,
+        buffers: 1,
+        buffer_bytes: 4096,
+        residence: Residence::Pageable,
+        table: 4,
+        busy_poll: None,
+    };
+    let (mut from, mut to) = (Ring::new(&setup)?, Ring::new(&setup)?);
+    let (one, other) = UnixStream::pair()?;
+    // With the first slot taken, a kernel that does not tell the slot shows it: it tells 0.
+    let placed = [from.register(one.into(), 0), to.register(other.into(), 0)];
+    if placed.iter().any(|handle| matches!(handle, Handle::Plain(_))) {
+        return Ok(false);
+    }
+    from.hand_on(0, &to.address()?, KEY, IGNORED, THERE);
+    from.enter(Some(Duration::ZERO))?;
+    to.enter(Some(Duration::from_millis(100)))?;
+    from.enter(Some(Duration::from_millis(100)))?;
+    let come = std::iter::from_fn(|| to.next_completion()).find(|done| done.key == THERE);
+    let gone = std::iter::from_fn(|| from.next_completion()).find(|done| done.key == KEY);
+    let is_told = come.and_then(|done| done.result.ok()).is_some_and(|slot| slot > 0);
+    Ok(is_told && gone.is_some_and(|done| done.result.is_ok()))
+}

@@ -1,0 +1,247 @@
+//! Who of the I/O threads serves which connection: what they know of each other, and how places are promised.
+//!
+//! Whoever accepts asks [`policy::accept`](crate::policy::accept) who is to serve, and hands the connection on if
+//! that is another thread. A place is taken there first, so that no limit is exceeded; and a thread that is expecting
+//! a connection does not end, so that none is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+use super::Gate;
+use crate::policy::accept::{Load, assignee, lead};
+
+/// Connections that may be on their way to a thread. One that does not take them in is left alone.
+const MOST_EXPECTED: u64 = 1024;
+
+/// In [`Worker::state`]: the lower half counts places that are taken, the upper one connections on their way.
+const EXPECTED: u64 = 1 << 32;
+/// The thread has ended.
+const ENDED: u64 = 1 << 63;
+
+/// What the others know of one I/O thread. Each is on cache lines of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Worker {
+    /// Places taken: connections that are open, on their way, or that an accept was posted for. See [`EXPECTED`] and
+    /// [`ENDED`].
+    state: AtomicU64,
+    /// Connections it was given.
+    given: AtomicU64,
+    /// Places it may take, and how many may be taken when others still give it connections.
+    share: AtomicUsize,
+    takes: AtomicUsize,
+}
+
+fn open(state: u64) -> u64 {
+    state & (EXPECTED - 1)
+}
+
+fn expected(state: u64) -> u64 {
+    (state & !ENDED) >> 32
+}
+
+impl Worker {
+    fn load(&self) -> Load {
+        let state = self.state.load(Relaxed);
+        Load { given: self.given.load(Relaxed), open: open(state), has_room: self.has_room(state) }
+    }
+
+    /// Whether others may give it a connection.
+    fn has_room(&self, state: u64) -> bool {
+        let room = self.share.load(Relaxed).min(self.takes.load(Relaxed)) as u64;
+        state & ENDED == 0 && open(state) < room && expected(state) < MOST_EXPECTED
+    }
+}
+
+/// The I/O threads of a server or client as they see each other.
+pub(crate) struct Balance {
+    workers: Box<[Worker]>,
+    /// The fewest connections that a thread with room was given, when this was last looked at.
+    fewest: AtomicU64,
+    gates: Box<[Arc<Gate>]>,
+}
+
+impl Balance {
+    /// For threads behind these gates; none has room yet.
+    pub(crate) fn new(gates: &[Arc<Gate>]) -> Self {
+        Self {
+            workers: gates.iter().map(|_| Worker::default()).collect(),
+            fewest: AtomicU64::new(0),
+            gates: gates.into(),
+        }
+    }
+
+    /// The way to a thread.
+    pub(super) fn gate(&self, thread: usize) -> &Gate {
+        &self.gates[thread]
+    }
+
+    /// A thread may have this many connections open, and is given some by others while it has fewer than `takes`.
+    pub(super) fn set_share(&self, mine: usize, share: usize, takes: usize) {
+        self.workers[mine].share.store(share, Relaxed);
+        self.workers[mine].takes.store(takes, Relaxed);
+    }
+
+    /// Places that are taken.
+    pub(super) fn open(&self, mine: usize) -> usize {
+        open(self.workers[mine].state.load(Acquire)) as usize
+    }
+
+    /// Connections on their way to this thread.
+    pub(super) fn expected(&self, mine: usize) -> usize {
+        expected(self.workers[mine].state.load(Acquire)) as usize
+    }
+
+    /// Takes a place within the share.
+    pub(super) fn claim(&self, mine: usize) -> bool {
+        let worker = &self.workers[mine];
+        let share = worker.share.load(Relaxed) as u64;
+        worker.state.fetch_update(AcqRel, Acquire, |state| (open(state) < share).then_some(state + 1)).is_ok()
+    }
+
+    /// Takes a place, whether the share allows it or not.
+    pub(super) fn claim_anyway(&self, mine: usize) {
+        self.workers[mine].state.fetch_add(1, AcqRel);
+    }
+
+    /// Gives a place back.
+    pub(super) fn release(&self, mine: usize) {
+        self.workers[mine].state.fetch_sub(1, AcqRel);
+    }
+
+    /// Who serves a connection that `mine` has accepted and has a place for: `None` is itself, any other has taken a
+    /// place for it, and expects it.
+    pub(super) fn assign(&self, mine: usize) -> Option<usize> {
+        let own = self.workers[mine].load();
+        if self.workers.len() > 1 && own.given >= self.fewest.load(Relaxed) + lead(own) {
+            let to = self.choose(mine, own);
+            if to != mine && self.reserve(to) {
+                self.workers[to].given.fetch_add(1, Relaxed);
+                return Some(to);
+            }
+        }
+        self.workers[mine].given.fetch_add(1, Relaxed);
+        None
+    }
+
+    fn choose(&self, mine: usize, own: Load) -> usize {
+        let mut loads: Vec<_> = self.workers.iter().map(Worker::load).collect();
+        loads[mine] = Load { has_room: true, ..own };
+        let to = assignee(&loads, mine);
+        let with_room = loads.iter().filter(|load| load.has_room);
+        let fewest = with_room.map(|load| load.given).min().unwrap_or(own.given);
+        self.fewest.store(fewest, Relaxed);
+        for (worker, load) in self.workers.iter().zip(&loads) {
+            if load.given < fewest {
+                // It has no room: what it misses meanwhile is not made up for when it has, all at once.
+                worker.given.fetch_max(fewest, Relaxed);
+            }
+        }
+        to
+    }
+
+    fn reserve(&self, to: usize) -> bool {
+        let worker = &self.workers[to];
+        let one_more = |state| worker.has_room(state).then_some(state + 1 + EXPECTED);
+        worker.state.fetch_update(AcqRel, Acquire, one_more).is_ok()
+    }
+
+    /// A connection that was on its way has come; its place stays taken.
+    pub(super) fn arrived(&self, mine: usize) {
+        self.workers[mine].state.fetch_sub(EXPECTED, AcqRel);
+    }
+
+    /// A connection could not be handed on: `mine` serves it, whether it has a place or not.
+    pub(super) fn take_back(&self, mine: usize, from: usize) {
+        self.claim_anyway(mine);
+        self.workers[mine].given.fetch_add(1, Relaxed);
+        self.workers[from].given.fetch_sub(1, Relaxed);
+        self.workers[from].state.fetch_sub(1 + EXPECTED, AcqRel);
+    }
+
+    /// The thread is about to end, and is given nothing more. `false` while something is on its way to it.
+    pub(super) fn leave(&self, mine: usize) -> bool {
+        let end = |state| (expected(state) == 0).then_some(state | ENDED);
+        self.workers[mine].state.fetch_update(AcqRel, Acquire, end).is_ok()
+    }
+
+    /// The thread has ended, whatever is on its way to it.
+    pub(super) fn is_gone(&self, mine: usize) {
+        self.workers[mine].state.fetch_or(ENDED, Release);
+    }
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use super::*;
+
+    fn balance(threads: usize, share: usize) -> Balance {
+        let gates: Vec<_> = (0..threads).map(|_| Arc::new(Gate::new(1, || {}))).collect();
+        let balance = Balance::new(&gates);
+        (0..threads).for_each(|thread| balance.set_share(thread, share, usize::MAX));
+        balance
+    }
+
+    #[test]
+    fn whoever_accepts_keeps_its_part_and_no_share_is_exceeded() {
+        let balance = balance(4, 25);
+        let mut handed = 0;
+        while balance.claim(0) {
+            if let Some(to) = balance.assign(0) {
+                balance.release(0);
+                balance.arrived(to);
+                handed += 1;
+            }
+        }
+        assert_eq!((0..4).map(|thread| balance.open(thread)).collect::<Vec<_>>(), [25, 24, 24, 24]);
+        assert_eq!(handed, 72);
+    }
+
+    #[test]
+    fn a_thread_that_expects_a_connection_does_not_end_and_one_that_has_ended_is_given_none() {
+        let balance = balance(2, 10);
+        assert!(balance.claim(0));
+        assert_eq!(balance.assign(0), None);
+        assert!(balance.claim(0));
+        assert_eq!(balance.assign(0), Some(1));
+        balance.release(0);
+        assert!(!balance.leave(1), "a connection is on its way");
+        balance.arrived(1);
+        assert!(balance.leave(1));
+        assert!(balance.leave(1), "twice is once");
+        for _ in 0..5 {
+            assert!(balance.claim(0));
+            assert_eq!(balance.assign(0), None);
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_handed_on_is_served_where_it_was_accepted() {
+        let balance = balance(2, 10);
+        assert!(balance.claim(0) && balance.assign(0).is_none());
+        assert!(balance.claim(0));
+        assert_eq!(balance.assign(0), Some(1));
+        balance.release(0);
+        balance.take_back(0, 1);
+        assert_eq!((balance.open(0), balance.open(1), balance.expected(1)), (2, 0, 0));
+        assert!(balance.leave(1));
+    }
+
+    #[test]
+    fn a_thread_that_was_full_does_not_get_all_that_it_has_missed() {
+        let balance = balance(2, 1000);
+        balance.set_share(1, 0, usize::MAX);
+        for _ in 0..100 {
+            assert!(balance.claim(0));
+            assert_eq!(balance.assign(0), None);
+        }
+        balance.set_share(1, 1000, usize::MAX);
+        let mut in_a_row = 0;
+        while balance.claim(0) && balance.assign(0).is_some() {
+            balance.release(0);
+            in_a_row += 1;
+        }
+        assert!(in_a_row <= 2, "{in_a_row}");
+    }
+}

@@ -1,0 +1,162 @@
+//! The I/O threads of a loop model serve the same number of connections each, however those arrive: in bursts, one
+//! after the other, and one for each request; before, during and after a successor takes the listener over and the
+//! first server stops.
+//!
+//! `TIDEGATE_CONNECTIONS=10000` makes so many of each kind; `--nocapture` shows what each thread was given.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::thread;
+
+use tidegate::{Consumed, Endpoint, Flow, Model, Outbox, Policy, Running, Server, Session, Stats, system};
+
+use crate::kit::{self, Echo};
+
+on_every_model!(case, alone);
+
+/// Connections that are open at once.
+const AT_ONCE: usize = 1_000;
+const CALLERS: usize = 8;
+
+/// Those whose threads run a loop over connections of any number.
+fn is_loop(model: Model) -> bool {
+    matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Uring)
+}
+
+fn connections() -> usize {
+    let asked = std::env::var("TIDEGATE_CONNECTIONS").ok().and_then(|text| text.parse().ok());
+    asked.unwrap_or(if kit::is_fast() { 400 } else { 2_000 })
+}
+
+fn case(model: Model) {
+    if !is_loop(model) {
+        return; // its threads belong to connections, or another library or kernel chooses among them
+    }
+    let needed = 2 * AT_ONCE as u64 + 400;
+    assert!(system::raise_descriptor_limit().expect("descriptor limit") >= needed, "raise RLIMIT_NOFILE");
+    for threads in [2, 4, 16] {
+        let policy = Policy { max_connections: 50_000, ..kit::with_threads(model, threads) };
+        shares("bursts", &policy, model, kit::sessions(Echo::default), bursts);
+        shares("slow arrivals", &policy, model, kit::sessions(Echo::default), slow_arrivals);
+        shares("a connection for each request", &policy, model, kit::sessions(|| Once), requests);
+        if model.shares_listener_with(model) {
+            successor(model, &policy);
+        }
+    }
+}
+
+fn shares(
+    what: &str,
+    policy: &Policy,
+    model: Model,
+    service: impl tidegate::Service,
+    arrive: fn(&Endpoint, usize),
+) {
+    let server = kit::serve(model, policy.clone(), service);
+    let each = server.watch_threads();
+    arrive(server.local_addr(), connections());
+    let stats = kit::finish(server);
+    assert_eq!(stats.accepted, connections() as u64, "{model}: nobody is lost");
+    check(&format!("{model}, {what}"), &each());
+}
+
+/// The busiest thread served at most 1.2 times as many as the one with the least to do.
+fn check(what: &str, each: &[Stats]) {
+    let accepted: Vec<_> = each.iter().map(|stats| stats.accepted).collect();
+    let (least, most) = (accepted.iter().min().expect("a thread"), accepted.iter().max().expect("a thread"));
+    println!("{what}, {} threads: {least} to {most}", each.len());
+    assert!(most * 5 <= least * 6, "{what}: {accepted:?}");
+}
+
+/// Many come at once and stay for a while.
+fn bursts(to: &Endpoint, count: usize) {
+    let mut left = count;
+    while left > 0 {
+        let burst = left.min(AT_ONCE);
+        let mut streams: Vec<_> = (0..burst).map(|_| kit::connect(to)).collect();
+        streams.iter_mut().for_each(|stream| stream.write_all(b"burst").expect("send"));
+        streams.iter_mut().for_each(|stream| assert_eq!(kit::hear(stream, 5), b"burst"));
+        left -= burst;
+    }
+}
+
+/// Each comes when the one before it has its answer, so that nobody has anything to do; they stay for a while.
+fn slow_arrivals(to: &Endpoint, count: usize) {
+    let mut streams: VecDeque<TcpStream> = VecDeque::new();
+    for _ in 0..count {
+        let mut stream = kit::connect(to);
+        kit::exchange(&mut stream, b"slow");
+        streams.push_back(stream);
+        if streams.len() > AT_ONCE {
+            streams.pop_front();
+        }
+    }
+}
+
+/// Several callers make a connection for each request.
+fn requests(to: &Endpoint, count: usize) {
+    let begun = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..CALLERS {
+            scope.spawn(|| {
+                while begun.fetch_add(1, SeqCst) < count {
+                    call(to);
+                }
+            });
+        }
+    });
+}
+
+fn call(to: &Endpoint) {
+    // after a change of servers only one of the two has the name of the listener
+    let mut stream = kit::connect_somehow(to);
+    stream.write_all(b"hello").expect("send");
+    let mut back = String::new();
+    stream.read_to_string(&mut back).expect("an answer");
+    assert_eq!(back, "hello", "nobody is lost");
+}
+
+/// Answers one message and closes.
+struct Once;
+
+impl Session for Once {
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        out.write(input);
+        Consumed::all(input).then(Flow::Close)
+    }
+}
+
+/// A second server accepts from the same socket, and the first one stops, while callers go on.
+fn successor(model: Model, policy: &Policy) {
+    let make = || Server::new(kit::sessions(|| Once)).model(model).policy(policy.clone());
+    let bound = make().bind(kit::somewhere()).expect("bind");
+    let (addr, socket) = (bound.local_addr().clone(), bound.share_listener().expect("a second descriptor"));
+    let first = bound.start().expect("start");
+    let each_of_first = first.watch_threads();
+    let (calls, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (first, each_of_second, second) = thread::scope(|scope| {
+        for _ in 0..CALLERS {
+            scope.spawn(|| {
+                while !over.load(SeqCst) {
+                    call(&addr);
+                    calls.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        let serves = |server: &Running| server.stats().accepted >= connections() as u64 / 2;
+        kit::until("the first serves", || serves(&first));
+        let second = make().listen_on(socket).expect("adopt").start().expect("start");
+        first.stop();
+        let first = first.join();
+        kit::until("the second serves", || serves(&second));
+        over.store(true, SeqCst);
+        (first, second.watch_threads(), second)
+    });
+    let second = kit::finish(second);
+    kit::check(&first);
+    assert_eq!(first.accepted + second.accepted, calls.into_inner() as u64, "{model}: nobody is lost");
+    check(&format!("{model}, until it stops"), &each_of_first());
+    check(&format!("{model}, after the change of servers"), &each_of_second());
+}
