@@ -202,13 +202,7 @@ impl<'a> Fields<'a> {
     fn take_in(&mut self, name: &str, value: &'a [u8]) -> Result<(), Fault> {
         // The length rules nearly all fields out before a byte is compared.
         match name.len() {
-            4 if name.eq_ignore_ascii_case("host") => {
-                if self.host.replace(value).is_some() {
-                    return Err(Fault::bad(
-                        "the request has more than one Host field (RFC 9112, section 3.2)",
-                    ));
-                }
-            }
+            4 if name.eq_ignore_ascii_case("host") => self.host(value)?,
             6 if name.eq_ignore_ascii_case("expect") => {
                 self.expects_continue |= value.eq_ignore_ascii_case(b"100-continue");
             }
@@ -230,6 +224,13 @@ impl<'a> Fields<'a> {
             _ => {}
         }
         Ok(())
+    }
+
+    fn host(&mut self, value: &'a [u8]) -> Result<(), Fault> {
+        match self.host.replace(value) {
+            None => Ok(()),
+            Some(_) => Err(Fault::bad("the request has more than one Host field (RFC 9112, section 3.2)")),
+        }
     }
 
     /// Whom the request is for (RFC 9112, sections 3.2 and 3.3).
