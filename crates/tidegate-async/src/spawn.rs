@@ -21,6 +21,7 @@ impl Spawner {
         self.shared.spawn(Box::pin(future));
     }
 
+    #[cfg(feature = "hyper")]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
