@@ -16,6 +16,9 @@ pub struct Args {
     /// I/O model, such as epoll or uring [default: the best one available].
     #[arg(long, value_name = "MODEL", value_parser = |name: &str| name.parse::<Model>())]
     pub model: Option<Model>,
+    /// Only say whether the model is available.
+    #[arg(long)]
+    pub check: bool,
     /// I/O threads [default: as many as the model takes].
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
@@ -29,6 +32,10 @@ pub fn serve(service: impl Service) -> anyhow::Result<()> {
         Some(model) => server.model(model),
         None => server,
     };
+    if args.check {
+        server.bind(args.listen)?;
+        return Ok(());
+    }
     let running = server.bind(args.listen)?.start()?;
     println!("listening on {}", running.local_addr());
     std::io::stdout().flush()?;

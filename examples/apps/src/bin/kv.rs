@@ -12,10 +12,10 @@ use tidegate::{Consumed, Flow, Outbox, Peer, Refusal, Service, Session};
 
 /// Locks of the store: threads seldom want the same one.
 const SHARDS: usize = 64;
-/// The longest key or value, as in Redis.
-const LONGEST: usize = 512 << 20;
+/// The longest key or value. A command has to fit into [`Policy::input_bytes`](tidegate::Policy::input_bytes).
+const LONGEST: usize = 60 << 10;
 /// The most parts of one command.
-const MOST_PARTS: usize = 1 << 20;
+const MOST_PARTS: usize = 1 << 14;
 
 type Shard = HashMap<Vec<u8>, Bytes>;
 
