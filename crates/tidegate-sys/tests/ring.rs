@@ -7,12 +7,13 @@ mod kit;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tidegate_sys::pages::Residence;
-use tidegate_sys::ring::{Completion, Handle, Payload, Ring, RingSetup, can_hand_on};
+use tidegate_sys::ring::{Completion, Handle, Payload, Ring, RingSetup, Slot, Tells, can_hand_on};
 use tidegate_sys::socket::More;
 use tidegate_sys::socket::{Blocking, Stream, peer_addr, raw_address};
 use tidegate_sys::waker::Waker;
@@ -86,11 +87,11 @@ impl Bench {
 /// Both kinds of handle to one connection each, where the ring has a table.
 fn handles(bench: &mut Bench) -> Vec<(Handle, TcpStream)> {
     let (plain, far) = pair();
-    let mut all = vec![(Handle::Plain(plain.into()), far)];
+    let mut all = vec![(OwnedFd::from(plain).into(), far)];
     if bench.ring.features().direct {
         let (plain, far) = pair();
         match bench.ring.register(OwnedFd::from(plain), 3) {
-            handle @ Handle::Direct(3) => all.push((handle, far)),
+            Handle::Direct(slot) if slot.index() == 3 => all.push((Handle::Direct(slot), far)),
             other => panic!("a free slot was not taken: {other:?}"),
         }
     }
@@ -100,18 +101,19 @@ fn handles(bench: &mut Bench) -> Vec<(Handle, TcpStream)> {
 #[test]
 fn accepted_bytes_come_and_go_through_both_kinds_of_handle() {
     let Some(mut bench) = Bench::new(SETUP) else { return };
-    let listener = listener();
+    let listener = Arc::new(listener());
     let directs = if bench.ring.features().direct { vec![false, true] } else { vec![false] };
     for direct in directs {
         for endless in [false, true] {
             match endless {
-                true => bench.ring.accept_multi(listener.as_raw_fd(), 1, direct),
-                false => bench.ring.accept_one(listener.as_raw_fd(), 1, direct),
+                true => bench.ring.accept_multi(&listener, 1, direct),
+                false => bench.ring.accept_one(&listener, 1, direct),
             }
             let mut far = plain(&listener);
             let accepted = bench.wait(1);
             assert_eq!(accepted.more, endless);
-            let near = Ring::adopt(accepted.result.unwrap(), direct);
+            let near = accepted.made.unwrap();
+            assert_eq!(matches!(near, Handle::Direct(_)), direct);
             if let Handle::Plain(fd) = &near {
                 assert_eq!(peer_addr(fd).unwrap(), far.local_addr().unwrap());
             }
@@ -129,9 +131,9 @@ fn accepted_bytes_come_and_go_through_both_kinds_of_handle() {
             let mut heard = String::new();
             far.read_to_string(&mut heard).unwrap();
             assert_eq!(heard, "one two threexxxxxxxxx");
-            bench.ring.close(near, 6);
+            bench.ring.close(near, 6, Tells::Failure);
             if endless {
-                bench.ring.cancel(1, 7);
+                bench.ring.cancel_accepts(1, direct, 7, Tells::Failure);
                 assert!(!bench.wait(1).more, "the accept has ended");
             }
         }
@@ -175,7 +177,7 @@ fn a_receive_without_end_stops_without_buffers_and_goes_on_with_them() {
         assert!(heard == sent, "{} bytes of {}", heard.len(), sent.len());
         assert!(starved > 0, "four buffers never ran out");
         writer.join().unwrap();
-        bench.ring.close(near, 2);
+        bench.ring.close(near, 2, Tells::Failure);
     }
 }
 
@@ -191,14 +193,14 @@ fn what_is_cancelled_completes_and_gives_its_memory_back() {
         bench.ring.receive_multi(&near, 1);
         bench.ring.send(&near, Payload::One(Bytes::from(vec![7; 32 << 20])), More::No, 2);
         bench.ring.enter(Some(Duration::ZERO)).unwrap();
-        bench.ring.cancel_all(&near, 3);
+        bench.ring.cancel_all(&near, 3, Tells::Failure);
         let receive = bench.wait(1);
         assert!(receive.result.is_err() && !receive.more, "{receive:?}");
         let send = bench.wait(2);
         assert!(matches!(send.payload, Some(Payload::One(bytes)) if bytes.len() == 32 << 20));
-        bench.ring.cancel_all(&near, 4); // nothing is left; that is no failure, and nothing completes
-        bench.ring.reset_on_close(&near, 5);
-        bench.ring.close(near, 6);
+        bench.ring.cancel_all(&near, 4, Tells::Failure); // nothing is left; that is no failure, and nothing completes
+        bench.ring.reset_on_close(&near, 5, Tells::Failure);
+        bench.ring.close(near, 6, Tells::Failure);
         drop(far);
     }
 }
@@ -210,14 +212,17 @@ fn a_last_send_closes_with_it() {
         return;
     }
     let (near, mut far) = pair();
-    let Handle::Direct(slot) = bench.ring.register(OwnedFd::from(near), 5) else { panic!("a free slot") };
-    bench.ring.send_and_close(slot, Payload::One(Bytes::from_static(b"bye")), 1, 2);
+    let near = bench.ring.register(OwnedFd::from(near), 5);
+    let last = |bench: &mut Bench, bytes, key| {
+        bench.ring.send_and_close(&near, Payload::One(Bytes::from_static(bytes)), key, key + 1).unwrap();
+    };
+    last(&mut bench, b"bye", 1);
     assert_eq!(bench.wait(1).result.unwrap(), 3);
     let mut heard = String::new();
     far.read_to_string(&mut heard).unwrap();
     assert_eq!(heard, "bye");
     // The slot is free: a send to it fails, and what was chained to the send does not happen.
-    bench.ring.send_and_close(slot, Payload::One(Bytes::from_static(b"nobody")), 3, 4);
+    last(&mut bench, b"nobody", 3);
     assert!(bench.wait(3).result.is_err());
     assert!(bench.wait(4).result.is_err());
 }
@@ -226,10 +231,10 @@ fn a_last_send_closes_with_it() {
 fn more_than_the_queue_holds_is_handed_over_in_order() {
     let Some(mut bench) = Bench::new(SETUP) else { return };
     let (near, mut far) = pair();
-    let near = Handle::Plain(near.into());
-    let wakers: Vec<_> = (0..40).map(|_| Waker::new().unwrap()).collect();
+    let near = Handle::from(OwnedFd::from(near));
+    let wakers: Vec<_> = (0..40).map(|_| Arc::new(Waker::new().unwrap())).collect();
     for (key, waker) in wakers.iter().enumerate() {
-        bench.ring.poll_multi(waker.as_raw_fd(), key as u64);
+        bench.ring.poll_multi(waker, key as u64);
     }
     bench.ring.send(&near, Payload::One(Bytes::from_static(b"x")), More::No, 100);
     assert_eq!(bench.wait(100).result.unwrap(), 1);
@@ -246,14 +251,15 @@ fn a_connection_is_dialled_or_the_error_comes() {
     let Some(mut bench) = Bench::new(SETUP) else { return };
     let listener = listener();
     let to = listener.local_addr().unwrap();
-    let near = Handle::Plain(Stream::unconnected(&to, Some("127.0.0.1:0".parse().unwrap())).unwrap().into());
+    let near =
+        Handle::from(OwnedFd::from(Stream::unconnected(&to, Some("127.0.0.1:0".parse().unwrap())).unwrap()));
     bench.ring.connect(&near, raw_address(&to).unwrap(), 1);
     assert_eq!(bench.wait(1).result.unwrap(), 0);
     let (far, _) = listener.accept(Blocking::Waits).unwrap();
     assert_eq!(far.send(b"hi").unwrap(), 2);
     assert_eq!(bench.receive(&near, 2, 2), b"hi");
     drop(listener);
-    let late = Handle::Plain(Stream::unconnected(&to, None).unwrap().into());
+    let late = Handle::from(OwnedFd::from(Stream::unconnected(&to, None).unwrap()));
     bench.ring.connect(&late, raw_address(&to).unwrap(), 3);
     assert!(bench.wait(3).result.is_err());
 }
@@ -262,9 +268,9 @@ fn a_connection_is_dialled_or_the_error_comes() {
 fn a_ring_may_go_while_the_kernel_is_at_work() {
     for entered in [false, true] {
         let Some(mut bench) = Bench::new(SETUP) else { return };
-        let listener = listener();
+        let listener = Arc::new(listener());
         let mut far = Vec::new();
-        bench.ring.accept_multi(listener.as_raw_fd(), 1, false);
+        bench.ring.accept_multi(&listener, 1, false);
         for (near, other) in handles(&mut bench) {
             bench.ring.receive_multi(&near, 2);
             bench.ring.send(&near, Payload::One(Bytes::from(vec![7; 8 << 20])), More::No, 3);
@@ -303,42 +309,41 @@ fn a_payload_advances_over_its_pieces() {
 
 /// Two rings that can hand each other sockets, the second with a table of so many slots of which the first is taken; and a
 /// socket in slot 3 of the first ring.
-fn two_rings(table: u32) -> Option<(Bench, Bench, TcpStream)> {
+fn two_rings(table: u32) -> Option<(Bench, Bench, Slot, TcpStream)> {
     let (mut from, mut to) = (Bench::new(SETUP)?, Bench::new(RingSetup { table, ..SETUP })?);
     if !can_hand_on() {
         eprintln!("rings can not hand each other sockets here");
         return None;
     }
     let [(near, far), (other, _)] = [pair(), pair()];
-    assert!(matches!(from.ring.register(near.into(), 3), Handle::Direct(3)));
-    assert!(matches!(to.ring.register(other.into(), 0), Handle::Direct(0)));
-    Some((from, to, far))
+    let placed = (from.ring.register(near.into(), 3), to.ring.register(other.into(), 0));
+    let (Handle::Direct(slot), Handle::Direct(_)) = placed else { panic!("{placed:?} are no slots") };
+    Some((from, to, slot, far))
 }
 
 #[test]
 fn a_socket_that_is_handed_to_another_ring_lives_on_there_alone() {
-    let Some((mut from, mut to, mut far)) = two_rings(16) else { return };
-    from.ring.hand_on(3, &to.ring.address().unwrap(), 1, 2, 9);
+    let Some((mut from, mut to, slot, mut far)) = two_rings(16) else { return };
+    from.ring.hand_on(slot, &to.ring.address().unwrap(), 1, 2, 9);
     from.ring.enter(Some(Duration::ZERO)).unwrap();
-    let slot = to.wait(9).result.unwrap();
-    assert_ne!(slot, 0, "that one is taken");
+    let near = to.wait(9).made.expect("a socket");
+    assert!(matches!(&near, Handle::Direct(slot) if slot.index() != 0), "that one is taken");
     assert!(from.wait(1).result.is_ok() && from.wait(2).result.is_ok(), "its slot is free here");
-    let near = Handle::Direct(slot);
     far.write_all(b"hello").unwrap();
     assert_eq!(to.receive(&near, 4, 5), b"hello");
-    to.ring.close(near, 5);
+    to.ring.close(near, 5, Tells::Always);
     to.ring.enter(Some(Duration::ZERO)).unwrap();
     assert_eq!(far.read(&mut [0; 1]).unwrap(), 0, "nobody else keeps it open");
 }
 
 #[test]
 fn a_socket_that_another_ring_has_no_slot_for_stays() {
-    let Some((mut from, mut to, mut far)) = two_rings(1) else { return };
-    from.ring.hand_on(3, &to.ring.address().unwrap(), 1, 2, 9);
+    let Some((mut from, mut to, slot, mut far)) = two_rings(1) else { return };
+    from.ring.hand_on(slot, &to.ring.address().unwrap(), 1, 2, 9);
     from.ring.enter(Some(Duration::ZERO)).unwrap();
     to.ring.enter(Some(Duration::ZERO)).unwrap();
-    assert!(from.wait(1).result.is_err());
+    let near = from.wait(1).made.expect("it comes back");
     assert_eq!(from.wait(2).result.unwrap_err().raw_os_error(), Some(125), "ECANCELED: the chain is broken");
     far.write_all(b"hello").unwrap();
-    assert_eq!(from.receive(&Handle::Direct(3), 4, 5), b"hello");
+    assert_eq!(from.receive(&near, 4, 5), b"hello");
 }

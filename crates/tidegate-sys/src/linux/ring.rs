@@ -4,6 +4,10 @@
 //! The safety of the whole module rests on one rule: **what the kernel may touch is owned here
 //! until the completion came back**. Bytes to send are moved into the ring and returned with the
 //! completion; received bytes lie in buffers that the ring owns and are lent out by reference.
+//!
+//! Descriptors follow the same rule. An entry of the queue names one by its number, and the kernel looks the number up when the entry
+//! is handed over: until then the ring holds what it belongs to. A socket that the kernel made is owned by the completion that says so
+//! ([`Completion::made`]) and can be taken from there once; no number that a caller has becomes a descriptor here.
 
 mod buffers;
 mod datagram;
@@ -11,9 +15,11 @@ mod door;
 mod partners;
 mod setup;
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,13 +38,64 @@ use door::Door;
 pub use partners::{Address, can_hand_on};
 pub use setup::{Features, RingSetup};
 
-/// A socket as the ring knows it.
+/// A socket as the ring knows it. Give it back with [`Ring::close`].
 #[derive(Debug)]
 pub enum Handle {
     /// A slot of the ring's own table; costs no descriptor of the process.
-    Direct(u32),
-    /// An ordinary descriptor.
-    Plain(OwnedFd),
+    Direct(Slot),
+    /// An ordinary descriptor. The ring shares it while it is named in something that was not handed over yet.
+    Plain(Arc<OwnedFd>),
+}
+
+impl From<OwnedFd> for Handle {
+    fn from(fd: OwnedFd) -> Self {
+        Self::Plain(Arc::new(fd))
+    }
+}
+
+/// A place in the ring's own table that a socket has. Only a ring makes one, once for each socket.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Slot(u32);
+
+impl Slot {
+    /// Its number, to keep something for it. After it was closed, another socket may have the number.
+    pub fn index(&self) -> u32 {
+        self.0
+    }
+}
+
+/// Builds an entry for a socket, however the ring knows it.
+macro_rules! entry_on {
+    ($socket:expr, |$fd:ident| $entry:expr) => {
+        match $socket {
+            Handle::Direct(slot) => {
+                let $fd = types::Fixed(slot.0);
+                $entry
+            }
+            Handle::Plain(fd) => {
+                let $fd = types::Fd(fd.as_raw_fd());
+                $entry
+            }
+        }
+    };
+}
+
+/// Whether a request completes that does something about a socket or about other requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tells {
+    /// In any case.
+    Always,
+    /// Only if it fails.
+    Failure,
+}
+
+impl Tells {
+    fn flags(self) -> squeue::Flags {
+        match self {
+            Self::Always => squeue::Flags::empty(),
+            Self::Failure => squeue::Flags::SKIP_SUCCESS,
+        }
+    }
 }
 
 /// What came back from the kernel.
@@ -46,8 +103,11 @@ pub enum Handle {
 pub struct Completion {
     /// The number the operation was submitted with.
     pub key: u64,
-    /// What the operation returned: bytes, a direct slot or a descriptor.
+    /// What the operation returned: bytes, for most.
     pub result: io::Result<u32>,
+    /// The socket that an accept or an [`install`](Ring::install) made, that another ring has sent, or that could not be
+    /// [sent to one](Ring::hand_on).
+    pub made: Option<Handle>,
     /// The operation stays armed and will complete again.
     pub more: bool,
     /// Where received bytes lie; give it back with [`Ring::recycle`].
@@ -58,21 +118,24 @@ pub struct Completion {
 
 /// Marks user data that names an entry of `in_flight` rather than being a key itself.
 const OWNED: u64 = 1 << 63;
+/// Marks user data of operations whose result is a slot of the table, or a descriptor, that nobody has yet.
+const MAKES_SLOT: u64 = 1 << 62;
+const MAKES_DESCRIPTOR: u64 = 1 << 61;
+/// What a caller's key may use.
+const KEY: u64 = MAKES_DESCRIPTOR - 1;
 
 /// An operation whose memory the kernel may read. `header` and `slices` point into `payload`.
 struct InFlight {
     key: u64,
+    /// Its result is a descriptor that nobody has yet.
+    makes: bool,
     payload: Option<Payload>,
     _address: Option<Box<SockAddr>>,
     _message: Option<Box<Message>>,
     /// The ring it is about: open until the kernel has looked it up.
     _to: Option<Address>,
-}
-
-impl InFlight {
-    fn of(key: u64) -> Self {
-        Self { key, payload: None, _address: None, _message: None, _to: None }
-    }
+    /// The slot that is to be left.
+    slot: Option<Slot>,
 }
 
 struct Message {
@@ -91,6 +154,10 @@ pub struct Ring {
     features: Features,
     /// Submissions that did not fit when they were made, in order.
     overflow: VecDeque<squeue::Entry>,
+    /// What descriptors belong to that are named in submissions which were not handed over yet.
+    held: Vec<Arc<dyn Any + Send + Sync>>,
+    /// Descriptors to close as soon as those submissions were.
+    late: Vec<Arc<OwnedFd>>,
 }
 
 /// Group number of the one buffer ring each ring has.
@@ -111,7 +178,8 @@ impl Ring {
         let door = Door::new(&ring);
         features.registered_ring = door.is_registered();
         let buffers = Buffers::register(&ring, setup.buffers, setup.buffer_bytes, GROUP, setup.residence)?;
-        Ok(Self { ring, door, buffers, in_flight: Slab::new(), features, overflow: VecDeque::new() })
+        let (in_flight, overflow) = (Slab::new(), VecDeque::new());
+        Ok(Self { ring, door, buffers, in_flight, features, overflow, held: Vec::new(), late: Vec::new() })
     }
 
     /// What this ring uses of what the kernel may have.
@@ -119,212 +187,234 @@ impl Ring {
         self.features
     }
 
-    /// Accepts until told otherwise: each completion is one connection. With `direct` the result
-    /// is a slot of the table, else a descriptor ([`Ring::adopt`]).
-    pub fn accept_multi(&mut self, listener: RawFd, key: u64, direct: bool) {
-        let entry = if direct {
-            opcode::AcceptMulti::new(types::Fd(listener)).allocate_file_index(true).build()
-        } else {
-            opcode::AcceptMulti::new(types::Fd(listener)).flags(libc::SOCK_CLOEXEC).build()
+    /// Accepts until told otherwise: each completion has [made](Completion::made) one connection, with `direct` in a slot of the table.
+    pub fn accept_multi<L: AsFd + Send + Sync + 'static>(
+        &mut self,
+        listener: &Arc<L>,
+        key: u64,
+        direct: bool,
+    ) {
+        let entry = opcode::AcceptMulti::new(self.watch(listener));
+        let entry = match direct {
+            true => entry.allocate_file_index(true),
+            false => entry.flags(libc::SOCK_CLOEXEC),
         };
-        self.push(entry.user_data(key));
+        self.push(entry.build().user_data(accept_data(key, direct)));
     }
 
-    /// Accepts one connection; the result is as for [`accept_multi`](Self::accept_multi).
-    pub fn accept_one(&mut self, listener: RawFd, key: u64, direct: bool) {
+    /// Accepts one connection; else as [`accept_multi`](Self::accept_multi).
+    pub fn accept_one<L: AsFd + Send + Sync + 'static>(&mut self, listener: &Arc<L>, key: u64, direct: bool) {
         let (none, no_length) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let entry = opcode::Accept::new(types::Fd(listener), none, no_length);
+        let entry = opcode::Accept::new(self.watch(listener), none, no_length);
         let entry = match direct {
             true => entry.file_index(Some(types::DestinationSlot::auto_target())),
             false => entry.flags(libc::SOCK_CLOEXEC),
         };
-        self.push(entry.build().user_data(key));
-    }
-
-    /// The socket behind the result of an accept.
-    pub fn adopt(result: u32, direct: bool) -> Handle {
-        if direct {
-            Handle::Direct(result)
-        } else {
-            // SAFETY: the kernel made this descriptor for the accept whose result it is, and the
-            // result is handed out once.
-            Handle::Plain(unsafe { OwnedFd::from_raw_fd(result as RawFd) })
-        }
+        self.push(entry.build().user_data(accept_data(key, direct)));
     }
 
     /// Puts a socket into a free slot of the table, so that it costs no descriptor; gives it back if that fails.
     ///
-    /// The slot must not be the target of anything that was asked for and not yet [handed over](Self::enter).
+    /// The slot must be free: neither somebody's nor the target of a close that has not [completed](Self::close).
     pub fn register(&mut self, socket: OwnedFd, slot: u32) -> Handle {
         match self.ring.submitter().register_files_update(slot, &[socket.as_raw_fd()]) {
-            Ok(1) => Handle::Direct(slot), // the table keeps the socket open
-            _ => Handle::Plain(socket),
+            Ok(1) => Handle::Direct(Slot(slot)), // the table keeps the socket open
+            _ => socket.into(),
         }
     }
 
     /// Receives into provided buffers until told otherwise. A result of 0 is the end of the
     /// stream; `ENOBUFS` ends it when all buffers are out.
     pub fn receive_multi(&mut self, socket: &Handle, key: u64) {
-        let entry = match socket {
-            Handle::Direct(slot) => opcode::RecvMulti::new(types::Fixed(*slot), GROUP).build(),
-            Handle::Plain(fd) => opcode::RecvMulti::new(types::Fd(fd.as_raw_fd()), GROUP).build(),
-        };
-        self.push(entry.user_data(key));
+        let entry = entry_on!(socket, |fd| opcode::RecvMulti::new(fd, GROUP).build());
+        self.push_on(socket, entry.user_data(key & KEY));
     }
 
     /// Connects; the result is 0 when the connection stands. `to` comes from [`raw_address`](crate::socket::raw_address).
     pub fn connect(&mut self, socket: &Handle, to: SockAddr, key: u64) {
         let address = Box::new(to);
         let (pointer, length) = (address.as_ptr().cast::<libc::sockaddr>(), address.len());
-        let entry = match socket {
-            Handle::Direct(slot) => opcode::Connect::new(types::Fixed(*slot), pointer, length).build(),
-            Handle::Plain(fd) => opcode::Connect::new(types::Fd(fd.as_raw_fd()), pointer, length).build(),
-        };
-        let at = self.in_flight.insert(InFlight { _address: Some(address), ..InFlight::of(key) });
-        self.push(entry.user_data(OWNED | at as u64));
+        let entry = entry_on!(socket, |fd| opcode::Connect::new(fd, pointer, length).build());
+        let op = InFlight { _address: Some(address), ..InFlight::new(key) };
+        let at = self.in_flight.insert(op) as u64;
+        self.push_on(socket, entry.user_data(OWNED | at));
     }
 
     /// Receives once, into a provided buffer. For a connection that has data and may not stay.
     pub fn receive_once(&mut self, socket: &Handle, key: u64) {
-        let entry = match socket {
-            Handle::Direct(slot) => {
-                opcode::Recv::new(types::Fixed(*slot), std::ptr::null_mut(), 0).buf_group(GROUP).build()
-            }
-            Handle::Plain(fd) => {
-                opcode::Recv::new(types::Fd(fd.as_raw_fd()), std::ptr::null_mut(), 0).buf_group(GROUP).build()
-            }
-        };
-        self.push(entry.flags(squeue::Flags::BUFFER_SELECT).user_data(key));
+        let nowhere = std::ptr::null_mut();
+        let entry = entry_on!(socket, |fd| opcode::Recv::new(fd, nowhere, 0).buf_group(GROUP).build());
+        self.push_on(socket, entry.flags(squeue::Flags::BUFFER_SELECT).user_data(key & KEY));
     }
 
     /// Sends all of `payload` in order; the kernel retries short sends itself (`MSG_WAITALL`). Of a file it sends what was read.
     pub fn send(&mut self, socket: &Handle, payload: Payload, more: More, key: u64) {
         let hold = if more == More::No { 0 } else { libc::MSG_MORE };
         let entry = self.send_entry(socket, payload, libc::MSG_WAITALL | hold, key);
-        self.push(entry);
+        self.push_on(socket, entry);
     }
 
+    /// Most bytes of [`send_and_close`](Self::send_and_close). One send takes less than 2 GiB (`MAX_RW_COUNT` in the kernel's
+    /// `linux/fs.h`), and one that was cut to that passes for whole: what is chained to it would begin too early.
+    pub const MOST_BEFORE_CLOSE: usize = 1 << 30;
+
     /// Sends all of `payload` and then closes the table's slot, in one chain: the last bytes leave in one
-    /// segment with the end of the stream (`MSG_MORE`).
+    /// segment with the end of the stream (`MSG_MORE`). Gives the payload back, nothing done, if it is
+    /// [more than that](Self::MOST_BEFORE_CLOSE).
     ///
     /// If the send completes with all bytes, the slot is free once the close has completed under `close_key`, which may be
     /// several calls later. If it does not, the chain is broken: the close completes with `ECANCELED`, and the slot is still open.
-    pub fn send_and_close(&mut self, slot: u32, payload: Payload, key: u64, close_key: u64) {
-        let flags = libc::MSG_WAITALL | libc::MSG_MORE;
-        let send = self.send_entry(&Handle::Direct(slot), payload, flags, key);
-        let close = opcode::Close::new(types::Fixed(slot)).build();
-        self.push_pair(send.flags(squeue::Flags::IO_LINK), close.user_data(close_key));
+    pub fn send_and_close(
+        &mut self,
+        socket: &Handle,
+        payload: Payload,
+        key: u64,
+        close_key: u64,
+    ) -> Result<(), Payload> {
+        let Handle::Direct(slot) = socket else { return Err(payload) };
+        if payload.pieces().iter().map(Bytes::len).sum::<usize>() > Self::MOST_BEFORE_CLOSE {
+            return Err(payload);
+        }
+        let close = opcode::Close::new(types::Fixed(slot.0)).build().user_data(close_key & KEY);
+        let send = self.send_entry(socket, payload, libc::MSG_WAITALL | libc::MSG_MORE, key);
+        self.push_pair(send.flags(squeue::Flags::IO_LINK), close);
+        Ok(())
     }
 
     fn send_entry(&mut self, socket: &Handle, payload: Payload, flags: i32, key: u64) -> squeue::Entry {
         let flags = flags | libc::MSG_NOSIGNAL;
-        let slot = self.in_flight.vacant_entry();
-        let at = slot.key() as u64;
         let (entry, message) = match &payload {
             Payload::One(bytes) | Payload::File { read: bytes, .. } => {
-                (one_piece(socket, bytes, flags), None)
+                let (pointer, length) = (bytes.as_ptr(), u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+                (entry_on!(socket, |fd| opcode::Send::new(fd, pointer, length).flags(flags).build()), None)
             }
             Payload::Many(pieces) => {
                 let message = Message::new(pieces);
-                (many_pieces(socket, &message, flags as u32), Some(message))
+                let (header, flags) = (&raw const message.header, flags as u32);
+                let entry = entry_on!(socket, |fd| opcode::SendMsg::new(fd, header).flags(flags).build());
+                (entry, Some(message))
             }
         };
-        slot.insert(InFlight { payload: Some(payload), _message: message, ..InFlight::of(key) });
-        entry.user_data(OWNED | at)
+        let op = InFlight { payload: Some(payload), _message: message, ..InFlight::new(key) };
+        entry.user_data(OWNED | self.in_flight.insert(op) as u64)
     }
 
     /// Completes when the socket can take more, and gives the payload back: what is to be sent by other means than the ring.
     pub fn poll_writable(&mut self, socket: &Handle, payload: Payload, key: u64) {
         let wanted = libc::POLLOUT as u32;
-        let entry = match socket {
-            Handle::Direct(slot) => opcode::PollAdd::new(types::Fixed(*slot), wanted).build(),
-            Handle::Plain(fd) => opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), wanted).build(),
-        };
-        self.push_with(entry, payload, key);
+        let entry = entry_on!(socket, |fd| opcode::PollAdd::new(fd, wanted).build());
+        let op = InFlight { payload: Some(payload), ..InFlight::new(key) };
+        let at = self.in_flight.insert(op) as u64;
+        self.push_on(socket, entry.user_data(OWNED | at));
     }
 
-    /// Gives the socket in a slot of the table an ordinary descriptor besides ([`adopt`](Self::adopt) the result), and the payload
-    /// back. `EINVAL` before Linux 6.8.
-    pub fn install(&mut self, slot: u32, payload: Payload, key: u64) {
-        self.push_with(opcode::FixedFdInstall::new(types::Fixed(slot), 0).build(), payload, key);
-    }
-
-    fn push_with(&mut self, entry: squeue::Entry, payload: Payload, key: u64) {
-        let op = InFlight { payload: Some(payload), ..InFlight::of(key) };
+    /// [Makes](Completion::made) an ordinary descriptor of the socket in a slot, besides it, and gives the payload back.
+    /// `EINVAL` before Linux 6.8.
+    pub fn install(&mut self, slot: &Slot, payload: Payload, key: u64) {
+        let entry = opcode::FixedFdInstall::new(types::Fixed(slot.0), 0).build();
+        let op = InFlight { payload: Some(payload), makes: true, ..InFlight::new(key) };
         let at = self.in_flight.insert(op) as u64;
         self.push(entry.user_data(OWNED | at));
     }
 
-    /// Ends one direction or both ([`std::net::Shutdown`]).
+    /// Ends one direction or both ([`std::net::Shutdown`]). A thread of the kernel does it, and looks the slot or the descriptor up
+    /// only then: until it has completed, the socket must not be [closed](Self::close).
     pub fn shutdown(&mut self, socket: &Handle, how: std::net::Shutdown, key: u64) {
         let how = match how {
             std::net::Shutdown::Read => libc::SHUT_RD,
             std::net::Shutdown::Write => libc::SHUT_WR,
             std::net::Shutdown::Both => libc::SHUT_RDWR,
         };
-        let entry = match socket {
-            Handle::Direct(slot) => opcode::Shutdown::new(types::Fixed(*slot), how).build(),
-            Handle::Plain(fd) => opcode::Shutdown::new(types::Fd(fd.as_raw_fd()), how).build(),
-        };
-        self.push(entry.user_data(key));
+        let entry = entry_on!(socket, |fd| opcode::Shutdown::new(fd, how).build());
+        self.push_on(socket, entry.user_data(key & KEY));
     }
 
-    /// Closes. What is still in flight on the socket keeps it open: [cancel](Self::cancel_all) it first,
-    /// in the same batch. Only a failure completes, with `key`.
-    pub fn close(&mut self, socket: Handle, key: u64) {
+    /// Closes. What is still in flight on the socket keeps it open, and may even be looked up after the close: it must have come back
+    /// before. Under `key` a slot's close completes when the number is free, if it `tells`.
+    pub fn close(&mut self, socket: Handle, key: u64, tells: Tells) {
         let entry = match socket {
-            Handle::Direct(slot) => opcode::Close::new(types::Fixed(slot)).build(),
-            // The descriptor leaves our hands here; the kernel closes it through this entry.
-            Handle::Plain(fd) => opcode::Close::new(types::Fd(fd.into_raw_fd())).build(),
+            Handle::Direct(slot) => opcode::Close::new(types::Fixed(slot.0)).build(),
+            Handle::Plain(fd) => match Arc::try_unwrap(fd) {
+                // The descriptor leaves our hands here; the kernel closes it through this entry.
+                Ok(fd) => opcode::Close::new(types::Fd(fd.into_raw_fd())).build(),
+                Err(shared) => return self.late.push(shared),
+            },
         };
-        self.push(entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(key));
+        self.push(entry.flags(tells.flags()).user_data(key & KEY));
     }
 
-    /// Makes the coming close of the socket send a reset (`SO_LINGER` 0). Only a failure completes, with `key`.
+    /// Makes the coming close of the socket send a reset (`SO_LINGER` 0). Whether something will complete with `key`, if all goes well.
     ///
     /// On a direct descriptor this needs Linux 6.7; before that the close is an ordinary one.
-    pub fn reset_on_close(&mut self, socket: &Handle, key: u64) {
+    pub fn reset_on_close(&mut self, socket: &Handle, key: u64, tells: Tells) -> bool {
+        static AT_ONCE: libc::linger = libc::linger { l_onoff: 1, l_linger: 0 };
         match socket {
             Handle::Plain(fd) => {
                 // The close that follows ends the connection either way.
                 let _ = crate::socket::reset_on_close(fd);
+                false
             }
             Handle::Direct(slot) => {
-                static AT_ONCE: libc::linger = libc::linger { l_onoff: 1, l_linger: 0 };
-                let entry = opcode::SetSockOpt::new(
-                    types::Fixed(*slot),
-                    libc::SOL_SOCKET as u32,
-                    libc::SO_LINGER as u32,
-                    (&raw const AT_ONCE).cast(),
-                    size_of::<libc::linger>() as u32,
-                );
-                self.push(entry.build().flags(squeue::Flags::SKIP_SUCCESS).user_data(key));
+                let (level, option) = (libc::SOL_SOCKET as u32, libc::SO_LINGER as u32);
+                let (value, length) = ((&raw const AT_ONCE).cast(), size_of::<libc::linger>() as u32);
+                let entry = opcode::SetSockOpt::new(types::Fixed(slot.0), level, option, value, length);
+                self.push(entry.build().flags(tells.flags()).user_data(key & KEY));
+                tells == Tells::Always
             }
         }
     }
 
-    /// Asks everything in flight on the socket to end; each operation still completes. Only a failure
-    /// of the request itself, such as nothing to cancel, completes with `key`.
-    pub fn cancel_all(&mut self, socket: &Handle, key: u64) {
-        let what = match socket {
-            Handle::Direct(slot) => types::CancelBuilder::fd(types::Fixed(*slot)),
-            Handle::Plain(fd) => types::CancelBuilder::fd(types::Fd(fd.as_raw_fd())),
-        };
+    /// Asks everything in flight on the socket to end; each operation still completes. One that is just being worked on is not found,
+    /// and goes on; so is one that waits for a thread of the kernel ([`shutdown`](Self::shutdown)).
+    pub fn cancel_all(&mut self, socket: &Handle, key: u64, tells: Tells) {
+        let what = entry_on!(socket, |fd| types::CancelBuilder::fd(fd));
         let entry = opcode::AsyncCancel2::new(what.all()).build();
-        self.push(entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(key));
+        self.push_on(socket, entry.flags(tells.flags()).user_data(key & KEY));
     }
 
-    /// Asks the operations submitted with key `target` (that own no memory) to end; each of them still
-    /// completes. Only a failure of the request itself completes, with `key`.
-    pub fn cancel(&mut self, target: u64, key: u64) {
+    /// Asks the operations submitted with key `target` (that own no memory, and make nothing) to end; each of them still
+    /// completes.
+    pub fn cancel(&mut self, target: u64, key: u64, tells: Tells) {
+        self.cancel_data(target & KEY, key, tells);
+    }
+
+    /// The same, for accepts.
+    pub fn cancel_accepts(&mut self, target: u64, direct: bool, key: u64, tells: Tells) {
+        self.cancel_data(accept_data(target, direct), key, tells);
+    }
+
+    /// The same, for an operation that owns memory, as sends do. Looks through all that do.
+    pub fn cancel_owner(&mut self, target: u64, key: u64, tells: Tells) {
+        let found = self.in_flight.iter().find(|(_, op)| op.key == target & KEY).map(|(at, _)| at as u64);
+        if let Some(at) = found {
+            self.cancel_data(OWNED | at, key, tells);
+        }
+    }
+
+    fn cancel_data(&mut self, target: u64, key: u64, tells: Tells) {
         let entry = opcode::AsyncCancel2::new(types::CancelBuilder::user_data(target).all()).build();
-        self.push(entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(key));
+        self.push(entry.flags(tells.flags()).user_data(key & KEY));
     }
 
     /// Reports each time the descriptor becomes readable, until told otherwise.
-    pub fn poll_multi(&mut self, fd: RawFd, key: u64) {
-        let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).multi(true).build();
-        self.push(entry.user_data(key));
+    pub fn poll_multi<T: AsFd + Send + Sync + 'static>(&mut self, watched: &Arc<T>, key: u64) {
+        let entry = opcode::PollAdd::new(self.watch(watched), libc::POLLIN as u32).multi(true).build();
+        self.push(entry.user_data(key & KEY));
+    }
+
+    /// The number of a descriptor that is going to be named; what it belongs to is held until the kernel has looked it up.
+    fn watch<T: AsFd + Send + Sync + 'static>(&mut self, what: &Arc<T>) -> types::Fd {
+        self.held.push(what.clone());
+        types::Fd(what.as_fd().as_raw_fd())
+    }
+
+    /// Pushes an entry that names a socket.
+    #[inline]
+    fn push_on(&mut self, socket: &Handle, entry: squeue::Entry) {
+        if let Handle::Plain(fd) = socket {
+            self.held.push(fd.clone());
+        }
+        self.push(entry);
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -357,22 +447,42 @@ impl Ring {
     }
 
     fn try_push(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: every pointer in `entry` leads into memory that `in_flight` owns until the
-        // completion, is static, or is absent; descriptors are kept open by the kernel once
-        // submitted, and a stale one fails with EBADF.
+        // SAFETY: every pointer in `entry` leads into memory that `in_flight` owns until the completion, is static,
+        // or is absent; the kernel keeps descriptors open once they are handed over, and `held` does until then.
         unsafe { self.ring.submission().push(entry) }.is_ok()
     }
 
     /// Submits all that was asked for and waits until something completed, or the timeout.
     pub fn enter(&mut self, wait: Option<Duration>) -> io::Result<()> {
+        if !self.late.is_empty() {
+            self.hand_over()?;
+            self.ring.submit().or_else(passed)?;
+            self.let_go();
+        }
+        self.hand_over()?;
+        self.door.enter(&mut self.ring, wait).or_else(passed)?;
+        self.let_go();
+        Ok(())
+    }
+
+    /// Moves what did not fit into the queue.
+    fn hand_over(&mut self) -> io::Result<()> {
         while let Some(entry) = self.overflow.pop_front() {
             if !self.try_push(&entry) {
                 self.overflow.push_front(entry);
                 self.ring.submit().or_else(passed)?;
             }
         }
-        self.door.enter(&mut self.ring, wait).or_else(passed)?;
         Ok(())
+    }
+
+    /// Lets go of what was held until the kernel has looked it up.
+    fn let_go(&mut self) {
+        let is_held = !self.held.is_empty() || !self.late.is_empty();
+        if is_held && self.overflow.is_empty() && self.ring.submission().is_empty() {
+            self.held.clear();
+            self.late.clear();
+        }
     }
 
     /// The next completion that is there.
@@ -383,18 +493,26 @@ impl Ring {
     }
 
     fn completion(in_flight: &mut Slab<InFlight>, raw: &cqueue::Entry) -> Completion {
+        let (data, more) = (raw.user_data(), cqueue::more(raw.flags()));
         let result = match u32::try_from(raw.result()) {
             Ok(n) => Ok(n),
             Err(_) => Err(io::Error::from_raw_os_error(-raw.result())),
         };
-        let more = cqueue::more(raw.flags());
         let buffer =
             cqueue::buffer_select(raw.flags()).map(|id| Buffer::new(id, *result.as_ref().unwrap_or(&0)));
-        if raw.user_data() & OWNED == 0 {
-            return Completion { key: raw.user_data(), result, more, buffer, payload: None };
-        }
-        let op = in_flight.remove((raw.user_data() & !OWNED) as usize);
-        Completion { key: op.key, result, more, buffer, payload: op.payload }
+        let mut op = (data & OWNED != 0).then(|| in_flight.remove((data & !OWNED) as usize));
+        let made = match (&result, op.as_mut()) {
+            (&Ok(slot), None) if data & MAKES_SLOT != 0 => Some(Handle::Direct(Slot(slot))),
+            (&Ok(fd), op) if op.as_ref().map_or(data & MAKES_DESCRIPTOR != 0, |op| op.makes) => {
+                // SAFETY: the kernel made this descriptor for the operation that completes here: callers can not give
+                // their keys these bits, so it is an accept or an install. A completion is read once.
+                Some(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }.into())
+            }
+            (Err(_), Some(op)) => op.slot.take().map(Handle::Direct),
+            _ => None,
+        };
+        let (key, payload) = op.map_or((data & KEY, None), |op| (op.key, op.payload));
+        Completion { key, result, made, more, buffer, payload }
     }
 
     /// The bytes in a received buffer.
@@ -410,21 +528,22 @@ impl Ring {
     }
 }
 
-fn one_piece(socket: &Handle, bytes: &Bytes, flags: i32) -> squeue::Entry {
-    let (pointer, length) = (bytes.as_ptr(), u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-    match socket {
-        Handle::Direct(slot) => opcode::Send::new(types::Fixed(*slot), pointer, length).flags(flags).build(),
-        Handle::Plain(fd) => {
-            opcode::Send::new(types::Fd(fd.as_raw_fd()), pointer, length).flags(flags).build()
-        }
-    }
+/// The user data of an accept.
+fn accept_data(key: u64, direct: bool) -> u64 {
+    key & KEY | if direct { MAKES_SLOT } else { MAKES_DESCRIPTOR }
 }
 
-fn many_pieces(socket: &Handle, message: &Message, flags: u32) -> squeue::Entry {
-    let header = &raw const message.header;
-    match socket {
-        Handle::Direct(slot) => opcode::SendMsg::new(types::Fixed(*slot), header).flags(flags).build(),
-        Handle::Plain(fd) => opcode::SendMsg::new(types::Fd(fd.as_raw_fd()), header).flags(flags).build(),
+impl InFlight {
+    fn new(key: u64) -> Self {
+        Self {
+            key: key & KEY,
+            makes: false,
+            payload: None,
+            _address: None,
+            _message: None,
+            _to: None,
+            slot: None,
+        }
     }
 }
 

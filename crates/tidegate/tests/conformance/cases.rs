@@ -44,6 +44,7 @@ cases! {
     a_reset_by_the_peer_is_counted_once,
     a_service_may_refuse,
     a_service_may_speak_first,
+    a_shutdown_reaches_nobody_else,
     a_silent_connection_is_closed,
     a_slow_reader_holds_a_file_back,
     a_slow_reader_holds_the_producer_back,

@@ -1,15 +1,15 @@
 //! Datagrams through a ring: `recvmsg` into provided buffers until told otherwise, and `sendmsg` with an address.
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use io_uring::opcode;
 use io_uring::types::RecvMsgOut;
-use io_uring::{opcode, types};
 use socket2::SockAddr;
 
-use super::{Buffer, GROUP, InFlight, Message, OWNED, Payload, Ring};
-use crate::datagram::{Arrival, Control, Name, address, segment_of};
+use super::{Buffer, GROUP, InFlight, KEY, Message, OWNED, Payload, Ring};
+use crate::datagram::{Arrival, Control, DatagramSocket, Name, address, segment_of};
 
 /// Bytes of a provided buffer in front of the datagram: a header of four integers, the address, and a control message
 /// (`io_uring_prep_recvmsg_multishot(3)`).
@@ -31,15 +31,15 @@ static TEMPLATE: Template = Template(libc::msghdr {
 impl Ring {
     /// Receives datagrams into provided buffers until told otherwise; look at them with [`arrival`](Self::arrival).
     /// `ENOBUFS` ends it when all buffers are out.
-    pub fn receive_datagrams(&mut self, socket: RawFd, key: u64) {
-        let entry = opcode::RecvMsgMulti::new(types::Fd(socket), &raw const TEMPLATE.0, GROUP).build();
-        self.push(entry.user_data(key));
+    pub fn receive_datagrams(&mut self, socket: &Arc<DatagramSocket>, key: u64) {
+        let entry = opcode::RecvMsgMulti::new(self.watch(socket), &raw const TEMPLATE.0, GROUP).build();
+        self.push(entry.user_data(key & KEY));
     }
 
     /// Sends one datagram, or with `segment` several of that size, the last of which may be shorter.
     pub fn send_datagrams(
         &mut self,
-        socket: RawFd,
+        socket: &Arc<DatagramSocket>,
         bytes: Bytes,
         to: SocketAddr,
         segment: Option<u16>,
@@ -57,12 +57,12 @@ impl Ring {
         }
         let header = &raw const message.header;
         let flags = libc::MSG_NOSIGNAL as u32;
-        let entry = opcode::SendMsg::new(types::Fd(socket), header).flags(flags).build();
+        let entry = opcode::SendMsg::new(self.watch(socket), header).flags(flags).build();
         let at = self.in_flight.insert(InFlight {
             payload: Some(Payload::One(bytes)),
             _address: Some(address),
             _message: Some(message),
-            ..InFlight::of(key)
+            ..InFlight::new(key)
         });
         self.push(entry.user_data(OWNED | at as u64));
     }

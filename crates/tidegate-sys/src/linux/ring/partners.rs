@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use io_uring::{opcode, squeue, types};
 
-use super::{Handle, InFlight, OWNED, Ring, RingSetup};
+use super::{Handle, InFlight, KEY, MAKES_SLOT, OWNED, Ring, RingSetup, Slot};
 use crate::pages::Residence;
 
 /// How other rings reach a ring. Keeps what the kernel has of it as long as it is kept.
@@ -29,19 +29,21 @@ impl Ring {
     /// Sends the socket in a slot of the table to a free slot of another ring's table, and then closes it here, in
     /// one chain.
     ///
-    /// The other ring completes with `there` and its slot. This one completes with `key`; only if that is a success,
-    /// the slot is free here once the close has completed with `close_key`. Otherwise the socket is still in it, and
-    /// the close completes with `ECANCELED`. The other thread is interrupted as by a signal, and does the work when
+    /// The other ring completes with `there` and what that has [made](super::Completion::made). This one completes with `key`;
+    /// only if that is a success, the slot is free here once the close has completed with `close_key`. Otherwise the
+    /// completion gives the socket back, and the close completes with `ECANCELED`. The other thread is interrupted as by a signal, and does the work when
     /// it next is in the kernel or leaves it.
-    pub fn hand_on(&mut self, slot: u32, to: &Address, key: u64, close_key: u64, there: u64) {
+    pub fn hand_on(&mut self, slot: Slot, to: &Address, key: u64, close_key: u64, there: u64) {
         let ring = types::Fd(to.0.as_raw_fd());
         let target = types::DestinationSlot::auto_target();
         // A key of the other ring is never taken for the name of something that ring has in flight.
-        let send = opcode::MsgRingSendFd::new(ring, types::Fixed(slot), target, there & !OWNED).build();
-        let close = opcode::Close::new(types::Fixed(slot)).build();
-        let at = self.in_flight.insert(InFlight { _to: Some(to.clone()), ..InFlight::of(key) }) as u64;
+        let there = there & KEY | MAKES_SLOT;
+        let send = opcode::MsgRingSendFd::new(ring, types::Fixed(slot.0), target, there).build();
+        let close = opcode::Close::new(types::Fixed(slot.0)).build();
+        let op = InFlight { _to: Some(to.clone()), slot: Some(slot), ..InFlight::new(key) };
+        let at = self.in_flight.insert(op) as u64;
         let send = send.flags(squeue::Flags::IO_LINK).user_data(OWNED | at);
-        self.push_pair(send, close.user_data(close_key));
+        self.push_pair(send, close.user_data(close_key & KEY));
     }
 }
 
@@ -72,11 +74,9 @@ fn try_it() -> io::Result<bool> {
     let (mut from, mut to) = (Ring::new(&setup)?, Ring::new(&setup)?);
     let (one, other) = UnixStream::pair()?;
     // With the first slot taken, a kernel that does not tell the slot shows it: it tells 0.
-    let placed = [from.register(one.into(), 0), to.register(other.into(), 0)];
-    if placed.iter().any(|handle| matches!(handle, Handle::Plain(_))) {
-        return Ok(false);
-    }
-    from.hand_on(0, &to.address()?, KEY, IGNORED, THERE);
+    let placed = (from.register(one.into(), 0), to.register(other.into(), 0));
+    let (Handle::Direct(slot), Handle::Direct(_)) = placed else { return Ok(false) };
+    from.hand_on(slot, &to.address()?, KEY, IGNORED, THERE);
     from.enter(Some(Duration::ZERO))?;
     to.enter(Some(Duration::from_millis(100)))?;
     from.enter(Some(Duration::from_millis(100)))?;

@@ -4,6 +4,7 @@ use std::io;
 
 use tidegate_sys::socket::More;
 
+use super::leaving::InFlight;
 use super::{Chained, Close, Port};
 use crate::core::queue::Files;
 use crate::core::{Connection, Receive, Then, Token};
@@ -29,6 +30,8 @@ pub(super) struct Entry<P: Port> {
     pub(super) once: bool,
     /// The shutdown of the sending side is in flight.
     pub(super) finishing: bool,
+    /// The dial is in flight.
+    pub(super) dialling: bool,
     /// Its places in the windows of the thread.
     pub(super) seats: Seats,
 }
@@ -55,7 +58,6 @@ impl<P: Port> Entry<P> {
     pub(super) fn new(socket: P::Socket, phase: Phase, once: bool) -> Self {
         Self {
             socket,
-            phase,
             receiving: false,
             stopping: false,
             sending: false,
@@ -63,6 +65,8 @@ impl<P: Port> Entry<P> {
             doomed: false,
             once,
             finishing: false,
+            dialling: matches!(phase, Phase::Dialling(_)),
+            phase,
             seats: Seats::default(),
         }
     }
@@ -82,7 +86,6 @@ impl<P: Port> Entry<P> {
             }
         }
         self.once |= action.receive == Receive::Pause;
-        // What is armed is stopped first: a chain that closes must find nothing else in flight.
         if action.receive == Receive::Pause && self.receiving && !self.stopping {
             self.stopping = true;
             port.stop_receiving(token, &self.socket);
@@ -100,7 +103,11 @@ impl<P: Port> Entry<P> {
             }
             self.sending = true;
             let pieces = connection.take_pieces(PIECES, files);
-            if is_last(connection) {
+            let last = is_last(connection);
+            if last && P::JOINS && self.receiving {
+                // A chain that closes must find nothing else in flight, and that has not come back yet. The close is not far.
+                port.send(token, &self.socket, pieces, More::CloseFollows);
+            } else if last {
                 self.chained = port.send_last(token, &self.socket, pieces) == Chained::Yes;
             } else {
                 // Only a file's beginning is sent right after these: other bytes wait until they have come back.
@@ -131,14 +138,28 @@ impl<P: Port> Entry<P> {
     /// How to close it in its present state, if that is what comes then.
     pub(super) fn close(&self, then: Then) -> Close {
         let reset = then == Then::Reset;
-        let dialling = matches!(self.phase, Phase::Dialling(_));
-        Close { reset, receiving: self.receiving, busy: self.sending || self.finishing || dialling }
+        let busy = self.sending || self.dialling;
+        Close { reset, receiving: self.receiving, busy, finishing: self.finishing }
     }
 
-    /// Ends a send that has a close chained to it; either the chain has closed the socket then, or it is broken.
-    pub(super) fn doom(&mut self, port: &mut P) {
+    /// What the kernel has of it.
+    pub(super) fn in_flight(&self) -> InFlight {
+        let sending = self.sending || self.dialling;
+        InFlight { receiving: self.receiving, sending, finishing: self.finishing, ..InFlight::default() }
+    }
+
+    /// Ends a send that has a close chained to it; either the chain has closed the socket then, or it is broken. By then the slot may be
+    /// a stranger's, so it is the send that is named.
+    pub(super) fn doom(&mut self, token: Token, port: &mut P) {
         if !std::mem::replace(&mut self.doomed, true) {
-            port.stop_all(&self.socket);
+            port.stop_sending(token, &self.socket);
+        }
+    }
+
+    /// The send was asked to end, and not found, because it was just being worked on: it is asked again.
+    pub(super) fn doom_again(&mut self, token: Token, port: &mut P) {
+        if self.sending && self.chained && std::mem::take(&mut self.doomed) {
+            self.doom(token, port);
         }
     }
 

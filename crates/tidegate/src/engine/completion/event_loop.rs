@@ -9,6 +9,7 @@ use tidegate_sys::socket::is_exhaustion;
 use tidegate_sys::waker::Waker;
 
 use super::entry::{Entry, Phase, Turn};
+use super::leaving::{InFlight, Leaving};
 use super::{Addresses, Completion, HandOn, Port, Setup};
 use crate::core::{Event, Table, Then, Token};
 use crate::engine::Lane;
@@ -69,6 +70,10 @@ pub(in crate::engine) struct Loop<P: Port> {
     desk: Desk,
     waker: Arc<Waker>,
     table: Table<Entry<P>>,
+    /// Sockets of connections that are gone, until the kernel has finished with them.
+    closing: Leaving<P::Socket>,
+    /// Chained sends that were asked to end, and not found.
+    missed: Vec<Token>,
     accepts: Accepts,
     /// How the ports of the other threads are reached, if connections are handed on.
     addresses: Option<Arc<Addresses<P>>>,
@@ -118,6 +123,8 @@ impl<P: Port> Loop<P> {
             listener,
             waker,
             table: Table::default(),
+            closing: Leaving::default(),
+            missed: Vec::new(),
             accepts: Accepts::default(),
             addresses: None,
             leaving: 0,
@@ -158,8 +165,8 @@ impl<P: Port> Loop<P> {
     /// Whether it was told to stop, and its connections are gone. An accept that is still posted may bring one more.
     pub(in crate::engine) fn is_over(&self) -> bool {
         let may_accept = || !self.desk.out_of_patience() && (self.accepts.are_posted() || self.is_owed());
-        let idle = self.desk.stop_at.is_some() && self.table.is_empty() && self.leaving == 0;
-        idle && !may_accept() && self.desk.may_leave()
+        let idle = self.desk.stop_at.is_some() && self.table.is_empty() && self.closing.is_empty();
+        idle && self.leaving == 0 && !may_accept() && self.desk.may_leave()
     }
 
     /// Whether connections wait that another ring was perhaps not woken for. The kernel wakes one accept for each connection
@@ -174,7 +181,7 @@ impl<P: Port> Loop<P> {
         self.look_after_accepts();
         // A stop without connections has nothing to sleep for: either accepts are to be asked to end again, or it is over.
         // But while accepting rests, because there are no descriptors, it can not go on either.
-        let idle = self.table.is_empty() && !self.desk.is_resting();
+        let idle = self.table.is_empty() && self.closing.is_empty() && !self.desk.is_resting();
         let ends = self.desk.stop_at.is_some() && (self.accepts.stopping || idle);
         let waited = self.port.wait(self.desk.rest(ends, || self.port.now()));
         self.desk.woke(self.port.now());
@@ -185,6 +192,7 @@ impl<P: Port> Loop<P> {
         }
         self.desk.batch(events);
         self.desk.lane.counters.sockets_reused.add(self.port.reused());
+        self.stop_again();
         self.feed_starved();
         self.look_at_commands();
         self.look_at_timers();
@@ -201,10 +209,11 @@ impl<P: Port> Loop<P> {
             Completion::Dialled { token, outcome } => self.dialled(token, outcome),
             Completion::MayGoOn { token, outcome, unsent } => self.go_on(token, outcome, unsent),
             Completion::SendFinished { token, outcome } => {
-                if let Some(entry) = self.table.get_mut(token) {
-                    entry.finishing = false;
-                    self.desk.lane.counters.outstanding.sub(1);
-                }
+                let Some(entry) = self.table.get_mut(token) else {
+                    return self.came_back(token, |in_flight| in_flight.finishing = false);
+                };
+                entry.finishing = false;
+                self.desk.lane.counters.outstanding.sub(1);
                 match outcome {
                     Ok(()) => self.tell(token, Event::SendFinished),
                     Err(e) => self.tell(token, Event::Failed(e.kind())),
@@ -215,6 +224,11 @@ impl<P: Port> Loop<P> {
                 self.enter(socket, None);
             }
             Completion::HandedOn { to, outcome } => self.handed_on(to, outcome),
+            Completion::Stopped { token, found } => {
+                self.came_back(token, |in_flight| in_flight.was_stopped(found));
+            }
+            Completion::StoppedSending { found: true, .. } => {}
+            Completion::StoppedSending { token, found: false } => self.missed.push(token),
             Completion::Woken => self.waker.clear(),
             Completion::Ignored => {}
         }
@@ -223,7 +237,8 @@ impl<P: Port> Loop<P> {
     #[inline]
     fn received(&mut self, token: Token, outcome: io::Result<Option<P::Buffer>>, ended: bool) {
         let Some(entry) = self.table.get_mut(token) else {
-            return self.recycle(outcome.ok().flatten()); // the connection is gone
+            self.recycle(outcome.ok().flatten()); // the connection is gone
+            return self.came_back(token, |in_flight| in_flight.receiving &= !ended);
         };
         if ended {
             entry.receiving = false;
@@ -263,7 +278,8 @@ impl<P: Port> Loop<P> {
             // The connection has ended meanwhile; what the kernel took of it counts all the same.
             let counters = &self.desk.lane.counters;
             counters.sends.add(u64::from(outcome.is_ok()));
-            return counters.bytes_out.add(outcome.unwrap_or(0) as u64);
+            counters.bytes_out.add(outcome.unwrap_or(0) as u64);
+            return self.came_back(token, |in_flight| in_flight.sending = false);
         };
         match (outcome, unsent) {
             (Ok(n), None) => {
@@ -290,7 +306,9 @@ impl<P: Port> Loop<P> {
     }
 
     fn go_on(&mut self, token: Token, outcome: io::Result<()>, unsent: P::Unsent) {
-        let Some(entry) = self.table.get_mut(token) else { return };
+        let Some(entry) = self.table.get_mut(token) else {
+            return self.came_back(token, |in_flight| in_flight.sending = false);
+        };
         let (outcome, unsent) = match outcome {
             Ok(()) => self.port.go_on(&entry.socket, unsent, entry.follows()),
             Err(e) => (Err(e), None),
@@ -315,15 +333,15 @@ impl<P: Port> Loop<P> {
         }
     }
 
-    /// Closes in three steps: what is armed is stopped, what is in flight is joined by the kernel (and by the leaf, which
-    /// owns its memory), and the socket is closed.
+    /// Closes in three steps: what is in flight is stopped, what was stopped is joined, and the socket is closed. Where nothing is in
+    /// flight, or the port does not need it, there is one step.
     fn remove(&mut self, token: Token) {
         if let Some(entry) = self.table.get_mut(token)
             && entry.chained
             && entry.sending
         {
             // Whether the chain has closed it is only known when the send has come back.
-            return entry.doom(&mut self.port);
+            return entry.doom(token, &mut self.port);
         }
         let Some(mut entry) = self.table.remove(token) else { return };
         self.desk.windows.leave(&mut entry.seats);
@@ -335,10 +353,38 @@ impl<P: Port> Loop<P> {
         if entry.chained {
             self.port.closed(entry.socket);
         } else {
-            let how = entry.close(then);
-            self.port.close(token, entry.socket, how);
+            let (how, in_flight) = (entry.close(then), entry.in_flight());
+            self.close(token, entry.socket, how, in_flight);
         }
         self.desk.closed(token);
+    }
+
+    fn close(&mut self, token: Token, socket: P::Socket, mut how: super::Close, mut in_flight: InFlight) {
+        if P::JOINS && (how.reset || !in_flight.is_nothing()) {
+            in_flight.stops = self.port.stop(token, &socket, how);
+            if !in_flight.is_nothing() {
+                return self.closing.insert(token, socket, in_flight);
+            }
+            how.reset = false; // that is done
+        }
+        self.port.close(token, socket, how);
+    }
+
+    /// Something in flight has come back, and its connection is gone: the last to come back closes the socket.
+    fn came_back(&mut self, token: Token, note: impl FnOnce(&mut InFlight)) {
+        if let Some(socket) = self.closing.came_back(token, note) {
+            self.port.close(token, socket, super::Close::default());
+        }
+    }
+
+    /// What was asked to end and was not found is asked again.
+    fn stop_again(&mut self) {
+        self.closing.stop_again(|token, socket, how| self.port.stop(token, socket, how));
+        for token in std::mem::take(&mut self.missed) {
+            if let Some(entry) = self.table.get_mut(token) {
+                entry.doom_again(token, &mut self.port);
+            }
+        }
     }
 
     /// All buffers were in use; those of this batch have come back.
@@ -520,9 +566,12 @@ impl<P: Port> Loop<P> {
     }
 
     fn dialled(&mut self, token: Token, outcome: io::Result<()>) {
-        let Some(entry) = self.table.get_mut(token) else { return };
+        let Some(entry) = self.table.get_mut(token) else {
+            return self.came_back(token, |in_flight| in_flight.sending = false);
+        };
         let Phase::Dialling(dial) = &entry.phase else { return };
         let dial = dial.clone();
+        entry.dialling = false;
         if let Err(e) = outcome {
             self.remove(token);
             return self.desk.dial_failed(dial, &e);

@@ -7,10 +7,12 @@
 //!
 //! A leaf owns every buffer that the kernel may touch until the completion came back. It never retries and never
 //! decides: a receive that ended is armed again by the loop. At most one receive and one send are in flight for each
-//! connection. Closing is told once; what was in flight then still completes, with a token that finds nothing.
+//! connection. Closing is told once. A leaf whose kernel looks sockets up late ([`Port::JOINS`]) is told to close when everything
+//! that was in flight has come back; with the others it still completes afterwards, with a token that finds nothing.
 
 mod entry;
 mod event_loop;
+mod leaving;
 
 #[cfg(target_os = "linux")]
 pub(super) mod uring;
@@ -54,6 +56,10 @@ pub(super) enum Completion<P: Port> {
     Handed { socket: P::Socket },
     /// A connection was handed on to a thread, or comes back because it could not be.
     HandedOn { to: usize, outcome: Result<(), P::Socket> },
+    /// A request of [`Port::stop`] was carried out, and has found so much in flight; that completes, too.
+    Stopped { token: Token, found: u32 },
+    /// A request of [`Port::stop_sending`] was carried out, and has found the send or not.
+    StoppedSending { token: Token, found: bool },
     /// Nothing to be done about it.
     Ignored,
 }
@@ -112,6 +118,10 @@ pub(super) struct Setup<'a> {
 
 /// A queue between a thread and the kernel.
 pub(super) trait Port: Sized + 'static {
+    /// Whether what is in flight may look its socket up late, by a number that another one can have by then. If so, a socket is closed
+    /// only when everything has come back.
+    const JOINS: bool;
+
     /// A socket as this port knows it.
     type Socket;
     /// A buffer with received bytes.
@@ -133,7 +143,7 @@ pub(super) trait Port: Sized + 'static {
     /// What it does with parts of files.
     fn files(&self) -> Files;
     /// Reports when the waker is woken, from now on.
-    fn watch_waker(&mut self, waker: &Waker);
+    fn watch_waker(&mut self, waker: &Arc<Waker>);
     /// Connections that can be accepted in the way the next accept would take.
     fn accept_room(&self) -> usize;
     /// Accepts without end.
@@ -167,8 +177,14 @@ pub(super) trait Port: Sized + 'static {
     fn receive_once(&mut self, token: Token, socket: &Self::Socket);
     /// Ends the receive; it still completes.
     fn stop_receiving(&mut self, token: Token, socket: &Self::Socket);
-    /// Ends everything in flight on a socket; each operation still completes.
-    fn stop_all(&mut self, socket: &Self::Socket);
+    /// Ends the send, which may have a close chained to it; it still completes, and so does the request.
+    fn stop_sending(&mut self, token: Token, socket: &Self::Socket);
+    /// The first step of closing, for ports that join: ends what is in flight, and prepares a reset. How many requests that were; each
+    /// completes.
+    fn stop(&mut self, token: Token, socket: &Self::Socket, how: Close) -> u32 {
+        let _ = (token, socket, how);
+        0
+    }
     /// Sends all pieces in order.
     fn send(&mut self, token: Token, socket: &Self::Socket, pieces: Pieces, more: More);
     /// Goes on with a send that this port makes in steps, and that `more` follows: what was sent at once, and what was not. For
@@ -191,7 +207,7 @@ pub(super) trait Port: Sized + 'static {
     fn send_rest(&mut self, token: Token, socket: &Self::Socket, unsent: Self::Unsent);
     /// Shuts the sending side down.
     fn finish_sending(&mut self, token: Token, socket: &Self::Socket);
-    /// Closes; what is in flight is stopped first.
+    /// Closes. Ports that join have nothing in flight then; with others it is stopped first.
     fn close(&mut self, token: Token, socket: Self::Socket, how: Close);
     /// Hands over what was asked for and waits until something has completed.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
@@ -224,8 +240,10 @@ pub(super) struct Close {
     pub(super) reset: bool,
     /// A receive is armed.
     pub(super) receiving: bool,
-    /// Something else is in flight.
+    /// A send or a dial is in flight.
     pub(super) busy: bool,
+    /// The shutdown of the sending side is.
+    pub(super) finishing: bool,
 }
 
 /// Starts one loop for each I/O thread. `open` makes of the listener what accepts are posted to.

@@ -27,20 +27,20 @@
 //! shutdown of one direction runs on a kernel worker thread.
 
 use std::collections::HashMap;
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tidegate_sys::descriptor::{AsRawFd, OwnedFd, RawFd};
 
 use bytes::Bytes;
 
+use tidegate_sys::descriptor::OwnedFd;
 use tidegate_sys::file::FileRange;
 use tidegate_sys::pages::Residence;
 use tidegate_sys::process::locked_memory_limit;
 use tidegate_sys::ring::{
-    Address, Buffer, Completion as Raw, Features, Handle, Payload, Ring, RingSetup, can_hand_on,
+    Address, Buffer, Completion as Raw, Features, Handle, Payload, Ring, RingSetup, Tells, can_hand_on,
 };
 use tidegate_sys::socket::{
     Blocking, Listener, More, Stream, is_out_of_descriptors, raw_address, send_file, set_blocking,
@@ -80,9 +80,33 @@ fn make_one() -> Availability {
         table: 8,
         busy_poll: None,
     };
-    match Ring::new(&setup) {
-        Ok(ring) => Availability::Available(describe(ring.features())),
-        Err(e) => Availability::Unavailable(format!("{e}; {}", remedy(&e))),
+    let mut ring = match Ring::new(&setup) {
+        Ok(ring) => ring,
+        Err(e) => return Availability::Unavailable(format!("{e}; {}", remedy(&e))),
+    };
+    match try_receive(&mut ring).and_then(stays_armed) {
+        Ok(()) => Availability::Available(describe(ring.features())),
+        Err(why) => Availability::Unavailable(why),
+    }
+}
+
+/// Receives one byte in the way connections do. No flag of a ring says whether the kernel can; it refuses, or does not stay armed.
+fn try_receive(ring: &mut Ring) -> Result<Raw, String> {
+    let failed = |e: io::Error| format!("a receive could not be tried: {e}; use epoll");
+    let (near, mut far) = UnixStream::pair().map_err(failed)?;
+    far.write_all(b"?").map_err(failed)?;
+    let near = Handle::from(OwnedFd::from(near));
+    ring.receive_multi(&near, key(Kind::Receive, NOBODY));
+    ring.enter(Some(Duration::from_secs(1))).map_err(failed)?;
+    ring.next_completion().ok_or_else(|| "a receive that has data did not complete; use epoll".into())
+}
+
+fn stays_armed(received: Raw) -> Result<(), String> {
+    let since = "multishot receive (IORING_RECV_MULTISHOT) needs Linux 6.0: use epoll";
+    match received.result {
+        Ok(_) if received.more => Ok(()),
+        Ok(_) => Err(format!("a receive does not stay armed; {since}")),
+        Err(e) => Err(format!("{e}; {since}")),
     }
 }
 
@@ -108,7 +132,7 @@ fn remedy(e: &io::Error) -> String {
             "too little memory may be locked (RLIMIT_MEMLOCK {:?}): raise it with ulimit -l, or use epoll",
             locked_memory_limit()
         ),
-        Some(22) => "provided buffer rings need Linux 5.19: use epoll".into(),
+        Some(22) => "provided buffer rings need Linux 5.19, and receives that stay armed 6.0: use epoll".into(),
         _ => "use epoll".into(),
     }
 }
@@ -133,8 +157,11 @@ enum Kind {
     Receive,
     Send,
     Finish,
-    /// A close that was chained to a send; the index is its slot.
+    /// A close that was chained to a send, or that gives a slot for dialled sockets back; the index is its slot.
     Closed,
+    /// Something was asked to stop; a chained send was.
+    Stopped,
+    StoppedSending,
     /// A socket that a file goes to can take more.
     Writable,
     /// A slot got a descriptor besides, for files to be sent to.
@@ -156,7 +183,7 @@ const NOBODY: Token = Token { index: 0, generation: 0 };
 /// One ring.
 pub(crate) struct Uring {
     ring: Ring,
-    waker: RawFd,
+    waker: Option<Arc<Waker>>,
     /// Connections that the table may hold.
     slots: usize,
     /// Connections in the table.
@@ -166,13 +193,11 @@ pub(crate) struct Uring {
     descriptors: usize,
     /// Slots for dialled sockets. A server's slots are given out by the kernel.
     free: Vec<u32>,
-    /// Slots whose close was not handed over yet.
-    closing: Vec<u32>,
     dials: bool,
     /// The descriptors of slots that files were sent to.
-    doubles: HashMap<u32, OwnedFd>,
+    doubles: HashMap<u32, Arc<OwnedFd>>,
     /// One that was just made, for the completion that was just told; nobody else's.
-    fresh: Option<OwnedFd>,
+    fresh: Option<Handle>,
     /// Whether slots can have descriptors besides.
     installs: bool,
     /// Whether what is in a slot can be handed to another ring.
@@ -182,6 +207,9 @@ pub(crate) struct Uring {
 }
 
 impl Port for Uring {
+    /// A shutdown waits for a thread of the kernel, which looks the slot or the descriptor up when it gets to it.
+    const JOINS: bool = true;
+
     type Socket = Handle;
     type Buffer = Buffer;
     type Unsent = Payload;
@@ -207,13 +235,12 @@ impl Port for Uring {
         let free = if setup.dials { (0..slots as u32).rev().collect() } else { Vec::new() };
         let new = Self {
             ring,
-            waker: -1,
+            waker: None,
             slots,
             direct: 0,
             plain: 0,
             descriptors: setup.descriptors,
             free,
-            closing: Vec::new(),
             dials: setup.dials,
             doubles: HashMap::new(),
             fresh: None,
@@ -229,9 +256,9 @@ impl Port for Uring {
         Files::Alone
     }
 
-    fn watch_waker(&mut self, waker: &Waker) {
-        self.waker = waker.as_raw_fd();
-        self.ring.poll_multi(self.waker, key(Kind::Waker, NOBODY));
+    fn watch_waker(&mut self, waker: &Arc<Waker>) {
+        self.ring.poll_multi(waker, key(Kind::Waker, NOBODY));
+        self.waker = Some(waker.clone());
     }
 
     fn accept_room(&self) -> usize {
@@ -243,12 +270,12 @@ impl Port for Uring {
 
     fn accept_all(&mut self, listener: &Arc<Listener>) {
         let (kind, direct) = self.accept_kind();
-        self.ring.accept_multi(listener.as_raw_fd(), key(kind, NOBODY), direct);
+        self.ring.accept_multi(listener, key(kind, NOBODY), direct);
     }
 
     fn accept_one(&mut self, listener: &Arc<Listener>) {
         let (kind, direct) = self.accept_kind();
-        self.ring.accept_one(listener.as_raw_fd(), key(kind, NOBODY), direct);
+        self.ring.accept_one(listener, key(kind, NOBODY), direct);
     }
 
     fn address(&self) -> io::Result<Option<Address>> {
@@ -261,13 +288,17 @@ impl Port for Uring {
 
     fn hand_on(&mut self, socket: Handle, to: usize, address: Option<Address>) -> HandOn<Self> {
         match (socket, address) {
-            (Handle::Plain(fd), _) => {
-                self.plain -= 1;
-                HandOn::Loose(fd)
-            }
+            (Handle::Plain(fd), _) => match Arc::try_unwrap(fd) {
+                Ok(fd) => {
+                    self.plain -= 1;
+                    HandOn::Loose(fd)
+                }
+                Err(shared) => HandOn::Kept(Handle::Plain(shared)),
+            },
             (Handle::Direct(slot), Some(address)) => {
-                let leaves = key(Kind::HandedOn, Token { index: slot, generation: to as u32 });
-                let closed = key(Kind::Closed, Token { index: slot, generation: 0 });
+                let index = slot.index();
+                let leaves = key(Kind::HandedOn, Token { index, generation: to as u32 });
+                let closed = key(Kind::Closed, Token { index, generation: 0 });
                 self.ring.hand_on(slot, &address, leaves, closed, key(Kind::Handed, NOBODY));
                 HandOn::UnderWay
             }
@@ -277,7 +308,7 @@ impl Port for Uring {
 
     fn take_in(&mut self, fd: OwnedFd) -> Handle {
         self.plain += 1;
-        Handle::Plain(fd)
+        fd.into()
     }
 
     fn has_waiting(listener: &Arc<Listener>) -> bool {
@@ -285,8 +316,8 @@ impl Port for Uring {
     }
 
     fn stop_accepting(&mut self) {
-        for kind in [Kind::AcceptDirect, Kind::AcceptPlain] {
-            self.ring.cancel(key(kind, NOBODY), key(Kind::Ignored, NOBODY));
+        for (kind, direct) in [(Kind::AcceptDirect, true), (Kind::AcceptPlain, false)] {
+            self.ring.cancel_accepts(key(kind, NOBODY), direct, key(Kind::Ignored, NOBODY), Tells::Failure);
         }
     }
 
@@ -295,7 +326,7 @@ impl Port for Uring {
         let socket = OwnedFd::from(Stream::unconnected(&dial.to, dial.from)?);
         let socket = match self.free.pop() {
             Some(slot) => self.ring.register(socket, slot),
-            None => Handle::Plain(socket),
+            None => socket.into(),
         };
         self.count(&socket);
         self.ring.connect(&socket, to, key(Kind::Dial, token));
@@ -311,11 +342,23 @@ impl Port for Uring {
     }
 
     fn stop_receiving(&mut self, token: Token, _: &Handle) {
-        self.ring.cancel(key(Kind::Receive, token), key(Kind::Ignored, token));
+        self.ring.cancel(key(Kind::Receive, token), key(Kind::Ignored, token), Tells::Failure);
     }
 
-    fn stop_all(&mut self, socket: &Handle) {
-        self.ring.cancel_all(socket, key(Kind::Ignored, NOBODY));
+    fn stop_sending(&mut self, token: Token, _: &Handle) {
+        self.ring.cancel_owner(key(Kind::Send, token), key(Kind::StoppedSending, token), Tells::Always);
+    }
+
+    fn stop(&mut self, token: Token, socket: &Handle, how: Close) -> u32 {
+        let stopped = key(Kind::Stopped, token);
+        let resets = how.reset && self.ring.reset_on_close(socket, stopped, Tells::Always);
+        if how.busy {
+            self.ring.cancel_all(socket, stopped, Tells::Always);
+        } else if how.receiving {
+            // Found by its key; `cancel_all` has to look at everything in the ring.
+            self.ring.cancel(key(Kind::Receive, token), stopped, Tells::Always);
+        }
+        u32::from(resets) + u32::from(how.busy || how.receiving)
     }
 
     fn send(&mut self, token: Token, socket: &Handle, pieces: Pieces, more: More) {
@@ -346,17 +389,20 @@ impl Port for Uring {
     }
 
     fn send_last(&mut self, token: Token, socket: &Handle, pieces: Pieces) -> Chained {
+        let sends = key(Kind::Send, token);
         match (socket, &pieces) {
-            (Handle::Direct(slot), Pieces::One(_) | Pieces::Many(_)) if !self.doubles.contains_key(slot) => {
-                let closed = key(Kind::Closed, Token { index: *slot, generation: 0 });
-                self.ring.send_and_close(*slot, payload(pieces), key(Kind::Send, token), closed);
-                Chained::Yes
+            (Handle::Direct(slot), Pieces::One(_) | Pieces::Many(_))
+                if !self.doubles.contains_key(&slot.index()) =>
+            {
+                let closed = key(Kind::Closed, Token { index: slot.index(), generation: 0 });
+                match self.ring.send_and_close(socket, payload(pieces), sends, closed) {
+                    Ok(()) => return Chained::Yes,
+                    Err(too_much) => self.ring.send(socket, too_much, More::No, sends),
+                }
             }
-            _ => {
-                self.send(token, socket, pieces, More::No);
-                Chained::No
-            }
+            _ => self.send(token, socket, pieces, More::No),
         }
+        Chained::No
     }
 
     fn closed(&mut self, _socket: Handle) {
@@ -376,27 +422,26 @@ impl Port for Uring {
         self.ring.shutdown(socket, std::net::Shutdown::Write, key(Kind::Finish, token));
     }
 
-    fn close(&mut self, token: Token, socket: Handle, how: Close) {
-        let ignored = key(Kind::Ignored, NOBODY);
-        self.uncount(&socket);
-        if let Handle::Direct(slot) = &socket {
-            self.doubles.remove(slot); // the slot keeps the socket open until it is closed below
+    fn close(&mut self, _: Token, socket: Handle, how: Close) {
+        debug_assert!(!how.receiving && !how.busy && !how.finishing, "everything has come back");
+        let (mut then, mut tells) = (key(Kind::Ignored, NOBODY), Tells::Failure);
+        match &socket {
+            Handle::Direct(slot) => {
+                self.doubles.remove(&slot.index()); // the slot keeps the socket open until it is closed below
+                if self.dials {
+                    then = key(Kind::Closed, Token { index: slot.index(), generation: 0 });
+                    tells = Tells::Always;
+                } else {
+                    self.direct -= 1; // the kernel gives its number out when it has closed it, and not before
+                }
+            }
+            Handle::Plain(_) => self.plain -= 1,
         }
-        if how.reset {
-            self.ring.reset_on_close(&socket, ignored);
-        }
-        if how.busy {
-            self.stop_all(&socket);
-        } else if how.receiving {
-            self.stop_receiving(token, &socket); // found by its key; `stop_all` has to look at everything in the ring
-        }
-        self.ring.close(socket, ignored);
+        self.ring.close(socket, then, tells);
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let entered = self.ring.enter(timeout);
-        self.free.append(&mut self.closing); // their closes are handed over now
-        entered
+        self.ring.enter(timeout)
     }
 
     fn next(&mut self) -> Option<Completion<Self>> {
@@ -408,22 +453,25 @@ impl Port for Uring {
             k if k == Kind::Send as u64 => sent(token, raw),
             k if k == Kind::Writable as u64 => may_go_on(token, raw),
             k if k == Kind::Installed as u64 => self.installed(token, raw),
-            k if k == Kind::AcceptDirect as u64 => self.accepted(raw, true),
-            k if k == Kind::AcceptPlain as u64 => self.accepted(raw, false),
+            k if k == Kind::AcceptDirect as u64 => self.accepted(raw),
+            k if k == Kind::AcceptPlain as u64 => self.accepted(raw),
             k if k == Kind::Dial as u64 => Completion::Dialled { token, outcome: raw.result.map(drop) },
             k if k == Kind::Finish as u64 => {
                 Completion::SendFinished { token, outcome: raw.result.map(drop) }
             }
+            k if k == Kind::Stopped as u64 => Completion::Stopped { token, found: found(&raw) },
+            k if k == Kind::StoppedSending as u64 => {
+                Completion::StoppedSending { token, found: found(&raw) > 0 }
+            }
             k if k == Kind::Waker as u64 => {
-                if !raw.more {
-                    self.ring.poll_multi(self.waker, key(Kind::Waker, NOBODY));
+                if let Some(waker) = self.waker.as_ref().filter(|_| !raw.more) {
+                    self.ring.poll_multi(waker, key(Kind::Waker, NOBODY));
                 }
                 Completion::Woken
             }
             k if k == Kind::HandedOn as u64 => {
                 // A slot that the close has freed is counted when that has completed.
-                let kept = |_| Ring::adopt(token.index, true);
-                let outcome = raw.result.map(drop).map_err(kept);
+                let outcome = raw.made.map_or(Ok(()), Err);
                 Completion::HandedOn { to: token.generation as usize, outcome }
             }
             k if k == Kind::Handed as u64 => self.handed(raw),
@@ -465,8 +513,7 @@ impl Uring {
 
     /// A socket that another ring has sent.
     fn handed(&mut self, raw: Raw) -> Completion<Self> {
-        let Ok(slot) = raw.result else { return Completion::Ignored }; // the kernel sends none without a slot
-        let socket = Ring::adopt(slot, true);
+        let Some(socket) = raw.made else { return Completion::Ignored }; // the kernel sends none without a slot
         self.count(&socket);
         Completion::Handed { socket }
     }
@@ -474,25 +521,19 @@ impl Uring {
     /// Has a part of a file sent as soon as the socket takes it.
     fn begin_file(&mut self, token: Token, socket: &Handle, file: Payload) {
         match socket {
-            Handle::Direct(slot) if self.installs && !self.doubles.contains_key(slot) => {
-                self.ring.install(*slot, file, key(Kind::Installed, token));
+            Handle::Direct(slot) if self.installs && !self.doubles.contains_key(&slot.index()) => {
+                self.ring.install(slot, file, key(Kind::Installed, token));
             }
             _ => self.ring.poll_writable(socket, file, key(Kind::Writable, token)),
         }
     }
 
     /// A slot has a descriptor besides, or gets none. Without one, files are read.
-    fn installed(&mut self, token: Token, raw: Raw) -> Completion<Self> {
-        self.fresh = match raw.result {
-            Ok(fd) => match Ring::adopt(fd, false) {
-                Handle::Plain(fd) => Some(fd),
-                Handle::Direct(_) => None,
-            },
-            Err(e) => {
-                self.installs = is_out_of_descriptors(&e); // there may be one again
-                None
-            }
-        };
+    fn installed(&mut self, token: Token, mut raw: Raw) -> Completion<Self> {
+        if let Err(e) = &raw.result {
+            self.installs = is_out_of_descriptors(e); // there may be one again
+        }
+        self.fresh = raw.made.take();
         may_go_on(token, Raw { result: Ok(0), ..raw })
     }
 
@@ -503,11 +544,11 @@ impl Uring {
                 set_blocking(fd, Blocking::Never)?;
                 send_file(fd, range, more)
             }
-            (Handle::Direct(slot), Some(fd)) => {
+            (Handle::Direct(slot), Some(Handle::Plain(fd))) => {
                 set_blocking(&fd, Blocking::Never)?;
-                send_file(self.doubles.entry(*slot).insert_entry(fd).get(), range, more)
+                send_file(self.doubles.entry(slot.index()).insert_entry(fd).get(), range, more)
             }
-            (Handle::Direct(slot), None) => match self.doubles.get(slot) {
+            (Handle::Direct(slot), _) => match self.doubles.get(&slot.index()) {
                 Some(fd) => send_file(fd, range, more),
                 None => Err(io::ErrorKind::Unsupported.into()),
             },
@@ -521,19 +562,7 @@ impl Uring {
         }
     }
 
-    fn uncount(&mut self, socket: &Handle) {
-        match socket {
-            Handle::Direct(slot) => {
-                self.direct -= 1;
-                if self.dials {
-                    self.closing.push(*slot);
-                }
-            }
-            Handle::Plain(_) => self.plain -= 1,
-        }
-    }
-
-    /// The kernel has carried out a chained close.
+    /// The kernel has carried out a close that it tells of.
     fn slot_is_free(&mut self, slot: u32) {
         self.direct -= 1;
         if self.dials {
@@ -541,13 +570,13 @@ impl Uring {
         }
     }
 
-    fn accepted(&mut self, raw: Raw, direct: bool) -> Completion<Self> {
-        let outcome = raw.result.map(|result| {
-            let socket = Ring::adopt(result, direct);
+    fn accepted(&mut self, raw: Raw) -> Completion<Self> {
+        let made = raw.made.ok_or(io::ErrorKind::InvalidData);
+        let outcome = raw.result.and_then(|_| Ok(made?)).map(|socket| {
             self.count(&socket);
             let peer = match &socket {
                 Handle::Direct(_) => None,
-                Handle::Plain(fd) => peer_addr(fd),
+                Handle::Plain(fd) => tidegate_sys::socket::peer_addr(fd).ok(),
             };
             (socket, peer)
         });
@@ -585,14 +614,15 @@ fn may_go_on(token: Token, raw: Raw) -> Completion<Uring> {
     }
 }
 
-fn peer_addr(fd: &OwnedFd) -> Option<SocketAddr> {
-    tidegate_sys::socket::peer_addr(fd).ok()
-}
-
 #[inline]
 fn received(token: Token, raw: Raw) -> Completion<Uring> {
     let outcome = raw.result.map(|_| raw.buffer);
     Completion::Received { token, outcome, ended: !raw.more }
+}
+
+/// How many operations a request to stop has found (IORING_ASYNC_CANCEL_ALL). A reset completes in the same way, and finds none.
+fn found(raw: &Raw) -> u32 {
+    raw.result.as_ref().map_or(0, |&n| n)
 }
 
 #[inline]

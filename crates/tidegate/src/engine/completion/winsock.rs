@@ -227,6 +227,9 @@ pub(crate) struct Winsock<O: Operations> {
 }
 
 impl<O: Operations> Port for Winsock<O> {
+    /// A call names its socket at once.
+    const JOINS: bool = false;
+
     type Socket = O::Socket;
     type Buffer = O::Buffer;
     type Unsent = Payload;
@@ -259,7 +262,7 @@ impl<O: Operations> Port for Winsock<O> {
         self.queue.files()
     }
 
-    fn watch_waker(&mut self, waker: &Waker) {
+    fn watch_waker(&mut self, waker: &Arc<Waker>) {
         self.queue.hear(waker);
     }
 
@@ -325,8 +328,8 @@ impl<O: Operations> Port for Winsock<O> {
         self.queue.stop_receiving(socket);
     }
 
-    fn stop_all(&mut self, socket: &O::Socket) {
-        self.queue.stop_all(socket);
+    fn stop_sending(&mut self, _: Token, _: &O::Socket) {
+        // For chains, and nothing is chained here.
     }
 
     fn send(&mut self, token: Token, socket: &O::Socket, pieces: Pieces, _more: More) {

@@ -16,14 +16,14 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use slab::Slab;
+use tidegate_sys::datagram::DatagramSocket;
 use tidegate_sys::pages::Residence;
-use tidegate_sys::ring::{Buffer, Completion, DATAGRAM_HEAD, Ring, RingSetup};
+use tidegate_sys::ring::{Buffer, Completion, DATAGRAM_HEAD, Ring, RingSetup, Tells};
 use tidegate_sys::waker::Waker;
 
 use super::desk::{Desk, Drain};
@@ -34,10 +34,10 @@ use crate::policy::datagram::ReplyLimits;
 use crate::policy::wait::spins;
 use crate::service::DatagramService;
 
-const RECEIVE: u64 = 1 << 60;
-const WAKER: u64 = 1 << 61;
+const RECEIVE: u64 = 1 << 58;
+const WAKER: u64 = 1 << 59;
 /// Only a failure to cancel the receive completes with this: it had ended already.
-const CANCEL: u64 = 1 << 62;
+const CANCEL: u64 = 1 << 60;
 
 /// After an error that is not about buffers, the receive rests for this long.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -46,7 +46,7 @@ struct Loop {
     ring: Ring,
     desk: Desk,
     limits: ReplyLimits,
-    socket: RawFd,
+    socket: Arc<DatagramSocket>,
     halt: Arc<Halt>,
     /// Received and not shown yet.
     held: VecDeque<Buffer>,
@@ -85,12 +85,12 @@ fn ring(lane: &Lane) -> io::Result<Ring> {
 
 impl Loop {
     /// Arms the receive, which fails at once where the kernel has none that never ends.
-    fn open(service: Box<dyn DatagramService>, lane: &Lane, waker: &Waker) -> io::Result<Self> {
+    fn open(service: Box<dyn DatagramService>, lane: &Lane, waker: &Arc<Waker>) -> io::Result<Self> {
         let mut state = Self {
             ring: ring(lane)?,
             desk: Desk::new(service, lane),
             limits: lane.policy.reply_limits(lane.path),
-            socket: lane.socket.as_raw_fd(),
+            socket: lane.socket.clone(),
             halt: lane.halt.clone(),
             held: VecDeque::new(),
             in_flight: Slab::new(),
@@ -101,14 +101,14 @@ impl Loop {
             drain: None,
             leaving: false,
         };
-        state.ring.poll_multi(waker.as_raw_fd(), WAKER);
+        state.ring.poll_multi(waker, WAKER);
         state.receive_again();
         state.ring.enter(Some(Duration::ZERO))?;
         state.take(waker)?;
         Ok(state)
     }
 
-    fn serve(&mut self, lane: &Lane, waker: &Waker) -> io::Result<()> {
+    fn serve(&mut self, lane: &Lane, waker: &Arc<Waker>) -> io::Result<()> {
         let mut active = Instant::now();
         loop {
             self.answer();
@@ -121,7 +121,7 @@ impl Loop {
                 self.drain = Some(Drain::begin(&lane.policy, queued, now));
                 if order == Order::Leave {
                     self.leaving = true;
-                    self.ring.cancel(RECEIVE, CANCEL);
+                    self.ring.cancel(RECEIVE, CANCEL, Tells::Failure);
                 }
             }
             self.ring.enter(self.timeout(spins(lane.policy.wait, active, now), now))?;
@@ -137,7 +137,7 @@ impl Loop {
     }
 
     /// Takes what has completed: how many completions, and how many of them arrivals.
-    fn take(&mut self, waker: &Waker) -> io::Result<(usize, usize)> {
+    fn take(&mut self, waker: &Arc<Waker>) -> io::Result<(usize, usize)> {
         let (mut events, mut arrivals) = (0, 0);
         while let Some(completion) = self.ring.next_completion() {
             events += 1;
@@ -191,10 +191,10 @@ impl Loop {
         }
     }
 
-    fn woken(&mut self, completion: &Completion, waker: &Waker) {
+    fn woken(&mut self, completion: &Completion, waker: &Arc<Waker>) {
         waker.clear();
         if !completion.more {
-            self.ring.poll_multi(waker.as_raw_fd(), WAKER);
+            self.ring.poll_multi(waker, WAKER);
         }
     }
 
@@ -237,7 +237,7 @@ impl Loop {
             self.datagrams_in_flight += run.datagrams;
             self.bytes_in_flight += run.length;
             let key = self.in_flight.insert(run) as u64;
-            self.ring.send_datagrams(self.socket, block.slice(run.range()), run.to, run.cut(), key);
+            self.ring.send_datagrams(&self.socket, block.slice(run.range()), run.to, run.cut(), key);
         }
     }
 
@@ -247,7 +247,7 @@ impl Loop {
             self.rests = None;
         }
         if !self.receiving && !self.leaving && self.rests.is_none() && self.held.is_empty() {
-            self.ring.receive_datagrams(self.socket, RECEIVE);
+            self.ring.receive_datagrams(&self.socket, RECEIVE);
             self.receiving = true;
         }
     }

@@ -103,6 +103,9 @@ pub(super) struct Line {
     pub(super) receives: usize,
     /// Closed by the kernel itself, after the last send.
     pub(super) chained: bool,
+    /// Its connection is gone, and something is in flight; its close is to be a reset.
+    pub(super) leaving: bool,
+    pub(super) resets: bool,
     pub(super) log: Log,
 }
 
@@ -164,6 +167,8 @@ impl Line {
             flying: Flying::default(),
             receives: 0,
             chained: false,
+            leaving: false,
+            resets: false,
             log: Log {
                 opened: None,
                 closed: None,

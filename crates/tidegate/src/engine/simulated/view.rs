@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::core::{Action, Connection, Place};
+use crate::core::{Action, Connection, Place, Then};
 use crate::engine::windows::Seats;
 use crate::policy::Policy;
 
@@ -27,7 +27,7 @@ pub(in crate::engine) struct View {
 impl View {
     pub(in crate::engine) fn new(connection: Option<&Connection>, seats: &Seats, policy: &Policy) -> Self {
         Self {
-            deadline: connection.and_then(|connection| connection.deadline(policy)),
+            deadline: connection.filter(|c| !is_over(c)).and_then(|connection| connection.deadline(policy)),
             action: connection.map(Connection::action),
             lingers: connection.is_some_and(Connection::is_lingering),
             listed: false,
@@ -38,4 +38,9 @@ impl View {
             send_place: seats.send,
         }
     }
+}
+
+/// It only waits for what is in flight.
+fn is_over(connection: &Connection) -> bool {
+    matches!(connection.action().then, Then::Close | Then::Reset)
 }

@@ -95,3 +95,45 @@ fn the_descriptor_of_a_connection_that_is_gone_goes_to_nobody_else() {
     leaves.read_to_string(&mut heard[1]).unwrap();
     assert_eq!(heard, ["for the one who stays".repeat(2), String::new()]);
 }
+
+#[test]
+fn a_kernel_without_receives_that_stay_armed_is_told_from_one_that_has_them() {
+    let received = |result, more| Raw { key: 0, result, made: None, more, buffer: None, payload: None };
+    assert_eq!(stays_armed(received(Ok(1), true)), Ok(()));
+    let refused = io::Error::from_raw_os_error(22); // EINVAL, as Linux 5.19 answers
+    for other in [received(Err(refused), false), received(Ok(1), false)] {
+        let why = stays_armed(other).unwrap_err();
+        assert!(why.contains("needs Linux 6.0: use epoll"), "{why}");
+    }
+}
+
+#[test]
+fn nothing_is_chained_to_more_than_one_send_takes() {
+    const PIECE: usize = 64 << 20;
+    const PIECES: usize = 33; // a page and more above the 2 GiB that one send is cut to
+    let Some(mut port) = port() else { return };
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(16)).unwrap();
+    let addr = listener.local_addr().unwrap().addr().unwrap();
+    let listener = open(Arc::new(listener)).unwrap();
+    port.accept_one(&listener);
+    let mut far = TcpStream::connect(addr).unwrap();
+    let near = accepted(&mut port);
+    let hears = std::thread::spawn(move || std::io::copy(&mut far, &mut std::io::sink()).unwrap());
+    let token = Token { index: 0, generation: 0 };
+    let pieces = Pieces::Many(vec![Bytes::from(vec![7; PIECE]); PIECES]);
+    assert_eq!(port.send_last(token, &near, pieces), Chained::No);
+    let mut sent = 0;
+    while sent < PIECE * PIECES {
+        let (n, unsent) = until(&mut port, |completion| match completion {
+            Completion::Sent { outcome, unsent, .. } => Some((outcome.unwrap(), unsent)),
+            _ => None,
+        });
+        sent += n;
+        if let Some(rest) = unsent {
+            port.send_rest(token, &near, rest);
+        }
+    }
+    port.close(token, near, Close::default());
+    port.wait(Some(Duration::ZERO)).unwrap();
+    assert_eq!(hears.join().unwrap(), (PIECE * PIECES) as u64);
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Buffer, Kind, Rest, SimPort, Slot};
+use super::{Ask, Buffer, Kind, NOWHERE, Operation, Order, Rest, SimPort};
 use crate::engine::completion::Completion;
 use crate::engine::simulated::line::{Server, address};
 use crate::engine::simulated::world::{Happening, World};
@@ -25,6 +25,7 @@ impl SimPort {
         if world.woken.swap(false, SeqCst) {
             self.completed.push_back((None, Completion::Woken));
         }
+        self.carry_out_orders(world);
         let count = self.operations.len();
         let first = if count > 0 { world.rng.usize(..count) } else { 0 };
         for step in 0..count {
@@ -55,7 +56,59 @@ impl SimPort {
         });
     }
 
+    /// Gets to what is to be done about slots.
+    fn carry_out_orders(&mut self, world: &mut World) {
+        let now = world.now;
+        let due: Vec<Order> = self.orders.extract_if(.., |order| order.not_before <= now).collect();
+        for Order { token, slot, meant, what, .. } in due {
+            let Some(id) = self.look_up(slot, meant, world, || format!("{what:?}")) else { return };
+            let found = match what {
+                // A shutdown that still waits for its thread is not found.
+                Ask::StopAll => {
+                    let waits = |o: &Operation| o.id == NOWHERE && matches!(o.kind, Kind::Finish);
+                    self.cancel(world, |operation| operation.meant == id && !waits(operation))
+                }
+                Ask::StopReceiving => {
+                    let receives = |o: &Operation| matches!(o.kind, Kind::Receive { .. });
+                    self.cancel(world, |operation| operation.token == token && receives(operation))
+                }
+                Ask::Reset => 0,
+                Ask::Close => {
+                    self.table[slot] = None;
+                    self.free.push(slot);
+                    self.closing.push(id);
+                    0
+                }
+            };
+            if what != Ask::Close {
+                self.completed.push_back((None, Completion::Stopped { token, found }));
+            }
+        }
+    }
+
+    /// Who has a slot: it has to be who was meant.
+    fn look_up(
+        &self,
+        slot: usize,
+        meant: usize,
+        world: &mut World,
+        what: impl FnOnce() -> String,
+    ) -> Option<usize> {
+        let id = self.table.get(slot).copied().flatten();
+        if id != Some(meant) {
+            world.fail(|| format!("slot {slot} was {meant}'s, and is {id:?}'s now: {}", what()));
+            return None;
+        }
+        id
+    }
+
     fn step(&mut self, at: usize, world: &mut World) {
+        let Operation { slot, meant, id, .. } = self.operations[at];
+        if id == NOWHERE && slot != NOWHERE {
+            let what = || format!("{:?}", self.operations[at].kind);
+            let Some(id) = self.look_up(slot, meant, world, what) else { return };
+            self.operations[at].id = id;
+        }
         match self.operations[at].kind {
             Kind::Accept { endless } => self.step_accept(at, endless, world),
             Kind::Receive { endless } => self.step_receive(at, endless, world),
@@ -74,7 +127,7 @@ impl SimPort {
     fn complete(&mut self, at: usize, ended: bool, completion: Completion<Self>) {
         let operation = &mut self.operations[at];
         operation.over |= ended;
-        let id = (operation.id != usize::MAX).then_some(operation.id);
+        let id = (operation.id != NOWHERE).then_some(operation.id);
         self.completed.push_back((id, completion));
     }
 
@@ -97,7 +150,7 @@ impl SimPort {
         }
         world.stands(id);
         let ended = !endless || world.chance(world.moods.ends);
-        let outcome = Ok((Slot(id), Some(address(id))));
+        let outcome = Ok((self.give_slot(id), Some(address(id))));
         self.complete(at, ended, Completion::Accepted { outcome, ended });
     }
 
@@ -175,7 +228,7 @@ impl SimPort {
             Err(e) => Err(e),
         };
         if all && chained {
-            self.close_chained(id, world);
+            self.close_chained(at, world);
         }
         let unsent = if outcome.is_ok() { unsent } else { None };
         self.complete(at, true, Completion::Sent { token, outcome, unsent });
@@ -197,15 +250,19 @@ impl SimPort {
         self.complete(at, true, Completion::MayGoOn { token, outcome, unsent });
     }
 
-    /// The close that was chained to a send: nothing else may be in flight, or the socket stays open.
-    fn close_chained(&mut self, id: usize, world: &mut World) {
-        let others = self.operations.iter().filter(|o| o.id == id && !o.over && !o.cancelled).count();
+    /// The close that was chained to a send: nothing else may be in flight, or the socket stays open. The kernel tells of the send
+    /// first, and closes when it gets to it.
+    fn close_chained(&mut self, at: usize, world: &mut World) {
+        let Operation { token, slot, id, .. } = self.operations[at];
+        let others = self.operations.iter().filter(|o| o.meant == id && !o.over).count();
         if others > 1 {
             world.fail(|| format!("{id} is closed by a chain while {others} operations are in flight"));
         }
         world.lines[id].server = Server::Closing { reset: false };
         world.lines[id].chained = true;
-        self.closing.push(id);
+        let late = world.chance(world.moods.late);
+        let not_before = world.not_before(late);
+        self.orders.push(Order { token, slot, meant: id, what: Ask::Close, not_before });
     }
 
     fn step_finish(&mut self, at: usize, world: &mut World) {
@@ -240,6 +297,7 @@ impl SimPort {
             self.stopping &= self.accepts > 0;
         }
         let Some(id) = id else { return };
+        let leaving = world.lines[id].leaving;
         let flying = &mut world.lines[id].flying;
         match completion {
             Completion::Received { outcome, ended, .. } => {
@@ -250,8 +308,8 @@ impl SimPort {
                 }
             }
             Completion::Sent { outcome, unsent, .. } => {
-                // What comes back is sent again by the loop: for it the send is still in flight.
-                flying.send = unsent.is_some();
+                // What comes back is sent again by the loop, if the connection is still there: for it the send is still in flight.
+                flying.send = unsent.is_some() && !leaving;
                 if let Ok(n) = outcome {
                     world.was_confirmed(id, *n as u64);
                 }
@@ -259,9 +317,10 @@ impl SimPort {
             Completion::SendFinished { .. } => flying.finish = false,
             Completion::Dialled { .. } => flying.dial = false,
             // Until then the loop has it in hand.
-            Completion::MayGoOn { outcome, .. } => flying.send = outcome.is_ok(),
+            Completion::MayGoOn { outcome, .. } => flying.send = outcome.is_ok() && !leaving,
             Completion::Accepted { .. } | Completion::Woken | Completion::Ignored => {}
             Completion::Handed { .. } | Completion::HandedOn { .. } => unreachable!("there is one thread"),
+            Completion::Stopped { .. } | Completion::StoppedSending { .. } => {}
         }
     }
 }

@@ -1,10 +1,14 @@
 //! A simulated port: operations of a kernel queue that complete in any order, late, in part, or not as asked.
+//!
+//! Sockets are slots of a table, and a slot that was given back is the first to be given out again. What is asked for by slot is done
+//! to whoever has it when the kernel gets to it, which may be late; it must be who was meant.
 
 mod kernel;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -26,7 +30,11 @@ pub(super) struct Door;
 
 /// A socket in the port's table.
 #[derive(Debug)]
-pub(super) struct Slot(pub(super) usize);
+pub(super) struct Slot {
+    number: usize,
+    /// Whose it is.
+    pub(super) id: usize,
+}
 
 /// A buffer of the pool, out with received bytes.
 pub(super) struct Buffer(Vec<u8>);
@@ -62,6 +70,10 @@ struct Operation {
     kind: Kind,
     /// Of nobody, for accepts.
     token: Token,
+    /// The slot it was asked for by, and who had that then; [`NOWHERE`] for accepts.
+    slot: usize,
+    meant: usize,
+    /// Who had it when the kernel looked it up; [`NOWHERE`] before.
     id: usize,
     /// Nothing is done about it before.
     not_before: Instant,
@@ -76,8 +88,28 @@ enum Request {
     Start(Operation),
     StopAccepting,
     StopReceiving(Token),
-    StopAll(usize),
-    Close { id: usize, reset: bool },
+    StopSending(Token),
+    Order(Order),
+}
+
+/// Something to be done about a slot, or under it: at once, or later.
+#[derive(Debug)]
+struct Order {
+    token: Token,
+    slot: usize,
+    meant: usize,
+    what: Ask,
+    not_before: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    /// What is in flight is to end; only the receive is.
+    StopAll,
+    StopReceiving,
+    /// The close is to be a reset.
+    Reset,
+    Close,
 }
 
 /// A completion, and what becomes of it if the loop no longer knows the connection.
@@ -90,6 +122,11 @@ const SLACK: usize = 64;
 pub(super) struct SimPort {
     requests: Vec<Request>,
     operations: Vec<Operation>,
+    /// What the kernel has not got to yet.
+    orders: Vec<Order>,
+    /// Who has which slot, and the free ones; the one that was freed last is given out first.
+    table: Vec<Option<usize>>,
+    free: Vec<usize>,
     completed: VecDeque<Completed>,
     /// Sockets that were closed while something was in flight on them.
     closing: Vec<usize>,
@@ -106,6 +143,7 @@ pub(super) struct SimPort {
 }
 
 const NOBODY: Token = Token { index: u32::MAX, generation: 0 };
+const NOWHERE: usize = usize::MAX;
 
 impl Port for SimPort {
     type Socket = Slot;
@@ -116,11 +154,16 @@ impl Port for SimPort {
     type Loose = Infallible;
     const HANDS_ON: bool = false; // one thread
 
+    const JOINS: bool = true;
+
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let pool = setup.policy.buffers.next_power_of_two();
         let new = Self {
             requests: Vec::new(),
             operations: Vec::new(),
+            orders: Vec::new(),
+            table: Vec::new(),
+            free: Vec::new(),
             completed: VecDeque::new(),
             closing: Vec::new(),
             buffers: pool,
@@ -138,7 +181,7 @@ impl Port for SimPort {
         with(|world| world.shelf.files)
     }
 
-    fn watch_waker(&mut self, _: &Waker) {}
+    fn watch_waker(&mut self, _: &Arc<Waker>) {}
 
     fn accept_room(&self) -> usize {
         (self.slots - SLACK).saturating_sub(self.taken)
@@ -146,12 +189,12 @@ impl Port for SimPort {
 
     fn accept_all(&mut self, _: &Door) {
         self.accepts += 1;
-        self.start(Kind::Accept { endless: true }, NOBODY, usize::MAX);
+        self.start(Kind::Accept { endless: true }, NOBODY, None);
     }
 
     fn accept_one(&mut self, _: &Door) {
         self.accepts += 1;
-        self.start(Kind::Accept { endless: false }, NOBODY, usize::MAX);
+        self.start(Kind::Accept { endless: false }, NOBODY, None);
     }
 
     fn address(&self) -> io::Result<Option<Infallible>> {
@@ -192,8 +235,9 @@ impl Port for SimPort {
             return Err(Errno::MFILE.into());
         }
         self.taken += 1;
-        self.start(Kind::Dial, token, id);
-        Ok(Slot(id))
+        let socket = self.give_slot(id);
+        self.start(Kind::Dial, token, Some(&socket));
+        Ok(socket)
     }
 
     fn receive(&mut self, token: Token, socket: &Slot) {
@@ -206,14 +250,30 @@ impl Port for SimPort {
 
     fn stop_receiving(&mut self, token: Token, _: &Self::Socket) {
         if let Some(operation) = self.operation(token) {
-            let id = operation.id;
+            let id = operation.meant;
             with(|world| world.lines[id].flying.stopping = true);
         }
         self.requests.push(Request::StopReceiving(token));
     }
 
-    fn stop_all(&mut self, socket: &Slot) {
-        self.requests.push(Request::StopAll(socket.0));
+    fn stop_sending(&mut self, token: Token, _: &Slot) {
+        self.requests.push(Request::StopSending(token));
+    }
+
+    fn stop(&mut self, token: Token, socket: &Slot, how: Close) -> u32 {
+        with(|world| {
+            let line = &mut world.lines[socket.id];
+            line.resets |= how.reset;
+            line.server = Server::Closing { reset: line.resets };
+            line.leaving = true;
+        });
+        let stops = match how {
+            Close { busy: true, .. } => Some(Ask::StopAll),
+            Close { receiving: true, .. } => Some(Ask::StopReceiving),
+            Close { .. } => None,
+        };
+        let asks = how.reset.then_some(Ask::Reset).into_iter().chain(stops);
+        asks.map(|what| self.order(token, socket, what)).count() as u32
     }
 
     fn send(&mut self, token: Token, socket: &Slot, pieces: Pieces, _more: More) {
@@ -228,7 +288,7 @@ impl Port for SimPort {
     fn go_on(&mut self, socket: &Slot, unsent: Rest, _more: More) -> (io::Result<usize>, Option<Rest>) {
         let Rest::File(mut range) = unsent else { unreachable!("only a file goes on") };
         let outcome: io::Result<usize> = with(|world| {
-            let id = socket.0;
+            let id = socket.id;
             let refuses = world.chance(world.moods.would_block) && world.lines[id].broken.is_none();
             let mut bytes = read(&range);
             if world.chance(world.moods.partial) {
@@ -242,7 +302,7 @@ impl Port for SimPort {
             Ok(n)
         });
         let unsent = (outcome.is_ok() && !range.is_empty()).then_some(Rest::File(range));
-        with(|world| world.lines[socket.0].flying.send = unsent.is_some());
+        with(|world| world.lines[socket.id].flying.send = unsent.is_some());
         (outcome, unsent)
     }
 
@@ -259,15 +319,15 @@ impl Port for SimPort {
     fn closed(&mut self, socket: Slot) {
         self.taken -= 1;
         with(|world| {
-            let server = world.lines[socket.0].server;
+            let server = world.lines[socket.id].server;
             if !matches!(server, Server::Closed | Server::Closing { .. }) {
-                world.fail(|| format!("{} is taken for closed, and is {server:?}", socket.0));
+                world.fail(|| format!("{} is taken for closed, and is {server:?}", socket.id));
             }
         });
     }
 
     fn send_rest(&mut self, token: Token, socket: &Slot, unsent: Rest) {
-        with(|world| world.lines[socket.0].flying.send = false);
+        with(|world| world.lines[socket.id].flying.send = false);
         match unsent {
             Rest::Bytes(bytes) => self.start_send(token, socket, bytes, false),
             Rest::File(range) => self.start_file(token, socket, range),
@@ -276,36 +336,30 @@ impl Port for SimPort {
 
     fn finish_sending(&mut self, token: Token, socket: &Slot) {
         with(|world| {
-            let twice = std::mem::replace(&mut world.lines[socket.0].flying.finish, true);
+            let twice = std::mem::replace(&mut world.lines[socket.id].flying.finish, true);
             if twice {
-                world.fail(|| format!("{}: two shutdowns in flight", socket.0));
+                world.fail(|| format!("{}: two shutdowns in flight", socket.id));
             }
         });
-        self.start(Kind::Finish, token, socket.0);
+        self.start(Kind::Finish, token, Some(socket));
     }
 
     fn close(&mut self, token: Token, socket: Slot, how: Close) {
-        let id = socket.0;
+        let id = socket.id;
         self.taken -= 1;
         with(|world| {
             let line = &mut world.lines[id];
-            let flying = line.flying;
-            if line.server != Server::Open {
+            let (flying, leaving) = (line.flying, std::mem::take(&mut line.leaving));
+            if !leaving && line.server != Server::Open {
                 world.fail(|| format!("{id} is closed twice"));
-            } else if (flying.send || flying.finish || flying.dial) && !how.busy {
+            } else if flying.receive || flying.send || flying.finish || flying.dial {
                 world.fail(|| format!("{id} is closed over what is in flight: {flying:?}, {how:?}"));
-            } else if flying.receive && !how.busy && !how.receiving {
-                world.fail(|| format!("{id} is closed, and its receive stays armed: {how:?}"));
             } else {
-                line.server = Server::Closing { reset: how.reset };
+                line.resets |= how.reset;
+                line.server = Server::Closing { reset: line.resets };
             }
         });
-        match how {
-            Close { busy: true, .. } => self.requests.push(Request::StopAll(id)),
-            Close { receiving: true, .. } => self.requests.push(Request::StopReceiving(token)),
-            Close { .. } => {}
-        }
-        self.requests.push(Request::Close { id, reset: how.reset });
+        self.order(token, &socket, Ask::Close);
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
@@ -368,50 +422,61 @@ fn flat(pieces: &Pieces) -> Vec<u8> {
 
 /// What the loop asks for.
 impl SimPort {
-    fn start(&mut self, kind: Kind, token: Token, id: usize) {
+    /// A free slot, for this socket.
+    fn give_slot(&mut self, id: usize) -> Slot {
+        let number = self.free.pop().unwrap_or(self.table.len());
+        self.table.resize(self.table.len().max(number + 1), None);
+        self.table[number] = Some(id);
+        Slot { number, id }
+    }
+
+    fn start(&mut self, kind: Kind, token: Token, socket: Option<&Slot>) {
         let not_before = with(|world| {
             let may_wait = !matches!(kind, Kind::Accept { .. }); // that is tried as soon as it is handed over
             let late = may_wait && world.chance(world.moods.late) || matches!(kind, Kind::Dial);
-            let after = if late {
-                crate::engine::simulated::script::time(&mut world.rng, 60)
-            } else {
-                Duration::ZERO
-            };
-            if late {
-                world.plan(after, Happening::Nudge);
-            }
-            world.now + after
+            world.not_before(late)
         });
-        let operation = Operation { kind, token, id, not_before, cancelled: false, over: false };
+        let (slot, meant) = socket.map_or((NOWHERE, NOWHERE), |socket| (socket.number, socket.id));
+        let (id, cancelled, over) = (NOWHERE, false, false);
+        let operation = Operation { kind, token, slot, meant, id, not_before, cancelled, over };
         self.requests.push(Request::Start(operation));
+    }
+
+    fn order(&mut self, token: Token, socket: &Slot, what: Ask) {
+        let not_before = with(|world| {
+            let late = world.chance(world.moods.late);
+            world.not_before(late)
+        });
+        let order = Order { token, slot: socket.number, meant: socket.id, what, not_before };
+        self.requests.push(Request::Order(order));
     }
 
     fn start_receive(&mut self, token: Token, socket: &Slot, endless: bool) {
         with(|world| {
-            let flying = &mut world.lines[socket.0].flying;
+            let flying = &mut world.lines[socket.id].flying;
             flying.stopping = false;
             if std::mem::replace(&mut flying.receive, true) {
-                world.fail(|| format!("{}: two receives in flight", socket.0));
+                world.fail(|| format!("{}: two receives in flight", socket.id));
             }
         });
-        self.start(Kind::Receive { endless }, token, socket.0);
+        self.start(Kind::Receive { endless }, token, Some(socket));
     }
 
     fn start_send(&mut self, token: Token, socket: &Slot, bytes: Vec<u8>, chained: bool) {
         self.note_send(socket, bytes.len());
-        self.start(Kind::Send { bytes, sent: 0, chained }, token, socket.0);
+        self.start(Kind::Send { bytes, sent: 0, chained }, token, Some(socket));
     }
 
     fn start_file(&mut self, token: Token, socket: &Slot, range: FileRange) {
         self.note_send(socket, range.len());
-        self.start(Kind::Room(range), token, socket.0);
+        self.start(Kind::Room(range), token, Some(socket));
     }
 
     fn note_send(&self, socket: &Slot, n: usize) {
         with(|world| {
-            let twice = std::mem::replace(&mut world.lines[socket.0].flying.send, true);
+            let twice = std::mem::replace(&mut world.lines[socket.id].flying.send, true);
             if twice || n == 0 {
-                world.fail(|| format!("{}: a send of {n} bytes, another in flight: {twice}", socket.0));
+                world.fail(|| format!("{}: a send of {n} bytes, another in flight: {twice}", socket.id));
             }
         });
     }
@@ -443,20 +508,30 @@ impl SimPort {
                         operation.cancelled |= accepts && !world.chance(misses);
                     }
                 }
-                Request::StopReceiving(token) => self.cancel(|operation| {
-                    operation.token == token && matches!(operation.kind, Kind::Receive { .. })
-                }),
-                Request::StopAll(id) => self.cancel(|operation| operation.id == id),
-                Request::Close { id, reset } => {
-                    world.lines[id].server = Server::Closing { reset };
-                    self.closing.push(id);
+                Request::StopReceiving(token) => {
+                    let receives = |o: &Operation| o.token == token && matches!(o.kind, Kind::Receive { .. });
+                    self.operations.iter_mut().filter(|o| receives(o)).for_each(|o| o.cancelled = true);
                 }
+                Request::StopSending(token) => {
+                    let sends = |o: &Operation| o.token == token && matches!(o.kind, Kind::Send { .. });
+                    let found = self.cancel(world, sends) > 0;
+                    self.completed.push_back((None, Completion::StoppedSending { token, found }));
+                }
+                Request::Order(order) => self.orders.push(order),
             }
         }
     }
 
-    fn cancel(&mut self, which: impl Fn(&Operation) -> bool) {
-        self.operations.iter_mut().filter(|operation| which(operation)).for_each(|o| o.cancelled = true);
+    /// Asks operations to end; how many were found. One that is just being worked on is not.
+    fn cancel(&mut self, world: &mut World, which: impl Fn(&Operation) -> bool) -> u32 {
+        let misses = world.moods.loses / 4;
+        let mut found = 0;
+        for operation in self.operations.iter_mut().filter(|operation| which(operation)) {
+            let finds = !world.chance(misses);
+            operation.cancelled |= finds;
+            found += u32::from(finds);
+        }
+        found
     }
 
     /// The bounds of the policy on what is in flight at once.
@@ -498,7 +573,10 @@ pub(super) fn check_empty(port: &mut SimPort) {
                 port.buffers += 1;
             }
         }
-        let live = port.operations.len();
+        let live = port.operations.len() + port.orders.len();
+        if let Some(id) = port.table.iter().flatten().next() {
+            world.fail(|| format!("left: the slot of {id}"));
+        }
         let (buffers, pool, taken) = (port.buffers, port.pool, port.taken);
         if live > 0 || buffers != pool {
             world.fail(|| {
@@ -509,16 +587,26 @@ pub(super) fn check_empty(port: &mut SimPort) {
 }
 
 impl World {
+    /// When the kernel gets to something that it may come to late.
+    pub(super) fn not_before(&mut self, late: bool) -> Instant {
+        if !late {
+            return self.now;
+        }
+        let after = crate::engine::simulated::script::time(&mut self.rng, 60);
+        self.plan(after, Happening::Nudge);
+        self.now + after
+    }
+
     /// After a turn: whatever the connection wants is in flight.
     pub(super) fn check_flying_view(&mut self, socket: &Slot, view: &View) {
-        self.check_view(socket.0, view);
+        self.check_view(socket.id, view);
         let Some(action) = view.action else { return };
         let receives =
             view.receives || view.receive_place == Place::Waiting || action.receive == Receive::Pause;
         let sends = view.sends || view.send_place == Place::Waiting || !action.send;
         let finishes = view.finishes || action.then != Then::FinishSending;
         if !receives || !sends || !finishes {
-            self.fail(|| format!("{} wants something that nobody has asked for: {view:?}", socket.0));
+            self.fail(|| format!("{} wants something that nobody has asked for: {view:?}", socket.id));
         }
     }
 }
