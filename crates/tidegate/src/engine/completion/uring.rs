@@ -540,16 +540,12 @@ impl Uring {
     /// Sends from a file without waiting. `Unsupported` if the socket has no descriptor to send to.
     fn send_from(&mut self, socket: &Handle, range: &FileRange, more: More) -> io::Result<usize> {
         match (socket, self.fresh.take()) {
-            (Handle::Plain(fd), _) => {
-                set_blocking(fd, Blocking::Never)?;
-                send_file(fd, range, more)
-            }
+            (Handle::Plain(fd), _) => send_at_once(fd, range, more),
             (Handle::Direct(slot), Some(Handle::Plain(fd))) => {
-                set_blocking(&fd, Blocking::Never)?;
-                send_file(self.doubles.entry(slot.index()).insert_entry(fd).get(), range, more)
+                send_at_once(self.doubles.entry(slot.index()).insert_entry(fd).get(), range, more)
             }
             (Handle::Direct(slot), _) => match self.doubles.get(&slot.index()) {
-                Some(fd) => send_file(fd, range, more),
+                Some(fd) => send_at_once(fd, range, more),
                 None => Err(io::ErrorKind::Unsupported.into()),
             },
         }
@@ -582,6 +578,14 @@ impl Uring {
         });
         Completion::Accepted { outcome, ended: !raw.more }
     }
+}
+
+/// Sends from a file without waiting. Only that: the ring waits for sockets that can wait, and gives up on others (EAGAIN).
+fn send_at_once(socket: &OwnedFd, range: &FileRange, more: More) -> io::Result<usize> {
+    set_blocking(socket, Blocking::Never)?;
+    let sent = send_file(socket, range, more);
+    set_blocking(socket, Blocking::Waits)?;
+    sent
 }
 
 fn payload(pieces: Pieces) -> Payload {
