@@ -1,6 +1,8 @@
 //! Who one is to the broker: with the right word agents, their lead and nodes of the messenger work, with a wrong one all say what to give,
 //! and end.
 
+use crate::harness;
+use libtest_mimic::Trial;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -11,6 +13,22 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa};
 use tempfile::TempDir;
 
 use crate::kit::{Broker, TIDEGATE, agent, finish, load, report, server, server_with, stderr};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    harness::needs(
+        crate::kit::nats_server().is_some(),
+        crate::kit::NATS_SERVER,
+        tests![
+            a_user_with_a_password,
+            a_token,
+            an_nkey,
+            a_file_of_credentials,
+            an_encrypted_broker_with_an_authority_of_its_own,
+            a_broker_that_asks_for_a_certificate,
+            what_is_no_broker_is_not_waited_for_for_ever
+        ],
+    )
+}
 
 /// Files with secrets, and what the broker keeps.
 struct Papers(TempDir);
@@ -85,10 +103,9 @@ fn fails(code: i32, url: &str, args: &[&str], parts: &[&str]) {
     }
 }
 
-#[test]
 fn a_user_with_a_password() {
     let papers = Papers::new();
-    let Some(broker) = papers.broker(&["--user", "tide", "--pass", "s3cret/@"]) else { return };
+    let broker = papers.broker(&["--user", "tide", "--pass", "s3cret/@"]).expect("nats-server");
     let (right, wrong) = (papers.write("right", "s3cret/@\n"), papers.write("wrong", "s3cret-too"));
     taken(&broker.url, &["--nats-user", "tide", "--nats-password-file", &right]);
     let in_url = broker.url.replace("nats://", "nats://tide:s3cret%2F%40@");
@@ -104,10 +121,9 @@ fn a_user_with_a_password() {
     refused(&broker.url, &["--nats-user", "tide", "--nats-password-file", none], &[none, "can not be read"]);
 }
 
-#[test]
 fn a_token() {
     let papers = Papers::new();
-    let Some(broker) = papers.broker(&["--auth", "s3cret"]) else { return };
+    let broker = papers.broker(&["--auth", "s3cret"]).expect("nats-server");
     let (right, wrong) = (papers.write("right", "s3cret\n"), papers.write("wrong", "s3cret-too"));
     taken(&broker.url, &["--nats-token-file", &right]);
     taken(&broker.url.replace("nats://", "nats://s3cret@"), &[]);
@@ -115,13 +131,12 @@ fn a_token() {
     refused(&broker.url, &[], &["authorization violation", "--nats-token-file"]);
 }
 
-#[test]
 fn an_nkey() {
     let papers = Papers::new();
     let (user, stranger) = (KeyPair::new_user(), KeyPair::new_user());
     let users = format!("authorization {{ users: [ {{ nkey: {} }} ] }}\n", user.public_key());
     let config = papers.write("nats.conf", &users);
-    let Some(broker) = papers.broker(&["-c", &config]) else { return };
+    let broker = papers.broker(&["-c", &config]).expect("nats-server");
     let right = papers.write("right", &user.seed().unwrap());
     let wrong = papers.write("wrong", &stranger.seed().unwrap());
     let nonsense = papers.write("nonsense", "s3cret");
@@ -151,7 +166,6 @@ fn credentials(jwt: &str, user: &KeyPair) -> String {
     )
 }
 
-#[test]
 fn a_file_of_credentials() {
     let papers = Papers::new();
     let (operator, account, user) = (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_user());
@@ -170,7 +184,7 @@ fn a_file_of_credentials() {
              resolver_preload: {{ {account_key}: {account_jwt}, {system_key}: {system_jwt} }}\n"
         ),
     );
-    let Some(broker) = papers.broker(&["-c", &config]) else { return };
+    let broker = papers.broker(&["-c", &config]).expect("nats-server");
     let right = papers.write("right", &credentials(&signed(&account, &user, "user", user_claim), &user));
     taken(&broker.url, &["--nats-creds", &right]);
 
@@ -195,12 +209,11 @@ fn authority(papers: &Papers, name: &str) -> [String; 3] {
     [file("ca", ca.pem()), file("cert", certificate.pem()), file("key", key.serialize_pem())]
 }
 
-#[test]
 fn an_encrypted_broker_with_an_authority_of_its_own() {
     let papers = Papers::new();
     let [ca, cert, key] = authority(&papers, "our");
     let [other_ca, ..] = authority(&papers, "other");
-    let Some(broker) = papers.broker(&["--tls", "--tlscert", &cert, "--tlskey", &key]) else { return };
+    let broker = papers.broker(&["--tls", "--tlscert", &cert, "--tlskey", &key]).expect("nats-server");
     taken(&broker.url, &["--nats-ca", &ca]);
     taken(&broker.url.replace("nats://", "tls://"), &["--nats-ca", &ca]);
     for args in [&["--nats-ca", &other_ca][..], &[]] {
@@ -213,13 +226,12 @@ fn an_encrypted_broker_with_an_authority_of_its_own() {
     refused(&broker.url, &["--nats-ca", &nonsense], &[&nonsense, "no PEM text"]);
 }
 
-#[test]
 fn a_broker_that_asks_for_a_certificate() {
     let papers = Papers::new();
     let [ca, cert, key] = authority(&papers, "our");
     let [_, other_cert, other_key] = authority(&papers, "other");
     let args = ["--tlsverify", "--tlscacert", &ca, "--tlscert", &cert, "--tlskey", &key];
-    let Some(broker) = papers.broker(&args) else { return };
+    let broker = papers.broker(&args).expect("nats-server");
     taken(&broker.url, &["--nats-ca", &ca, "--nats-cert", &cert, "--nats-key", &key]);
     let strange = ["--nats-ca", &ca, "--nats-cert", &other_cert, "--nats-key", &other_key];
     for args in [&["--nats-ca", &ca][..], &strange] {
@@ -227,7 +239,6 @@ fn a_broker_that_asks_for_a_certificate() {
     }
 }
 
-#[test]
 fn what_is_no_broker_is_not_waited_for_for_ever() {
     let papers = Papers::new();
     let [ca, ..] = authority(&papers, "our");
@@ -237,6 +248,6 @@ fn what_is_no_broker_is_not_waited_for_for_ever() {
     let (_server, addr) = server("http");
     fails(1, &format!("nats://{addr}"), &["--nats-ca", &ca], &[&addr, "see that it is nats-server"]);
     refused("nats://", &[], &["write nats://HOST:PORT"]);
-    let Some(plain) = Broker::start(&[]) else { return };
+    let plain = Broker::start(&[]).expect("nats-server");
     fails(1, &plain.url, &["--nats-ca", &ca], &["and encrypts"]);
 }

@@ -1,8 +1,27 @@
 //! What goes wrong between agents is said, and the exit code is 1.
 
+use crate::harness;
+use libtest_mimic::Trial;
 use rustix::process::Signal;
 
 use crate::kit::{Broker, agent, begin, finish, load, report, seen_to_run, server, stderr, three};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    harness::needs(
+        crate::kit::nats_server().is_some(),
+        crate::kit::NATS_SERVER,
+        tests![
+            an_agent_that_is_killed_ends_the_load_and_is_named,
+            a_broker_that_stands_still_is_named_and_the_agents_end_their_load,
+            a_broker_that_dies_is_named,
+            a_clock_that_is_two_seconds_off_is_refused_or_reported,
+            a_clock_that_is_set_during_the_run_is_reported_and_moves_nothing_else,
+            a_target_that_is_not_on_the_list_is_refused,
+            too_few_agents_are_counted_and_waited_for_no_longer_than_asked,
+            a_signal_ends_the_load_on_every_agent
+        ],
+    )
+}
 
 /// A load over three agents that is longer than anybody waits for its end; its first second is over.
 fn under_way(url: &str, addr: &str, rest: &[&str]) -> std::process::Child {
@@ -10,9 +29,8 @@ fn under_way(url: &str, addr: &str, rest: &[&str]) -> std::process::Child {
     seen_to_run(url, addr, &[&fixed[..], rest].concat())
 }
 
-#[test]
 fn an_agent_that_is_killed_ends_the_load_and_is_named() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let mut agents = three(&broker.url);
     let child = under_way(&broker.url, &addr, &[]);
@@ -27,9 +45,8 @@ fn an_agent_that_is_killed_ends_the_load_and_is_named() {
     );
 }
 
-#[test]
 fn a_broker_that_stands_still_is_named_and_the_agents_end_their_load() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let _agents = three(&broker.url);
     let child = under_way(&broker.url, &addr, &[]);
@@ -46,9 +63,8 @@ fn a_broker_that_stands_still_is_named_and_the_agents_end_their_load() {
     assert_eq!(report(&output).requests, 9);
 }
 
-#[test]
 fn a_broker_that_dies_is_named() {
-    let Some(mut broker) = Broker::start(&[]) else { return };
+    let mut broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let _agents = three(&broker.url);
     let child = under_way(&broker.url, &addr, &[]);
@@ -59,9 +75,8 @@ fn a_broker_that_dies_is_named() {
     assert!(text.contains("the connection to the broker is lost"), "{text}");
 }
 
-#[test]
 fn a_clock_that_is_two_seconds_off_is_refused_or_reported() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let _good = agent(&broker.url, "good", &[]);
     let _fast = agent(&broker.url, "fast", &["--clock-offset", "2"]);
@@ -82,9 +97,8 @@ fn a_clock_that_is_two_seconds_off_is_refused_or_reported() {
     assert!((together.agents[0].clock_ahead_us / 1e6 - 2.0).abs() < 0.5, "{together:?}");
 }
 
-#[test]
 fn a_clock_that_is_set_during_the_run_is_reported_and_moves_nothing_else() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let _good = agent(&broker.url, "good", &[]);
     let _set = agent(&broker.url, "set", &["--clock-jump", "-3"]);
@@ -101,9 +115,8 @@ fn a_clock_that_is_set_during_the_run_is_reported_and_moves_nothing_else() {
     assert!(together.agents.iter().all(|a| a.counted && a.loss.is_none()));
 }
 
-#[test]
 fn a_target_that_is_not_on_the_list_is_refused() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let _careful = agent(&broker.url, "careful", &["--allow", "192.0.2.0/24"]);
     let output = load("echo", &addr, &broker.url, &["--agents", "1", "-c", "1", "-n", "1"]);
@@ -120,9 +133,8 @@ fn a_target_that_is_not_on_the_list_is_refused() {
     assert!(stderr(&output).contains("--allow 127.0.0.0/8"), "{}", stderr(&output));
 }
 
-#[test]
 fn too_few_agents_are_counted_and_waited_for_no_longer_than_asked() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let _one = agent(&broker.url, "one", &[]);
     let rest = ["--agents", "2", "-c", "2", "-n", "2", "--agents-wait", "1"];
@@ -138,9 +150,8 @@ fn too_few_agents_are_counted_and_waited_for_no_longer_than_asked() {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
-#[test]
 fn a_signal_ends_the_load_on_every_agent() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let mut agents = three(&broker.url);
     let child = under_way(&broker.url, &addr, &[]);

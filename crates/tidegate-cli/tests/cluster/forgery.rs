@@ -1,11 +1,25 @@
 //! What somebody who may publish at the broker makes up for agents and their lead.
 
+use crate::harness;
+use libtest_mimic::Trial;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
 use crate::kit::{Broker, LONGEST, begin, finish, server, stderr, talking_agent};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    harness::needs(
+        crate::kit::nats_server().is_some(),
+        crate::kit::NATS_SERVER,
+        tests![
+            an_agent_sends_no_request_that_a_host_hides,
+            an_agent_takes_so_many_parts_of_a_run_and_no_more,
+            a_lead_survives_what_an_agent_makes_up
+        ],
+    )
+}
 
 /// Somebody at the broker, in the text that NATS speaks.
 struct Somebody {
@@ -81,9 +95,8 @@ fn work(share: u32, target: &str, host: &str) -> Value {
     })
 }
 
-#[test]
 fn an_agent_sends_no_request_that_a_host_hides() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("http");
     let (_agent, _) = talking_agent(&broker.url, "a", &[]);
     let mut somebody = Somebody::at(&broker);
@@ -96,9 +109,8 @@ fn an_agent_sends_no_request_that_a_host_hides() {
     assert_eq!(somebody.ask(&id, &work(0, &addr, &addr))["answer"], "taken");
 }
 
-#[test]
 fn an_agent_takes_so_many_parts_of_a_run_and_no_more() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("http");
     let (agent, _) = talking_agent(&broker.url, "a", &[]);
     let mut somebody = Somebody::at(&broker);
@@ -114,7 +126,6 @@ fn an_agent_takes_so_many_parts_of_a_run_and_no_more() {
     drop(agent);
 }
 
-#[test]
 fn a_lead_survives_what_an_agent_makes_up() {
     // 39 bytes: a head that announces a payload of 4 GiB, and nothing behind it.
     let bomb = "HISTFAAAAB942pNpmSz8HwgYIIAZSjOCiGuTlzDYf4AIAADaUAiD";
@@ -126,7 +137,7 @@ fn a_lead_survives_what_an_agent_makes_up() {
         json!({"event": "beat", "clock": {"mono_ns": i64::MIN, "wall_ns": i64::MAX}}),
         json!({"event": "failed", "why": "\u{1b}[2J"}),
     ] {
-        let Some(broker) = Broker::start(&[]) else { return };
+        let broker = Broker::start(&[]).expect("nats-server");
         let mut agent = Somebody::at(&broker);
         agent.subscribe("tidegate.hail", 2);
         agent.subscribe("tidegate.agent.fake", 3);

@@ -1,6 +1,6 @@
 //! A broker, agents and a server, each a process of its own that ends with its owner.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -14,19 +14,16 @@ pub const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 /// No test waits longer for anything.
 pub const LONGEST: Duration = Duration::from_secs(60);
 
-/// Where nats-server is. Without it there is nothing to test against, and that is said where a passing test can say it.
-fn nats_server() -> Option<PathBuf> {
+/// What the tests with a broker need.
+pub const NATS_SERVER: &str = "nats-server: apt-get install nats-server, or https://nats.io/download";
+
+/// Where nats-server is. Without it there is nothing to test against.
+pub fn nats_server() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path)
+    std::env::split_paths(&path)
         .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
         .map(|folder| folder.join("nats-server"))
-        .find(|file| file.exists());
-    if found.is_none() {
-        // Not eprintln!, which is shown only when a test fails.
-        let text = "NOT TESTED: there is no nats-server here; apt-get install nats-server, or https://nats.io/download";
-        let _ = writeln!(std::io::stderr(), "{text}");
-    }
-    found
+        .find(|file| file.exists())
 }
 
 /// A process that is killed when dropped.

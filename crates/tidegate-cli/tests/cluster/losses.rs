@@ -1,13 +1,28 @@
 //! An agent is killed in the middle of a load, and the others go on: what it would have done is missing, or done by them. The result says which.
 
+use crate::harness;
+use libtest_mimic::Trial;
 use tidegate_load::certificate::{Verdict, Warning};
 use tidegate_load::{AgentReport, Report};
 
 use crate::kit::{Broker, agent, begin, finish, report, seen_to_run, server, stderr, talking_agent, three};
 
+pub(crate) fn trials() -> Vec<Trial> {
+    harness::needs(
+        crate::kit::nats_server().is_some(),
+        crate::kit::NATS_SERVER,
+        tests![
+            the_others_go_on_without_a_killed_agent_if_that_is_the_setting,
+            the_others_take_over_what_a_killed_agent_would_still_have_done,
+            a_number_of_requests_is_answered_whoever_is_killed,
+            nothing_is_missing_if_an_agent_is_killed_before_the_start
+        ],
+    )
+}
+
 /// A load of 6 connections and 60 requests a second over three agents, of which the third is killed after the first second.
-fn with_one_killed(on_lost: &str, amount: &[&str]) -> Option<(Report, String)> {
-    let broker = Broker::start(&[])?;
+fn with_one_killed(on_lost: &str, amount: &[&str]) -> (Report, String) {
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let mut agents = three(&broker.url);
     let json = tempfile::NamedTempFile::new().unwrap();
@@ -21,16 +36,15 @@ fn with_one_killed(on_lost: &str, amount: &[&str]) -> Option<(Report, String)> {
     assert_eq!(output.status.code(), Some(1), "{text}");
     let report: Report = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     assert!(!report.is_clean() && !report.interrupted);
-    Some((report, text))
+    (report, text)
 }
 
 fn agents(report: &Report) -> &[AgentReport] {
     &report.together.as_ref().unwrap().agents
 }
 
-#[test]
 fn the_others_go_on_without_a_killed_agent_if_that_is_the_setting() {
-    let Some((r, text)) = with_one_killed("continue", &["--rate", "60", "-d", "30"]) else { return };
+    let (r, text) = with_one_killed("continue", &["--rate", "60", "-d", "30"]);
     assert_eq!(agents(&r).iter().map(|a| a.counted).collect::<Vec<_>>(), [true, true, false]);
     assert_eq!(r.open_loop.as_ref().unwrap().scheduled, 1_200, "two of three shares of 1,800");
     let together = r.together.as_ref().unwrap();
@@ -49,10 +63,9 @@ fn the_others_go_on_without_a_killed_agent_if_that_is_the_setting() {
     assert!(certificate.because.contains("a3"), "{certificate:?}");
 }
 
-#[test]
 fn the_others_take_over_what_a_killed_agent_would_still_have_done() {
     let amount = ["--rate", "60", "-d", "30"];
-    let Some((r, text)) = with_one_killed("redistribute", &amount) else { return };
+    let (r, text) = with_one_killed("redistribute", &amount);
     let rows: Vec<_> =
         agents(&r).iter().map(|a| (&*a.name, a.taken_over_from.as_deref(), a.counted)).collect();
     assert_eq!(
@@ -86,11 +99,10 @@ fn the_others_take_over_what_a_killed_agent_would_still_have_done() {
     assert!(sum >= r.requests, "what the killed one said is in its seconds: {sum} of {}", r.requests);
 }
 
-#[test]
 fn a_number_of_requests_is_answered_whoever_is_killed() {
     // Without a schedule: at 100 connections' worth of 2 bytes a second it takes some seconds.
     let amount = ["-n", "60", "--size", "100", "-r", "1000"];
-    let Some((r, text)) = with_one_killed("redistribute", &amount) else { return };
+    let (r, text) = with_one_killed("redistribute", &amount);
     // Which of its 20 the killed one did nobody knows: they are done again.
     assert_eq!((r.requests, r.failed), (60, 0), "{text}");
     let done: Vec<_> = agents(&r).iter().map(|a| (a.counted, a.requests)).collect();
@@ -100,9 +112,8 @@ fn a_number_of_requests_is_answered_whoever_is_killed() {
     assert!(!r.certificate.unwrap().because.contains("missing"), "all 60 were done");
 }
 
-#[test]
 fn nothing_is_missing_if_an_agent_is_killed_before_the_start() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let _others = ["a1", "a2"].map(|name| agent(&broker.url, name, &[]));
     let (mut killed, says) = talking_agent(&broker.url, "a3", &[]);

@@ -1,108 +1,46 @@
 //! `tidegate load --nats` and `tidegate agent`, the built binary, with a real broker: three agents and one server on loopback.
-#![cfg(unix)]
+#[macro_use]
+#[path = "../../../tidegate/tests/harness/mod.rs"]
+mod harness;
 
+#[cfg(unix)]
 mod credentials;
+#[cfg(unix)]
 mod established;
+#[cfg(unix)]
 mod failures;
+#[cfg(unix)]
 mod forgery;
+#[cfg(unix)]
 mod kit;
+#[cfg(unix)]
 mod losses;
+#[cfg(unix)]
 mod reach;
+#[cfg(unix)]
 mod relay;
+#[cfg(unix)]
 mod slowness;
+#[cfg(unix)]
+mod together;
 
-use kit::{Broker, load, report, server, stderr, three};
-use tidegate_load::histogram::{decode, empty};
+use std::process::ExitCode;
 
-/// What the parts are, the whole is: counts summed, and percentiles those of all parts' histograms together.
-fn assert_whole(report: &tidegate_load::Report) {
-    let together = report.together.as_ref().unwrap();
-    assert!(together.troubles.is_empty(), "{:?}", together.troubles);
-    let mut all = empty();
-    for agent in &together.agents {
-        all.add(decode(&agent.latency_v2).unwrap()).unwrap();
-    }
-    assert_eq!(decode(&report.latency_v2).unwrap(), all);
-    assert_eq!(report.latency_us.p99, all.value_at_quantile(0.99));
-    assert_eq!(report.requests, together.agents.iter().map(|a| a.requests).sum::<u64>());
-    assert!(together.agents.iter().all(|a| a.counted && a.certificate.is_some()));
-    assert!(report.certificate.is_some());
-}
-
-#[test]
-fn three_agents_carry_exactly_what_was_asked() {
-    let Some(broker) = Broker::start(&[]) else { return };
-    let (_server, addr) = server("http");
-    let _agents = three(&broker.url);
-    let target = format!("http://{addr}/");
-    // Neither number can be divided by three.
-    let output = load("http", &target, &broker.url, &["--agents", "3", "-c", "10", "-n", "1000"]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let r = report(&output);
-    assert_eq!((r.connections, r.connected, r.requests, r.failed), (10, 10, 1_000, 0));
-    let agents = &r.together.as_ref().unwrap().agents;
-    assert_eq!(
-        agents.iter().map(|a| (a.connections, a.requests)).collect::<Vec<_>>(),
-        [(4, 334), (3, 333), (3, 333)]
-    );
-    assert_whole(&r);
-
-    // An open loop: each agent has its places in the one schedule.
-    let rest = ["--agents", "3", "-c", "20", "--rate", "100", "-n", "200"];
-    let output = load("http", &target, &broker.url, &rest);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let r = report(&output);
-    let open = r.open_loop.as_ref().unwrap();
-    assert_eq!((open.scheduled, open.started, open.rate_per_s), (200, 200, 100.0));
-    assert_eq!(r.requests, 200);
-    assert!(r.seconds.len() >= 2);
-    assert_eq!(r.seconds.iter().map(|s| s.requests).sum::<u64>(), 200);
-    assert_whole(&r);
-}
-
-#[test]
-fn echo_messages_of_each_connection_are_counted_over_all_agents() {
-    let Some(broker) = Broker::start(&[]) else { return };
-    let (_server, addr) = server("echo");
-    let _agents = three(&broker.url);
-    let rest = ["--agents", "2", "-c", "5", "--messages", "7", "--size", "100"];
-    let output = load("echo", &addr, &broker.url, &rest);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let r = report(&output);
-    assert_eq!((r.connected, r.verified_connections, r.requests, r.bytes_received), (5, 5, 35, 3_500));
-    assert_whole(&r);
-}
-
-#[test]
-fn seconds_of_all_agents_come_as_one_line_each() {
-    let Some(broker) = Broker::start(&[]) else { return };
-    let (_server, addr) = server("echo");
-    let _agents = three(&broker.url);
-    let args = [
-        "load",
-        "echo",
-        &addr,
-        "--nats",
-        &broker.url,
-        "--agents",
-        "3",
-        "-c",
-        "6",
-        "-n",
-        "120",
-        "--rate",
-        "60",
+#[cfg(unix)]
+fn main() -> ExitCode {
+    let all = [
+        together::trials(),
+        credentials::trials(),
+        failures::trials(),
+        forgery::trials(),
+        losses::trials(),
+        reach::trials(),
+        slowness::trials(),
     ];
-    let output = std::process::Command::new(kit::TIDEGATE)
-        .args(args)
-        .args(["--ndjson", "--clock-bound", "1.5"])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    let lines = String::from_utf8_lossy(&output.stdout);
-    let seconds: Vec<tidegate_load::Second> =
-        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(seconds.iter().map(|s| s.requests).sum::<u64>(), 120, "{lines}");
-    assert!(seconds[0].latency_us.p50 > 0);
-    assert!(stderr(&output).contains("agent        a3: 2 connections, 40 requests"), "{}", stderr(&output));
+    harness::run(all.into_iter().flatten())
+}
+
+#[cfg(not(unix))]
+fn main() -> ExitCode {
+    harness::run([harness::left_out("cluster", "these tests speak with signals")])
 }

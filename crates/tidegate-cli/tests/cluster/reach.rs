@@ -1,5 +1,7 @@
 //! What agents carry, and what they do not: encrypted targets, experiments of the lab, other loads.
 
+use crate::harness;
+use libtest_mimic::Trial;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,9 +11,26 @@ use crate::kit::{
     Broker, LONGEST, TIDEGATE, agent, finish, load, report, server, server_with, stderr, three,
 };
 
-#[test]
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut all = tests![
+        the_password_in_the_url_is_in_no_error_of_an_experiment,
+        who_one_is_to_no_broker_is_bad_usage,
+        loads_that_agents_do_not_carry_say_so
+    ];
+    all.extend(harness::needs(
+        crate::kit::nats_server().is_some(),
+        crate::kit::NATS_SERVER,
+        tests![
+            encrypted_targets_are_reached_from_agents,
+            experiments_of_the_lab_are_carried_by_agents,
+            connections_are_held_until_a_line_comes_and_not_longer
+        ],
+    ));
+    all
+}
+
 fn encrypted_targets_are_reached_from_agents() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let papers = tempfile::tempdir().unwrap();
     let write = |name: &str, text: String| {
         let path = papers.path().join(name);
@@ -39,9 +58,8 @@ fn encrypted_targets_are_reached_from_agents() {
     assert!(stderr(&output).contains("certificate"), "{}", stderr(&output));
 }
 
-#[test]
 fn experiments_of_the_lab_are_carried_by_agents() {
-    let Some(broker) = Broker::start(&["--auth", "word"]) else { return };
+    let broker = Broker::start(&["--auth", "word"]).expect("nats-server");
     let papers = tempfile::tempdir().unwrap();
     let token = papers.path().join("token");
     std::fs::write(&token, "word").unwrap();
@@ -102,7 +120,6 @@ fn experiments_of_the_lab_are_carried_by_agents() {
     }
 }
 
-#[test]
 fn the_password_in_the_url_is_in_no_error_of_an_experiment() {
     let out = tempfile::tempdir().unwrap();
     let url = "nats://user:s3cret@127.0.0.1:1"; // no broker is there
@@ -129,7 +146,6 @@ fn the_password_in_the_url_is_in_no_error_of_an_experiment() {
     }
 }
 
-#[test]
 fn who_one_is_to_no_broker_is_bad_usage() {
     for command in [
         &["bench", "concurrency"][..],
@@ -167,9 +183,8 @@ fn holding(url: &str, addr: &str) -> Child {
     child
 }
 
-#[test]
 fn connections_are_held_until_a_line_comes_and_not_longer() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (server, addr) = server("echo");
     let mut agents = ["a1", "a2"].map(|name| agent(&broker.url, name, &[]));
     let open = || established(server.0.id(), addr.parse().unwrap());
@@ -200,7 +215,6 @@ fn connections_are_held_until_a_line_comes_and_not_longer() {
     assert!(text.contains("agent a2 did not keep its connections open until the end"), "{text}");
 }
 
-#[test]
 fn loads_that_agents_do_not_carry_say_so() {
     for kind in ["udp", "ping", "chat", "attack"] {
         for option in [["--nats", "nats://127.0.0.1:4222"], ["--agents", "2"]] {

@@ -1,5 +1,7 @@
 //! A broker, or the way to it, that is only slow. Either the result is as right as ever, or what was late is said.
 
+use crate::harness;
+use libtest_mimic::Trial;
 use std::process::Output;
 use std::time::Duration;
 
@@ -10,6 +12,24 @@ use crate::kit::{
     Broker, Guard, agent, begin, finish, load, report, seen_to_run, server, stderr, talking_agent,
 };
 use crate::relay::{Relay, Way};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    harness::needs(
+        crate::kit::nats_server().is_some(),
+        crate::kit::NATS_SERVER,
+        tests![
+            a_broker_that_is_far_away_changes_nothing_in_the_result,
+            a_way_that_is_slow_in_one_direction_only_moves_clocks_within_their_bound,
+            what_was_kept_on_the_way_and_comes_at_once_is_counted_as_ever,
+            a_broker_that_stands_still_for_a_moment_costs_nothing_or_is_named,
+            a_start_that_comes_too_late_is_said,
+            an_agent_that_can_not_be_heard_any_more_is_dismissed,
+            a_broker_that_falls_silent_before_the_start_is_named,
+            who_was_dismissed_hears_it_also_if_the_word_was_lost,
+            who_is_to_end_hears_it_also_if_the_word_was_lost
+        ],
+    )
+}
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -41,9 +61,8 @@ fn assert_clocks_within_their_bound(report: &Report, least_ms: f64) {
     }
 }
 
-#[test]
 fn a_broker_that_is_far_away_changes_nothing_in_the_result() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let delays = [ms(300); 2];
     let _agents = ["a1", "a2"].map(|name| slow_agent(&broker, name, delays));
@@ -60,9 +79,8 @@ fn a_broker_that_is_far_away_changes_nothing_in_the_result() {
     assert!(text.contains("so its start can not be told exactly; nothing was begun"), "{text}");
 }
 
-#[test]
 fn a_way_that_is_slow_in_one_direction_only_moves_clocks_within_their_bound() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let _there = slow_agent(&broker, "there", [Duration::ZERO, ms(400)]);
     let _back = slow_agent(&broker, "back", [ms(400), Duration::ZERO]);
@@ -77,9 +95,8 @@ fn a_way_that_is_slow_in_one_direction_only_moves_clocks_within_their_bound() {
     assert!(ahead("there") > 0.0 && ahead("back") < 0.0, "{agents:?}");
 }
 
-#[test]
 fn what_was_kept_on_the_way_and_comes_at_once_is_counted_as_ever() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let (relay, _a1) = slow_agent(&broker, "a1", [Duration::ZERO; 2]);
     let _a2 = agent(&broker.url, "a2", &[]);
@@ -92,9 +109,8 @@ fn what_was_kept_on_the_way_and_comes_at_once_is_counted_as_ever() {
     assert_right(&output, &report(&output), 60);
 }
 
-#[test]
 fn a_broker_that_stands_still_for_a_moment_costs_nothing_or_is_named() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let _agents = ["a1", "a2"].map(|name| agent(&broker.url, name, &[]));
     let json = tempfile::NamedTempFile::new().unwrap();
@@ -114,9 +130,8 @@ fn a_broker_that_stands_still_for_a_moment_costs_nothing_or_is_named() {
     assert!(!troubles.is_empty() && stderr(&output).contains(&troubles[0]), "{}", stderr(&output));
 }
 
-#[test]
 fn a_start_that_comes_too_late_is_said() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let _agents = ["a1", "a2"].map(|name| agent(&broker.url, name, &[]));
     let lead = Relay::start(&broker.url, [Duration::ZERO; 2]);
@@ -133,9 +148,8 @@ fn a_start_that_comes_too_late_is_said() {
     assert_eq!((r.requests, r.failed), (60, 0), "{text}");
 }
 
-#[test]
 fn an_agent_that_can_not_be_heard_any_more_is_dismissed() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let (relay, _a1) = slow_agent(&broker, "a1", [Duration::ZERO; 2]);
     let _a2 = agent(&broker.url, "a2", &[]);
@@ -154,9 +168,8 @@ fn an_agent_that_can_not_be_heard_any_more_is_dismissed() {
     assert_eq!(report(&output).requests, 8);
 }
 
-#[test]
 fn a_broker_that_falls_silent_before_the_start_is_named() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let _agent = agent(&broker.url, "a1", &[]);
     for part in ["tidegate.hail", "\"ask\":\"clock\"", "\"ask\":\"work\""] {
         let lead = Relay::start(&broker.url, [Duration::ZERO; 2]);
@@ -171,9 +184,8 @@ fn a_broker_that_falls_silent_before_the_start_is_named() {
     }
 }
 
-#[test]
 fn who_was_dismissed_hears_it_also_if_the_word_was_lost() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let relay = Relay::start(&broker.url, [Duration::ZERO; 2]);
     let (_a1, says) = talking_agent(&relay.url, "a1", &[]);
@@ -189,9 +201,8 @@ fn who_was_dismissed_hears_it_also_if_the_word_was_lost() {
     assert!(stderr(&output).contains("agent        a1: no result"), "{}", stderr(&output));
 }
 
-#[test]
 fn who_is_to_end_hears_it_also_if_the_word_was_lost() {
-    let Some(broker) = Broker::start(&[]) else { return };
+    let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let (relay, _a1) = slow_agent(&broker, "a1", [Duration::ZERO; 2]);
     let _a2 = agent(&broker.url, "a2", &[]);

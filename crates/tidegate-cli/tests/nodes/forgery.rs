@@ -1,8 +1,24 @@
 //! What somebody who may publish at the broker makes up: it is counted, not believed, and changes nothing for members.
 
+use crate::harness;
+use libtest_mimic::Trial;
 use serde_json::json;
 
 use crate::node::{Member, Node, SOON, Store, counted, wait_until};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    harness::needs(
+        crate::kit::nats_server().is_some(),
+        crate::kit::NATS_SERVER,
+        tests![
+            a_number_that_somebody_made_up_is_not_gone_on_from,
+            what_members_could_not_take_resets_nobody,
+            lists_of_members_are_bounded,
+            a_place_that_the_stream_does_not_have_cuts_nobody_off,
+            nothing_that_somebody_made_up_reaches_a_terminal
+        ],
+    )
+}
 
 /// A node whose broker somebody else uses too, and two members of one room.
 struct Scene {
@@ -63,9 +79,8 @@ impl Scene {
     }
 }
 
-#[test]
 fn a_number_that_somebody_made_up_is_not_gone_on_from() {
-    let Some(mut scene) = Scene::new(&[]) else { return };
+    let mut scene = Scene::new(&[]).expect("nats-server");
     for first in [(1 << 63) - 2, u64::MAX, 1 << 53, 1 << 40, 10_000_000, 0] {
         scene.say(first, &[(true, "eve: hello")]);
     }
@@ -76,9 +91,8 @@ fn a_number_that_somebody_made_up_is_not_gone_on_from() {
     assert_eq!(eve.hear_said(), "#3 ann: still here");
 }
 
-#[test]
 fn what_members_could_not_take_resets_nobody() {
-    let Some(mut scene) = Scene::new(&[]) else { return };
+    let mut scene = Scene::new(&[]).expect("nats-server");
     let long = format!("eve: {}", "x".repeat(300_000));
     scene.say(3, &[(true, &long)]);
     let lines = vec![(true, "eve: hello"); 30_000];
@@ -90,9 +104,8 @@ fn what_members_could_not_take_resets_nobody() {
     scene.goes_on(3);
 }
 
-#[test]
 fn lists_of_members_are_bounded() {
-    let Some(mut scene) = Scene::new(&[]) else { return };
+    let mut scene = Scene::new(&[]).expect("nats-server");
     let beat = scene.store.beat_of("a");
     let evil = json!({"tell": "beat", "node": 7, "name": "evil", "stream": beat["stream"], "seen": 0});
     let evil = json!({"version": 3, "body": evil}).to_string();
@@ -116,9 +129,8 @@ fn lists_of_members_are_bounded() {
     scene.goes_on(3);
 }
 
-#[test]
 fn a_place_that_the_stream_does_not_have_cuts_nobody_off() {
-    let Some(mut scene) = Scene::new(&SOON) else { return };
+    let mut scene = Scene::new(&SOON).expect("nats-server");
     let stream = scene.store.beat_of("a")["stream"].clone();
     let beat = |seen: u64| json!({"tell": "beat", "node": 7, "name": "evil", "stream": stream, "seen": seen});
     scene.tell(&beat(u64::MAX));
@@ -127,9 +139,8 @@ fn a_place_that_the_stream_does_not_have_cuts_nobody_off() {
     scene.goes_on(3);
 }
 
-#[test]
 fn nothing_that_somebody_made_up_reaches_a_terminal() {
-    let Some(mut scene) = Scene::new(&[]) else { return };
+    let mut scene = Scene::new(&[]).expect("nats-server");
     let stream = scene.store.beat_of("a")["stream"].clone();
     let escape = "\u{1b}[2J";
     scene.tell(&json!({"tell": "beat", "node": 7, "name": escape, "stream": stream, "seen": 0}));

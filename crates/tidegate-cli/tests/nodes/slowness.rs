@@ -1,5 +1,7 @@
 //! A broker, or the way to it, that is only slow: what is said comes late, once and in order, and members are told who is cut off.
 
+use crate::harness;
+use libtest_mimic::Trial;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -7,7 +9,20 @@ use rustix::process::Signal;
 use crate::kit::finish;
 use crate::node::{Member, Node, SOON, Store, counted};
 use crate::relay::{Relay, Way};
-use crate::{begin_load, load};
+use crate::rooms::{begin_load, load};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    harness::needs(
+        crate::kit::nats_server().is_some(),
+        crate::kit::NATS_SERVER,
+        tests![
+            a_slow_broker_delays_what_is_said_and_does_nothing_else,
+            what_a_node_did_not_hear_in_time_it_hears_later_and_says_that_it_was_cut_off,
+            a_load_goes_on_over_a_broker_that_stands_still_for_a_moment,
+            what_a_node_refuses_and_that_it_is_cut_off_is_published
+        ],
+    )
+}
 
 /// A node whose way to the broker is slow.
 fn slow_node(store: &Store, name: &str, delays: [Duration; 2], args: &[&str]) -> (Relay, Node) {
@@ -25,9 +40,8 @@ fn assert_right(report: &serde_json::Value) {
     }
 }
 
-#[test]
 fn a_slow_broker_delays_what_is_said_and_does_nothing_else() {
-    let Some(store) = Store::new() else { return };
+    let store = Store::new().expect("nats-server");
     let slow = Duration::from_millis(300);
     // One is as slow to it as from it, and one is slow in one direction only.
     let (_to_a, a) = slow_node(&store, "a", [slow; 2], &[]);
@@ -39,10 +53,9 @@ fn a_slow_broker_delays_what_is_said_and_does_nothing_else() {
     assert_eq!(counts, [80, 80 * 20, 0], "{report}");
 }
 
-#[test]
 fn what_a_node_did_not_hear_in_time_it_hears_later_and_says_that_it_was_cut_off() {
     for way in [Way::ToBroker, Way::FromBroker] {
-        let Some(store) = Store::new() else { return };
+        let store = Store::new().expect("nats-server");
         let (relay, a) = slow_node(&store, "a", [NOT; 2], &SOON);
         let b = Node::start(&store.url(), "b", &SOON);
         let (mut ann, mut bob) = (Member::join(&a, "tide", "ann"), Member::join(&b, "tide", "bob"));
@@ -87,9 +100,8 @@ fn what_a_node_did_not_hear_in_time_it_hears_later_and_says_that_it_was_cut_off(
     }
 }
 
-#[test]
 fn a_load_goes_on_over_a_broker_that_stands_still_for_a_moment() {
-    let Some(store) = Store::new() else { return };
+    let store = Store::new().expect("nats-server");
     let (a, b) = (Node::start(&store.url(), "a", &SOON), Node::start(&store.url(), "b", &SOON));
     let mut watcher = Member::join(&b, "load0", "watcher");
     let child = begin_load(&[&a, &b], &["-c", "40", "--speakers", "4", "--rate", "40", "-n", "160"]);
@@ -107,9 +119,8 @@ fn a_load_goes_on_over_a_broker_that_stands_still_for_a_moment() {
     watcher.assert_in_order();
 }
 
-#[test]
 fn what_a_node_refuses_and_that_it_is_cut_off_is_published() {
-    let Some(store) = Store::new() else { return };
+    let store = Store::new().expect("nats-server");
     let relay = Relay::start(&store.url(), [NOT; 2]);
     let (node, page) =
         Node::with_metrics(&relay.url, "a", &["--waiting-bytes", "4KiB", "--node-timeout", "10s"]);

@@ -1,5 +1,4 @@
-//! `tidegate fastpath`, the built binary, with programs that are no tidegate: this test binary once more, told by the environment what to be.
-#![cfg(target_os = "linux")]
+//! Plain programs through the map of sockets, and every way back to TCP.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,8 +8,31 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use libtest_mimic::Trial;
 use tidegate::fastpath::sockmap::{Group, Sockmap};
 use tidegate_sys::socket::segments;
+
+use crate::harness;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    if std::env::var_os(ROLE).is_some() {
+        return tests![a_plain_program];
+    }
+    let rights = "the right to load BPF programs and to attach them to its control group";
+    let mut all = tests![who_may_not_is_told_what_it_takes];
+    all.extend(harness::needs(
+        may(),
+        rights,
+        tests![
+            bytes_of_unchanged_programs_do_not_go_by_tcp,
+            it_may_be_killed_while_connections_are_in_the_map,
+            what_began_by_tcp_is_not_overtaken,
+            what_the_command_comes_to_is_what_this_comes_to,
+            a_folder_that_is_no_control_group_is_refused
+        ],
+    ));
+    all
+}
 
 const ROLE: &str = "TIDEGATE_FASTPATH_ROLE";
 const ROUNDS: usize = 200;
@@ -29,10 +51,9 @@ fn deadline() -> Deadline {
     Deadline(alive)
 }
 
-/// Whether this process may do it at all; says so if not.
+/// Whether this process may do it at all.
 fn may() -> bool {
-    let here = Sockmap::load(1).and_then(|mut map| Group::own().and_then(|group| map.attach(&group)));
-    here.inspect_err(|why| println!("left out: {why}")).is_ok()
+    Sockmap::load(1).and_then(|mut map| Group::own().and_then(|group| map.attach(&group))).is_ok()
 }
 
 fn fastpath(args: &[&str]) -> Command {
@@ -44,17 +65,16 @@ fn fastpath(args: &[&str]) -> Command {
 /// What makes this binary a plain program.
 fn role() -> [String; 4] {
     let me = std::env::current_exe().expect("this file").display().to_string();
-    [me, "a_plain_program".into(), "--exact".into(), "--nocapture".into()]
+    [me, harness::name(module_path!(), "a_plain_program"), "--exact".into(), "--nocapture".into()]
 }
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// A program that knows nothing of tidegate; nothing in the test run itself.
-#[test]
+/// A program that knows nothing of tidegate.
 fn a_plain_program() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let role = std::env::var(ROLE).expect("whoever starts this process says so");
     match role.split_once(' ').unwrap_or((&role, "")) {
         ("echo", _) => echo(TcpListener::bind("[::]:0").expect("bind")),
         // Server and client, two programs.
@@ -175,12 +195,8 @@ fn line(child: &mut Child, with: &str) -> String {
     lines.find_map(|line| line.split_once(with).map(|(_, rest)| rest.to_owned())).expect("it says so")
 }
 
-#[test]
 fn bytes_of_unchanged_programs_do_not_go_by_tcp() {
     let _deadline = deadline();
-    if !may() {
-        return;
-    }
     let mapped = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
     for to in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into(), mapped.into()] {
         let play = |inside: bool| {
@@ -205,12 +221,8 @@ fn somewhere(name: &str) -> (Group, PathBuf) {
     (Group::at(&path).expect("another"), path)
 }
 
-#[test]
 fn it_may_be_killed_while_connections_are_in_the_map() {
     let _deadline = deadline();
-    if !may() {
-        return;
-    }
     let (group, path) = somewhere("killed");
     let mut map = fastpath(&["--cgroup", path.to_str().expect("text")]);
     let mut map = map.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("start");
@@ -233,12 +245,8 @@ fn it_may_be_killed_while_connections_are_in_the_map() {
 }
 
 /// A listener that defers accepts has the first bytes by TCP: all of that direction stays there, in order.
-#[test]
 fn what_began_by_tcp_is_not_overtaken() {
     let _deadline = deadline();
-    if !may() {
-        return;
-    }
     let (group, path) = somewhere("hasty");
     let mut map = fastpath(&["--cgroup", path.to_str().expect("text")]);
     let mut map = map.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
@@ -265,12 +273,8 @@ fn what_began_by_tcp_is_not_overtaken() {
     server.wait().expect("wait");
 }
 
-#[test]
 fn what_the_command_comes_to_is_what_this_comes_to() {
     let _deadline = deadline();
-    if !may() {
-        return;
-    }
     let code = |script: &str| fastpath(&["--", "sh", "-c", script]).output().expect("start").status.code();
     assert_eq!((code("exit 7"), code("kill -9 $$")), (Some(7), Some(137)));
     let missing = fastpath(&["--", "/there/is/no/such/program"]).output().expect("start");
@@ -286,7 +290,6 @@ fn what_the_command_comes_to_is_what_this_comes_to() {
     assert_eq!(asked.wait().expect("wait").code(), Some(143), "the signal is passed on");
 }
 
-#[test]
 fn who_may_not_is_told_what_it_takes() {
     let _deadline = deadline();
     let folder = tempfile::tempdir().expect("a folder");
@@ -311,12 +314,8 @@ fn who_may_not_is_told_what_it_takes() {
     );
 }
 
-#[test]
 fn a_folder_that_is_no_control_group_is_refused() {
     let _deadline = deadline();
-    if !may() {
-        return;
-    }
     let output = fastpath(&["--cgroup", "/usr/tidegate", "--", "true"]).output().expect("start");
     assert!(text(&output).contains("no control group of version 2"), "{}", text(&output));
     assert_eq!(output.status.code(), Some(1));

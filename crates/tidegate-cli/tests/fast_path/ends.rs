@@ -1,13 +1,37 @@
-//! `--fast-path`, the built binary: whoever can not take part has plain TCP, with the right bytes, and is told why, once. Whoever is killed
-//! leaves no memory behind.
-#![cfg(target_os = "linux")]
+//! Ends that cannot take part, and ends that are killed.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use libtest_mimic::Trial;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
+use crate::harness;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    if std::env::var_os(TARGET).is_some() {
+        return tests![without_memfd];
+    }
+    let mut all = tests![
+        the_other_end_has_not_the_option,
+        there_is_no_memory_to_share,
+        whoever_is_killed_leaves_no_memory_behind
+    ];
+    let namespaces = "network namespaces, and unshare, nsenter, ip and timeout to make them";
+    all.extend(harness::needs(has_namespaces(), namespaces, tests![the_other_end_is_another_host]));
+    let root = rustix::process::geteuid().is_root();
+    let user = tests![the_other_end_is_another_user];
+    all.extend(harness::needs(root, "root, to start a process of another user", user));
+    all
+}
+
+fn has_namespaces() -> bool {
+    let trial = "command -v nsenter && ip link set lo up && ip link add near type veth peer name far";
+    let output = Command::new("timeout").args(["60", "unshare", "-rn", "sh", "-c", trial]).output();
+    output.is_ok_and(|output| output.status.success())
+}
 
 /// What every run of the generator is bounded by, and every condition.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -61,7 +85,6 @@ fn fell_back(output: &Output, why: &str) {
     assert!(errors.contains(why), "{all}");
 }
 
-#[test]
 fn the_other_end_has_not_the_option() {
     let (_server, addr) = serve(&[]);
     let output = Command::new(binary()).args(ping(&addr)).output().expect("start");
@@ -69,7 +92,6 @@ fn the_other_end_has_not_the_option() {
 }
 
 /// Not even by the same addresses: each network namespace has its own.
-#[test]
 fn the_other_end_is_another_host() {
     const SCRIPT: &str = r#"
         set -e
@@ -91,19 +113,13 @@ fn the_other_end_is_another_host() {
     let mut command = Command::new("timeout");
     command.args(["60", "unshare", "-rn", "sh", "-c", SCRIPT, binary()]).arg(folder.path());
     let output = command.args(ping("10.99.0.1:7000")).output();
-    let Ok(output) = output else { return println!("left out: no timeout(1)") };
-    if !String::from_utf8_lossy(&output.stdout).contains("two hosts") {
-        let why = String::from_utf8_lossy(&output.stderr);
-        return println!("left out: no network namespaces can be made here (unshare, nsenter, ip): {why}");
-    }
+    let output = output.expect("timeout(1)");
+    let made = String::from_utf8_lossy(&output.stdout).contains("two hosts");
+    assert!(made, "two hosts could not be made: {}", String::from_utf8_lossy(&output.stderr));
     fell_back(&output, "10.99.0.1 is not an address of this host");
 }
 
-#[test]
 fn the_other_end_is_another_user() {
-    if !rustix::process::geteuid().is_root() {
-        return println!("left out: only root can become somebody else");
-    }
     let (_server, addr) = serve(&["--fast-path"]);
     // Where another user can reach it.
     let folder = tempfile::tempdir().expect("a folder");
@@ -119,10 +135,9 @@ fn the_other_end_is_another_user() {
 
 const TARGET: &str = "TIDEGATE_TEST_TARGET";
 
-/// A generator on a system without `memfd_create`; nothing in the test run itself.
-#[test]
+/// A generator on a system without `memfd_create`.
 fn without_memfd() {
-    let Ok(target) = std::env::var(TARGET) else { return };
+    let target = std::env::var(TARGET).expect("whoever starts this process says so");
     let refused = SeccompAction::Errno(libc::ENOSYS as u32);
     let rules = [(libc::SYS_memfd_create, Vec::new())].into();
     let arch = std::env::consts::ARCH.try_into().expect("a processor that seccomp knows");
@@ -132,11 +147,12 @@ fn without_memfd() {
     panic!("{error}");
 }
 
-#[test]
 fn there_is_no_memory_to_share() {
     let (_server, addr) = serve(&["--fast-path"]);
     let mut command = Command::new(std::env::current_exe().expect("this file"));
-    command.args(["without_memfd", "--exact", "--nocapture"]).env(TARGET, &addr);
+    command
+        .args([&harness::name(module_path!(), "without_memfd"), "--exact", "--nocapture"])
+        .env(TARGET, &addr);
     fell_back(&command.output().expect("start"), "no shared memory: Function not implemented");
 }
 
@@ -159,7 +175,6 @@ fn until(what: &str, met: impl Fn() -> bool) -> Duration {
     start.elapsed()
 }
 
-#[test]
 fn whoever_is_killed_leaves_no_memory_behind() {
     for wait in ["block", "spin"] {
         for server_dies in [false, true] {
