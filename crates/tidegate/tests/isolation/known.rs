@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::{Awaits, FileRange, Flow, Mail, Mailbox, Outbox};
 
-use crate::plan::{Ending, Plan, TIMERS_END_WORK, Taking, Way};
+use crate::plan::{Ending, Plan, Taking, Way};
 use crate::tape::{Side, Tape};
 use crate::world::World;
 
@@ -150,7 +150,6 @@ impl Known {
         let flow = self.go_on(out);
         let in_request = self.done < self.plan.exchanges.len() && self.used > self.plan.asked(self.done);
         out.awaits(match self.stage {
-            Stage::Waits if self.wake.is_some() && !TIMERS_END_WORK => Awaits::Nothing,
             Stage::Waits | Stage::Answers => Awaits::Work,
             Stage::Idle if in_request => Awaits::Input,
             Stage::Idle => Awaits::Nothing,

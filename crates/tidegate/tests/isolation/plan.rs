@@ -96,9 +96,6 @@ pub enum Step {
     Close,
 }
 
-/// Whether a timer may end the work that input waits for. Until it may, plans and sessions do without.
-pub const TIMERS_END_WORK: bool = false;
-
 /// What may be under way towards the session while it can not take it: less than any socket buffer.
 const UNREAD: u64 = 2048;
 const REQUEST_BITS: u64 = 16;
@@ -224,8 +221,6 @@ impl Exchange {
             13..=14 => Way::Job,
             _ => Way::Group,
         };
-        let by_timer = matches!(way, Way::Timer | Way::AskedMail);
-        let way = if by_timer && taking == Taking::OneByOne && !TIMERS_END_WORK { Way::Job } else { way };
         // Most are small, so that connections come and go.
         let bits = |random: &mut Random, most| if random.below(8) == 0 { most } else { 8 };
         // What is left unconsumed is bounded by `Policy::input_bytes`.
