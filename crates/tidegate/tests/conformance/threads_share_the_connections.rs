@@ -27,7 +27,7 @@ fn is_loop(model: Model) -> bool {
 
 fn connections() -> usize {
     let asked = std::env::var("TIDEGATE_CONNECTIONS").ok().and_then(|text| text.parse().ok());
-    asked.unwrap_or(if kit::is_fast() { 400 } else { 2_000 })
+    asked.unwrap_or(if kit::is_fast() { 1_200 } else { 2_000 })
 }
 
 fn case(model: Model) {
