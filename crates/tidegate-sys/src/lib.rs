@@ -30,6 +30,7 @@
 //! | [`waker`] | waking a loop from another thread |
 //! | [`pages`] | memory in whole pages, locked or not |
 //! | [`process`] | processors, descriptor limits, system facts |
+//! | [`thread`] | threads whose start cannot end the process |
 #![deny(clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn)]
 
 pub mod endpoint;
@@ -49,7 +50,8 @@ pub mod transmit;
 mod unix;
 #[cfg(unix)]
 pub use unix::{
-    datagram, descriptor, extension, folder, handover, local, pages, poll, process, select, socket, waker,
+    datagram, descriptor, extension, folder, handover, local, pages, poll, process, select, socket, thread,
+    waker,
 };
 
 #[cfg(windows)]
@@ -57,7 +59,7 @@ mod windows;
 #[cfg(windows)]
 pub use windows::{
     datagram, descriptor, event, event_set, events, extension, folder, handover, local, messages, overlapped,
-    pages, poll, port, process, registered, select, socket, waker,
+    pages, poll, port, process, registered, select, socket, thread, waker,
 };
 
 #[cfg(target_os = "linux")]

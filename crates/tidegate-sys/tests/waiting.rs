@@ -15,7 +15,7 @@ use tidegate_sys::socket::{
     Blocking, ListenOptions, Listener, More, Stream, is_exhaustion, is_lost_connection,
 };
 use tidegate_sys::waker::Waker;
-use tidegate_sys::{process, socket};
+use tidegate_sys::{process, socket, thread};
 
 use kit::{DEADLINE, OPTIONS, listener, pair, plain};
 
@@ -188,7 +188,7 @@ fn the_system_has_processors_pages_and_limits() {
     let cpus = process::allowed_cpus();
     assert!(!cpus.is_empty() && process::page_bytes() >= 4096 && process::clock_ticks_per_s() > 0);
     assert!(process::descriptor_limit().0 <= process::descriptor_limit().1);
-    assert!(!process::system_name().is_empty() && process::most_threads() != Some(0));
+    assert!(!process::system_name().is_empty() && thread::most_threads() != Some(0));
     let _ = process::locked_memory_limit();
     // On a thread of its own, which ends with its place.
     #[cfg(target_os = "linux")]

@@ -7,7 +7,7 @@ use std::thread;
 use rustix::process::Signal;
 use tidegate::Model;
 
-use crate::kit::{Server, tidegate, with_address_space, with_descriptors};
+use crate::kit::{Outcome, Server, tidegate, with_address_space, with_descriptors, with_processes};
 
 /// More than descriptors: most of them have to wait in the backlog.
 const CLIENTS: usize = 1_000;
@@ -133,6 +133,70 @@ fn a_server_that_gets_no_more_threads_refuses_and_goes_on() {
     let (status, _, stderr) = server.ended();
     assert_eq!(status.code(), Some(0));
     assert!(counter(&stderr, "no_threads") >= refused, "{stderr:?}");
+}
+
+#[test]
+fn blocking_outlives_a_crowd_for_which_there_is_no_memory() {
+    const CROWD: usize = 1_200;
+    let _ = tidegate::system::raise_descriptor_limit();
+    // With less and more room for heaps of the allocator beside the stacks.
+    for mib in [200, 300, 600] {
+        let mut options = args(Model::Blocking);
+        options.extend(["--defer-accept", "none", "--stats"]);
+        let server = Server::of(&mut with_address_space(mib << 10, &options));
+        let mut crowd: Vec<TcpStream> = (0..CROWD).map(|_| server.connect()).collect();
+        for stream in &mut crowd {
+            let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"); // it may have been refused already
+        }
+        let answered = |stream: &mut TcpStream| stream.read_exact(&mut [0; 15]).is_ok();
+        let served = crowd.iter_mut().map(answered).filter(|&answered| answered).count();
+        assert!((1..CROWD).contains(&served), "{served} of {CROWD} served in {mib} MiB");
+        drop(crowd);
+        let deadline = std::time::Instant::now() + crate::kit::DEADLINE / 2;
+        let served_again = || {
+            let mut stream = server.connect();
+            stream.write_all(REQUEST).is_ok() && answer_of(&mut stream) == OK
+        };
+        while !served_again() {
+            assert!(std::time::Instant::now() < deadline, "{mib} MiB: it did not recover");
+        }
+        server.signal(Signal::TERM);
+        let (status, _, stderr) = server.ended();
+        assert_eq!(status.code(), Some(0), "{mib} MiB: {stderr:?}");
+        assert!(counter(&stderr, "no_threads") > 0, "{mib} MiB: {stderr:?}");
+    }
+}
+
+#[test]
+fn threads_that_cannot_be_had_are_an_error_at_the_start() {
+    let probe = crate::kit::run(&mut with_processes(64, &["--version"]));
+    if probe.code != Some(0) {
+        return println!("left out: another user cannot run this program: {}", probe.stderr);
+    }
+    for model in Model::available() {
+        for limit in [1, 2, 3, 5, 8, 11, 64] {
+            let mut options = args(model);
+            if model != Model::Pool {
+                options.extend(["--threads", "8"]);
+            }
+            match Server::attempt(&mut with_processes(limit, &options)) {
+                Ok(server) => {
+                    server.signal(Signal::TERM);
+                    let (status, _, stderr) = server.ended();
+                    assert_eq!(status.code(), Some(0), "{model}, {limit} processes: {stderr:?}");
+                }
+                Err(Outcome { code, stdout, stderr }) => {
+                    let says = stderr.lines().last().unwrap_or_default();
+                    let is_clear = says.starts_with("error: ") && !stderr.contains("panicked");
+                    assert!(is_clear, "{model}, {limit} processes: {stderr}");
+                    // A model that cannot be looked at without a thread counts as unavailable, which is bad usage.
+                    let expected = if says.contains("is unavailable") { 2 } else { 1 };
+                    assert_eq!((code, stdout.as_str()), (Some(expected), ""), "{model}, {limit}: {stderr}");
+                    assert_ne!(limit, 64, "{model}: {stderr}");
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -56,6 +56,22 @@ fn with_limit(which: &str, limit: usize, args: &[&str]) -> Command {
     command
 }
 
+/// A user who has no other processes, so that the limit counts only those of this command.
+fn user_without_processes() -> u32 {
+    50_000 + std::process::id() % 10_000
+}
+
+/// The command with so few processes, threads included. The limit does not bind the superuser, for whom another user takes it.
+pub fn with_processes(limit: usize, args: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("ulimit -u {limit} 2>/dev/null || ulimit -p {limit} || exit 9; exec \"$0\" \"$@\"");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_tidegate")]).args(args);
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::process::CommandExt::uid(&mut command, user_without_processes());
+    }
+    command
+}
+
 /// What a command that ends by itself came to.
 pub struct Outcome {
     pub code: Option<i32>,
@@ -107,6 +123,14 @@ impl Server {
 
     /// With the standard input the command has.
     pub fn started(command: &mut Command) -> Self {
+        match Self::attempt(command) {
+            Ok(server) => server,
+            Err(outcome) => panic!("no address; {}", outcome.stderr),
+        }
+    }
+
+    /// A server, or what came of the command if it ends, or is ended at the deadline, without having listened.
+    pub fn attempt(command: &mut Command) -> Result<Self, Outcome> {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
         let watchdog = Watchdog::over(Pid::from_child(&child));
@@ -116,16 +140,19 @@ impl Server {
             errors.lines().map_while(Result::ok).try_for_each(|line| lines.send(line))
         });
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let Ok(url) = next_url(&mut stdout) else {
-            child.kill().unwrap();
-            panic!("no address; {:?}", stderr.iter().collect::<Vec<_>>());
+        let url = match next_url(&mut stdout) {
+            Ok(url) => url,
+            Err(stdout) => {
+                let code = child.wait().unwrap().code();
+                return Err(Outcome { code, stdout, stderr: stderr.iter().collect::<Vec<_>>().join("\n") });
+            }
         };
         let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
         let addr = match url.contains("unix:") {
             true => unspecified,
             false => url.split("//").nth(1).unwrap().trim_end_matches('/').parse().unwrap(),
         };
-        Self { child, _watchdog: watchdog, stdout, stderr, url, addr }
+        Ok(Self { child, _watchdog: watchdog, stdout, stderr, url, addr })
     }
 
     /// The URL of the next server of this process.

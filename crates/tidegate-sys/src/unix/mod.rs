@@ -11,4 +11,5 @@ pub mod poll;
 pub mod process;
 pub mod select;
 pub mod socket;
+pub mod thread;
 pub mod waker;

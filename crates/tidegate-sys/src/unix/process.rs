@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 /// The soft and the hard limit on open descriptors.
@@ -24,29 +23,14 @@ pub fn locked_memory_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Memlock).current
 }
 
-/// Threads that this process can have before starting one more may kill it; `None` where that is not known.
-///
-/// On Linux each thread of the standard library takes four memory maps (its stack, the signal stack, and a guard for each)
-/// out of `vm.max_map_count`, and a thread that finds none for its signal stack aborts the process: the one
-/// exhaustion that can not be survived afterwards. `kernel.threads-max` and `kernel.pid_max` count for the whole system.
-/// Read once.
-pub fn most_threads() -> Option<usize> {
-    static MOST: LazyLock<Option<usize>> = LazyLock::new(find_most_threads);
-    *MOST
+/// Whether `SIGHUP` is ignored, as under `nohup(1)`.
+pub fn ignores_hangup() -> bool {
+    // SAFETY: integers and pointers that nobody follows: all zeroes are a value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set, and `action` is valid for writing one `sigaction` during the call.
+    let known = unsafe { libc::sigaction(libc::SIGHUP, std::ptr::null(), &raw mut action) } == 0;
+    known && action.sa_sigaction == libc::SIG_IGN
 }
-
-fn find_most_threads() -> Option<usize> {
-    let read = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
-    let maps = read("/proc/sys/vm/max_map_count").map(|n| n.saturating_sub(RESERVED_MAPS) / MAPS_PER_THREAD);
-    let threads = read("/proc/sys/kernel/threads-max").map(|n| n / 10 * 9);
-    let ids = read("/proc/sys/kernel/pid_max").map(|n| n / 10 * 9);
-    [maps, threads, ids].into_iter().flatten().min()
-}
-
-const MAPS_PER_THREAD: usize = 4;
-
-/// Memory maps left to libraries, large allocations and the heaps of threads.
-const RESERVED_MAPS: usize = 2_000;
 
 /// Bytes of a page of memory.
 pub fn page_bytes() -> usize {

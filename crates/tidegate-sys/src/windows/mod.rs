@@ -23,6 +23,7 @@ pub mod registered;
 pub mod select;
 pub mod socket;
 mod status;
+pub mod thread;
 mod timed_send;
 #[cfg(test)]
 mod trial;

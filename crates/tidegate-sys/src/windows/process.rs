@@ -28,17 +28,17 @@ pub fn locked_memory_limit() -> Option<u64> {
     None
 }
 
-/// Threads that this process can have before starting one more may kill it: a failed start is just an error here.
-pub fn most_threads() -> Option<usize> {
-    None
-}
-
 fn system_info() -> SYSTEM_INFO {
     // SAFETY: a structure of integers and pointers that nobody follows: all zeroes are a value.
     let mut info = unsafe { std::mem::zeroed() };
     // SAFETY: writes one SYSTEM_INFO.
     unsafe { GetSystemInfo(&raw mut info) };
     info
+}
+
+/// There is no such signal here.
+pub fn ignores_hangup() -> bool {
+    false
 }
 
 /// Bytes of a page of memory.

@@ -3,6 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use tidegate_sys::thread;
+
+use super::threads::STACK_BYTES;
 use crate::core::mail::{Job, OffloadError, Workers};
 use crate::policy::Offload;
 
@@ -40,9 +43,9 @@ impl Workers for Crew {
         }
         if state.idle <= state.jobs.len() && state.threads < self.limits.threads {
             let shop = self.shop.clone();
-            let spawned = std::thread::Builder::new().name("tidegate-job".into()).spawn(move || shop.work());
+            let spawned = thread::start("tidegate-job", STACK_BYTES, move || shop.work());
             match spawned {
-                Ok(_) => state.threads += 1,
+                Ok(()) => state.threads += 1,
                 Err(_) if state.threads == 0 => return Err(OffloadError::NoThread),
                 Err(e) => tracing::warn!(error = %e, threads = state.threads, "no further thread for jobs"),
             }

@@ -11,6 +11,7 @@ use tidegate_sys::socket::{DEFERS_ACCEPT, Listener, Stream};
 use super::balance::Balance;
 use super::crew::Crew;
 use super::readiness::{Door, Line};
+use super::threads::{self, STACK_BYTES};
 use super::{Gate, Model, room};
 use crate::fastpath::{Meeting, Ways};
 use crate::policy::{Policy, accept};
@@ -181,8 +182,9 @@ impl Plan {
             started.gates.push(lane.gate.clone());
             started.counters.push(lane.counters.clone());
             let ready = Ready(ready.clone());
-            let thread = std::thread::Builder::new().name(format!("tidegate-{index}"));
-            started.threads.push(thread.spawn(move || run(lane, extra, ready))?);
+            let thread =
+                threads::spawn(format!("tidegate-{index}"), STACK_BYTES, move || run(lane, extra, ready));
+            started.threads.push(thread?);
             Ok(())
         });
         drop(ready);

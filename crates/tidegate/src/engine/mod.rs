@@ -40,6 +40,7 @@ mod room;
 mod rounds;
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 mod simulated;
+mod threads;
 mod tokio;
 mod windows;
 

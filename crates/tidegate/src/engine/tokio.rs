@@ -20,13 +20,13 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::task::{Context as TaskContext, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use ::tokio::net::{TcpListener, TcpSocket, TcpStream};
-use ::tokio::runtime::{Builder, Runtime};
+use ::tokio::runtime::{Builder, Handle, Runtime};
 use ::tokio::sync::oneshot;
 use ::tokio::time::{Sleep, sleep, sleep_until};
 use tidegate_sys::descriptor::AsFd;
@@ -37,6 +37,7 @@ use tidegate_sys::socket::{
 use super::clerk::{Clerk, dial_failed};
 use super::here::local;
 use super::house::{ALONE, House, Seat};
+use super::threads::{self, STACK_BYTES};
 use super::{Availability, Model, Plan, Started};
 use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event, Receive, Then};
@@ -52,7 +53,8 @@ pub(crate) fn probe() -> Availability {
 
 /// Starts the runtime, and the clerk that keeps it until all connections are gone.
 pub(crate) fn start(mut plan: Plan) -> io::Result<Started> {
-    let runtime = runtime(plan.threads(Model::Tokio))?;
+    let (done, until_done) = oneshot::channel::<()>();
+    let (driver, runtime) = start_runtime(plan.threads(Model::Tokio), until_done)?;
     let front = {
         let _inside = runtime.enter();
         plan.listener
@@ -74,22 +76,47 @@ pub(crate) fn start(mut plan: Plan) -> io::Result<Started> {
             drop(duty);
         });
     }
-    let spawner = runtime.handle().clone();
-    let (done, until_done) = oneshot::channel::<()>();
-    // The single-threaded runtime runs only while somebody drives it; the other one does no harm by it.
-    let driver = spawn("runtime", move || _ = runtime.block_on(until_done))?;
     let back_office = spawn("clerk", move || {
-        clerk.run(&house, |to| _ = spawner.spawn(dial(house.clone(), to)));
+        clerk.run(&house, |to| _ = runtime.spawn(dial(house.clone(), to)));
         drop(done);
     })?;
     Ok(Started { gates: vec![gate], counters: vec![counters], threads: vec![driver, back_office] })
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<std::thread::JoinHandle<()>> {
-    std::thread::Builder::new().name(format!("tidegate-{name}")).spawn(run)
+    threads::spawn(format!("tidegate-{name}"), STACK_BYTES, run)
 }
 
-fn runtime(threads: usize) -> io::Result<Runtime> {
+/// Builds the runtime on the thread that drives it until `until_done`: the single-threaded one runs only while somebody does.
+fn start_runtime(
+    threads: usize,
+    until_done: oneshot::Receiver<()>,
+) -> io::Result<(std::thread::JoinHandle<()>, Handle)> {
+    if threads > 1 {
+        // If the library gets fewer threads than it wants, it panics, and then waits for ever for those that it got.
+        threads::try_out(threads)?;
+    }
+    let (tell, built) = mpsc::channel();
+    let driver = spawn("runtime", move || match build(threads) {
+        Ok(runtime) => {
+            let _ = tell.send(Ok(runtime.handle().clone()));
+            let _ = runtime.block_on(until_done);
+        }
+        Err(e) => _ = tell.send(Err(e)),
+    })?;
+    match built.recv_timeout(START_LIMIT) {
+        Ok(runtime) => runtime.map(|runtime| (driver, runtime)),
+        // Somebody else took a thread after the trial.
+        Err(_) => {
+            Err(io::Error::other(format!("tokio did not get its {threads} threads; use fewer (--threads)")))
+        }
+    }
+}
+
+/// How long the runtime may take to start.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+fn build(threads: usize) -> io::Result<Runtime> {
     match threads {
         1 => Builder::new_current_thread().enable_all().build(),
         n => Builder::new_multi_thread().worker_threads(n).thread_name("tidegate-tokio").enable_all().build(),

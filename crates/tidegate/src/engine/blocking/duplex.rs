@@ -6,7 +6,8 @@
 //!
 //! # What it bounds
 //! Two threads for each connection: the first limit is the number of threads (`kernel.threads-max`, `kernel.pid_max`,
-//! and four memory maps a thread out of `vm.max_map_count`). A connection for which there are no threads is refused and counted.
+//! and two memory maps a thread out of `vm.max_map_count`), the next their memory. A connection for which there are no threads, or
+//! not the memory to begin with and a reserve beside it, is refused and counted.
 //! `threads` and `events_per_wait` mean nothing here.
 //!
 //! # What it costs
@@ -34,7 +35,7 @@ use crate::core::mail::PostOffice;
 use crate::core::queue::{Files, Pieces};
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
 use crate::policy::sends::MAIL_QUANTUM;
-use crate::service::Origin;
+use crate::service::{Dial, Origin};
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
@@ -58,11 +59,9 @@ pub(crate) fn start(plan: Plan) -> io::Result<Started> {
             let to = dial.clone();
             let house = back.clone();
             // The connecting thread becomes the receiving one.
-            let thread = spawn(&back, "receive", move || {
-                let make = || house.plan.ways.dial(&to.to, to.from, Blocking::Waits);
-                if let Some(stream) = connect(&house, &to, make) {
-                    receive_all(&house, stream, to.to.addr(), Origin::Dialled { tag: to.tag });
-                }
+            let thread = start_receiver(&back, move |headroom| {
+                drop(headroom); // others may have it until this one is connected
+                connect_and_serve(&house, &to);
             });
             if let Err(e) = thread {
                 back.counters.attempted.add(1);
@@ -70,7 +69,15 @@ pub(crate) fn start(plan: Plan) -> io::Result<Started> {
                 dial_failed(&back, &dial, &e);
             }
         });
-    })?;
+    });
+    let back_office = match back_office {
+        Ok(thread) => thread,
+        Err(e) => {
+            house.order_all(Order::Stop);
+            let _ = acceptor.join();
+            return Err(e);
+        }
+    };
     Ok(Started { gates: vec![gate], counters: vec![counters], threads: vec![acceptor, back_office] })
 }
 
@@ -81,8 +88,8 @@ fn begin(house: &Arc<House>, stream: Stream, peer: Option<std::net::SocketAddr>)
     }
     let own = house.clone();
     let seat = house.enter(); // counted from now on, not from when the thread gets to run
-    let thread = spawn(house, "receive", move || {
-        serve(&own, stream, seat, peer, Origin::Accepted);
+    let thread = start_receiver(house, move |headroom| {
+        serve(&own, stream, seat, peer, Origin::Accepted, headroom);
     });
     if thread.is_err() {
         no_thread(house);
@@ -95,9 +102,42 @@ fn no_thread(house: &House) {
     house.counters.refused.add(1);
 }
 
-fn receive_all(house: &Arc<House>, stream: Stream, peer: Option<std::net::SocketAddr>, origin: Origin) {
-    let seat = house.enter();
-    serve(house, stream, seat, peer, origin);
+/// What a connection allocates on its way besides stacks and buffer: session, outbox, mailbox, each maybe a page of its own.
+const BEGINNING_BYTES: usize = 128 * 1024;
+
+/// What is kept free for each open connection to grow into, and for all of them at most. With none open nearly nothing has to be left:
+/// the heaps of the allocator never give their address space back, and may leave no more than that.
+const GROWTH_BYTES: usize = 256 * 1024;
+const MOST_RESERVE: usize = 32 << 20;
+
+/// Address space for a connection from its receiving thread until it serves.
+fn headroom(house: &House) -> io::Result<Headroom> {
+    let policy = house.policy();
+    let stacks = policy.thread_stack_bytes.saturating_mul(2);
+    let bytes = stacks.saturating_add(policy.buffer_bytes).saturating_add(BEGINNING_BYTES);
+    let reserve = house.open().saturating_mul(GROWTH_BYTES).clamp(LEAST_RESERVE, MOST_RESERVE);
+    Headroom::promise(bytes, reserve)
+}
+
+/// Starts the receiving thread of a connection, if there is memory for all that the connection begins with.
+fn start_receiver(house: &House, run: impl FnOnce(Headroom) + Send + 'static) -> io::Result<()> {
+    let headroom = headroom(house)?;
+    thread::start("tidegate-receive", house.policy().thread_stack_bytes, move || run(headroom))
+}
+
+fn connect_and_serve(house: &Arc<House>, dial: &Dial) {
+    let make = || house.plan.ways.dial(&dial.to, dial.from, Blocking::Waits);
+    let Some(stream) = connect(house, dial, make) else { return };
+    match headroom(house) {
+        Ok(headroom) => {
+            let (seat, origin) = (house.enter(), Origin::Dialled { tag: dial.tag });
+            serve(house, stream, seat, dial.to.addr(), origin, headroom);
+        }
+        Err(e) => {
+            house.counters.no_threads.add(1);
+            dial_failed(house, dial, &e);
+        }
+    }
 }
 
 /// One connection, shared by its two threads.
@@ -156,7 +196,15 @@ impl Wake for Bell {
 }
 
 /// The receiving thread; starts the sending one.
-fn serve(house: &Arc<House>, stream: Stream, seat: Seat, peer: Option<std::net::SocketAddr>, origin: Origin) {
+fn serve(
+    house: &Arc<House>,
+    stream: Stream,
+    seat: Seat,
+    peer: Option<std::net::SocketAddr>,
+    origin: Origin,
+    headroom: Headroom,
+) {
+    let Ok(mut buffer) = new_buffer(house.policy().buffer_bytes) else { return no_thread(house) };
     let Some(session) = house.open_session(peer, origin, 0) else { return };
     // Without it a send could sleep for ever; the kernel refuses the option only for a socket that is gone.
     let _ = stream.set_send_timeout(Some(SEND_SLICE));
@@ -174,10 +222,20 @@ fn serve(house: &Arc<House>, stream: Stream, seat: Seat, peer: Option<std::net::
         seat,
     });
     let own = line.clone();
-    if spawn(house, "send", move || own.send_all()).is_err() {
+    let stack = house.policy().thread_stack_bytes;
+    if thread::start("tidegate-send", stack, move || own.send_all()).is_err() {
         return no_thread(house);
     }
-    line.receive_all();
+    drop(headroom); // from here on it is mapped
+    line.receive_all(&mut buffer);
+}
+
+/// A receive buffer, or an error where `vec!` would end the process.
+fn new_buffer(bytes: usize) -> Result<Vec<u8>, std::collections::TryReserveError> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(bytes)?;
+    buffer.resize(bytes, 0);
+    Ok(buffer)
 }
 
 impl Line {
@@ -209,12 +267,11 @@ impl Line {
         action
     }
 
-    fn receive_all(&self) {
+    fn receive_all(&self, buffer: &mut [u8]) {
         let office: Arc<dyn PostOffice> = self.seat.post.clone();
-        let mut buffer = vec![0; self.house.policy().buffer_bytes];
         self.tell(Event::Opened, &office);
         while self.wait_until_wanted() {
-            let event = match self.stream.receive(&mut buffer) {
+            let event = match self.stream.receive(buffer) {
                 Ok(0) => Event::PeerEnded,
                 Ok(n) => Event::Received(&buffer[..n]),
                 // The second: a socket in a sockmap, woken for something else than input (docs/fastpath.md).

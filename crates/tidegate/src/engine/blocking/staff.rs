@@ -12,6 +12,7 @@ use tidegate_sys::waker::Waker;
 
 use super::super::clerk::dial_failed;
 use super::super::house::House;
+use super::super::threads;
 use crate::policy::accept::Admission;
 use crate::service::Dial;
 
@@ -21,8 +22,7 @@ pub(super) fn spawn(
     name: &str,
     run: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    let stack = house.policy().thread_stack_bytes;
-    std::thread::Builder::new().name(format!("tidegate-{name}")).stack_size(stack).spawn(run)
+    threads::spawn(format!("tidegate-{name}"), house.policy().thread_stack_bytes, run)
 }
 
 /// Starts the thread that accepts until the house stops; `serve` takes each connection that is let in.

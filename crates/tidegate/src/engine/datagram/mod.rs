@@ -26,13 +26,14 @@ mod tokio;
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tidegate_sys::datagram::{DatagramOptions, DatagramSocket, Joining, SHARES_PORT, probe_segments};
 use tidegate_sys::socket::Blocking;
 
 use super::lane::Ready;
+use super::threads::{STACK_BYTES, spawn};
 use super::{Availability, Model};
 use crate::policy::{DatagramPath, DatagramPolicy};
 use crate::service::DatagramService;
@@ -230,11 +231,12 @@ pub(super) fn start_lanes<W: Send + 'static>(
         started.halts.push(lane.halt.clone());
         started.counters.push(lane.counters.clone());
         let ready = Ready(ready.clone());
-        let mut thread = Builder::new().name(format!("tidegate-udp-{index}"));
-        if matches!(plan.model, Model::Blocking | Model::Pool) {
-            thread = thread.stack_size(plan.policy.thread_stack_bytes);
-        }
-        started.threads.push(thread.spawn(move || run(service, lane, extra, ready))?);
+        let stack = match plan.model {
+            Model::Blocking | Model::Pool => plan.policy.thread_stack_bytes,
+            _ => STACK_BYTES,
+        };
+        let run = move || run(service, lane, extra, ready);
+        started.threads.push(spawn(format!("tidegate-udp-{index}"), stack, run)?);
         Ok(())
     });
     drop(ready);

@@ -1,0 +1,63 @@
+//! Starting threads: what cannot start is an error and never the end of the process.
+
+use std::io;
+use std::sync::mpsc;
+use std::thread::{Builder, JoinHandle};
+
+use tidegate_sys::thread::Headroom;
+
+/// Stack of a thread where the policy does not say: what the standard library has.
+pub(super) const STACK_BYTES: usize = 2 << 20;
+
+/// What the standard library maps for a thread after its start, when it can no longer report an error.
+const AFTER_START_BYTES: usize = 256 * 1024;
+
+/// Address space that is left to the rest of the process in any case.
+pub(super) const LEAST_RESERVE: usize = 1 << 20;
+
+/// Starts a thread that can be joined.
+///
+/// # Errors
+/// There is no memory for it, or the system refuses one more thread.
+pub(super) fn spawn(
+    name: String,
+    stack_bytes: usize,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let bytes = stack_bytes.saturating_add(AFTER_START_BYTES);
+    let headroom = Headroom::promise(bytes, LEAST_RESERVE).map_err(explain)?;
+    let run = move || {
+        drop(headroom); // from here on it is mapped
+        run();
+    };
+    Builder::new().name(name).stack_size(stack_bytes).spawn(run).map_err(explain)
+}
+
+/// Makes sure that so many threads can be started, by having them all at once for a moment.
+///
+/// # Errors
+/// One of them could not be started.
+pub(super) fn try_out(threads: usize) -> io::Result<()> {
+    let (go, gate) = mpsc::channel::<()>();
+    let gate = std::sync::Arc::new(std::sync::Mutex::new(gate));
+    let mut started = Vec::new();
+    let outcome = (0..threads).try_for_each(|_| {
+        let gate = gate.clone();
+        let wait = move || _ = gate.lock().map(|gate| gate.recv());
+        started.push(spawn("tidegate-probe".into(), STACK_BYTES, wait)?);
+        Ok(())
+    });
+    drop(go);
+    started.into_iter().for_each(|thread| _ = thread.join());
+    outcome
+}
+
+fn explain(e: io::Error) -> io::Error {
+    io::Error::new(
+        e.kind(),
+        format!(
+            "a thread cannot be started: {e}; use fewer threads, or raise what limits them or their memory \
+             (ulimit -u, TasksMax=, pids.max; ulimit -v)"
+        ),
+    )
+}
