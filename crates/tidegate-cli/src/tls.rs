@@ -1,7 +1,8 @@
 //! TLS on the command line of `serve`.
 
+use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate::{Policy, Service};
@@ -32,6 +33,7 @@ pub struct Secure {
     pub identity: Arc<Identity>,
     limits: TlsLimits,
     counters: Arc<TlsCounters>,
+    reloads: Arc<OneAtATime>,
 }
 
 impl TlsArgs {
@@ -51,7 +53,7 @@ impl TlsArgs {
         let limits = TlsLimits { handshake_timeout };
         limits.check(policy).map_err(usage)?;
         let identity = Arc::new(Identity::read(cert, key, protocols).map_err(usage)?);
-        Ok(Some(Secure { identity, limits, counters: Arc::default() }))
+        Ok(Some(Secure { identity, limits, counters: Arc::default(), reloads: Arc::default() }))
     }
 }
 
@@ -61,11 +63,15 @@ impl Secure {
         TlsServer::new(service, self.identity.clone(), self.limits, self.counters.clone())
     }
 
-    /// Reads the files again, and says what came of it.
+    /// Reads the files again on a thread of their own, because a file system may not answer, and says what came of it.
     pub fn reload(&self, label: &Label) {
-        match self.identity.reload() {
-            Ok(()) => label.note("certificate", "new connections get the certificate that was read just now"),
-            Err(e) => label.note("certificate-failed", &format!("the certificate stays as it is: {e}")),
+        let (identity, own) = (self.identity.clone(), label.clone());
+        let begun = self.reloads.run(move || match identity.reload() {
+            Ok(()) => own.note("certificate", "new connections get the certificate that was read just now"),
+            Err(e) => own.note("certificate-failed", &format!("the certificate stays as it is: {e}")),
+        });
+        if let Err(e) = begun {
+            label.note("certificate-failed", &format!("the certificate stays as it is: {e}; signal again"));
         }
     }
 
@@ -83,5 +89,76 @@ impl Secure {
             "resumed": self.counters.resumed(),
             "faults": faults,
         })
+    }
+}
+
+/// Work on a thread of its own, never twice at once: who asks meanwhile has it done once more afterwards.
+#[derive(Default)]
+struct OneAtATime(Mutex<State>);
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Idle,
+    Running,
+    /// Asked for again since it began.
+    RunningAndAgain,
+}
+
+impl OneAtATime {
+    fn run(self: &Arc<Self>, work: impl Fn() + Send + 'static) -> io::Result<()> {
+        if self.replace(|state| if state == State::Idle { State::Running } else { State::RunningAndAgain })
+            != State::Idle
+        {
+            return Ok(());
+        }
+        let own = self.clone();
+        let work = move || {
+            loop {
+                work();
+                let next = |state| if state == State::Running { State::Idle } else { State::Running };
+                if own.replace(next) == State::Running {
+                    return;
+                }
+            }
+        };
+        let begun = std::thread::Builder::new().name("tidegate-reload".into()).spawn(work);
+        begun.map(drop).inspect_err(|_| _ = self.replace(|_| State::Idle))
+    }
+
+    /// Changes the state, and returns what it was.
+    fn replace(&self, next: impl Fn(State) -> State) -> State {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = *state;
+        *state = next(before);
+        before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn work_that_hangs_is_begun_once_and_done_again_afterwards() {
+        const DEADLINE: Duration = Duration::from_secs(60);
+        let reloads: Arc<OneAtATime> = Arc::default();
+        let (tell, begun) = mpsc::channel();
+        let (go, gate) = mpsc::channel::<()>();
+        let work = move || {
+            tell.send(()).unwrap();
+            let _ = gate.recv();
+        };
+        reloads.run(work).unwrap();
+        begun.recv_timeout(DEADLINE).unwrap();
+        for _ in 0..3 {
+            reloads.run(|| unreachable!("one is under way")).unwrap();
+        }
+        assert!(begun.try_recv().is_err());
+        go.send(()).unwrap();
+        begun.recv_timeout(DEADLINE).expect("once more, for all three");
+        go.send(()).unwrap();
+        assert!(begun.recv_timeout(DEADLINE).is_err(), "the thread has ended");
     }
 }

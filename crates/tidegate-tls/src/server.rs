@@ -59,7 +59,8 @@ fn config(
     tickets: &Arc<dyn ProducesTickets>,
 ) -> Result<ServerConfig, TlsError> {
     let chain = certificates(cert)?;
-    let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| pem_error(key, "private key", e))?;
+    let secret =
+        PrivateKeyDer::from_pem_slice(&contents(key)?).map_err(|e| pem_error(key, "private key", e))?;
     let pair =
         |error: rustls::Error| TlsError::Pair { cert: cert.into(), key: key.into(), error: Box::new(error) };
     let mut config = ServerConfig::builder_with_provider(ring::default_provider().into())
@@ -72,11 +73,20 @@ fn config(
     Ok(config)
 }
 
+/// The bytes of a regular file: others (a FIFO, a terminal) may never end, or keep their reader waiting for ever.
+fn contents(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let read = |path: &Path| match std::fs::metadata(path)?.is_file() {
+        true => std::fs::read(path),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file; copy it into one")),
+    };
+    read(path).map_err(|error| TlsError::Read { path: path.into(), error })
+}
+
 /// All certificates of a file.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let error = |e| pem_error(path, "certificate", e);
     let all: Vec<_> =
-        CertificateDer::pem_file_iter(path).map_err(error)?.collect::<Result<_, _>>().map_err(error)?;
+        CertificateDer::pem_slice_iter(&contents(path)?).collect::<Result<_, _>>().map_err(error)?;
     if all.is_empty() {
         return Err(error(pem::Error::NoItemsFound));
     }

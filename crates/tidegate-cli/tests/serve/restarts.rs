@@ -99,6 +99,25 @@ fn a_successor_that_fails_leaves_the_first_as_it_is() {
 }
 
 #[test]
+fn silent_callers_keep_no_successor_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("door");
+    let first = Server::of(&mut handing(&path, Model::Poll, &["--listen", "127.0.0.1:0"]));
+    let addr = first.addr;
+    let mut callers: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    // These take the sockets and never get ready.
+    for caller in callers.iter_mut().rev().take(3) {
+        caller.set_read_timeout(Some(DEADLINE)).unwrap();
+        caller.write_all(b"tidegate handover 1").unwrap();
+        assert_eq!(caller.read(&mut [0; 64]).unwrap(), "poll".len());
+    }
+    let second = Server::of(&mut handing(&path, Model::Poll, &[]));
+    assert_eq!(second.addr, addr);
+    assert_eq!(first.ended().0.code(), Some(0));
+    assert_eq!(get(addr).unwrap(), 4096);
+}
+
+#[test]
 fn a_start_of_several_that_fails_late_leaves_the_door_of_the_first() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("door");

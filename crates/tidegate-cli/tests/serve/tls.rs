@@ -146,6 +146,24 @@ fn a_hang_up_reads_the_certificate_again() {
 }
 
 #[test]
+fn a_certificate_that_is_no_file_does_not_keep_the_server_from_stopping() {
+    let papers = Papers::new();
+    let server = Server::of(&mut papers.serve("http", "127.0.0.1:0", &[]));
+    let cert = papers.path("cert.pem");
+    let known = papers.path("known.pem");
+    std::fs::rename(&cert, &known).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&cert).status().unwrap();
+    assert!(made.success());
+    server.signal(Signal::HUP);
+    server.wait_for("cert.pem can not be read: not a regular file");
+    assert_eq!(load("http", &server.url, &trusting(&known, &["-n", "6"])).code, Some(0));
+    server.signal(Signal::TERM);
+    assert_eq!(server.ended().0.code(), Some(0));
+    let start = run(&mut papers.serve("http", "127.0.0.1:0", &[]));
+    assert_eq!(start.code, Some(2), "{}", start.stderr);
+}
+
+#[test]
 fn what_can_not_be_is_bad_usage() {
     let papers = Papers::new();
     std::fs::remove_file(papers.path("key.pem")).unwrap();

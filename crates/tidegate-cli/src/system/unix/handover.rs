@@ -16,12 +16,16 @@
 //! The socket is made beside PATH and moved there when every server of the process accepts, so that whatever goes wrong until then
 //! leaves the first as it is, and there is never none at PATH. In between both accept from the same socket.
 
+use std::collections::VecDeque;
 use std::fs::Permissions;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -145,11 +149,10 @@ impl Door {
             std::fs::set_permissions(&beside, Permissions::from_mode(0o600)).and_then(|()| mark(&beside));
         let mark = made.inspect_err(|_| _ = std::fs::remove_file(&beside))?;
         let door = Self { path: path.into(), beside, mark };
-        std::thread::Builder::new().name("tidegate-handover".into()).spawn(move || {
-            if answer(&listener, &estate) {
-                taken();
-            }
-        })?;
+        let giver =
+            Giver { estate: Mutex::new(Some(Arc::new(estate))), taken: Mutex::new(Some(Box::new(taken))) };
+        let answer = move || answer(&listener, &Arc::new(giver));
+        std::thread::Builder::new().name("tidegate-handover".into()).spawn(answer)?;
         Ok(door)
     }
 
@@ -177,33 +180,96 @@ impl Drop for Door {
     }
 }
 
-/// Answers one after the other until a successor is ready.
-fn answer(listener: &UnixListener, estate: &Estate) -> bool {
+/// Callers that are answered at once. One more takes the place of the oldest, so that silent ones keep nobody waiting.
+const MOST_CALLERS: usize = 8;
+
+/// Answers callers side by side until a successor is ready.
+fn answer(listener: &UnixListener, giver: &Arc<Giver>) {
+    let mut callers: VecDeque<Caller> = VecDeque::new();
     loop {
-        let heir = listener.accept().map_err(anyhow::Error::from);
-        match heir.and_then(|(stream, _)| give(&stream, estate)) {
-            Ok(()) => return true,
-            Err(e) => note("handover-failed", &format!("no successor, serving on: {e:#}")),
+        let caller = listener.accept().map_err(anyhow::Error::from);
+        // The first caller after the successor, if one comes: until then the thread waits, and holds none of the sockets.
+        if giver.is_over() {
+            return;
         }
-        // Errors of accept (no descriptors) may last; a try now and then is enough.
-        std::thread::sleep(Duration::from_millis(100));
+        callers.retain(|caller| !caller.thread.is_finished());
+        if callers.len() >= MOST_CALLERS
+            && let Some(oldest) = callers.pop_front()
+        {
+            let _ = oldest.stream.shutdown(Shutdown::Both); // it may have gone just now
+        }
+        match caller.and_then(|(stream, _)| Caller::start(stream, giver.clone())) {
+            Ok(caller) => callers.push_back(caller),
+            Err(e) => {
+                no_successor(&e);
+                // Errors of accept (no descriptors) may last; a try now and then is enough.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
     }
 }
 
-fn give(stream: &UnixStream, estate: &Estate) -> anyhow::Result<()> {
-    set_patience(stream)?;
-    ensure!(is_same_user(stream)?, "somebody asked who runs as another user");
-    let mut message = [0; MESSAGE_BYTES];
-    let (n, _) = receive(stream, &mut message).context("it said nothing")?;
-    ensure!(message.get(..n) == Some(HELLO), "it speaks another version of the protocol");
-    let sockets: Vec<_> = estate.listeners.iter().chain(&estate.metrics).map(AsFd::as_fd).collect();
-    let name = &estate.terms;
-    let text = match estate.listeners.len() {
-        1 => name.clone(), // as ever, so that versions with one address understand each other
-        count => format!("{name} {count}"),
-    };
-    send(stream, text.as_bytes(), &sockets).context("the sockets could not be sent")?;
-    let (n, _) = receive(stream, &mut message).context("it did not get ready")?;
-    ensure!(message.get(..n) == Some(READY), "it gave up before it accepted");
-    Ok(())
+fn no_successor(e: &anyhow::Error) {
+    note("handover-failed", &format!("no successor, serving on: {e:#}"));
+}
+
+/// Somebody at the door, and the thread that talks to it.
+struct Caller {
+    stream: Arc<UnixStream>,
+    thread: JoinHandle<()>,
+}
+
+impl Caller {
+    fn start(stream: UnixStream, giver: Arc<Giver>) -> anyhow::Result<Self> {
+        ensure!(is_same_user(&stream)?, "somebody asked who runs as another user");
+        set_patience(&stream)?;
+        let stream = Arc::new(stream);
+        let own = stream.clone();
+        let talk = move || {
+            if let Err(e) = giver.give(&own) {
+                no_successor(&e);
+            }
+        };
+        let thread = std::thread::Builder::new().name("tidegate-heir".into()).spawn(talk)?;
+        Ok(Self { stream, thread })
+    }
+}
+
+/// Gives to whoever asks, and goes to the first that is ready.
+struct Giver {
+    /// Until a successor is ready.
+    estate: Mutex<Option<Arc<Estate>>>,
+    taken: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Giver {
+    fn is_over(&self) -> bool {
+        self.estate.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    fn give(&self, stream: &UnixStream) -> anyhow::Result<()> {
+        let mut message = [0; MESSAGE_BYTES];
+        let (n, _) = receive(stream, &mut message).context("it said nothing")?;
+        ensure!(message.get(..n) == Some(HELLO), "it speaks another version of the protocol");
+        self.send_estate(stream)?;
+        let (n, _) = receive(stream, &mut message).context("it did not get ready")?;
+        ensure!(message.get(..n) == Some(READY), "it gave up before it accepted");
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = taken.context("another successor was ready before it")?;
+        self.estate.lock().unwrap_or_else(PoisonError::into_inner).take();
+        taken();
+        Ok(())
+    }
+
+    fn send_estate(&self, stream: &UnixStream) -> anyhow::Result<()> {
+        let estate = self.estate.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let estate = estate.context("another successor has taken over")?;
+        let sockets: Vec<_> = estate.listeners.iter().chain(&estate.metrics).map(AsFd::as_fd).collect();
+        let name = &estate.terms;
+        let text = match estate.listeners.len() {
+            1 => name.clone(), // as ever, so that versions with one address understand each other
+            count => format!("{name} {count}"),
+        };
+        send(stream, text.as_bytes(), &sockets).context("the sockets could not be sent")
+    }
 }
