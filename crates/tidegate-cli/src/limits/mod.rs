@@ -277,6 +277,14 @@ impl Limits {
         }
     }
 
+    /// Lowers the marks of the outbox to what a service can bear, unless they were asked for.
+    pub fn bound_outbox(&self, policy: &mut Policy, most: usize) {
+        if self.outbox_high.is_none() && policy.outbox.high > most {
+            policy.outbox.high = most;
+            policy.outbox.low = self.outbox_low.unwrap_or(policy.outbox.low.min(most / 4));
+        }
+    }
+
     /// Descriptors for all connections of the policy.
     pub fn want(&self, policy: &Policy, model: Model) -> Want {
         let needed =

@@ -100,6 +100,8 @@ impl ChatArgs {
             waiting_bytes: self.waiting_bytes.unwrap_or(default.waiting_bytes),
         };
         self.how.limits.make_room(policy, limits.input_bytes());
+        // A full outbox has to hold a member back before it is so far behind that it is cut off.
+        self.how.limits.bound_outbox(policy, limits.behind_bytes / 2);
         limits.check(policy).map_err(usage)?;
         Ok(limits)
     }

@@ -1,6 +1,6 @@
 //! A member that speaks lines.
 
-use tidegate::{Consumed, Flow, Mail, Outbox};
+use tidegate::{Awaits, Consumed, Flow, Mail, Outbox};
 
 use super::member::{Member, Next};
 
@@ -10,10 +10,10 @@ pub(super) struct LineMember {
 }
 
 impl LineMember {
-    /// Takes in whole lines while the outbox has room for answers.
+    /// Takes in whole lines while the outbox has room for answers, and the member is not to listen first.
     pub(super) fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let mut used = 0;
-        while !out.is_full() {
+        while !out.is_full() && self.member.takes_more() {
             let rest = input.get(used..).unwrap_or_default();
             let end = memchr::memchr(b'\n', rest);
             if end.unwrap_or(rest.len()) > self.line_bytes {
@@ -33,11 +33,19 @@ impl LineMember {
                 return Consumed::all(input).then(flow);
             }
         }
+        self.hold_input(out);
         Consumed::bytes(used)
     }
 
     pub(super) fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
-        flow(self.member.on_mail(mail, out))
+        let flow = flow(self.member.on_mail(mail, out));
+        self.hold_input(out);
+        flow
+    }
+
+    /// What it left is shown again when it takes more.
+    fn hold_input(&self, out: &mut Outbox<'_>) {
+        out.awaits(if self.member.takes_more() { Awaits::Nothing } else { Awaits::Work });
     }
 }
 

@@ -8,6 +8,7 @@ use tidegate::{Mail, Mailbox, Outbox};
 use super::command::{self, Command, HELP};
 use super::counters::add;
 use super::hall::Hall;
+use super::limits::ChatLimits;
 use super::pace::Pace;
 use super::room::{Fault, News, Notice, Room};
 use crate::websocket::frame::{SharedText, send_text};
@@ -37,6 +38,14 @@ pub(super) struct Member {
     nick: Option<Arc<str>>,
     place: Option<Place>,
     pace: Pace,
+    /// It has said so much that it is to hear first what was said; see [`Member::takes_more`].
+    listens: bool,
+}
+
+/// Most messages of a room that one of its speakers has not heard yet: in its outbox they take a quarter of what may wait for it.
+fn most_unheard(limits: &ChatLimits) -> u64 {
+    const NAMES: usize = 128; // number and nickname before the line
+    (limits.behind_bytes / 4 / (limits.line_bytes + NAMES)).max(1) as u64
 }
 
 /// Where it is.
@@ -45,11 +54,39 @@ struct Place {
     address: Mailbox,
     /// What happened up to here it knows, or was not to know.
     seen: u64,
+    /// The number of what it said last.
+    said: u64,
+}
+
+impl Place {
+    /// Messages that it is still to hear until it hears itself.
+    fn unheard(&self) -> u64 {
+        self.said.saturating_sub(self.seen)
+    }
 }
 
 impl Member {
     pub(super) fn new(hall: Arc<Hall>, speaks: Speaks) -> Self {
-        Self { hall, speaks, nick: None, place: None, pace: Pace::default() }
+        Self { hall, speaks, nick: None, place: None, pace: Pace::default(), listens: false }
+    }
+
+    /// Whether its next line is taken now. What is said comes to its members as mail and only then into their outboxes, so full
+    /// outboxes alone hold nobody back: who speaks faster than the room hears waits until its own words have come back.
+    pub(super) fn takes_more(&self) -> bool {
+        !self.listens
+    }
+
+    /// Sees whether it is to listen, or has listened long enough.
+    fn look_ahead(&mut self, out: &Outbox<'_>) {
+        let unheard = self.place.as_ref().map_or(0, Place::unheard);
+        let behind_bytes = self.hall.limits.behind_bytes;
+        let most = most_unheard(&self.hall.limits);
+        self.listens = match (self.listens, unheard) {
+            (_, 0) => false, // nothing would come that lets it go on
+            _ if out.queued() >= behind_bytes / 2 => true,
+            (true, unheard) => unheard > most / 2,
+            (false, unheard) => unheard >= most,
+        };
     }
 
     /// It has sent a line, without its end.
@@ -81,8 +118,12 @@ impl Member {
             Command::Nothing | Command::Quit => Ok(()),
             Command::Say(said) => {
                 let (nick, place) = self.whereabouts()?;
-                place.room.say(nick, said, &self.hall.limits).map_err(text)?;
+                let number = place.room.say(nick, said, &self.hall.limits).map_err(text)?;
                 add(&self.hall.counters.messages);
+                if let (Some(number), Some(place)) = (number, &mut self.place) {
+                    place.said = number;
+                    self.look_ahead(out);
+                }
                 Ok(())
             }
             Command::Join { room, nick } => self.join(room, nick, out).map_err(text),
@@ -126,7 +167,7 @@ impl Member {
         }
         self.nick = Some(welcome.nick);
         add(&self.hall.counters.members);
-        self.place = Some(Place { room, address, seen: last });
+        self.place = Some(Place { room, address, seen: last, said: last });
         Ok(())
     }
 
@@ -175,6 +216,7 @@ impl Member {
         }
         add(&self.hall.counters.deliveries);
         self.pass_on(text, out);
+        self.look_ahead(out);
         Next::Stays
     }
 

@@ -164,10 +164,12 @@ impl Room {
         Ok(nick)
     }
 
-    /// Says something to everybody in the room.
-    pub(super) fn say(&self, nick: &str, text: &str, limits: &ChatLimits) -> Result<(), Fault> {
+    /// Says something to everybody in the room, and returns its number, if that is known yet.
+    pub(super) fn say(&self, nick: &str, text: &str, limits: &ChatLimits) -> Result<Option<u64>, Fault> {
         self.check()?;
-        self.happen(&mut self.lock(), Happened::said(format!("{nick}: {text}")), limits)
+        let mut state = self.lock();
+        self.happen(&mut state, Happened::said(format!("{nick}: {text}")), limits)?;
+        Ok(self.link.is_none().then_some(state.last))
     }
 
     pub(super) fn census(&self, most: usize) -> Census {

@@ -55,6 +55,10 @@ impl MessageSession for WebMember {
         }
     }
 
+    fn takes_more(&self) -> bool {
+        self.0.takes_more()
+    }
+
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> MessageFlow {
         flow(self.0.on_mail(mail, out))
     }

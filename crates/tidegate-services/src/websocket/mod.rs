@@ -58,6 +58,11 @@ pub trait MessageSession: Send + 'static {
     /// A message has arrived: [`Message::Text`] or [`Message::Binary`].
     fn on_message(&mut self, message: Message, out: &mut Outbox<'_>) -> MessageFlow;
 
+    /// Whether the next message is taken now. If not, the peer is held back until mail has changed that.
+    fn takes_more(&self) -> bool {
+        true
+    }
+
     /// See [`Session::on_mail`](tidegate::Session::on_mail).
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> MessageFlow {
         let _ = (mail, out);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
+use tidegate::{Awaits, CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
 
 use super::channel::{Channel, Step};
 use super::request::{self, Wants};
@@ -141,11 +141,11 @@ impl<S: MessageService> WebSocketSession<S> {
         Consumed { bytes: head + then.bytes, ..then }
     }
 
-    /// Takes in whole frames while the outbox has room for what they bring about.
+    /// Takes in whole frames while the outbox has room for what they bring about, and the session takes more.
     fn on_frames(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let State::Open { session, channel } = &mut self.0 else { return Consumed::all(input) };
         let mut used = 0;
-        while !out.is_full() {
+        while !out.is_full() && session.takes_more() {
             match channel.step(input.get(used..).unwrap_or_default(), out) {
                 Step::Part => break,
                 Step::Passed(bytes) => used += bytes,
@@ -160,8 +160,14 @@ impl<S: MessageService> WebSocketSession<S> {
                 Step::Over => return Consumed::all(input).then(Flow::Linger),
             }
         }
+        hold_input(session, out);
         Consumed::bytes(used)
     }
+}
+
+/// What it left is shown again when it takes more.
+fn hold_input(session: &impl MessageSession, out: &mut Outbox<'_>) {
+    out.awaits(if session.takes_more() { Awaits::Nothing } else { Awaits::Work });
 }
 
 /// Does what a session wants of its WebSocket.
@@ -199,6 +205,7 @@ impl<S: MessageService> Session for WebSocketSession<S> {
         match (&mut self.0, mail) {
             (State::Open { session, channel }, mail) => {
                 let flow = session.on_mail(mail, out);
+                hold_input(session, out);
                 follow(flow, channel, out)
             }
             (State::Asking(_), Mail::Timer) => Flow::Abort,

@@ -202,3 +202,45 @@ fn a_stop_is_said_to_members_of_both_kinds_on_every_model() {
         assert_eq!(server.join().closed_by(CloseReason::Finished), 2, "{model}");
     }
 }
+
+/// A limit on what a test does: so many bytes of lines, of which each comes back longer.
+const TALK_BYTES: usize = 2 << 20;
+
+/// Says lines as fast as they are taken, reads all the time, and hears each of them in order.
+fn talks_fast(model: Model, line: &str, speaks_frames: bool) {
+    let _alive = watchdog(model);
+    let limits = ChatLimits { lines_per_s: None, announced: 0, ..ChatLimits::default() };
+    // Little room in the kernel: what is not held back shows.
+    let policy = Policy {
+        threads: NonZeroUsize::new(2),
+        socket_send_buffer: Some(16 * 1024),
+        socket_receive_buffer: Some(16 * 1024),
+        ..Policy::default()
+    };
+    limits.check(&policy).unwrap();
+    let server = Server::new(Chat::new(limits)).model(model).policy(policy);
+    let server = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+    let mut talker = Member::join(server.local_addr(), "talker", speaks_frames);
+    let one = if speaks_frames { text(line) } else { format!("{line}\n").into_bytes() };
+    let mut stream = talker.stream.try_clone().unwrap();
+    let block = one.repeat(16 * 1024 / one.len());
+    let blocks = (TALK_BYTES / (line.len() + 32)).div_ceil(block.len() / one.len());
+    let said = blocks * (block.len() / one.len());
+    let talk = std::thread::spawn(move || (0..blocks).try_for_each(|_| stream.write_all(&block)));
+    for number in 1..=said {
+        assert_eq!(talker.hear_said(), format!("#{number} talker: {line}"), "{model}");
+    }
+    talk.join().unwrap().unwrap();
+    assert_eq!(server.stats().closed_by(CloseReason::Aborted), 0, "{model}");
+    server.stop();
+    server.join();
+}
+
+#[test]
+fn who_talks_fast_and_reads_all_the_time_is_held_back_and_not_cut_off() {
+    for model in Model::available() {
+        talks_fast(model, "x", false);
+        talks_fast(model, &"y".repeat(600), false);
+        talks_fast(model, &"z".repeat(100), true);
+    }
+}

@@ -367,6 +367,16 @@ impl Post {
         state.order.is_some() || !state.mail.is_empty()
     }
 
+    /// Pieces of mail that wait; an order counts as more than any number of them. `None` if there is neither.
+    pub(super) fn waiting(&self) -> Option<usize> {
+        let state = self.lock();
+        match (state.order, state.mail.len()) {
+            (Some(_), _) => Some(usize::MAX),
+            (None, 0) => None,
+            (None, mail) => Some(mail),
+        }
+    }
+
     /// The next order or piece of mail.
     pub(super) fn take(&self) -> Option<Delivery> {
         let mut state = self.lock();

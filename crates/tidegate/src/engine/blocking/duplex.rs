@@ -24,17 +24,18 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
-use tidegate_sys::process::most_threads;
 use tidegate_sys::socket::{Blocking, More, SENDS_FILES, Stream};
+use tidegate_sys::thread::{self, Headroom, most_threads};
 
 use super::super::clerk::{Clerk, dial_failed};
-use super::super::house::{ALONE, House, Seat};
+use super::super::house::{ALONE, House, Order, Seat};
+use super::super::threads::LEAST_RESERVE;
 use super::super::{Availability, Plan, Started};
 use super::staff::{connect, spawn, start_acceptor};
 use crate::core::mail::PostOffice;
 use crate::core::queue::{Files, Pieces};
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
-use crate::policy::sends::MAIL_QUANTUM;
+use crate::policy::sends::{GROUP_TURN, MAIL_QUANTUM};
 use crate::service::{Dial, Origin};
 
 /// Whether it works here.
@@ -304,7 +305,7 @@ impl Line {
     fn send_all(&self) {
         let office: Arc<dyn PostOffice> = self.seat.post.clone();
         loop {
-            let has_mail = self.take_deliveries(&office);
+            let has_mail = self.take_some_deliveries(&office);
             let mut state = self.lock();
             // Also of one that has something to send all the time.
             if state.connection.deadline(&self.house.policy()).is_some_and(|at| at <= Instant::now()) {
@@ -345,13 +346,30 @@ impl Line {
         }
     }
 
-    /// Hands out mail and orders, as many as have their turn. Whether there are more.
-    fn take_deliveries(&self, office: &Arc<dyn PostOffice>) -> bool {
+    /// Orders, and mail for which there is room, as much as has its turn: what it brings about goes out before more is
+    /// read, or a peer that reads all the time would be far behind in the outbox only. A long queue is read in any case,
+    /// so that who really takes too little is found out. Whether there is more.
+    fn take_some_deliveries(&self, office: &Arc<dyn PostOffice>) -> bool {
         for _ in 0..MAIL_QUANTUM {
-            let Some(delivery) = self.seat.post.take() else { return false };
-            self.tell(delivery.into_event(), office);
+            let Some(waiting) = self.seat.post.waiting() else { return false };
+            if waiting < GROUP_TURN && !self.has_room() {
+                return true;
+            }
+            self.take_delivery(office);
         }
         self.seat.post.has_delivery()
+    }
+
+    /// Whether the outbox is low, or nothing of it can be sent.
+    fn has_room(&self) -> bool {
+        let state = self.lock();
+        !state.connection.action().send || state.connection.queue().len() <= self.house.policy().outbox.low
+    }
+
+    /// Hands out one piece of mail, or an order. Whether there was one.
+    fn take_delivery(&self, office: &Arc<dyn PostOffice>) -> bool {
+        let delivery = self.seat.post.take();
+        delivery.map(|delivery| self.tell(delivery.into_event(), office)).is_some()
     }
 
     /// Sends one piece to its end, or until the connection is over.
@@ -385,7 +403,8 @@ impl Line {
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    self.take_deliveries(office);
+                    // The peer takes nothing, and the session is to find that out; bounded, for it may mail itself.
+                    let _ = (0..GROUP_TURN).all(|_| self.take_delivery(office));
                     Event::Deadline // if one is due: the core knows
                 }
                 Err(e) => Event::Failed(e.kind()),
