@@ -19,6 +19,7 @@ use tidegate_lab::{
 };
 
 use crate::nats::NatsArgs;
+use crate::out::{complain, say};
 use crate::system::signals;
 use crate::{Failure, Outcome};
 
@@ -209,10 +210,12 @@ pub fn run(args: Args) -> Outcome {
         results.latency = Some(latency::run(&bench, &trip_settings, step));
     }
     bar.finish_and_clear();
-    let run = report::write(&args.out, &results).map_err(|e| Failure::Run(e.into()))?;
-    show(&results);
-    println!("report: {}", args.out.join("report.html").display());
-    println!("run: {} (for tidegate compare)", run.display());
+    let written = report::write(&args.out, &results);
+    let shown = show(&results); // also if they can not be saved
+    let run = written.map_err(|e| Failure::Run(e.into()))?;
+    shown?;
+    say!("report: {}", args.out.join("report.html").display())?;
+    say!("run: {} (for tidegate compare)", run.display())?;
     Ok(if results.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
@@ -220,7 +223,7 @@ pub fn run(args: Args) -> Outcome {
 pub(crate) fn end_children_with_this_program() -> anyhow::Result<()> {
     signals::once(|| {
         process::end_all();
-        eprintln!("interrupted: nothing was written");
+        complain!("interrupted: nothing was written");
         std::process::exit(1);
     })
     .context("signals can not be handled")
@@ -389,7 +392,7 @@ pub(crate) fn progress_bar(steps: u64) -> ProgressBar {
     bar
 }
 
-fn show(results: &Results) {
+fn show(results: &Results) -> anyhow::Result<()> {
     for (title, cells, about) in report::sections(results) {
         let mut table = Table::new();
         table.load_style(presets::UTF8_HORIZONTAL_ONLY);
@@ -400,20 +403,20 @@ fn show(results: &Results) {
         for row in rows {
             table.add_row(row);
         }
-        println!("{title}\n{table}\n{about}\n");
+        say!("{title}\n{table}\n{about}\n")?;
     }
     for remark in results.remarks() {
-        println!("note: {remark}");
+        say!("note: {remark}")?;
     }
     for out in report::reasons(results) {
-        println!("left out: {}: {}", out.model, out.why);
+        say!("left out: {}: {}", out.model, out.why)?;
     }
     let rows = results.rows();
     for doubt in certificate::doubts(&rows) {
-        println!("warning: {}", doubt.line());
+        say!("warning: {}", doubt.line())?;
     }
     if let Some(summary) = certificate::summary(&rows) {
-        println!("{summary}");
+        say!("{summary}")?;
     }
-    println!("{}", results.method());
+    say!("{}", results.method())
 }

@@ -7,7 +7,9 @@ use anyhow::{Context, anyhow};
 use comfy_table::{Table, presets};
 use tidegate_lab::compare::{Comparison, Judged, Question, compare};
 use tidegate_lab::run::{Circumstances, Run};
+use tidegate_lab::save::ResultFile;
 
+use crate::out::say;
 use crate::{Failure, Outcome};
 
 /// Options of `compare`.
@@ -41,15 +43,15 @@ pub fn run(args: Args) -> Outcome {
         return Err(Failure::Usage(nothing_to_compare(&a, &args)));
     }
     match &args.json {
-        None => show(&a, &b, &comparison),
+        None => show(&a, &b, &comparison)?,
         Some(path) => {
             let text = serde_json::to_string_pretty(&comparison).context("the comparison is no JSON")?;
             if path.as_os_str() == "-" {
-                println!("{text}");
+                say!("{text}")?;
             } else {
-                std::fs::write(path, text + "\n")
-                    .with_context(|| format!("--json {} can not be written", path.display()))?;
-                show(&a, &b, &comparison);
+                let written = ResultFile::create(path).and_then(|file| file.write((text + "\n").as_bytes()));
+                show(&a, &b, &comparison)?; // also if it can not be saved
+                written.with_context(|| format!("--json {} can not be written", path.display()))?;
             }
         }
     }
@@ -73,10 +75,10 @@ fn nothing_to_compare(a: &Run, args: &Args) -> anyhow::Error {
     }
 }
 
-fn show(a: &Run, b: &Run, comparison: &Comparison) {
-    println!("A: {}\nB: {}", origin(&a.circumstances), origin(&b.circumstances));
+fn show(a: &Run, b: &Run, comparison: &Comparison) -> anyhow::Result<()> {
+    say!("A: {}\nB: {}", origin(&a.circumstances), origin(&b.circumstances))?;
     for warning in &comparison.warnings {
-        println!("warning: {warning}");
+        say!("warning: {warning}")?;
     }
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
@@ -84,16 +86,16 @@ fn show(a: &Run, b: &Run, comparison: &Comparison) {
     for row in &comparison.rows {
         table.add_row(cells(row));
     }
-    println!("{table}");
+    say!("{table}")?;
     for (name, only) in [("A", &comparison.only_a), ("B", &comparison.only_b)] {
         for row in only {
-            println!("note: only {name} has {row}");
+            say!("note: only {name} has {row}")?;
         }
     }
-    println!(
+    say!(
         "Medians; in brackets the {:.4}% confidence interval of their ratio, so that all rows together are 95% sure.",
         comparison.confidence * 100.0
-    );
+    )
 }
 
 fn origin(c: &Circumstances) -> String {

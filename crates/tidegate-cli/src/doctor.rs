@@ -1,14 +1,12 @@
 //! `tidegate doctor`: what works here, and what to do about the rest.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 use tidegate::{Availability, Model, Policy, system};
 
-use crate::{Failure, Outcome, fastpath};
+use crate::{Outcome, fastpath, out};
 
 /// Options of `doctor`.
 #[derive(clap::Args)]
@@ -22,14 +20,8 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let limits = limits();
     let text = if args.json { format!("{:#}\n", as_json(&limits)) } else { as_tables(&limits) };
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough, as `head` does.
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        outcome => {
-            outcome.context("can not write to stdout").map_err(Failure::Run)?;
-            Ok(ExitCode::SUCCESS)
-        }
-    }
+    out::put(format_args!("{text}"))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A limit of this machine.

@@ -25,7 +25,6 @@ pub use other::{run, shared_memory, sockmap};
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::io::Write;
     use std::process::{Child, Command, ExitCode, ExitStatus};
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use std::time::Duration;
@@ -38,6 +37,7 @@ mod linux {
 
     use super::Args;
     use crate::log::note;
+    use crate::out::say;
     use crate::system::signals;
     use crate::{Failure, Outcome};
 
@@ -56,8 +56,7 @@ mod linux {
         let group = group.map_err(|e| Failure::Run(e.into()))?;
         map.attach(&group).map_err(|e| Failure::Run(e.into()))?;
         let Some((program, rest)) = args.command.split_first() else {
-            println!("fast path on {}", group.path().display());
-            let _ = std::io::stdout().flush(); // nobody reads: then nobody needs to know
+            say!("fast path on {}", group.path().display())?;
             note("fast-path", "a program takes part if it is started in the group: echo $$ > …/cgroup.procs");
             while !stopping.load(SeqCst) {
                 std::thread::sleep(LOOK);

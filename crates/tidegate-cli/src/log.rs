@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
 use crate::Failure;
+use crate::out::complain;
 
 /// How lines on stderr look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -61,7 +62,9 @@ impl Args {
         let _ = FORMAT.set(self.format); // the first call counts
         let notes = format!("{NOTES}=info").parse().context("the filter of notes").map_err(Failure::Run)?;
         let filter = self.filter()?.add_directive(notes);
-        let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        let builder = tracing_subscriber::fmt().with_env_filter(filter);
+        // What it says of its own errors would panic where nobody takes it.
+        let builder = builder.with_writer(std::io::stderr).log_internal_errors(false);
         match self.format {
             Format::Text => builder.init(),
             Format::Json => builder.json().init(),
@@ -100,7 +103,7 @@ pub fn note(event: &str, text: &str) {
     if is_json() {
         tracing::info!(target: NOTES, event, "{text}");
     } else {
-        eprintln!("note: {text}");
+        complain!("note: {text}");
     }
 }
 
@@ -109,7 +112,7 @@ pub fn note_of(server: &str, event: &str, text: &str) {
     if is_json() {
         tracing::info!(target: NOTES, event, server, "{text}");
     } else {
-        eprintln!("note: {server}: {text}");
+        complain!("note: {server}: {text}");
     }
 }
 
@@ -118,6 +121,6 @@ pub fn failed(error: &anyhow::Error, code: u8) {
     if is_json() {
         tracing::error!(target: NOTES, event = "failed", code, "{error:#}");
     } else {
-        eprintln!("error: {error:#}");
+        complain!("error: {error:#}");
     }
 }

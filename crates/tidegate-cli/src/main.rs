@@ -1,5 +1,6 @@
 //! The `tidegate` command.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)] // they panic when the reader has gone: see `out`
 
 mod agent;
 mod bench;
@@ -14,6 +15,7 @@ mod log;
 mod metrics;
 mod nats;
 mod origin;
+mod out;
 mod serve;
 mod shell;
 mod system;

@@ -1,6 +1,5 @@
 //! What shells and `man` want to know of the command line, made from its definition.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,7 +7,7 @@ use anyhow::{Context, anyhow};
 use clap::Command;
 use clap_complete::Shell;
 
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, out};
 
 /// Options of `completions`.
 #[derive(clap::Args)]
@@ -48,7 +47,6 @@ pub fn man(cli: Command, args: &ManArgs) -> Outcome {
 }
 
 fn print(text: &[u8]) -> Outcome {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text).and_then(|()| out.flush()).context("can not write to stdout")?;
+    out::put(format_args!("{}", String::from_utf8_lossy(text)))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,5 @@
 //! `tidegate tune`.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,12 +11,14 @@ use tidegate::{Model, system};
 use tidegate_lab::Bench;
 use tidegate_lab::report::certificate;
 use tidegate_lab::run::{Circumstances, Row};
+use tidegate_lab::save::ResultFile;
 use tidegate_lab::spread::Spread;
 use tidegate_lab::tune::{self, Extent, Goal, Outcome as Found, Settings, Stage};
 
 use crate::bench::{end_children_with_this_program, progress_bar};
 use crate::compare::number;
 use crate::limits::time;
+use crate::out::say;
 use crate::{Failure, Outcome};
 
 /// Options of `tune`.
@@ -80,13 +80,16 @@ pub fn run(args: Args) -> Outcome {
         bar.set_message(what.to_owned());
         bar.inc(1);
     };
-    let found = tune::run(&bench, &settings, step, |stage| bar.suspend(|| show(stage)));
+    let found = tune::run(&bench, &settings, step, |stage| {
+        let _ = bar.suspend(|| show(stage)); // what matters is told again at the end, and is in the file
+    });
     bar.finish_and_clear();
     let found = found.map_err(|e| Failure::Run(e.into()))?;
-    summarise(&found);
+    let shown = summarise(&found);
     let text = tune::config(&found, &Circumstances::here(&bench));
     args.write(&text).map_err(Failure::Run)?;
-    println!("wrote {}; start with: tidegate serve --config {}", args.out.display(), args.out.display());
+    shown?;
+    say!("wrote {}; start with: tidegate serve --config {}", args.out.display(), args.out.display())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -154,21 +157,18 @@ impl Args {
 
     /// A file that has come meanwhile is not overwritten either.
     fn write(&self, text: &str) -> anyhow::Result<()> {
-        let mut options = OpenOptions::new();
-        if self.force {
-            options.create(true).truncate(true)
-        } else {
-            options.create_new(true)
+        let file = ResultFile::create(&self.out);
+        let written = match self.force {
+            true => file.and_then(|file| file.write(text.as_bytes())),
+            false => file.and_then(|file| file.write_new(text.as_bytes())),
         };
-        let written =
-            options.write(true).open(&self.out).and_then(|mut file| file.write_all(text.as_bytes()));
         written
             .with_context(|| format!("{} can not be written; the settings were:\n{text}", self.out.display()))
     }
 }
 
 /// A stage as a table, with what was decided.
-fn show(stage: &Stage) {
+fn show(stage: &Stage) -> anyhow::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     let figure = stage.rows.first().and_then(|row| row.measures.first());
@@ -186,12 +186,12 @@ fn show(stage: &Stage) {
         table.add_row(cells(stage, i, row));
     }
     if !stage.rows.is_empty() {
-        println!("{table}");
+        say!("{table}")?;
     }
     for out in &stage.failed {
-        println!("left out: {}: {}", out.model, out.why);
+        say!("left out: {}: {}", out.model, out.why)?;
     }
-    println!("→ {}\n", stage.decision);
+    say!("→ {}\n", stage.decision)
 }
 
 fn cells(stage: &Stage, i: usize, row: &Row) -> [String; 7] {
@@ -213,19 +213,19 @@ fn cells(stage: &Stage, i: usize, row: &Row) -> [String; 7] {
     ]
 }
 
-fn summarise(found: &Found) {
+fn summarise(found: &Found) -> anyhow::Result<()> {
     for note in &found.notes {
-        println!("note: {note}");
+        say!("note: {note}")?;
     }
     for out in &found.left_out {
-        println!("left out: {}: {}", out.model, out.why);
+        say!("left out: {}: {}", out.model, out.why)?;
     }
     let rows: Vec<Row> = found.stages.iter().flat_map(|stage| stage.rows.clone()).collect();
     for doubt in certificate::doubts(&rows) {
-        println!("warning: {}", doubt.line());
+        say!("warning: {}", doubt.line())?;
     }
     if let Some(summary) = certificate::summary(&rows) {
-        println!("{summary}");
+        say!("{summary}")?;
     }
-    println!("for {}: {}", found.goal.name(), found.chosen);
+    say!("for {}: {}", found.goal.name(), found.chosen)
 }

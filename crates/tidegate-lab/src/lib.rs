@@ -24,6 +24,7 @@ pub mod process;
 pub mod report;
 pub mod run;
 pub mod sample;
+pub mod save;
 pub mod spread;
 pub mod tune;
 

@@ -85,27 +85,28 @@ impl Process {
         let (mut child, group) = Group::start(&mut command, None).map_err(|e| failed(e.to_string()))?;
         let (sender, lines) = channel();
         let errors = Arc::new(Mutex::new(String::new()));
-        let mut readers = Vec::new();
-        if let Some(stdout) = child.stdout.take() {
-            readers.push(std::thread::spawn(move || {
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let mut process = Self { what, child, group, stdin, lines, errors, readers: Vec::new() };
+        // If a thread cannot be started, the child is ended with `process`.
+        if let Some(stdout) = stdout {
+            process.readers.push(start_thread("lines", move || {
                 for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                     if sender.send(line).is_err() {
                         return;
                     }
                 }
-            }));
+            })?);
         }
-        if let Some(mut stderr) = child.stderr.take() {
-            let errors = errors.clone();
-            readers.push(std::thread::spawn(move || {
+        if let Some(mut stderr) = stderr {
+            let errors = process.errors.clone();
+            process.readers.push(start_thread("errors", move || {
                 let mut text = String::new();
                 // What can not be read is not told; the exit code still is.
                 let _ = stderr.read_to_string(&mut text);
                 *errors.lock().unwrap_or_else(PoisonError::into_inner) = text;
-            }));
+            })?);
         }
-        let stdin = child.stdin.take();
-        Ok(Self { what, child, group, stdin, lines, errors, readers })
+        Ok(process)
     }
 
     /// Its process id.
@@ -222,6 +223,15 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Starts a thread of the lab.
+pub(crate) fn start_thread<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, LabError> {
+    let started = std::thread::Builder::new().name(format!("tidegate-{name}")).spawn(run);
+    started.map_err(|e| LabError::Process { what: format!("the thread {name:?}"), why: e.to_string() })
 }
 
 /// A command for people.

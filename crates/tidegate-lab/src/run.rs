@@ -10,6 +10,7 @@ use tidegate_load::certificate::Certificate;
 use crate::LabError;
 use crate::machine::Machine;
 use crate::process::without_secrets;
+use crate::save::ResultFile;
 
 /// Settings as text, by name: what changes the figures of a run.
 pub type Facts = BTreeMap<String, String>;
@@ -152,7 +153,6 @@ impl Run {
     /// # Errors
     /// It can not be written.
     pub fn save(&self, folder: &Path) -> Result<PathBuf, LabError> {
-        use std::io::Write as _;
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| LabError::Write { path, source }
@@ -164,11 +164,8 @@ impl Run {
         for again in 1.. {
             let suffix = if again == 1 { String::new() } else { format!("-{again}") };
             let path = folder.join(format!("{stamp}{suffix}.json"));
-            match std::fs::File::create_new(&path) {
-                Ok(mut file) => {
-                    file.write_all(text.as_bytes()).map_err(failed(&path))?;
-                    return Ok(path);
-                }
+            match ResultFile::create(&path).and_then(|file| file.write_new(text.as_bytes())) {
+                Ok(()) => return Ok(path),
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && again < 1_000 => {}
                 Err(e) => return Err(failed(&path)(e)),
             }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tidegate::system;
 
+use crate::LabError;
 use crate::kernel_memory::{self, Sockets};
 
 /// What a server used over a measuring window.
@@ -50,11 +51,13 @@ const EVERY: Duration = Duration::from_millis(200);
 
 impl Sampler {
     /// Begins to watch process `pid`, a server that listens on `port`.
-    #[must_use]
-    pub fn start(pid: u32, port: u16) -> Self {
+    ///
+    /// # Errors
+    /// No thread can be started for it.
+    pub fn start(pid: u32, port: u16) -> Result<Self, LabError> {
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
-        let thread = std::thread::spawn(move || {
+        let watch = move || {
             let mut peaks = Peaks::default();
             loop {
                 let last = told.load(Relaxed);
@@ -64,8 +67,9 @@ impl Sampler {
                 }
                 std::thread::park_timeout(EVERY);
             }
-        });
-        Self { stop, thread, begun: Instant::now(), cpu_s: cpu_s(pid), window: None, pid }
+        };
+        let thread = crate::process::start_thread("watch", watch)?;
+        Ok(Self { stop, thread, begun: Instant::now(), cpu_s: cpu_s(pid), window: None, pid })
     }
 
     /// Ends the window for processor time; memory and threads are watched on.

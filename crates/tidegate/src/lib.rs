@@ -71,9 +71,9 @@ pub use tidegate_sys::file::FileRange;
 pub mod system {
     pub use tidegate_sys::process::{
         End, Held, allowed_cpus, ask_to_end, clock_ticks_per_s, cpu_time, descriptor_limit, end_group,
-        exact_sleeps, family, held, in_own_group, is_there, locked_memory_limit, memory_bytes, open_to_all,
-        own_cpu_times, page_bytes, pin_to_cpus, proc_folder, raise_descriptor_limit, start_in_group,
-        system_name,
+        exact_sleeps, family, held, ignores_hangup, in_own_group, is_there, locked_memory_limit,
+        memory_bytes, open_to_all, own_cpu_times, page_bytes, pin_to_cpus, proc_folder,
+        raise_descriptor_limit, start_in_group, system_name,
     };
     pub use tidegate_sys::socket::local_endpoint;
     /// Folders that no name leads out of, and what the system has at hand of a file.

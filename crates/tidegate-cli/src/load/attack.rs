@@ -12,6 +12,8 @@ use tidegate_load::{Attack, AttackReport, LoadError, Target, attack};
 
 use super::args::{model, seconds};
 use super::cluster::NoAgents;
+use super::output::Json;
+use crate::out::say;
 use crate::{Failure, Outcome};
 
 /// Options of `load attack`.
@@ -61,11 +63,12 @@ pub fn run(args: &AttackArgs) -> Outcome {
             .context("can not keep to the processors asked for")
             .map_err(Failure::Usage)?;
     }
+    let mut json = Json::open(args.json.as_deref())?;
     let mut said = !args.phases;
     let report = attack(&plan, |report| {
         if !said && report.has_begun() {
             said = true;
-            println!("phase attacking");
+            let _ = say!("phase attacking"); // nobody reads any more: the run goes on
         }
         ControlFlow::Continue(())
     })
@@ -73,12 +76,9 @@ pub fn run(args: &AttackArgs) -> Outcome {
         LoadError::Start(StartError::Engine { .. }) => Failure::Run(e.into()),
         e => Failure::Usage(e.into()),
     })?;
-    if let Some(path) = &args.json {
-        // Plain data always becomes JSON.
-        let text = serde_json::to_string_pretty(&report).unwrap_or_default();
-        std::fs::write(path, text).with_context(|| format!("can not write {}", path.display()))?;
-    }
-    show(&report);
+    let written = json.put(&report);
+    show(&report)?;
+    written?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -101,7 +101,7 @@ impl AttackArgs {
     }
 }
 
-fn show(report: &AttackReport) {
+fn show(report: &AttackReport) -> anyhow::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header([
@@ -125,5 +125,5 @@ fn show(report: &AttackReport) {
         row.extend([kind.ended_by_attacker.to_string(), kind.standing.to_string(), lasted]);
         table.add_row(row);
     }
-    println!("{} under attack for {:.1} s\n{table}", report.target, report.duration_s);
+    say!("{} under attack for {:.1} s\n{table}", report.target, report.duration_s)
 }

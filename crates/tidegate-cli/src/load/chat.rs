@@ -14,6 +14,7 @@ use super::live::View;
 use super::output::Json;
 use super::{failure, on_terminal, pin};
 use crate::limits::wait;
+use crate::out::complain;
 use crate::system::signals;
 use crate::{Failure, Outcome};
 
@@ -138,10 +139,10 @@ pub fn run(args: &ChatArgs) -> Outcome {
     let report = outcome.map_err(failure)?;
     json.put_or_print(&report, &summary(&report))?;
     if report.interrupted {
-        eprintln!("error: interrupted; the result is of the {:.1} s until then", report.elapsed_s);
+        complain!("error: interrupted; the result is of the {:.1} s until then", report.elapsed_s);
     }
     if let Some(why) = &report.first_error {
-        eprintln!("error: {why}");
+        complain!("error: {why}");
     }
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

@@ -12,7 +12,7 @@ mod summary;
 mod threshold;
 mod udp;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -26,6 +26,7 @@ use live::View;
 use output::Sinks;
 use painter::Painter;
 
+use crate::out::{complain, say};
 use crate::system::signals;
 use crate::{Failure, Outcome};
 
@@ -138,17 +139,17 @@ fn merge(args: &MergeArgs) -> Outcome {
 fn judge(report: &Report, output: &Output) -> ExitCode {
     let mut good = report.is_clean() || (output.tolerate_failures && report.wrong == 0);
     for trouble in report.together.iter().flat_map(|together| &together.troubles) {
-        eprintln!("error: {trouble}");
+        complain!("error: {trouble}");
         good = false;
     }
     if report.interrupted {
-        eprintln!("error: interrupted; the result is of the {:.1} s until then", report.elapsed_s);
+        complain!("error: interrupted; the result is of the {:.1} s until then", report.elapsed_s);
     }
     if !good && let Some(why) = &report.first_error {
-        eprintln!("error: {why}");
+        complain!("error: {why}");
     }
     for why in output.fail_if.iter().filter_map(|threshold| threshold.violation(report)) {
-        eprintln!("error: {why}");
+        complain!("error: {why}");
         good = false;
     }
     if good { ExitCode::SUCCESS } else { ExitCode::from(1) }
@@ -180,9 +181,7 @@ impl Teller {
 
     fn line(&self, text: &str) {
         if self.phases {
-            println!("{text}");
-            // Nobody reads any more: the run goes on, and its result is in the file.
-            let _ = std::io::stdout().flush();
+            let _ = say!("{text}"); // nobody reads any more: the run goes on, and its result is in the file
         }
     }
 }

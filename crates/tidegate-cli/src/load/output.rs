@@ -1,23 +1,24 @@
 //! Where results go: files, standard output, a stream of seconds.
 
-use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
+use tidegate_lab::save::ResultFile;
 use tidegate_load::histogram::{decode, percentiles};
 use tidegate_load::{Report, Second};
 
 use super::args::Output;
 use super::summary::summary;
 use crate::Failure;
+use crate::out::{self, say};
 
 /// Open files, so that what can not be written is known before the load and not after it.
 pub struct Sinks {
     json: Json,
-    hgrm: Option<File>,
-    csv: Option<File>,
+    hgrm: Option<Destination>,
+    csv: Option<Destination>,
     ndjson: bool,
     /// The summary is not wanted.
     quiet: bool,
@@ -52,21 +53,24 @@ impl Sinks {
 
     /// Gives the result out where it was asked for.
     pub fn report(&mut self, report: &Report) -> anyhow::Result<()> {
-        self.json.put(report)?;
-        if let Some(file) = &mut self.hgrm {
-            let histogram = decode(&report.latency_v2)?;
-            file.write_all(percentiles(&histogram).as_bytes())
-                .context("the percentiles can not be written")?;
-        }
-        if let Some(file) = &mut self.csv {
-            file.write_all(csv(&report.seconds).as_bytes()).context("the seconds can not be written")?;
-        }
+        // Whatever can not be written, the rest is, and the summary is shown.
+        let to_stdout = matches!(self.json, Json::Stdout);
+        let written = [self.json.put(report), self.percentiles(report), self.seconds(report)];
         match () {
-            () if self.quiet || matches!(self.json, Json::Stdout) => {}
-            () if self.ndjson => eprint!("{}", summary(report)),
-            () => print!("{}", summary(report)),
+            () if self.quiet || to_stdout => {}
+            () if self.ndjson => out::put_error(format_args!("{}", summary(report))),
+            () => out::put(format_args!("{}", summary(report)))?,
         }
-        Ok(())
+        written.into_iter().collect()
+    }
+
+    fn percentiles(&mut self, report: &Report) -> anyhow::Result<()> {
+        let Some(file) = self.hgrm.take() else { return Ok(()) };
+        file.write(&percentiles(&decode(&report.latency_v2)?))
+    }
+
+    fn seconds(&mut self, report: &Report) -> anyhow::Result<()> {
+        self.csv.take().map_or(Ok(()), |file| file.write(&csv(&report.seconds)))
     }
 }
 
@@ -74,7 +78,22 @@ impl Sinks {
 pub enum Json {
     Nowhere,
     Stdout,
-    File(File),
+    File(Destination),
+    /// It has been written.
+    Done,
+}
+
+/// A file for results, and what the user calls it.
+pub struct Destination {
+    path: PathBuf,
+    file: ResultFile,
+}
+
+impl Destination {
+    fn write(self, text: &str) -> anyhow::Result<()> {
+        let Self { path, file } = self;
+        file.write(text.as_bytes()).with_context(|| format!("can not write {}", path.display()))
+    }
 }
 
 impl Json {
@@ -91,20 +110,25 @@ impl Json {
     pub fn put(&mut self, report: &impl Serialize) -> anyhow::Result<()> {
         let text = || serde_json::to_string_pretty(report).context("the result can not be written as JSON");
         match self {
-            Self::Nowhere => {}
-            Self::Stdout => println!("{}", text()?),
-            Self::File(file) => writeln!(file, "{}", text()?).context("the result can not be written")?,
+            Self::Nowhere | Self::Done => Ok(()),
+            Self::Stdout => say!("{}", text()?),
+            Self::File(_) => {
+                let text = text()? + "\n";
+                match std::mem::replace(self, Self::Done) {
+                    Self::File(file) => file.write(&text),
+                    _ => Ok(()),
+                }
+            }
         }
-        Ok(())
     }
 
     /// Gives a result out, and its summary to standard output, unless that has the JSON.
     pub fn put_or_print(&mut self, report: &impl Serialize, summary: &str) -> anyhow::Result<()> {
-        self.put(report)?;
+        let written = self.put(report);
         if !matches!(self, Self::Stdout) {
-            print!("{summary}");
+            out::put(format_args!("{summary}"))?; // also if it can not be saved
         }
-        Ok(())
+        written
     }
 }
 
@@ -112,10 +136,10 @@ fn is_stdout(path: Option<&Path>) -> bool {
     path == Some(Path::new("-"))
 }
 
-/// Creates a file for results.
-fn create(path: &Path) -> Result<File, Failure> {
-    let file = File::create(path).with_context(|| format!("can not write {}", path.display()));
-    file.map_err(Failure::Usage)
+/// A file for results.
+fn create(path: &Path) -> Result<Destination, Failure> {
+    let file = ResultFile::create(path).with_context(|| format!("can not write {}", path.display()));
+    file.map(|file| Destination { path: path.into(), file }).map_err(Failure::Usage)
 }
 
 /// One row for each second. Numbers only, so nothing needs quotes.

@@ -11,6 +11,7 @@ use super::cluster::NoAgents;
 use super::output::Json;
 use super::pin;
 use crate::limits::{size, wait};
+use crate::out::complain;
 use crate::system::signals;
 use crate::{Failure, Outcome};
 
@@ -94,10 +95,10 @@ pub fn run(args: &PingArgs) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     if report.interrupted {
-        eprintln!("error: interrupted; the result is of the {:.1} s until then", report.elapsed_s);
+        complain!("error: interrupted; the result is of the {:.1} s until then", report.elapsed_s);
     }
     if let Some(why) = &report.first_error {
-        eprintln!("error: {why}");
+        complain!("error: {why}");
     }
     Ok(ExitCode::from(1))
 }
@@ -127,20 +128,18 @@ fn measure(args: &PingArgs) -> Result<PingReport, Failure> {
 /// The floor: shared memory and nothing else.
 #[cfg(target_os = "linux")]
 mod bare {
-    use std::io::Write;
     use std::process::ExitCode;
     use std::time::Duration;
 
     use anyhow::{Context, anyhow};
     use tidegate_load::{PingReport, floor_echo, floor_ping};
 
+    use crate::out::say;
     use crate::{Failure, Outcome};
 
     pub fn echo() -> Outcome {
         let ready = |name: &str| {
-            println!("listening on {name}");
-            // Nobody reads: then nobody calls either.
-            let _ = std::io::stdout().flush();
+            let _ = say!("listening on {name}"); // nobody reads: then nobody calls either
         };
         floor_echo(ready).context("the bare ring ended badly").map_err(Failure::Run)?;
         Ok(ExitCode::SUCCESS)

@@ -22,6 +22,7 @@ use crate::life::{self, Change, End, Up, Word};
 use crate::limits::Strategy;
 use crate::metrics::{Entry, Pages, Source};
 use crate::origin::{Asked, Listeners, Origin};
+use crate::out::complain;
 use crate::system::handover::{Door, Estate, Inheritance, Line};
 use crate::tls::Secure;
 
@@ -360,7 +361,7 @@ impl Up for StreamUp {
             if let Some(secure) = secure {
                 counters["tls"] = secure.to_json();
             }
-            eprintln!("{counters}");
+            complain!("{counters}");
         }
         Ok(())
     }

@@ -27,6 +27,7 @@ use crate::life::{Change, End, Up, Word};
 use crate::limits::{set, size, time, wait};
 use crate::metrics::{Entry, Pages, Source};
 use crate::origin;
+use crate::out::complain;
 use crate::system::handover::{Door, Estate, Inheritance, Line};
 
 /// What is done with datagrams.
@@ -361,7 +362,7 @@ impl Up for UdpUp {
         );
         label.note("drained", &text);
         if args.common.stats {
-            eprintln!("{}", to_json(&label, model, path, &stats));
+            complain!("{}", to_json(&label, model, path, &stats));
         }
         Ok(())
     }

@@ -185,7 +185,7 @@ fn measure(bench: &Bench, model: Model, load: &Load) -> Result<Take, LabError> {
     let mut client = Process::start(bench, &args)?;
     client.wait_for_line("phase connected", PATIENCE)?;
     client.wait_for_line("phase measuring", PATIENCE)?;
-    let mut sampler = Sampler::start(server.process.id(), server.port);
+    let mut sampler = Sampler::start(server.process.id(), server.port)?;
     std::thread::sleep(load.window); // the load measures for as long; its last answers are waited for after that
     sampler.end_window();
     client.wait_for_line("phase done", PATIENCE)?;

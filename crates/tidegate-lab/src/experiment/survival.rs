@@ -246,7 +246,7 @@ fn clients(bench: &Bench, server: &Server, clients: usize, window: Duration) -> 
     args.push("--tolerate-failures".into());
     args.extend(cpus(&bench.load_cpus));
     let name = shown(&args);
-    let sampler = Sampler::start(server.process.id(), server.port);
+    let sampler = Sampler::start(server.process.id(), server.port)?;
     let mut load = Process::start(bench, &args)?;
     load.wait(window + PATIENCE)?; // what went wrong is in the report
     let usage = sampler.stop();

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::udp as datagrams;
 use crate::experiment::{self, concurrency, connections, models, survival};
 use crate::run::{Circumstances, Row, Run};
+use crate::save::ResultFile;
 use crate::{Bench, LabError};
 
 pub use tables::{Cells, concurrency_cells, connections_cells, models_cells, reasons, sections};
@@ -159,7 +160,8 @@ pub fn prepare(folder: &Path) -> Result<(), LabError> {
 pub fn write(folder: &Path, results: &Results) -> Result<PathBuf, LabError> {
     let put = |name: &str, text: &str| {
         let path = folder.join(name);
-        std::fs::write(&path, text).map_err(|source| LabError::Write { path, source })
+        let written = ResultFile::create(&path).and_then(|file| file.write(text.as_bytes()));
+        written.map_err(|source| LabError::Write { path, source })
     };
     let charts = charts::of(results);
     for chart in &charts {

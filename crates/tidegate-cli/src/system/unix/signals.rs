@@ -15,7 +15,7 @@ use crate::serve::Hangup;
 /// SIGTERM and SIGINT: the first is reported through `words`, the second ends the process with code 1. SIGUSR1 asks for the
 /// throughput strategy, SIGUSR2 for the one of many connections. SIGHUP ends the process as ever, unless something is to be read again.
 pub fn report(words: Sender<Word>, hangup: Hangup) -> anyhow::Result<()> {
-    flag_of_the_first()?;
+    flag_of(&[SIGTERM, SIGINT])?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
     if hangup == Hangup::Reloads {
         signals.handle().add_signal(SIGHUP)?;
@@ -32,10 +32,23 @@ pub fn report(words: Sender<Word>, hangup: Hangup) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A flag that the first SIGINT or SIGTERM puts up; the second one ends the process with code 1.
+/// A flag that the first SIGINT, SIGTERM or SIGHUP puts up; the second one ends the process with code 1.
 pub fn flag_of_the_first() -> anyhow::Result<Arc<AtomicBool>> {
+    flag_of(&ending())
+}
+
+/// The signals that end a command which is no server. Under `nohup` SIGHUP stays ignored.
+fn ending() -> Vec<i32> {
+    let mut signals = vec![SIGTERM, SIGINT];
+    if !tidegate::system::ignores_hangup() {
+        signals.push(SIGHUP);
+    }
+    signals
+}
+
+fn flag_of(signals: &[i32]) -> anyhow::Result<Arc<AtomicBool>> {
     let stopping = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
+    for &signal in signals {
         // In this order: the first signal finds the flag down and puts it up.
         flag::register_conditional_shutdown(signal, 1, Arc::clone(&stopping))?;
         flag::register(signal, Arc::clone(&stopping))?;
@@ -43,13 +56,14 @@ pub fn flag_of_the_first() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stopping)
 }
 
-/// Calls `then` at the first SIGINT or SIGTERM.
+/// Calls `then` at the first SIGINT, SIGTERM or SIGHUP.
 pub fn once(then: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    std::thread::spawn(move || {
+    let mut signals = Signals::new(ending())?;
+    let wait = move || {
         if signals.forever().next().is_some() {
             then();
         }
-    });
+    };
+    std::thread::Builder::new().name("tidegate-signals".into()).spawn(wait)?;
     Ok(())
 }

@@ -1,0 +1,211 @@
+//! What every command does when nobody takes its output, or the disk is full: no panic, the exit code it would have had or 1, and
+//! nothing lost that can still be shown.
+#![cfg(target_os = "linux")]
+
+#[path = "serve/kit.rs"]
+#[allow(dead_code, reason = "the suite of `serve` uses the rest")]
+mod kit;
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use kit::{Outcome, Server, finish, run, tidegate};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A standard stream whose reader has gone.
+fn unread() -> Stdio {
+    std::io::pipe().unwrap().1.into()
+}
+
+fn full() -> Stdio {
+    File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+fn with_output(args: &[&str], stdout: Stdio, stderr: Stdio) -> Outcome {
+    finish(tidegate(args).stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn().unwrap())
+}
+
+/// A small run saved by bench; its file.
+fn saved(folder: &Path) -> String {
+    let out = folder.to_str().unwrap();
+    let args = ["bench", "concurrency", "--models", "epoll", "--connections", "2", "--requests", "50"];
+    let outcome = run(&mut tidegate(&[&args[..], &["--repeats", "2", "--out", out]].concat()));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    out.to_owned()
+}
+
+/// Commands that print and succeed. `of` has what some of them need: servers, and a saved run.
+fn commands<'a>(of: &'a Needs) -> Vec<Vec<&'a str>> {
+    let (http, echo, chat, udp) = (&*of.http.url, &*of.echo.url, &*of.chat.url, &*of.udp.url);
+    let (attack, run) = (&*of.attack, &*of.run);
+    vec![
+        vec!["--help"],
+        vec!["--version"],
+        vec!["serve", "http", "--help"],
+        vec!["doctor"],
+        vec!["doctor", "--json"],
+        vec!["completions", "bash"],
+        vec!["man"],
+        vec!["compare", run, run],
+        vec!["compare", run, run, "--json", "-"],
+        vec!["load", "http", http, "-c", "2", "-n", "20"],
+        vec!["load", "http", http, "-c", "2", "-n", "20", "--json", "-"],
+        vec!["load", "http", http, "-c", "2", "-n", "20", "--ndjson"],
+        vec!["load", "http", http, "-c", "2", "-n", "20", "--phases"],
+        vec!["load", "echo", echo, "-c", "2", "-n", "20"],
+        vec!["load", "ping", echo, "-n", "20", "--warm-up", "0"],
+        vec!["load", "udp", udp, "-n", "20"],
+        vec!["load", "chat", chat, "-c", "4", "-n", "5"],
+        vec!["load", "attack", attack, "-d", "0.2", "--silent", "2"],
+    ]
+}
+
+struct Needs {
+    http: Server,
+    echo: Server,
+    chat: Server,
+    udp: Server,
+    attack: String,
+    run: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Needs {
+    fn new() -> Self {
+        let server = |what| Server::start(&["serve", what, "--listen", "127.0.0.1:0"]);
+        let http = server("http");
+        let folder = tempfile::tempdir().unwrap();
+        let (attack, run) = (http.url.clone(), saved(folder.path()));
+        Self {
+            http,
+            echo: server("echo"),
+            chat: server("chat"),
+            udp: server("udp"),
+            attack,
+            run,
+            _folder: folder,
+        }
+    }
+}
+
+#[test]
+fn whoever_stops_reading_changes_no_exit_code() {
+    let needs = Needs::new();
+    for args in commands(&needs) {
+        let read = with_output(&args, Stdio::piped(), Stdio::piped());
+        assert_eq!(read.code, Some(0), "{args:?}: {}", read.stderr);
+        let unread_stdout = with_output(&args, unread(), Stdio::piped());
+        assert_eq!(unread_stdout.code, Some(0), "{args:?}: {}", unread_stdout.stderr);
+        assert!(!unread_stdout.stderr.contains("panicked"), "{args:?}: {}", unread_stdout.stderr);
+        assert_eq!(with_output(&args, unread(), unread()).code, Some(0), "{args:?} with nobody at stderr");
+    }
+    let bad = ["load", "http", "http://127.0.0.1:1/", "-n", "1"];
+    assert_eq!(with_output(&bad, unread(), unread()).code, Some(1));
+    assert_eq!(with_output(&["serve", "nonsense"], unread(), unread()).code, Some(2));
+}
+
+#[test]
+fn output_that_a_full_disk_does_not_take_is_an_error() {
+    let needs = Needs::new();
+    // What clap prints itself (--help, --version), and lines that are told on the way (--ndjson, --phases), nobody has to have.
+    let told = |args: &Vec<&str>| {
+        args.iter().any(|arg| ["--help", "--version", "--ndjson", "--phases"].contains(arg))
+    };
+    for args in commands(&needs).into_iter().filter(|args| !told(args)) {
+        let outcome = with_output(&args, full(), Stdio::piped());
+        assert_eq!(outcome.code, Some(1), "{args:?}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains("error: can not write to stdout: "), "{args:?}: {}", outcome.stderr);
+        assert!(!outcome.stderr.contains("panicked"), "{args:?}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn results_that_cannot_be_saved_are_shown_and_leave_the_old_ones() {
+    let needs = Needs::new();
+    let (http, echo, chat, run_file) = (&*needs.http.url, &*needs.echo.url, &*needs.chat.url, &*needs.run);
+    let cases: [(&[&str], &str, &str); 7] = [
+        (&["load", "http", http, "-n", "20"], "--json", "requests"),
+        (&["load", "http", http, "-n", "20"], "--hgrm", "requests"),
+        (&["load", "http", http, "-n", "20"], "--csv", "requests"),
+        (&["load", "ping", echo, "-n", "20", "--warm-up", "0"], "--json", "round trips"),
+        (&["load", "chat", chat, "-c", "4", "-n", "5"], "--json", "deliveries"),
+        (&["load", "attack", http, "-d", "0.2", "--silent", "2"], "--json", "attackers"),
+        (&["compare", run_file, run_file], "--json", "B against A"),
+    ];
+    for (args, option, shows) in cases {
+        let device = run(&mut tidegate(&[args, &[option, "/dev/full"]].concat()));
+        assert_eq!(device.code, Some(1), "{args:?} {option}: {}", device.stderr);
+        assert!(device.stdout.contains(shows), "{args:?} {option}: {}", device.stdout);
+        assert!(device.stderr.contains("/dev/full"), "{args:?} {option}: {}", device.stderr);
+
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("result");
+        std::fs::write(&file, "precious").unwrap();
+        // No file may grow: what is written is an error (EFBIG), as where a disk is full.
+        let script = "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_tidegate")]).args(args);
+        let small = run(command.args([option, file.to_str().unwrap()]));
+        assert_eq!(small.code, Some(1), "{args:?} {option}: {}", small.stderr);
+        assert!(small.stdout.contains(shows), "{args:?} {option}: {}", small.stdout);
+        assert!(small.stderr.contains(file.to_str().unwrap()), "{args:?} {option}: {}", small.stderr);
+        assert_eq!(std::fs::read(&file).unwrap(), b"precious", "{args:?} {option}");
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            1,
+            "{args:?} {option}: nothing is left"
+        );
+    }
+}
+
+/// Processes that this one has started and that run.
+fn children(of: u32) -> Vec<Pid> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_child = |pid: &u32| state_and_parent(*pid).is_some_and(|(_, parent)| parent == of);
+    pids.filter(is_child).filter_map(|pid| Pid::from_raw(pid as i32)).collect()
+}
+
+fn state_and_parent(pid: u32) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+fn runs(pid: Pid) -> bool {
+    state_and_parent(pid.as_raw_nonzero().get() as u32).is_some_and(|(state, _)| state != 'Z')
+}
+
+#[test]
+fn a_hangup_takes_the_children_along() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let commands: [&[&str]; 2] = [
+        &["bench", "models", "--models", "epoll", "--connections", "2", "--seconds", "50", "--out"],
+        &["tune", "--models", "epoll", "--budget", "50s", "--out"],
+    ];
+    for args in commands {
+        let mut command = tidegate(&[args, &[out.to_str().unwrap()]].concat());
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let start = Instant::now();
+        let started = loop {
+            let started = children(child.id());
+            if !started.is_empty() {
+                break started;
+            }
+            assert!(start.elapsed() < kit::DEADLINE, "{args:?} starts nothing");
+            std::thread::yield_now();
+        };
+        kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+        let outcome = finish(child);
+        assert_eq!(outcome.code, Some(1), "{args:?}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains("interrupted"), "{args:?}: {}", outcome.stderr);
+        while started.iter().any(|&pid| runs(pid)) {
+            assert!(start.elapsed() < kit::DEADLINE, "{args:?} leaves {started:?} behind");
+            std::thread::yield_now();
+        }
+    }
+}
