@@ -1,7 +1,8 @@
 //! The standard streams: the only place of the program that prints.
 //!
-//! `println!` panics when whoever reads has gone, as `head` does. Here that is no error: the command goes on, writes its files, and ends
-//! with the exit code it would have had. Anything else that keeps output from being written (a full disk) is an error.
+//! `println!` panics when whoever reads has gone, as `head` does. Here that is no error: the command goes on, writes
+//! its files, and ends with the exit code it would have had. Anything else that keeps output from being written (a full
+//! disk) is an error.
 
 use std::fmt;
 use std::io::{self, Write};

@@ -1,5 +1,5 @@
-//! What every command does when nobody takes its output, or the disk is full: no panic, the exit code it would have had or 1, and
-//! nothing lost that can still be shown.
+//! What every command does when nobody takes its output, or the disk is full: no panic, the exit code it would have had
+//! or 1, and nothing lost that can still be shown.
 #![cfg(target_os = "linux")]
 
 #[path = "serve/kit.rs"]
@@ -109,7 +109,8 @@ fn whoever_stops_reading_changes_no_exit_code() {
 #[test]
 fn output_that_a_full_disk_does_not_take_is_an_error() {
     let needs = Needs::new();
-    // What clap prints itself (--help, --version), and lines that are told on the way (--ndjson, --phases), nobody has to have.
+    // What clap prints itself (--help, --version), and lines that are told on the way (--ndjson, --phases), nobody has
+    // to have.
     let told = |args: &Vec<&str>| {
         args.iter().any(|arg| ["--help", "--version", "--ndjson", "--phases"].contains(arg))
     };

@@ -61,7 +61,8 @@ fn user_without_processes() -> u32 {
     50_000 + std::process::id() % 10_000
 }
 
-/// The command with so few processes, threads included. The limit does not bind the superuser, for whom another user takes it.
+/// The command with so few processes, threads included. The limit does not bind the superuser, for whom another user
+/// takes it.
 pub fn with_processes(limit: usize, args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     let script = format!("ulimit -u {limit} 2>/dev/null || ulimit -p {limit} || exit 9; exec \"$0\" \"$@\"");

@@ -42,7 +42,8 @@ pub(super) struct Member {
     listens: bool,
 }
 
-/// Most messages of a room that one of its speakers has not heard yet: in its outbox they take a quarter of what may wait for it.
+/// Most messages of a room that one of its speakers has not heard yet: in its outbox they take a quarter of what may
+/// wait for it.
 fn most_unheard(limits: &ChatLimits) -> u64 {
     const NAMES: usize = 128; // number and nickname before the line
     (limits.behind_bytes / 4 / (limits.line_bytes + NAMES)).max(1) as u64
@@ -70,8 +71,9 @@ impl Member {
         Self { hall, speaks, nick: None, place: None, pace: Pace::default(), listens: false }
     }
 
-    /// Whether its next line is taken now. What is said comes to its members as mail and only then into their outboxes, so full
-    /// outboxes alone hold nobody back: who speaks faster than the room hears waits until its own words have come back.
+    /// Whether its next line is taken now. What is said comes to its members as mail and only then into their outboxes,
+    /// so full outboxes alone hold nobody back: who speaks faster than the room hears waits until its own words have
+    /// come back.
     pub(super) fn takes_more(&self) -> bool {
         !self.listens
     }

@@ -1,9 +1,10 @@
-//! Threads that fail to start, rather than end the process, when memory, maps or process numbers run out (`pthread_create(3)`).
+//! Threads that fail to start, rather than end the process, when memory, maps or process numbers run out
+//! (`pthread_create(3)`).
 //!
-//! A thread of the standard library maps its alternate signal stack after it has been started, and aborts the process if it gets none
-//! (`sys/pal/unix/stack_overflow.rs`: "failed to allocate an alternative stack"). All that a thread of this module needs is mapped by
-//! `pthread_create`, which reports what it lacks. The price: a stack overflow still ends the process at the guard page, but
-//! without the message of the standard library.
+//! A thread of the standard library maps its alternate signal stack after it has been started, and aborts the process
+//! if it gets none (`sys/pal/unix/stack_overflow.rs`: "failed to allocate an alternative stack"). All that a thread of
+//! this module needs is mapped by `pthread_create`, which reports what it lacks. The price: a stack overflow still ends
+//! the process at the guard page, but without the message of the standard library.
 
 use std::ffi::{CString, c_void};
 use std::io;
@@ -34,8 +35,8 @@ static PROMISED: AtomicUsize = AtomicUsize::new(0);
 /// Starts a detached thread. A panic of `run` ends that thread only.
 ///
 /// # Errors
-/// The process has [as many threads as it may have](most_threads), or the system refuses one more (`EAGAIN`: memory, maps,
-/// `RLIMIT_NPROC`, `pids.max`).
+/// The process has [as many threads as it may have](most_threads), or the system refuses one more (`EAGAIN`: memory,
+/// maps, `RLIMIT_NPROC`, `pids.max`).
 pub fn start(name: &str, stack_bytes: usize, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let alive = Alive::enter()?;
     let name = CString::new(name).unwrap_or_default();
@@ -51,7 +52,8 @@ pub fn start(name: &str, stack_bytes: usize, run: impl FnOnce() + Send + 'static
     attributes.detached_with_stack(stack_bytes)?;
     let run = Box::into_raw(Box::new(run));
     let mut thread = std::mem::MaybeUninit::<libc::pthread_t>::uninit();
-    // SAFETY: `thread` and the initialised attributes are valid during the call; `main_of` is given the only pointer to `run`.
+    // SAFETY: `thread` and the initialised attributes are valid during the call; `main_of` is given the only pointer to
+    // `run`.
     let code =
         unsafe { libc::pthread_create(thread.as_mut_ptr(), &raw const attributes.0, main_of, run.cast()) };
     if code != 0 {
@@ -138,9 +140,9 @@ impl Drop for Alive {
 pub struct Headroom(usize);
 
 impl Headroom {
-    /// Promises `bytes`, if the process can map them now beside what was promised to others and `reserve`, which is for the small
-    /// allocations that cannot fail without ending it. Tried, not computed: so it obeys `RLIMIT_AS`, `vm.overcommit_memory` and
-    /// `vm.max_map_count`, and needs no `/proc`.
+    /// Promises `bytes`, if the process can map them now beside what was promised to others and `reserve`, which is for
+    /// the small allocations that cannot fail without ending it. Tried, not computed: so it obeys `RLIMIT_AS`,
+    /// `vm.overcommit_memory` and `vm.max_map_count`, and needs no `/proc`.
     ///
     /// # Errors
     /// `ENOMEM`.

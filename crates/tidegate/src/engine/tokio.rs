@@ -87,7 +87,8 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<std::thr
     threads::spawn(format!("tidegate-{name}"), STACK_BYTES, run)
 }
 
-/// Builds the runtime on the thread that drives it until `until_done`: the single-threaded one runs only while somebody does.
+/// Builds the runtime on the thread that drives it until `until_done`: the single-threaded one runs only while somebody
+/// does.
 fn start_runtime(
     threads: usize,
     until_done: oneshot::Receiver<()>,

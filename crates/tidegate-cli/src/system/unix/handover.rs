@@ -188,7 +188,8 @@ fn answer(listener: &UnixListener, giver: &Arc<Giver>) {
     let mut callers: VecDeque<Caller> = VecDeque::new();
     loop {
         let caller = listener.accept().map_err(anyhow::Error::from);
-        // The first caller after the successor, if one comes: until then the thread waits, and holds none of the sockets.
+        // The first caller after the successor, if one comes: until then the thread waits, and holds none of the
+        // sockets.
         if giver.is_over() {
             return;
         }

@@ -6,9 +6,9 @@
 //!
 //! # What it bounds
 //! Two threads for each connection: the first limit is the number of threads (`kernel.threads-max`, `kernel.pid_max`,
-//! and two memory maps a thread out of `vm.max_map_count`), the next their memory. A connection for which there are no threads, or
-//! not the memory to begin with and a reserve beside it, is refused and counted.
-//! `threads` and `events_per_wait` mean nothing here.
+//! and two memory maps a thread out of `vm.max_map_count`), the next their memory. A connection for which there are no
+//! threads, or not the memory to begin with and a reserve beside it, is refused and counted. `threads` and
+//! `events_per_wait` mean nothing here.
 //!
 //! # What it costs
 //! Two stacks and two kernel stacks (16 KiB each) for each connection, a receive buffer of `buffer_bytes` on the heap, and
@@ -103,11 +103,12 @@ fn no_thread(house: &House) {
     house.counters.refused.add(1);
 }
 
-/// What a connection allocates on its way besides stacks and buffer: session, outbox, mailbox, each maybe a page of its own.
+/// What a connection allocates on its way besides stacks and buffer: session, outbox, mailbox, each maybe a page of its
+/// own.
 const BEGINNING_BYTES: usize = 128 * 1024;
 
-/// What is kept free for each open connection to grow into, and for all of them at most. With none open nearly nothing has to be left:
-/// the heaps of the allocator never give their address space back, and may leave no more than that.
+/// What is kept free for each open connection to grow into, and for all of them at most. With none open nearly nothing
+/// has to be left: the heaps of the allocator never give their address space back, and may leave no more than that.
 const GROWTH_BYTES: usize = 256 * 1024;
 const MOST_RESERVE: usize = 32 << 20;
 
@@ -347,8 +348,8 @@ impl Line {
     }
 
     /// Orders, and mail for which there is room, as much as has its turn: what it brings about goes out before more is
-    /// read, or a peer that reads all the time would be far behind in the outbox only. A long queue is read in any case,
-    /// so that who really takes too little is found out. Whether there is more.
+    /// read, or a peer that reads all the time would be far behind in the outbox only. A long queue is read in any
+    /// case, so that who really takes too little is found out. Whether there is more.
     fn take_some_deliveries(&self, office: &Arc<dyn PostOffice>) -> bool {
         for _ in 0..MAIL_QUANTUM {
             let Some(waiting) = self.seat.post.waiting() else { return false };
