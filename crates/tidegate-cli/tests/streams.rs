@@ -82,7 +82,7 @@ impl Needs {
             http,
             echo: server("echo"),
             chat: server("chat"),
-            udp: server("udp"),
+            udp: Server::start(&["serve", "udp", "echo", "--listen", "127.0.0.1:0"]),
             attack,
             run,
             _folder: folder,
@@ -182,12 +182,12 @@ fn runs(pid: Pid) -> bool {
 #[test]
 fn a_hangup_takes_the_children_along() {
     let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out");
     let commands: [&[&str]; 2] = [
         &["bench", "models", "--models", "epoll", "--connections", "2", "--seconds", "50", "--out"],
         &["tune", "--models", "epoll", "--budget", "50s", "--out"],
     ];
     for args in commands {
+        let out = folder.path().join(args[0]);
         let mut command = tidegate(&[args, &[out.to_str().unwrap()]].concat());
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
