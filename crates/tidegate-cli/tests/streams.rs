@@ -37,7 +37,7 @@ fn saved(folder: &Path) -> String {
 }
 
 /// Commands that print and succeed. `of` has what some of them need: servers, and a saved run.
-fn commands<'a>(of: &'a Needs) -> Vec<Vec<&'a str>> {
+fn commands(of: &Needs) -> Vec<Vec<&str>> {
     let (http, echo, chat, udp) = (&*of.http.url, &*of.echo.url, &*of.chat.url, &*of.udp.url);
     let (attack, run) = (&*of.attack, &*of.run);
     vec![
