@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus, WriteTraffic};
-use rustls::{CommonState, Error, HandshakeKind};
+use rustls::{CommonState, Error, HandshakeKind, PeerMisbehaved};
 use tidegate::{Draft, Outbox};
 
 /// Server or client: what rustls has two types for.
@@ -127,6 +127,13 @@ impl<C: Side> Channel<C> {
             }
             used += discard;
         }
+        if let Some(Err(Error::PeerMisbehaved(
+            PeerMisbehaved::TooManyKeyUpdateRequests | PeerMisbehaved::TooManyWarningAlertsReceived,
+        ))) = &over
+            && !self.ended
+        {
+            self.object();
+        }
         if !self.peer_ended {
             incoming.drain(..used.min(incoming.len()));
             self.incoming = if incoming.is_empty() { Vec::new() } else { incoming };
@@ -184,6 +191,17 @@ impl<C: Side> Channel<C> {
                 _ => return,
             }
         }
+    }
+
+    /// Has rustls send an alert where it fails without one: after too many messages that are allowed one by one.
+    ///
+    /// It sends one only for what it can not read, so it is shown that. No message is half read in these cases, so that
+    /// it remembers no place in what came before. Not after this end has said that it ends: an alert would come too late.
+    #[cold]
+    fn object(&mut self) {
+        let mut no_record = [0xff, 3, 3, 0, 1, 0];
+        let UnbufferedStatus { discard: _, state } = self.connection.process(&mut no_record);
+        drop(state);
     }
 
     /// Gives `f` what encrypts, once everything that comes before it is on its way.

@@ -5,10 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, UnbufferedClientConnection};
+use rustls::client::{Resumption, UnbufferedClientConnection, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
+};
 use tidegate::{Dial, Endpoint, Origin, Peer, Refusal, Service};
 
 use crate::fault::{TlsCounters, TlsError};
@@ -35,16 +38,13 @@ impl Trust {
         Self::in_roots(roots)
     }
 
-    /// Those that the authorities in this file of PEM form vouch for. A self-signed certificate is its own authority.
+    /// Those that the authorities in this file of PEM form vouch for. A self-signed certificate is its own authority, whether or not it
+    /// says that it is one.
     ///
     /// # Errors
     /// A file that can not be read, or holds no certificate that could be an authority's.
     pub fn file(path: &Path) -> Result<Self, TlsError> {
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(path)? {
-            roots.add(certificate)?;
-        }
-        Self::in_roots(roots)
+        Self::in_given(certificates(path)?)
     }
 
     /// Those that the authorities in this text of PEM form vouch for; for what does not come from a file.
@@ -52,11 +52,7 @@ impl Trust {
     /// # Errors
     /// There is no certificate in it that could be an authority's.
     pub fn pem(text: &str) -> Result<Self, TlsError> {
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates_of(text)? {
-            roots.add(certificate)?;
-        }
-        Self::in_roots(roots)
+        Self::in_given(certificates_of(text)?)
     }
 
     /// All of them. Whoever sits in between reads and changes what is sent: for tests of one's own servers.
@@ -67,6 +63,13 @@ impl Trust {
         let provider = Arc::new(ring::default_provider());
         let mut trust = Self::in_roots(RootCertStore::empty())?;
         trust.0.dangerous().set_certificate_verifier(Arc::new(Anything(provider)));
+        Ok(trust)
+    }
+
+    fn in_given(certificates: Vec<CertificateDer<'static>>) -> Result<Self, TlsError> {
+        let given = Given::new(certificates)?;
+        let mut trust = Self::in_roots(RootCertStore::empty())?;
+        trust.0.dangerous().set_certificate_verifier(Arc::new(given));
         Ok(trust)
     }
 
@@ -91,6 +94,74 @@ impl Trust {
         self.0.resumption = Resumption::disabled();
         self
     }
+}
+
+/// Takes what the given certificates vouch for; also each of them itself, if it is one of an authority and yet shown by a server: such is
+/// what `openssl req -x509` makes. Whoever has the key of one could have it vouch for anything, so this trusts nobody more.
+#[derive(Debug)]
+struct Given {
+    authorities: Arc<WebPkiServerVerifier>,
+    certificates: Vec<CertificateDer<'static>>,
+}
+
+impl Given {
+    fn new(certificates: Vec<CertificateDer<'static>>) -> Result<Self, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in &certificates {
+            roots.add(certificate.clone())?;
+        }
+        let provider = Arc::new(ring::default_provider());
+        let built = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build();
+        let authorities = built.map_err(|e| TlsError::NoRoots(e.to_string()))?;
+        Ok(Self { authorities, certificates })
+    }
+}
+
+impl ServerCertVerifier for Given {
+    fn verify_server_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let outcome = self.authorities.verify_server_cert(shown, between, name, ocsp, now);
+        if !outcome.as_ref().is_err_and(is_of_an_authority) || !self.certificates.contains(shown) {
+            return outcome;
+        }
+        // What webpki looks at before it says so: its time, and that there is nothing critical in it that is not understood. After: its name.
+        verify_server_name(&ParsedCertificate::try_from(shown)?, name)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.authorities.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.authorities.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.authorities.supported_verify_schemes()
+    }
+}
+
+/// Whether all that is wrong so far is that the certificate shown is an authority's.
+fn is_of_an_authority(error: &Error) -> bool {
+    let Error::InvalidCertificate(CertificateError::Other(OtherError(why))) = error else { return false };
+    matches!(why.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }
 
 /// Takes any certificate; that its owner speaks is still checked.
@@ -185,5 +256,96 @@ impl<S: Service> Service for TlsClient<S> {
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {
         self.shared.service.dial_failed(dial, error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::{Duration, SystemTime};
+
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+    use super::*;
+
+    const YEARS: Duration = Duration::from_secs(100 * 366 * 86_400);
+
+    fn now() -> Duration {
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap()
+    }
+
+    fn verdict(given: &Given, shown: &CertificateDer<'_>, name: &str, at: Duration) -> Result<(), Error> {
+        let (name, at) = (ServerName::try_from(name).unwrap(), UnixTime::since_unix_epoch(at));
+        given.verify_server_cert(shown, &[], &name, &[], at).map(drop)
+    }
+
+    /// As the manuals have it; `None` without openssl(1).
+    fn of_openssl() -> Option<CertificateDer<'static>> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut openssl = Command::new("openssl");
+        openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
+        openssl.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "30"]);
+        let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+        let made = openssl.arg("-out").arg(&cert).arg("-keyout").arg(key).output().ok()?;
+        assert!(made.status.success(), "{made:?}");
+        Some(certificates(&cert).unwrap().remove(0))
+    }
+
+    fn params(is_ca: IsCa) -> CertificateParams {
+        let mut params = CertificateParams::new(vec!["localhost".into()]).unwrap();
+        params.is_ca = is_ca;
+        (params.not_before, params.not_after) =
+            (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(2090, 1, 1));
+        params
+    }
+
+    fn of_rcgen(is_ca: IsCa) -> CertificateDer<'static> {
+        params(is_ca).self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
+    }
+
+    /// Taken as it is, by name and in its time; another one like it is not.
+    fn assert_taken(shown: &CertificateDer<'static>, like: &CertificateDer<'static>) {
+        let given = Given::new(vec![like.clone(), shown.clone()]).unwrap();
+        assert_eq!(verdict(&given, shown, "localhost", now()), Ok(()));
+        let refusal = |name, at| match verdict(&given, shown, name, at) {
+            Err(Error::InvalidCertificate(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(matches!(refusal("elsewhere", now()), CertificateError::NotValidForNameContext { .. }));
+        assert!(matches!(refusal("127.0.0.1", now()), CertificateError::NotValidForNameContext { .. }));
+        assert!(matches!(refusal("localhost", now() + YEARS), CertificateError::ExpiredContext { .. }));
+        let before = Duration::from_secs(1);
+        assert!(matches!(refusal("localhost", before), CertificateError::NotValidYetContext { .. }));
+        let other = Given::new(vec![like.clone()]).unwrap();
+        assert!(verdict(&other, shown, "localhost", now()).is_err(), "nobody has given it");
+    }
+
+    #[test]
+    fn a_certificate_of_openssl_is_its_own_authority() {
+        let (Some(shown), Some(like)) = (of_openssl(), of_openssl()) else {
+            return println!("left out: no openssl(1)");
+        };
+        assert_taken(&shown, &like);
+    }
+
+    #[test]
+    fn a_certificate_of_rcgen_is_its_own_authority_whether_or_not_it_says_so() {
+        for is_ca in [IsCa::NoCa, IsCa::ExplicitNoCa, IsCa::Ca(BasicConstraints::Unconstrained)] {
+            assert_taken(&of_rcgen(is_ca.clone()), &of_rcgen(is_ca));
+        }
+    }
+
+    #[test]
+    fn an_authority_vouches_for_servers_and_for_no_other_authority_that_is_shown() {
+        let key = KeyPair::generate().unwrap();
+        let mut root = params(IsCa::Ca(BasicConstraints::Unconstrained));
+        root.distinguished_name.push(rcgen::DnType::CommonName, "an authority");
+        let given = Given::new(vec![root.self_signed(&key).unwrap().der().clone()]).unwrap();
+        let issuer = Issuer::new(root, key);
+        let below = |is_ca| params(is_ca).signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap();
+        assert_eq!(verdict(&given, below(IsCa::NoCa).der(), "localhost", now()), Ok(()));
+        let other = below(IsCa::Ca(BasicConstraints::Unconstrained));
+        let refusal = verdict(&given, other.der(), "localhost", now()).unwrap_err();
+        assert!(is_of_an_authority(&refusal), "it was not given: {refusal}");
     }
 }

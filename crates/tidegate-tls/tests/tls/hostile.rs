@@ -74,6 +74,42 @@ fn a_record_that_was_changed_ends_the_connection() {
     assert!(wire.finished);
 }
 
+/// rustls takes 32 in a row, as BoringSSL does (`kMaxKeyUpdates`).
+#[test]
+fn who_only_changes_keys_is_told_that_it_is_enough() {
+    let papers = Papers::of("localhost");
+    for together in [false, true] {
+        let (service, counters) = service(&papers);
+        let mut wire = Wire::to(&service, Policy::default());
+        let mut far = Far::new(&Arc::new(papers.trusting(&[&TLS13])));
+        for _ in 0..3 {
+            assert_eq!(
+                far.exchange(b"hello", &mut wire),
+                b"hello",
+                "bytes of the session start the count anew"
+            );
+            for _ in 0..32 {
+                far.tls.refresh_traffic_keys().unwrap();
+                far.talk(&mut wire).unwrap();
+            }
+        }
+        assert_eq!(counters.of(Fault::Record), 0);
+        let mut said = Vec::new();
+        for _ in 0..10 {
+            far.tls.refresh_traffic_keys().unwrap();
+            said.extend(far.says());
+            if !together {
+                wire.send(std::mem::take(&mut said));
+            }
+        }
+        wire.send(&said[..said.len().saturating_sub(3)]); // and the last not in full
+        let heard = far.talk(&mut wire).unwrap_err();
+        assert!(matches!(heard, rustls::Error::AlertReceived(_)), "{together}: {heard}");
+        assert!(!far.clean_end && wire.finished);
+        assert_eq!(counters.of(Fault::Record), 1);
+    }
+}
+
 #[test]
 fn a_handshake_has_its_time() {
     let papers = Papers::of("localhost");
