@@ -1,7 +1,8 @@
 //! What async code holds of its connection.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -123,9 +124,32 @@ impl Connection {
 
     /// Waits until the server drains. Code that asks decides for itself when its connection ends, within
     /// [`Policy::drain_timeout`](tidegate::Policy::drain_timeout); without, a connection that waits for input is closed at once.
-    pub fn draining(&self) -> impl Future<Output = ()> + Send + 'static {
-        let shared = self.shared.clone();
-        poll_fn(move |task: &mut Context<'_>| -> Poll<()> { shared.poll_draining(task) })
+    ///
+    /// Code that reads ahead while it works, as hyper does, has to ask: a connection that reads counts as idle otherwise.
+    pub fn draining(&self) -> Draining {
+        Draining { shared: self.shared.clone(), id: self.shared.timer().0 }
+    }
+}
+
+/// Waits until the server drains; made by [`Connection::draining`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Draining {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Future for Draining {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
+        self.shared.poll_draining(task, self.id)
+    }
+}
+
+impl Drop for Draining {
+    fn drop(&mut self) {
+        self.shared.cancel_draining(self.id);
     }
 }
 

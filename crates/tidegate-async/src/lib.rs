@@ -58,7 +58,7 @@ mod spawn;
 mod time;
 mod waker;
 
-pub use connection::{Connection, OffloadFailed, ReadHalf, WriteHalf};
+pub use connection::{Connection, Draining, OffloadFailed, ReadHalf, WriteHalf};
 #[cfg(feature = "hyper")]
 pub use io::hyper::{Executor, Timer};
 pub use service::{AsyncService, service};

@@ -47,8 +47,9 @@ impl AsyncSession {
     }
 
     #[cfg(feature = "tokio")]
-    pub(crate) fn entering(self, runtime: Option<tokio::runtime::Handle>) -> Self {
-        Self { runtime, ..self }
+    pub(crate) fn entering(mut self, runtime: Option<tokio::runtime::Handle>) -> Self {
+        self.runtime = runtime;
+        self
     }
 
     /// Takes an event in, polls what it has woken, and hands over what came of that.
@@ -99,26 +100,33 @@ impl AsyncSession {
 
     /// Hands what was written and asked for to the outbox, and says how the connection goes on.
     fn hand_over(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let jobs = std::mem::take(&mut self.shared.lock().jobs);
+        for job in jobs {
+            // One that is refused is dropped, and whoever waits for it hears of that. Not under the lock: it may own anything.
+            let _ = out.offload(job);
+        }
         let mut state = self.shared.lock();
         if !state.output.is_empty() {
             out.share(state.take_output());
-        }
-        while let Some(job) = state.jobs.pop_front() {
-            // One that is refused is dropped, and whoever waits for it hears of that.
-            let _ = out.offload(job);
         }
         match state.next_timer() {
             Some(at) => out.wake_at(at),
             None => out.wake_never(),
         }
         let decides = state.draining.begun && state.draining.watched;
-        let idle = self.root.is_none() || (state.is_reading() && !decides);
-        out.awaits(if idle { Awaits::Nothing } else { Awaits::Work });
+        out.awaits(match (&self.root, state.is_reading()) {
+            (None, _) => Awaits::Nothing,
+            (Some(_), true) if !decides => Awaits::Nothing,
+            // A stop waits for it, and receiving goes on.
+            (Some(_), true) => Awaits::Input,
+            (Some(_), false) => Awaits::Work,
+        });
         // Receiving pauses while there is input that nobody reads.
         out.keeps(if self.root.is_none() { 0 } else { state.input.len() });
         state.give_back_memory();
         let finishes = state.finished && !self.finished;
-        let lingers = state.finished && !state.ended;
+        let lingers = !state.ended;
+        state.finished |= self.root.is_none(); // nothing that is written from now on would be sent
         state.running = false;
         drop(state);
         self.finished |= finishes;
@@ -159,13 +167,19 @@ impl Session for AsyncSession {
     fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
         let waiting = self.shared.lock().begin_to_drain();
         let waker = self.waker.clone();
-        waiting.into_iter().for_each(Waker::wake);
+        waiting.for_each(Waker::wake);
         self.run(out, |_| Some(waker))
     }
 
     fn on_close(&mut self, _: CloseReason) {
+        self.shared.close(); // first: the destructors of the application's futures may panic
         self.root = None;
         self.spawned = None;
+    }
+}
+
+impl Drop for AsyncSession {
+    fn drop(&mut self) {
         self.shared.close();
     }
 }

@@ -50,7 +50,7 @@ pub(crate) struct Draining {
     pub(crate) begun: bool,
     /// The code has asked: it decides when the connection ends.
     pub(crate) watched: bool,
-    waiting: Vec<Waker>,
+    waiting: BTreeMap<u64, Waker>,
 }
 
 impl Shared {
@@ -81,7 +81,11 @@ impl Shared {
             if state.closed {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
+            let first = state.reader.is_none();
             register(&mut state.reader, task);
+            if first {
+                self.notify(&state); // an idle reader on another thread is one that a stop need not wait for
+            }
             return Poll::Pending;
         }
         let n = state.input.len().min(most);
@@ -137,17 +141,20 @@ impl Shared {
         Poll::Ready(Ok(()))
     }
 
-    /// Waits until the server drains.
-    pub(crate) fn poll_draining(&self, task: &Context<'_>) -> Poll<()> {
+    /// Waits until the server drains, under a number of [`timer`](Self::timer).
+    pub(crate) fn poll_draining(&self, task: &Context<'_>, id: u64) -> Poll<()> {
         let mut state = self.lock();
         state.draining.watched = true;
         if state.draining.begun || state.closed {
             return Poll::Ready(());
         }
-        if !state.draining.waiting.iter().any(|waker| waker.will_wake(task.waker())) {
-            state.draining.waiting.push(task.waker().clone());
-        }
+        state.draining.waiting.insert(id, task.waker().clone());
         Poll::Pending
+    }
+
+    pub(crate) fn cancel_draining(&self, id: u64) {
+        let waker = self.lock().draining.waiting.remove(&id);
+        drop(waker); // not under the lock
     }
 
     /// Adds a future of this connection.
@@ -188,7 +195,7 @@ impl Shared {
             .take()
             .into_iter()
             .chain(state.writer.take())
-            .chain(std::mem::take(&mut state.draining.waiting))
+            .chain(std::mem::take(&mut state.draining.waiting).into_values())
             .collect();
         let timers = std::mem::take(&mut state.timers);
         let spawned = std::mem::take(&mut state.spawned);
@@ -266,9 +273,9 @@ impl State {
     }
 
     /// The server drains.
-    pub(crate) fn begin_to_drain(&mut self) -> Vec<Waker> {
+    pub(crate) fn begin_to_drain(&mut self) -> impl Iterator<Item = Waker> + use<> {
         self.draining.begun = true;
-        std::mem::take(&mut self.draining.waiting)
+        std::mem::take(&mut self.draining.waiting).into_values()
     }
 
     /// Whether somebody waits for input, and there is none.

@@ -451,3 +451,69 @@ fn a_future_at_work_is_waited_for_at_a_stop() {
         assert_eq!(rest, " done", "on {model}");
     });
 }
+
+#[test]
+fn an_answer_before_the_end_of_the_input_survives() {
+    on_every_model(|model| {
+        let running = start(
+            model,
+            policy(model),
+            service(async |mut conn: Connection| {
+                conn.read_u8().await.unwrap();
+                conn.write_all(b"too much").await.unwrap();
+            }),
+        );
+        let mut stream = connect(&running);
+        let mut writer = stream.try_clone().unwrap();
+        let sender = std::thread::spawn(move || {
+            for _ in 0..64 {
+                if writer.write_all(&[7; 4096]).is_err() {
+                    return;
+                }
+            }
+            let _ = writer.shutdown(Shutdown::Write);
+        });
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        sender.join().unwrap();
+        assert_eq!(answer, b"too much", "on {model}");
+    });
+}
+
+#[test]
+fn a_refused_job_that_owns_half_of_its_connection_hangs_nothing() {
+    on_every_model(|model| {
+        let offload = tidegate::policy::Offload { threads: 1, queue: 1 };
+        let running = start(
+            model,
+            Policy { offload, ..policy(model) },
+            service(async |mut conn: Connection| {
+                conn.read_u8().await.unwrap();
+                let (release, wait) = mpsc::channel::<()>();
+                let first = conn.offload(move || {
+                    let _ = wait.recv();
+                });
+                let sleeps: Vec<_> = (0..8).map(|_| conn.sleep(PATIENCE)).collect();
+                let refused: Vec<_> =
+                    sleeps.into_iter().map(|sleep| conn.offload(move || drop(sleep))).collect();
+                let mut failed = 0;
+                let mut left = Vec::new();
+                for job in refused {
+                    match conn.timeout(Duration::from_millis(50), job).await {
+                        Ok(Err(_)) => failed += 1,
+                        outcome => left.push(outcome),
+                    }
+                }
+                drop(release);
+                first.await.unwrap();
+                conn.write_all(if failed > 0 { b"refused" } else { b"all ran" }).await.unwrap();
+            }),
+        );
+        let mut stream = connect(&running);
+        stream.write_all(b"x").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "refused", "on {model}");
+    });
+}

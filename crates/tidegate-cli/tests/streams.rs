@@ -188,7 +188,9 @@ fn a_hangup_takes_the_children_along() {
     ];
     for args in commands {
         let out = folder.path().join(args[0]);
-        let mut command = tidegate(&[args, &[out.to_str().unwrap()]].concat());
+        // Under nohup(1) SIGHUP is ignored, and stays so in what it starts: here it is as a terminal leaves it.
+        let mut command = std::process::Command::new("env");
+        command.arg("--default-signal=HUP").arg(env!("CARGO_BIN_EXE_tidegate")).args(args).arg(&out);
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let start = Instant::now();

@@ -301,9 +301,10 @@ impl Connection {
         }
         self.full |= self.queue.len() >= context.policy.outbox.high;
         self.follow(flow, context);
-        if self.wishes.kept > 0 {
+        let kept = self.kept();
+        if kept > 0 {
             // Input that the outbox held back is shown next, and counts after that.
-            self.check_kept(self.wishes.kept, context);
+            self.check_kept(kept, context);
         }
     }
 
@@ -383,7 +384,11 @@ impl Connection {
 
     /// Bytes of input that the session left, or the one inside a layer.
     fn left(&self) -> usize {
-        self.input.len() + self.wishes.kept
+        self.input.len() + self.kept()
+    }
+
+    fn kept(&self) -> usize {
+        self.wishes.kept.iter().sum()
     }
 }
 

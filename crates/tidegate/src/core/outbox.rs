@@ -44,8 +44,8 @@ pub(super) struct Wishes {
     pub(super) leaving: bool,
     /// Offloaded jobs whose result has not come back.
     pub(super) jobs: u32,
-    /// Input that a layer keeps for the session inside.
-    pub(super) kept: usize,
+    /// Input that a layer keeps for the session inside, and what that one keeps for itself.
+    pub(super) kept: [usize; 2],
     /// What wakes the session, if it has asked for that.
     pub(super) waker: Option<Arc<SessionWaker>>,
 }
@@ -186,7 +186,9 @@ impl Outbox<'_> {
     /// input left unconsumed, with all that follows from it ([`Policy::input_bytes`](crate::Policy::input_bytes) among it). Holds
     /// until it says something else.
     pub fn keeps(&mut self, bytes: usize) {
-        self.wishes.kept = bytes;
+        // The session inside may keep some, too: what one says does not replace what the other has said.
+        let depth = usize::from(self.layer > 0);
+        self.wishes.kept[depth] = bytes;
     }
 
     /// Bytes that may be appended before the outbox [is full](Self::is_full).

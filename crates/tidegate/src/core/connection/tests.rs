@@ -281,3 +281,32 @@ fn an_answer_to_a_last_word_is_finished_however_long_it_is() {
     assert_eq!(wire.send().receive, Receive::Post, "and then it lingers");
     assert_eq!(wire.calls(), ["leave"]);
 }
+
+/// A layer around a session that has taken input and is at work.
+struct Around;
+
+impl Session for Around {
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        let mut draft = Draft::default();
+        let mut inner = out.inside(&mut draft);
+        inner.keeps(input.len());
+        inner.awaits(Awaits::Work);
+        out.keeps(0);
+        Consumed::all(input)
+    }
+
+    fn on_mail(&mut self, _: Mail, out: &mut Outbox<'_>) -> Flow {
+        let mut draft = Draft::default();
+        let mut inner = out.inside(&mut draft);
+        inner.keeps(0);
+        inner.awaits(Awaits::Nothing);
+        Flow::Continue
+    }
+}
+
+#[test]
+fn a_layer_does_not_take_back_what_the_session_inside_keeps() {
+    let mut wire = Wire::open(patient(), |_| Around);
+    assert_eq!(wire.happens(Event::Received(b"kept")).receive, Receive::Pause);
+    assert_eq!(wire.happens(Event::Mail(Mail::Wake.into())).receive, Receive::Post);
+}

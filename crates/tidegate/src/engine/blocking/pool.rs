@@ -34,7 +34,7 @@ use super::super::clerk::Clerk;
 use super::super::house::{ALONE, House, Seat};
 use super::super::readiness::{Entry, Line, Phase, Turn, Wire};
 use super::super::room::POOL_WORKERS;
-use super::super::{Availability, Model, Plan, Started};
+use super::super::{Availability, Command, Model, Plan, Started};
 use super::lot::Lot;
 use super::staff::{connect, spawn, start_acceptor};
 use crate::core::mail::PostOffice;
@@ -77,6 +77,9 @@ pub(crate) fn start(plan: Plan) -> io::Result<Started> {
     if outcome.is_err() {
         lot.close();
         queue.close();
+        for gate in &started.gates {
+            let _ = gate.push(Command::Drain); // the clerk, if it has started, waits for nothing else
+        }
         started.threads.drain(..).for_each(|thread| _ = thread.join());
     }
     outcome.map(|()| started)

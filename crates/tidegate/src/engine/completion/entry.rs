@@ -104,8 +104,9 @@ impl<P: Port> Entry<P> {
             self.sending = true;
             let pieces = connection.take_pieces(PIECES, files);
             let last = is_last(connection);
-            if last && P::JOINS && self.receiving {
-                // A chain that closes must find nothing else in flight, and that has not come back yet. The close is not far.
+            if last && P::JOINS && (self.receiving || self.finishing) {
+                // A chain that closes must find nothing else in flight, and that has not come back yet. The close is not far. A
+                // shutdown that a kernel worker still has would otherwise find the slot's next owner.
                 port.send(token, &self.socket, pieces, More::CloseFollows);
             } else if last {
                 self.chained = port.send_last(token, &self.socket, pieces) == Chained::Yes;
