@@ -17,7 +17,7 @@ use crate::time::{Sleep, Timeout};
 /// One connection, as async code sees it. Implements the reading and writing traits of the features that are on.
 ///
 /// May be moved to another thread: then each read and write wakes the connection's I/O thread. The connection lives until the
-/// future that [`service`](crate::service) made for it has returned, whoever holds this.
+/// future that [`service`](crate::service()) made for it has returned, whoever holds this.
 #[derive(Debug)]
 pub struct Connection {
     pub(crate) shared: Arc<Shared>,

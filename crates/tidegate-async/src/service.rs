@@ -7,7 +7,7 @@ use tidegate::{Peer, Refusal, Service};
 
 use crate::{AsyncSession, Connection};
 
-/// Makes a [`Service`] of a function that serves one connection; see the [crate](crate).
+/// Makes a [`Service`] of a function that serves one connection; see the [crate].
 ///
 /// The future has to be [`Send`]: `pool` and `tokio` move connections between threads. What it returns is ignored.
 pub fn service<F, T>(serve: F) -> AsyncService<F, T>

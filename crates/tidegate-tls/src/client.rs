@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn a_certificate_of_rcgen_is_its_own_authority_whether_or_not_it_says_so() {
         for is_ca in [IsCa::NoCa, IsCa::ExplicitNoCa, IsCa::Ca(BasicConstraints::Unconstrained)] {
-            assert_taken(&of_rcgen(is_ca.clone()), &of_rcgen(is_ca));
+            assert_taken(&of_rcgen(is_ca), &of_rcgen(is_ca));
         }
     }
 
