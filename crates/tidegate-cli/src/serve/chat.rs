@@ -55,7 +55,7 @@ pub(super) struct ChatArgs {
     /// give it again for more.
     #[arg(long, value_name = "NAME", value_parser = host)]
     allow_host: Vec<Host>,
-    /// A site, such as https://www.example, whose pages may join besides those that came from here, or * for any; give it again for more.
+    /// A site, such as `https://www.example`, whose pages may join besides those that came from here, or * for any; give it again for more.
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     allow_origin: Vec<Origin>,
     #[command(flatten)]

@@ -43,9 +43,11 @@ pub fn start(name: &str, stack_bytes: usize, run: impl FnOnce() + Send + 'static
     let run: Run = Box::new(move || {
         let _alive = alive;
         set_name(&name);
-        // The hook has printed it; the payload may panic when dropped, so it is left.
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
-            std::mem::forget(payload);
+        // The hook has printed it. The payload may panic when dropped; what that leaves is left.
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(run))
+            && let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
+        {
+            std::mem::forget(second);
         }
     });
     let mut attributes = Attributes::new()?;
