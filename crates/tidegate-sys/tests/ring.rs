@@ -269,14 +269,14 @@ fn a_ring_may_go_while_the_kernel_is_at_work() {
     for entered in [false, true] {
         let Some(mut bench) = Bench::new(SETUP) else { return };
         let listener = Arc::new(listener());
-        let mut far = Vec::new();
+        let (mut far, mut kept) = (Vec::new(), Vec::new());
         bench.ring.accept_multi(&listener, 1, false);
         for (near, other) in handles(&mut bench) {
             bench.ring.receive_multi(&near, 2);
             bench.ring.send(&near, Payload::One(Bytes::from(vec![7; 8 << 20])), More::No, 3);
             let pieces = (0..Payload::MAX_PIECES).map(|_| Bytes::from(vec![8; 1 << 16])).collect();
             bench.ring.send(&near, Payload::Many(pieces), More::No, 4);
-            std::mem::forget(near); // the descriptor outlives the ring
+            kept.push(near); // the descriptor outlives the ring
             far.push(other);
         }
         if entered {
@@ -288,6 +288,7 @@ fn a_ring_may_go_while_the_kernel_is_at_work() {
         // Memory that the ring gave back is used for something else now; a late write would be seen.
         let fresh = vec![0u8; 16 << 20];
         assert!(fresh.iter().all(|&byte| byte == 0));
+        drop(kept);
     }
 }
 
