@@ -127,6 +127,9 @@ impl AsyncSession {
         let finishes = state.finished && !self.finished;
         let lingers = !state.ended;
         state.finished |= self.root.is_none(); // nothing that is written from now on would be sent
+        if !state.jobs.is_empty() {
+            self.shared.wake.wake_again(); // another thread has added one since, and was not told to wake the session
+        }
         state.running = false;
         drop(state);
         self.finished |= finishes;
