@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tidegate_sys::pages::Residence;
-use tidegate_sys::ring::{Completion, Handle, Payload, Ring, RingSetup, Slot, Tells, can_hand_on};
+use tidegate_sys::ring::{Completion, Handle, Payload, Purpose, Ring, RingSetup, Slot, Tells, can_hand_on};
 use tidegate_sys::socket::More;
 use tidegate_sys::socket::{Blocking, Stream, peer_addr, raw_address};
 use tidegate_sys::waker::Waker;
@@ -21,6 +21,7 @@ use tidegate_sys::waker::Waker;
 use kit::{DEADLINE, listener, pair, plain};
 
 const SETUP: RingSetup = RingSetup {
+    purpose: Purpose::Streams,
     entries: 8,
     completions: 64,
     buffers: 4,
@@ -262,6 +263,43 @@ fn a_connection_is_dialled_or_the_error_comes() {
     let late = Handle::from(OwnedFd::from(Stream::unconnected(&to, None).unwrap()));
     bench.ring.connect(&late, raw_address(&to).unwrap(), 3);
     assert!(bench.wait(3).result.is_err());
+}
+
+/// Threads that the kernel has started for the rings of this thread.
+fn workers() -> usize {
+    let name = format!("iou-wrk-{}", rustix::thread::gettid().as_raw_nonzero());
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = threads.map(|thread| std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default());
+    names.filter(|one| one.trim_end() == name).count()
+}
+
+#[test]
+fn a_peer_that_reads_slowly_costs_no_thread_of_the_kernel() {
+    const ALL: usize = 16 << 20;
+    let Some(mut bench) = Bench::new(SETUP) else { return };
+    let listener = listener();
+    let mut far = plain(&listener);
+    let (near, _) = listener.accept(Blocking::Waits).unwrap();
+    let near = OwnedFd::from(near);
+    socket2::SockRef::from(&near).set_send_buffer_size(32 << 10).unwrap();
+    let near = Handle::from(near);
+    let reader = std::thread::spawn(move || {
+        let (mut piece, mut heard) = (vec![0; 8 << 10], 0);
+        while heard < ALL {
+            far.read_exact(&mut piece).unwrap();
+            heard += piece.len();
+        }
+    });
+    let (mut rest, mut steps) = (Some(Payload::One(Bytes::from(vec![7; ALL]))), 0);
+    while let Some(payload) = rest.take() {
+        bench.ring.send(&near, payload, More::No, 1);
+        let sent = bench.wait(1);
+        rest = sent.payload.and_then(|payload| payload.advance(sent.result.unwrap() as usize));
+        assert_eq!(workers(), 0, "after {steps} sends");
+        steps += 1;
+    }
+    reader.join().unwrap();
+    assert!(steps > 1, "one send took all of it");
 }
 
 #[test]

@@ -5,7 +5,10 @@
 //! until the completion came back**. Bytes to send are moved into the ring and returned with the
 //! completion; received bytes lie in buffers that the ring owns and are lent out by reference.
 //!
-//! Descriptors follow the same rule. An entry of the queue names one by its number, and the kernel looks the number up when the entry
+//! What a ring can be asked for is bounded, too: it is restricted to the operations of its [`Purpose`] and to [`MOST_WORKERS`] threads of
+//! the kernel before it is enabled.
+//!
+//! Descriptors follow the first rule. An entry of the queue names one by its number, and the kernel looks the number up when the entry
 //! is handed over: until then the ring holds what it belongs to. A socket that the kernel made is owned by the completion that says so
 //! ([`Completion::made`]) and can be taken from there once; no number that a caller has becomes a descriptor here.
 
@@ -13,6 +16,7 @@ mod buffers;
 mod datagram;
 mod door;
 mod partners;
+mod restrictions;
 mod setup;
 
 use std::any::Any;
@@ -23,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{IoUring, cqueue, squeue, types};
 use slab::Slab;
 use socket2::SockAddr;
 
@@ -36,6 +40,8 @@ use buffers::Buffers;
 pub use datagram::DATAGRAM_HEAD;
 use door::Door;
 pub use partners::{Address, can_hand_on};
+use restrictions::opcode;
+pub use restrictions::{MOST_WORKERS, Purpose};
 pub use setup::{Features, RingSetup};
 
 /// A socket as the ring knows it. Give it back with [`Ring::close`].
@@ -170,7 +176,8 @@ impl Ring {
     ///
     /// # Errors
     /// `EPERM` or `ENOSYS` where io_uring is forbidden or missing, `ENOMEM` under a small
-    /// RLIMIT_MEMLOCK on old kernels, `EINVAL` where the kernel has no provided buffer rings (before 5.19).
+    /// RLIMIT_MEMLOCK on old kernels, `EINVAL` where the kernel has no provided buffer rings (before 5.19), and
+    /// [`io::ErrorKind::Unsupported`] where it refuses to restrict the ring to its [`Purpose`].
     pub fn new(setup: &RingSetup) -> io::Result<Self> {
         let (ring, mut features) = setup::build(setup)?;
         features.direct = setup.table > 0 && ring.submitter().register_files_sparse(setup.table).is_ok();
@@ -178,6 +185,7 @@ impl Ring {
         let door = Door::new(&ring);
         features.registered_ring = door.is_registered();
         let buffers = Buffers::register(&ring, setup.buffers, setup.buffer_bytes, GROUP, setup.residence)?;
+        restrictions::enable(&ring, setup.purpose)?; // what is registered after this has to be listed there
         let (in_flight, overflow) = (Slab::new(), VecDeque::new());
         Ok(Self { ring, door, buffers, in_flight, features, overflow, held: Vec::new(), late: Vec::new() })
     }
@@ -247,20 +255,23 @@ impl Ring {
         self.push_on(socket, entry.flags(squeue::Flags::BUFFER_SELECT).user_data(key & KEY));
     }
 
-    /// Sends all of `payload` in order; the kernel retries short sends itself (`MSG_WAITALL`). Of a file it sends what was read.
+    /// Most bytes that the kernel sends until all of them are, in as many steps as that takes (`MSG_WAITALL`); of more it sends what it can
+    /// at once. A send that takes 128 steps goes to a worker thread and keeps it until the peer has read enough (`APOLL_MAX_RETRY` in
+    /// the kernel's `io_uring/poll.c`); a step is a third of a send buffer, and at least a segment.
+    pub const MOST_AT_ONCE: usize = 128 * 1024;
+
+    /// Sends `payload` in order: all of it, or if it is [more than that](Self::MOST_AT_ONCE) as much as the socket takes. Of a file it sends
+    /// what was read.
     pub fn send(&mut self, socket: &Handle, payload: Payload, more: More, key: u64) {
         let hold = if more == More::No { 0 } else { libc::MSG_MORE };
-        let entry = self.send_entry(socket, payload, libc::MSG_WAITALL | hold, key);
+        let all = if bytes_in(&payload) <= Self::MOST_AT_ONCE { libc::MSG_WAITALL } else { 0 };
+        let entry = self.send_entry(socket, payload, all | hold, key);
         self.push_on(socket, entry);
     }
 
-    /// Most bytes of [`send_and_close`](Self::send_and_close). One send takes less than 2 GiB (`MAX_RW_COUNT` in the kernel's
-    /// `linux/fs.h`), and one that was cut to that passes for whole: what is chained to it would begin too early.
-    pub const MOST_BEFORE_CLOSE: usize = 1 << 30;
-
     /// Sends all of `payload` and then closes the table's slot, in one chain: the last bytes leave in one
     /// segment with the end of the stream (`MSG_MORE`). Gives the payload back, nothing done, if it is
-    /// [more than that](Self::MOST_BEFORE_CLOSE).
+    /// [more than the kernel sends in one go](Self::MOST_AT_ONCE): what is chained to it would begin too early.
     ///
     /// If the send completes with all bytes, the slot is free once the close has completed under `close_key`, which may be
     /// several calls later. If it does not, the chain is broken: the close completes with `ECANCELED`, and the slot is still open.
@@ -272,7 +283,7 @@ impl Ring {
         close_key: u64,
     ) -> Result<(), Payload> {
         let Handle::Direct(slot) = socket else { return Err(payload) };
-        if payload.pieces().iter().map(Bytes::len).sum::<usize>() > Self::MOST_BEFORE_CLOSE {
+        if bytes_in(&payload) > Self::MOST_AT_ONCE {
             return Err(payload);
         }
         let close = opcode::Close::new(types::Fixed(slot.0)).build().user_data(close_key & KEY);
@@ -526,6 +537,10 @@ impl Ring {
     pub fn recycle(&mut self, buffer: Buffer) {
         self.buffers.give_back(buffer);
     }
+}
+
+fn bytes_in(payload: &Payload) -> usize {
+    payload.pieces().iter().map(Bytes::len).sum()
 }
 
 /// The user data of an accept.

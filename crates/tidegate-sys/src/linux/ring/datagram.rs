@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use io_uring::opcode;
 use io_uring::types::RecvMsgOut;
 use socket2::SockAddr;
 
+use super::restrictions::opcode;
 use super::{Buffer, GROUP, InFlight, KEY, Message, OWNED, Payload, Ring};
 use crate::datagram::{Arrival, Control, DatagramSocket, Name, address, segment_of};
 

@@ -6,8 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use io_uring::{opcode, squeue, types};
+use io_uring::{squeue, types};
 
+use super::restrictions::{Purpose, opcode};
 use super::{Handle, InFlight, KEY, MAKES_SLOT, OWNED, Ring, RingSetup, Slot};
 use crate::pages::Residence;
 
@@ -63,6 +64,7 @@ fn try_it() -> io::Result<bool> {
     const THERE: u64 = 2;
     const IGNORED: u64 = 3;
     let setup = RingSetup {
+        purpose: Purpose::Streams,
         entries: 8,
         completions: 16,
         buffers: 1,

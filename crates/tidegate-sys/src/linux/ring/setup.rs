@@ -1,4 +1,4 @@
-//! Building a ring with all that this kernel gives.
+//! Building a ring with all that this kernel gives. It begins disabled (`IORING_SETUP_R_DISABLED`).
 
 use std::io;
 use std::time::Duration;
@@ -6,11 +6,14 @@ use std::time::Duration;
 use io_uring::IoUring;
 use io_uring::types::Napi;
 
+use super::restrictions::Purpose;
 use crate::pages::Residence;
 
 /// Sizes of a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct RingSetup {
+    /// What it is for: nothing else can be done with it.
+    pub purpose: Purpose,
     /// Submissions that fit before they are handed to the kernel; a power of two.
     pub entries: u32,
     /// Completions that fit before the kernel has to keep them aside; a power of two.
@@ -63,7 +66,7 @@ pub(super) fn build(setup: &RingSetup) -> io::Result<(IoUring, Features)> {
     let mut last = None;
     for features in tries {
         let mut builder = IoUring::builder();
-        builder.setup_cqsize(setup.completions).setup_clamp();
+        builder.setup_cqsize(setup.completions).setup_clamp().setup_r_disabled();
         if features.defer_taskrun {
             builder.setup_single_issuer().setup_defer_taskrun();
         } else {

@@ -40,7 +40,8 @@ use tidegate_sys::file::FileRange;
 use tidegate_sys::pages::Residence;
 use tidegate_sys::process::locked_memory_limit;
 use tidegate_sys::ring::{
-    Address, Buffer, Completion as Raw, Features, Handle, Payload, Ring, RingSetup, Tells, can_hand_on,
+    Address, Buffer, Completion as Raw, Features, Handle, Payload, Purpose, Ring, RingSetup, Tells,
+    can_hand_on,
 };
 use tidegate_sys::socket::{
     Blocking, Listener, More, Stream, is_out_of_descriptors, raw_address, send_file, set_blocking,
@@ -72,6 +73,7 @@ pub(crate) fn probe() -> Availability {
 fn make_one() -> Availability {
     let residence = Residence::Pageable;
     let setup = RingSetup {
+        purpose: Purpose::Streams,
         entries: 8,
         completions: 16,
         buffers: 1,
@@ -118,7 +120,7 @@ fn describe(features: Features) -> String {
         (features.direct, "direct descriptors"),
     ];
     let used = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name);
-    std::iter::once("multishot accept and receive, provided buffers")
+    std::iter::once("multishot accept and receive, provided buffers, restricted to the operations in use")
         .chain(used)
         .collect::<Vec<_>>()
         .join(", ")
@@ -222,6 +224,7 @@ impl Port for Uring {
         let (table, slots) = if setup.peer_addr { (0, 0) } else { room::table(setup.share) };
         let policy = setup.policy;
         let ring = Ring::new(&RingSetup {
+            purpose: Purpose::Streams,
             entries: (policy.events_per_wait as u32).next_power_of_two().clamp(64, 4096),
             completions: (policy.events_per_wait as u32 * 4).next_power_of_two().clamp(1024, 65_536),
             buffers: (policy.buffers as u16).next_power_of_two(),

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use slab::Slab;
 use tidegate_sys::datagram::DatagramSocket;
 use tidegate_sys::pages::Residence;
-use tidegate_sys::ring::{Buffer, Completion, DATAGRAM_HEAD, Ring, RingSetup, Tells};
+use tidegate_sys::ring::{Buffer, Completion, DATAGRAM_HEAD, Purpose, Ring, RingSetup, Tells};
 use tidegate_sys::waker::Waker;
 
 use super::desk::{Desk, Drain};
@@ -73,6 +73,7 @@ fn ring(lane: &Lane) -> io::Result<Ring> {
     let buffers = lane.policy.batch.next_power_of_two();
     let bytes = (lane.policy.buffer_bytes(lane.path) + DATAGRAM_HEAD).next_multiple_of(64);
     Ring::new(&RingSetup {
+        purpose: Purpose::Datagrams,
         entries: (buffers as u32 * 2).clamp(64, 4096),
         completions: (buffers as u32 * 8).clamp(1024, 65_536),
         buffers: buffers as u16,

@@ -109,8 +109,8 @@ fn a_kernel_without_receives_that_stay_armed_is_told_from_one_that_has_them() {
 
 #[test]
 fn nothing_is_chained_to_more_than_one_send_takes() {
-    const PIECE: usize = 64 << 20;
-    const PIECES: usize = 33; // a page and more above the 2 GiB that one send is cut to
+    const PIECE: usize = Ring::MOST_AT_ONCE;
+    const PIECES: usize = 33;
     let Some(mut port) = port() else { return };
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(16)).unwrap();
     let addr = listener.local_addr().unwrap().addr().unwrap();
