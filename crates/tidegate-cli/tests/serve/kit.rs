@@ -191,8 +191,14 @@ impl Server {
         (status, stdout, self.stderr.iter().collect())
     }
 
+    /// What it has written to stderr since somebody looked.
+    pub fn said(&self) -> Vec<String> {
+        self.stderr.try_iter().collect()
+    }
+
     pub fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect_timeout(&self.addr, DEADLINE).unwrap();
+        let stream = TcpStream::connect_timeout(&self.addr, DEADLINE);
+        let stream = stream.unwrap_or_else(|e| panic!("{e}; it said: {:?}", self.said()));
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         stream.set_write_timeout(Some(DEADLINE)).unwrap();
         stream

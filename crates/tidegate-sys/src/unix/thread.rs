@@ -7,7 +7,9 @@
 //! the process at the guard page, but without the message of the standard library.
 
 use std::ffi::{CString, c_void};
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -143,8 +145,11 @@ pub struct Headroom(usize);
 
 impl Headroom {
     /// Promises `bytes`, if the process can map them now beside what was promised to others and `reserve`, which is for
-    /// the small allocations that cannot fail without ending it. Tried, not computed: so it obeys `RLIMIT_AS`,
-    /// `vm.overcommit_memory` and `vm.max_map_count`, and needs no `/proc`.
+    /// the small allocations that cannot fail without ending it.
+    ///
+    /// Where `RLIMIT_AS` bounds the address space what is left of it is computed from `/proc/self/statm`. Mapping the
+    /// bytes for a moment would tell the same, but in this moment the allocations of other threads would not have the
+    /// reserve. Without such a limit or without `/proc` it is tried, which obeys `vm.overcommit_memory` as well.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -152,14 +157,43 @@ impl Headroom {
         let before = PROMISED.fetch_add(bytes, Relaxed);
         let promise = Self(bytes);
         let all = before.saturating_add(bytes).saturating_add(reserve);
-        drop(Pages::new(all, Residence::Pageable)?);
+        match free_address_space() {
+            Some(free) if all <= free => {}
+            Some(_) => return Err(io::ErrorKind::OutOfMemory.into()),
+            None => drop(Pages::new(all, Residence::Pageable)?),
+        }
         Ok(promise)
     }
+}
+
+/// Bytes that the process may still map, if `RLIMIT_AS` says and `/proc` can be read. Allocates nothing once it was
+/// called.
+fn free_address_space() -> Option<usize> {
+    static STATM: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/self/statm").ok());
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current?;
+    let mut text = [0; 128];
+    let length = STATM.as_ref()?.read_at(&mut text, 0).ok()?;
+    let pages = std::str::from_utf8(&text[..length]).ok()?.split_whitespace().next()?.parse::<u64>().ok()?;
+    let used = pages * super::process::page_bytes() as u64;
+    Some(usize::try_from(limit.saturating_sub(used)).unwrap_or(usize::MAX))
 }
 
 impl Drop for Headroom {
     fn drop(&mut self) {
         PROMISED.fetch_sub(self.0, Relaxed);
+    }
+}
+
+/// Has the C library's allocator give all threads the same heap, if the address space of the process is limited
+/// (`RLIMIT_AS`).
+///
+/// glibc otherwise reserves a heap of 64 MiB for each new thread (`mallopt(3)`, `M_ARENA_MAX`), out of the same room
+/// that [`Headroom`] has just promised to somebody. Does nothing with another C library.
+pub fn share_a_limited_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    if rustix::process::getrlimit(rustix::process::Resource::As).current.is_some() {
+        // SAFETY: it takes no pointer, takes the lock of the heap itself, and may be called at any time.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
     }
 }
 

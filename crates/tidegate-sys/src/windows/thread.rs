@@ -25,6 +25,9 @@ impl Headroom {
     }
 }
 
+/// Nothing: threads have the same heap here.
+pub fn share_a_limited_heap() {}
+
 /// Threads that the process may have at once: this system has no such limit.
 pub fn most_threads() -> Option<usize> {
     None

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Buf;
 use tidegate_sys::socket::{Blocking, More, SENDS_FILES, Stream};
-use tidegate_sys::thread::{self, Headroom, most_threads};
+use tidegate_sys::thread::{self, Headroom, most_threads, share_a_limited_heap};
 
 use super::super::clerk::{Clerk, dial_failed};
 use super::super::house::{ALONE, House, Order, Seat};
@@ -46,6 +46,7 @@ pub(crate) fn probe() -> Availability {
 
 /// Starts the acceptor and the clerk; connections bring their own threads.
 pub(crate) fn start(plan: Plan) -> io::Result<Started> {
+    share_a_limited_heap();
     if let Some(listener) = &plan.listener {
         listener.set_blocking(Blocking::Never)?;
     }
