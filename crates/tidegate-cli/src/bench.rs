@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate::{Model, system};
+use tidegate_lab::experiment::round::Length;
 use tidegate_lab::peers::{self, Case, scenario};
 use tidegate_lab::report::{self, Results, certificate};
 use tidegate_lab::run::Facts;
@@ -26,9 +27,9 @@ use crate::{Failure, Outcome};
 /// Options of `bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What to measure [default: a quick version of everything but peers].
+    /// What to measure [default: which model to take here, in about a minute].
     experiment: Option<Experiment>,
-    /// Fewer points and shorter windows: minutes rather than a quarter of an hour.
+    /// Fewer points and shorter windows.
     #[arg(long)]
     quick: bool,
     /// Folder for the report; made if it is not there.
@@ -56,12 +57,16 @@ pub struct Args {
     /// peers: only these other servers; the floor comes with them.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
-    /// concurrency: keep connections rather than making a new one for each request.
+    /// concurrency: keep connections rather than making a new one for each request; without an experiment they are kept.
     #[arg(long)]
     keepalive: bool,
     #[command(flatten)]
     agents: AgentArgs,
 }
+
+/// A round of the answer, and its idle connections: with seven models and two points it takes about a minute.
+const ANSWER_ROUND: Duration = Duration::from_millis(500);
+const ANSWER_IDLE: usize = 5_000;
 
 /// Loads that agents carry; the servers run here.
 #[derive(clap::Args)]
@@ -99,7 +104,8 @@ impl AgentArgs {
 fn without_agents(experiment: Option<Experiment>) -> Option<(&'static str, &'static str)> {
     Some(match experiment {
         Some(Experiment::Concurrency | Experiment::Connections) => return None,
-        None => ("`bench` without an experiment", "some of it needs server and load on one machine"),
+        None => ("`bench` without an experiment", "it is about server and load on one machine"),
+        Some(Experiment::All) => ("`bench all`", "some of it needs server and load on one machine"),
         Some(Experiment::Models) => {
             ("`bench models`", "its load looks at the server's process while it measures")
         }
@@ -112,6 +118,8 @@ fn without_agents(experiment: Option<Experiment>) -> Option<(&'static str, &'sta
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Experiment {
+    /// Every experiment but peers; with --quick about 8 minutes here.
+    All,
     /// Table 6-3: an echo server on every model, unlimited and rate-limited.
     Models,
     /// Responses a second and time per request at 10 to 10,000 concurrent.
@@ -159,10 +167,7 @@ pub fn run(args: Args) -> Outcome {
         * here(&table_settings.models)
         * table_settings.loads.len()
         * table_settings.repeats
-        + usize::from(figures)
-            * here(&figure_settings.models)
-            * figure_settings.points.len()
-            * figure_settings.repeats
+        + usize::from(figures) * here(&figure_settings.models) * figure_settings.rounds()
         + usize::from(crowds) * here(&crowd_settings.models) * crowd_settings.sizes.len()
         + usize::from(sieges) * here(&siege_settings.models)
         + usize::from(datagrams) * udp_settings.runs()
@@ -211,7 +216,7 @@ pub fn run(args: Args) -> Outcome {
     }
     bar.finish_and_clear();
     let written = report::write(&args.out, &results);
-    let shown = show(&results); // also if they can not be saved
+    let shown = show(&results, args.experiment); // also if they can not be saved
     let run = written.map_err(|e| Failure::Run(e.into()))?;
     shown?;
     say!("report: {}", args.out.join("report.html").display())?;
@@ -235,7 +240,12 @@ fn usage(e: LabError) -> Failure {
 
 impl Args {
     fn includes(&self, experiment: Experiment) -> bool {
-        self.experiment.is_none_or(|named| named == experiment) && experiment != Experiment::Peers
+        match self.experiment {
+            // What the answer needs.
+            None => matches!(experiment, Experiment::Concurrency | Experiment::Connections),
+            Some(Experiment::All) => experiment != Experiment::Peers,
+            Some(named) => named == experiment && experiment != Experiment::Peers,
+        }
     }
 
     fn is_quick(&self) -> bool {
@@ -281,7 +291,10 @@ impl Args {
             if self.models.is_empty() { vec![Model::Uring, Model::Epoll] } else { self.models.clone() };
         connections::Settings {
             models,
-            sizes: self.sizes(if quick { &[1_000, 5_000] } else { &[10_000, 50_000] }),
+            sizes: match self.experiment {
+                None => vec![ANSWER_IDLE],
+                Some(_) => self.sizes(if quick { &[1_000, 5_000] } else { &[10_000, 50_000] }),
+            },
             probe: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 5 }, Into::into)),
             agents,
         }
@@ -357,15 +370,23 @@ impl Args {
     }
 
     fn concurrency_settings(&self, wanted: Vec<Model>) -> Result<concurrency::Settings, Failure> {
-        let quick = self.is_quick();
-        let points: &[usize] =
-            if quick { &[10, 100, 1_000, 10_000] } else { &[10, 30, 100, 300, 1_000, 3_000, 10_000] };
+        let points: &[usize] = match (self.experiment, self.is_quick()) {
+            (None, _) => &[100, 1_000],
+            (_, true) => &[10, 100, 1_000, 10_000],
+            (_, false) => &[10, 30, 100, 300, 1_000, 3_000, 10_000],
+        };
+        let length = match (self.requests, self.experiment, self.is_quick()) {
+            (Some(requests), ..) => Length::Requests(requests),
+            (None, None, _) => Length::Time(ANSWER_ROUND),
+            (None, _, true) => Length::Time(Duration::from_secs(1)),
+            (None, _, false) => Length::Time(Duration::from_secs(2)),
+        };
         Ok(concurrency::Settings {
             models: wanted,
             points: self.sizes(points),
-            requests: self.requests.unwrap_or(if quick { 15_000 } else { 60_000 }),
+            length,
             repeats: self.rounds(4, 6),
-            keep_alive: self.keepalive,
+            keep_alive: self.keepalive || self.experiment.is_none(),
             agents: self.agents.settings(self.experiment)?,
         })
     }
@@ -386,14 +407,22 @@ pub(crate) fn progress_bar(steps: u64) -> ProgressBar {
         ProgressDrawTarget::hidden()
     };
     let bar = ProgressBar::with_draw_target(Some(steps), target);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}") {
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:30} {pos}/{len}, {elapsed}, about {eta} left: {msg}")
+    {
         bar.set_style(style);
     }
     bar
 }
 
-fn show(results: &Results) -> anyhow::Result<()> {
-    for (title, cells, about) in report::sections(results) {
+fn show(results: &Results, experiment: Option<Experiment>) -> anyhow::Result<()> {
+    if let Some(answer) = report::answer::sentence(results) {
+        say!("{answer}\n")?;
+    }
+    let all = report::sections(results);
+    // The answer has one table; the report has the others.
+    let shown = if experiment.is_none() { all.len().min(1) } else { all.len() };
+    for (title, cells, about) in all.into_iter().take(shown) {
         let mut table = Table::new();
         table.load_style(presets::UTF8_HORIZONTAL_ONLY);
         let mut rows = cells.into_iter();
@@ -408,8 +437,8 @@ fn show(results: &Results) -> anyhow::Result<()> {
     for remark in results.remarks() {
         say!("note: {remark}")?;
     }
-    for out in report::reasons(results) {
-        say!("left out: {}: {}", out.model, out.why)?;
+    for (models, why) in report::left_out_together(results) {
+        say!("left out: {}: {why}", models.join(", "))?;
     }
     let rows = results.rows();
     for doubt in certificate::doubts(&rows) {

@@ -60,9 +60,53 @@ fn each_point_has_its_median_and_spread() {
         assert!(s.rounds.len() == 3 && 0.0 < s.min && s.min <= s.median && s.median <= s.max, "{point:?}");
         assert_eq!((point.figures.failed, point.figures.certificates.len()), (0, 3));
     }
-    assert!(folder.path().join("responses.svg").exists());
+    assert!(folder.path().join("answer.svg").exists());
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains("Responses a second") && shown.contains("report.html"), "{shown}");
+}
+
+#[test]
+fn the_answer_comes_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let options =
+        ["--models", "epoll,blocking", "--connections", "8,16", "--requests", "400", "--repeats", "4"];
+    let output = bench(&options, folder.path());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let found = results(folder.path());
+    let table = found.concurrency.as_ref().unwrap();
+    assert_eq!(table.points.len(), 4);
+    for point in &table.points {
+        let rate = &point.figures.per_processor_s;
+        let cost = &point.figures.cpu_s_per_100k;
+        assert!((rate.rounds[0] * cost.rounds[0] / 1e5 - 1.0).abs() < 1e-6, "{point:?}");
+        assert!((0.05..=1.0).contains(&point.share), "{point:?}");
+    }
+    assert!(found.models.is_none() && found.survival.is_none() && found.latency.is_none());
+    let shown = String::from_utf8_lossy(&output.stdout);
+    let sentence = shown.lines().next().unwrap();
+    assert!(sentence.starts_with("Here take `") && sentence.contains("µs of processor time"), "{shown}");
+    assert_eq!(
+        shown.matches("left out: ").count(),
+        1,
+        "models of another system are named together: {shown}"
+    );
+    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    let place = |text| page.find(text).unwrap_or_else(|| panic!("{text:?} is not on the page"));
+    assert!(place("Here take <code>") < place("<dt>machine"));
+    for file in ["answer.svg", "responses.svg", "cpu.svg", "concurrency.csv"] {
+        assert!(folder.path().join(file).exists(), "{file}");
+    }
+    let groups = std::fs::read_dir("/sys/fs/cgroup/cpu").into_iter().flatten().flatten();
+    let left: Vec<_> =
+        groups.filter(|entry| entry.file_name().to_string_lossy().contains("tidegate-")).collect();
+    let of_dead = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.rsplit('-')
+            .next()
+            .and_then(|pid| pid.parse().ok())
+            .is_some_and(|pid| !tidegate::system::is_there(pid))
+    };
+    assert!(!left.iter().any(of_dead), "{left:?}");
 }
 
 #[test]

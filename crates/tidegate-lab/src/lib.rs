@@ -26,6 +26,7 @@ pub mod run;
 pub mod sample;
 pub mod save;
 pub mod spread;
+mod throttle;
 pub mod tune;
 
 use std::path::PathBuf;

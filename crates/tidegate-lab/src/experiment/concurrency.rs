@@ -1,13 +1,29 @@
-//! Responses a second and time per request against concurrency: the figure of the source's second article.
+//! Responses a second and processor time per request against concurrency: the figure of the second article.
+//!
+//! The server gets a [share](crate::throttle) of its processor that leaves the load time of its own, so that the server is the limit
+//! and not the load. A short calibration chooses the share of each point, the same for all models; rounds that prove otherwise are
+//! repeated with a smaller one. Rates are given for a whole processor.
 
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
+use tidegate_load::certificate::{Verdict, Warning};
 
 use super::generator::{Agents, Generator};
-use super::round::{self, Figures, Requests, Round};
+use super::round::{self, Figures, Length, Requests, Round};
 use super::{LeftOut, affordable, contestants};
 use crate::run::Facts;
+use crate::throttle::Throttle;
 use crate::{Bench, LabError};
+
+/// What the load may be busy in a round, of its time. The rest is for what differs from the calibration.
+const LOAD_BUSY: f64 = 0.55;
+
+/// The smallest share of a server. Below it the quota's steps are too coarse.
+const LEAST_SHARE: f64 = 0.1;
+
+/// By how much the share of a point shrinks after a round whose limit was not the server, and how often.
+const SHRINK: f64 = 0.7;
+const MOST_REPEATS: usize = 3;
 
 /// What is to be measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,8 +32,8 @@ pub struct Settings {
     pub models: Vec<Model>,
     /// Concurrent requests of each point.
     pub points: Vec<usize>,
-    /// Requests of each round.
-    pub requests: u64,
+    /// Length of each round.
+    pub length: Length,
     /// Rounds of each point.
     pub repeats: usize,
     /// Keep connections; the source had a new one for each request.
@@ -31,9 +47,15 @@ impl Settings {
     #[must_use]
     pub fn facts(&self) -> Facts {
         let kept = if self.keep_alive { "kept" } else { "one for each request" };
-        let facts = [("requests of a round", self.requests.to_string()), ("connections", kept.into())];
+        let facts = [("length of a round", self.length.to_string()), ("connections", kept.into())];
         let agents = self.agents.as_ref().map(|agents| ("agents", agents.count.to_string()));
         facts.into_iter().chain(agents).map(into_fact).collect()
+    }
+
+    /// Rounds of each model and point, the calibration included.
+    #[must_use]
+    pub fn rounds(&self) -> usize {
+        self.points.len() * (self.repeats + usize::from(self.agents.is_none()))
     }
 }
 
@@ -48,19 +70,30 @@ pub struct Point {
     pub model: String,
     /// Requests at once.
     pub concurrency: usize,
+    /// What the server had of its processors in the last round, 0 to 1.
+    #[serde(default = "whole")]
+    pub share: f64,
     /// What its rounds came to.
     pub figures: Figures,
+}
+
+fn whole() -> f64 {
+    1.0
 }
 
 /// All points.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Table {
-    /// Requests of each round.
-    pub requests: u64,
+    /// Length of each round, in words.
+    #[serde(default)]
+    pub length: String,
     /// Rounds of each point.
     pub repeats: usize,
     /// Whether connections were kept.
     pub keep_alive: bool,
+    /// What kept servers to their share.
+    #[serde(default)]
+    pub throttle: String,
     /// In the order of models, then concurrency.
     pub points: Vec<Point>,
     /// Models that can not be measured here.
@@ -74,21 +107,27 @@ pub struct Table {
 /// Measures all points; within each repeat the models take turns, so that a slow moment of the machine hits all alike.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
+    let mut throttle = Throttle::new(bench);
     let mut table = Table {
-        requests: settings.requests,
+        length: settings.length.to_string(),
         repeats: settings.repeats,
         keep_alive: settings.keep_alive,
+        throttle: throttle.method().into(),
         left_out,
         ..Table::default()
     };
     for &wanted in &settings.points {
         let (concurrency, note) = affordable(wanted);
         table.notes.extend(note);
+        let mut level = Level { bench, settings, throttle: &mut throttle, concurrency, share: 1.0 };
         let mut runs: Vec<Vec<Round>> = models.iter().map(|_| Vec::new()).collect();
+        if settings.agents.is_none() {
+            level.calibrate(&models, &mut progress);
+        }
         for _ in 0..settings.repeats {
             for (&model, runs) in models.iter().zip(&mut runs) {
                 progress(&format!("{model}, {concurrency} at once"));
-                match measure(bench, settings, model, concurrency) {
+                match level.measure(model) {
                     Ok(run) => runs.push(run),
                     Err(e) => {
                         let model = format!("{model} at {concurrency}");
@@ -97,22 +136,119 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
                 }
             }
         }
-        let points = models.iter().zip(&runs).filter_map(|(&model, runs)| point(model, concurrency, runs));
-        table.points.extend(points);
+        let share = level.share;
+        let point = |(&model, runs): (&Model, &Vec<Round>)| {
+            Some(Point { model: model.to_string(), concurrency, share, figures: Figures::of(runs)? })
+        };
+        table.points.extend(models.iter().zip(&runs).filter_map(point));
     }
     let order = |name: &str| Model::ALL.iter().position(|m| m.name() == name);
     table.points.sort_by_key(|p| (order(&p.model), p.concurrency));
     table
 }
 
-fn point(model: Model, concurrency: usize, rounds: &[Round]) -> Option<Point> {
-    Some(Point { model: model.to_string(), concurrency, figures: Figures::of(rounds)? })
+/// One concurrency, and what servers have of their processors at it.
+struct Level<'a> {
+    bench: &'a Bench,
+    settings: &'a Settings,
+    throttle: &'a mut Throttle,
+    concurrency: usize,
+    share: f64,
 }
 
-/// One round against a server of its own, so that no round inherits what another left behind.
-fn measure(bench: &Bench, settings: &Settings, model: Model, concurrency: usize) -> Result<Round, LabError> {
-    let requests = Requests { concurrency, count: settings.requests, keep_alive: settings.keep_alive };
-    let generator = Generator::new(bench, settings.agents.as_ref());
-    let server = generator.server("http", model, &[])?;
-    round::http(generator, &server.url, server.process.id(), requests)
+impl Level<'_> {
+    /// Chooses the share at which the load has time left with the model that is cheapest beside it.
+    fn calibrate(&mut self, models: &[Model], mut progress: impl FnMut(&str)) {
+        self.share = self.throttle.set(1.0);
+        let mut least: f64 = 1.0;
+        for &model in models {
+            progress(&format!("{model}, {} at once: calibration", self.concurrency));
+            // A model that fails does so again when it is measured, and is named then.
+            if let Ok(round) = self.round(model, self.settings.length.trial()) {
+                least = least.min(share_for(&round));
+            }
+        }
+        self.share = self.throttle.set(least);
+    }
+
+    /// One round whose limit is the server, if a smaller share can bring that about.
+    fn measure(&mut self, model: Model) -> Result<Round, LabError> {
+        let mut round = self.round(model, self.settings.length)?;
+        for _ in 0..MOST_REPEATS {
+            let smaller = self.share * SHRINK;
+            let is_done = round.certificate.verdict == Verdict::Server || smaller < LEAST_SHARE;
+            if is_done || self.settings.agents.is_some() || !self.bench.is_pinned_apart() {
+                break;
+            }
+            self.share = self.throttle.set(smaller);
+            round = self.round(model, self.settings.length)?;
+        }
+        Ok(round)
+    }
+
+    /// A round against a server of its own, so that it inherits nothing from another.
+    fn round(&self, model: Model, length: Length) -> Result<Round, LabError> {
+        let requests =
+            Requests { concurrency: self.concurrency, length, keep_alive: self.settings.keep_alive };
+        let generator = Generator::new(self.bench, self.settings.agents.as_ref());
+        let server = generator.server("http", model, &[])?;
+        let pid = server.process.id();
+        self.throttle.hold(pid).map_err(|e| LabError::Process {
+            what: format!("the control group of {model}"),
+            why: e.to_string(),
+        })?;
+        let mut round = round::throttled(generator, &server.url, pid, requests, self.share)?;
+        // The spread of the rounds tells what a short one is worth.
+        round.certificate.warnings.retain(|warning| !matches!(warning, Warning::ShortWindow { .. }));
+        Ok(round)
+    }
+}
+
+/// The share of a server at which the load is busy for [`LOAD_BUSY`] of its time, by what both used for a request in this round.
+fn share_for(round: &Round) -> f64 {
+    let Some(load) = round.certificate.evidence.generator else { return 1.0 };
+    let load_us = load.ran * 1e6 / round.requests_per_s.max(1e-9);
+    let server_us = round.cpu_s_per_100k * 10.0;
+    (LOAD_BUSY * server_us / load_us.max(1e-9)).clamp(LEAST_SHARE, 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_load::Report;
+    use tidegate_load::certificate::{Certificate, Evidence, Share};
+
+    fn round(load_ran: f64, server_us: f64) -> Round {
+        let evidence =
+            Evidence { generator: Some(Share { ran: load_ran, waited: 0.0 }), ..Evidence::default() };
+        let certificate = Certificate {
+            verdict: Verdict::Generator,
+            because: String::new(),
+            warnings: Vec::new(),
+            evidence,
+        };
+        let report =
+            Report { requests: 10_000, requests_per_s: 100_000.0, elapsed_s: 0.1, ..Report::default() };
+        let bench = Bench { program: "a".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
+        Round { certificate, ..Round::of(&bench, &report, server_us * 0.01) }
+    }
+
+    #[test]
+    fn the_share_leaves_the_load_time() {
+        // The load uses 10 µs for a request.
+        for (server_us, share) in [(10.0, LOAD_BUSY), (5.0, LOAD_BUSY / 2.0), (60.0, 1.0), (0.1, LEAST_SHARE)]
+        {
+            assert!((share_for(&round(1.0, server_us)) - share).abs() < 1e-9, "{server_us}");
+        }
+        let unseen = Round {
+            certificate: Certificate { evidence: Evidence::default(), ..round(1.0, 1.0).certificate },
+            ..round(1.0, 1.0)
+        };
+        assert!((share_for(&unseen) - 1.0).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn the_rate_of_a_whole_processor_follows_from_the_cost() {
+        assert!((round(1.0, 20.0).per_processor_s - 50_000.0).abs() < 1.0);
+    }
 }

@@ -55,7 +55,7 @@ pub struct Probe {
 }
 
 /// One model with one number of connections.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The model.
     pub model: String,

@@ -31,6 +31,9 @@ pub struct Round {
     pub p99_9_us: f64,
     /// Server CPU seconds for 100,000 answers, user and kernel.
     pub cpu_s_per_100k: f64,
+    /// Answers a second that the server would have given with a whole processor, at this cost of each.
+    #[serde(default)]
+    pub per_processor_s: f64,
     /// Requests that failed, or were not answered in time.
     pub failed: u64,
     /// Bytes of an answer, head and body.
@@ -42,6 +45,11 @@ pub struct Round {
 impl Round {
     /// From what the load saw, and the processor time that the server used meanwhile.
     pub(super) fn of(bench: &Bench, report: &Report, server_cpu_s: f64) -> Self {
+        Self::with_share(bench, report, server_cpu_s, 1.0)
+    }
+
+    /// The same of a server that had only this share of its processors.
+    fn with_share(bench: &Bench, report: &Report, server_cpu_s: f64, share: f64) -> Self {
         let l = &report.latency_us;
         Self {
             requests_per_s: report.requests_per_s,
@@ -50,15 +58,16 @@ impl Round {
             p99_us: l.p99 as f64,
             p99_9_us: l.p99_9 as f64,
             cpu_s_per_100k: server_cpu_s * 1e5 / report.requests.max(1) as f64,
+            per_processor_s: report.requests as f64 / server_cpu_s.max(1e-9),
             failed: report.failed + report.timed_out,
             bytes_each: report.bytes_received as f64 / report.requests.max(1) as f64,
-            certificate: certified(bench, report, server_cpu_s),
+            certificate: certified(bench, report, server_cpu_s / share),
         }
     }
 }
 
 /// Judges a load again, with what the lab knows of the server: many threads that share one processor may fill it although none of
-/// them is busy, and of very many threads the load looks at none.
+/// them is busy, and of very many threads the load looks at none. `server_cpu_s` is what the server would have used of whole processors.
 pub(super) fn certified(bench: &Bench, report: &Report, server_cpu_s: f64) -> Certificate {
     let mut evidence: Evidence = report.certificate.clone().map(|c| c.evidence).unwrap_or_default();
     let processors = bench.server_cpus.len().max(1) as f64;
@@ -70,7 +79,7 @@ pub(super) fn certified(bench: &Bench, report: &Report, server_cpu_s: f64) -> Ce
 }
 
 /// What several rounds of the same come to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Right answers a second.
     pub requests_per_s: Spread,
@@ -84,6 +93,9 @@ pub struct Figures {
     pub p99_9_us: Spread,
     /// Server CPU seconds for 100,000 answers.
     pub cpu_s_per_100k: Spread,
+    /// Answers a second of a whole processor.
+    #[serde(default)]
+    pub per_processor_s: Spread,
     /// Failed requests of all rounds.
     pub failed: u64,
     /// Of each round.
@@ -102,24 +114,60 @@ impl Figures {
             p99_us: spread(|r| r.p99_us)?,
             p99_9_us: spread(|r| r.p99_9_us)?,
             cpu_s_per_100k: spread(|r| r.cpu_s_per_100k)?,
+            per_processor_s: spread(|r| r.per_processor_s)?,
             failed: rounds.iter().map(|r| r.failed).sum(),
             certificates: rounds.iter().map(|r| r.certificate.clone()).collect(),
         })
     }
 }
 
+/// When a round ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Length {
+    /// After so many requests.
+    Requests(u64),
+    /// After this time.
+    Time(Duration),
+}
+
+impl Length {
+    /// A part of it that is enough to see what a request costs.
+    pub(super) fn trial(self) -> Self {
+        match self {
+            Self::Requests(count) => Self::Requests((count / 4).max(1)),
+            Self::Time(time) => Self::Time(time / 2),
+        }
+    }
+
+    fn option(self) -> [String; 2] {
+        match self {
+            Self::Requests(count) => ["-n".into(), count.to_string()],
+            Self::Time(time) => ["-d".into(), time.as_secs_f64().to_string()],
+        }
+    }
+}
+
+impl std::fmt::Display for Length {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Requests(count) => write!(f, "{count} requests"),
+            Self::Time(time) => write!(f, "{} s", time.as_secs_f64()),
+        }
+    }
+}
+
 /// A load of HTTP requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Requests {
     pub(super) concurrency: usize,
-    pub(super) count: u64,
+    pub(super) length: Length,
     pub(super) keep_alive: bool,
 }
 
 impl Requests {
     fn options(self) -> Vec<String> {
-        let mut options =
-            vec!["-c".into(), self.concurrency.to_string(), "-n".into(), self.count.to_string()];
+        let mut options = vec!["-c".into(), self.concurrency.to_string()];
+        options.extend(self.length.option());
         options.extend((!self.keep_alive).then(|| "--no-keepalive".to_owned()));
         options
     }
@@ -132,8 +180,21 @@ pub(super) fn http(
     pid: u32,
     requests: Requests,
 ) -> Result<Round, LabError> {
+    throttled(generator, url, pid, requests, 1.0)
+}
+
+/// The same by a server that has only this share of its processors.
+pub(super) fn throttled(
+    generator: Generator<'_>,
+    url: &str,
+    pid: u32,
+    requests: Requests,
+    share: f64,
+) -> Result<Round, LabError> {
     let options = requests.options();
-    load(generator, url, pid, &options.iter().map(String::as_str).collect::<Vec<_>>())
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let (report, used) = carried(generator, url, pid, &options)?;
+    Ok(Round::with_share(generator.bench, &report, used, share))
 }
 
 /// Has the server `pid` at `url` answer a load of HTTP requests with these options.
@@ -143,6 +204,17 @@ pub(crate) fn load(
     pid: u32,
     options: &[&str],
 ) -> Result<Round, LabError> {
+    let (report, used) = carried(generator, url, pid, options)?;
+    Ok(Round::of(generator.bench, &report, used))
+}
+
+/// What the load saw, and the processor seconds that the server used meanwhile.
+fn carried(
+    generator: Generator<'_>,
+    url: &str,
+    pid: u32,
+    options: &[&str],
+) -> Result<(Report, f64), LabError> {
     let bench = generator.bench;
     let file = ResultFile::new();
     let mut args: Vec<String> = vec!["load".into(), "http".into(), url.into()];
@@ -163,7 +235,7 @@ pub(crate) fn load(
         let why = trouble.or(report.first_error).unwrap_or_else(|| "no request was answered".into());
         return Err(LabError::Process { what: name, why });
     }
-    Ok(Round::of(bench, &report, used))
+    Ok((report, used))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The charts of a report.
 
-use super::Results;
 use super::svg::{self, MAXIMUM, Scale, Series, Sheet};
+use super::{Results, answer};
 use crate::experiment::models::Pace;
 use crate::experiment::peers::Case;
 use crate::experiment::round::Figures;
@@ -17,7 +17,8 @@ pub(super) struct Chart {
 
 /// All that there are figures for.
 pub(super) fn of(results: &Results) -> Vec<Chart> {
-    let mut charts = results.concurrency.as_ref().map(against_concurrency).unwrap_or_default();
+    let mut charts: Vec<Chart> = results.concurrency.iter().filter_map(answer::chart).collect();
+    charts.extend(results.concurrency.iter().filter(|table| has_lines(table)).flat_map(against_concurrency));
     charts.extend(results.models.iter().flat_map(|table| [percentiles(table), time_series(table)]));
     charts.extend(results.connections.as_ref().map(memory));
     charts.extend(results.peers.as_ref().map(beside_others).unwrap_or_default());
@@ -41,6 +42,11 @@ fn series(points: impl Iterator<Item = (String, f64, Spread)>) -> Vec<Series> {
     all
 }
 
+/// Whether there is more than one point of a model.
+fn has_lines(table: &concurrency::Table) -> bool {
+    table.points.iter().any(|point| point.concurrency != table.points[0].concurrency)
+}
+
 fn against_concurrency(table: &concurrency::Table) -> Vec<Chart> {
     let kept = if table.keep_alive { "connections kept" } else { "a connection for each request" };
     let draw = |name, title: &str, y_title, y, of: fn(&Figures) -> Spread| {
@@ -50,11 +56,11 @@ fn against_concurrency(table: &concurrency::Table) -> Vec<Chart> {
         chart(name, &sheet, &series(points))
     };
     vec![
-        draw("responses", "Responses a second", "responses/s", Scale::Linear, |f| f.requests_per_s.clone()),
-        draw("time", "Mean time of a request", "ms", Scale::Log, |f| f.mean_us.times(1e-3)),
-        draw("p99", "99th percentile of the time of a request", "ms", Scale::Log, |f| f.p99_us.times(1e-3)),
-        draw("cpu", "Server CPU seconds for 100,000 responses", "CPU s", Scale::Linear, |f| {
-            f.cpu_s_per_100k.clone()
+        draw("responses", "Responses a second of one processor", "responses/s", Scale::Linear, |f| {
+            f.per_processor_s.clone()
+        }),
+        draw("cpu", "Server processor time for a response", "µs", Scale::Log, |f| {
+            f.cpu_s_per_100k.times(10.0)
         }),
     ]
 }

@@ -2,8 +2,8 @@
 
 use super::charts::Chart;
 use super::svg::escape;
-use super::tables::{Cells, reasons, sections};
-use super::{Results, certificate};
+use super::tables::{Cells, left_out_together, sections};
+use super::{Results, answer, certificate};
 
 const STYLE: &str = ":root{color-scheme:light dark;--line:#8884;--soft:#8882;--page:#fff;--ink:#1b1f24}\
 @media (prefers-color-scheme:dark){:root{--page:#14171a;--ink:#e4e7ea}}\
@@ -15,7 +15,7 @@ nav{font-size:.9rem;line-height:1.9}nav a{margin-right:1rem}a{color:inherit}\
 th,td{padding:.3rem .7rem;text-align:right;border-bottom:1px solid var(--line)}\
 thead th{border-bottom:2px solid #888;vertical-align:bottom;white-space:normal;min-width:5.5rem}\
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--page)}\
-tbody tr:hover td{background:var(--soft)}p.about,li{font-size:.88rem;max-width:52rem}p.about{opacity:.8}\
+tbody tr:hover td{background:var(--soft)}p.about,li{font-size:.88rem;max-width:52rem}p.about{opacity:.8}p.answer{font-size:1.15rem}\
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr));gap:1rem}\
 figure{margin:0;padding:.5rem;border:1px solid var(--line);border-radius:.4rem}figcaption{font-weight:600;font-size:.95rem;padding:.2rem .3rem}\
 figure svg{display:block;width:100%;height:auto;margin-top:-1.2rem}figure svg .t{display:none}\
@@ -25,7 +25,8 @@ figure svg{display:block;width:100%;height:auto;margin-top:-1.2rem}figure svg .t
 /// The page.
 pub(super) fn page(results: &Results, charts: &[Chart]) -> String {
     let sections = sections(results);
-    let mut body = format!("<h1>tidegate on this machine</h1>\n{}{}", machine(results), limits(results));
+    let mut body = format!("<h1>tidegate on this machine</h1>\n{}", answer(results, charts));
+    body += &format!("{}{}", machine(results), limits(results));
     body += &contents(&sections, charts);
     for (i, (title, cells, about)) in sections.iter().enumerate() {
         body += &format!(
@@ -35,22 +36,35 @@ pub(super) fn page(results: &Results, charts: &[Chart]) -> String {
             escape(about)
         );
     }
+    let charts: Vec<&Chart> = charts.iter().filter(|chart| chart.name != "answer").collect();
     if !charts.is_empty() {
         let figure =
-            |c: &Chart| format!("<figure><figcaption>{}</figcaption>{}</figure>\n", escape(&c.title), c.svg);
+            |c: &&Chart| format!("<figure><figcaption>{}</figcaption>{}</figure>\n", escape(&c.title), c.svg);
         let figures = charts.iter().map(figure).collect::<String>();
         body += &format!("<h2 id=\"charts\">Charts</h2>\n<div class=\"charts\">\n{figures}</div>\n");
     }
     body += &list("Remarks", results.remarks().iter().map(|r| escape(r)));
-    let left_out = reasons(results);
-    body += &list(
-        "Left out",
-        left_out.iter().map(|out| format!("<code>{}</code>: {}", escape(&out.model), escape(&out.why))),
-    );
+    let names = |models: &[&str]| models.iter().map(|name| escape(name)).collect::<Vec<_>>().join(", ");
+    let left_out = left_out_together(results);
+    let lines =
+        left_out.iter().map(|(models, why)| format!("<code>{}</code>: {}", names(models), escape(why)));
+    body += &list("Left out", lines);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
          <title>tidegate on this machine</title>\n<style>{STYLE}</style>\n{body}</html>\n"
     )
+}
+
+/// The sentence and the chart that the page opens with.
+fn answer(results: &Results, charts: &[Chart]) -> String {
+    let Some(sentence) = answer::sentence(results) else { return String::new() };
+    let parts = sentence.split('`').enumerate();
+    let words = parts.map(|(i, part)| match i % 2 {
+        1 => format!("<code>{}</code>", escape(part)),
+        _ => escape(part),
+    });
+    let chart = charts.iter().find(|chart| chart.name == "answer").map_or("", |chart| &chart.svg);
+    format!("<p class=\"answer\">{}</p>\n<figure>{chart}</figure>\n", words.collect::<String>())
 }
 
 /// What it was measured on, and how.

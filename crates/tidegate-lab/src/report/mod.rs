@@ -1,5 +1,6 @@
 //! What was measured, in every format: Markdown, CSV, JSON, SVG charts, and one HTML page that holds all of it.
 
+pub mod answer;
 pub mod certificate;
 mod charts;
 mod html;
@@ -21,7 +22,7 @@ use crate::run::{Circumstances, Row, Run};
 use crate::save::ResultFile;
 use crate::{Bench, LabError};
 
-pub use tables::{Cells, concurrency_cells, connections_cells, models_cells, reasons, sections};
+pub use tables::{Cells, concurrency_cells, connections_cells, left_out_together, models_cells, sections};
 
 /// Everything one `bench` measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -28,6 +28,7 @@ fn row(experiment: &str, name: String, figures: &Figures) -> Row {
     let spreads = [
         ("cpu_s_per_100k", Better::Lower, &figures.cpu_s_per_100k),
         ("requests_per_s", Better::Higher, &figures.requests_per_s),
+        ("per_processor_s", Better::Higher, &figures.per_processor_s),
         ("mean_us", Better::Lower, &figures.mean_us),
         ("p50_us", Better::Lower, &figures.p50_us),
         ("p99_us", Better::Lower, &figures.p99_us),

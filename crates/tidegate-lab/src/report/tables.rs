@@ -1,7 +1,7 @@
 //! Tables as cells, CSV and Markdown.
 
 use super::charts::Chart;
-use super::{Results, certificate};
+use super::{Results, answer, certificate};
 use crate::bootstrap::Interval;
 use crate::experiment::models::Pace;
 use crate::experiment::round::Figures;
@@ -101,7 +101,9 @@ pub(super) fn concurrency_rows(table: &concurrency::Table) -> Cells {
 /// The head of a table for CSV with a column for each figure.
 pub(super) fn figures_head(names: &[&str]) -> Vec<String> {
     let mut head: Vec<String> = names.iter().map(ToString::to_string).chain(["rounds".to_owned()]).collect();
-    for figure in ["requests_per_s", "mean_us", "p50_us", "p99_us", "p99_9_us", "cpu_s_per_100k"] {
+    for figure in
+        ["requests_per_s", "per_processor_s", "mean_us", "p50_us", "p99_us", "p99_9_us", "cpu_s_per_100k"]
+    {
         head.extend(["median", "low", "high", "min", "max"].map(|part| format!("{figure}_{part}")));
     }
     head.extend(["failed".to_owned(), "limits".to_owned()]);
@@ -111,7 +113,15 @@ pub(super) fn figures_head(names: &[&str]) -> Vec<String> {
 /// A row of it.
 pub(super) fn figures_row(mut row: Vec<String>, f: &Figures) -> Vec<String> {
     row.push(f.requests_per_s.rounds.len().to_string());
-    for s in [&f.requests_per_s, &f.mean_us, &f.p50_us, &f.p99_us, &f.p99_9_us, &f.cpu_s_per_100k] {
+    for s in [
+        &f.requests_per_s,
+        &f.per_processor_s,
+        &f.mean_us,
+        &f.p50_us,
+        &f.p99_us,
+        &f.p99_9_us,
+        &f.cpu_s_per_100k,
+    ] {
         let end = |of: fn(Interval) -> f64| s.interval.map_or(String::new(), |i| format!("{:.4}", of(i)));
         row.extend([format!("{:.4}", s.median), end(|i| i.low), end(|i| i.high)]);
         row.extend([s.min, s.max].map(|v| format!("{v:.4}")));
@@ -244,25 +254,23 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     }
     if let Some(table) = &results.concurrency {
         let kept = if table.keep_alive { "connections kept" } else { "a new connection for each request" };
+        let shares = table.points.iter().map(|point| point.share * 100.0);
+        let (low, high) = shares.fold((100.0, 0.0), |(low, high): (f64, f64), s| (low.min(s), high.max(s)));
         let about = format!(
-            "A 4 KiB page, {kept}, {} requests a round, {} round(s) a point, models in turn; median [95% confidence interval], of fewer than four rounds (minimum–maximum).",
-            grouped(table.requests),
-            table.repeats
+            "A 4 KiB page, {kept}, {} a round, {} round(s) a point, models in turn; median [95% confidence interval], of fewer than four rounds (minimum–maximum). \
+            So that the load is not the limit, servers were kept to {low:.0}–{high:.0}% of a processor by {}; rates are for a whole one.",
+            table.length, table.repeats, table.throttle,
         );
+        sections.push(("Which model".into(), answer::cells(table), about.clone()));
         let cells = |of, digits| concurrency_cells(table, of, digits);
         sections.push((
-            "Responses a second against concurrency".into(),
-            cells(|f| f.requests_per_s.clone(), 0),
+            "Responses a second of one processor, against concurrency".into(),
+            cells(|f| f.per_processor_s.clone(), 0),
             about.clone(),
         ));
         sections.push((
-            "Mean time of a request in ms".into(),
-            cells(|f| f.mean_us.times(1e-3), 2),
-            about.clone(),
-        ));
-        sections.push((
-            "Server CPU seconds for 100,000 responses".into(),
-            cells(|f| f.cpu_s_per_100k.clone(), 3),
+            "Server processor time for a response in µs, against concurrency".into(),
+            cells(|f| f.cpu_s_per_100k.times(10.0), 2),
             about,
         ));
     }
@@ -281,29 +289,30 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     sections
 }
 
-/// Models left out, with the reason, each once.
+/// Models left out, those with the same reason together.
 #[must_use]
-pub fn reasons(results: &Results) -> Vec<&LeftOut> {
-    let models = results.models.iter().flat_map(|t| &t.left_out);
-    let concurrency = results.concurrency.iter().flat_map(|t| &t.left_out);
-    let mut reasons: Vec<&LeftOut> = Vec::new();
-    let connections = results.connections.iter().flat_map(|t| &t.left_out);
-    let survival = results.survival.iter().flat_map(|t| &t.left_out);
-    let udp = results.udp.iter().flat_map(|t| &t.left_out);
-    let peers = results.peers.iter().flat_map(|t| &t.left_out);
-    let latency = results.latency.iter().flat_map(|t| &t.left_out);
-    for out in
-        models.chain(concurrency).chain(connections).chain(survival).chain(udp).chain(peers).chain(latency)
-    {
-        if !reasons.contains(&out) {
-            reasons.push(out);
+pub fn left_out_together(results: &Results) -> Vec<(Vec<&str>, &str)> {
+    let all = results.models.iter().flat_map(|t| &t.left_out);
+    let all = all.chain(results.concurrency.iter().flat_map(|t| &t.left_out));
+    let all = all.chain(results.connections.iter().flat_map(|t| &t.left_out));
+    let all = all.chain(results.survival.iter().flat_map(|t| &t.left_out));
+    let all = all.chain(results.udp.iter().flat_map(|t| &t.left_out));
+    let all = all.chain(results.peers.iter().flat_map(|t| &t.left_out));
+    let all = all.chain(results.latency.iter().flat_map(|t| &t.left_out));
+    let mut reasons: Vec<(Vec<&str>, &str)> = Vec::new();
+    for LeftOut { model, why } in all {
+        match reasons.iter_mut().find(|(_, reason)| reason == why) {
+            Some((models, _)) if models.contains(&model.as_str()) => {}
+            Some((models, _)) => models.push(model),
+            None => reasons.push((vec![model], why)),
         }
     }
     reasons
 }
 
 pub(super) fn markdown(results: &Results, charts: &[Chart]) -> String {
-    let mut text = format!("# tidegate on this machine\n\n{}\n", results.method());
+    let answer = answer::sentence(results).map_or(String::new(), |answer| format!("**{answer}**\n\n"));
+    let mut text = format!("# tidegate on this machine\n\n{answer}{}\n", results.method());
     for (title, cells, about) in sections(results) {
         text += &format!("\n## {title}\n\n{}\n{about}\n", markdown_table(&cells));
     }
@@ -320,10 +329,11 @@ pub(super) fn markdown(results: &Results, charts: &[Chart]) -> String {
         text += "\n## Remarks\n\n";
         text += &remarks.iter().map(|r| format!("- {r}\n")).collect::<String>();
     }
-    let reasons = reasons(results);
+    let reasons = left_out_together(results);
     if !reasons.is_empty() {
         text += "\n## Left out\n\n";
-        text += &reasons.iter().map(|out| format!("- `{}`: {}\n", out.model, out.why)).collect::<String>();
+        let line = |(models, why): &(Vec<&str>, &str)| format!("- `{}`: {why}\n", models.join("`, `"));
+        text += &reasons.iter().map(line).collect::<String>();
     }
     text
 }

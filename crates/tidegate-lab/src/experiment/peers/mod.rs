@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::Model;
 
 use super::generator::Generator;
-use super::round::{self, Figures, Requests, Round};
+use super::round::{self, Figures, Length, Requests, Round};
 use super::{LeftOut, Server, affordable, contestants};
 use crate::run::Facts;
 use crate::spread::Spread;
@@ -191,7 +191,8 @@ fn warmed_up(bench: &Bench, url: &str, pid: u32, case: Case, count: u64) -> Resu
     let Case { keep_alive, concurrency } = case;
     let few = (count / WARM_UP).max(concurrency as u64);
     let generator = Generator::here(bench);
-    let first = round::http(generator, url, pid, Requests { concurrency, count: few, keep_alive })?;
+    let load = |count| Requests { concurrency, length: Length::Requests(count), keep_alive };
+    let first = round::http(generator, url, pid, load(few))?;
     let least = PAGE_BYTES as f64;
     if !(least..=least + HEAD_BYTES).contains(&first.bytes_each) {
         let why = format!(
@@ -200,7 +201,7 @@ fn warmed_up(bench: &Bench, url: &str, pid: u32, case: Case, count: u64) -> Resu
         );
         return Err(LabError::Process { what: url.into(), why });
     }
-    round::http(generator, url, pid, Requests { concurrency, count, keep_alive })
+    round::http(generator, url, pid, load(count))
 }
 
 #[cfg(test)]

@@ -1,0 +1,226 @@
+//! The answer that a report opens with: which model to take here, and by how much.
+
+use super::svg;
+use super::tables::{Cells, grouped, spread};
+use super::{Results, certificate, charts::Chart};
+use crate::bootstrap;
+use crate::experiment::concurrency::{Point, Table};
+use crate::spread::{CONFIDENCE, Spread};
+
+/// Differences up to this are the same cost: nobody would choose by them.
+const MARGIN: f64 = 0.02;
+
+/// A model and what a request costs on it: each round the geometric mean over all points, in µs of processor time.
+struct Cost {
+    model: String,
+    us: Spread,
+    /// Times the cost of the cheapest, with the ends of its confidence interval.
+    times: f64,
+    interval: Option<bootstrap::Interval>,
+}
+
+impl Cost {
+    /// Whether it can not be told from the cheapest, or differs by less than anybody would mind.
+    fn is_same(&self) -> bool {
+        match self.interval {
+            Some(interval) => interval.low <= 1.0 + MARGIN,
+            None => self.times <= 1.0 + MARGIN,
+        }
+    }
+
+    fn words(&self) -> String {
+        let percent = |times: f64| ((times - 1.0).abs() * 100.0).ceil();
+        match self.interval {
+            _ if !self.is_same() => format!("`{}` {:.1} times as much", self.model, self.times),
+            Some(i) => {
+                format!("`{}` the same within {:.0}%", self.model, percent(i.low).max(percent(i.high)))
+            }
+            None => format!("`{}` the same within {:.0}%", self.model, percent(self.times)),
+        }
+    }
+}
+
+/// All models that have every point, the cheapest first.
+fn costs(table: &Table) -> Vec<Cost> {
+    let mut names: Vec<&str> = table.points.iter().map(|point| point.model.as_str()).collect();
+    names.dedup();
+    let most = names.iter().map(|name| points(table, name).count()).max().unwrap_or_default();
+    let mut found: Vec<(String, Spread)> = names
+        .into_iter()
+        .filter(|name| points(table, name).count() == most)
+        .filter_map(|name| Some((name.to_owned(), over_points(points(table, name))?)))
+        .collect();
+    found.sort_by(|a, b| a.1.median.total_cmp(&b.1.median));
+    let Some(least) = found.first().map(|(_, us)| us.clone()) else { return Vec::new() };
+    let cost = |(model, us): (String, Spread)| {
+        let times = us.median / least.median;
+        let interval = bootstrap::of_ratio(&least.rounds, &us.rounds, CONFIDENCE);
+        Cost { model, us, times, interval }
+    };
+    found.into_iter().map(cost).collect()
+}
+
+fn points<'a>(table: &'a Table, model: &'a str) -> impl Iterator<Item = &'a Point> {
+    table.points.iter().filter(move |point| point.model == model)
+}
+
+/// Round by round, the geometric mean of the points' costs. A round that one point lacks is left out.
+fn over_points<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Spread> {
+    let all: Vec<&[f64]> = points.map(|point| point.figures.cpu_s_per_100k.rounds.as_slice()).collect();
+    let rounds = all.iter().map(|rounds| rounds.len()).min()?;
+    let mean = |round: usize| {
+        let logs: f64 = all.iter().map(|rounds| (rounds[round] * 10.0).ln()).sum();
+        (logs / all.len() as f64).exp()
+    };
+    Spread::of((0..rounds).map(mean))
+}
+
+/// The answer in one sentence; `None` unless responses against concurrency were measured.
+///
+/// Of models that cost the same the one whose connections take less memory is taken, if that was measured too.
+#[must_use]
+pub fn sentence(results: &Results) -> Option<String> {
+    let costs = costs(results.concurrency.as_ref()?);
+    let rows = || results.connections.iter().flat_map(|table| &table.rows);
+    let bytes = |model: &str| {
+        let of_model = rows().filter(|row| row.model == model);
+        of_model.max_by_key(|row| row.connected).and_then(|row| row.user_bytes_each)
+    };
+    let same = || costs.iter().filter(|cost| cost.is_same());
+    let smallest = same()
+        .filter_map(|cost| Some((cost, bytes(&cost.model)?)))
+        .min_by(|a, b| a.1.total_cmp(&b.1))
+        .map(|(cost, _)| cost);
+    let taken = smallest.or_else(|| same().next())?;
+    let others: Vec<String> =
+        costs.iter().filter(|cost| cost.model != taken.model).map(Cost::words).collect();
+    let mut text = format!("Here take `{}`", taken.model);
+    if !others.is_empty() {
+        text +=
+            &format!(": a request costs {:.1} µs of processor time; {}", taken.us.median, others.join(", "));
+    }
+    let largest = rows().filter(|row| row.model == taken.model).max_by_key(|row| row.connected);
+    if let Some((row, each)) = largest.and_then(|row| Some((row, row.user_bytes_each?))) {
+        text += &format!(
+            "; {} idle connections take {:.1} MB of its memory",
+            grouped(row.connected),
+            each * row.connected as f64 / 1e6
+        );
+    }
+    Some(text + ".")
+}
+
+/// The table beside the sentence: cost and rate of each model at each point, at most 100 columns wide for two points.
+#[must_use]
+pub fn cells(table: &Table) -> Cells {
+    let mut levels: Vec<usize> = table.points.iter().map(|point| point.concurrency).collect();
+    levels.sort_unstable();
+    levels.dedup();
+    let mut head = vec!["model".to_owned(), "times".to_owned()];
+    head.extend(levels.iter().map(|&level| format!("µs CPU, c={level}")));
+    head.extend(levels.iter().map(|&level| format!("req/s, c={level}")));
+    head.push("limit".into());
+    let mut cells = vec![head];
+    for cost in costs(table) {
+        let at = |level: &usize| points(table, &cost.model).find(|point| point.concurrency == *level);
+        let cell =
+            |of: fn(&Point) -> String| levels.iter().map(move |level| at(level).map_or("–".into(), of));
+        let mut row = vec![cost.model.clone(), format!("{:.2}", cost.times)];
+        row.extend(cell(|point| spread(&point.figures.cpu_s_per_100k.times(10.0), 1)));
+        row.extend(cell(|point| grouped(point.figures.per_processor_s.median.round() as u64)));
+        let all: Vec<_> =
+            points(table, &cost.model).flat_map(|point| point.figures.certificates.clone()).collect();
+        row.push(certificate::limits(&all));
+        cells.push(row);
+    }
+    cells
+}
+
+/// The chart beside it: a bar for each model.
+pub(super) fn chart(table: &Table) -> Option<Chart> {
+    let costs = costs(table);
+    let title = "Server processor time for a request, in µs (less is better)".to_owned();
+    let bars: Vec<_> = costs.into_iter().map(|cost| (cost.model, cost.us)).collect();
+    let svg = svg::bars(&title, &bars, |_| true);
+    (!bars.is_empty()).then(|| Chart { name: "answer".into(), title, svg })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Bench;
+    use crate::experiment::connections;
+    use crate::experiment::round::Figures;
+
+    fn point(model: &str, concurrency: usize, rounds: [f64; 4]) -> Point {
+        let cost = Spread::of(rounds).unwrap();
+        let rate = Spread::of(rounds.map(|cost| 1e5 / cost)).unwrap();
+        let figures = Figures { cpu_s_per_100k: cost, per_processor_s: rate, ..Figures::default() };
+        Point { model: model.into(), concurrency, share: 0.5, figures }
+    }
+
+    fn results(points: Vec<Point>) -> Results {
+        let bench = Bench { program: "a".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
+        let table = Table { points, ..Table::default() };
+        Results { concurrency: Some(table), ..Results::new(&bench) }
+    }
+
+    const CHEAP: [f64; 4] = [0.60, 0.61, 0.60, 0.61];
+    const SAME: [f64; 4] = [0.61, 0.60, 0.61, 0.60];
+    const DEAR: [f64; 4] = [1.2, 1.21, 1.19, 1.2];
+
+    #[test]
+    fn the_cheapest_is_named_with_what_the_others_cost() {
+        let all = vec![
+            point("blocking", 100, DEAR.map(|c| c * 3.0)),
+            point("tokio", 100, DEAR),
+            point("epoll", 100, CHEAP),
+            point("uring", 100, SAME),
+        ];
+        let text = sentence(&results(all)).unwrap();
+        assert!(text.starts_with("Here take `epoll`: a request costs 6.0 µs"), "{text}");
+        for part in ["`uring` the same within 2%", "`tokio` 2.0 times as much", "`blocking` 6.0 times"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(sentence(&results(Vec::new())), None);
+    }
+
+    #[test]
+    fn of_those_that_cost_the_same_the_smaller_one_is_taken() {
+        let mut results = results(vec![point("epoll", 100, CHEAP), point("uring", 100, SAME)]);
+        let row = |model: &str, bytes| connections::Row {
+            model: model.into(),
+            connected: 5_000,
+            user_bytes_each: Some(bytes),
+            ..connections::Row::default()
+        };
+        let rows = vec![row("epoll", 900.0), row("uring", 400.0)];
+        results.connections = Some(connections::Table { rows, ..connections::Table::default() });
+        let text = sentence(&results).unwrap();
+        assert!(
+            text.starts_with("Here take `uring`") && text.contains("5,000 idle connections take 2.0 MB"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn points_count_alike_and_rows_are_in_the_order_of_cost() {
+        let all = vec![
+            point("epoll", 100, CHEAP),
+            point("epoll", 1_000, CHEAP.map(|c| c * 4.0)),
+            point("tokio", 100, CHEAP.map(|c| c * 0.5)),
+            point("tokio", 1_000, CHEAP.map(|c| c * 6.0)),
+            point("poll", 100, CHEAP),
+        ];
+        let results = results(all);
+        let table = results.concurrency.as_ref().unwrap();
+        let found = costs(table);
+        let names: Vec<&str> = found.iter().map(|cost| cost.model.as_str()).collect();
+        assert_eq!(names, ["tokio", "epoll"], "poll lacks a point");
+        assert!((found[1].times - 2.0 / 3f64.sqrt()).abs() < 0.02, "{}", found[1].times);
+        let cells = cells(table);
+        assert_eq!(cells.len(), 3);
+        assert!(cells.iter().all(|row| row.len() == cells[0].len()), "{cells:?}");
+        assert!(chart(table).unwrap().svg.contains("tokio"));
+    }
+}

@@ -1,0 +1,249 @@
+//! Keeps a server to a share of its processors, so that the load has processor time left and the server is the limit.
+//!
+//! A load that is as dear as the server it measures is busy first, and then all servers look alike. With a share the cost of a request
+//! is the same, and the rate of a whole processor follows from it. Two ways, in this order:
+//!
+//! 1. A quota of a control group: `cpu.max`, or `cpu.cfs_quota_us` of version 1 (`cgroups(7)`, "CPU Bandwidth Control" of the
+//!    kernel's documentation). Needs a group that this user may make a child of.
+//! 2. Threads of the lab that never sleep, on the server's processors: the scheduler shares them out. The share is then exact for a
+//!    server with one busy thread, and more for one with many.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+use tidegate::system::pin_to_cpus;
+
+use crate::Bench;
+use crate::process::start_thread;
+
+/// The period of a quota, in µs. A quota is at least 1,000 µs.
+const PERIOD_US: f64 = 10_000.0;
+
+/// Limits what servers get of their processors.
+pub(crate) struct Throttle {
+    cpus: Vec<usize>,
+    group: Option<Group>,
+    competitors: Vec<Competitor>,
+}
+
+impl Throttle {
+    /// Finds out what this system allows.
+    pub(crate) fn new(bench: &Bench) -> Self {
+        let cpus = if bench.is_pinned_apart() { bench.server_cpus.clone() } else { Vec::new() };
+        let group = (!cpus.is_empty()).then(Group::make).flatten();
+        Self { cpus, group, competitors: Vec::new() }
+    }
+
+    /// Sets the share of servers from now on, above 0 and at most 1; returns the one in effect, which is 1 if nothing can limit them.
+    pub(crate) fn set(&mut self, share: f64) -> f64 {
+        self.competitors.clear();
+        if self.cpus.is_empty() {
+            return 1.0;
+        }
+        if let Some(group) = &self.group {
+            match group.set(share, self.cpus.len()) {
+                Ok(()) => return share,
+                Err(_) => self.group = None, // gone or not ours after all; the other way is left
+            }
+        }
+        let rivals = (1.0 / share - 1.0).round().max(0.0);
+        for _ in 0..rivals as usize {
+            self.competitors.extend(self.cpus.iter().filter_map(|&cpu| Competitor::start(cpu)));
+        }
+        1.0 / (1.0 + self.competitors.len() as f64 / self.cpus.len() as f64)
+    }
+
+    /// Puts a running server under the limit, all its threads included.
+    ///
+    /// # Errors
+    /// The control group does not take it.
+    pub(crate) fn hold(&self, pid: u32) -> io::Result<()> {
+        self.group.as_ref().map_or(Ok(()), |group| group.take(pid))
+    }
+
+    /// How it is done, for the reader of the figures.
+    pub(crate) fn method(&self) -> &'static str {
+        match (&self.group, self.cpus.is_empty()) {
+            (Some(_), _) => "a control group's quota",
+            (None, false) => "busy threads of the lab on the same processor",
+            (None, true) => "nothing, since server and load are not kept apart",
+        }
+    }
+}
+
+/// A control group of our own; removed when dropped, which needs the servers in it to have ended.
+struct Group {
+    folder: PathBuf,
+    is_unified: bool,
+}
+
+impl Group {
+    fn make() -> Option<Self> {
+        let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let name = format!("tidegate-{}", std::process::id());
+        let make = |(parent, is_unified): (PathBuf, bool)| {
+            let folder = parent.join(&name);
+            std::fs::create_dir(&folder).ok()?;
+            let group = Self { folder, is_unified };
+            group.set(1.0, 1).ok().map(|()| group)
+        };
+        parents(&groups, &mounts).into_iter().find_map(make)
+    }
+
+    fn set(&self, share: f64, cpus: usize) -> io::Result<()> {
+        let quota = (share * PERIOD_US * cpus as f64).max(1_000.0);
+        let put = |file, text: String| std::fs::write(self.folder.join(file), text);
+        if self.is_unified {
+            return put("cpu.max", format!("{quota:.0} {PERIOD_US}"));
+        }
+        put("cpu.cfs_period_us", PERIOD_US.to_string())?;
+        put("cpu.cfs_quota_us", format!("{quota:.0}"))
+    }
+
+    fn take(&self, pid: u32) -> io::Result<()> {
+        std::fs::write(self.folder.join("cgroup.procs"), pid.to_string())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A server that was killed leaves its group when the system has buried it.
+        for _ in 0..100 {
+            match std::fs::remove_dir(&self.folder) {
+                Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Groups that may have a child with a quota, the nearest first, and whether they are of version 2: this process's own, and for
+/// version 2 the one above, because one with processes of its own gives no quotas to its children.
+fn parents(groups: &str, mounts: &str) -> Vec<(PathBuf, bool)> {
+    let own = |line: &str| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        Some((parts.next()?.to_owned(), parts.next()?.to_owned()))
+    };
+    let mut found = Vec::new();
+    for (controllers, path) in groups.lines().filter_map(own) {
+        let is_unified = controllers.is_empty();
+        if !is_unified && !controllers.split(',').any(|name| name == "cpu") {
+            continue;
+        }
+        let Some(folder) = mounts.lines().find_map(|line| below(line, is_unified, &path)) else { continue };
+        if is_unified {
+            let above = folder.parent().map(Path::to_path_buf);
+            found.extend([Some(folder), above].into_iter().flatten().map(|folder| (folder, true)));
+        } else {
+            found.insert(0, (folder, false));
+        }
+    }
+    found
+}
+
+/// Where the group `path` is, if this line of `mountinfo` mounts its hierarchy (`proc_pid_mountinfo(5)`).
+fn below(line: &str, is_unified: bool, path: &str) -> Option<PathBuf> {
+    let (before, after) = line.split_once(" - ")?;
+    let (mut before, mut after) = (before.split(' ').skip(3), after.split(' '));
+    let (root, point) = (before.next()?, before.next()?);
+    let (kind, options) = (after.next()?, after.nth(1)?);
+    let fits = match is_unified {
+        true => kind == "cgroup2",
+        false => kind == "cgroup" && options.split(',').any(|option| option == "cpu"),
+    };
+    let inside = path.strip_prefix(root).unwrap_or(path);
+    fits.then(|| Path::new(point).join(inside.trim_start_matches('/')))
+}
+
+/// A thread that takes what it can get of a processor.
+struct Competitor {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Competitor {
+    fn start(cpu: usize) -> Option<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let compete = move || {
+            // Anywhere else it would only disturb.
+            if pin_to_cpus(&[cpu]).is_ok() {
+                while !told.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+            }
+        };
+        Some(Self { stop, thread: Some(start_thread("competitor", compete).ok()?) })
+    }
+}
+
+impl Drop for Competitor {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_found_where_they_are_mounted() {
+        let mounts = "30 23 0:26 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu\n\
+                      31 23 0:27 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n\
+                      32 23 0:28 /box /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+        let groups = "3:cpuset:/\n1:cpu,cpuacct:/user\n0::/box/a/b";
+        let folder = |path: &str| PathBuf::from(path);
+        assert_eq!(
+            parents(groups, mounts),
+            [
+                (folder("/sys/fs/cgroup/cpu/user"), false),
+                (folder("/sys/fs/cgroup/unified/a/b"), true),
+                (folder("/sys/fs/cgroup/unified/a"), true),
+            ]
+        );
+        assert_eq!(parents("0::/", ""), []);
+        assert_eq!(parents("nonsense", mounts), []);
+    }
+
+    #[test]
+    fn who_shares_a_processor_with_the_load_is_not_limited() {
+        let bench = Bench { program: "a".into(), server_cpus: vec![0], load_cpus: vec![0], group: None };
+        let mut throttle = Throttle::new(&bench);
+        assert!((throttle.set(0.5) - 1.0).abs() < f64::EPSILON && throttle.hold(1).is_ok());
+        assert!(throttle.method().contains("not kept apart"));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn competitors_leave_a_share_and_end() {
+        let cpus = tidegate::system::allowed_cpus();
+        let bench = Bench { program: "a".into(), server_cpus: cpus, load_cpus: Vec::new(), group: None };
+        let mut throttle = Throttle { group: None, ..Throttle::new(&bench) };
+        assert!((throttle.set(0.5) - 0.5).abs() < 1e-9);
+        assert!((throttle.set(0.25) - 0.25).abs() < 1e-9);
+        assert!((throttle.set(1.0) - 1.0).abs() < 1e-9 && throttle.competitors.is_empty());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_quota_is_set_where_groups_can_be_made() {
+        let Some(group) = Group::make() else {
+            return println!("left out: this user may make no control group with a quota");
+        };
+        group.set(0.4, 2).unwrap();
+        let file = if group.is_unified { "cpu.max" } else { "cpu.cfs_quota_us" };
+        let folder = group.folder.clone();
+        let quota = std::fs::read_to_string(folder.join(file)).unwrap();
+        assert!(quota.starts_with("8000"), "{quota}");
+        drop(group);
+        assert!(!folder.exists());
+    }
+}
