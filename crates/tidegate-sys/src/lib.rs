@@ -18,6 +18,7 @@
 //! | `epoll` | Linux readiness |
 //! | `ring` | Linux io_uring: submission, completion, provided buffers, direct descriptors |
 //! | `bpf` | Linux: `bpf(2)`, maps of sockets and the programs beside them |
+//! | `diag` | Linux: what the kernel knows of one TCP socket (`sock_diag`) |
 //! | `meeting` | Linux: Unix sockets with abstract names |
 //! | `shared` | Linux: sealed memory that two processes share |
 //! | `overlapped`, `port`, `events` | Windows overlapped operations, told of by a completion port or by events |
@@ -65,4 +66,4 @@ pub use windows::{
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]
-pub use linux::{bpf, epoll, meeting, ring, shared};
+pub use linux::{bpf, diag, epoll, meeting, ring, shared};

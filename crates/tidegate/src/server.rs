@@ -271,9 +271,12 @@ impl BoundServer {
         let model = self.model;
         let plan = Plan::new(self.service, self.policy, Some(self.listener));
         let policy = plan.policy.clone();
-        let started = engine::start(model, plan).map_err(|error| StartError::Engine { model, error })?;
+        let meeting = plan.meeting().map(|meeting| meeting.counters());
+        let mut started = engine::start(model, plan).map_err(|error| StartError::Engine { model, error })?;
+        let io_threads = started.counters.clone();
+        started.counters.extend(meeting);
         let (local_addr, file) = (self.local_addr, self.file);
-        Ok(Running { threads: Threads::new(started), local_addr, model, policy, file })
+        Ok(Running { threads: Threads::new(started), io_threads, local_addr, model, policy, file })
     }
 }
 
@@ -281,6 +284,8 @@ impl BoundServer {
 #[derive(Debug)]
 pub struct Running {
     threads: Threads,
+    /// The counters of I/O threads alone: those of `threads` are also of whoever receives offers of shared memory.
+    io_threads: Vec<Arc<Counters>>,
     local_addr: Endpoint,
     model: Model,
     /// As it was at the start.
@@ -312,7 +317,7 @@ impl Running {
     /// threads belong to connections have one set.
     #[must_use]
     pub fn thread_stats(&self) -> Vec<Stats> {
-        each(&self.threads.counters)
+        each(&self.io_threads)
     }
 
     /// The limits it was started with.
@@ -343,7 +348,7 @@ impl Running {
 
     /// [`thread_stats`](Self::thread_stats) for another thread, as [`watch`](Self::watch) is.
     pub fn watch_threads(&self) -> impl Fn() -> Vec<Stats> + Clone + Send + Sync + use<> {
-        let counters = self.threads.counters.clone();
+        let counters = self.io_threads.clone();
         move || each(&counters)
     }
 

@@ -77,6 +77,9 @@ counters! {
     refused,
     /// Of the accepted, connections that go through shared memory ([`Policy::fast_path`](crate::Policy::fast_path)).
     fast_paths,
+    /// Offers of shared memory that were turned down: by another user, for a connection that is not the offerer's, or
+    /// too many.
+    fast_paths_refused,
     /// Of the attempted, connections that came in on a socket that had one before ([`Accept::reuse`](crate::policy::Accept::reuse)).
     sockets_reused,
     /// Dialled connections that could not be made.

@@ -10,6 +10,7 @@
 //! | [`websocket()`] | cuts, then frames of a client | the answers do not depend on the cuts, and are frames; input is bounded |
 //! | [`chat()`] | cuts, then what a member of the messenger sends | what it and another one hear does not depend on the cuts, and is numbered text |
 //! | [`broker()`] | a message of a broker, to nodes, agents and their lead | it is understood or refused; what is understood is within its bounds |
+//! | [`offer()`] | what a dialler of the fast path says first | what is understood fits into a message, and means the same again |
 //! | [`hostile()`] | what a peer of the fast path does to the shared memory | a running server neither ends nor hangs, and is rid of it |
 //!
 //! `tests/corpora.rs` replays every corpus with a plain `cargo test`.
@@ -23,6 +24,8 @@ mod cuts;
 #[cfg(target_os = "linux")]
 mod hostile;
 mod http;
+#[cfg(target_os = "linux")]
+mod offer;
 mod path;
 mod proxy;
 mod websocket;
@@ -42,6 +45,8 @@ pub use self::core::core;
 #[cfg(target_os = "linux")]
 pub use self::hostile::hostile;
 pub use self::http::http;
+#[cfg(target_os = "linux")]
+pub use self::offer::offer;
 pub use self::path::path;
 pub use self::proxy::proxy;
 pub use self::websocket::websocket;

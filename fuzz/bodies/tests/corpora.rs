@@ -58,6 +58,12 @@ fn chat() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn offer() {
+    replay("offer", tidegate_fuzz_bodies::offer);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn hostile() {
     replay("hostile", tidegate_fuzz_bodies::hostile);
 }

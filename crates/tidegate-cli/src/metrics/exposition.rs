@@ -110,6 +110,7 @@ impl Page {
             accepted,
             refused,
             fast_paths,
+            fast_paths_refused,
             sockets_reused,
             dial_failed,
             bytes_in,
@@ -131,6 +132,7 @@ impl Page {
             ("tidegate_connections_accepted_total", "Connections that had a session.", accepted),
             ("tidegate_connections_refused_total", "Connections closed before they had a session.", refused),
             ("tidegate_fast_paths_total", "Accepted connections through shared memory.", fast_paths),
+            ("tidegate_fast_paths_refused_total", "Offers of shared memory turned down.", fast_paths_refused),
             ("tidegate_sockets_reused_total", "Connections on sockets that had one before.", sockets_reused),
             ("tidegate_dials_failed_total", "Outgoing connections that could not be made.", dial_failed),
             ("tidegate_received_bytes_total", "Bytes received.", bytes_in),
@@ -306,13 +308,14 @@ mod tests {
             largest_batch: 115,
             fast_paths: 116,
             sockets_reused: 117,
+            fast_paths_refused: 118,
             closed: [0; CloseReason::ALL.len()],
         };
         for (closed, n) in stats.closed.iter_mut().zip(201..) {
             *closed = n;
         }
         let text = row("a", &connections(move || stats.clone()));
-        appear_once(&text, (101..=117).chain(201..201 + CloseReason::ALL.len() as u64));
+        appear_once(&text, (101..=118).chain(201..201 + CloseReason::ALL.len() as u64));
         let reset = "\ntidegate_connections_closed_total{reason=\"idle-timeout\",server=\"a\"} 205\n";
         assert!(text.contains(reset), "{text}");
     }

@@ -1,11 +1,20 @@
 //! Unix sockets with abstract names (`unix(7)`): there is no file, a name lasts as long as its socket, and it is known only in the
 //! network namespace that the socket is in.
 
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
-use socket2::{Domain, SockAddr, Socket, Type};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+
+/// Most descriptors that [`peek_descriptors`] gives: one more than a message has that is any good.
+const MOST_PEEKED: usize = 3;
 
 /// Listens under an abstract name; nothing waits.
 ///
@@ -15,6 +24,13 @@ pub fn listen(name: &str) -> io::Result<UnixListener> {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Closes a listener, and with it gives its name back; nothing waits. Returns who has connected and was not accepted:
+/// to close these may take long.
+pub fn close(listener: UnixListener) -> Vec<UnixStream> {
+    let _ = SockRef::from(&listener).shutdown(Shutdown::Both); // nobody else gets into the queue
+    std::iter::from_fn(|| Some(listener.accept().ok()?.0)).collect()
 }
 
 /// Connects to an abstract name at once or not at all; nothing waits.
@@ -30,6 +46,49 @@ pub fn connect(name: &str) -> io::Result<UnixStream> {
 /// The user that the process at the other end ran as when it connected, or listened (`SO_PEERCRED`).
 pub fn user_of(socket: &UnixStream) -> io::Result<u32> {
     Ok(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
+}
+
+/// Copies the beginning of what has come, which stays where it is, and with it the descriptors, which are not opened.
+/// Nothing waits.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] if nothing has come yet.
+pub fn peek(socket: &UnixStream, message: &mut [u8]) -> io::Result<usize> {
+    let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    Ok(retry_on_intr(|| rustix::net::recv(socket, &mut *message, look))?.0)
+}
+
+/// Opens the descriptors that came with the first message, a few at most. The message stays where it is and keeps a
+/// handle of each, so that none of these is the last; nothing waits.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] if nothing has come yet.
+pub fn peek_descriptors(socket: &UnixStream, message: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PEEKED))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut room = [IoSliceMut::new(message)];
+    let look = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    retry_on_intr(|| rustix::net::recvmsg(socket, &mut room, &mut control, look))?;
+    let mut descriptors = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            descriptors.extend(rights);
+        }
+    }
+    Ok(descriptors)
+}
+
+/// Which of these sockets the other end has closed, or shut down both ways. Nothing waits.
+pub fn ended<'a>(sockets: impl Iterator<Item = &'a UnixStream>) -> io::Result<Vec<bool>> {
+    let mut all: Vec<_> = sockets.map(|socket| PollFd::new(socket, PollFlags::empty())).collect();
+    retry_on_intr(|| poll(&mut all, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })))?;
+    Ok(all.iter().map(|one| one.revents().intersects(PollFlags::HUP | PollFlags::ERR)).collect())
+}
+
+/// Takes back that the close of a socket waits until its data is sent (`SO_LINGER`); of what is no socket, nothing.
+/// It may wait for the lock of the socket.
+pub fn close_at_once(descriptor: &impl AsFd) {
+    let _ = SockRef::from(descriptor).set_linger(None);
 }
 
 /// The user that this process runs as.
@@ -53,5 +112,39 @@ mod tests {
         assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(listener);
         assert_eq!(connect(&name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn who_was_not_accepted_outlives_the_listener() {
+        let name = format!("tidegate-test-close-{}", std::process::id());
+        let listener = listen(&name).unwrap();
+        let callers = [(); 3].map(|()| connect(&name).unwrap());
+        let left = close(listener);
+        assert_eq!(connect(&name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!((left.len(), ended(callers.iter()).unwrap()), (3, vec![false; 3]));
+        drop(left);
+        assert_eq!(ended(callers.iter()).unwrap(), [true; 3]);
+        drop(listen(&name).unwrap());
+    }
+
+    #[test]
+    fn a_look_takes_nothing_away() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut message = [0; 16];
+        assert_eq!(peek(&there, &mut message).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        crate::handover::send(&here, b"look", &[file.as_fd(); 2]).unwrap();
+        for _ in 0..2 {
+            assert_eq!(peek(&there, &mut message).unwrap(), 4);
+            assert_eq!(peek_descriptors(&there, &mut message).unwrap().len(), 2);
+        }
+        crate::handover::send(&here, b"more", &[file.as_fd(); 9]).unwrap();
+        assert_eq!(peek_descriptors(&there, &mut message).unwrap().len(), 2, "of the first message");
+        assert_eq!(crate::handover::receive(&there, &mut message).unwrap().1.len(), 2);
+        let many = peek_descriptors(&there, &mut message).unwrap().len();
+        assert!((3..9).contains(&many), "{many}");
+        assert_eq!(ended([&here, &there].into_iter()).unwrap(), [false, false]);
+        drop(here);
+        assert_eq!(ended([&there].into_iter()).unwrap(), [true]);
     }
 }

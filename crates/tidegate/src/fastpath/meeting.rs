@@ -1,78 +1,96 @@
-//! The listener's side of the meeting: offers that have come, and whose connection they are for.
+//! The listener's side of the meeting: whether an accepted connection has left an offer, and whether the offer is its
+//! own.
 
-use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Mutex, PoisonError};
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tidegate_sys::descriptor::{AsRawFd, NO_DESCRIPTOR, RawFd};
 use tidegate_sys::endpoint::Endpoint;
+use tidegate_sys::poll::{Readiness, wait_pair};
 use tidegate_sys::socket::{Listener, Stream};
-use tidegate_sys::{handover, meeting};
+use tidegate_sys::waker::Waker;
+use tidegate_sys::{diag, meeting};
 
 use super::layout::{End, Rings, State};
 use super::link::Link;
-use super::protocol::{HELLO_BYTES, name, parse, same};
+use super::pending::{Context, Pending, PendingOffer};
+use super::protocol::{HELLO_BYTES, name, same};
 use super::{Plain, Ways};
 use crate::policy::FastPath;
+use crate::stats::{Counters, Writers};
 
-/// Offers that wait for their connection, and callers that have not said anything yet; more than so many are hung up on.
-const MOST_OFFERS: usize = 1024;
-const MOST_CALLERS: usize = 128;
-/// How often a name that another process has is asked for again, when connections come.
-const AGAIN: Duration = Duration::from_millis(100);
+/// How often the accept thread looks while anybody waits, or a name is not to be had.
+const TICK: Duration = Duration::from_millis(50);
 
 /// Where diallers leave their offers. Shared by all I/O threads.
 #[derive(Debug)]
-pub(crate) struct Meeting {
-    addr: SocketAddr,
-    limits: FastPath,
-    waiting: Mutex<Waiting>,
+pub(crate) struct Meeting(Arc<Inner>);
+
+/// What the I/O threads share with the accept thread, which hangs up on who has gone or waits for too long.
+#[derive(Debug)]
+struct Inner {
+    context: Context,
+    pending: Mutex<Pending>,
+    counters: Arc<Counters>,
+    waker: Waker,
 }
 
-#[derive(Debug)]
-struct Waiting {
-    /// None while another process has the name: the one that this one succeeds, which will go.
-    door: Option<UnixListener>,
-    tried: Instant,
-    /// They have connected, and sent nothing yet.
-    callers: VecDeque<UnixStream>,
-    /// By the address their connection comes from.
-    offers: HashMap<SocketAddr, Left>,
-}
-
-/// An offer that was left.
-#[derive(Debug)]
-struct Left {
-    /// Closed when it has been decided; closed by the dialler if that has gone.
-    control: UnixStream,
-    memory: OwnedFd,
-    to: SocketAddr,
+/// An offer is no good.
+#[derive(Debug, thiserror::Error)]
+enum OfferError {
+    #[error("it is for a connection to {0}")]
+    Elsewhere(SocketAddr),
+    #[error("it came without its memory and its socket")]
+    Parts,
+    #[error("its socket is not the other end of this connection")]
+    Foreign,
+    #[error("{0}")]
+    System(#[from] io::Error),
 }
 
 impl Meeting {
-    /// For a listener, if it is to have one; says so if it can not.
+    /// For a listener, if it is to have one; says so if it cannot.
     pub(crate) fn of(listener: &Listener, ways: &Ways) -> Option<Self> {
         let limits = ways.fast_path?;
-        let told = |error| ways.say(&Plain::System { what: "nobody can leave an offer", error });
-        match listener.local_addr() {
-            Ok(Endpoint::Tcp(addr)) => {
-                let door = meeting::listen(&name(same(addr))).map_err(told).ok();
-                let waiting =
-                    Waiting { door, tried: Instant::now(), callers: VecDeque::new(), offers: HashMap::new() };
-                Some(Self { addr, limits, waiting: Mutex::new(waiting) })
-            }
+        let no = |error| ways.say(&Plain::System { what: "nobody can leave an offer", error });
+        let addr = match listener.local_addr() {
+            Ok(Endpoint::Tcp(addr)) => addr,
             Ok(_) => {
-                told(io::Error::new(io::ErrorKind::Unsupported, "it is for TCP addresses only"));
-                None
+                no(io::Error::new(io::ErrorKind::Unsupported, "it is for TCP addresses only"));
+                return None;
             }
             Err(e) => {
-                told(e);
-                None
+                no(e);
+                return None;
             }
+        };
+        // Asked here once, for the kernel may have to load what answers.
+        if let Err(error) = diag::find(addr, addr, None) {
+            ways.say(&Plain::System { what: "the kernel does not say whose a socket is (inet_diag)", error });
+            return None;
         }
+        let listener = meeting::listen(&name(same(addr))).map_err(no).ok();
+        Self::open(addr, limits, listener).map_err(no).ok()
+    }
+
+    fn open(addr: SocketAddr, limits: FastPath, listener: Option<UnixListener>) -> io::Result<Self> {
+        let inner = Arc::new(Inner {
+            context: Context::new(addr, limits)?,
+            pending: Mutex::new(Pending::new(listener)),
+            counters: Arc::new(Counters::new(Writers::Many)),
+            waker: Waker::new()?,
+        });
+        let thread = inner.clone();
+        std::thread::Builder::new().name("tidegate-offers".into()).spawn(move || thread.accept_offers())?;
+        Ok(Self(inner))
+    }
+
+    /// What is counted here and by no I/O thread.
+    pub(crate) fn counters(&self) -> Arc<Counters> {
+        self.0.counters.clone()
     }
 
     /// Whether an accepted connection has left an offer. If so the connection is handed over to shared memory; else, or if the
@@ -80,76 +98,89 @@ impl Meeting {
     ///
     /// A dialler leaves its offer before it connects, so the offer is there when its connection is.
     pub(crate) fn claim(&self, tcp: Stream, peer: SocketAddr) -> Result<Link, Stream> {
-        let left = {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.collect(self.addr, &self.limits);
-            waiting.offers.remove(&same(peer))
+        let inner = &*self.0;
+        for offer in inner.take(peer) {
+            match inner.check(offer, &tcp, peer) {
+                // Hanging up, which has followed, has the dialler look at what was decided.
+                Ok(Some(rings)) => return Ok(Link::new(tcp, &rings, End::Listener)),
+                Ok(None) => {} // withdrawn meanwhile
+                Err(e) => {
+                    inner.counters.fast_paths_refused.add(1);
+                    tracing::debug!(event = "fast-path", %peer, error = %e, "an offer is no good");
+                }
+            }
+        }
+        Err(tcp)
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        self.0.pending().close(&self.0.context);
+        self.0.waker.wake();
+    }
+}
+
+impl Inner {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes out what was left for the connection from this address.
+    fn take(&self, peer: SocketAddr) -> Vec<PendingOffer> {
+        let mut pending = self.pending();
+        let was_empty = pending.is_empty();
+        pending.collect(&self.context, &self.counters, Instant::now());
+        let offers = pending.take(peer);
+        if was_empty && !pending.is_empty() {
+            self.waker.wake(); // there is somebody to watch now
+        }
+        offers
+    }
+
+    /// Takes an offer if it is that of whoever has connected.
+    ///
+    /// That is the one who has the socket at the other end: two sockets of a namespace never have the same pair of
+    /// addresses, and the kernel says which has this one. The socket is asked for nothing but its number: its owner may
+    /// hold its lock, or have closed it, or have sent something else.
+    fn check(
+        &self,
+        mut offer: PendingOffer,
+        tcp: &Stream,
+        peer: SocketAddr,
+    ) -> Result<Option<Rings>, OfferError> {
+        let local = tcp.local_addr()?;
+        if same(local) != offer.to {
+            return Err(OfferError::Elsewhere(offer.to)); // two connections may come from one address to two of ours
+        }
+        let [memory, socket] = offer.socket.open_descriptors(&mut [0; HELLO_BYTES])? else {
+            return Err(OfferError::Parts);
         };
-        let Some(left) = left else { return Err(tcp) };
-        if tcp.local_addr().map(same).ok() != Some(left.to) {
-            return Err(tcp); // two connections may come from one address to two of ours
+        let cookie = diag::cookie(socket)?;
+        if !diag::find(peer, local, Some(cookie))?.is_some_and(|found| found.is_established) {
+            return Err(OfferError::Foreign);
         }
-        match Rings::open(&left.memory, self.limits.ring_bytes) {
-            // Closing `control`, which follows, has the dialler look at what was decided.
-            Ok(rings) if rings.decide(State::Taken) => Ok(Link::new(tcp, &rings, End::Listener)),
-            Ok(_) => Err(tcp), // withdrawn meanwhile
-            Err(e) => {
-                tracing::debug!(event = "fast-path", error = %e, "an offer is no good");
-                Err(tcp)
-            }
-        }
+        let rings = Rings::open(memory, self.context.limits.ring_bytes)?;
+        Ok(rings.decide(State::Taken).then_some(rings))
     }
-}
 
-impl Waiting {
-    /// Takes in what has come.
-    fn collect(&mut self, addr: SocketAddr, limits: &FastPath) {
-        if self.door.is_none() && self.tried.elapsed() >= AGAIN {
-            self.door = meeting::listen(&name(same(addr))).ok(); // that it can not was said when it began
-            self.tried = Instant::now();
-        }
-        let Some(door) = &self.door else { return };
-        for _ in 0..MOST_CALLERS {
-            let Ok((caller, _)) = door.accept() else { break };
-            if caller.set_nonblocking(true).is_ok() {
-                self.callers.push_back(caller);
+    /// What the accept thread does. It waits for nothing but calls and time.
+    fn accept_offers(&self) {
+        let calls = Readiness { readable: true, writable: false };
+        while let Some(listener) = self.next_wait() {
+            let timeout = if listener.is_some() { None } else { Some(TICK) };
+            let waited = wait_pair(listener.unwrap_or(NO_DESCRIPTOR), calls, self.waker.as_raw_fd(), timeout);
+            if waited.is_err() {
+                std::thread::sleep(TICK); // no memory for it
             }
-        }
-        while self.callers.len() > MOST_CALLERS {
-            self.callers.pop_front();
-        }
-        for _ in 0..self.callers.len() {
-            let Some(caller) = self.callers.pop_front() else { return };
-            let mut message = [0; HELLO_BYTES];
-            match handover::receive(&caller, &mut message) {
-                Ok((n, descriptors)) => self.take(caller, &message[..n], descriptors, limits),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.callers.push_back(caller),
-                Err(_) => {} // it has gone
-            }
+            self.waker.clear();
+            self.pending().sweep(&self.context, &self.counters, Instant::now());
         }
     }
 
-    /// Keeps an offer if it is one, and from somebody who may make it. Hanging up is an answer too: the dialler goes on with TCP.
-    fn take(&mut self, control: UnixStream, message: &[u8], descriptors: Vec<OwnedFd>, limits: &FastPath) {
-        let Some((from, to)) = parse(message) else { return };
-        let Ok([memory]) = <[OwnedFd; 1]>::try_from(descriptors) else { return };
-        let user = meeting::user_of(&control).ok();
-        if user != Some(meeting::own_user()) && (user.is_none() || user != limits.also_user) {
-            return;
-        }
-        if self.offers.len() >= MOST_OFFERS / 8 {
-            self.offers.retain(|_, left| left.is_alive());
-        }
-        if self.offers.len() < MOST_OFFERS {
-            self.offers.insert(from, Left { control, memory, to });
-        }
-    }
-}
-
-impl Left {
-    /// Whether its dialler still waits.
-    fn is_alive(&self) -> bool {
-        let heard = handover::receive(&self.control, &mut [0; 1]);
-        matches!(heard, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+    /// The listener if there is only that to wait for; outer `None` if all is over.
+    fn next_wait(&self) -> Option<Option<RawFd>> {
+        let pending = self.pending();
+        (!pending.is_closed()).then(|| pending.wakes())
     }
 }

@@ -7,7 +7,9 @@
 //! | `protocol` | what is said before there is shared memory |
 //! | `link` | a connection: two rings, and the TCP connection they stand for |
 //! | `offer` | the dialler's side of the meeting |
-//! | `meeting` | the listener's side |
+//! | `meeting` | the listener's side: whether an offer is that of the connection |
+//! | `pending` | offers and callers that wait there |
+//! | `closer` | closes what another process has a hand in |
 //! | `sockmap` | for programs that are not written for it: TCP through a map of sockets in the kernel |
 //!
 //! # How two ends find each other
@@ -16,13 +18,19 @@
 //!
 //! 1. *Is it here?* A listener with the option also listens on an abstract Unix socket named after its TCP address. Such names
 //!    are known only in their network namespace. The dialler looks for the name if the address is one it could bind itself.
-//! 2. *Who is it?* Both look at the user of the other (`SO_PEERCRED`).
-//! 3. *Is it the same connection?* The dialler binds its TCP socket, and sends over the Unix socket: the memory (a sealed memfd) and
-//!    both addresses. Then it connects by TCP. The listener accepts by TCP as ever, and looks whether there is an offer from
-//!    exactly that address to exactly this one: two connections of a namespace never have the same pair.
-//! 4. *Who decides?* One word of the shared memory, changed once: by the listener to *taken*, or by the dialler, whose patience is
-//!    over, to *withdrawn*. The Unix socket is closed then, which tells the dialler to look. Until then no byte is sent either way,
-//!    so whatever happens the connection is one or the other on both ends, and TCP has every byte if it is TCP.
+//! 2. *Who is it?* Both look at the user of the other (`SO_PEERCRED`) before anything else; the dialler also whether
+//!    the socket that listens by TCP is of the same user (`sock_diag`).
+//! 3. *Is it the same connection?* The dialler binds its TCP socket, and sends over the Unix socket: the memory (a
+//!    sealed memfd), the socket itself and both addresses. Then it connects by TCP. The listener accepts by TCP as
+//!    ever, and looks whether there is an offer from exactly that address to exactly this one. It takes it only if
+//!    the kernel says that the other end of this connection is the very socket that came with the offer (`SO_COOKIE`,
+//!    `sock_diag`): who has that can speak for the connection anyway.
+//! 4. *Who decides?* One word of the shared memory, changed once: by the listener to *taken*, or by the dialler,
+//!    whose patience is over, to *withdrawn*. The listener hangs up then, which tells the dialler to look. Until then
+//!    no byte is sent either way, so whatever happens the connection is one or the other on both ends, and TCP has
+//!    every byte if it is TCP.
+//!
+//! No I/O thread opens what a stranger sends, waits for a socket that another process has, or closes one (`closer`).
 //!
 //! `ring`, `layout` and `protocol` are public for programs that speak to a tidegate without being one.
 //!
@@ -31,6 +39,8 @@
 //!
 //! Whoever does not take part (another program, another user or namespace, an end without the option) sees a plain TCP connection.
 
+#[cfg(target_os = "linux")]
+mod closer;
 #[cfg(target_os = "linux")]
 pub mod layout;
 #[cfg(target_os = "linux")]
@@ -41,6 +51,8 @@ mod meeting;
 mod none;
 #[cfg(target_os = "linux")]
 mod offer;
+#[cfg(target_os = "linux")]
+mod pending;
 #[cfg(target_os = "linux")]
 pub mod protocol;
 #[cfg(target_os = "linux")]
@@ -69,6 +81,10 @@ use crate::policy::FastPath;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use none::{Link, Meeting, Offer, Outcome, begin};
 
+/// Offers of a client at most that are not settled, or whose sockets are not closed yet.
+#[cfg(target_os = "linux")]
+const MOST_OFFERED: usize = 4096;
+
 /// How a connection is being made.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "of offers that nobody can make"))]
 pub(crate) enum Begun {
@@ -83,11 +99,23 @@ pub(crate) enum Begun {
 pub(crate) struct Ways {
     pub(crate) fast_path: Option<FastPath>,
     said: AtomicBool,
+    #[cfg(target_os = "linux")]
+    closer: std::sync::OnceLock<closer::Closer>,
 }
 
 impl Ways {
     pub(crate) fn new(fast_path: Option<FastPath>) -> Self {
-        Self { fast_path, said: AtomicBool::new(false) }
+        Self { fast_path, ..Self::default() }
+    }
+
+    /// What closes the sockets of offers, started when it is first needed.
+    #[cfg(target_os = "linux")]
+    fn closer(&self) -> io::Result<&closer::Closer> {
+        if let Some(closer) = self.closer.get() {
+            return Ok(closer);
+        }
+        let closer = closer::Closer::start(MOST_OFFERED)?;
+        Ok(self.closer.get_or_init(|| closer))
     }
 
     /// For a socket that is about to be connected, where the fast path is an option of the socket: sets it, or says why not.
@@ -132,6 +160,13 @@ pub(crate) enum Plain {
         "the process at {addr} runs as user {user}; only user {own} may take part, and the one allowed besides"
     )]
     User { addr: std::net::SocketAddr, user: u32, own: u32 },
+    #[error(
+        "the listener at {addr} is of user {owner}, and who takes offers for it is of user {user}: \
+         have both be of one user"
+    )]
+    Owner { addr: std::net::SocketAddr, owner: u32, user: u32 },
+    #[error("too many offers wait, or listeners hold up what is to be closed")]
+    Full,
     #[error("the listener at {0} did not take the offer")]
     Refused(std::net::SocketAddr),
     #[error("the listener at {0} did not answer in time")]

@@ -4,12 +4,14 @@
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use tidegate_sys::descriptor::{AsRawFd, RawFd};
 use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::{Blocking, Listener, Stream};
 
 use super::{Begun, Ways};
+use crate::stats::Counters;
 
 #[derive(Debug)]
 pub(crate) struct Meeting(Infallible);
@@ -21,6 +23,10 @@ impl Meeting {
             ways.say(&why);
         }
         None
+    }
+
+    pub(crate) fn counters(&self) -> Arc<Counters> {
+        match self.0 {}
     }
 
     pub(crate) fn claim(&self, _: Stream, _: SocketAddr) -> Result<Link, Stream> {

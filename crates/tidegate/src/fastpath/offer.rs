@@ -3,12 +3,12 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::net::UnixStream;
 
 use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::socket::{Blocking, Stream, is_local};
-use tidegate_sys::{handover, meeting};
+use tidegate_sys::{diag, handover, meeting};
 
+use super::closer::{Closer, PeerSocket};
 use super::layout::{End, Rings, State};
 use super::link::Link;
 use super::protocol::{hello, name, same};
@@ -20,8 +20,8 @@ use crate::policy::FastPath;
 pub(crate) struct Offer {
     tcp: Stream,
     rings: Rings,
-    /// Closed by the listener when it has decided.
-    control: UnixStream,
+    /// The listener hangs up when it has decided.
+    control: PeerSocket,
     to: SocketAddr,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn begin(
     blocking: Blocking,
 ) -> io::Result<Begun> {
     if let (Some(fast), &Endpoint::Tcp(addr)) = (&ways.fast_path, to) {
-        match Offer::make(fast, addr, from, blocking) {
+        match Offer::make(fast, addr, from, ways, blocking) {
             Ok(offer) => return offer.map(Begun::Offered),
             Err(why) => ways.say(&why),
         }
@@ -56,15 +56,16 @@ impl Offer {
         fast: &FastPath,
         to: SocketAddr,
         from: Option<SocketAddr>,
+        ways: &Ways,
         blocking: Blocking,
     ) -> Result<io::Result<Self>, Plain> {
         let system = |what| move |error| Plain::System { what, error };
         if to.ip().is_unspecified() || !is_local(to.ip()) {
             return Err(Plain::Elsewhere(to.ip()));
         }
-        let control = find(to)?;
-        let (user, own) =
-            (meeting::user_of(&control).map_err(system("the listener's user"))?, meeting::own_user());
+        let control = find(to, ways.closer().map_err(system("no thread can be started"))?)?;
+        let user = meeting::user_of(control.socket()).map_err(system("the listener's user"))?;
+        let own = meeting::own_user();
         if user != own && Some(user) != fast.also_user {
             return Err(Plain::User { addr: to, user, own });
         }
@@ -72,17 +73,25 @@ impl Offer {
         let from = from.unwrap_or(SocketAddr::new(to.ip(), 0));
         let tcp = Stream::bound(from).map_err(system("no source address of its own"))?;
         let from = tcp.local_addr().map_err(system("no source address of its own"))?;
-        handover::send(&control, &hello(from, to), &[memory.as_fd()]).map_err(system("the offer"))?;
+        // Who gets the socket could speak in its name: nobody but who has the listener, and so its connections anyway.
+        let whose = diag::find(to, from, None).map_err(system("the listener's user (inet_diag)"))?;
+        let owner = whose.filter(|found| found.listens).ok_or(Plain::Unknown(to))?.user;
+        if owner != user {
+            return Err(Plain::Owner { addr: to, owner, user });
+        }
+        let parts = [memory.as_fd(), tcp.as_fd()];
+        handover::send(control.socket(), &hello(from, to), &parts).map_err(system("the offer"))?;
         let offer = Self { tcp, rings, control, to };
         Ok(offer.tcp.connect(&Endpoint::Tcp(to), blocking).map(|()| offer))
     }
 
-    /// The listener has closed the Unix socket, or the dialler's patience is over: how the connection goes on.
+    /// The listener has hung up, or the dialler's patience is over: how the connection goes on.
     pub(crate) fn settle(self, ways: &Ways) -> Outcome {
         if !self.rings.decide(State::Withdrawn) && self.rings.is_taken() {
             return Outcome::Link(Link::new(self.tcp, &self.rings, End::Dialler));
         }
-        let answered = matches!(handover::receive(&self.control, &mut [0; 1]), Ok((0, _)));
+        let ended = meeting::ended([self.control.socket()].into_iter());
+        let answered = ended.is_ok_and(|ended| ended == [true]);
         ways.say(&if answered { Plain::Refused(self.to) } else { Plain::Late(self.to) });
         Outcome::Plain(self.tcp)
     }
@@ -96,15 +105,18 @@ impl AsRawFd for Offer {
 }
 
 /// Finds who listens for the fast path at an address, or at all of them.
-fn find(to: SocketAddr) -> Result<UnixStream, Plain> {
+fn find(to: SocketAddr, closer: &Closer) -> Result<PeerSocket, Plain> {
+    if !closer.has_room() {
+        return Err(Plain::Full);
+    }
     let all4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, to.port()));
     let all6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, to.port()));
     let to = same(to);
     for addr in [Some(to), to.is_ipv4().then_some(all4), Some(all6)].into_iter().flatten() {
         match meeting::connect(&name(addr)) {
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {}
-            Err(error) => return Err(Plain::System { what: "the listener can not be reached", error }),
-            Ok(control) => return Ok(control),
+            Err(error) => return Err(Plain::System { what: "the listener cannot be reached", error }),
+            Ok(control) => return Ok(closer.hold(control)),
         }
     }
     Err(Plain::Unknown(to))

@@ -17,16 +17,17 @@ pub fn name(addr: SocketAddr) -> String {
     format!("tidegate-fast-path:{addr}")
 }
 
-/// The message that goes with the memory.
+/// The message that goes with the memory and, behind it, the dialler's TCP socket, which is bound and not yet
+/// connected.
 #[must_use]
 pub fn hello(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
-    format!("tidegate-fast-path 1 {} {}", same(from), same(to)).into_bytes()
+    format!("tidegate-fast-path 2 {} {}", same(from), same(to)).into_bytes()
 }
 
 /// The two addresses of such a message, the dialler's first; `None` if it is anything else.
 #[must_use]
 pub fn parse(message: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
-    let mut words = std::str::from_utf8(message).ok()?.strip_prefix("tidegate-fast-path 1 ")?.split(' ');
+    let mut words = std::str::from_utf8(message).ok()?.strip_prefix("tidegate-fast-path 2 ")?.split(' ');
     let pair = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     words.next().is_none().then_some(pair)
 }
@@ -42,7 +43,7 @@ mod tests {
         let longest = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535".parse().unwrap();
         assert!(hello(longest, longest).len() <= HELLO_BYTES);
         assert_eq!(same("[::ffff:10.0.0.1]:7".parse().unwrap()), "10.0.0.1:7".parse().unwrap());
-        for wrong in [&b""[..], b"tidegate-fast-path 1 127.0.0.1:1", b"tidegate-fast-path 1 a b", &[0xff; 40]]
+        for wrong in [&b""[..], b"tidegate-fast-path 2 127.0.0.1:1", b"tidegate-fast-path 2 a b", &[0xff; 40]]
         {
             assert_eq!(parse(wrong), None);
         }

@@ -11,7 +11,7 @@ pub struct FastPath {
     /// A user, besides the one this process runs as, whose processes may be at the other end. Default `None`.
     pub also_user: Option<u32>,
     /// How long a dialler waits for the listener to take the offer before the connection stays with TCP. Default 1 s; a listener
-    /// answers when it accepts.
+    /// answers when it accepts, and hangs up on offers whose connection has not come for as long.
     pub patience: Duration,
 }
 

@@ -13,6 +13,8 @@ mod conformance;
 #[cfg(target_os = "linux")]
 mod a_killed_peer_is_a_reset;
 #[cfg(target_os = "linux")]
+mod an_offer_is_its_connections_own;
+#[cfg(target_os = "linux")]
 mod both_ends_are_sessions;
 #[cfg(target_os = "linux")]
 mod player;
@@ -28,6 +30,7 @@ use conformance::kit;
 fn main() -> ExitCode {
     let own = [
         a_killed_peer_is_a_reset::trials(),
+        an_offer_is_its_connections_own::trials(),
         both_ends_are_sessions::trials(),
         whoever_does_not_take_part_sees_tcp::trials(),
     ];

@@ -10,7 +10,7 @@ use tidegate::{
     Service, Session,
 };
 
-use crate::conformance::kit::{Tape, Witness};
+use crate::conformance::kit::{self, Tape, Witness};
 
 /// Models that have the fast path.
 pub const MODELS: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model::Pool];
@@ -18,7 +18,7 @@ pub const MODELS: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model:
 /// One I/O thread, unless threads belong to connections, and the fast path with small rings.
 pub fn policy(model: Model, wait: Wait) -> Policy {
     let threads = if model == Model::Pool { None } else { NonZeroUsize::new(1) };
-    let fast = FastPath { ring_bytes: 16 * 1024, ..FastPath::default() };
+    let fast = FastPath { ring_bytes: 16 * 1024, patience: kit::patience(), ..FastPath::default() };
     Policy { threads, wait, fast_path: Some(fast), ..Policy::default() }
 }
 

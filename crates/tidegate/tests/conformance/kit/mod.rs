@@ -124,7 +124,7 @@ pub fn with_threads(model: Model, threads: usize) -> Policy {
     let of_connections =
         matches!(model, Model::Blocking | Model::Pool | Model::EventSelect | Model::Overlapped);
     let threads = if of_connections { None } else { NonZeroUsize::new(threads) };
-    let fast_path = is_fast().then(FastPath::default);
+    let fast_path = is_fast().then(|| FastPath { patience: patience(), ..FastPath::default() });
     let default = Policy::default();
     let (first_byte_timeout, send_timeout) =
         (default.first_byte_timeout.map(slow), default.send_timeout.map(slow));

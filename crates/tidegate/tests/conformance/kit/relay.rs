@@ -86,7 +86,7 @@ impl Call {
         let tcp = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("socket");
         tcp.bind(&SocketAddr::new(to.ip(), 0).into()).expect("bind");
         let from = tcp.local_addr().ok().and_then(|addr| addr.as_socket()).expect("address");
-        handover::send(&control, &hello(from, to), &[memory.as_fd()])?;
+        handover::send(&control, &hello(from, to), &[memory.as_fd(), tcp.as_fd()])?;
         tcp.connect(&to.into()).expect("connect");
         tcp.set_tcp_nodelay(true).expect("nodelay");
         Ok(Self { tcp: tcp.into(), rings, control })
