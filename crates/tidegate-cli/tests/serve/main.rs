@@ -14,6 +14,8 @@ mod metrics;
 mod doctor;
 mod exhaustion;
 mod files;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod memory;
 mod proxy;
 mod refusals;
 mod restarts;

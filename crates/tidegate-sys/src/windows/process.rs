@@ -84,6 +84,9 @@ pub fn allowed_cpus() -> Vec<usize> {
     (0..usize::BITS as usize).filter(|cpu| of_process >> cpu & 1 == 1).collect()
 }
 
+/// Nothing: the heaps of this system give freed memory back by themselves.
+pub fn trim_heap() {}
+
 /// Keeps the whole process on the given processors of its group: threads do not inherit a place from who starts them.
 pub fn pin_to_cpus(cpus: &[usize]) -> io::Result<()> {
     let mut mask = 0usize;

@@ -279,7 +279,8 @@ impl Desk {
     /// An accepted connection is not served: its place is free again.
     pub(super) fn turned_away(&self) {
         self.release();
-        self.lane.total.fetch_sub(1, Relaxed);
+        let open = self.lane.total.fetch_sub(1, Relaxed).saturating_sub(1);
+        self.lane.peak.closed(open);
     }
 
     /// Counts a failed accept and, if the process ran out of something, lets accepting rest.

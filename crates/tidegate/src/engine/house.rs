@@ -296,12 +296,14 @@ impl Drop for Seat {
         self.post.close();
         let mut state = self.house.lock();
         state.open -= 1;
+        let open = state.open;
         state.rest_until = None;
         state.posts.remove(&self.id);
         if let Some(acceptor) = state.acceptor.take() {
             acceptor.wake();
         }
         drop(state);
+        self.house.plan.peak.closed(open);
         self.house.changed.notify_all();
     }
 }

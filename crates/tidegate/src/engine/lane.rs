@@ -12,6 +12,7 @@ use super::balance::Balance;
 use super::crew::Crew;
 use super::readiness::{Door, Line};
 use super::threads::{self, STACK_BYTES};
+use super::trim::Peak;
 use super::{Gate, Model, room};
 use crate::fastpath::{Meeting, Ways};
 use crate::policy::{Policy, accept};
@@ -28,8 +29,9 @@ pub(crate) struct Plan {
     pub(crate) ways: Arc<Ways>,
     meeting: Option<Arc<Meeting>>,
     pub(crate) crew: Arc<Crew>,
-    /// Connections that all I/O threads have open.
+    /// Connections that all I/O threads have open, and had.
     total: Arc<AtomicUsize>,
+    pub(crate) peak: Arc<Peak>,
 }
 
 /// The threads of a running engine, and the doors to them.
@@ -53,6 +55,7 @@ pub(crate) struct Lane {
     pub(crate) crew: Arc<Crew>,
     /// Connections that all I/O threads have open.
     pub(crate) total: Arc<AtomicUsize>,
+    pub(crate) peak: Arc<Peak>,
     /// The threads as they see each other.
     pub(crate) balance: Arc<Balance>,
     /// Connections this thread may have open.
@@ -118,6 +121,7 @@ impl Plan {
             policy: Arc::new(policy),
             listener: listener.map(Arc::new),
             total: Arc::default(),
+            peak: Arc::default(),
         }
     }
 
@@ -154,6 +158,7 @@ impl Plan {
             counters: Arc::new(Counters::new(Writers::One)),
             crew: self.crew.clone(),
             total: self.total.clone(),
+            peak: self.peak.clone(),
             balance: balance.clone(),
             share: accept::share(self.policy.max_connections, index, threads),
             holds: usize::MAX,

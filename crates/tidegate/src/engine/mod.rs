@@ -42,6 +42,7 @@ mod rounds;
 mod simulated;
 mod threads;
 mod tokio;
+mod trim;
 mod windows;
 
 pub(crate) use fit::{check, check_client, check_datagrams, check_endpoint};

@@ -125,6 +125,7 @@ fn play(seed: u64, trace: bool, waker: &Arc<Waker>) -> Result<Stats, String> {
         listens: !script.dials,
         gate: world.gate.clone(),
         counters: counters.clone(),
+        peak: Arc::default(),
         crew: Arc::new(Crew::new(script.policy.offload)),
         total: Arc::default(),
         balance: Arc::new(Balance::new(std::slice::from_ref(&world.gate))),
