@@ -121,6 +121,18 @@ impl Pending {
                 _ => {} // it has gone
             }
         }
+        context.trusted.iter().for_each(|(user, _)| self.drop_oldest_callers(*user));
+    }
+
+    /// Hangs up on the callers of a user that are too many, all of which have been looked at.
+    fn drop_oldest_callers(&mut self, user: u32) {
+        let count = self.callers.iter().filter(|caller| caller.user == user).count();
+        let mut excess = count.saturating_sub(MOST_CALLERS);
+        self.callers.retain(|caller| {
+            let is_dropped = excess > 0 && caller.user == user;
+            excess -= usize::from(is_dropped);
+            !is_dropped
+        });
     }
 
     /// Accepts who calls; `false` if somebody cannot be accepted for now.
@@ -140,11 +152,6 @@ impl Pending {
                 counters.fast_paths_refused.add(1);
                 continue;
             };
-            let of_user = |caller: &Caller| caller.user == *user;
-            if self.callers.iter().filter(|caller| of_user(caller)).count() == MOST_CALLERS {
-                let oldest = self.callers.iter().position(of_user);
-                oldest.and_then(|oldest| self.callers.remove(oldest));
-            }
             self.callers.push_back(Caller { socket: closer.hold(socket), user: *user, since: now });
         }
         true
@@ -192,5 +199,35 @@ impl Pending {
         };
         self.offers.retain(|offer| stays(offer.since));
         self.callers.retain(|caller| stays(caller.since));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fastpath::protocol::hello;
+    use crate::stats::Writers;
+    use tidegate_sys::handover;
+
+    /// A burst of offers does not push out a caller that was accepted before its offer came.
+    #[test]
+    fn who_has_sent_an_offer_is_no_silent_caller() {
+        let to = SocketAddr::from(([127, 0, 0, 1], 1));
+        let name = format!("tidegate-test-burst-{}", std::process::id());
+        let context = Context::new(to, FastPath::default()).unwrap();
+        let mut pending = Pending::new(Some(meeting::listen(&name).unwrap()));
+        let (counters, now) = (Counters::new(Writers::Many), Instant::now());
+        let offer = |socket: &_, port| {
+            handover::send(socket, &hello(SocketAddr::from(([127, 0, 0, 1], port)), to), &[]).unwrap();
+        };
+        let first = meeting::connect(&name).unwrap();
+        pending.collect(&context, &counters, now);
+        assert_eq!((pending.callers.len(), pending.offers.len()), (1, 0));
+        offer(&first, 1);
+        let burst: Vec<_> = (0..MOST_CALLERS).map(|_| meeting::connect(&name).unwrap()).collect();
+        burst.iter().zip(2..).for_each(|(socket, port)| offer(socket, port));
+        pending.collect(&context, &counters, now);
+        assert_eq!((pending.callers.len(), pending.offers.len()), (0, 1 + MOST_CALLERS));
+        pending.close(&context);
     }
 }
