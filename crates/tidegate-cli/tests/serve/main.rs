@@ -14,8 +14,6 @@ mod metrics;
 mod doctor;
 mod exhaustion;
 mod files;
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-mod memory;
 mod proxy;
 mod refusals;
 mod restarts;

@@ -116,8 +116,10 @@ pub fn held(pid: u32) -> io::Result<Held> {
     Ok(Held { user_bytes: kib * 1024, kernel_bytes: None, threads: field(&status, "Threads:").unwrap_or(0) })
 }
 
-/// Gives memory that was freed back to the system, wherever it lies (`malloc_trim(3)`). Takes milliseconds for each hundred megabytes, in which
-/// other threads may wait for their allocations. Does something about glibc's allocator alone.
+/// Gives memory that was freed back to the system, if something that is still used lies behind it (`malloc_trim(3)`).
+/// Takes milliseconds for each hundred megabytes, in which other threads may wait for their allocations. Does something
+/// about glibc's allocator alone. What is free at the end of a thread's heap stays up to glibc's own threshold, which
+/// grows with what the process frees, to 64 MiB at most (`mallopt(3)`, `M_TRIM_THRESHOLD`).
 pub fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: no pointers; it takes the locks of the allocator itself.
@@ -279,6 +281,25 @@ pub fn pin_to_cpus(_: &[usize]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn what_lies_before_something_used_is_given_back() {
+        const PIECES: usize = 1_000;
+        let resident = || held(std::process::id()).unwrap().user_bytes;
+        let mut pieces: Vec<Vec<u8>> = (0..PIECES).map(|_| vec![7; 64 << 10]).collect();
+        // Each is large enough to hold whole pages, and has one behind it that stays.
+        let mut is_kept = false;
+        let full = resident();
+        pieces.retain(|_| {
+            is_kept = !is_kept;
+            is_kept
+        });
+        trim_heap();
+        let left = resident();
+        let given_back = (PIECES / 2 * (48 << 10)) as u64; // other tests of this process allocate, too
+        assert!(left + given_back < full, "{left} bytes left of {full}");
+    }
 
     #[test]
     fn the_time_of_a_process_grows_as_it_works() {
