@@ -83,6 +83,7 @@ fn case(model: Model) {
 
 /// The threads that sessions were called on.
 #[derive(Clone, Default)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "another system does not tell what a thread used"))]
 struct Threads(Arc<Mutex<HashSet<String>>>);
 
 /// What waiting has cost since the server was started.
