@@ -78,8 +78,14 @@ impl Lot {
         let (fd, wanted, deadline) =
             (held.entry.stream.as_raw_fd(), held.entry.interest(), held.deadline(&policy));
         let post = held.seat.post.clone();
+        let token = self.lock().parked.insert(held);
+        // Not under the lock: whoever sends mail holds the lock of the post when it comes for ours. And before it is watched: the
+        // next worker to have it says whom mail is to wake, and nobody may say so after that.
+        post.wakes(&TaskWaker::from(Arc::new(Call { lot: Arc::downgrade(self), token })));
         let mut state = self.lock();
-        let token = state.parked.insert(held);
+        if state.parked.get_mut(token).is_none() {
+            return; // mail has come, and a worker has it
+        }
         if let Some(at) = deadline {
             state.timers.arm_no_later(token.index, at, Grain::Millisecond);
             if state.sleeps_until.is_none_or(|until| at < until) {
@@ -88,8 +94,6 @@ impl Lot {
         }
         let watched = self.epoll.add_level_for(fd, wanted, token.to_u64());
         drop(state);
-        // Not under the lock: whoever sends mail holds the lock of the post when it comes for ours.
-        post.wakes(&TaskWaker::from(Arc::new(Call { lot: Arc::downgrade(self), token })));
         // Mail, or other limits, may have come before that; and what can not be watched must be looked at in turn.
         if watched.is_err() || post.has_delivery() || !Arc::ptr_eq(&policy, &house.policy()) {
             self.unpark(token);
