@@ -161,6 +161,10 @@ impl<S: Service> Service for TlsServer<S> {
         self.shared.service.needs_peer_addr()
     }
 
+    fn dials(&self) -> usize {
+        self.shared.service.dials()
+    }
+
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {
         self.shared.service.dial_failed(dial, error);
     }

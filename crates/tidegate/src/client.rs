@@ -46,6 +46,7 @@ impl<S: Service> Client<S> {
     /// A wrong policy, an unavailable model, or a system that gave no thread, ring or memory.
     pub fn start(self) -> Result<RunningClient, StartError> {
         self.policy.check()?;
+        self.policy.check_dials(self.service.dials())?;
         let model = choose(self.model, &self.policy)?;
         engine::check_client(model, &self.policy)?;
         let plan = Plan::new(Arc::new(self.service), self.policy, None);
@@ -71,7 +72,7 @@ impl Dialler {
     /// The client has stopped, or [`Policy::mail_queue`] dials wait already.
     pub fn dial(&self, dial: Dial) -> Result<(), MailboxError> {
         let thread = dial.thread.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed));
-        self.gates[thread % self.gates.len()].push(Command::Dial(dial))
+        self.gates[thread % self.gates.len()].push(Command::Dial(dial.into()))
     }
 
     /// Number of I/O threads.

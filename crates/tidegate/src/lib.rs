@@ -37,6 +37,7 @@
 //! |---|---|
 //! | [`service`] | what an application implements |
 //! | [`server`], [`client`] | running it: listening or dialling |
+//! | [`link`] | two connections whose bytes go from one to the other |
 //! | [`policy`] | every limit |
 //! | [`engine`] | the I/O models |
 //! | [`fastpath`] | shared memory between two processes of one host, in place of TCP |
@@ -48,6 +49,7 @@ pub mod client;
 pub mod core;
 pub mod engine;
 pub mod fastpath;
+pub mod link;
 pub mod policy;
 pub mod server;
 pub mod service;

@@ -151,6 +151,7 @@ impl<S: Service> Server<S> {
     /// A wrong policy, an unavailable model or an unusable address; nothing is left behind.
     pub fn bind(self, at: Endpoint) -> Result<BoundServer, StartError> {
         self.policy.check()?;
+        self.policy.check_dials(self.service.dials())?;
         let model = choose(self.model, &self.policy)?;
         engine::check_endpoint(&at, &self.policy)?;
         let listen = |error| StartError::Listen { at: at.clone(), error };
@@ -170,6 +171,7 @@ impl<S: Service> Server<S> {
     /// A wrong policy, an unavailable model, or a descriptor that is no listening stream socket.
     pub fn listen_on(self, socket: OwnedFd) -> Result<BoundServer, StartError> {
         self.policy.check()?;
+        self.policy.check_dials(self.service.dials())?;
         let model = choose(self.model, &self.policy)?;
         let adopt = |error| StartError::Adopt { error };
         let listener = Listener::adopt(socket, &self.listen_options()).map_err(adopt)?;
@@ -269,6 +271,7 @@ impl BoundServer {
     /// The system gave no thread, ring or memory.
     pub fn start(self) -> Result<Running, StartError> {
         let model = self.model;
+        let dials = self.service.dials();
         let plan = Plan::new(self.service, self.policy, Some(self.listener));
         let policy = plan.policy.clone();
         let meeting = plan.meeting().map(|meeting| meeting.counters());
@@ -276,7 +279,7 @@ impl BoundServer {
         let io_threads = started.counters.clone();
         started.counters.extend(meeting);
         let (local_addr, file) = (self.local_addr, self.file);
-        Ok(Running { threads: Threads::new(started), io_threads, local_addr, model, policy, file })
+        Ok(Running { threads: Threads::new(started), io_threads, local_addr, model, dials, policy, file })
     }
 }
 
@@ -288,6 +291,8 @@ pub struct Running {
     io_threads: Vec<Arc<Counters>>,
     local_addr: Endpoint,
     model: Model,
+    /// What its service says of its sessions.
+    dials: usize,
     /// As it was at the start.
     policy: Arc<Policy>,
     /// Removed after the threads have ended: fields are dropped in order.
@@ -334,6 +339,7 @@ impl Running {
     pub fn set_policy(&self, policy: Policy) -> Result<(), PolicyError> {
         policy.check()?;
         engine::check(self.model, &policy)?;
+        policy.check_dials(self.dials)?;
         self.policy.check_change(&policy)?;
         self.threads.set_policy(&Arc::new(policy));
         Ok(())

@@ -45,7 +45,14 @@ pub trait Service: Send + Sync + 'static {
         false
     }
 
-    /// A dialled connection could not be made; there is no session.
+    /// How many connections each session may have [dialled](Outbox::dial) at once. So many places for each accepted
+    /// connection are set aside within [`Policy::max_connections`](crate::Policy::max_connections): with 1, half of them
+    /// are accepted, and half are dialled.
+    fn dials(&self) -> usize {
+        0
+    }
+
+    /// A connection asked for through a [`Dialler`](crate::Dialler) could not be made; there is no session.
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {
         let _ = (dial, error);
     }
@@ -65,6 +72,10 @@ impl<S: Service> Service for Arc<S> {
 
     fn needs_peer_addr(&self) -> bool {
         S::needs_peer_addr(self)
+    }
+
+    fn dials(&self) -> usize {
+        S::dials(self)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {
@@ -257,7 +268,7 @@ pub enum Origin {
     },
 }
 
-/// A connection to be made; see [`Dialler`](crate::client::Dialler).
+/// A connection to be made; see [`Dialler`](crate::client::Dialler) and [`Outbox::dial`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dial {
     /// Where to.
@@ -312,15 +323,17 @@ pub enum Mail {
     Done(Box<dyn Any + Send>),
     /// An offloaded job panicked.
     JobPanicked,
+    /// What became of a connection that the session has [dialled](Outbox::dial): the address of its session, or why there is none.
+    Dialled(io::Result<Mailbox>),
     /// The [waker](Outbox::waker) of the session was called, once or several times.
     Wake,
 }
 
 impl Mail {
-    /// Whether [`Policy::mail_queue`](crate::Policy::mail_queue) bounds it. The results of jobs are bounded by the queue of jobs, and
-    /// of wakes there is at most one for each connection.
+    /// Whether [`Policy::mail_queue`](crate::Policy::mail_queue) bounds it. The results of jobs are bounded by the queue of jobs, those
+    /// of dials by the number of connections, and of wakes there is at most one for each connection.
     pub(crate) fn is_bounded(&self) -> bool {
-        !matches!(self, Self::Done(_) | Self::JobPanicked | Self::Wake)
+        !matches!(self, Self::Done(_) | Self::JobPanicked | Self::Dialled(_) | Self::Wake)
     }
 }
 
@@ -333,6 +346,9 @@ pub enum Awaits {
     /// The rest of a message that has begun: a stop waits for it, and
     /// [`Policy::min_rate`](crate::Policy::min_rate) applies.
     Input,
+    /// An answer from elsewhere, such as an upstream server: a stop waits for it. Input is taken as before, and
+    /// [`Policy::min_rate`](crate::Policy::min_rate) does not apply to it.
+    Answer,
     /// Something of this end's own, such as mail with the answer: a stop waits for it. While there is input that the
     /// session left, no more is received; it is shown again when mail, a timer or [`on_drained`](Session::on_drained)
     /// has ended the work, and only then is the session told that its peer has finished.

@@ -173,7 +173,7 @@ impl Connection {
             _ => Then::Nothing,
         };
         let listens = match self.state {
-            State::Open => !self.full && !self.waits_for_work() && self.again.is_none(),
+            State::Open => !self.is_held_by_outbox() && !self.waits_for_work() && self.again.is_none(),
             State::Draining { lingering } => lingering,
             State::Closing { .. } => false,
         };
@@ -227,10 +227,10 @@ impl Connection {
         let in_message = match self.wishes.awaits {
             Awaits::Nothing => self.left() > 0,
             Awaits::Input => true,
-            Awaits::Work => false, // it is this end that does not go on
+            Awaits::Answer | Awaits::Work => false, // it is not its peer that does not go on
         };
         let receives = self.state == State::Open
-            && !self.full // it is this end that does not read
+            && !self.is_held_by_outbox() // it is this end that does not read
             && self.again.is_none()
             && self.receive_side == ReceiveSide::Open
             && in_message;
@@ -321,7 +321,7 @@ impl Connection {
     }
 
     fn mail(&mut self, mail: Contained<Mail>, context: &Context<'_>) {
-        if matches!(*mail, Mail::Done(_) | Mail::JobPanicked) {
+        if matches!(*mail, Mail::Done(_) | Mail::JobPanicked | Mail::Dialled(_)) {
             self.wishes.jobs = self.wishes.jobs.saturating_sub(1);
         }
         if let (Mail::Wake, Some(waker)) = (&*mail, &self.wishes.waker) {
@@ -375,6 +375,11 @@ impl Connection {
     #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
     pub(crate) fn is_lingering(&self) -> bool {
         self.state == State::Draining { lingering: true }
+    }
+
+    /// The outbox is full, and holds input back for that.
+    fn is_held_by_outbox(&self) -> bool {
+        self.full && !self.wishes.takes_input_while_full
     }
 
     /// The session is in the middle of something.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
 use std::task::Wake;
 
+use super::dial::DialRequest;
 use super::table::Token;
 use crate::service::Mail;
 
@@ -12,6 +13,12 @@ use crate::service::Mail;
 pub trait PostOffice: Send + Sync {
     /// Queues mail for a connection and wakes its thread if it sleeps.
     fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError>;
+
+    /// Has a connection made on the thread of its connections, or by a thread like that.
+    fn dial(&self, request: DialRequest) -> Result<(), MailboxError> {
+        let _ = request;
+        Err(MailboxError::Stopped)
+    }
 
     /// Whether it takes so many more pieces of mail. One that holds none takes any number.
     fn has_room(&self, pieces: usize) -> bool {

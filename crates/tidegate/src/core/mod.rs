@@ -17,6 +17,7 @@
 
 pub mod connection;
 pub mod datagram;
+pub mod dial;
 pub mod group;
 pub mod mail;
 pub mod outbox;

@@ -4,17 +4,19 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tidegate_sys::file::FileRange;
 
 use super::connection::Context;
-use super::mail::{Mailbox, OffloadError, SessionWaker};
+use super::dial::DialRequest;
+use super::mail::{Mailbox, MailboxError, OffloadError, SessionWaker};
 use super::panics::contain;
 use super::queue::Queue;
 use super::session_timers::{SessionTimers, TimerId};
-use crate::service::{Awaits, Mail};
+use crate::policy::LONGEST;
+use crate::service::{Awaits, Dial, Mail, Session};
 
 /// Where a session puts its answer. Valid during one call.
 ///
@@ -42,7 +44,9 @@ pub(super) struct Wishes {
     pub(super) awaits: Awaits,
     /// The server drains: close as soon as nothing is in flight.
     pub(super) leaving: bool,
-    /// Offloaded jobs whose result has not come back.
+    /// A full outbox does not hold input back.
+    pub(super) takes_input_while_full: bool,
+    /// Offloaded jobs and dials whose result has not come back.
     pub(super) jobs: u32,
     /// Input that a layer keeps for the session inside, and what that one keeps for itself.
     pub(super) kept: [usize; 2],
@@ -140,6 +144,12 @@ impl Outbox<'_> {
         self.wishes.awaits = what;
     }
 
+    /// From now on input is received and shown also while the outbox is full. For sessions whose input does not become
+    /// output of the same connection: the peer of one that links two connections may read nothing before it could write.
+    pub fn takes_input_while_full(&mut self) {
+        self.wishes.takes_input_while_full = true;
+    }
+
     /// Whether the server is stopping: the connection closes once the session [awaits](Self::awaits) nothing and
     /// everything is sent. A protocol that can say so tells its peer now. [`on_drain`](crate::Session::on_drain) says
     /// when it begins.
@@ -165,6 +175,27 @@ impl Outbox<'_> {
             // Only a thread that has stopped does not take it, and then nobody waits for it.
             let _ = office.post(token, mail);
         }))?;
+        self.wishes.jobs += 1;
+        Ok(())
+    }
+
+    /// Makes a connection on the I/O thread of this one, and gives it to `session`. Then, or when there is none `within` so
+    /// long, this session gets [`Mail::Dialled`]; until then it counts as [at work](Awaits::Work), so that a stop waits
+    /// for it. [`Dial::thread`] is not looked at. The service must say that its sessions dial
+    /// ([`Service::dials`](crate::Service::dials)), which sets places aside within
+    /// [`Policy::max_connections`](crate::Policy::max_connections).
+    ///
+    /// On the models without loops there is no I/O thread to share: `blocking` starts a thread, a worker of `pool` waits for
+    /// the connection, and `tokio` starts a task.
+    ///
+    /// # Errors
+    /// The thread has stopped, or [`Policy::mail_queue`](crate::Policy::mail_queue) dials wait already; `session` is
+    /// dropped, and no mail follows. That the connection can not be made is told by mail; [`io::ErrorKind::QuotaExceeded`]
+    /// says that all places are taken, and that there may be one soon.
+    pub fn dial(&mut self, dial: Dial, within: Duration, session: impl Session) -> Result<(), MailboxError> {
+        let until = self.now().checked_add(within).unwrap_or_else(|| self.now() + LONGEST);
+        let request = DialRequest::of(self.mailbox(), dial, until, Box::new(session));
+        self.context.office.dial(request)?;
         self.wishes.jobs += 1;
         Ok(())
     }

@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use super::house::{House, Order};
 use super::{Command, Gate};
-use crate::core::panics::contain;
-use crate::service::Dial;
 
 /// Carries out the commands that come through its gate: dials, and the order to stop.
 pub(super) struct Clerk {
@@ -30,7 +28,7 @@ impl Clerk {
     }
 
     /// Works on the calling thread: dials what is asked for and, once told to, stops the house. Returns when all connections are gone.
-    pub(super) fn run(self, house: &House, mut dial: impl FnMut(Dial)) {
+    pub(super) fn run(self, house: &Arc<House>) {
         // Set once, here; before that nobody waits for this thread.
         let _ = self.thread.set(std::thread::current());
         let mut commands = VecDeque::new();
@@ -42,7 +40,7 @@ impl Clerk {
             self.gate.take(&mut commands);
             while let Some(command) = commands.pop_front() {
                 match command {
-                    Command::Dial(to) => dial(to),
+                    Command::Dial(request) => house.dial(request),
                     Command::Drain => return self.stop(house, commands),
                     Command::Policy(policy) => house.set_policy(policy),
                     // connections have post boxes of their own
@@ -56,9 +54,9 @@ impl Clerk {
         self.gate.close(&mut commands);
         for command in commands {
             // Asked for together with the stop, or after it.
-            if let Command::Dial(dial) = command {
+            if let Command::Dial(request) = command {
                 house.counters.attempted.add(1);
-                dial_failed(house, &dial, &io::Error::other("the client has stopped"));
+                house.dial_failed(request, io::Error::other("the client has stopped"));
             }
         }
         house.order_all(Order::Drain);
@@ -70,10 +68,4 @@ impl Clerk {
         }
         house.close();
     }
-}
-
-/// Counts a failed dial and tells the service.
-pub(super) fn dial_failed(house: &House, dial: &Dial, e: &io::Error) {
-    house.counters.dial_failed.add(1);
-    let _ = contain(|| house.plan.service.dial_failed(dial, e));
 }

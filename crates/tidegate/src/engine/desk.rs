@@ -12,12 +12,13 @@ use tidegate_sys::socket::is_exhaustion;
 use super::Lane;
 use super::gate::{Accepted, Command};
 use super::windows::Windows;
-use crate::core::mail::PostOffice;
+use crate::core::dial::DialRequest;
+use crate::core::mail::{Mailbox, PostOffice};
 use crate::core::panics::contain;
 use crate::core::{Connection, Context, Grain, Timers, Token};
-use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission};
+use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission, admitted};
 use crate::policy::{Policy, stale, wait};
-use crate::service::{Dial, ErasedService, Origin, Peer, Session};
+use crate::service::{ErasedService, Origin, Peer, Session};
 
 /// The part of an event loop that is the same whatever it waits with.
 pub(super) struct Desk {
@@ -32,6 +33,8 @@ pub(super) struct Desk {
     office: Arc<dyn PostOffice>,
     /// Places that were taken for accepts which are posted.
     posted: usize,
+    /// Connections that sessions have dialled, or are dialling. They have places of their own.
+    dialled: usize,
     /// Others give it connections while it has fewer.
     takes: usize,
     pub(super) windows: Windows,
@@ -58,6 +61,7 @@ impl Desk {
             timers: Timers::new(now),
             soonest: 0,
             posted: 0,
+            dialled: 0,
             takes,
             rest_until: None,
             stop_at: None,
@@ -89,9 +93,11 @@ impl Desk {
         }
     }
 
-    /// Has the loop tell a connection that is being made [`Deadline`](crate::core::Event::Deadline) after so long.
-    pub(super) fn alarm(&mut self, token: Token, after: Duration) {
-        self.timers.arm_no_later(token.index, self.now + after, Grain::Millisecond);
+    /// Has the loop tell a connection that is being made [`Deadline`](crate::core::Event::Deadline) then.
+    pub(super) fn alarm(&mut self, token: Token, at: Option<Instant>) {
+        if let Some(at) = at {
+            self.timers.arm_no_later(token.index, at, Grain::Millisecond);
+        }
     }
 
     pub(super) fn disarm(&mut self, token: Token) {
@@ -106,6 +112,20 @@ impl Desk {
             self.lane.counters.refused.add(1);
         }
         session.map(|session| Connection::new(session, origin, self.now))
+    }
+
+    /// Makes the connection that was dialled: with the session that was given with the dial, or one of the service.
+    pub(super) fn admit_dialled(&mut self, request: &mut DialRequest) -> Option<Connection> {
+        let origin = Origin::Dialled { tag: request.dial().tag };
+        match request.take_session() {
+            Some(session) => Some(Connection::new(session, origin, self.now)),
+            None => self.admit(request.dial().to.addr(), origin),
+        }
+    }
+
+    /// The address of a connection.
+    pub(super) fn mailbox(&self, token: Token) -> Mailbox {
+        Mailbox { office: self.office.clone(), token }
     }
 
     /// How long the thread may wait for the next event. After this it must [wake up](Self::woke).
@@ -182,14 +202,19 @@ impl Desk {
             open: self.open(),
             share: self.lane.share,
             total: self.lane.total.load(Relaxed),
-            most: self.lane.policy.max_connections,
+            most: self.most(),
         };
         admission(fullness, self.lane.policy.when_full)
     }
 
     /// Whether a connection that came in nevertheless is one too many.
     pub(super) fn is_full(&self) -> bool {
-        self.lane.total.load(Relaxed) >= self.lane.policy.max_connections
+        self.lane.total.load(Relaxed) >= self.most()
+    }
+
+    /// Connections that all threads may have open, beside those that sessions dial.
+    fn most(&self) -> usize {
+        admitted(self.lane.policy.max_connections, self.lane.service.dials())
     }
 
     /// Connections for which this thread has room.
@@ -270,10 +295,26 @@ impl Desk {
         self.lane.balance.leave(self.lane.index)
     }
 
-    /// A connection that is dialled takes its place among those that are open.
-    pub(super) fn opened(&self) {
-        self.claim_anyway();
-        self.keep();
+    /// Whether a connection may be dialled now.
+    pub(super) fn may_dial(&self, request: &DialRequest) -> io::Result<()> {
+        if !request.is_by_session() {
+            let may = self.stop_at.is_none() && self.room() > 0;
+            return if may { Ok(()) } else { Err(no_dial()) };
+        }
+        if self.out_of_patience() {
+            return Err(io::Error::other("the server has stopped"));
+        }
+        if self.dialled < self.lane.dials { Ok(()) } else { Err(no_place()) }
+    }
+
+    /// A connection that is dialled takes its place.
+    pub(super) fn opened(&mut self, by_session: bool) {
+        if by_session {
+            self.dialled += 1;
+        } else {
+            self.claim_anyway();
+            self.keep();
+        }
     }
 
     /// An accepted connection is not served: its place is free again.
@@ -305,25 +346,36 @@ impl Desk {
     }
 
     /// A connection is gone: what accepting rested for may be there again.
-    pub(super) fn closed(&mut self, token: Token) {
+    pub(super) fn closed(&mut self, token: Token, dialled_by_session: bool) {
         self.disarm(token);
-        self.turned_away();
+        if dialled_by_session {
+            self.dialled -= 1;
+        } else {
+            self.turned_away();
+        }
         self.rest_until = None;
     }
 
-    /// Counts a failed dial and tells the service.
-    pub(super) fn dial_failed(&mut self, dial: Dial, e: &io::Error) {
-        self.lane.counters.dial_failed.add(1);
-        let _ = contain(|| self.lane.service.dial_failed(&dial, e));
+    /// Counts a failed dial and tells who asked.
+    pub(super) fn dial_failed(&mut self, request: DialRequest, e: io::Error) {
+        request.failed(&*self.lane.service, &self.lane.counters, e);
+    }
+
+    /// The same, for one that was not even begun.
+    pub(super) fn not_begun(&mut self, request: DialRequest, e: io::Error) {
+        if is_exhaustion(&e) {
+            self.exhausted(&e);
+        }
+        self.dial_failed(request, e);
     }
 
     /// The loop has ended: whoever asked for a connection meanwhile is told that there will be none.
     pub(super) fn shut(&mut self) {
         self.lane.gate.close(&mut self.commands);
         while let Some(command) = self.commands.pop_front() {
-            if let Command::Dial(dial) = command {
+            if let Command::Dial(request) = command {
                 self.lane.counters.attempted.add(1);
-                self.dial_failed(dial, &io::Error::other("the client has stopped"));
+                self.dial_failed(request, io::Error::other("the client has stopped"));
             }
         }
     }
@@ -353,6 +405,17 @@ impl Drop for Desk {
         self.lane.balance.is_gone(self.lane.index);
         self.lane.gate.close(&mut VecDeque::new());
     }
+}
+
+/// Why a client does not dial.
+pub(super) fn no_dial() -> io::Error {
+    io::Error::other("max_connections are open, or the client is stopping")
+}
+
+/// Why a session can not dial for now.
+pub(super) fn no_place() -> io::Error {
+    let why = "all places for connections that sessions dial are taken; raise max_connections, or what Service::dials says";
+    io::Error::new(io::ErrorKind::QuotaExceeded, why)
 }
 
 /// Asks the service for a session. A service that panics refuses the connection, and does no more harm. It is shown

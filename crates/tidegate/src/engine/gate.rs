@@ -9,10 +9,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::core::Token;
+use crate::core::dial::DialRequest;
 use crate::core::mail::{MailboxError, PostOffice};
 use crate::core::panics::Contained;
 use crate::policy::Policy;
-use crate::service::{Dial, Mail};
+use crate::service::Mail;
 use sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// What the gate shares between threads with: of the standard library, or of loom, which tries every order in which the
@@ -38,7 +39,7 @@ pub(crate) enum Command {
     /// The same mail for several of them.
     Group(GroupMail),
     /// Make a connection.
-    Dial(Dial),
+    Dial(DialRequest),
     /// Serve a connection that another thread has accepted.
     Serve(Accepted),
     /// Go on with these limits.
@@ -200,6 +201,10 @@ impl Gate {
 impl PostOffice for Gate {
     fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError> {
         self.push(Command::Mail(to, mail.into()))
+    }
+
+    fn dial(&self, request: DialRequest) -> Result<(), MailboxError> {
+        self.push(Command::Dial(request))
     }
 
     fn has_room(&self, pieces: usize) -> bool {

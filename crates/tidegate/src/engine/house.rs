@@ -17,12 +17,13 @@ use tidegate_sys::socket::{
     Blocking, Listener, Stream, is_exhaustion, is_lost_connection, is_out_of_descriptors,
 };
 
-use super::desk::open_session;
+use super::desk::{no_dial, no_place, open_session};
 use crate::core::Token;
-use crate::core::mail::{MailboxError, PostOffice};
+use crate::core::dial::DialRequest;
+use crate::core::mail::{Mailbox, MailboxError, PostOffice};
 use crate::core::panics::Contained;
 use crate::policy::Policy;
-use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission};
+use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission, admitted};
 use crate::service::{Mail, Origin, Peer, Session};
 use crate::stats::{Counters, Writers};
 
@@ -41,11 +42,41 @@ pub(super) struct House {
     bell: OnceLock<Arc<Bell>>,
     /// The engine has stopped; shared with every post box.
     stopped: Arc<AtomicBool>,
+    /// How the engine makes a connection that has its place.
+    dial: OnceLock<DialFn>,
+}
+
+type DialFn = Box<dyn Fn(&Arc<House>, DialRequest, Seat) + Send + Sync>;
+
+/// Where a connection comes from.
+pub(super) enum Caller {
+    /// It was accepted from there, if that is known.
+    Accepted(Option<SocketAddr>),
+    /// This end has dialled it.
+    Dialled(DialRequest),
+}
+
+impl Caller {
+    pub(super) fn origin(&self) -> Origin {
+        match self {
+            Self::Accepted(_) => Origin::Accepted,
+            Self::Dialled(request) => Origin::Dialled { tag: request.dial().tag },
+        }
+    }
+
+    /// The connection stands, and is served from now on.
+    pub(super) fn served(self, post: &Arc<Post>) {
+        if let Self::Dialled(request) = self {
+            request.connected(|| Mailbox { office: post.clone(), token: ALONE });
+        }
+    }
 }
 
 #[derive(Default)]
 struct State {
     open: usize,
+    /// Connections that sessions have dialled, or are dialling. They have places of their own.
+    dialled: usize,
     /// An acceptor may be about to bring in one more connection.
     accepting: bool,
     stopping: bool,
@@ -77,7 +108,13 @@ impl House {
             changed: Condvar::new(),
             bell: OnceLock::new(),
             stopped: Arc::default(),
+            dial: OnceLock::new(),
         })
+    }
+
+    /// How connections are dialled.
+    pub(super) fn dials_by(&self, dial: impl Fn(&Arc<Self>, DialRequest, Seat) + Send + Sync + 'static) {
+        let _ = self.dial.set(Box::new(dial)); // there is one engine
     }
 
     /// Hands over the listener to the one who accepts. When that one ends, so that nobody comes who would not be served, it is closed.
@@ -127,24 +164,66 @@ impl House {
     pub(super) fn enter(self: &Arc<Self>) -> Seat {
         let mut state = self.lock();
         state.open += 1;
+        self.seat(state, false)
+    }
+
+    /// Takes a place for a connection that is to be dialled, if there is one.
+    fn enter_to_dial(self: &Arc<Self>, request: &DialRequest) -> io::Result<Seat> {
+        let mut state = self.lock();
+        let (by_session, most, each) =
+            (request.is_by_session(), self.policy().max_connections, self.plan.service.dials());
+        let accepted = admitted(most, each);
+        match by_session {
+            true if state.dialled >= accepted.saturating_mul(each) => return Err(no_place()),
+            true => state.dialled += 1,
+            false if state.stopping || state.open >= accepted => return Err(no_dial()),
+            false => state.open += 1,
+        }
+        Ok(self.seat(state, by_session))
+    }
+
+    /// Dials, or says why not. The place is taken before, so that a stop waits for what comes of it.
+    pub(super) fn dial(self: &Arc<Self>, request: DialRequest) {
+        self.counters.attempted.add(1);
+        match (self.enter_to_dial(&request), self.dial.get()) {
+            (Ok(seat), Some(dial)) => dial(self, request, seat),
+            (Ok(_), None) => self.dial_failed(request, no_dial()),
+            (Err(e), _) => self.dial_failed(request, e),
+        }
+    }
+
+    /// Counts a failed dial and tells who asked.
+    pub(super) fn dial_failed(&self, request: DialRequest, e: io::Error) {
+        request.failed(&*self.plan.service, &self.counters, e);
+    }
+
+    fn seat(self: &Arc<Self>, mut state: MutexGuard<'_, State>, dialled_by_session: bool) -> Seat {
         state.next += 1;
         let id = state.next;
         let bound = self.policy().mail_queue;
-        let post = Arc::new(Post { state: Mutex::default(), bound, stopped: self.stopped.clone() });
+        let post = Arc::new(Post {
+            state: Mutex::default(),
+            bound,
+            stopped: self.stopped.clone(),
+            house: Arc::downgrade(self),
+        });
         if state.stopping {
             post.lock().order = Some(Order::Drain);
         }
         state.posts.insert(id, Arc::downgrade(&post));
-        Seat { house: self.clone(), id, post }
+        Seat { house: self.clone(), id, dialled_by_session, post }
     }
 
     /// Makes the session for a connection, or counts the refusal.
-    pub(super) fn open_session(
-        &self,
-        addr: Option<SocketAddr>,
-        origin: Origin,
-        thread: usize,
-    ) -> Option<Box<dyn Session>> {
+    pub(super) fn open_session(&self, caller: &mut Caller, thread: usize) -> Option<Box<dyn Session>> {
+        let addr = match caller {
+            Caller::Accepted(addr) => *addr,
+            Caller::Dialled(request) => match request.take_session() {
+                Some(session) => return Some(session),
+                None => request.dial().to.addr(),
+            },
+        };
+        let origin = caller.origin();
         let session = open_session(&*self.plan.service, &Peer { addr, origin, thread });
         if session.is_none() {
             self.counters.refused.add(1);
@@ -184,22 +263,22 @@ impl House {
         }
         state.rest_until = None;
         let policy = self.policy();
-        let (open, most) = (state.open, policy.max_connections);
+        let (open, most) = (state.open, self.most(&policy));
         match admission(Fullness { open, share: most, total: open, most }, policy.when_full) {
             Admission::Wait => Poll::Pending,
             answer => Poll::Ready(Some(answer)),
         }
     }
 
-    /// Connections that are open.
-    pub(super) fn open(&self) -> usize {
-        self.lock().open
+    /// Connections that may be open, beside those that sessions dial.
+    fn most(&self, policy: &Policy) -> usize {
+        admitted(policy.max_connections, self.plan.service.dials())
     }
 
-    /// Whether one more connection may be dialled.
-    pub(super) fn may_dial(&self) -> bool {
+    /// Connections that are open.
+    pub(super) fn open(&self) -> usize {
         let state = self.lock();
-        !state.stopping && state.open < self.policy().max_connections
+        state.open + state.dialled
     }
 
     /// Takes those for whom the kernel had already opened the connection when the house was told to stop, without waiting for more.
@@ -226,7 +305,7 @@ impl House {
 
     fn has_room_for_the_rest(&self) -> bool {
         let state = self.lock();
-        state.open < self.policy().max_connections && state.rest_until.is_none_or(|at| at <= Instant::now())
+        state.open < self.most(&self.policy()) && state.rest_until.is_none_or(|at| at <= Instant::now())
     }
 
     /// Counts a failed accept; accepting rests if the process ran out of something.
@@ -268,8 +347,9 @@ impl House {
 
     /// Waits until no connection is open and none can come; `false` if that takes longer than `limit`.
     pub(super) fn wait_empty(&self, limit: Duration) -> bool {
-        let empty =
-            self.changed.wait_timeout_while(self.lock(), limit, |state| state.open > 0 || state.accepting);
+        let empty = self.changed.wait_timeout_while(self.lock(), limit, |state| {
+            state.open > 0 || state.dialled > 0 || state.accepting
+        });
         !empty.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
@@ -288,15 +368,34 @@ impl Drop for Duty {
 pub(super) struct Seat {
     house: Arc<House>,
     id: u64,
+    dialled_by_session: bool,
     pub(super) post: Arc<Post>,
+}
+
+impl Seat {
+    /// Why a connection attempt is to be given up now, if it is.
+    pub(super) fn gives_up(&self, request: &DialRequest) -> Option<io::Error> {
+        let stops = match self.post.lock().order {
+            Some(Order::Stop) => true,
+            Some(Order::Drain) => !request.is_by_session(),
+            None => false,
+        };
+        if stops {
+            return Some(io::Error::other("the client is stopping"));
+        }
+        request.is_late(Instant::now())
+    }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         self.post.close();
         let mut state = self.house.lock();
-        state.open -= 1;
-        let open = state.open;
+        match self.dialled_by_session {
+            true => state.dialled -= 1,
+            false => state.open -= 1,
+        }
+        let open = state.open + state.dialled;
         state.rest_until = None;
         state.posts.remove(&self.id);
         if let Some(acceptor) = state.acceptor.take() {
@@ -313,6 +412,7 @@ pub(super) struct Post {
     state: Mutex<PostState>,
     bound: usize,
     stopped: Arc<AtomicBool>,
+    house: Weak<House>,
 }
 
 #[derive(Default)]
@@ -407,6 +507,12 @@ impl Delivery {
 }
 
 impl PostOffice for Post {
+    fn dial(&self, request: DialRequest) -> Result<(), MailboxError> {
+        let house = self.house.upgrade().ok_or(MailboxError::Stopped)?;
+        house.dial(request);
+        Ok(())
+    }
+
     fn has_room(&self, pieces: usize) -> bool {
         let waiting = self.lock().mail.len();
         waiting == 0 || waiting + pieces <= self.bound

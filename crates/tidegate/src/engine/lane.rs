@@ -58,8 +58,10 @@ pub(crate) struct Lane {
     pub(crate) peak: Arc<Peak>,
     /// The threads as they see each other.
     pub(crate) balance: Arc<Balance>,
-    /// Connections this thread may have open.
+    /// Connections this thread may have open, beside those that its sessions dial.
     pub(crate) share: usize,
+    /// Connections its sessions may have dialled.
+    pub(crate) dials: usize,
     /// Connections it can have open whatever it may.
     pub(crate) holds: usize,
     /// I/O threads there are.
@@ -80,22 +82,29 @@ impl Lane {
     /// Bounds what this thread may have open by what it can.
     pub(crate) fn hold(&mut self, holds: usize) {
         self.holds = holds;
-        if holds < self.share {
-            let (asked, thread) = (self.share, self.index);
+        if holds < self.share + self.dials {
+            let (asked, thread) = (self.share + self.dials, self.index);
             tracing::warn!(
                 thread,
                 asked,
                 holds,
                 "this thread can hold fewer connections than its share; raise RLIMIT_NOFILE or threads"
             );
-            self.share = holds;
+            (self.share, self.dials) = self.places(&self.policy);
         }
+    }
+
+    /// Connections it may have open under these limits, and those its sessions may have dialled.
+    fn places(&self, policy: &Policy) -> (usize, usize) {
+        let each = self.service.dials();
+        let share = accept::share(accept::admitted(policy.max_connections, each), self.index, self.threads);
+        let share = share.min(accept::admitted(self.holds, each));
+        (share, share.saturating_mul(each))
     }
 
     /// Goes on with other limits.
     pub(crate) fn set_policy(&mut self, policy: Arc<Policy>) {
-        let share = accept::share(policy.max_connections, self.index, self.threads);
-        self.share = share.min(self.holds);
+        (self.share, self.dials) = self.places(&policy);
         self.policy = policy;
     }
 
@@ -143,12 +152,13 @@ impl Plan {
 
     /// I/O threads to start, by the policy or, where that leaves it open, by the model.
     pub(crate) fn threads(&self, model: Model) -> usize {
-        let default = model.default_threads().min(self.policy.max_connections);
+        let most = accept::admitted(self.policy.max_connections, self.service.dials());
+        let default = model.default_threads().min(most);
         self.policy.threads.map_or(default, Into::into)
     }
 
     fn lane(&self, index: usize, gate: Arc<Gate>, balance: &Arc<Balance>, threads: usize) -> Lane {
-        Lane {
+        let mut lane = Lane {
             index,
             service: self.service.clone(),
             policy: self.policy.clone(),
@@ -160,10 +170,13 @@ impl Plan {
             total: self.total.clone(),
             peak: self.peak.clone(),
             balance: balance.clone(),
-            share: accept::share(self.policy.max_connections, index, threads),
+            share: 0,
+            dials: 0,
             holds: usize::MAX,
             threads,
-        }
+        };
+        lane.set_policy(self.policy.clone());
+        lane
     }
 
     /// Starts one thread for each lane and waits until all of them are ready to work.

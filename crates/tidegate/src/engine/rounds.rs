@@ -3,15 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use tidegate_sys::socket::is_exhaustion;
-
 use super::desk::Desk;
 use super::gate::{Accepted, Command};
 use super::windows::Seats;
+use crate::core::dial::DialRequest;
 use crate::core::{Event, Place, Token};
 use crate::policy::Policy;
 use crate::policy::sends::{GROUP_TURN, WINDOW_TURN};
-use crate::service::Dial;
 
 /// What an event loop does between its events, the same whatever it waits with.
 pub(super) trait Rounds {
@@ -22,7 +20,7 @@ pub(super) trait Rounds {
     fn tokens(&self) -> Vec<Token>;
     /// Tells a connection something, and does what follows.
     fn tell(&mut self, token: Token, event: Event<'_>);
-    /// Tells every connection; dials that are under way are given up.
+    /// Tells every connection. Dials that are under way are given up, but those of sessions only by a stop.
     fn tell_all(&mut self, event: fn() -> Event<'static>);
     /// A connection's places, and whether it is between two messages.
     fn seats(&mut self, token: Token) -> Option<(&mut Desk, &mut Seats, bool)>;
@@ -34,7 +32,7 @@ pub(super) trait Rounds {
     /// be served, and tells every connection to finish.
     fn begin_to_stop(&mut self);
     /// Begins to make a connection.
-    fn begin_dial(&mut self, dial: Dial) -> io::Result<()>;
+    fn begin_dial(&mut self, request: DialRequest) -> Result<(), (DialRequest, io::Error)>;
 
     /// Serves a connection that another thread has accepted.
     fn take_in(&mut self, accepted: Accepted);
@@ -107,7 +105,7 @@ pub(super) trait Rounds {
                         return; // the others first
                     }
                 }
-                Command::Dial(dial) => self.dial(dial),
+                Command::Dial(request) => self.dial(request),
                 Command::Serve(accepted) => self.take_in(accepted),
                 Command::Policy(policy) => self.change_policy(policy),
                 Command::Drain => self.begin_to_stop(),
@@ -142,18 +140,15 @@ pub(super) trait Rounds {
     }
 
     /// Makes a connection, or says why not.
-    fn dial(&mut self, dial: Dial) {
+    fn dial(&mut self, request: DialRequest) {
         let desk = self.desk();
         desk.lane.counters.attempted.add(1);
-        let begun = match desk.stop_at.is_some() || desk.room() == 0 {
-            true => Err(io::Error::other("max_connections are open, or the client is stopping")),
-            false => self.begin_dial(dial.clone()),
+        let begun = match desk.may_dial(&request) {
+            Ok(()) => self.begin_dial(request),
+            Err(e) => Err((request, e)),
         };
-        if let Err(e) = begun {
-            if is_exhaustion(&e) {
-                self.desk().exhausted(&e);
-            }
-            self.desk().dial_failed(dial, &e);
+        if let Err((request, e)) = begun {
+            self.desk().not_begun(request, e);
         }
     }
 }

@@ -19,7 +19,7 @@ use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, mpsc};
 use std::task::{Context as TaskContext, Poll, ready};
 use std::time::{Duration, Instant};
@@ -34,17 +34,18 @@ use tidegate_sys::socket::{
     Blocking, Listener, More, SENDS_FILES, Stream, confirm_end, reset_on_close, send_file, send_vectored,
 };
 
-use super::clerk::{Clerk, dial_failed};
+use super::clerk::Clerk;
 use super::here::local;
-use super::house::{ALONE, House, Seat};
+use super::house::{ALONE, Caller, House, Seat};
 use super::threads::{self, STACK_BYTES};
 use super::{Availability, Model, Plan, Started};
+use crate::core::dial::DialRequest;
 use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event, Receive, Then};
 use crate::fastpath::Ways;
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE};
 use crate::policy::sends::MAIL_QUANTUM;
-use crate::service::{Dial, Origin};
+use crate::service::Dial;
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
@@ -76,8 +77,9 @@ pub(crate) fn start(mut plan: Plan) -> io::Result<Started> {
             drop(duty);
         });
     }
+    house.dials_by(move |house, request, seat| _ = runtime.spawn(dial(house.clone(), request, seat)));
     let back_office = spawn("clerk", move || {
-        clerk.run(&house, |to| _ = runtime.spawn(dial(house.clone(), to)));
+        clerk.run(&house);
         drop(done);
     })?;
     Ok(Started { gates: vec![gate], counters: vec![counters], threads: vec![driver, back_office] })
@@ -195,7 +197,7 @@ async fn accept_all<L: Accepts>(house: Arc<House>, listener: L, same: Arc<Listen
             }
             Some((_, Ok((stream, peer)))) => {
                 house.counters.attempted.add(1);
-                begin(&house, stream, peer, Origin::Accepted);
+                begin(&house, stream, Caller::Accepted(peer), house.enter());
             }
             Some((_, Err(e))) => {
                 house.accept_failed(&e);
@@ -208,27 +210,44 @@ async fn accept_all<L: Accepts>(house: Arc<House>, listener: L, same: Arc<Listen
 /// The kernel itself is asked: the library may not have heard of them yet, or want others to have a turn.
 fn accept_the_rest<T: Socket>(house: &Arc<House>, listener: &Listener) {
     house.accept_the_rest(listener, Blocking::Never, |stream, peer| match T::adopt(stream) {
-        Ok(stream) => begin(house, stream, peer, Origin::Accepted),
+        Ok(stream) => begin(house, stream, Caller::Accepted(peer), house.enter()),
         Err(e) => house.accept_failed(&e),
     });
 }
 
-async fn dial(house: Arc<House>, dial: Dial) {
-    house.counters.attempted.add(1);
-    if !house.may_dial() {
-        let e = io::Error::other("max_connections are open, or the client is stopping");
-        return dial_failed(&house, &dial, &e);
-    }
-    let (peer, origin) = (dial.to.addr(), Origin::Dialled { tag: dial.tag });
-    let outcome = match peer {
-        Some(addr) => {
-            connect(&dial, addr, &house.plan.ways).await.map(|stream| begin(&house, stream, peer, origin))
-        }
-        None => local::connect(&dial).map(|stream| begin(&house, stream, peer, origin)),
+async fn dial(house: Arc<House>, request: DialRequest, seat: Seat) {
+    let dial = request.dial();
+    let failed = match dial.to.addr() {
+        Some(addr) => match unless_given_up(&request, &seat, connect(dial, addr, &house.plan.ways)).await {
+            Ok(stream) => return begin(&house, stream, Caller::Dialled(request), seat),
+            Err(e) => e,
+        },
+        None => match local::connect(dial) {
+            Ok(stream) => return begin(&house, stream, Caller::Dialled(request), seat),
+            Err(e) => e,
+        },
     };
-    if let Err(e) = outcome {
-        dial_failed(&house, &dial, &e);
-    }
+    house.dial_failed(request, failed);
+}
+
+/// What becomes of a connection attempt, unless it is given up first: at its deadline, or when the house stops.
+async fn unless_given_up<T>(
+    request: &DialRequest,
+    seat: &Seat,
+    attempt: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    let mut attempt = pin!(attempt);
+    let mut late = request.deadline().map(|at| Box::pin(sleep_until(at.into())));
+    poll_fn(|task| {
+        seat.post.wakes(task.waker());
+        let is_late = late.as_mut().is_some_and(|late| late.as_mut().poll(task).is_ready());
+        match seat.gives_up(request) {
+            Some(e) => Poll::Ready(Err(e)),
+            None if is_late => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            None => attempt.as_mut().poll(task),
+        }
+    })
+    .await
 }
 
 async fn connect(dial: &Dial, to: SocketAddr, ways: &Ways) -> io::Result<TcpStream> {
@@ -239,18 +258,19 @@ async fn connect(dial: &Dial, to: SocketAddr, ways: &Ways) -> io::Result<TcpStre
 }
 
 /// Gives a connection that stands its task.
-fn begin(house: &Arc<House>, stream: impl Socket, peer: Option<SocketAddr>, origin: Origin) {
-    let Some(session) = house.open_session(peer, origin, 0) else { return };
-    let seat = house.enter();
+fn begin(house: &Arc<House>, stream: impl Socket, mut caller: Caller, seat: Seat) {
+    let Some(session) = house.open_session(&mut caller, 0) else { return };
+    let post = seat.post.clone();
     ::tokio::spawn(Line {
         stream,
-        connection: Connection::new(session, origin, Instant::now()),
+        connection: Connection::new(session, caller.origin(), Instant::now()),
         opened: false,
         sleep: None,
         house: house.clone(),
-        office: seat.post.clone(),
+        office: post.clone(),
         seat,
     });
+    caller.served(&post);
 }
 
 /// One connection, as a task.

@@ -9,7 +9,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
 
 use tidegate_sys::poll::Readiness;
-use tidegate_sys::socket::{Blocking, Stream};
+use tidegate_sys::socket::Stream;
 
 use super::layout::{End, Lane, Rings};
 use super::ring::{Corrupt, Ended, Reader, Writer};
@@ -44,11 +44,6 @@ impl Link {
             corrupt: Cell::new(false),
             leaves: Cell::new(Ended::Gone),
         }
-    }
-
-    /// Whether calls on the TCP connection wait. They must not, once it is used.
-    pub(crate) fn set_blocking(&self, blocking: Blocking) -> io::Result<()> {
-        self.tcp.set_blocking(blocking)
     }
 
     /// Receives; 0 means that the peer finished sending.

@@ -146,6 +146,12 @@ pub fn assignee(loads: &[Load], mine: usize) -> usize {
     }
 }
 
+/// Of `most` connections those that may be accepted, if each of them may dial `dials` more.
+#[must_use]
+pub fn admitted(most: usize, dials: usize) -> usize {
+    most / dials.saturating_add(1)
+}
+
 /// The share of `total` connections that I/O thread `index` of `threads` may have open.
 #[must_use]
 pub fn share(total: usize, index: usize, threads: usize) -> usize {

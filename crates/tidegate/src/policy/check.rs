@@ -58,7 +58,7 @@ pub enum PolicyError {
 }
 
 /// No time limit is longer: a century.
-pub(super) const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+pub(crate) const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 impl Policy {
     /// Checks every limit against its range and its neighbours.
@@ -68,6 +68,16 @@ impl Policy {
     pub fn check(&self) -> Result<(), PolicyError> {
         self.check_ranges()?;
         self.check_neighbours()
+    }
+
+    /// Whether there is a place for at least one connection and the `dials` that its session may make.
+    pub(crate) fn check_dials(&self, dials: usize) -> Result<(), PolicyError> {
+        if super::accept::admitted(self.max_connections, dials) > 0 {
+            return Ok(());
+        }
+        let must =
+            format!("at least {}: each connection of this service may dial {dials}", dials.saturating_add(1));
+        Err(PolicyError::Range { name: "max_connections", value: self.max_connections.to_string(), must })
     }
 
     fn check_ranges(&self) -> Result<(), PolicyError> {

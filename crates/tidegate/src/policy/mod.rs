@@ -24,6 +24,7 @@ use std::time::Duration;
 
 pub use accept::{Accept, PostedAccepts, WhenFull};
 pub use buffers::ReceiveStyle;
+pub(crate) use check::LONGEST;
 pub use check::PolicyError;
 pub use datagram::{DatagramPath, DatagramPolicy};
 pub use fast_path::FastPath;

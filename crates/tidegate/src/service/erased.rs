@@ -14,6 +14,8 @@ pub(crate) trait ErasedService: Send + Sync + 'static {
     fn speaks_first(&self) -> bool;
     /// See [`Service::needs_peer_addr`].
     fn needs_peer_addr(&self) -> bool;
+    /// See [`Service::dials`].
+    fn dials(&self) -> usize;
     /// See [`Service::dial_failed`].
     fn dial_failed(&self, dial: &Dial, error: &io::Error);
 }
@@ -29,6 +31,10 @@ impl<S: Service> ErasedService for S {
 
     fn needs_peer_addr(&self) -> bool {
         Service::needs_peer_addr(self)
+    }
+
+    fn dials(&self) -> usize {
+        Service::dials(self)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {

@@ -61,6 +61,7 @@ cases! {
     an_address_is_there_for_who_asks,
     an_idle_connection_is_closed,
     bytes_come_back_exactly,
+    connections_may_be_linked,
     #[cfg(target_os = "linux")] descriptors_may_run_out,
     either_side_may_finish_first,
     every_model_of_this_system_is_here,

@@ -205,6 +205,10 @@ impl<S: Service> Service for ProxyProtocol<S> {
         self.0.service.needs_peer_addr()
     }
 
+    fn dials(&self) -> usize {
+        self.0.service.dials()
+    }
+
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {
         self.0.service.dial_failed(dial, error);
     }

@@ -13,7 +13,7 @@ impl Connection {
             return; // lingering: discarded, and it does not prolong the wait
         }
         self.moved = context.now;
-        if !self.input.is_empty() || self.full {
+        if !self.input.is_empty() || self.is_held_by_outbox() {
             self.input.extend_from_slice(bytes);
             return self.show_held(context);
         }
@@ -54,12 +54,16 @@ impl Connection {
 
     /// Whether the session is shown what there is, without waiting for something else first.
     fn takes_input(&self) -> bool {
-        self.state == State::Open && !self.full && self.wishes.awaits != Awaits::Work
+        self.state == State::Open && !self.is_held_by_outbox() && self.wishes.awaits != Awaits::Work
     }
 
     /// Shows input that was held back, unless the outbox is still full.
     pub(super) fn show_held(&mut self, context: &Context<'_>) {
-        if self.full || self.input.is_empty() || self.state != State::Open || self.waits_for_work() {
+        if self.is_held_by_outbox()
+            || self.input.is_empty()
+            || self.state != State::Open
+            || self.waits_for_work()
+        {
             return;
         }
         let mut input = std::mem::take(&mut self.input);
@@ -113,7 +117,8 @@ impl Connection {
 
     /// Tells the session that the peer has finished, once all input was shown.
     pub(super) fn deliver_end(&mut self, context: &Context<'_>) {
-        let held_back = self.full || self.wishes.awaits == Awaits::Work || self.again.is_some();
+        let held_back =
+            self.is_held_by_outbox() || self.wishes.awaits == Awaits::Work || self.again.is_some();
         if self.receive_side != ReceiveSide::Ending || (held_back && !self.input.is_empty()) {
             return;
         }
@@ -125,7 +130,8 @@ impl Connection {
     }
 
     /// There is input that the session will look at when its work is done.
-    pub(super) fn waits_for_work(&self) -> bool {
+    #[must_use]
+    pub fn waits_for_work(&self) -> bool {
         self.wishes.awaits == Awaits::Work && self.left() > 0
     }
 }

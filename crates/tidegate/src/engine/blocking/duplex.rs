@@ -27,16 +27,17 @@ use bytes::Buf;
 use tidegate_sys::socket::{Blocking, More, SENDS_FILES, Stream};
 use tidegate_sys::thread::{self, Headroom, most_threads, share_a_limited_heap};
 
-use super::super::clerk::{Clerk, dial_failed};
-use super::super::house::{ALONE, House, Order, Seat};
+use super::super::clerk::Clerk;
+use super::super::house::{ALONE, Caller, House, Order, Seat};
+use super::super::readiness::Line as Transport;
 use super::super::threads::LEAST_RESERVE;
 use super::super::{Availability, Plan, Started};
-use super::staff::{connect, spawn, start_acceptor};
+use super::staff::{settle, spawn, start_acceptor};
+use crate::core::dial::DialRequest;
 use crate::core::mail::PostOffice;
 use crate::core::queue::{Files, Pieces};
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
 use crate::policy::sends::{GROUP_TURN, MAIL_QUANTUM};
-use crate::service::{Dial, Origin};
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
@@ -56,22 +57,8 @@ pub(crate) fn start(plan: Plan) -> io::Result<Started> {
     let counters = house.counters.clone();
     let (front, back) = (house.clone(), house.clone());
     let acceptor = start_acceptor(&house, Blocking::Waits, move |stream, peer| begin(&front, stream, peer))?;
-    let back_office = spawn(&house, "clerk", move || {
-        clerk.run(&back, |dial| {
-            let to = dial.clone();
-            let house = back.clone();
-            // The connecting thread becomes the receiving one.
-            let thread = start_receiver(&back, move |headroom| {
-                drop(headroom); // others may have it until this one is connected
-                connect_and_serve(&house, &to);
-            });
-            if let Err(e) = thread {
-                back.counters.attempted.add(1);
-                back.counters.no_threads.add(1);
-                dial_failed(&back, &dial, &e);
-            }
-        });
-    });
+    house.dials_by(dial);
+    let back_office = spawn(&house, "clerk", move || clerk.run(&back));
     let back_office = match back_office {
         Ok(thread) => thread,
         Err(e) => {
@@ -85,23 +72,52 @@ pub(crate) fn start(plan: Plan) -> io::Result<Started> {
 
 /// Gives an accepted connection its receiving thread.
 fn begin(house: &Arc<House>, stream: Stream, peer: Option<std::net::SocketAddr>) {
+    let caller = Caller::Accepted(peer);
     if house.open() >= most_threads().map_or(usize::MAX, |n| n / 2) {
-        return no_thread(house);
+        return no_thread(house, caller, no_room());
     }
     let own = house.clone();
     let seat = house.enter(); // counted from now on, not from when the thread gets to run
-    let thread = start_receiver(house, move |headroom| {
-        serve(&own, stream, seat, peer, Origin::Accepted, headroom);
-    });
-    if thread.is_err() {
-        no_thread(house);
+    let thread =
+        start_receiver(house, move |headroom| serve(&own, stream, seat, Caller::Accepted(peer), headroom));
+    if let Err(e) = thread {
+        no_thread(house, caller, e);
     }
 }
 
+fn no_room() -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, "no threads or no memory for one more connection")
+}
+
 /// Refuses a connection because it can have no threads.
-fn no_thread(house: &House) {
+fn no_thread(house: &House, caller: Caller, e: io::Error) {
     house.counters.no_threads.add(1);
-    house.counters.refused.add(1);
+    match caller {
+        Caller::Accepted(_) => house.counters.refused.add(1),
+        Caller::Dialled(request) => house.dial_failed(request, e),
+    }
+}
+
+/// Makes a connection on a thread that becomes the receiving one.
+fn dial(house: &Arc<House>, request: DialRequest, seat: Seat) {
+    // The thread takes it, or whoever could not start the thread.
+    let hand = Arc::new(Mutex::new(Some((request, seat))));
+    let (own, theirs) = (house.clone(), hand.clone());
+    let thread = start_receiver(house, move |headroom| {
+        drop(headroom); // others may have it until this one is connected
+        if let Some((request, seat)) = take(&theirs) {
+            connect_and_serve(&own, request, seat);
+        }
+    });
+    if let Err(e) = thread
+        && let Some((request, _seat)) = take(&hand)
+    {
+        no_thread(house, Caller::Dialled(request), e);
+    }
+}
+
+fn take<T>(hand: &Mutex<Option<T>>) -> Option<T> {
+    hand.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// What a connection allocates on its way besides stacks and buffer: session, outbox, mailbox, each maybe a page of its
@@ -128,18 +144,22 @@ fn start_receiver(house: &House, run: impl FnOnce(Headroom) + Send + 'static) ->
     thread::start("tidegate-receive", house.policy().thread_stack_bytes, move || run(headroom))
 }
 
-fn connect_and_serve(house: &Arc<House>, dial: &Dial) {
-    let make = || house.plan.ways.dial(&dial.to, dial.from, Blocking::Waits);
-    let Some(stream) = connect(house, dial, make) else { return };
-    match headroom(house) {
-        Ok(headroom) => {
-            let (seat, origin) = (house.enter(), Origin::Dialled { tag: dial.tag });
-            serve(house, stream, seat, dial.to.addr(), origin, headroom);
-        }
-        Err(e) => {
-            house.counters.no_threads.add(1);
-            dial_failed(house, dial, &e);
-        }
+fn connect_and_serve(house: &Arc<House>, request: DialRequest, seat: Seat) {
+    match connect(house, &request, &seat) {
+        Err(e) => house.dial_failed(request, e),
+        Ok(stream) => match headroom(house) {
+            Ok(headroom) => serve(house, stream, seat, Caller::Dialled(request), headroom),
+            Err(e) => no_thread(house, Caller::Dialled(request), e),
+        },
+    }
+}
+
+fn connect(house: &House, request: &DialRequest, seat: &Seat) -> io::Result<Stream> {
+    let dial = request.dial();
+    let begun = house.plan.ways.dial(&dial.to, dial.from, Blocking::Never)?;
+    match settle(Transport::Plain(begun), request, seat)? {
+        Transport::Plain(stream) => stream.set_blocking(Blocking::Waits).map(|()| stream),
+        _ => Err(io::ErrorKind::NotConnected.into()), // a plain one stays so
     }
 }
 
@@ -149,8 +169,11 @@ struct Line {
     state: Mutex<State>,
     /// Wakes the sending thread: there is something to send, mail, or an order.
     sender: Arc<Bell>,
-    /// Wakes the receiving thread: the outbox has drained, or the connection is over.
-    receiver: Condvar,
+    /// Wakes the receiving thread: the outbox has drained, the connection is over, or mail has come that may end the work
+    /// for which it receives nothing.
+    receiver: Arc<Bell>,
+    /// Held by whoever hands out mail, so that it is read in the order in which it was sent.
+    deliveries: Mutex<()>,
     house: Arc<House>,
     /// Given back after the socket was closed: fields are dropped in order.
     seat: Seat,
@@ -160,6 +183,8 @@ struct State {
     connection: Connection,
     /// The sending thread sleeps at most until then.
     sleeps_until: Option<Instant>,
+    /// The sending thread is in `send`, where it may sleep.
+    sends: bool,
 }
 
 /// How long a `send` may sleep before mail, timers and orders are looked at.
@@ -192,44 +217,53 @@ impl Bell {
     }
 }
 
-impl Wake for Bell {
+/// Those who look for mail: the sending thread, and the receiving one while that sends.
+struct Bells {
+    sender: Arc<Bell>,
+    receiver: Arc<Bell>,
+}
+
+impl Wake for Bells {
     fn wake(self: Arc<Self>) {
-        self.ring();
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.sender.ring();
+        self.receiver.ring();
     }
 }
 
 /// The receiving thread; starts the sending one.
-fn serve(
-    house: &Arc<House>,
-    stream: Stream,
-    seat: Seat,
-    peer: Option<std::net::SocketAddr>,
-    origin: Origin,
-    headroom: Headroom,
-) {
-    let Ok(mut buffer) = new_buffer(house.policy().buffer_bytes) else { return no_thread(house) };
-    let Some(session) = house.open_session(peer, origin, 0) else { return };
+fn serve(house: &Arc<House>, stream: Stream, seat: Seat, mut caller: Caller, headroom: Headroom) {
+    let Ok(mut buffer) = new_buffer(house.policy().buffer_bytes) else {
+        return no_thread(house, caller, no_room());
+    };
+    let Some(session) = house.open_session(&mut caller, 0) else { return };
     // Without it a send could sleep for ever; the kernel refuses the option only for a socket that is gone.
     let _ = stream.set_send_timeout(Some(SEND_SLICE));
-    let bell = Arc::new(Bell::default());
-    seat.post.wakes(&Waker::from(bell.clone()));
+    let (sender, receiver) = (Arc::new(Bell::default()), Arc::new(Bell::default()));
+    seat.post.wakes(&Waker::from(Arc::new(Bells { sender: sender.clone(), receiver: receiver.clone() })));
     let line = Arc::new(Line {
         stream,
         state: Mutex::new(State {
-            connection: Connection::new(session, origin, Instant::now()),
+            connection: Connection::new(session, caller.origin(), Instant::now()),
             sleeps_until: None,
+            sends: false,
         }),
-        sender: bell,
-        receiver: Condvar::new(),
+        sender,
+        receiver,
+        deliveries: Mutex::default(),
         house: house.clone(),
         seat,
     });
     let own = line.clone();
     let stack = house.policy().thread_stack_bytes;
-    if thread::start("tidegate-send", stack, move || own.send_all()).is_err() {
-        return no_thread(house);
+    if let Err(e) = thread::start("tidegate-send", stack, move || own.send_all()) {
+        return no_thread(house, caller, e);
     }
     drop(headroom); // from here on it is mapped
+    caller.served(&line.seat.post);
     line.receive_all(&mut buffer);
 }
 
@@ -265,7 +299,7 @@ impl Line {
             self.sender.ring();
         }
         if action.receive != before.receive || action.then != Then::Nothing {
-            self.receiver.notify_one();
+            self.receiver.ring();
         }
         action
     }
@@ -273,7 +307,7 @@ impl Line {
     fn receive_all(&self, buffer: &mut [u8]) {
         let office: Arc<dyn PostOffice> = self.seat.post.clone();
         self.tell(Event::Opened, &office);
-        while self.wait_until_wanted() {
+        while self.wait_until_wanted(&office) {
             let event = match self.stream.receive(buffer) {
                 Ok(0) => Event::PeerEnded,
                 Ok(n) => Event::Received(&buffer[..n]),
@@ -290,9 +324,9 @@ impl Line {
     }
 
     /// Sleeps until the connection wants input; `false` when it is over.
-    fn wait_until_wanted(&self) -> bool {
-        let mut state = self.lock();
+    fn wait_until_wanted(&self, office: &Arc<dyn PostOffice>) -> bool {
         loop {
+            let state = self.lock();
             let action = state.connection.action();
             if matches!(action.then, Then::Close | Then::Reset) {
                 return false;
@@ -300,7 +334,12 @@ impl Line {
             if action.receive == Receive::Post {
                 return true;
             }
-            state = self.receiver.wait(state).unwrap_or_else(PoisonError::into_inner);
+            // The other thread may sleep in `send`, and what this one waits for may be in the mail.
+            let looks = state.sends && state.connection.waits_for_work();
+            drop(state);
+            if !(looks && self.take_delivery(office)) {
+                self.receiver.wait(None);
+            }
         }
     }
 
@@ -309,6 +348,7 @@ impl Line {
         loop {
             let has_mail = self.take_some_deliveries(&office);
             let mut state = self.lock();
+            state.sends = false;
             // Also of one that has something to send all the time.
             if state.connection.deadline(&self.house.policy()).is_some_and(|at| at <= Instant::now()) {
                 drop(state);
@@ -331,7 +371,12 @@ impl Line {
                 let loaded = if SENDS_FILES { Ok(()) } else { state.connection.load_file() };
                 let pieces = state.connection.take_pieces(1, Files::Alone);
                 let more = state.connection.queue().next_file().map_or(More::No, |_| More::BytesFollow);
+                state.sends = true;
+                let waits = state.connection.waits_for_work();
                 drop(state);
+                if waits {
+                    self.receiver.ring(); // mail that has come before is its to look at, too
+                }
                 match loaded {
                     Ok(()) => self.send(pieces, more, &office),
                     Err(e) => _ = self.tell(Event::Failed(e.kind()), &office),
@@ -370,6 +415,7 @@ impl Line {
 
     /// Hands out one piece of mail, or an order. Whether there was one.
     fn take_delivery(&self, office: &Arc<dyn PostOffice>) -> bool {
+        let _in_order = self.deliveries.lock().unwrap_or_else(PoisonError::into_inner);
         let delivery = self.seat.post.take();
         delivery.map(|delivery| self.tell(delivery.into_event(), office)).is_some()
     }
@@ -423,7 +469,7 @@ impl Line {
         if then == Then::Reset {
             let _ = self.stream.reset_on_close(); // it is closed either way
         }
-        self.receiver.notify_one();
+        self.receiver.ring();
         // Wakes the other thread from its receive without telling the peer anything. It may have ended already.
         let _ = self.stream.shutdown_receive();
     }

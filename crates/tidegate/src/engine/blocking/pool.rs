@@ -31,17 +31,17 @@ use tidegate_sys::socket::{Blocking, Stream};
 use tidegate_sys::waker::Waker;
 
 use super::super::clerk::Clerk;
-use super::super::house::{ALONE, House, Seat};
+use super::super::house::{ALONE, Caller, House, Seat};
 use super::super::readiness::{Entry, Line, Phase, Turn, Wire};
 use super::super::room::POOL_WORKERS;
 use super::super::{Availability, Command, Model, Plan, Started};
 use super::lot::Lot;
-use super::staff::{connect, spawn, start_acceptor};
+use super::staff::{settle, spawn, start_acceptor};
+use crate::core::dial::DialRequest;
 use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event};
 use crate::policy::Policy;
 use crate::policy::sends::MAIL_QUANTUM;
-use crate::service::{Dial, Origin};
 use crate::stats::{Counters, Writers};
 
 /// How long a quiet connection keeps its worker while others wait.
@@ -97,8 +97,10 @@ fn staff(
     let (back, dials, close) = (house.clone(), queue.clone(), lot.clone());
     let watcher = lot.clone();
     started.threads.push(spawn(house, "watch", move || watcher.watch())?);
+    let asked = queue.clone();
+    house.dials_by(move |_, request, seat| asked.push(Job::Dial { request, seat }));
     let back_office = spawn(house, "clerk", move || {
-        clerk.run(&back, |dial| dials.push(Job::Dial(dial)));
+        clerk.run(&back);
         close.close();
         dials.close();
     })?;
@@ -116,7 +118,10 @@ pub(super) enum Job {
         peer: Option<SocketAddr>,
         seat: Seat,
     },
-    Dial(Dial),
+    Dial {
+        request: DialRequest,
+        seat: Seat,
+    },
     /// A connection that was given back.
     Rotated(Box<Held>),
 }
@@ -276,25 +281,27 @@ impl Worker {
 
     /// Gets a connection going. A new one is looked at for data at once.
     fn take_on(&self, job: Job, buffer: &mut [u8]) -> Option<Box<Held>> {
-        let (line, peer, origin, seat) = match job {
+        let (line, mut caller, seat) = match job {
             Job::Rotated(held) => {
                 held.seat.post.wakes(&self.wakes);
                 return Some(held);
             }
             Job::Accepted { stream, peer, seat } => {
                 let line = Line::accepted(stream, peer, self.house.plan.meeting());
-                (line, peer, Origin::Accepted, seat)
+                (line, Caller::Accepted(peer), seat)
             }
-            Job::Dial(dial) => {
-                let make = || Line::connect(&dial.to, dial.from, &self.house.plan.ways);
-                let line = connect(&self.house, &dial, make)?;
-                (line, dial.to.addr(), Origin::Dialled { tag: dial.tag }, self.house.enter())
-            }
+            Job::Dial { request, seat } => match self.connect(&request, &seat) {
+                Ok(line) => (line, Caller::Dialled(request), seat),
+                Err(e) => {
+                    self.house.dial_failed(request, e);
+                    return None;
+                }
+            },
         };
-        let session = self.house.open_session(peer, origin, self.index)?;
+        let session = self.house.open_session(&mut caller, self.index)?;
         self.counters.fast_paths.add(line.is_shared().into());
         seat.post.wakes(&self.wakes);
-        let connection = Connection::new(session, origin, Instant::now());
+        let connection = Connection::new(session, caller.origin(), Instant::now());
         let office: Arc<dyn PostOffice> = seat.post.clone();
         let mut held = Box::new(Held {
             entry: Entry::new(line, Phase::Open(connection)),
@@ -309,7 +316,14 @@ impl Worker {
             _ => held.entry.resume(buffer, &context),
         };
         held.turn = turn;
+        caller.served(&held.seat.post);
         Some(held)
+    }
+
+    fn connect(&self, request: &DialRequest, seat: &Seat) -> io::Result<Line> {
+        let dial = request.dial();
+        let line = Line::begin(&dial.to, dial.from, &self.house.plan.ways, Blocking::Never)?;
+        settle(line, request, seat)
     }
 
     /// Serves a connection until it is over or others should have their turn.

@@ -4,17 +4,18 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use tidegate_sys::descriptor::AsRawFd;
+use std::time::{Duration, Instant};
+use tidegate_sys::descriptor::{AsRawFd, NO_DESCRIPTOR};
 
 use tidegate_sys::poll::{Readiness, wait_pair};
 use tidegate_sys::socket::{Blocking, Stream};
 use tidegate_sys::waker::Waker;
 
-use super::super::clerk::dial_failed;
-use super::super::house::House;
+use super::super::house::{House, Seat};
+use super::super::readiness::{Line, Settled, Wire};
 use super::super::threads;
+use crate::core::dial::DialRequest;
 use crate::policy::accept::Admission;
-use crate::service::Dial;
 
 /// Starts a named thread with the stack the policy gives.
 pub(super) fn spawn(
@@ -72,12 +73,29 @@ fn accept_all(
     house.accept_the_rest(&listener, blocking, serve);
 }
 
-/// Makes a connection, or tells the service why not.
-pub(super) fn connect<T>(house: &House, dial: &Dial, make: impl FnOnce() -> io::Result<T>) -> Option<T> {
-    house.counters.attempted.add(1);
-    let connected = match house.may_dial() {
-        true => make(),
-        false => Err(io::Error::other("max_connections are open, or the client is stopping")),
-    };
-    connected.map_err(|e| dial_failed(house, dial, &e)).ok()
+/// How long a thread that waits for a connection sleeps before it looks whether it is to give up.
+const DIAL_SLICE: Duration = Duration::from_millis(100);
+
+/// Waits until it is settled what becomes of a connection attempt; gives it up at its deadline, or when the house stops.
+pub(super) fn settle(mut line: Line, request: &DialRequest, seat: &Seat) -> io::Result<Line> {
+    let begun = Instant::now();
+    let wants = Readiness { readable: false, writable: true };
+    loop {
+        if let Some(e) = seat.gives_up(request) {
+            return Err(e);
+        }
+        let patience = line.patience().map(|patience| begun + patience);
+        let now = Instant::now();
+        let until = [Some(now + DIAL_SLICE), request.deadline(), patience].into_iter().flatten().min();
+        let limit = until.map(|at| at.saturating_duration_since(now));
+        let ready = match wait_pair(line.as_raw_fd(), line.interest(wants), NO_DESCRIPTOR, limit) {
+            Ok((ready, _)) => line.heed(ready, wants),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        let out_of_patience = patience.is_some_and(|at| at <= Instant::now());
+        if (ready.readable || ready.writable || out_of_patience) && line.settle()? == Settled::Stands {
+            return Ok(line);
+        }
+    }
 }

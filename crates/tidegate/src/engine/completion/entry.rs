@@ -6,15 +6,17 @@ use tidegate_sys::socket::More;
 
 use super::leaving::InFlight;
 use super::{Chained, Close, Port};
+use crate::core::dial::DialRequest;
 use crate::core::queue::Files;
 use crate::core::{Connection, Receive, Then, Token};
 use crate::engine::windows::{Seats, Windows};
-use crate::service::Dial;
 
 /// A connection and what the kernel holds for it.
 pub(super) struct Entry<P: Port> {
     pub(super) socket: P::Socket,
     pub(super) phase: Phase,
+    /// A session has dialled it.
+    pub(super) dialled_by_session: bool,
     /// A receive is armed.
     pub(super) receiving: bool,
     /// The armed receive was asked to end.
@@ -38,7 +40,7 @@ pub(super) struct Entry<P: Port> {
 
 pub(super) enum Phase {
     /// Being made.
-    Dialling(Dial),
+    Dialling(DialRequest),
     Open(Connection),
 }
 
@@ -58,6 +60,7 @@ impl<P: Port> Entry<P> {
     pub(super) fn new(socket: P::Socket, phase: Phase, once: bool) -> Self {
         Self {
             socket,
+            dialled_by_session: matches!(&phase, Phase::Dialling(request) if request.is_by_session()),
             receiving: false,
             stopping: false,
             sending: false,

@@ -11,6 +11,7 @@ use tidegate_sys::waker::Waker;
 use super::entry::{Entry, Phase, Turn};
 use super::leaving::{InFlight, Leaving};
 use super::{Addresses, Completion, HandOn, Port, Setup};
+use crate::core::dial::DialRequest;
 use crate::core::{Event, Table, Then, Token};
 use crate::engine::Lane;
 use crate::engine::desk::Desk;
@@ -21,7 +22,7 @@ use crate::engine::rounds::Rounds;
 use crate::engine::simulated::view::View;
 use crate::engine::windows::Seats;
 use crate::policy::accept::Admission;
-use crate::service::{Dial, Origin};
+use crate::service::Origin;
 
 /// What a thread is given beside its lane: what wakes it, where it accepts, and how the other ports are reached.
 type Given<P> = (Arc<Waker>, Option<Arc<<P as Port>::Listener>>, Arc<Addresses<P>>);
@@ -106,7 +107,7 @@ impl<P: Port> Loop<P> {
     ) -> io::Result<Self> {
         let (mut port, holds) = P::new(&Setup {
             policy: &lane.policy,
-            share: lane.share,
+            share: lane.share + lane.dials,
             peer_addr: lane.service.needs_peer_addr(),
             partners: lane.listens && lane.threads > 1,
             dials: listener.is_none(),
@@ -336,14 +337,20 @@ impl<P: Port> Loop<P> {
     /// Closes in three steps: what is in flight is stopped, what was stopped is joined, and the socket is closed. Where nothing is in
     /// flight, or the port does not need it, there is one step.
     fn remove(&mut self, token: Token) {
+        drop(self.take(token));
+    }
+
+    /// Removes a connection; returns what it was.
+    fn take(&mut self, token: Token) -> Option<Phase> {
         if let Some(entry) = self.table.get_mut(token)
             && entry.chained
             && entry.sending
         {
             // Whether the chain has closed it is only known when the send has come back.
-            return entry.doom(token, &mut self.port);
+            entry.doom(token, &mut self.port);
+            return None;
         }
-        let Some(mut entry) = self.table.remove(token) else { return };
+        let mut entry = self.table.remove(token)?;
         self.desk.windows.leave(&mut entry.seats);
         let then = match &entry.phase {
             Phase::Open(connection) => connection.action().then,
@@ -356,7 +363,15 @@ impl<P: Port> Loop<P> {
             let (how, in_flight) = (entry.close(then), entry.in_flight());
             self.close(token, entry.socket, how, in_flight);
         }
-        self.desk.closed(token);
+        self.desk.closed(token, entry.dialled_by_session);
+        Some(entry.phase)
+    }
+
+    /// Gives up a connection attempt.
+    fn fail_dial(&mut self, token: Token, e: io::Error) {
+        if let Some(Phase::Dialling(request)) = self.take(token) {
+            self.desk.dial_failed(request, e);
+        }
     }
 
     fn close(&mut self, token: Token, socket: P::Socket, mut how: super::Close, mut in_flight: InFlight) {
@@ -569,18 +584,20 @@ impl<P: Port> Loop<P> {
         let Some(entry) = self.table.get_mut(token) else {
             return self.came_back(token, |in_flight| in_flight.sending = false);
         };
-        let Phase::Dialling(dial) = &entry.phase else { return };
-        let dial = dial.clone();
+        let Phase::Dialling(request) = &mut entry.phase else { return };
         entry.dialling = false;
         if let Err(e) = outcome {
-            self.remove(token);
-            return self.desk.dial_failed(dial, &e);
+            return self.fail_dial(token, e);
         }
-        let Some(connection) = self.desk.admit(dial.to.addr(), Origin::Dialled { tag: dial.tag }) else {
-            return self.remove(token);
-        };
-        entry.phase = Phase::Open(connection);
+        let Some(connection) = self.desk.admit_dialled(request) else { return self.remove(token) };
+        let was = std::mem::replace(&mut entry.phase, Phase::Open(connection));
         self.tell(token, Event::Opened);
+        if let Phase::Dialling(request) = was {
+            request.connected(|| self.desk.mailbox(token));
+        }
+        if self.desk.stop_at.is_some() {
+            self.tell(token, Event::Drain); // it has missed that
+        }
     }
 }
 
@@ -619,8 +636,17 @@ impl<P: Port> Rounds for Loop<P> {
     #[inline]
     fn tell(&mut self, token: Token, event: Event<'_>) {
         let Some(entry) = self.table.get_mut(token) else { return };
-        if let Phase::Open(connection) = &mut entry.phase {
-            connection.handle(event, &self.desk.context(token));
+        match &mut entry.phase {
+            Phase::Open(connection) => {
+                connection.handle(event, &self.desk.context(token));
+            }
+            Phase::Dialling(request) if matches!(event, Event::Deadline) => {
+                if let Some(e) = request.is_late(self.desk.now) {
+                    return self.fail_dial(token, e);
+                }
+                self.desk.alarm(token, request.deadline());
+            }
+            Phase::Dialling(_) => {}
         }
         self.follow_up(token);
     }
@@ -630,11 +656,8 @@ impl<P: Port> Rounds for Loop<P> {
             let Some(entry) = self.table.get_mut(token) else { continue };
             match &entry.phase {
                 Phase::Open(_) => self.tell(token, event()),
-                Phase::Dialling(dial) => {
-                    let dial = dial.clone();
-                    self.remove(token);
-                    self.desk.dial_failed(dial, &io::Error::other("the client is stopping"));
-                }
+                Phase::Dialling(request) if request.is_by_session() && !matches!(event(), Event::Stop) => {}
+                Phase::Dialling(_) => self.fail_dial(token, io::Error::other("the client is stopping")),
             }
         }
     }
@@ -656,12 +679,17 @@ impl<P: Port> Rounds for Loop<P> {
         }
     }
 
-    fn begin_dial(&mut self, dial: Dial) -> io::Result<()> {
+    fn begin_dial(&mut self, request: DialRequest) -> Result<(), (DialRequest, io::Error)> {
         let token = self.table.next_token();
-        let socket = self.port.dial(token, &dial)?;
-        let same = self.table.insert(Entry::new(socket, Phase::Dialling(dial), false));
+        let socket = match self.port.dial(token, request.dial()) {
+            Ok(socket) => socket,
+            Err(e) => return Err((request, e)),
+        };
+        let deadline = request.deadline();
+        self.desk.opened(request.is_by_session());
+        let same = self.table.insert(Entry::new(socket, Phase::Dialling(request), false));
         debug_assert_eq!(same, token);
-        self.desk.opened();
+        self.desk.alarm(token, deadline);
         Ok(())
     }
 }

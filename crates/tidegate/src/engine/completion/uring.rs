@@ -328,7 +328,13 @@ impl Port for Uring {
         let to = raw_address(&dial.to)?;
         let socket = OwnedFd::from(Stream::unconnected(&dial.to, dial.from)?);
         let socket = match self.free.pop() {
-            Some(slot) => self.ring.register(socket, slot),
+            Some(slot) => {
+                let socket = self.ring.register(socket, slot);
+                if let Handle::Plain(_) = socket {
+                    self.free.push(slot); // the kernel refused it: the slot is as free as it was
+                }
+                socket
+            }
             None => socket.into(),
         };
         self.count(&socket);

@@ -51,12 +51,12 @@ fn gate(bound: usize) -> (Arc<Gate>, Arc<Bell>) {
 
 /// A command that can be told from others.
 fn command(tag: u64) -> Command {
-    Command::Dial(Dial::to(std::net::SocketAddr::from(([127, 0, 0, 1], 1))).tag(tag))
+    Command::Dial(Dial::to(std::net::SocketAddr::from(([127, 0, 0, 1], 1))).tag(tag).into())
 }
 
 fn tags(commands: VecDeque<Command>) -> Vec<u64> {
     let tag = |command| match command {
-        Command::Dial(dial) => dial.tag,
+        Command::Dial(request) => request.dial().tag,
         other => panic!("{other:?} was never pushed"),
     };
     commands.into_iter().map(tag).collect()

@@ -7,14 +7,16 @@ use tidegate_sys::socket::{More, SHORT_SEND_MEANS_FULL};
 
 use super::{Line, Wire};
 
+use crate::core::dial::DialRequest;
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
 use crate::engine::windows::Seats;
-use crate::service::Dial;
 
 /// A connection and what is known of its socket.
 pub(in crate::engine) struct Entry<W = Line> {
     pub(in crate::engine) stream: W,
     pub(in crate::engine) phase: Phase,
+    /// A session has dialled it.
+    pub(in crate::engine) dialled_by_session: bool,
     /// What the poller was last told to wait for.
     pub(in crate::engine) wanted: Readiness,
     /// The socket took less than all: wait until it is writable.
@@ -35,7 +37,7 @@ pub(in crate::engine) struct Entry<W = Line> {
 
 pub(in crate::engine) enum Phase {
     /// Being made; ready when writable.
-    Dialling(Dial),
+    Dialling(DialRequest),
     Open(Connection),
 }
 
@@ -56,10 +58,12 @@ const SLICES: usize = 64;
 impl<W: Wire> Entry<W> {
     pub(in crate::engine) fn new(stream: W, phase: Phase) -> Self {
         let dialling = matches!(phase, Phase::Dialling(_));
+        let dialled_by_session = matches!(&phase, Phase::Dialling(request) if request.is_by_session());
         let wanted = stream.interest(Readiness { readable: !dialling, writable: dialling });
         Self {
             stream,
             phase,
+            dialled_by_session,
             wanted,
             blocked: false,
             ended: false,

@@ -15,6 +15,7 @@ use tidegate_sys::waker::Waker;
 use super::entry::{Entry, Phase, Turn};
 use super::rings::{Rest, Rings};
 use super::{Incoming, Poller, Report, Settled, Source, Wire};
+use crate::core::dial::DialRequest;
 use crate::core::{Connection, Event, Table, Token};
 use crate::engine::desk::Desk;
 use crate::engine::gate::Accepted;
@@ -25,7 +26,7 @@ use crate::engine::simulated::view::View;
 use crate::engine::windows::Seats;
 use crate::engine::{Lane, room};
 use crate::policy::accept::Admission;
-use crate::service::{Dial, Origin};
+use crate::service::Origin;
 
 /// Runs one I/O thread until it has been told to stop and its connections are gone.
 pub(super) fn run<P: Poller>(
@@ -140,10 +141,9 @@ impl<P: Poller> Loop<P> {
                 let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { return };
                 entry.ended |= report.ended;
                 let ready = entry.stream.heed(report.ready, entry.wants());
-                if let Phase::Dialling(dial) = &entry.phase {
-                    let dial = dial.clone();
+                if matches!(entry.phase, Phase::Dialling(_)) {
                     if ready.readable || ready.writable {
-                        self.settle(token, dial, ready);
+                        self.settle(token, ready);
                     }
                     return;
                 }
@@ -196,12 +196,24 @@ impl<P: Poller> Loop<P> {
     }
 
     fn remove(&mut self, token: Token) {
-        if let Some(mut entry) = self.table.remove(token) {
-            self.desk.windows.leave(&mut entry.seats);
-            if entry.watched {
-                self.poller.unwatch(token, entry.stream.as_raw_fd());
-            }
-            self.desk.closed(token);
+        drop(self.take(token));
+    }
+
+    /// Removes a connection; returns what it was.
+    fn take(&mut self, token: Token) -> Option<Phase> {
+        let mut entry = self.table.remove(token)?;
+        self.desk.windows.leave(&mut entry.seats);
+        if entry.watched {
+            self.poller.unwatch(token, entry.stream.as_raw_fd());
+        }
+        self.desk.closed(token, entry.dialled_by_session);
+        Some(entry.phase)
+    }
+
+    /// Gives up a connection attempt.
+    fn fail_dial(&mut self, token: Token, e: io::Error) {
+        if let Some(Phase::Dialling(request)) = self.take(token) {
+            self.desk.dial_failed(request, e);
         }
     }
 
@@ -304,19 +316,14 @@ impl<P: Poller> Loop<P> {
         entry.watched = watched.is_ok();
         let Err(e) = watched else { return };
         self.desk.exhausted(&e);
-        let dial = match &entry.phase {
-            Phase::Dialling(dial) => Some(dial.clone()),
-            Phase::Open(_) => None,
-        };
         entry.tell(Event::Failed(e.kind()), &self.desk.context(token));
-        self.remove(token);
-        if let Some(dial) = dial {
-            self.desk.dial_failed(dial, &e);
+        if let Some(Phase::Dialling(request)) = self.take(token) {
+            self.desk.dial_failed(request, e);
         }
     }
 
     /// A connection attempt has come to its end, one way or the other; or it goes on otherwise than it began.
-    fn settle(&mut self, token: Token, dial: Dial, ready: Readiness) {
+    fn settle(&mut self, token: Token, ready: Readiness) {
         let Some(entry) = self.table.get_mut(token) else { return };
         let fd = entry.stream.as_raw_fd();
         let settled = entry.stream.settle();
@@ -324,32 +331,41 @@ impl<P: Poller> Loop<P> {
             self.poller.unwatch(token, fd);
         }
         match settled {
-            Err(e) => {
-                self.remove(token);
-                self.desk.dial_failed(dial, &e);
-            }
+            Err(e) => self.fail_dial(token, e),
             Ok(Settled::Waits) if entry.watched => {}
             Ok(Settled::Waits) => self.watch(token),
-            Ok(Settled::Stands) => self.dialled(token, dial, ready),
+            Ok(Settled::Stands) => self.dialled(token, ready),
         }
     }
 
     /// Its patience is over, or the limits have changed: an attempt that waits for more than the connection goes on without.
-    fn settle_anyway(&mut self, token: Token, dial: Dial) {
-        if self.table.get_mut(token).is_some_and(|entry| entry.stream.patience().is_some()) {
-            self.settle(token, dial, Readiness::default());
+    fn settle_anyway(&mut self, token: Token) {
+        let Some(Entry { stream, phase: Phase::Dialling(request), .. }) = self.table.get_mut(token) else {
+            return;
+        };
+        if let Some(e) = request.is_late(self.desk.now) {
+            return self.fail_dial(token, e);
+        }
+        self.desk.alarm(token, request.deadline());
+        if stream.patience().is_some() {
+            self.settle(token, Readiness::default());
         }
     }
 
     /// A connection that was dialled stands.
-    fn dialled(&mut self, token: Token, dial: Dial, ready: Readiness) {
-        let Some(connection) = self.desk.admit(dial.to.addr(), Origin::Dialled { tag: dial.tag }) else {
-            return self.remove(token);
-        };
+    fn dialled(&mut self, token: Token, ready: Readiness) {
         let Some(entry) = self.table.get_mut(token) else { return };
-        entry.phase = Phase::Open(connection);
+        let Phase::Dialling(request) = &mut entry.phase else { return };
+        let Some(connection) = self.desk.admit_dialled(request) else { return self.remove(token) };
         self.desk.lane.counters.fast_paths.add(entry.stream.is_shared().into());
+        let was = std::mem::replace(&mut entry.phase, Phase::Open(connection));
         self.tell(token, Event::Opened);
+        if let Phase::Dialling(request) = was {
+            request.connected(|| self.desk.mailbox(token));
+        }
+        if self.desk.stop_at.is_some() {
+            self.tell(token, Event::Drain); // it has missed that
+        }
         if ready.readable {
             // An edge-triggered poller reports the end of the attempt and first data as one.
             self.after(token, Turn::Again);
@@ -416,10 +432,9 @@ impl<P: Poller> Rounds for Loop<P> {
     }
 
     fn tell(&mut self, token: Token, event: Event<'_>) {
-        if let Some(Entry { phase: Phase::Dialling(dial), .. }) = self.table.get_mut(token) {
-            let dial = dial.clone();
+        if let Some(Entry { phase: Phase::Dialling(_), .. }) = self.table.get_mut(token) {
             if matches!(event, Event::Deadline) {
-                self.settle_anyway(token, dial);
+                self.settle_anyway(token);
             }
             return;
         }
@@ -434,11 +449,8 @@ impl<P: Poller> Rounds for Loop<P> {
             let Some(entry) = self.table.get_mut(token) else { continue };
             match &entry.phase {
                 Phase::Open(_) => self.tell(token, event()),
-                Phase::Dialling(dial) => {
-                    let dial = dial.clone();
-                    self.remove(token);
-                    self.desk.dial_failed(dial, &io::Error::other("the client is stopping"));
-                }
+                Phase::Dialling(request) if request.is_by_session() && !matches!(event(), Event::Stop) => {}
+                Phase::Dialling(_) => self.fail_dial(token, io::Error::other("the client is stopping")),
             }
         }
     }
@@ -461,15 +473,19 @@ impl<P: Poller> Rounds for Loop<P> {
         self.tell_all(|| Event::Drain);
     }
 
-    fn begin_dial(&mut self, dial: Dial) -> io::Result<()> {
-        let stream = Stream::<P>::dial(&dial.to, dial.from, &self.desk.lane.ways)?;
-        let patience = stream.patience();
-        self.desk.opened();
-        let token = self.table.insert(Entry::new(stream, Phase::Dialling(dial)));
+    fn begin_dial(&mut self, request: DialRequest) -> Result<(), (DialRequest, io::Error)> {
+        let dial = request.dial();
+        let stream = match Stream::<P>::dial(&dial.to, dial.from, &self.desk.lane.ways) {
+            Ok(stream) => stream,
+            Err(e) => return Err((request, e)),
+        };
+        let patience = stream.patience().map(|patience| self.desk.now + patience);
+        let deadline = request.deadline();
+        self.desk.opened(request.is_by_session());
+        let token = self.table.insert(Entry::new(stream, Phase::Dialling(request)));
+        self.desk.alarm(token, patience);
+        self.desk.alarm(token, deadline);
         self.watch(token);
-        if let Some(patience) = patience {
-            self.desk.alarm(token, patience);
-        }
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use tidegate_sys::descriptor::{AsRawFd, NO_DESCRIPTOR, RawFd};
 
 use tidegate_sys::endpoint::Endpoint;
 use tidegate_sys::file::FileRange;
-use tidegate_sys::poll::{Readiness, wait_pair};
+use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::{Blocking, Listener, More, SENDS_FILES, Stream};
 
 use super::{Incoming, Settled, Wire};
@@ -78,26 +78,6 @@ impl Line {
             Begun::Offered(offer) => Self::Offered(Box::new(offer), ways.clone()),
             Begun::Plain(stream) => Self::Plain(stream),
         })
-    }
-
-    /// Connects, and waits until it is settled how; it does not wait after that.
-    pub(in crate::engine) fn connect(
-        to: &Endpoint,
-        from: Option<SocketAddr>,
-        ways: &Arc<Ways>,
-    ) -> io::Result<Self> {
-        let mut line = Self::begin(to, from, ways, Blocking::Waits)?;
-        if let Some(patience) = line.patience() {
-            let answered = Readiness { readable: true, writable: false };
-            wait_pair(line.as_raw_fd(), answered, NO_DESCRIPTOR, Some(patience))?;
-            line.settle()?;
-        }
-        match &line {
-            Self::Plain(stream) => stream.set_blocking(Blocking::Never)?,
-            Self::Link(link) => link.set_blocking(Blocking::Never)?,
-            Self::Offered(..) | Self::Nothing => return Self::unconnected(),
-        }
-        Ok(line)
     }
 
     fn unconnected<T>() -> io::Result<T> {

@@ -130,6 +130,7 @@ fn play(seed: u64, trace: bool, waker: &Arc<Waker>) -> Result<Stats, String> {
         total: Arc::default(),
         balance: Arc::new(Balance::new(std::slice::from_ref(&world.gate))),
         share: script.policy.max_connections,
+        dials: 0,
         holds: usize::MAX,
         threads: 1,
     };

@@ -357,7 +357,7 @@ impl World {
 
     fn asks_to_dial(&mut self, id: usize) {
         let dial = Dial::to(super::line::address(id)).tag(id as u64);
-        match self.gate.push(Command::Dial(dial)) {
+        match self.gate.push(Command::Dial(dial.into())) {
             Ok(()) => self.tally.dialled += 1,
             Err(MailboxError::Full) => self.plan(Duration::from_millis(1), Happening::Dials(id)),
             Err(MailboxError::Stopped) => {}

@@ -1,0 +1,324 @@
+//! Two connections that are linked: what comes on one leaves on the other, in both directions.
+//!
+//! A [`Link`] is one half; the session of each connection holds one and passes its calls on to it. Bytes,
+//! back-pressure, half-close and reset go from one to the other: a connection receives nothing more while the other
+//! can not get rid of what came, the end of one stream is the end of the other, and who is reset resets the other.
+//! The two sessions may run on different threads.
+//!
+//! # Costs
+//! One copy of the bytes into memory that the outbox of the other connection shares, and a piece of mail for what
+//! arrived meanwhile. An idle link holds no buffer. For each direction it holds at most what [`pair`] was told, besides
+//! what the outbox and one receive buffer hold.
+//!
+//! # The end of a server
+//! A TCP proxy does not know where messages end. A link takes it that whoever was [accepted](pair) asks and the other
+//! one answers: while the last bytes came from the accepted side, or one stream has ended and the other has not, the two
+//! connections are in the middle of something and a stop waits for them; otherwise both are closed as connections between
+//! two messages are.
+//!
+//! ```
+//! use tidegate::link::{self, Link};
+//! use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Session};
+//!
+//! struct Half(Link);
+//!
+//! impl Session for Half {
+//!     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+//!         self.0.on_open(out)
+//!     }
+//!     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+//!         self.0.on_bytes(input, out)
+//!     }
+//!     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+//!         self.0.on_drained(out)
+//!     }
+//!     fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
+//!         self.0.on_end(out)
+//!     }
+//!     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+//!         self.0.on_mail(&mail, out)
+//!     }
+//!     fn on_close(&mut self, why: CloseReason) {
+//!         self.0.on_close(why);
+//!     }
+//! }
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::service::{Awaits, CloseReason, Consumed, Flow, Mail, Outbox};
+
+/// The key of the timer that a link sets; its session must not use it.
+pub const TIMER: u64 = u64::MAX;
+
+/// Small pieces are joined up to this size, so that the memory of a link is that of its bytes.
+const JOIN_BYTES: usize = 16 * 1024;
+
+/// What came before a reset has so long to be taken by the kernel, and how often that is looked at.
+const LAST_BYTES: u32 = 50;
+const LAST_BYTES_STEP: Duration = Duration::from_millis(20);
+
+/// Which of the two connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    /// The one that was accepted.
+    Near,
+    /// The one that was dialled.
+    Far,
+}
+
+impl Side {
+    fn other(self) -> Self {
+        match self {
+            Self::Near => Self::Far,
+            Self::Far => Self::Near,
+        }
+    }
+}
+
+/// How a direction goes on behind its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    #[default]
+    Open,
+    /// The stream has ended; the other direction may go on.
+    Finished,
+    /// The connection is gone, in order.
+    Closed,
+    Reset,
+}
+
+/// One direction: what has come on one connection and is not in the outbox of the other yet.
+#[derive(Debug, Default)]
+struct Pipe {
+    pieces: VecDeque<Bytes>,
+    tail: BytesMut,
+    bytes: usize,
+    end: End,
+    /// There was no room for all that came.
+    writer_waits: bool,
+    /// The connection that the bytes go to is gone.
+    is_read_by_nobody: bool,
+}
+
+impl Pipe {
+    fn push(&mut self, bytes: &[u8]) {
+        if self.tail.len() + bytes.len() > JOIN_BYTES && !self.tail.is_empty() {
+            self.pieces.push_back(std::mem::take(&mut self.tail).freeze());
+        }
+        self.tail.extend_from_slice(bytes);
+        self.bytes += bytes.len();
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        let piece = match self.pieces.pop_front() {
+            Some(piece) => piece,
+            None => std::mem::take(&mut self.tail).freeze(),
+        };
+        self.bytes -= piece.len();
+        (!piece.is_empty()).then_some(piece)
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// By the side the bytes come from.
+    pipes: [Mutex<Pipe>; 2],
+    /// What wakes the session of each side; set when it is opened.
+    wakers: [OnceLock<Waker>; 2],
+    /// Bytes that one direction may hold.
+    most: usize,
+}
+
+/// One half of a link; see the [module](self). Each method answers what the session's method of the same name has to.
+#[derive(Debug)]
+pub struct Link {
+    shared: Arc<Shared>,
+    side: Side,
+    /// The session has left input, because there was no room for it.
+    held: bool,
+    /// There is room again for what it has left.
+    resumed: bool,
+    /// The side that the last bytes came from, as far as this one knows.
+    last: Option<Side>,
+    /// This stream has ended, and the other one has.
+    ended: bool,
+    other_ended: bool,
+    /// How often it has waited for the last bytes in front of a reset.
+    waited: u32,
+}
+
+/// The two halves of a link: the first for the connection that was accepted, whose bytes ask; the second for the one that
+/// answers. Each direction holds at most `bytes`.
+#[must_use]
+pub fn pair(bytes: usize) -> (Link, Link) {
+    let shared = Shared { pipes: Default::default(), wakers: Default::default(), most: bytes.max(1) };
+    let near = Link::of(Arc::new(shared), Side::Near);
+    let far = near.other();
+    (near, far)
+}
+
+impl Link {
+    /// The other half once more, for another attempt: where the session that was to have it was never opened.
+    #[must_use]
+    pub fn other(&self) -> Self {
+        Self::of(self.shared.clone(), self.side.other())
+    }
+
+    fn of(shared: Arc<Shared>, side: Side) -> Self {
+        Self {
+            shared,
+            side,
+            held: false,
+            resumed: false,
+            last: None,
+            ended: false,
+            other_ended: false,
+            waited: 0,
+        }
+    }
+
+    fn pipe_of(&self, side: Side) -> MutexGuard<'_, Pipe> {
+        self.shared.pipes[side as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake_other(&self) {
+        if let Some(waker) = self.shared.wakers[self.side.other() as usize].get() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// The connection is open: what has come for it meanwhile is sent.
+    pub fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        // Else two ends that both wait to be read from would wait for each other.
+        out.takes_input_while_full();
+        let _ = self.shared.wakers[self.side as usize].set(out.waker()); // a session is opened once
+        self.pull(out)
+    }
+
+    /// Passes bytes on, as many as there is room for.
+    pub fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        let mut pipe = self.pipe_of(self.side);
+        let used = match pipe.is_read_by_nobody {
+            true => input.len(),
+            false => input.len().min(self.shared.most.saturating_sub(pipe.bytes)),
+        };
+        if !pipe.is_read_by_nobody {
+            pipe.push(&input[..used]);
+        }
+        pipe.writer_waits = used < input.len();
+        drop(pipe);
+        self.held = used < input.len();
+        self.resumed = false;
+        self.last = Some(self.side);
+        if used > 0 {
+            self.wake_other();
+        }
+        self.say_what_it_awaits(out);
+        Consumed::bytes(used)
+    }
+
+    /// The outbox has room again.
+    pub fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.pull(out)
+    }
+
+    /// The stream has ended: so does the other one, behind its bytes.
+    pub fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.finish(End::Finished);
+        self.ended = true;
+        if self.side == Side::Far {
+            self.last = Some(Side::Far); // there will be no answer any more
+        }
+        self.say_what_it_awaits(out);
+        Flow::Continue
+    }
+
+    /// Mail: what concerns the link is [`Mail::Wake`] and the [timer](TIMER) it has set.
+    pub fn on_mail(&mut self, mail: &Mail, out: &mut Outbox<'_>) -> Flow {
+        if !matches!(mail, Mail::Wake | Mail::KeyedTimer(TIMER)) {
+            return Flow::Continue;
+        }
+        if self.held && !self.pipe_of(self.side).writer_waits {
+            self.resumed = true;
+            self.say_what_it_awaits(out); // in case that nothing moves
+        }
+        self.pull(out)
+    }
+
+    /// The connection is gone.
+    pub fn on_close(&mut self, why: CloseReason) {
+        let mut incoming = self.pipe_of(self.side.other());
+        *incoming = Pipe { end: incoming.end, is_read_by_nobody: true, ..Pipe::default() };
+        drop(incoming);
+        self.finish(match why {
+            CloseReason::Finished | CloseReason::IdleTimeout | CloseReason::FirstByteTimeout => End::Closed,
+            _ => End::Reset,
+        });
+    }
+
+    fn finish(&self, end: End) {
+        self.pipe_of(self.side).end = end;
+        self.wake_other();
+    }
+
+    /// Moves what came from the other side into the outbox, and follows its end.
+    fn pull(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let mut pipe = self.pipe_of(self.side.other());
+        let mut moved = false;
+        while !out.is_full()
+            && let Some(piece) = pipe.pop()
+        {
+            out.share(piece);
+            moved = true;
+        }
+        let resumes = pipe.bytes <= self.shared.most / 2 && std::mem::take(&mut pipe.writer_waits);
+        let end = if pipe.bytes == 0 { pipe.end } else { End::Open };
+        drop(pipe);
+        if resumes {
+            self.wake_other();
+        }
+        self.other_ended |= end != End::Open;
+        if moved || end != End::Open {
+            self.last = match self.side {
+                Side::Far if !moved => self.last,
+                side => Some(side.other()),
+            };
+            self.say_what_it_awaits(out);
+        }
+        match end {
+            End::Open => Flow::Continue,
+            End::Finished => Flow::Shutdown,
+            End::Closed => Flow::Close,
+            End::Reset => self.reset(out),
+        }
+    }
+
+    /// Resets the connection, once the kernel has what came before the reset.
+    fn reset(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.waited += 1;
+        if out.queued() == 0 || self.waited > LAST_BYTES {
+            return Flow::Abort;
+        }
+        out.set_timer(TIMER, out.now() + LAST_BYTES_STEP);
+        Flow::Continue
+    }
+
+    /// Whether it is in the middle of something: there is input that it left, an answer is outstanding, or one stream has
+    /// ended and the other has not.
+    fn say_what_it_awaits(&self, out: &mut Outbox<'_>) {
+        let half_closed = self.ended != self.other_ended;
+        let in_the_middle = half_closed || self.last == Some(Side::Near);
+        out.awaits(match (self.held, in_the_middle) {
+            (true, _) if self.resumed => Awaits::Nothing, // what it has left is shown when its work has ended
+            (true, _) => Awaits::Work,
+            (false, true) => Awaits::Answer,
+            (false, false) => Awaits::Nothing,
+        });
+    }
+}
