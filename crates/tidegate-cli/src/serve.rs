@@ -10,6 +10,7 @@ mod nodes;
 mod passed;
 mod process;
 mod processors;
+mod proxy;
 mod share;
 mod stage;
 mod stream;
@@ -49,6 +50,8 @@ enum What {
     Chat(Box<chat::ChatArgs>),
     /// Answer HTTP requests with the files of a folder.
     Files(files::FilesArgs),
+    /// Pass connections on to upstream servers (docs/proxy.md).
+    Proxy(proxy::ProxyArgs),
     /// Answer datagrams, or just take them.
     Udp(udp::UdpArgs),
 }
@@ -61,6 +64,7 @@ impl What {
             Self::Http(args) => ("http", &args.how.common),
             Self::Chat(args) => ("chat", &args.how.common),
             Self::Files(args) => ("files", &args.how.common),
+            Self::Proxy(args) => ("proxy", &args.how.common),
             Self::Udp(args) => ("udp", &args.common),
         }
     }
@@ -71,6 +75,7 @@ impl What {
             Self::Http(args) => args.plan(label),
             Self::Chat(args) => args.plan(label),
             Self::Files(args) => args.plan(label),
+            Self::Proxy(args) => args.plan(label),
             Self::Udp(args) => args.plan(label),
         }
     }

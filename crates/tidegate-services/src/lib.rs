@@ -6,6 +6,7 @@
 //! | [`echo`] | sends back what it receives |
 //! | [`files`] | HTTP: the files of a folder |
 //! | [`http`] | answers every HTTP request with the same page |
+//! | [`proxy`] | passes connections on to upstream servers |
 //! | [`websocket`] | a service of messages, such as their echo |
 //! | [`udp`] | echo and discard for datagrams |
 //!
@@ -17,6 +18,7 @@ pub mod echo;
 pub mod files;
 pub mod http;
 pub mod layers;
+pub mod proxy;
 pub mod udp;
 pub mod websocket;
 
@@ -24,4 +26,5 @@ pub use chat::{Chat, ChatCounters, ChatLimits, ChatLimitsError, ChatStats};
 pub use echo::Echo;
 pub use files::{Coding, Files, FilesError, FilesOptions, Listing};
 pub use http::{Http, HttpLimits, HttpLimitsError, Page, PageError};
+pub use proxy::{Proxy, ProxyOptions, ProxyOptionsError};
 pub use udp::{UdpEcho, UdpSink};

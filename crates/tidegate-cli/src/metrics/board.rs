@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use tidegate::{DatagramStats, Model, Stats};
 use tidegate_services::ChatCounters;
+use tidegate_services::proxy::Upstreams;
 use tidegate_tls::TlsCounters;
 
 use super::exposition::{self, Row};
@@ -31,6 +32,8 @@ pub enum Source {
         tls: Option<Arc<TlsCounters>>,
         /// If it is a messenger.
         chat: Option<Arc<ChatCounters>>,
+        /// If it is a proxy.
+        proxy: Option<Arc<Upstreams>>,
     },
     /// It serves datagrams.
     Datagrams(Box<dyn Fn() -> DatagramStats + Send + Sync>),

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use prometheus::{Encoder, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 use tidegate::{CloseReason, DatagramStats, Model, Stats, system};
 use tidegate_services::chat::{ChatStats, SpanCounts};
+use tidegate_services::proxy::{UpstreamStats, Upstreams};
 use tidegate_tls::{Fault, TlsCounters};
 
 use super::board::{Phase, Source};
@@ -93,10 +94,11 @@ impl Page {
         let help = "What runs: always 1, the facts are the labels.";
         self.gauge("tidegate_server_info", help, &facts, 1)?;
         match source {
-            Source::Connections { stats, tls, chat } => {
+            Source::Connections { stats, tls, chat, proxy } => {
                 self.connections(server, &stats())?;
                 tls.as_ref().map_or(Ok(()), |tls| self.tls(server, tls))?;
-                chat.as_ref().map_or(Ok(()), |chat| self.chat(server, chat.stats()))
+                chat.as_ref().map_or(Ok(()), |chat| self.chat(server, chat.stats()))?;
+                proxy.as_ref().map_or(Ok(()), |upstreams| self.proxy(server, upstreams))
             }
             Source::Datagrams(stats) => self.datagrams(server, &stats()),
         }
@@ -190,6 +192,24 @@ impl Page {
         span.map_or(Ok(()), |span| self.span(server, span))
     }
 
+    fn proxy(&mut self, server: &str, upstreams: &Upstreams) -> Result<(), prometheus::Error> {
+        let help = "Clients that were reset because no upstream could be reached.";
+        self.counter("tidegate_proxy_unserved_total", help, &[("server", server)], upstreams.unserved())?;
+        for UpstreamStats { at, open, connected, failed, is_left_out } in upstreams.stats() {
+            let at = at.to_string();
+            let of = [("server", server), ("upstream", at.as_str())];
+            let help = "Connections to an upstream that are open or being made.";
+            self.gauge("tidegate_proxy_upstream_open", help, &of, open)?;
+            let help = "Connections to an upstream that were made.";
+            self.counter("tidegate_proxy_upstream_connected_total", help, &of, connected)?;
+            let help = "Attempts to reach an upstream that failed.";
+            self.counter("tidegate_proxy_upstream_failed_total", help, &of, failed)?;
+            let help = "1 while an upstream is left out because the last attempt has failed.";
+            self.gauge("tidegate_proxy_upstream_left_out", help, &of, u64::from(is_left_out))?;
+        }
+        Ok(())
+    }
+
     /// What rooms that span nodes add.
     fn span(&mut self, server: &str, counts: SpanCounts) -> Result<(), prometheus::Error> {
         let SpanCounts { refused_busy, refused_cut_off, waits, cut_offs, rejected, is_cut_off } = counts;
@@ -276,7 +296,7 @@ mod tests {
     }
 
     fn connections(stats: impl Fn() -> Stats + Send + Sync + 'static) -> Source {
-        Source::Connections { stats: Box::new(stats), tls: None, chat: None }
+        Source::Connections { stats: Box::new(stats), tls: None, chat: None, proxy: None }
     }
 
     #[track_caller]

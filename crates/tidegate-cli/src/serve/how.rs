@@ -128,7 +128,18 @@ impl How {
         };
         policy.check().map_err(usage)?;
         let model = self.common.model.or(&label, || Model::best_for(&policy));
-        Ok(StreamPlan { how: self, label, kind, policy, model, secure, binder, chat: None, bridge: None })
+        Ok(StreamPlan {
+            how: self,
+            label,
+            kind,
+            policy,
+            model,
+            secure,
+            binder,
+            chat: None,
+            proxy: None,
+            bridge: None,
+        })
     }
 
     /// The limits of the header of a proxy, if there is to be one.
@@ -140,6 +151,11 @@ impl How {
         let limits = ProxyLimits { header_bytes: default.header_bytes.min(policy.input_bytes), ..default };
         limits.check(policy).map_err(usage)?;
         Ok(Some(limits))
+    }
+
+    /// Addresses to listen on that were named.
+    pub fn listen(&self) -> &[Endpoint] {
+        &self.listen
     }
 
     /// Addresses to listen on, at least: more sockets may be passed.
@@ -195,7 +211,8 @@ pub fn host(text: &str) -> Result<Host, String> {
     text.parse().map_err(|e: AccessError| e.to_string())
 }
 
-fn endpoint(text: &str) -> Result<Endpoint, String> {
+/// An address or a Unix socket, for clap.
+pub fn endpoint(text: &str) -> Result<Endpoint, String> {
     if text.starts_with("localhost:") {
         return address(text).map(Endpoint::from);
     }

@@ -10,10 +10,12 @@ use tidegate::system::descriptor::OwnedFd;
 use tidegate::{BoundServer, Endpoint, Model, Policy, Running, Server, Service, StartError, Stats};
 use tidegate_cluster::rooms::Bridge;
 use tidegate_services::ChatCounters;
+use tidegate_services::proxy::Upstreams;
 
 use super::how::{Common, DEFAULT_ADDRESS, How, Kind, failure};
 use super::label::Label;
 use super::nodes::StartBridge;
+use super::proxy;
 use super::share::Want;
 use super::stage::{Bound, Hangup, Plan};
 use super::usage;
@@ -60,6 +62,8 @@ pub struct StreamPlan {
     pub binder: Binder,
     /// What it counts besides, if it is a messenger.
     pub chat: Option<Arc<ChatCounters>>,
+    /// If it is a proxy, its upstreams.
+    pub proxy: Option<Arc<Upstreams>>,
     /// To other nodes, if it shares its rooms with them.
     pub bridge: Option<StartBridge>,
 }
@@ -102,7 +106,7 @@ impl Plan for StreamPlan {
     }
 
     fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
-        let Self { how, label, kind, policy, model, secure, binder, chat, bridge } = *self;
+        let Self { how, label, kind, policy, model, secure, binder, chat, proxy, bridge } = *self;
         let drain_timeout = policy.drain_timeout;
         let asked =
             Asked { handover: how.handover.as_deref(), listen: how.asked()?, metrics: how.common.metrics };
@@ -124,6 +128,7 @@ impl Plan for StreamPlan {
             drain_timeout,
             secure,
             chat,
+            proxy,
             bridge,
             bound,
             predecessor,
@@ -187,6 +192,7 @@ struct StreamBound {
     drain_timeout: std::time::Duration,
     secure: Option<Secure>,
     chat: Option<Arc<ChatCounters>>,
+    proxy: Option<Arc<Upstreams>>,
     bridge: Option<StartBridge>,
     /// One for each address.
     bound: Vec<BoundServer>,
@@ -205,8 +211,20 @@ impl Bound for StreamBound {
         words: &Sender<Word>,
         pages: &Pages,
     ) -> Result<Box<dyn Up>, Failure> {
-        let Self { how, label, kind, model, drain_timeout, secure, chat, bridge, bound, predecessor, entry } =
-            *self;
+        let Self {
+            how,
+            label,
+            kind,
+            model,
+            drain_timeout,
+            secure,
+            chat,
+            proxy,
+            bridge,
+            bound,
+            predecessor,
+            entry,
+        } = *self;
         let lacks = |e| Failure::Run(anyhow::Error::from(e).context("no descriptor is left"));
         let shared = match &how.handover {
             Some(_) => {
@@ -222,7 +240,7 @@ impl Bound for StreamBound {
             let tls = secure.as_ref().map(Secure::counters);
             let each: Vec<_> = running.iter().map(Running::watch).collect();
             let stats = Box::new(move || each.iter().map(|stats| stats()).sum());
-            entry.accepting(model, Source::Connections { stats, tls, chat });
+            entry.accepting(model, Source::Connections { stats, tls, chat, proxy: proxy.clone() });
         }
         let mut door = None;
         if let Some(path) = &how.handover {
@@ -238,6 +256,7 @@ impl Bound for StreamBound {
             model,
             drain_timeout,
             secure,
+            proxy,
             running,
             predecessor,
             entry,
@@ -285,6 +304,7 @@ struct StreamUp {
     model: Model,
     drain_timeout: std::time::Duration,
     secure: Option<Secure>,
+    proxy: Option<Arc<Upstreams>>,
     /// One for each address.
     running: Vec<Running>,
     predecessor: Option<Line>,
@@ -352,7 +372,7 @@ impl Up for StreamUp {
     }
 
     fn finish(self: Box<Self>) -> anyhow::Result<()> {
-        let Self { how, label, model, secure, running, stopped, bridge, .. } = *self;
+        let Self { how, label, model, secure, proxy, running, stopped, bridge, .. } = *self;
         let before = stopped.ok_or_else(|| anyhow!("a server ended that was not told to"))?;
         let stats = life::join(running, &before, &label)?;
         drop(bridge);
@@ -360,6 +380,9 @@ impl Up for StreamUp {
             let mut counters = to_json(&label, model, &stats);
             if let Some(secure) = secure {
                 counters["tls"] = secure.to_json();
+            }
+            if let Some(upstreams) = proxy {
+                counters["proxy"] = proxy::to_json(&upstreams);
             }
             complain!("{counters}");
         }

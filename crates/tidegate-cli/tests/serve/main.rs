@@ -21,3 +21,4 @@ mod runs;
 mod several;
 mod sockets;
 mod tls;
+mod upstreams;

@@ -1,0 +1,133 @@
+//! `tidegate serve proxy`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use tidegate::Endpoint;
+use tidegate_services::proxy::{Balance, HeaderVersion, ProxyOptionsError, Upstreams};
+use tidegate_services::{Proxy, ProxyOptions};
+
+use super::how::{How, Kind, endpoint};
+use super::label::Label;
+use super::stage::Plan;
+use super::stream::StreamPlan;
+use super::usage;
+use crate::Failure;
+use crate::limits::{size, time};
+
+const PROXY: Kind = Kind { schemes: ["tcp", "tls"], path: "", protocols: &[] };
+
+/// Options of `serve proxy`.
+#[derive(clap::Args)]
+pub struct ProxyArgs {
+    /// Upstream servers: ADDR:PORT, unix:PATH or unix:@NAME, several with commas between them.
+    #[arg(long, value_name = "ADDR[,ADDR]", value_parser = endpoint, value_delimiter = ',', required = true)]
+    to: Vec<Endpoint>,
+    /// Which upstream gets the next client.
+    #[arg(long, value_name = "WAY", value_enum, default_value = "round-robin")]
+    balance: Way,
+    /// Connect timeout of one attempt; another upstream is next, three in all [default: 5s].
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    connect_timeout: Option<Duration>,
+    /// How long an upstream that could not be reached is left out before one client tries it again [default: 5s].
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    retry_after: Option<Duration>,
+    /// Bytes that may wait between client and upstream, in each direction, besides the outbox [default: 64KiB].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    link_bytes: Option<usize>,
+    /// Send a PROXY protocol header of this version, which tells the upstream the client's address.
+    #[arg(long, value_name = "VERSION", value_enum)]
+    send_proxy: Option<Version>,
+    #[command(flatten)]
+    pub how: How,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Way {
+    /// Each in its turn.
+    RoundRobin,
+    /// The one with the fewest connections.
+    LeastConnections,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Version {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+impl ProxyArgs {
+    pub fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
+        let policy = self.how.limits.policy();
+        let default = ProxyOptions::default();
+        let options = ProxyOptions {
+            balance: match self.balance {
+                Way::RoundRobin => Balance::RoundRobin,
+                Way::LeastConnections => Balance::LeastConnections,
+            },
+            connect_timeout: self.connect_timeout.unwrap_or(default.connect_timeout),
+            retry_after: self.retry_after.unwrap_or(default.retry_after),
+            link_bytes: self.link_bytes.unwrap_or(default.link_bytes),
+            header: self.send_proxy.map(|version| match version {
+                Version::V1 => HeaderVersion::V1,
+                Version::V2 => HeaderVersion::V2,
+            }),
+            destination: self.how.only_address(),
+        };
+        let upstreams = self.to.iter().filter_map(Endpoint::addr);
+        if let Some(own) = self.how.first_address_among(upstreams) {
+            return Err(usage(anyhow!(
+                "--to {own} is where this server listens (--listen): it would dial itself"
+            )));
+        }
+        let proxy = Proxy::new(self.to, options).map_err(blame)?;
+        let upstreams = proxy.upstreams();
+        let plan = self.how.stream_plan(label, &PROXY, policy, proxy)?;
+        Ok(Box::new(StreamPlan { proxy: Some(upstreams), ..plan }))
+    }
+}
+
+/// Names the option that is wrong.
+fn blame(e: ProxyOptionsError) -> Failure {
+    let option = match e {
+        ProxyOptionsError::NoTime => "--connect-timeout",
+        ProxyOptionsError::NoBytes => "--link-bytes",
+        _ => "--to",
+    };
+    usage(anyhow!("{option}: {e}"))
+}
+
+impl How {
+    /// Where to listen, if that is one address with a port.
+    fn only_address(&self) -> Option<SocketAddr> {
+        match self.listen() {
+            [one] => one.addr().filter(|addr| addr.port() != 0),
+            _ => None,
+        }
+    }
+
+    /// One of these addresses that is where to listen, too.
+    fn first_address_among(&self, mut addresses: impl Iterator<Item = SocketAddr>) -> Option<SocketAddr> {
+        let listens = |at: SocketAddr| self.listen().iter().any(|own| own.addr() == Some(at));
+        addresses.find(|&at| at.port() != 0 && listens(at))
+    }
+}
+
+/// What is counted of upstreams, for `--stats`.
+pub fn to_json(upstreams: &Arc<Upstreams>) -> serde_json::Value {
+    let of = |upstream: tidegate_services::proxy::UpstreamStats| {
+        serde_json::json!({
+            "to": upstream.at.to_string(),
+            "open": upstream.open,
+            "connected": upstream.connected,
+            "failed": upstream.failed,
+            "left_out": upstream.is_left_out,
+        })
+    };
+    let all: Vec<_> = upstreams.stats().into_iter().map(of).collect();
+    serde_json::json!({ "unserved": upstreams.unserved(), "upstreams": all })
+}

@@ -1,0 +1,156 @@
+//! The two sessions of a pair: the client's, which dials, and the upstream's.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate::link::{self, Link};
+use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Outbox, Session, system};
+
+use super::upstreams::Lease;
+use super::{ATTEMPTS, Shared, header};
+
+/// What this end lacks for a dial may be there again so soon.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The session of a client.
+#[derive(Debug)]
+pub struct ProxySession {
+    shared: Arc<Shared>,
+    client: Option<SocketAddr>,
+    link: Link,
+    /// Upstreams that it was offered to, the last one included.
+    tried: Vec<usize>,
+    /// Until when an attempt that this end could not begin is begun again.
+    patient_until: Option<Instant>,
+}
+
+impl ProxySession {
+    pub(super) fn new(shared: Arc<Shared>, client: Option<SocketAddr>) -> Self {
+        let (link, _) = link::pair(shared.options.link_bytes);
+        Self { shared, client, link, tried: Vec::new(), patient_until: None }
+    }
+
+    /// Dials the next upstream.
+    fn dial(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let may = self.tried.len() < ATTEMPTS;
+        let Some(lease) = may.then(|| self.shared.upstreams.pick(&self.tried, out.now())).flatten() else {
+            return self.give_up();
+        };
+        self.tried.push(lease.index());
+        let options = &self.shared.options;
+        let dial = Dial::to(lease.at().clone());
+        let header = options.header.map(|version| header::bytes(version, self.client, options.destination));
+        let upstream = UpstreamSession { link: self.link.other(), lease, header };
+        match out.dial(dial, options.connect_timeout, upstream) {
+            Ok(()) => Flow::Continue,
+            Err(e) => {
+                tracing::debug!(error = %e, "an upstream could not be dialled");
+                self.give_up()
+            }
+        }
+    }
+
+    fn give_up(&self) -> Flow {
+        self.shared.upstreams.gave_up();
+        Flow::Abort
+    }
+
+    /// An attempt has failed: another upstream is next, unless it was this end that had no place or descriptor.
+    fn failed(&mut self, error: &io::Error, out: &mut Outbox<'_>) -> Flow {
+        let Some(&index) = self.tried.last() else { return Flow::Continue };
+        tracing::debug!(error = %error, upstream = index, "an upstream could not be reached");
+        if !is_of_this_end(error) {
+            self.shared.upstreams.failed(index, out.now());
+            return self.dial(out);
+        }
+        let until = *self.patient_until.get_or_insert(out.now() + self.shared.options.connect_timeout);
+        if out.now() >= until {
+            return self.give_up();
+        }
+        self.tried.pop();
+        out.wake_at(out.now() + PAUSE);
+        Flow::Continue
+    }
+}
+
+/// Whether a dial failed for something that this process lacks: a place, a descriptor, a port.
+fn is_of_this_end(error: &io::Error) -> bool {
+    let kind = error.kind();
+    matches!(
+        kind,
+        io::ErrorKind::QuotaExceeded | io::ErrorKind::AddrNotAvailable | io::ErrorKind::OutOfMemory
+    ) || system::file::is_exhausted(error)
+}
+
+impl Session for ProxySession {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        match self.dial(out) {
+            Flow::Continue => self.link.on_open(out),
+            flow => flow,
+        }
+    }
+
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        self.link.on_bytes(input, out)
+    }
+
+    fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.link.on_drained(out)
+    }
+
+    fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.link.on_end(out)
+    }
+
+    fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+        match mail {
+            Mail::Dialled(Ok(_)) => Flow::Continue,
+            Mail::Dialled(Err(e)) => self.failed(&e, out),
+            Mail::Timer => self.dial(out),
+            mail => self.link.on_mail(&mail, out),
+        }
+    }
+
+    fn on_close(&mut self, why: CloseReason) {
+        self.link.on_close(why);
+    }
+}
+
+/// The session of a connection to an upstream.
+struct UpstreamSession {
+    link: Link,
+    lease: Lease,
+    header: Option<Vec<u8>>,
+}
+
+impl Session for UpstreamSession {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.lease.connected();
+        if let Some(header) = self.header.take() {
+            out.write(&header);
+        }
+        self.link.on_open(out)
+    }
+
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        self.link.on_bytes(input, out)
+    }
+
+    fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.link.on_drained(out)
+    }
+
+    fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.link.on_end(out)
+    }
+
+    fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+        self.link.on_mail(&mail, out)
+    }
+
+    fn on_close(&mut self, why: CloseReason) {
+        self.link.on_close(why);
+    }
+}
