@@ -26,7 +26,12 @@ pub struct Args {
 
 /// Serves until the process is ended.
 pub fn serve(service: impl Service) -> anyhow::Result<()> {
-    let args = Args::parse();
+    serve_with(service, std::env::args())
+}
+
+/// The same, for a program that has read some of its arguments itself; the first is its name.
+pub fn serve_with(service: impl Service, arguments: impl Iterator<Item = String>) -> anyhow::Result<()> {
+    let args = Args::parse_from(arguments);
     let server = Server::new(service).policy(Policy { threads: args.threads, ..Policy::default() });
     let server = match args.model {
         Some(model) => server.model(model),
