@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate_sys::endpoint::Endpoint;
 
-use crate::engine::{self, Command, Gate, Model, Plan};
+use crate::engine::{self, Command, CommandQueue, EngineConfig, Model};
 use crate::policy::Policy;
 use crate::server::{StartError, Threads, choose};
 use crate::service::{Dial, MailboxError, Service};
@@ -49,8 +49,8 @@ impl<S: Service> Client<S> {
         self.policy.check_dials(self.service.dials())?;
         let model = choose(self.model, &self.policy)?;
         engine::check_client(model, &self.policy)?;
-        let plan = Plan::new(Arc::new(self.service), self.policy, None);
-        let started = engine::start(model, plan).map_err(|error| StartError::Engine { model, error })?;
+        let config = EngineConfig::new(Arc::new(self.service), self.policy, None);
+        let started = engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
         let threads = Threads::new(started);
         let dialler = Dialler { gates: threads.gates.clone().into(), next: Arc::default() };
         Ok(RunningClient { threads, dialler, model })
@@ -60,7 +60,7 @@ impl<S: Service> Client<S> {
 /// Makes connections. Cheap to clone; may be used from any thread, sessions included.
 #[derive(Clone)]
 pub struct Dialler {
-    gates: Arc<[Arc<Gate>]>,
+    gates: Arc<[Arc<CommandQueue>]>,
     next: Arc<AtomicUsize>,
 }
 

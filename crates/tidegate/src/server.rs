@@ -14,7 +14,7 @@ use tidegate_sys::local::SocketFile;
 use tidegate_sys::loopback::Loopback;
 use tidegate_sys::socket::{Blocking, ListenOptions, Listener};
 
-use crate::engine::{self, Availability, Command, Gate, Model, Plan, Started};
+use crate::engine::{self, Availability, Command, CommandQueue, EngineConfig, EngineHandle, Model};
 use crate::policy::accept::deferral;
 use crate::policy::{DatagramPath, Policy, PolicyError};
 use crate::service::{ErasedService, Service};
@@ -272,10 +272,11 @@ impl BoundServer {
     pub fn start(self) -> Result<Running, StartError> {
         let model = self.model;
         let dials = self.service.dials();
-        let plan = Plan::new(self.service, self.policy, Some(self.listener));
-        let policy = plan.policy.clone();
-        let meeting = plan.meeting().map(|meeting| meeting.counters());
-        let mut started = engine::start(model, plan).map_err(|error| StartError::Engine { model, error })?;
+        let config = EngineConfig::new(self.service, self.policy, Some(self.listener));
+        let policy = config.policy.clone();
+        let meeting = config.meeting().map(|meeting| meeting.counters());
+        let mut started =
+            engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
         let io_threads = started.counters.clone();
         started.counters.extend(meeting);
         let (local_addr, file) = (self.local_addr, self.file);
@@ -389,14 +390,14 @@ impl Running {
 
 /// The threads of a running server or client.
 pub(crate) struct Threads {
-    pub(crate) gates: Vec<Arc<Gate>>,
+    pub(crate) gates: Vec<Arc<CommandQueue>>,
     counters: Vec<Arc<Counters>>,
     handles: Vec<JoinHandle<()>>,
     stopping: AtomicBool,
 }
 
 impl Threads {
-    pub(crate) fn new(started: Started) -> Self {
+    pub(crate) fn new(started: EngineHandle) -> Self {
         Self {
             gates: started.gates,
             counters: started.counters,
@@ -415,16 +416,16 @@ impl Threads {
 
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Relaxed);
-        for gate in &self.gates {
-            // A gate that is closed belongs to a thread that has stopped already.
-            let _ = gate.push(Command::Drain);
+        for command_queue in &self.gates {
+            // A command_queue that is closed belongs to a thread that has stopped already.
+            let _ = command_queue.push(Command::Drain);
         }
     }
 
     fn set_policy(&self, policy: &Arc<Policy>) {
-        for gate in &self.gates {
+        for command_queue in &self.gates {
             // A thread that has stopped needs no limits.
-            let _ = gate.push(Command::Policy(policy.clone()));
+            let _ = command_queue.push(Command::Policy(policy.clone()));
         }
     }
 
@@ -480,7 +481,7 @@ mod tests {
         // Nothing of an application makes a thread end: this one is no engine's.
         let thread = std::thread::spawn(move || _ = ended.recv());
         let threads =
-            Threads::new(Started { gates: Vec::new(), counters: Vec::new(), threads: vec![thread] });
+            Threads::new(EngineHandle { gates: Vec::new(), counters: Vec::new(), threads: vec![thread] });
         assert!(!threads.is_broken());
         drop(end);
         let start = Instant::now();

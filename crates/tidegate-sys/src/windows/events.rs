@@ -66,7 +66,7 @@ impl Events {
 }
 
 impl Notify for Events {
-    type Door = Listener;
+    type Acceptor = Listener;
 
     fn attach(&self, _: RawFd) -> io::Result<()> {
         Ok(()) // each operation says where it reports

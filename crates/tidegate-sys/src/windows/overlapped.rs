@@ -32,7 +32,7 @@ pub use queue::Queue;
 /// How the kernel tells that an operation has ended.
 pub trait Notify: Sized {
     /// Where accepts are posted.
-    type Door;
+    type Acceptor;
 
     /// Has operations of a socket reported here.
     fn attach(&self, socket: RawFd) -> io::Result<()>;
@@ -48,9 +48,9 @@ pub trait Notify: Sized {
         into: &mut VecDeque<usize>,
     ) -> io::Result<()>;
     /// Is told from now on when a connection found no accept posted at a door, if it can be.
-    fn join(&mut self, door: &Self::Door);
+    fn join(&mut self, door: &Self::Acceptor);
     /// The listening socket behind a door.
-    fn listener(door: &Self::Door) -> RawFd;
+    fn listener(door: &Self::Acceptor) -> RawFd;
 }
 
 /// When an accept completes.

@@ -130,7 +130,7 @@ impl CompletionPort {
 }
 
 impl Notify for CompletionPort {
-    type Door = AcceptPort;
+    type Acceptor = AcceptPort;
 
     fn attach(&self, socket: RawFd) -> io::Result<()> {
         self.handle.attach(socket)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-use super::Gate;
+use super::CommandQueue;
 use crate::policy::accept::{Load, assignee, lead};
 
 /// Connections that may be on their way to a thread. One that does not take them in is left alone.
@@ -59,12 +59,12 @@ pub(crate) struct Balance {
     workers: Box<[Worker]>,
     /// The fewest connections that a thread with room was given, when this was last looked at.
     fewest: AtomicU64,
-    gates: Box<[Arc<Gate>]>,
+    gates: Box<[Arc<CommandQueue>]>,
 }
 
 impl Balance {
     /// For threads behind these gates; none has room yet.
-    pub(crate) fn new(gates: &[Arc<Gate>]) -> Self {
+    pub(crate) fn new(gates: &[Arc<CommandQueue>]) -> Self {
         Self {
             workers: gates.iter().map(|_| Worker::default()).collect(),
             fewest: AtomicU64::new(0),
@@ -73,7 +73,7 @@ impl Balance {
     }
 
     /// The way to a thread.
-    pub(super) fn gate(&self, thread: usize) -> &Gate {
+    pub(super) fn command_queue(&self, thread: usize) -> &CommandQueue {
         &self.gates[thread]
     }
 
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     fn balance(threads: usize, share: usize) -> Balance {
-        let gates: Vec<_> = (0..threads).map(|_| Arc::new(Gate::new(1, || {}))).collect();
+        let gates: Vec<_> = (0..threads).map(|_| Arc::new(CommandQueue::new(1, || {}))).collect();
         let balance = Balance::new(&gates);
         (0..threads).for_each(|thread| balance.set_share(thread, share, usize::MAX));
         balance

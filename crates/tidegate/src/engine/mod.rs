@@ -22,45 +22,45 @@
 
 mod balance;
 mod blocking;
-mod clerk;
+mod blocking_pool;
+mod capacity;
+pub(crate) mod command_queue;
 #[cfg(any(target_os = "linux", windows))]
 mod completion;
-mod crew;
+mod control;
 pub(crate) mod datagram;
-mod desk;
-mod fit;
-pub(crate) mod gate;
-mod here;
-mod house;
-mod lane;
+mod loop_driver;
+mod loop_state;
 mod memory;
 mod model;
+mod permits;
+mod platform;
 mod readiness;
-mod room;
-mod rounds;
+mod registry;
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 mod simulated;
+mod support;
 mod threads;
 mod tokio;
 mod trim;
-mod windows;
+mod worker;
 
-pub(crate) use fit::{check, check_client, check_datagrams, check_endpoint};
-pub(crate) use gate::{Command, Gate};
-pub(crate) use lane::{Lane, Plan, Started};
+pub(crate) use command_queue::{Command, CommandQueue};
 pub use model::{Availability, Choice, Model};
+pub(crate) use support::{check, check_client, check_datagrams, check_endpoint};
+pub(crate) use worker::{EngineConfig, EngineHandle, WorkerContext};
 
 use std::io;
 
 /// Starts the threads of a model: the one place that matches on it.
-pub(crate) fn start(model: Model, plan: Plan) -> io::Result<Started> {
-    room::check_locked(&plan.policy, model)?;
+pub(crate) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHandle> {
+    capacity::check_locked(&config.policy, model)?;
     match model {
-        Model::Blocking => blocking::duplex::start(plan),
-        Model::Pool => blocking::pool::start(plan),
-        Model::Select => readiness::start::<readiness::select::Select>(plan, model),
-        Model::Poll => readiness::start::<readiness::poll::Poll>(plan, model),
-        Model::Tokio => tokio::start(plan),
-        of_one_system => here::start(of_one_system, plan),
+        Model::Blocking => blocking::duplex::start(config),
+        Model::Pool => blocking::pool::start(config),
+        Model::Select => readiness::start::<readiness::select::Select>(config, model),
+        Model::Poll => readiness::start::<readiness::poll::Poll>(config, model),
+        Model::Tokio => tokio::start(config),
+        of_one_system => platform::start(of_one_system, config),
     }
 }

@@ -23,15 +23,15 @@ pub enum Model {
     Uring,
     /// The tokio library.
     Tokio,
-    /// Windows messages (`WSAAsyncSelect`).
+    /// Permits messages (`WSAAsyncSelect`).
     AsyncSelect,
-    /// Windows network events (`WSAEventSelect`).
+    /// Permits network events (`WSAEventSelect`).
     EventSelect,
-    /// Windows overlapped I/O with events.
+    /// Permits overlapped I/O with events.
     Overlapped,
-    /// Windows I/O completion port.
+    /// Permits I/O completion port.
     Iocp,
-    /// Windows Registered I/O.
+    /// Permits Registered I/O.
     Rio,
 }
 
@@ -106,14 +106,14 @@ impl Model {
             Self::Select => super::readiness::select::probe(),
             Self::Poll => super::readiness::poll::probe(),
             Self::Tokio => super::tokio::probe(),
-            of_one_system => super::here::probe(of_one_system),
+            of_one_system => super::platform::probe(of_one_system),
         }
     }
 
     /// Whether servers on this model and on `other`, in two processes, can accept from one and the same listening socket.
     ///
     /// Whether accepting waits is a property of the socket, not of its descriptor (`O_NONBLOCK`, `open(2)`): `uring` needs it to
-    /// wait, all others need it not to. On Windows a socket reports its events to one server,
+    /// wait, all others need it not to. On Permits a socket reports its events to one server,
     /// and ending an accept that is posted may cost a connection that it was just taking.
     #[must_use]
     pub fn shares_listener_with(self, other: Self) -> bool {
@@ -140,7 +140,7 @@ impl Model {
     #[must_use]
     pub fn best_for(policy: &Policy) -> Choice {
         let mut passed_over = String::new();
-        for &model in super::here::BEST {
+        for &model in super::platform::BEST {
             match model.availability() {
                 Availability::Available(_) if super::check(model, policy).is_err() => {
                     let why = super::check(model, policy).err().map(|e| e.to_string()).unwrap_or_default();

@@ -38,12 +38,12 @@ pub(super) fn spawn(
 /// # Errors
 /// One of them could not be started.
 pub(super) fn try_out(threads: usize) -> io::Result<()> {
-    let (go, gate) = mpsc::channel::<()>();
-    let gate = std::sync::Arc::new(std::sync::Mutex::new(gate));
+    let (go, command_queue) = mpsc::channel::<()>();
+    let command_queue = std::sync::Arc::new(std::sync::Mutex::new(command_queue));
     let mut started = Vec::new();
     let outcome = (0..threads).try_for_each(|_| {
-        let gate = gate.clone();
-        let wait = move || _ = gate.lock().map(|gate| gate.recv());
+        let command_queue = command_queue.clone();
+        let wait = move || _ = command_queue.lock().map(|command_queue| command_queue.recv());
         started.push(spawn("tidegate-probe".into(), STACK_BYTES, wait)?);
         Ok(())
     });

@@ -34,11 +34,11 @@ use tidegate_sys::socket::{
     Blocking, Listener, More, SENDS_FILES, Stream, confirm_end, reset_on_close, send_file, send_vectored,
 };
 
-use super::clerk::Clerk;
-use super::here::local;
-use super::house::{ALONE, Caller, House, Seat};
+use super::control::ControlThread;
+use super::platform::local;
+use super::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot};
 use super::threads::{self, STACK_BYTES};
-use super::{Availability, Model, Plan, Started};
+use super::{Availability, EngineConfig, EngineHandle, Model};
 use crate::core::dial::DialRequest;
 use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event, Receive, Then};
@@ -52,37 +52,43 @@ pub(crate) fn probe() -> Availability {
     Availability::Available("tokio 1, multi-threaded from two threads on".into())
 }
 
-/// Starts the runtime, and the clerk that keeps it until all connections are gone.
-pub(crate) fn start(mut plan: Plan) -> io::Result<Started> {
+/// Starts the runtime, and the control that keeps it until all connections are gone.
+pub(crate) fn start(mut config: EngineConfig) -> io::Result<EngineHandle> {
     let (done, until_done) = oneshot::channel::<()>();
-    let (driver, runtime) = start_runtime(plan.threads(Model::Tokio), until_done)?;
+    let (driver, runtime) = start_runtime(config.threads(Model::Tokio), until_done)?;
     let front = {
         let _inside = runtime.enter();
-        plan.listener
+        config
+            .listener
             .take()
             .map(|listener| Front::of(&listener).map(|front| (front, listener)))
             .transpose()?
     };
-    let clerk = Clerk::new(plan.policy.mail_queue);
-    let gate = clerk.gate.clone();
-    let house = House::new(plan);
-    let counters = house.counters.clone();
+    let control = ControlThread::new(config.policy.mail_queue);
+    let command_queue = control.command_queue.clone();
+    let registry = ConnectionRegistry::new(config);
+    let counters = registry.counters.clone();
     if let Some((front, same)) = front {
-        let (house, duty) = (house.clone(), house.begin_accepting());
+        let (registry, duty) = (registry.clone(), registry.begin_accepting());
         runtime.spawn(async move {
             match front {
-                Front::Tcp(listener) => accept_all(house, listener, same).await,
-                Front::Unix(listener) => accept_all(house, listener, same).await,
+                Front::Tcp(listener) => accept_all(registry, listener, same).await,
+                Front::Unix(listener) => accept_all(registry, listener, same).await,
             }
             drop(duty);
         });
     }
-    house.dials_by(move |house, request, seat| _ = runtime.spawn(dial(house.clone(), request, seat)));
-    let back_office = spawn("clerk", move || {
-        clerk.run(&house);
+    registry
+        .dials_by(move |registry, request, seat| _ = runtime.spawn(dial(registry.clone(), request, seat)));
+    let back_office = spawn("control", move || {
+        control.run(&registry);
         drop(done);
     })?;
-    Ok(Started { gates: vec![gate], counters: vec![counters], threads: vec![driver, back_office] })
+    Ok(EngineHandle {
+        gates: vec![command_queue],
+        counters: vec![counters],
+        threads: vec![driver, back_office],
+    })
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<std::thread::JoinHandle<()>> {
@@ -180,9 +186,9 @@ impl Socket for TcpStream {
     }
 }
 
-async fn accept_all<L: Accepts>(house: Arc<House>, listener: L, same: Arc<Listener>) {
+async fn accept_all<L: Accepts>(registry: Arc<ConnectionRegistry>, listener: L, same: Arc<Listener>) {
     loop {
-        let next = poll_fn(|task| match house.poll_admission(task) {
+        let next = poll_fn(|task| match registry.poll_admission(task) {
             Poll::Ready(Some(admission)) => {
                 listener.poll_accept(task).map(|accepted| Some((admission, accepted)))
             }
@@ -190,17 +196,17 @@ async fn accept_all<L: Accepts>(house: Arc<House>, listener: L, same: Arc<Listen
             Poll::Pending => Poll::Pending,
         });
         match next.await {
-            None => return accept_the_rest::<L::Stream>(&house, &same),
+            None => return accept_the_rest::<L::Stream>(&registry, &same),
             Some((Admission::Refuse, Ok(_))) => {
-                house.counters.attempted.add(1);
-                house.counters.refused.add(1);
+                registry.counters.attempted.add(1);
+                registry.counters.refused.add(1);
             }
             Some((_, Ok((stream, peer)))) => {
-                house.counters.attempted.add(1);
-                begin(&house, stream, Caller::Accepted(peer), house.enter());
+                registry.counters.attempted.add(1);
+                begin(&registry, stream, Caller::Accepted(peer), registry.enter());
             }
             Some((_, Err(e))) => {
-                house.accept_failed(&e);
+                registry.accept_failed(&e);
                 sleep(EXHAUSTION_PAUSE).await;
             }
         }
@@ -208,32 +214,34 @@ async fn accept_all<L: Accepts>(house: Arc<House>, listener: L, same: Arc<Listen
 }
 
 /// The kernel itself is asked: the library may not have heard of them yet, or want others to have a turn.
-fn accept_the_rest<T: Socket>(house: &Arc<House>, listener: &Listener) {
-    house.accept_the_rest(listener, Blocking::Never, |stream, peer| match T::adopt(stream) {
-        Ok(stream) => begin(house, stream, Caller::Accepted(peer), house.enter()),
-        Err(e) => house.accept_failed(&e),
+fn accept_the_rest<T: Socket>(registry: &Arc<ConnectionRegistry>, listener: &Listener) {
+    registry.accept_the_rest(listener, Blocking::Never, |stream, peer| match T::adopt(stream) {
+        Ok(stream) => begin(registry, stream, Caller::Accepted(peer), registry.enter()),
+        Err(e) => registry.accept_failed(&e),
     });
 }
 
-async fn dial(house: Arc<House>, request: DialRequest, seat: Seat) {
+async fn dial(registry: Arc<ConnectionRegistry>, request: DialRequest, seat: RegistrySlot) {
     let dial = request.dial();
     let failed = match dial.to.addr() {
-        Some(addr) => match unless_given_up(&request, &seat, connect(dial, addr, &house.plan.ways)).await {
-            Ok(stream) => return begin(&house, stream, Caller::Dialled(request), seat),
-            Err(e) => e,
-        },
+        Some(addr) => {
+            match unless_given_up(&request, &seat, connect(dial, addr, &registry.config.ways)).await {
+                Ok(stream) => return begin(&registry, stream, Caller::Dialled(request), seat),
+                Err(e) => e,
+            }
+        }
         None => match local::connect(dial) {
-            Ok(stream) => return begin(&house, stream, Caller::Dialled(request), seat),
+            Ok(stream) => return begin(&registry, stream, Caller::Dialled(request), seat),
             Err(e) => e,
         },
     };
-    house.dial_failed(request, failed);
+    registry.dial_failed(request, failed);
 }
 
-/// What becomes of a connection attempt, unless it is given up first: at its deadline, or when the house stops.
+/// What becomes of a connection attempt, unless it is given up first: at its deadline, or when the registry stops.
 async fn unless_given_up<T>(
     request: &DialRequest,
-    seat: &Seat,
+    seat: &RegistrySlot,
     attempt: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {
     let mut attempt = pin!(attempt);
@@ -258,15 +266,15 @@ async fn connect(dial: &Dial, to: SocketAddr, ways: &Ways) -> io::Result<TcpStre
 }
 
 /// Gives a connection that stands its task.
-fn begin(house: &Arc<House>, stream: impl Socket, mut caller: Caller, seat: Seat) {
-    let Some(session) = house.open_session(&mut caller, 0) else { return };
+fn begin(registry: &Arc<ConnectionRegistry>, stream: impl Socket, mut caller: Caller, seat: RegistrySlot) {
+    let Some(session) = registry.open_session(&mut caller, 0) else { return };
     let post = seat.post.clone();
-    ::tokio::spawn(Line {
+    ::tokio::spawn(ConnectionTask {
         stream,
         connection: Connection::new(session, caller.origin(), Instant::now()),
         opened: false,
         sleep: None,
-        house: house.clone(),
+        registry: registry.clone(),
         office: post.clone(),
         seat,
     });
@@ -274,20 +282,20 @@ fn begin(house: &Arc<House>, stream: impl Socket, mut caller: Caller, seat: Seat
 }
 
 /// One connection, as a task.
-struct Line<T> {
+struct ConnectionTask<T> {
     stream: T,
     connection: Connection,
     opened: bool,
     /// Wakes the task for a deadline; made when the first one is set.
     sleep: Option<Pin<Box<Sleep>>>,
-    house: Arc<House>,
+    registry: Arc<ConnectionRegistry>,
     office: Arc<dyn PostOffice>,
     /// Given back after the socket was closed: fields are dropped in order.
-    seat: Seat,
+    seat: RegistrySlot,
 }
 
 // Nothing in it is pinned in place: the timer has a box of its own.
-impl<T> Unpin for Line<T> {}
+impl<T> Unpin for ConnectionTask<T> {}
 
 thread_local! {
     /// The receive buffer of a worker thread.
@@ -297,22 +305,22 @@ thread_local! {
 /// Most pieces sent by one call.
 const SLICES: usize = 64;
 
-impl<T: Socket> Future for Line<T> {
+impl<T: Socket> Future for ConnectionTask<T> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<()> {
         let line = &mut *self;
-        line.house.counters.wake_ups.add(1);
+        line.registry.counters.wake_ups.add(1);
         line.seat.post.wakes(task.waker());
         if !std::mem::replace(&mut line.opened, true) {
-            line.tell(Event::Opened);
+            line.dispatch(Event::Opened);
         }
         for _ in 0..MAIL_QUANTUM {
             let Some(delivery) = line.seat.post.take() else { break };
-            line.tell(delivery.into_event());
+            line.dispatch(delivery.into_event());
         }
         let has_mail = line.seat.post.has_delivery();
-        for _ in 0..line.house.policy().drain_budget {
+        for _ in 0..line.registry.policy().drain_budget {
             let action = line.connection.action();
             if matches!(action.then, Then::Close | Then::Reset) {
                 line.end(action.then);
@@ -333,14 +341,14 @@ impl<T: Socket> Future for Line<T> {
     }
 }
 
-impl<T: Socket> Line<T> {
-    fn tell(&mut self, event: Event<'_>) {
+impl<T: Socket> ConnectionTask<T> {
+    fn dispatch(&mut self, event: Event<'_>) {
         let context = Context {
             now: Instant::now(),
-            policy: &self.house.policy(),
-            counters: &self.house.counters,
+            policy: &self.registry.policy(),
+            counters: &self.registry.counters,
             office: &self.office,
-            workers: &*self.house.plan.crew,
+            workers: &*self.registry.config.blocking_pool,
             token: ALONE,
         };
         self.connection.handle(event, &context);
@@ -364,7 +372,7 @@ impl<T: Socket> Line<T> {
         } else {
             return Poll::Pending;
         };
-        self.tell(event);
+        self.dispatch(event);
         Poll::Ready(())
     }
 
@@ -399,7 +407,7 @@ impl<T: Socket> Line<T> {
             return Poll::Pending;
         }
         BUFFER.with_borrow_mut(|buffer| {
-            buffer.resize(self.house.policy().buffer_bytes, 0);
+            buffer.resize(self.registry.policy().buffer_bytes, 0);
             let mut room = ReadBuf::new(buffer);
             let event = match Pin::new(&mut self.stream).poll_read(task, &mut room) {
                 Poll::Pending => return Poll::Pending,
@@ -410,15 +418,15 @@ impl<T: Socket> Line<T> {
                 Poll::Ready(Ok(())) => Event::Received(room.filled()),
                 Poll::Ready(Err(e)) => Event::Failed(e.kind()),
             };
-            self.house.counters.events.add(1);
-            self.tell(event);
+            self.registry.counters.events.add(1);
+            self.dispatch(event);
             Poll::Ready(())
         })
     }
 
     /// Ready when a deadline has come, or when it may have moved; else the task will be woken for it.
     fn watch_deadline(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
-        let Some(at) = self.connection.deadline(&self.house.policy()) else { return Poll::Pending };
+        let Some(at) = self.connection.deadline(&self.registry.policy()) else { return Poll::Pending };
         let timer = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(at.into())));
         // A timer that is set too early only makes the task look once more; moving it with every byte would cost more.
         if timer.is_elapsed() || timer.deadline().into_std() > at {
@@ -427,7 +435,7 @@ impl<T: Socket> Line<T> {
         if timer.as_mut().poll(task).is_pending() {
             return Poll::Pending;
         }
-        self.tell(Event::Deadline);
+        self.dispatch(Event::Deadline);
         Poll::Ready(())
     }
 

@@ -11,7 +11,7 @@ use tidegate_sys::datagram::{DatagramSocket, Port};
 use tidegate_sys::descriptor::OwnedFd;
 
 use super::StartError;
-use crate::engine::datagram::{self, Halt, Order, Plan};
+use crate::engine::datagram::{self, DatagramConfig, Order, StopSignal};
 use crate::engine::{self, Availability, Model};
 use crate::policy::{DatagramPath, DatagramPolicy};
 use crate::service::DatagramService;
@@ -81,7 +81,7 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
                 sockets.push(Arc::new(socket));
             }
         }
-        let plan = Plan { model, policy: Arc::new(self.policy), path, sockets };
+        let plan = DatagramConfig { model, policy: Arc::new(self.policy), path, sockets };
         Ok(BoundDatagramServer { make: erased(self.make), plan, local_addr })
     }
 
@@ -113,7 +113,7 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
         else {
             return Err(wrong("they have different addresses".into()));
         };
-        let plan = Plan { model, policy: Arc::new(self.policy), path, sockets };
+        let plan = DatagramConfig { model, policy: Arc::new(self.policy), path, sockets };
         Ok(BoundDatagramServer { make: erased(self.make), plan, local_addr })
     }
 
@@ -146,7 +146,7 @@ fn erased<S: DatagramService>(make: impl Fn(usize) -> S + Send + 'static) -> Mak
 /// A datagram server that has its port and does not serve yet.
 pub struct BoundDatagramServer {
     make: Make,
-    plan: Plan,
+    plan: DatagramConfig,
     local_addr: SocketAddr,
 }
 
@@ -205,7 +205,7 @@ pub struct RunningDatagrams {
     local_addr: SocketAddr,
     model: Model,
     path: DatagramPath,
-    halts: Vec<Arc<Halt>>,
+    halts: Vec<Arc<StopSignal>>,
     counters: Vec<Arc<DatagramCounters>>,
     threads: Vec<JoinHandle<()>>,
     stopping: AtomicBool,
@@ -258,7 +258,7 @@ impl RunningDatagrams {
     /// [`DatagramPolicy::drain_timeout`]. Returns at once; [`join`](Self::join) waits.
     pub fn stop(&self) {
         self.stopping.store(true, Relaxed);
-        Halt::ask(&self.halts, Order::Serve);
+        StopSignal::ask(&self.halts, Order::Serve);
     }
 
     /// Stops, and leaves what waits in the sockets to the process that [shares](BoundDatagramServer::share_sockets) them: nothing more is
@@ -266,7 +266,7 @@ impl RunningDatagrams {
     /// threads sleep in the receive (`blocking`, `pool`) can not share sockets; there it loses what waits.
     pub fn leave(&self) {
         self.stopping.store(true, Relaxed);
-        Halt::ask(&self.halts, Order::Leave);
+        StopSignal::ask(&self.halts, Order::Leave);
     }
 
     /// Waits until the server has stopped and returns its last counters. Does not stop it.

@@ -126,7 +126,7 @@ impl<N: Notify> Queue<N> {
     /// Posts an accept, which completes then.
     ///
     /// With a socket that had a connection before, if one is kept. Should the system take none, none is kept from then on.
-    pub fn accept(&mut self, door: &N::Door, key: u64, at: AcceptAt) {
+    pub fn accept(&mut self, door: &N::Acceptor, key: u64, at: AcceptAt) {
         self.notify.join(door);
         let listener = N::listener(door);
         let used = self.shelf.take();

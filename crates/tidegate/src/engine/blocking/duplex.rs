@@ -27,12 +27,12 @@ use bytes::Buf;
 use tidegate_sys::socket::{Blocking, More, SENDS_FILES, Stream};
 use tidegate_sys::thread::{self, Headroom, most_threads, share_a_limited_heap};
 
-use super::super::clerk::Clerk;
-use super::super::house::{ALONE, Caller, House, Order, Seat};
-use super::super::readiness::Line as Transport;
+use super::super::control::ControlThread;
+use super::super::readiness::SocketTransport as Transport;
+use super::super::registry::{ALONE, Caller, ConnectionRegistry, Order, RegistrySlot};
 use super::super::threads::LEAST_RESERVE;
-use super::super::{Availability, Plan, Started};
-use super::staff::{settle, spawn, start_acceptor};
+use super::super::{Availability, EngineConfig, EngineHandle};
+use super::acceptor::{settle, spawn, start_acceptor};
 use crate::core::dial::DialRequest;
 use crate::core::mail::PostOffice;
 use crate::core::queue::{Files, Pieces};
@@ -45,43 +45,48 @@ pub(crate) fn probe() -> Availability {
     Availability::Available(format!("two threads for each connection{room}"))
 }
 
-/// Starts the acceptor and the clerk; connections bring their own threads.
-pub(crate) fn start(plan: Plan) -> io::Result<Started> {
+/// Starts the acceptor and the control; connections bring their own threads.
+pub(crate) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
     share_a_limited_heap();
-    if let Some(listener) = &plan.listener {
+    if let Some(listener) = &config.listener {
         listener.set_blocking(Blocking::Never)?;
     }
-    let clerk = Clerk::new(plan.policy.mail_queue);
-    let gate = clerk.gate.clone();
-    let house = House::new(plan);
-    let counters = house.counters.clone();
-    let (front, back) = (house.clone(), house.clone());
-    let acceptor = start_acceptor(&house, Blocking::Waits, move |stream, peer| begin(&front, stream, peer))?;
-    house.dials_by(dial);
-    let back_office = spawn(&house, "clerk", move || clerk.run(&back));
+    let control = ControlThread::new(config.policy.mail_queue);
+    let command_queue = control.command_queue.clone();
+    let registry = ConnectionRegistry::new(config);
+    let counters = registry.counters.clone();
+    let (front, back) = (registry.clone(), registry.clone());
+    let acceptor =
+        start_acceptor(&registry, Blocking::Waits, move |stream, peer| begin(&front, stream, peer))?;
+    registry.dials_by(dial);
+    let back_office = spawn(&registry, "control", move || control.run(&back));
     let back_office = match back_office {
         Ok(thread) => thread,
         Err(e) => {
-            house.order_all(Order::Stop);
+            registry.order_all(Order::Stop);
             let _ = acceptor.join();
             return Err(e);
         }
     };
-    Ok(Started { gates: vec![gate], counters: vec![counters], threads: vec![acceptor, back_office] })
+    Ok(EngineHandle {
+        gates: vec![command_queue],
+        counters: vec![counters],
+        threads: vec![acceptor, back_office],
+    })
 }
 
 /// Gives an accepted connection its receiving thread.
-fn begin(house: &Arc<House>, stream: Stream, peer: Option<std::net::SocketAddr>) {
+fn begin(registry: &Arc<ConnectionRegistry>, stream: Stream, peer: Option<std::net::SocketAddr>) {
     let caller = Caller::Accepted(peer);
-    if house.open() >= most_threads().map_or(usize::MAX, |n| n / 2) {
-        return no_thread(house, caller, no_room());
+    if registry.open() >= most_threads().map_or(usize::MAX, |n| n / 2) {
+        return no_thread(registry, caller, no_room());
     }
-    let own = house.clone();
-    let seat = house.enter(); // counted from now on, not from when the thread gets to run
+    let own = registry.clone();
+    let seat = registry.enter(); // counted from now on, not from when the thread gets to run
     let thread =
-        start_receiver(house, move |headroom| serve(&own, stream, seat, Caller::Accepted(peer), headroom));
+        start_receiver(registry, move |headroom| serve(&own, stream, seat, Caller::Accepted(peer), headroom));
     if let Err(e) = thread {
-        no_thread(house, caller, e);
+        no_thread(registry, caller, e);
     }
 }
 
@@ -90,20 +95,20 @@ fn no_room() -> io::Error {
 }
 
 /// Refuses a connection because it can have no threads.
-fn no_thread(house: &House, caller: Caller, e: io::Error) {
-    house.counters.no_threads.add(1);
+fn no_thread(registry: &ConnectionRegistry, caller: Caller, e: io::Error) {
+    registry.counters.no_threads.add(1);
     match caller {
-        Caller::Accepted(_) => house.counters.refused.add(1),
-        Caller::Dialled(request) => house.dial_failed(request, e),
+        Caller::Accepted(_) => registry.counters.refused.add(1),
+        Caller::Dialled(request) => registry.dial_failed(request, e),
     }
 }
 
 /// Makes a connection on a thread that becomes the receiving one.
-fn dial(house: &Arc<House>, request: DialRequest, seat: Seat) {
+fn dial(registry: &Arc<ConnectionRegistry>, request: DialRequest, seat: RegistrySlot) {
     // The thread takes it, or whoever could not start the thread.
     let hand = Arc::new(Mutex::new(Some((request, seat))));
-    let (own, theirs) = (house.clone(), hand.clone());
-    let thread = start_receiver(house, move |headroom| {
+    let (own, theirs) = (registry.clone(), hand.clone());
+    let thread = start_receiver(registry, move |headroom| {
         drop(headroom); // others may have it until this one is connected
         if let Some((request, seat)) = take(&theirs) {
             connect_and_serve(&own, request, seat);
@@ -112,7 +117,7 @@ fn dial(house: &Arc<House>, request: DialRequest, seat: Seat) {
     if let Err(e) = thread
         && let Some((request, _seat)) = take(&hand)
     {
-        no_thread(house, Caller::Dialled(request), e);
+        no_thread(registry, Caller::Dialled(request), e);
     }
 }
 
@@ -130,33 +135,36 @@ const GROWTH_BYTES: usize = 256 * 1024;
 const MOST_RESERVE: usize = 32 << 20;
 
 /// Address space for a connection from its receiving thread until it serves.
-fn headroom(house: &House) -> io::Result<Headroom> {
-    let policy = house.policy();
+fn headroom(registry: &ConnectionRegistry) -> io::Result<Headroom> {
+    let policy = registry.policy();
     let stacks = policy.thread_stack_bytes.saturating_mul(2);
     let bytes = stacks.saturating_add(policy.buffer_bytes).saturating_add(BEGINNING_BYTES);
-    let reserve = house.open().saturating_mul(GROWTH_BYTES).clamp(LEAST_RESERVE, MOST_RESERVE);
+    let reserve = registry.open().saturating_mul(GROWTH_BYTES).clamp(LEAST_RESERVE, MOST_RESERVE);
     Headroom::promise(bytes, reserve)
 }
 
 /// Starts the receiving thread of a connection, if there is memory for all that the connection begins with.
-fn start_receiver(house: &House, run: impl FnOnce(Headroom) + Send + 'static) -> io::Result<()> {
-    let headroom = headroom(house)?;
-    thread::start("tidegate-receive", house.policy().thread_stack_bytes, move || run(headroom))
+fn start_receiver(
+    registry: &ConnectionRegistry,
+    run: impl FnOnce(Headroom) + Send + 'static,
+) -> io::Result<()> {
+    let headroom = headroom(registry)?;
+    thread::start("tidegate-receive", registry.policy().thread_stack_bytes, move || run(headroom))
 }
 
-fn connect_and_serve(house: &Arc<House>, request: DialRequest, seat: Seat) {
-    match connect(house, &request, &seat) {
-        Err(e) => house.dial_failed(request, e),
-        Ok(stream) => match headroom(house) {
-            Ok(headroom) => serve(house, stream, seat, Caller::Dialled(request), headroom),
-            Err(e) => no_thread(house, Caller::Dialled(request), e),
+fn connect_and_serve(registry: &Arc<ConnectionRegistry>, request: DialRequest, seat: RegistrySlot) {
+    match connect(registry, &request, &seat) {
+        Err(e) => registry.dial_failed(request, e),
+        Ok(stream) => match headroom(registry) {
+            Ok(headroom) => serve(registry, stream, seat, Caller::Dialled(request), headroom),
+            Err(e) => no_thread(registry, Caller::Dialled(request), e),
         },
     }
 }
 
-fn connect(house: &House, request: &DialRequest, seat: &Seat) -> io::Result<Stream> {
+fn connect(registry: &ConnectionRegistry, request: &DialRequest, seat: &RegistrySlot) -> io::Result<Stream> {
     let dial = request.dial();
-    let begun = house.plan.ways.dial(&dial.to, dial.from, Blocking::Never)?;
+    let begun = registry.config.ways.dial(&dial.to, dial.from, Blocking::Never)?;
     match settle(Transport::Plain(begun), request, seat)? {
         Transport::Plain(stream) => stream.set_blocking(Blocking::Waits).map(|()| stream),
         _ => Err(io::ErrorKind::NotConnected.into()), // a plain one stays so
@@ -164,19 +172,19 @@ fn connect(house: &House, request: &DialRequest, seat: &Seat) -> io::Result<Stre
 }
 
 /// One connection, shared by its two threads.
-struct Line {
+struct SharedConnection {
     stream: Stream,
     state: Mutex<State>,
     /// Wakes the sending thread: there is something to send, mail, or an order.
-    sender: Arc<Bell>,
+    sender: Arc<Notify>,
     /// Wakes the receiving thread: the outbox has drained, the connection is over, or mail has come that may end the work
     /// for which it receives nothing.
-    receiver: Arc<Bell>,
+    receiver: Arc<Notify>,
     /// Held by whoever hands out mail, so that it is read in the order in which it was sent.
     deliveries: Mutex<()>,
-    house: Arc<House>,
+    registry: Arc<ConnectionRegistry>,
     /// Given back after the socket was closed: fields are dropped in order.
-    seat: Seat,
+    seat: RegistrySlot,
 }
 
 struct State {
@@ -192,12 +200,12 @@ const SEND_SLICE: Duration = Duration::from_millis(200);
 
 /// Something a thread can sleep on while others ring.
 #[derive(Default)]
-struct Bell {
+struct Notify {
     rung: Mutex<bool>,
     condition: Condvar,
 }
 
-impl Bell {
+impl Notify {
     fn ring(&self) {
         *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.condition.notify_one();
@@ -219,8 +227,8 @@ impl Bell {
 
 /// Those who look for mail: the sending thread, and the receiving one while that sends.
 struct Bells {
-    sender: Arc<Bell>,
-    receiver: Arc<Bell>,
+    sender: Arc<Notify>,
+    receiver: Arc<Notify>,
 }
 
 impl Wake for Bells {
@@ -235,16 +243,22 @@ impl Wake for Bells {
 }
 
 /// The receiving thread; starts the sending one.
-fn serve(house: &Arc<House>, stream: Stream, seat: Seat, mut caller: Caller, headroom: Headroom) {
-    let Ok(mut buffer) = new_buffer(house.policy().buffer_bytes) else {
-        return no_thread(house, caller, no_room());
+fn serve(
+    registry: &Arc<ConnectionRegistry>,
+    stream: Stream,
+    seat: RegistrySlot,
+    mut caller: Caller,
+    headroom: Headroom,
+) {
+    let Ok(mut buffer) = new_buffer(registry.policy().buffer_bytes) else {
+        return no_thread(registry, caller, no_room());
     };
-    let Some(session) = house.open_session(&mut caller, 0) else { return };
+    let Some(session) = registry.open_session(&mut caller, 0) else { return };
     // Without it a send could sleep for ever; the kernel refuses the option only for a socket that is gone.
     let _ = stream.set_send_timeout(Some(SEND_SLICE));
-    let (sender, receiver) = (Arc::new(Bell::default()), Arc::new(Bell::default()));
+    let (sender, receiver) = (Arc::new(Notify::default()), Arc::new(Notify::default()));
     seat.post.wakes(&Waker::from(Arc::new(Bells { sender: sender.clone(), receiver: receiver.clone() })));
-    let line = Arc::new(Line {
+    let line = Arc::new(SharedConnection {
         stream,
         state: Mutex::new(State {
             connection: Connection::new(session, caller.origin(), Instant::now()),
@@ -254,13 +268,13 @@ fn serve(house: &Arc<House>, stream: Stream, seat: Seat, mut caller: Caller, hea
         sender,
         receiver,
         deliveries: Mutex::default(),
-        house: house.clone(),
+        registry: registry.clone(),
         seat,
     });
     let own = line.clone();
-    let stack = house.policy().thread_stack_bytes;
+    let stack = registry.policy().thread_stack_bytes;
     if let Err(e) = thread::start("tidegate-send", stack, move || own.send_all()) {
-        return no_thread(house, caller, e);
+        return no_thread(registry, caller, e);
     }
     drop(headroom); // from here on it is mapped
     caller.served(&line.seat.post);
@@ -275,18 +289,19 @@ fn new_buffer(bytes: usize) -> Result<Vec<u8>, std::collections::TryReserveError
     Ok(buffer)
 }
 
-impl Line {
+impl SharedConnection {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A session that panicked has ended its thread; the other one must still be able to end.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the connection something, and wakes the threads that have to know.
-    fn tell(&self, event: Event<'_>, office: &Arc<dyn PostOffice>) -> Action {
-        let policy = &*self.house.policy();
+    fn dispatch(&self, event: Event<'_>, office: &Arc<dyn PostOffice>) -> Action {
+        let policy = &*self.registry.policy();
         let now = Instant::now();
-        let workers = &*self.house.plan.crew;
-        let context = Context { now, policy, counters: &self.house.counters, office, workers, token: ALONE };
+        let workers = &*self.registry.config.blocking_pool;
+        let context =
+            Context { now, policy, counters: &self.registry.counters, office, workers, token: ALONE };
         let mut state = self.lock();
         let before = state.connection.action();
         let action = state.connection.handle(event, &context);
@@ -306,7 +321,7 @@ impl Line {
 
     fn receive_all(&self, buffer: &mut [u8]) {
         let office: Arc<dyn PostOffice> = self.seat.post.clone();
-        self.tell(Event::Opened, &office);
+        self.dispatch(Event::Opened, &office);
         while self.wait_until_wanted(&office) {
             let event = match self.stream.receive(buffer) {
                 Ok(0) => Event::PeerEnded,
@@ -317,9 +332,9 @@ impl Line {
                 }
                 Err(e) => Event::Failed(e.kind()),
             };
-            self.house.counters.wake_ups.add(1);
-            self.house.counters.events.add(1);
-            self.tell(event, &office);
+            self.registry.counters.wake_ups.add(1);
+            self.registry.counters.events.add(1);
+            self.dispatch(event, &office);
         }
     }
 
@@ -350,9 +365,9 @@ impl Line {
             let mut state = self.lock();
             state.sends = false;
             // Also of one that has something to send all the time.
-            if state.connection.deadline(&self.house.policy()).is_some_and(|at| at <= Instant::now()) {
+            if state.connection.deadline(&self.registry.policy()).is_some_and(|at| at <= Instant::now()) {
                 drop(state);
-                self.tell(Event::Deadline, &office);
+                self.dispatch(Event::Deadline, &office);
                 state = self.lock();
             }
             let action = state.connection.action();
@@ -366,7 +381,7 @@ impl Line {
                     Ok(()) => Event::SendFinished,
                     Err(e) => Event::Failed(e.kind()),
                 };
-                self.tell(event, &office);
+                self.dispatch(event, &office);
             } else if action.send {
                 let loaded = if SENDS_FILES { Ok(()) } else { state.connection.load_file() };
                 let pieces = state.connection.take_pieces(1, Files::Alone);
@@ -379,13 +394,13 @@ impl Line {
                 }
                 match loaded {
                     Ok(()) => self.send(pieces, more, &office),
-                    Err(e) => _ = self.tell(Event::Failed(e.kind()), &office),
+                    Err(e) => _ = self.dispatch(Event::Failed(e.kind()), &office),
                 }
             } else if has_mail {
                 drop(state);
                 std::thread::yield_now(); // the receiving thread first
             } else {
-                let deadline = state.connection.deadline(&self.house.policy());
+                let deadline = state.connection.deadline(&self.registry.policy());
                 state.sleeps_until = deadline;
                 drop(state);
                 self.sender.wait(deadline.map(|at| at.saturating_duration_since(Instant::now())));
@@ -410,14 +425,14 @@ impl Line {
     /// Whether the outbox is low, or nothing of it can be sent.
     fn has_room(&self) -> bool {
         let state = self.lock();
-        !state.connection.action().send || state.connection.queue().len() <= self.house.policy().outbox.low
+        !state.connection.action().send || state.connection.queue().len() <= self.registry.policy().outbox.low
     }
 
     /// Hands out one piece of mail, or an order. Whether there was one.
     fn take_delivery(&self, office: &Arc<dyn PostOffice>) -> bool {
         let _in_order = self.deliveries.lock().unwrap_or_else(PoisonError::into_inner);
         let delivery = self.seat.post.take();
-        delivery.map(|delivery| self.tell(delivery.into_event(), office)).is_some()
+        delivery.map(|delivery| self.dispatch(delivery.into_event(), office)).is_some()
     }
 
     /// Sends one piece to its end, or until the connection is over.
@@ -457,7 +472,7 @@ impl Line {
                 }
                 Err(e) => Event::Failed(e.kind()),
             };
-            let action = self.tell(event, office);
+            let action = self.dispatch(event, office);
             if matches!(action.then, Then::Close | Then::Reset) {
                 return;
             }

@@ -30,13 +30,13 @@ use tidegate_sys::poll::{Readiness, wait_pair};
 use tidegate_sys::socket::{Blocking, Stream};
 use tidegate_sys::waker::Waker;
 
-use super::super::clerk::Clerk;
-use super::super::house::{ALONE, Caller, House, Seat};
-use super::super::readiness::{Entry, Line, Phase, Turn, Wire};
-use super::super::room::POOL_WORKERS;
-use super::super::{Availability, Command, Model, Plan, Started};
-use super::lot::Lot;
-use super::staff::{settle, spawn, start_acceptor};
+use super::super::capacity::POOL_WORKERS;
+use super::super::control::ControlThread;
+use super::super::readiness::{Entry, Phase, Progress, SocketTransport, Transport};
+use super::super::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot};
+use super::super::{Availability, Command, EngineConfig, EngineHandle, Model};
+use super::acceptor::{settle, spawn, start_acceptor};
+use super::idle_set::IdleSet;
 use crate::core::dial::DialRequest;
 use crate::core::mail::PostOffice;
 use crate::core::{Connection, Context, Event};
@@ -52,60 +52,63 @@ pub(crate) fn probe() -> Availability {
     Availability::Available(format!("{POOL_WORKERS} threads unless told otherwise"))
 }
 
-/// Starts the workers, the acceptor and the clerk.
-pub(crate) fn start(plan: Plan) -> io::Result<Started> {
-    if let Some(listener) = &plan.listener {
+/// Starts the workers, the acceptor and the control.
+pub(crate) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+    if let Some(listener) = &config.listener {
         listener.set_blocking(Blocking::Never)?;
     }
-    let policy = plan.policy.clone();
-    let workers = plan.threads(Model::Pool);
-    let clerk = Clerk::new(policy.mail_queue);
-    let gate = clerk.gate.clone();
-    let house = House::new(plan);
+    let policy = config.policy.clone();
+    let workers = config.threads(Model::Pool);
+    let control = ControlThread::new(policy.mail_queue);
+    let command_queue = control.command_queue.clone();
+    let registry = ConnectionRegistry::new(config);
     let queue: Arc<Queue> = Arc::new(Queue::default());
-    let lot = Lot::new(queue.clone())?;
-    let mut started =
-        Started { gates: vec![gate], counters: vec![house.counters.clone()], threads: Vec::new() };
+    let lot = IdleSet::new(queue.clone())?;
+    let mut started = EngineHandle {
+        gates: vec![command_queue],
+        counters: vec![registry.counters.clone()],
+        threads: Vec::new(),
+    };
     let outcome = (0..workers).try_for_each(|index| {
         let counters = Arc::new(Counters::new(Writers::One));
         started.counters.push(counters.clone());
-        let worker = Worker::new(index, house.clone(), queue.clone(), lot.clone(), counters)?;
-        started.threads.push(spawn(&house, "worker", move || worker.run())?);
+        let worker = Worker::new(index, registry.clone(), queue.clone(), lot.clone(), counters)?;
+        started.threads.push(spawn(&registry, "worker", move || worker.run())?);
         Ok(())
     });
-    let outcome = outcome.and_then(|()| staff(&house, &queue, &lot, clerk, &mut started));
+    let outcome = outcome.and_then(|()| staff(&registry, &queue, &lot, control, &mut started));
     if outcome.is_err() {
         lot.close();
         queue.close();
-        for gate in &started.gates {
-            let _ = gate.push(Command::Drain); // the clerk, if it has started, waits for nothing else
+        for command_queue in &started.gates {
+            let _ = command_queue.push(Command::Drain); // the control, if it has started, waits for nothing else
         }
         started.threads.drain(..).for_each(|thread| _ = thread.join());
     }
     outcome.map(|()| started)
 }
 
-/// Starts the watcher, the acceptor and the clerk.
+/// Starts the watcher, the acceptor and the control.
 fn staff(
-    house: &Arc<House>,
+    registry: &Arc<ConnectionRegistry>,
     queue: &Arc<Queue>,
-    lot: &Arc<Lot>,
-    clerk: Clerk,
-    started: &mut Started,
+    lot: &Arc<IdleSet>,
+    control: ControlThread,
+    started: &mut EngineHandle,
 ) -> io::Result<()> {
-    let (front, feed) = (house.clone(), queue.clone());
-    let (back, dials, close) = (house.clone(), queue.clone(), lot.clone());
+    let (front, feed) = (registry.clone(), queue.clone());
+    let (back, dials, close) = (registry.clone(), queue.clone(), lot.clone());
     let watcher = lot.clone();
-    started.threads.push(spawn(house, "watch", move || watcher.watch())?);
+    started.threads.push(spawn(registry, "watch", move || watcher.watch())?);
     let asked = queue.clone();
-    house.dials_by(move |_, request, seat| asked.push(Job::Dial { request, seat }));
-    let back_office = spawn(house, "clerk", move || {
-        clerk.run(&back);
+    registry.dials_by(move |_, request, seat| asked.push(Job::Dial { request, seat }));
+    let back_office = spawn(registry, "control", move || {
+        control.run(&back);
         close.close();
         dials.close();
     })?;
     started.threads.push(back_office);
-    started.threads.push(start_acceptor(house, Blocking::Never, move |stream, peer| {
+    started.threads.push(start_acceptor(registry, Blocking::Never, move |stream, peer| {
         feed.push(Job::Accepted { stream, peer, seat: front.enter() });
     })?);
     Ok(())
@@ -116,27 +119,27 @@ pub(super) enum Job {
     Accepted {
         stream: Stream,
         peer: Option<SocketAddr>,
-        seat: Seat,
+        seat: RegistrySlot,
     },
     Dial {
         request: DialRequest,
-        seat: Seat,
+        seat: RegistrySlot,
     },
     /// A connection that was given back.
-    Rotated(Box<Held>),
+    Rotated(Box<PooledConnection>),
 }
 
 /// A connection in a worker's hands.
-pub(super) struct Held {
+pub(super) struct PooledConnection {
     pub(super) entry: Entry,
     office: Arc<dyn PostOffice>,
     /// How its last turn ended.
-    turn: Turn,
+    turn: Progress,
     /// Given back after the socket was closed: fields are dropped in order.
-    pub(super) seat: Seat,
+    pub(super) seat: RegistrySlot,
 }
 
-impl Held {
+impl PooledConnection {
     /// When the connection has to be told that its time has come.
     pub(super) fn deadline(&self, policy: &Policy) -> Option<Instant> {
         match &self.entry.phase {
@@ -237,9 +240,9 @@ impl Wake for Alarm {
 
 struct Worker {
     index: usize,
-    house: Arc<House>,
+    registry: Arc<ConnectionRegistry>,
     queue: Arc<Queue>,
-    lot: Arc<Lot>,
+    lot: Arc<IdleSet>,
     counters: Arc<Counters>,
     alarm: Arc<Alarm>,
     wakes: TaskWaker,
@@ -257,62 +260,62 @@ enum Outcome {
 impl Worker {
     fn new(
         index: usize,
-        house: Arc<House>,
+        registry: Arc<ConnectionRegistry>,
         queue: Arc<Queue>,
-        lot: Arc<Lot>,
+        lot: Arc<IdleSet>,
         counters: Arc<Counters>,
     ) -> io::Result<Self> {
         let alarm = Arc::new(Alarm { waker: Waker::new()?, listed: AtomicBool::new(false) });
         let wakes = TaskWaker::from(alarm.clone());
-        Ok(Self { index, house, queue, lot, counters, alarm, wakes })
+        Ok(Self { index, registry, queue, lot, counters, alarm, wakes })
     }
 
     fn run(&self) {
-        let mut buffer = vec![0; self.house.policy().buffer_bytes];
+        let mut buffer = vec![0; self.registry.policy().buffer_bytes];
         while let Some(job) = self.queue.pop() {
             let Some(mut held) = self.take_on(job, &mut buffer) else { continue };
             match self.stay_with(&mut held, &mut buffer) {
                 Outcome::Over => drop(held),
                 Outcome::GiveBack => self.queue.push(Job::Rotated(held)),
-                Outcome::Park => self.lot.park(held, &self.house),
+                Outcome::Park => self.lot.park(held, &self.registry),
             }
         }
     }
 
     /// Gets a connection going. A new one is looked at for data at once.
-    fn take_on(&self, job: Job, buffer: &mut [u8]) -> Option<Box<Held>> {
+    fn take_on(&self, job: Job, buffer: &mut [u8]) -> Option<Box<PooledConnection>> {
         let (line, mut caller, seat) = match job {
             Job::Rotated(held) => {
                 held.seat.post.wakes(&self.wakes);
                 return Some(held);
             }
             Job::Accepted { stream, peer, seat } => {
-                let line = Line::accepted(stream, peer, self.house.plan.meeting());
+                let line = SocketTransport::accepted(stream, peer, self.registry.config.meeting());
                 (line, Caller::Accepted(peer), seat)
             }
             Job::Dial { request, seat } => match self.connect(&request, &seat) {
                 Ok(line) => (line, Caller::Dialled(request), seat),
                 Err(e) => {
-                    self.house.dial_failed(request, e);
+                    self.registry.dial_failed(request, e);
                     return None;
                 }
             },
         };
-        let session = self.house.open_session(&mut caller, self.index)?;
+        let session = self.registry.open_session(&mut caller, self.index)?;
         self.counters.fast_paths.add(line.is_shared().into());
         seat.post.wakes(&self.wakes);
         let connection = Connection::new(session, caller.origin(), Instant::now());
         let office: Arc<dyn PostOffice> = seat.post.clone();
-        let mut held = Box::new(Held {
+        let mut held = Box::new(PooledConnection {
             entry: Entry::new(line, Phase::Open(connection)),
             office,
-            turn: Turn::Waits,
+            turn: Progress::Idle,
             seat,
         });
-        let policy = self.house.policy();
+        let policy = self.registry.policy();
         let context = self.context(&policy, &held.office);
-        let turn = match held.entry.tell(Event::Opened, &context) {
-            Turn::Over => Turn::Over,
+        let turn = match held.entry.dispatch(Event::Opened, &context) {
+            Progress::Closed => Progress::Closed,
             _ => held.entry.resume(buffer, &context),
         };
         held.turn = turn;
@@ -320,49 +323,49 @@ impl Worker {
         Some(held)
     }
 
-    fn connect(&self, request: &DialRequest, seat: &Seat) -> io::Result<Line> {
+    fn connect(&self, request: &DialRequest, seat: &RegistrySlot) -> io::Result<SocketTransport> {
         let dial = request.dial();
-        let line = Line::begin(&dial.to, dial.from, &self.house.plan.ways, Blocking::Never)?;
+        let line = SocketTransport::begin(&dial.to, dial.from, &self.registry.config.ways, Blocking::Never)?;
         settle(line, request, seat)
     }
 
     /// Serves a connection until it is over or others should have their turn.
-    fn stay_with(&self, held: &mut Held, buffer: &mut [u8]) -> Outcome {
+    fn stay_with(&self, held: &mut PooledConnection, buffer: &mut [u8]) -> Outcome {
         let mut turns = 0;
         loop {
-            if held.turn == Turn::Over {
+            if held.turn == Progress::Closed {
                 return Outcome::Over;
             }
-            if self.deliver(held) == Turn::Over {
+            if self.deliver(held) == Progress::Closed {
                 return Outcome::Over;
             }
             let has_mail = held.seat.post.has_delivery();
             let others = self.queue.others_wait(&self.alarm);
             turns += 1;
-            if others && turns > self.house.policy().drain_budget {
+            if others && turns > self.registry.policy().drain_budget {
                 return Outcome::GiveBack;
             }
             let ready = match held.turn {
-                Turn::Again => self.wait(held, Some(Duration::ZERO)),
+                Progress::Yield => self.wait(held, Some(Duration::ZERO)),
                 _ if has_mail => self.wait(held, Some(Duration::ZERO)),
                 _ => self.wait(held, others.then_some(PATIENCE)),
             };
-            let policy = self.house.policy();
+            let policy = self.registry.policy();
             let context = self.context(&policy, &held.office);
             let quiet = !ready.readable && !ready.writable;
             held.turn = match held.turn {
-                Turn::Again => held.entry.resume(buffer, &context),
-                _ if quiet => Turn::Waits,
+                Progress::Yield => held.entry.resume(buffer, &context),
+                _ if quiet => Progress::Idle,
                 _ => held.entry.ready(ready, buffer, &context),
             };
             // Also of one whose peer is never quiet, or whose limits have changed meanwhile.
-            if held.turn != Turn::Over
+            if held.turn != Progress::Closed
                 && (quiet || held.deadline(&policy).is_some_and(|at| at <= context.now))
             {
-                let turn = held.entry.tell(Event::Deadline, &context);
+                let turn = held.entry.dispatch(Event::Deadline, &context);
                 held.turn = held.turn.max_with(turn);
             }
-            if quiet && others && held.turn == Turn::Waits && !has_mail {
+            if quiet && others && held.turn == Progress::Idle && !has_mail {
                 // What it waits for may have changed since the wait: it has to be woken for what it wants now.
                 let sees = held.entry.stream.prepare_sleep(held.entry.wants());
                 return if sees == Readiness::default() { Outcome::Park } else { Outcome::GiveBack };
@@ -371,19 +374,19 @@ impl Worker {
     }
 
     /// Hands out mail and orders, as many as have their turn.
-    fn deliver(&self, held: &mut Held) -> Turn {
+    fn deliver(&self, held: &mut PooledConnection) -> Progress {
         for _ in 0..MAIL_QUANTUM {
             let Some(delivery) = held.seat.post.take() else { break };
-            let policy = self.house.policy();
-            let turn = held.entry.tell(delivery.into_event(), &self.context(&policy, &held.office));
+            let policy = self.registry.policy();
+            let turn = held.entry.dispatch(delivery.into_event(), &self.context(&policy, &held.office));
             held.turn = held.turn.max_with(turn);
         }
         held.turn
     }
 
     /// Sleeps until the socket is ready for what the connection wants, mail comes, or a deadline does.
-    fn wait(&self, held: &Held, limit: Option<Duration>) -> Readiness {
-        let deadline = held.deadline(&self.house.policy());
+    fn wait(&self, held: &PooledConnection, limit: Option<Duration>) -> Readiness {
+        let deadline = held.deadline(&self.registry.policy());
         let deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let limit = match (deadline, limit) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -411,7 +414,7 @@ impl Worker {
             policy,
             counters: &self.counters,
             office,
-            workers: &*self.house.plan.crew,
+            workers: &*self.registry.config.blocking_pool,
             token: ALONE,
         }
     }

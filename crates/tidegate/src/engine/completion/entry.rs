@@ -5,14 +5,14 @@ use std::io;
 use tidegate_sys::socket::More;
 
 use super::leaving::InFlight;
-use super::{Chained, Close, Port};
+use super::{Chained, Close, CompletionDriver};
 use crate::core::dial::DialRequest;
 use crate::core::queue::Files;
 use crate::core::{Connection, Receive, Then, Token};
-use crate::engine::windows::{Seats, Windows};
+use crate::engine::permits::{ConnectionPermits, Permits};
 
 /// A connection and what the kernel holds for it.
-pub(super) struct Entry<P: Port> {
+pub(super) struct Entry<P: CompletionDriver> {
     pub(super) socket: P::Socket,
     pub(super) phase: Phase,
     /// A session has dialled it.
@@ -35,7 +35,7 @@ pub(super) struct Entry<P: Port> {
     /// The dial is in flight.
     pub(super) dialling: bool,
     /// Its places in the windows of the thread.
-    pub(super) seats: Seats,
+    pub(super) seats: ConnectionPermits,
 }
 
 pub(super) enum Phase {
@@ -46,9 +46,9 @@ pub(super) enum Phase {
 
 /// What the loop has to do after a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    Waits,
-    Over,
+pub(super) enum Progress {
+    Idle,
+    Closed,
     /// What it has to send can not be read.
     Failed(io::ErrorKind),
 }
@@ -56,7 +56,7 @@ pub(super) enum Turn {
 /// Most pieces of one send.
 const PIECES: usize = 64;
 
-impl<P: Port> Entry<P> {
+impl<P: CompletionDriver> Entry<P> {
     pub(super) fn new(socket: P::Socket, phase: Phase, once: bool) -> Self {
         Self {
             socket,
@@ -70,18 +70,18 @@ impl<P: Port> Entry<P> {
             finishing: false,
             dialling: matches!(phase, Phase::Dialling(_)),
             phase,
-            seats: Seats::default(),
+            seats: ConnectionPermits::default(),
         }
     }
 
     /// Hands over what the connection wants and what is not in flight already.
     #[inline]
-    pub(super) fn carry_out(&mut self, token: Token, port: &mut P, windows: &mut Windows) -> Turn {
-        let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
+    pub(super) fn carry_out(&mut self, token: Token, port: &mut P, windows: &mut Permits) -> Progress {
+        let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
         let action = connection.action();
         match action.then {
             Then::Nothing | Then::CloseAfterSend => {}
-            Then::Close | Then::Reset => return Turn::Over,
+            Then::Close | Then::Reset => return Progress::Closed,
             Then::FinishSending if self.finishing => {}
             Then::FinishSending => {
                 self.finishing = true;
@@ -102,7 +102,7 @@ impl<P: Port> Entry<P> {
             if files == Files::Read
                 && let Err(e) = connection.load_file()
             {
-                return Turn::Failed(e.kind());
+                return Progress::Failed(e.kind());
             }
             self.sending = true;
             let pieces = connection.take_pieces(PIECES, files);
@@ -128,7 +128,7 @@ impl<P: Port> Entry<P> {
                 port.receive(token, &self.socket);
             }
         }
-        Turn::Waits
+        Progress::Idle
     }
 
     /// What follows what is being sent.

@@ -8,28 +8,32 @@ use std::time::Duration;
 use tidegate_sys::socket::is_exhaustion;
 use tidegate_sys::waker::Waker;
 
-use super::entry::{Entry, Phase, Turn};
+use super::entry::{Entry, Phase, Progress};
 use super::leaving::{InFlight, Leaving};
-use super::{Addresses, Completion, HandOn, Port, Setup};
+use super::{Addresses, Completion, CompletionDriver, HandOn, Setup};
 use crate::core::dial::DialRequest;
 use crate::core::{Event, Table, Then, Token};
-use crate::engine::Lane;
-use crate::engine::desk::Desk;
-use crate::engine::gate::Accepted;
-use crate::engine::lane::Ready;
-use crate::engine::rounds::Rounds;
+use crate::engine::WorkerContext;
+use crate::engine::command_queue::Accepted;
+use crate::engine::loop_driver::LoopDriver;
+use crate::engine::loop_state::LoopState;
+use crate::engine::permits::ConnectionPermits;
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 use crate::engine::simulated::view::View;
-use crate::engine::windows::Seats;
+use crate::engine::worker::Ready;
 use crate::policy::accept::Admission;
 use crate::service::Origin;
 
-/// What a thread is given beside its lane: what wakes it, where it accepts, and how the other ports are reached.
-type Given<P> = (Arc<Waker>, Option<Arc<<P as Port>::Listener>>, Arc<Addresses<P>>);
+/// What a thread is given beside its worker: what wakes it, where it accepts, and how the other ports are reached.
+type Given<P> = (Arc<Waker>, Option<Arc<<P as CompletionDriver>::Listener>>, Arc<Addresses<P>>);
 
 /// Runs one I/O thread until it has been told to stop and its connections are gone.
-pub(super) fn run<P: Port>(lane: Lane, (waker, listener, addresses): Given<P>, ready: Ready) {
-    let made = Loop::<P>::new(lane, waker, listener).and_then(|made| made.reached_by(addresses));
+pub(super) fn run<P: CompletionDriver>(
+    worker: WorkerContext,
+    (waker, listener, addresses): Given<P>,
+    ready: Ready,
+) {
+    let made = Loop::<P>::new(worker, waker, listener).and_then(|made| made.reached_by(addresses));
     if let Some(mut event_loop) = ready.report(made) {
         event_loop.run();
     }
@@ -65,10 +69,10 @@ impl Accepts {
 }
 
 /// One I/O thread's work. The simulation steps it by [`turn`](Self::turn).
-pub(in crate::engine) struct Loop<P: Port> {
+pub(in crate::engine) struct Loop<P: CompletionDriver> {
     port: P,
     listener: Option<Arc<P::Listener>>,
-    desk: Desk,
+    loop_state: LoopState,
     waker: Arc<Waker>,
     table: Table<Entry<P>>,
     /// Sockets of connections that are gone, until the kernel has finished with them.
@@ -99,24 +103,24 @@ const TURN: usize = 16;
 /// Single accepts posted at once when the room is too small for an endless one.
 const SINGLE_ACCEPTS: usize = 64;
 
-impl<P: Port> Loop<P> {
+impl<P: CompletionDriver> Loop<P> {
     pub(in crate::engine) fn new(
-        mut lane: Lane,
+        mut worker: WorkerContext,
         waker: Arc<Waker>,
         listener: Option<Arc<P::Listener>>,
     ) -> io::Result<Self> {
         let (mut port, holds) = P::new(&Setup {
-            policy: &lane.policy,
-            share: lane.share + lane.dials,
-            peer_addr: lane.service.needs_peer_addr(),
-            partners: lane.listens && lane.threads > 1,
+            policy: &worker.policy,
+            share: worker.share + worker.dials,
+            peer_addr: worker.service.needs_peer_addr(),
+            partners: worker.listens && worker.threads > 1,
             dials: listener.is_none(),
-            first_data: lane.wants_first_data(),
-            ways: &lane.ways,
-            descriptors: lane.descriptors(),
+            first_data: worker.wants_first_data(),
+            ways: &worker.ways,
+            descriptors: worker.descriptors(),
         })?;
         port.watch_waker(&waker);
-        lane.hold(holds);
+        worker.hold(holds);
         let takes = port.takes();
         let now = port.now();
         Ok(Self {
@@ -131,15 +135,15 @@ impl<P: Port> Loop<P> {
             leaving: 0,
             untold: false,
             starved: Vec::new(),
-            data_with_accept: lane.defers(),
-            desk: Desk::new(lane, takes, now),
+            data_with_accept: worker.defers(),
+            loop_state: LoopState::new(worker, takes, now),
         })
     }
 
     /// Hands connections on to the other threads' ports, and is given some by those.
     fn reached_by(mut self, addresses: Arc<Addresses<P>>) -> io::Result<Self> {
         if self.has_partners() {
-            addresses.set(self.desk.lane.index, self.port.address()?);
+            addresses.set(self.loop_state.worker.index, self.port.address()?);
             self.addresses = Some(addresses);
         }
         Ok(self)
@@ -147,7 +151,7 @@ impl<P: Port> Loop<P> {
 
     /// Whether there are other threads that accepted connections can be handed on to.
     fn has_partners(&self) -> bool {
-        P::HANDS_ON && self.desk.lane.listens && self.desk.lane.threads > 1
+        P::HANDS_ON && self.loop_state.worker.listens && self.loop_state.worker.threads > 1
     }
 
     fn run(&mut self) {
@@ -158,23 +162,27 @@ impl<P: Port> Loop<P> {
             }
         }
         if let Some(addresses) = &self.addresses {
-            addresses.set(self.desk.lane.index, None);
+            addresses.set(self.loop_state.worker.index, None);
         }
-        self.desk.shut();
+        self.loop_state.shut();
     }
 
     /// Whether it was told to stop, and its connections are gone. An accept that is still posted may bring one more.
     pub(in crate::engine) fn is_over(&self) -> bool {
-        let may_accept = || !self.desk.out_of_patience() && (self.accepts.are_posted() || self.is_owed());
-        let idle = self.desk.stop_at.is_some() && self.table.is_empty() && self.closing.is_empty();
-        idle && self.leaving == 0 && !may_accept() && self.desk.may_leave()
+        let may_accept =
+            || !self.loop_state.out_of_patience() && (self.accepts.are_posted() || self.is_owed());
+        let idle = self.loop_state.stop_at.is_some() && self.table.is_empty() && self.closing.is_empty();
+        idle && self.leaving == 0 && !may_accept() && self.loop_state.may_leave()
     }
 
     /// Whether connections wait that another ring was perhaps not woken for. The kernel wakes one accept for each connection
     /// (`poll_exclusive` of IORING_OP_ACCEPT); if that was one of this ring and was being ended, nobody else hears of it.
     fn is_owed(&self) -> bool {
         let waits = || self.listener.as_ref().is_some_and(|listener| P::has_waiting(listener));
-        self.room() > 0 && self.accepts.last_looks < LAST_LOOKS && !self.desk.out_of_patience() && waits()
+        self.room() > 0
+            && self.accepts.last_looks < LAST_LOOKS
+            && !self.loop_state.out_of_patience()
+            && waits()
     }
 
     /// Waits once, and does what follows.
@@ -182,17 +190,17 @@ impl<P: Port> Loop<P> {
         self.look_after_accepts();
         // A stop without connections has nothing to sleep for: either accepts are to be asked to end again, or it is over.
         // But while accepting rests, because there are no descriptors, it can not go on either.
-        let idle = self.table.is_empty() && self.closing.is_empty() && !self.desk.is_resting();
-        let ends = self.desk.stop_at.is_some() && (self.accepts.stopping || idle);
-        let waited = self.port.wait(self.desk.rest(ends, || self.port.now()));
-        self.desk.woke(self.port.now());
+        let idle = self.table.is_empty() && self.closing.is_empty() && !self.loop_state.is_resting();
+        let ends = self.loop_state.stop_at.is_some() && (self.accepts.stopping || idle);
+        let waited = self.port.wait(self.loop_state.rest(ends, || self.port.now()));
+        self.loop_state.woke(self.port.now());
         let mut events = 0;
         while let Some(completion) = self.port.next() {
             self.completion(completion);
             events += 1;
         }
-        self.desk.batch(events);
-        self.desk.lane.counters.sockets_reused.add(self.port.reused());
+        self.loop_state.batch(events);
+        self.loop_state.worker.counters.sockets_reused.add(self.port.reused());
         self.stop_again();
         self.feed_starved();
         self.look_at_commands();
@@ -214,14 +222,14 @@ impl<P: Port> Loop<P> {
                     return self.came_back(token, |in_flight| in_flight.finishing = false);
                 };
                 entry.finishing = false;
-                self.desk.lane.counters.outstanding.sub(1);
+                self.loop_state.worker.counters.outstanding.sub(1);
                 match outcome {
-                    Ok(()) => self.tell(token, Event::SendFinished),
-                    Err(e) => self.tell(token, Event::Failed(e.kind())),
+                    Ok(()) => self.dispatch(token, Event::SendFinished),
+                    Err(e) => self.dispatch(token, Event::Failed(e.kind())),
                 }
             }
             Completion::Handed { socket } => {
-                self.desk.arrived();
+                self.loop_state.arrived();
                 self.enter(socket, None);
             }
             Completion::HandedOn { to, outcome } => self.handed_on(to, outcome),
@@ -243,7 +251,7 @@ impl<P: Port> Loop<P> {
         };
         if ended {
             entry.receiving = false;
-            self.desk.lane.counters.outstanding.sub(1);
+            self.loop_state.worker.counters.outstanding.sub(1);
         }
         let stopped = ended && std::mem::take(&mut entry.stopping);
         match outcome {
@@ -252,18 +260,18 @@ impl<P: Port> Loop<P> {
                 if let Phase::Open(connection) = &mut entry.phase {
                     let bytes = self.port.bytes(&buffer);
                     let event = if bytes.is_empty() { Event::PeerEnded } else { Event::Received(bytes) };
-                    connection.handle(event, &self.desk.context(token));
+                    connection.handle(event, &self.loop_state.context(token));
                 }
                 self.port.recycle(buffer);
                 self.follow_up(token);
             }
-            Ok(None) => self.tell(token, Event::PeerEnded),
+            Ok(None) => self.dispatch(token, Event::PeerEnded),
             Err(e) if P::is_out_of_buffers(&e) => {
-                self.desk.lane.counters.no_buffers.add(1);
+                self.loop_state.worker.counters.no_buffers.add(1);
                 self.starved.push(token);
             }
             Err(_) if stopped => self.follow_up(token), // as it was told
-            Err(e) => self.tell(token, Event::Failed(e.kind())),
+            Err(e) => self.dispatch(token, Event::Failed(e.kind())),
         }
     }
 
@@ -277,7 +285,7 @@ impl<P: Port> Loop<P> {
     fn sent(&mut self, token: Token, outcome: io::Result<usize>, unsent: Option<P::Unsent>) {
         let Some(entry) = self.table.get_mut(token) else {
             // The connection has ended meanwhile; what the kernel took of it counts all the same.
-            let counters = &self.desk.lane.counters;
+            let counters = &self.loop_state.worker.counters;
             counters.sends.add(u64::from(outcome.is_ok()));
             counters.bytes_out.add(outcome.unwrap_or(0) as u64);
             return self.came_back(token, |in_flight| in_flight.sending = false);
@@ -285,23 +293,23 @@ impl<P: Port> Loop<P> {
         match (outcome, unsent) {
             (Ok(n), None) => {
                 entry.sending = false;
-                self.desk.windows.sent(&mut entry.seats);
-                self.desk.lane.counters.outstanding.sub(1);
-                self.tell(token, Event::Sent(n));
+                self.loop_state.permits.sent(&mut entry.seats);
+                self.loop_state.worker.counters.outstanding.sub(1);
+                self.dispatch(token, Event::Sent(n));
             }
             (Ok(n), Some(rest)) => {
                 entry.chained = false; // the chain is broken, and the socket open
                 self.port.send_rest(token, &entry.socket, rest);
                 if n > 0 {
-                    self.tell(token, Event::Sent(n)); // nothing would look as if its peer took something
+                    self.dispatch(token, Event::Sent(n)); // nothing would look as if its peer took something
                 }
             }
             (Err(e), _) => {
                 entry.sending = false;
-                self.desk.windows.sent(&mut entry.seats);
+                self.loop_state.permits.sent(&mut entry.seats);
                 entry.chained = false;
-                self.desk.lane.counters.outstanding.sub(1);
-                self.tell(token, Event::Failed(e.kind()));
+                self.loop_state.worker.counters.outstanding.sub(1);
+                self.dispatch(token, Event::Failed(e.kind()));
             }
         }
     }
@@ -321,14 +329,14 @@ impl<P: Port> Loop<P> {
     fn follow_up(&mut self, token: Token) {
         let Some(entry) = self.table.get_mut(token) else { return };
         let before = entry.outstanding();
-        let turn = entry.carry_out(token, &mut self.port, &mut self.desk.windows);
-        self.desk.lane.counters.outstanding.add(entry.outstanding() - before);
+        let turn = entry.carry_out(token, &mut self.port, &mut self.loop_state.permits);
+        self.loop_state.worker.counters.outstanding.add(entry.outstanding() - before);
         match turn {
-            Turn::Over => self.remove(token),
-            Turn::Failed(kind) => self.tell(token, Event::Failed(kind)),
-            Turn::Waits => {
+            Progress::Closed => self.remove(token),
+            Progress::Failed(kind) => self.dispatch(token, Event::Failed(kind)),
+            Progress::Idle => {
                 if let Phase::Open(connection) = &entry.phase {
-                    self.desk.arm(token, connection);
+                    self.loop_state.arm(token, connection);
                 }
             }
         }
@@ -351,26 +359,26 @@ impl<P: Port> Loop<P> {
             return None;
         }
         let mut entry = self.table.remove(token)?;
-        self.desk.windows.leave(&mut entry.seats);
+        self.loop_state.permits.leave(&mut entry.seats);
         let then = match &entry.phase {
             Phase::Open(connection) => connection.action().then,
             Phase::Dialling(_) => Then::Close,
         };
-        self.desk.lane.counters.outstanding.sub(entry.outstanding());
+        self.loop_state.worker.counters.outstanding.sub(entry.outstanding());
         if entry.chained {
             self.port.closed(entry.socket);
         } else {
             let (how, in_flight) = (entry.close(then), entry.in_flight());
             self.close(token, entry.socket, how, in_flight);
         }
-        self.desk.closed(token, entry.dialled_by_session);
+        self.loop_state.closed(token, entry.dialled_by_session);
         Some(entry.phase)
     }
 
     /// Gives up a connection attempt.
     fn fail_dial(&mut self, token: Token, e: io::Error) {
         if let Some(Phase::Dialling(request)) = self.take(token) {
-            self.desk.dial_failed(request, e);
+            self.loop_state.dial_failed(request, e);
         }
     }
 
@@ -414,7 +422,7 @@ impl<P: Port> Loop<P> {
         let Some(listener) = self.listener.clone() else { return };
         let posted = self.accepts.are_posted();
         if self.accepts.stopping {
-            if posted && self.desk.stop_at.is_some() {
+            if posted && self.loop_state.stop_at.is_some() {
                 // One that is just being carried out is not found (io_uring_prep_cancel(3)) and then waits on; if others were found,
                 // that does not even show. So the loop does not sleep before all have come back, and asks again.
                 self.port.stop_accepting();
@@ -423,10 +431,10 @@ impl<P: Port> Loop<P> {
         }
         let room = self.room();
         let turns = self.has_partners();
-        match self.desk.admission() {
+        match self.loop_state.admission() {
             Admission::Wait if posted => self.stop_accepting(),
-            Admission::Wait if self.desk.stop_at.is_some() => {
-                if self.is_owed() && !self.desk.is_resting() {
+            Admission::Wait if self.loop_state.stop_at.is_some() => {
+                if self.is_owed() && !self.loop_state.is_resting() {
                     // Takes what is there, and ends in the same breath.
                     self.accepts.last_looks += 1;
                     self.accept_singly(&listener, room.min(SINGLE_ACCEPTS));
@@ -436,12 +444,12 @@ impl<P: Port> Loop<P> {
                 }
             }
             Admission::Wait => {}
-            Admission::Admit if self.desk.lane.policy.accept.posted.is_some() => {
+            Admission::Admit if self.loop_state.worker.policy.accept.posted.is_some() => {
                 self.keep_posted(&listener, room);
             }
             Admission::Admit if turns => self.accept_singly(&listener, room.min(TURN)),
             // More may come in at once than there is room for: the whole backlog.
-            Admission::Admit if room > self.desk.lane.policy.accept.backlog as usize => {
+            Admission::Admit if room > self.loop_state.worker.policy.accept.backlog as usize => {
                 self.accept_all(&listener)
             }
             Admission::Admit if self.accepts.endless => self.stop_accepting(),
@@ -456,16 +464,16 @@ impl<P: Port> Loop<P> {
 
     /// Connections that may be accepted, beside those that other threads are about to hand on.
     fn room(&self) -> usize {
-        self.desk.room().min(self.port.accept_room().saturating_sub(self.desk.expected()))
+        self.loop_state.room().min(self.port.accept_room().saturating_sub(self.loop_state.expected()))
     }
 
     /// A stop has taken whoever waited. Only now are connections told: a client that is told may come again at once.
     fn close_up(&mut self, room: usize) {
-        if room > 0 && !self.desk.is_resting() {
+        if room > 0 && !self.loop_state.is_resting() {
             self.listener = None; // who comes now would not be served
         }
         if std::mem::take(&mut self.untold) {
-            self.tell_all(|| Event::Drain);
+            self.broadcast(|| Event::Drain);
         }
     }
 
@@ -478,7 +486,7 @@ impl<P: Port> Loop<P> {
 
     fn accept_singly(&mut self, listener: &P::Listener, want: usize) {
         self.accepts.most = want;
-        while self.accepts.single < want && self.desk.claim_posted() {
+        while self.accepts.single < want && self.loop_state.claim_posted() {
             self.post_one(listener);
         }
     }
@@ -490,7 +498,7 @@ impl<P: Port> Loop<P> {
 
     /// Keeps single accepts between their watermarks; more while the server is behind.
     fn keep_posted(&mut self, listener: &P::Listener, room: usize) {
-        let accept = &self.desk.lane.policy.accept;
+        let accept = &self.loop_state.worker.policy.accept;
         let Some(marks) = accept.posted else { return };
         let (low, high) = (marks.low.get() as usize, marks.high.get() as usize);
         if self.accepts.single < low.min(room) {
@@ -511,7 +519,7 @@ impl<P: Port> Loop<P> {
             // Single accepts end with each completion; the endless one is the last to be left over.
             if self.accepts.single > 0 {
                 self.accepts.single -= 1;
-                claimed = self.desk.unpost();
+                claimed = self.loop_state.unpost();
                 self.accepts.note_exhausted();
             } else {
                 self.accepts.endless = false;
@@ -522,37 +530,37 @@ impl<P: Port> Loop<P> {
             self.accepts.stopping = false;
         }
         match (&outcome, claimed) {
-            (Ok(_), false) => self.desk.claim_anyway(),
-            (Err(_), true) => self.desk.release(),
+            (Ok(_), false) => self.loop_state.claim_anyway(),
+            (Err(_), true) => self.loop_state.release(),
             _ => {}
         }
         match outcome {
             Ok((socket, peer)) => self.place(socket, peer),
             // Exhaustion counts all the same: accepts that take the last connections at a stop must rest too.
             Err(e) if stopping && !is_exhaustion(&e) => {}
-            Err(e) => self.desk.accept_failed(&e),
+            Err(e) => self.loop_state.accept_failed(&e),
         }
     }
 
     /// An accepted connection, which has a place here: serves it, or has another thread do so.
     fn place(&mut self, socket: P::Socket, peer: Option<SocketAddr>) {
-        if self.desk.is_full() {
-            self.desk.lane.counters.attempted.add(1);
-            self.desk.lane.counters.refused.add(1);
-            self.desk.release();
+        if self.loop_state.is_full() {
+            self.loop_state.worker.counters.attempted.add(1);
+            self.loop_state.worker.counters.refused.add(1);
+            self.loop_state.release();
             return self.port.close(self.table.next_token(), socket, super::Close::default());
         }
         let Some(addresses) = self.addresses.clone() else {
-            self.desk.keep();
+            self.loop_state.keep();
             return self.enter(socket, peer);
         };
-        let Some(to) = self.desk.assign() else { return self.enter(socket, peer) };
-        self.desk.release();
+        let Some(to) = self.loop_state.assign() else { return self.enter(socket, peer) };
+        self.loop_state.release();
         match self.port.hand_on(socket, to, addresses.get(to)) {
             HandOn::UnderWay => self.leaving += 1,
-            HandOn::Loose(loose) => self.desk.hand_on(to, Accepted::new(loose, peer)),
+            HandOn::Loose(loose) => self.loop_state.hand_on(to, Accepted::new(loose, peer)),
             HandOn::Kept(socket) => {
-                self.desk.take_back(to);
+                self.loop_state.take_back(to);
                 self.enter(socket, peer);
             }
         }
@@ -561,22 +569,22 @@ impl<P: Port> Loop<P> {
     fn handed_on(&mut self, to: usize, outcome: Result<(), P::Socket>) {
         self.leaving -= 1;
         if let Err(socket) = outcome {
-            self.desk.take_back(to);
+            self.loop_state.take_back(to);
             self.enter(socket, None);
         }
     }
 
     /// A connection that has its place comes in, if the service wants it.
     fn enter(&mut self, socket: P::Socket, peer: Option<SocketAddr>) {
-        self.desk.lane.counters.attempted.add(1);
-        let Some(connection) = self.desk.admit(peer, Origin::Accepted) else {
-            self.desk.turned_away();
+        self.loop_state.worker.counters.attempted.add(1);
+        let Some(connection) = self.loop_state.admit(peer, Origin::Accepted) else {
+            self.loop_state.turned_away();
             return self.port.close(self.table.next_token(), socket, super::Close::default());
         };
         let token = self.table.insert(Entry::new(socket, Phase::Open(connection), self.data_with_accept));
-        self.tell(token, Event::Opened);
-        if self.desk.stop_at.is_some() {
-            self.tell(token, Event::Drain); // it has missed that
+        self.dispatch(token, Event::Opened);
+        if self.loop_state.stop_at.is_some() {
+            self.dispatch(token, Event::Drain); // it has missed that
         }
     }
 
@@ -589,21 +597,21 @@ impl<P: Port> Loop<P> {
         if let Err(e) = outcome {
             return self.fail_dial(token, e);
         }
-        let Some(connection) = self.desk.admit_dialled(request) else { return self.remove(token) };
+        let Some(connection) = self.loop_state.admit_dialled(request) else { return self.remove(token) };
         let was = std::mem::replace(&mut entry.phase, Phase::Open(connection));
-        self.tell(token, Event::Opened);
+        self.dispatch(token, Event::Opened);
         if let Phase::Dialling(request) = was {
-            request.connected(|| self.desk.mailbox(token));
+            request.connected(|| self.loop_state.mailbox(token));
         }
-        if self.desk.stop_at.is_some() {
-            self.tell(token, Event::Drain); // it has missed that
+        if self.loop_state.stop_at.is_some() {
+            self.dispatch(token, Event::Drain); // it has missed that
         }
     }
 }
 
-impl<P: Port> Rounds for Loop<P> {
-    fn desk(&mut self) -> &mut Desk {
-        &mut self.desk
+impl<P: CompletionDriver> LoopDriver for Loop<P> {
+    fn loop_state(&mut self) -> &mut LoopState {
+        &mut self.loop_state
     }
 
     fn tokens(&self) -> Vec<Token> {
@@ -614,10 +622,10 @@ impl<P: Port> Rounds for Loop<P> {
         self.table.token_at(index)
     }
 
-    fn seats(&mut self, token: Token) -> Option<(&mut Desk, &mut Seats, bool)> {
+    fn seats(&mut self, token: Token) -> Option<(&mut LoopState, &mut ConnectionPermits, bool)> {
         let entry = self.table.get_mut(token)?;
         let rests = matches!(&entry.phase, Phase::Open(connection) if connection.rests());
-        Some((&mut self.desk, &mut entry.seats, rests))
+        Some((&mut self.loop_state, &mut entry.seats, rests))
     }
 
     fn resume(&mut self, token: Token) {
@@ -634,28 +642,28 @@ impl<P: Port> Rounds for Loop<P> {
     }
 
     #[inline]
-    fn tell(&mut self, token: Token, event: Event<'_>) {
+    fn dispatch(&mut self, token: Token, event: Event<'_>) {
         let Some(entry) = self.table.get_mut(token) else { return };
         match &mut entry.phase {
             Phase::Open(connection) => {
-                connection.handle(event, &self.desk.context(token));
+                connection.handle(event, &self.loop_state.context(token));
             }
             Phase::Dialling(request) if matches!(event, Event::Deadline) => {
-                if let Some(e) = request.is_late(self.desk.now) {
+                if let Some(e) = request.is_late(self.loop_state.now) {
                     return self.fail_dial(token, e);
                 }
-                self.desk.alarm(token, request.deadline());
+                self.loop_state.alarm(token, request.deadline());
             }
             Phase::Dialling(_) => {}
         }
         self.follow_up(token);
     }
 
-    fn tell_all(&mut self, event: fn() -> Event<'static>) {
+    fn broadcast(&mut self, event: fn() -> Event<'static>) {
         for token in self.tokens() {
             let Some(entry) = self.table.get_mut(token) else { continue };
             match &entry.phase {
-                Phase::Open(_) => self.tell(token, event()),
+                Phase::Open(_) => self.dispatch(token, event()),
                 Phase::Dialling(request) if request.is_by_session() && !matches!(event(), Event::Stop) => {}
                 Phase::Dialling(_) => self.fail_dial(token, io::Error::other("the client is stopping")),
             }
@@ -663,7 +671,7 @@ impl<P: Port> Rounds for Loop<P> {
     }
 
     fn take_in(&mut self, accepted: Accepted) {
-        self.desk.arrived();
+        self.loop_state.arrived();
         if let Some((loose, peer)) = accepted.open() {
             let socket = self.port.take_in(loose);
             self.enter(socket, peer);
@@ -672,10 +680,10 @@ impl<P: Port> Rounds for Loop<P> {
 
     /// The accepts that are posted take those who wait, and then the [last looks](LAST_LOOKS).
     fn begin_to_stop(&mut self) {
-        self.desk.drain(self.port.now());
+        self.loop_state.drain(self.port.now());
         match self.listener {
             Some(_) => self.untold = true,
-            None => self.tell_all(|| Event::Drain),
+            None => self.broadcast(|| Event::Drain),
         }
     }
 
@@ -686,20 +694,20 @@ impl<P: Port> Rounds for Loop<P> {
             Err(e) => return Err((request, e)),
         };
         let deadline = request.deadline();
-        self.desk.opened(request.is_by_session());
+        self.loop_state.opened(request.is_by_session());
         let same = self.table.insert(Entry::new(socket, Phase::Dialling(request), false));
         debug_assert_eq!(same, token);
-        self.desk.alarm(token, deadline);
+        self.loop_state.alarm(token, deadline);
         Ok(())
     }
 }
 
 /// What the simulation looks at between turns.
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
-impl<P: Port> Loop<P> {
+impl<P: CompletionDriver> Loop<P> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {
-        self.desk.shut();
+        self.loop_state.shut();
     }
 
     pub(in crate::engine) fn inspect(&mut self, mut look: impl FnMut(&P::Socket, View)) {
@@ -713,7 +721,7 @@ impl<P: Port> Loop<P> {
                     receives: entry.receiving,
                     sends: entry.sending,
                     finishes: entry.finishing,
-                    ..View::new(connection, &entry.seats, &self.desk.lane.policy)
+                    ..View::new(connection, &entry.seats, &self.loop_state.worker.policy)
                 };
                 look(&entry.socket, view);
             }

@@ -1,13 +1,13 @@
 //! The completion family: operations are handed to the kernel, and their outcomes come back.
 //!
-//! One loop ([`event_loop`]) for each I/O thread; a leaf brings its kernel queue, as a [`Port`]. Those of Windows are
+//! One loop ([`event_loop`]) for each I/O thread; a leaf brings its kernel queue, as a [`CompletionDriver`]. Those of Permits are
 //! declared in [`here`](super::here).
 //!
 //! # Contract of a leaf
 //!
 //! A leaf owns every buffer that the kernel may touch until the completion came back. It never retries and never
 //! decides: a receive that ended is armed again by the loop. At most one receive and one send are in flight for each
-//! connection. Closing is told once. A leaf whose kernel looks sockets up late ([`Port::JOINS`]) is told to close when everything
+//! connection. Closing is told once. A leaf whose kernel looks sockets up late ([`CompletionDriver::JOINS`]) is told to close when everything
 //! that was in flight has come back; with the others it still completes afterwards, with a token that finds nothing.
 
 mod entry;
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use tidegate_sys::socket::{Listener, More};
 use tidegate_sys::waker::Waker;
 
-use super::{Gate, Model, Plan, Started};
+use super::{CommandQueue, EngineConfig, EngineHandle, Model};
 use crate::core::Token;
 use crate::core::queue::{Files, Pieces};
 use crate::fastpath::Ways;
@@ -37,7 +37,7 @@ use crate::service::Dial;
 
 /// What came back from the kernel.
 #[allow(dead_code, reason = "each system's leaves report what they have")]
-pub(super) enum Completion<P: Port> {
+pub(super) enum Completion<P: CompletionDriver> {
     /// The waker was woken.
     Woken,
     /// A connection was accepted, or could not be.
@@ -48,7 +48,7 @@ pub(super) enum Completion<P: Port> {
     Received { token: Token, outcome: io::Result<Option<P::Buffer>>, ended: bool },
     /// The kernel took bytes; what it did not take comes back.
     Sent { token: Token, outcome: io::Result<usize>, unsent: Option<P::Unsent> },
-    /// A send may be gone on with ([`Port::go_on`]), or can not be.
+    /// A send may be gone on with ([`CompletionDriver::go_on`]), or can not be.
     MayGoOn { token: Token, outcome: io::Result<()>, unsent: P::Unsent },
     /// The sending side was shut down.
     SendFinished { token: Token, outcome: io::Result<()> },
@@ -56,9 +56,9 @@ pub(super) enum Completion<P: Port> {
     Handed { socket: P::Socket },
     /// A connection was handed on to a thread, or comes back because it could not be.
     HandedOn { to: usize, outcome: Result<(), P::Socket> },
-    /// A request of [`Port::stop`] was carried out, and has found so much in flight; that completes, too.
+    /// A request of [`CompletionDriver::stop`] was carried out, and has found so much in flight; that completes, too.
     Stopped { token: Token, found: u32 },
-    /// A request of [`Port::stop_sending`] was carried out, and has found the send or not.
+    /// A request of [`CompletionDriver::stop_sending`] was carried out, and has found the send or not.
     StoppedSending { token: Token, found: bool },
     /// Nothing to be done about it.
     Ignored,
@@ -66,7 +66,7 @@ pub(super) enum Completion<P: Port> {
 
 /// What has become of a socket that is to be served by another thread.
 #[allow(dead_code, reason = "each system's leaves say what they can do")]
-pub(super) enum HandOn<P: Port> {
+pub(super) enum HandOn<P: CompletionDriver> {
     /// [`Completion::HandedOn`] will say.
     UnderWay,
     /// It has left the port, and can be sent to another one.
@@ -76,9 +76,9 @@ pub(super) enum HandOn<P: Port> {
 }
 
 /// How the ports of all threads are reached; none where a port can not be, or not any more.
-pub(super) struct Addresses<P: Port>(Box<[Mutex<Option<P::Address>>]>);
+pub(super) struct Addresses<P: CompletionDriver>(Box<[Mutex<Option<P::Address>>]>);
 
-impl<P: Port> Addresses<P> {
+impl<P: CompletionDriver> Addresses<P> {
     fn new(threads: usize) -> Arc<Self> {
         Arc::new(Self((0..threads).map(|_| Mutex::new(None)).collect()))
     }
@@ -117,7 +117,7 @@ pub(super) struct Setup<'a> {
 }
 
 /// A queue between a thread and the kernel.
-pub(super) trait Port: Sized + 'static {
+pub(super) trait CompletionDriver: Sized + 'static {
     /// Whether what is in flight may look its socket up late, by a number that another one can have by then. If so, a socket is closed
     /// only when everything has come back.
     const JOINS: bool;
@@ -247,24 +247,24 @@ pub(super) struct Close {
 }
 
 /// Starts one loop for each I/O thread. `open` makes of the listener what accepts are posted to.
-pub(super) fn start<P: Port>(
-    plan: Plan,
+pub(super) fn start<P: CompletionDriver>(
+    config: EngineConfig,
     model: Model,
     open: fn(Arc<Listener>) -> io::Result<P::Listener>,
-) -> io::Result<Started>
+) -> io::Result<EngineHandle>
 where
     P::Listener: Send + Sync,
 {
-    let threads = plan.threads(model);
-    let door = plan.listener.clone().map(open).transpose()?.map(Arc::new);
+    let threads = config.threads(model);
+    let door = config.listener.clone().map(open).transpose()?.map(Arc::new);
     let addresses = Addresses::<P>::new(threads);
     let prepare = |_| {
         let waker = Arc::new(Waker::new()?);
         let wakes = waker.clone();
         Ok((
-            Gate::new(plan.policy.mail_queue, move || wakes.wake()),
+            CommandQueue::new(config.policy.mail_queue, move || wakes.wake()),
             (waker, door.clone(), addresses.clone()),
         ))
     };
-    plan.start_lanes(threads, prepare, event_loop::run::<P>)
+    config.start_workers(threads, prepare, event_loop::run::<P>)
 }

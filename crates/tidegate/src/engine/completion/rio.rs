@@ -1,4 +1,4 @@
-//! `rio`: Windows Registered I/O, over memory that the kernel has mapped once.
+//! `rio`: Permits Registered I/O, over memory that the kernel has mapped once.
 //!
 //! # How it waits
 //! Receives and sends are requests, written into queues that the kernel reads; each thread has one completion queue for all its sockets. While a
@@ -37,7 +37,7 @@ use tidegate_sys::waker::Waker;
 use super::winsock::{Operations, Winsock};
 use crate::core::queue::Files;
 use crate::engine::completion::Setup;
-use crate::engine::{Availability, room};
+use crate::engine::{Availability, capacity};
 use crate::fastpath::Ways;
 use crate::policy::sends::FILE_TURN;
 use crate::policy::{ReceiveStyle, Wait};
@@ -68,7 +68,7 @@ const SOCKETS: u32 = 1024;
 impl Operations for RegisteredQueue {
     type Socket = Registered;
     type Buffer = Bytes;
-    type Door = AcceptPort;
+    type Acceptor = AcceptPort;
     const ACCEPTS: usize = ACCEPTS;
     const MOST_ACCEPTS: usize = usize::MAX;
 
@@ -77,7 +77,7 @@ impl Operations for RegisteredQueue {
         let requests = rio::Setup {
             buffers: policy.buffers,
             buffer_bytes: policy.buffer_bytes,
-            residence: room::residence(policy),
+            residence: capacity::residence(policy),
             posted: policy.receive == ReceiveStyle::Posted,
             sockets: SOCKETS,
             events: policy.events_per_wait,

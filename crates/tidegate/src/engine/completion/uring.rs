@@ -48,10 +48,10 @@ use tidegate_sys::socket::{
 };
 use tidegate_sys::waker::Waker;
 
-use super::{Chained, Close, Completion, HandOn, Port, Setup};
+use super::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::core::Token;
 use crate::core::queue::{Files, Pieces};
-use crate::engine::{Availability, room};
+use crate::engine::{Availability, capacity};
 use crate::policy::sends::FILE_TURN;
 use crate::service::Dial;
 
@@ -208,7 +208,7 @@ pub(crate) struct Uring {
     plain_first: bool,
 }
 
-impl Port for Uring {
+impl CompletionDriver for Uring {
     /// A shutdown waits for a thread of the kernel, which looks the slot or the descriptor up when it gets to it.
     const JOINS: bool = true;
 
@@ -221,7 +221,7 @@ impl Port for Uring {
     const HANDS_ON: bool = true;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
-        let (table, slots) = if setup.peer_addr { (0, 0) } else { room::table(setup.share) };
+        let (table, slots) = if setup.peer_addr { (0, 0) } else { capacity::table(setup.share) };
         let policy = setup.policy;
         let ring = Ring::new(&RingSetup {
             purpose: Purpose::Streams,
@@ -229,7 +229,7 @@ impl Port for Uring {
             completions: (policy.events_per_wait as u32 * 4).next_power_of_two().clamp(1024, 65_536),
             buffers: (policy.buffers as u16).next_power_of_two(),
             buffer_bytes: policy.buffer_bytes as u32,
-            residence: room::residence(policy),
+            residence: capacity::residence(policy),
             table: table as u32,
             busy_poll: policy.busy_poll,
         })?;

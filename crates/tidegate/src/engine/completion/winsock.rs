@@ -1,4 +1,4 @@
-//! What the completion models of Windows do alike, whatever their [`Operations`] are: accepts that stay posted, first data, silent connections.
+//! What the completion models of Permits do alike, whatever their [`Operations`] are: accepts that stay posted, first data, silent connections.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -16,8 +16,8 @@ use tidegate_sys::waker::Waker;
 
 use crate::core::Token;
 use crate::core::queue::{Files, Pieces};
-use crate::engine::completion::{Chained, Close, Completion, HandOn, Port, Setup};
-use crate::engine::room;
+use crate::engine::capacity;
+use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::fastpath::Ways;
 use crate::policy::ReceiveStyle;
 use crate::policy::sends::FILE_TURN;
@@ -37,14 +37,14 @@ pub(crate) trait Waits: Notify + 'static {
     /// Has the waker ring here.
     fn hear(&self, waker: &Waker);
     /// Whether connections wait to be accepted.
-    fn has_waiting(door: &Self::Door) -> bool;
+    fn has_waiting(door: &Self::Acceptor) -> bool;
 }
 
 /// A thread's operations, each under a key: with those the kernel is asked to do something, and [`next`](Self::next) says what became of it.
 pub(crate) trait Operations: Sized + 'static {
     type Socket;
     type Buffer;
-    type Door: Send + Sync + 'static;
+    type Acceptor: Send + Sync + 'static;
     /// Accepts that a thread keeps posted, if it is to accept without end; more while it is behind.
     const ACCEPTS: usize;
     /// The most accepts that a thread can have posted.
@@ -54,8 +54,8 @@ pub(crate) trait Operations: Sized + 'static {
     fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
     fn hear(&self, waker: &Waker);
     fn files(&self) -> Files;
-    fn has_waiting(door: &Self::Door) -> bool;
-    fn accept(&mut self, door: &Self::Door, key: u64, at: AcceptAt);
+    fn has_waiting(door: &Self::Acceptor) -> bool;
+    fn accept(&mut self, door: &Self::Acceptor, key: u64, at: AcceptAt);
     fn stop_accepting(&self);
     /// Connections that came in on used sockets since this was asked last, and why there will be no more; told once.
     fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
@@ -78,11 +78,11 @@ pub(crate) trait Operations: Sized + 'static {
 
 impl<W: Waits> Operations for Queue<W>
 where
-    W::Door: Send + Sync + 'static,
+    W::Acceptor: Send + Sync + 'static,
 {
     type Socket = Overlapped;
     type Buffer = Buffer;
-    type Door = W::Door;
+    type Acceptor = W::Acceptor;
     const ACCEPTS: usize = W::ACCEPTS;
     const MOST_ACCEPTS: usize = W::MOST_ACCEPTS;
 
@@ -94,7 +94,7 @@ where
                 sockets: SocketKind::Plain,
                 buffers: policy.buffers.min(W::HOLDS.saturating_add(1)),
                 buffer_bytes: policy.buffer_bytes,
-                residence: room::residence(policy),
+                residence: capacity::residence(policy),
                 posted: policy.receive == ReceiveStyle::Posted,
                 file_bytes: FILE_TURN,
                 reuse: policy.accept.reuse.map_or(0, |most| most.get() as usize),
@@ -111,11 +111,11 @@ where
         if self.sends_files() { Files::Among } else { Files::Read }
     }
 
-    fn has_waiting(door: &W::Door) -> bool {
+    fn has_waiting(door: &W::Acceptor) -> bool {
         W::has_waiting(door)
     }
 
-    fn accept(&mut self, door: &W::Door, key: u64, at: AcceptAt) {
+    fn accept(&mut self, door: &W::Acceptor, key: u64, at: AcceptAt) {
         self.accept(door, key, at);
     }
 
@@ -214,7 +214,7 @@ pub(crate) struct Winsock<O: Operations> {
     wanted: usize,
     backlog: usize,
     /// Where they are posted, until they are to end.
-    door: Option<Arc<O::Door>>,
+    door: Option<Arc<O::Acceptor>>,
     first_data: bool,
     /// When the last accept completes: every second one waits for first data. Were it all of them, connections that say nothing could
     /// keep everybody out.
@@ -226,14 +226,14 @@ pub(crate) struct Winsock<O: Operations> {
     next_look: Instant,
 }
 
-impl<O: Operations> Port for Winsock<O> {
+impl<O: Operations> CompletionDriver for Winsock<O> {
     /// A call names its socket at once.
     const JOINS: bool = false;
 
     type Socket = O::Socket;
     type Buffer = O::Buffer;
     type Unsent = Payload;
-    type Listener = Arc<O::Door>;
+    type Listener = Arc<O::Acceptor>;
     type Address = Infallible;
     type Loose = Infallible;
     const HANDS_ON: bool = false; // a socket reports to the port it was first bound to, for as long as it is
@@ -270,13 +270,13 @@ impl<O: Operations> Port for Winsock<O> {
         O::MOST_ACCEPTS
     }
 
-    fn accept_all(&mut self, door: &Arc<O::Door>) {
+    fn accept_all(&mut self, door: &Arc<O::Acceptor>) {
         self.door = Some(door.clone());
         self.wanted = O::ACCEPTS;
         self.post_endless(door);
     }
 
-    fn accept_one(&mut self, door: &Arc<O::Door>) {
+    fn accept_one(&mut self, door: &Arc<O::Acceptor>) {
         self.accept(door, Kind::AcceptOne);
     }
 
@@ -292,7 +292,7 @@ impl<O: Operations> Port for Winsock<O> {
         match loose {}
     }
 
-    fn has_waiting(door: &Arc<O::Door>) -> bool {
+    fn has_waiting(door: &Arc<O::Acceptor>) -> bool {
         O::has_waiting(door)
     }
 
@@ -397,7 +397,7 @@ impl<O: Operations> Port for Winsock<O> {
 }
 
 impl<O: Operations> Winsock<O> {
-    fn accept(&mut self, door: &O::Door, kind: Kind) {
+    fn accept(&mut self, door: &O::Acceptor, kind: Kind) {
         self.accept_at = match self.accept_at {
             AcceptAt::Connection if self.first_data => AcceptAt::FirstData,
             _ => AcceptAt::Connection,
@@ -420,7 +420,7 @@ impl<O: Operations> Winsock<O> {
 
 impl<O: Operations> Winsock<O> {
     /// Posts accepts until there are as many as there are to be.
-    fn post_endless(&mut self, door: &O::Door) {
+    fn post_endless(&mut self, door: &O::Acceptor) {
         while self.endless < self.wanted {
             self.endless += 1;
             self.accept(door, Kind::AcceptAll);

@@ -8,18 +8,18 @@
 //! | [`tokio`] | `tokio` | the library does, one runtime for each thread |
 //!
 //! All but the ring share the [`pump`], which moves datagrams between a socket and a service; all share the
-//! [`desk`], which is the only place that calls the service.
+//! [`loop_state`], which is the only place that calls the service.
 //!
 //! Threads have sockets of their own on one port (`SO_REUSEPORT`) because one receive queue shared by several threads is
 //! one lock, and because the kernel then keeps each peer on one thread: its datagrams stay in order. The price is that one
 //! peer alone never keeps more than one thread busy. On `pool` it is the other way round: whoever is free takes the next
 //! datagram, so a slow service holds nobody up, and a peer's replies may overtake each other.
 
-mod desk;
 mod pump;
 pub(super) mod readiness;
 #[cfg(target_os = "linux")]
 pub(super) mod ring;
+mod state;
 mod threads;
 mod tokio;
 
@@ -32,15 +32,15 @@ use std::time::Duration;
 use tidegate_sys::datagram::{DatagramOptions, DatagramSocket, Joining, SHARES_PORT, probe_segments};
 use tidegate_sys::socket::Blocking;
 
-use super::lane::Ready;
 use super::threads::{STACK_BYTES, spawn};
+use super::worker::Ready;
 use super::{Availability, Model};
 use crate::policy::{DatagramPath, DatagramPolicy};
 use crate::service::DatagramService;
 use crate::stats::DatagramCounters;
 
 /// What all threads of one server share, and the sockets they serve.
-pub(crate) struct Plan {
+pub(crate) struct DatagramConfig {
     pub(crate) model: Model,
     pub(crate) policy: Arc<DatagramPolicy>,
     pub(crate) path: DatagramPath,
@@ -49,12 +49,12 @@ pub(crate) struct Plan {
 }
 
 /// What one I/O thread has.
-pub(crate) struct Lane {
+pub(crate) struct DatagramWorker {
     policy: Arc<DatagramPolicy>,
     path: DatagramPath,
     socket: Arc<DatagramSocket>,
     counters: Arc<DatagramCounters>,
-    halt: Arc<Halt>,
+    halt: Arc<StopSignal>,
 }
 
 /// Makes the service of the I/O thread with this number.
@@ -71,13 +71,13 @@ pub(crate) enum Order {
 }
 
 /// The order to stop, and the way to wake the thread that has to hear it.
-pub(crate) struct Halt {
+pub(crate) struct StopSignal {
     /// An [`Order`], or 0.
     asked: AtomicU8,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
-impl Halt {
+impl StopSignal {
     pub(crate) fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         Self { asked: AtomicU8::new(0), wake: Box::new(wake) }
     }
@@ -107,8 +107,8 @@ impl Halt {
 }
 
 /// The threads of a running engine.
-pub(crate) struct Started {
-    pub(crate) halts: Vec<Arc<Halt>>,
+pub(crate) struct DatagramHandle {
+    pub(crate) halts: Vec<Arc<StopSignal>>,
     pub(crate) counters: Vec<Arc<DatagramCounters>>,
     pub(crate) threads: Vec<JoinHandle<()>>,
 }
@@ -171,7 +171,7 @@ pub(crate) fn serves(model: Model) -> Result<(), String> {
 /// The best model that can be used here for datagrams.
 pub(crate) fn best() -> Model {
     let usable = |model: &Model| serves(*model).is_ok() && model.availability().is_available();
-    super::here::BEST.iter().copied().find(usable).unwrap_or(Model::Blocking)
+    super::platform::BEST.iter().copied().find(usable).unwrap_or(Model::Blocking)
 }
 
 /// Threads of a model where nobody says how many: one, where only one socket can have the port.
@@ -193,57 +193,57 @@ pub(crate) fn options(model: Model, path: DatagramPath, policy: &DatagramPolicy)
 }
 
 /// Starts the threads of a model: the one place that matches on it.
-pub(crate) fn start(plan: &Plan, make: MakeService<'_>) -> io::Result<Started> {
+pub(crate) fn start(config: &DatagramConfig, make: MakeService<'_>) -> io::Result<DatagramHandle> {
     use super::readiness as pollers;
-    match plan.model {
-        Model::Blocking | Model::Pool => start_lanes(plan, make, threads::prepare, threads::run),
+    match config.model {
+        Model::Blocking | Model::Pool => start_workers(config, make, threads::prepare, threads::run),
         Model::Select => {
-            start_lanes(plan, make, readiness::prepare, readiness::run::<pollers::select::Select>)
+            start_workers(config, make, readiness::prepare, readiness::run::<pollers::select::Select>)
         }
-        Model::Poll => start_lanes(plan, make, readiness::prepare, readiness::run::<pollers::poll::Poll>),
-        Model::Tokio => start_lanes(plan, make, tokio::prepare, tokio::run),
-        _ => super::here::start_datagrams(plan, make),
+        Model::Poll => start_workers(config, make, readiness::prepare, readiness::run::<pollers::poll::Poll>),
+        Model::Tokio => start_workers(config, make, tokio::prepare, tokio::run),
+        _ => super::platform::start_datagrams(config, make),
     }
 }
 
-/// Starts one thread for each lane and waits until all of them serve.
+/// Starts one thread for each worker and waits until all of them serve.
 ///
-/// `prepare` makes the lane's way of being woken and whatever goes with it; `run` runs on the lane's own thread, says
+/// `prepare` makes the worker's way of being woken and whatever goes with it; `run` runs on the worker's own thread, says
 /// through `Ready` whether it could start, and returns when it has stopped.
-pub(super) fn start_lanes<W: Send + 'static>(
-    plan: &Plan,
+pub(super) fn start_workers<W: Send + 'static>(
+    config: &DatagramConfig,
     make: MakeService<'_>,
-    prepare: fn(&Arc<DatagramSocket>) -> io::Result<(Halt, W)>,
-    run: fn(Box<dyn DatagramService>, Lane, W, Ready),
-) -> io::Result<Started> {
+    prepare: fn(&Arc<DatagramSocket>) -> io::Result<(StopSignal, W)>,
+    run: fn(Box<dyn DatagramService>, DatagramWorker, W, Ready),
+) -> io::Result<DatagramHandle> {
     let (ready, answers) = mpsc::channel();
-    let mut started = Started { halts: Vec::new(), counters: Vec::new(), threads: Vec::new() };
-    let outcome = plan.sockets.iter().enumerate().try_for_each(|(index, socket)| {
+    let mut started = DatagramHandle { halts: Vec::new(), counters: Vec::new(), threads: Vec::new() };
+    let outcome = config.sockets.iter().enumerate().try_for_each(|(index, socket)| {
         let (halt, extra) = prepare(socket)?;
         let service = make(index);
-        let lane = Lane {
-            policy: plan.policy.clone(),
-            path: plan.path,
+        let worker = DatagramWorker {
+            policy: config.policy.clone(),
+            path: config.path,
             socket: socket.clone(),
             counters: Arc::default(),
             halt: Arc::new(halt),
         };
-        started.halts.push(lane.halt.clone());
-        started.counters.push(lane.counters.clone());
+        started.halts.push(worker.halt.clone());
+        started.counters.push(worker.counters.clone());
         let ready = Ready(ready.clone());
-        let stack = match plan.model {
-            Model::Blocking | Model::Pool => plan.policy.thread_stack_bytes,
+        let stack = match config.model {
+            Model::Blocking | Model::Pool => config.policy.thread_stack_bytes,
             _ => STACK_BYTES,
         };
-        let run = move || run(service, lane, extra, ready);
+        let run = move || run(service, worker, extra, ready);
         started.threads.push(spawn(format!("tidegate-udp-{index}"), stack, run)?);
         Ok(())
     });
     drop(ready);
-    let outcome = outcome.and_then(|()| answers.iter().take(plan.sockets.len()).collect());
+    let outcome = outcome.and_then(|()| answers.iter().take(config.sockets.len()).collect());
     if outcome.is_err() {
         // Nothing stays half-started.
-        Halt::ask(&started.halts, Order::Serve);
+        StopSignal::ask(&started.halts, Order::Serve);
         started.threads.drain(..).for_each(|thread| _ = thread.join());
     }
     outcome.map(|()| started)

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use tidegate_sys::datagram::{DatagramSocket, Inbox, Message, Outgoing};
 
-use super::desk::{Desk, Drain};
-use super::{Halt, Lane, Order};
+use super::state::{DatagramState, Drain};
+use super::{DatagramWorker, Order, StopSignal};
 use crate::core::datagram::Run;
 use crate::service::DatagramService;
 
@@ -25,9 +25,9 @@ pub(super) enum Step {
 }
 
 pub(super) struct Pump {
-    desk: Desk,
+    loop_state: DatagramState,
     socket: Arc<DatagramSocket>,
-    halt: Arc<Halt>,
+    halt: Arc<StopSignal>,
     inbox: Inbox,
     /// The next arrival in the inbox that was not shown yet.
     next: usize,
@@ -40,16 +40,16 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    pub(super) fn new(service: Box<dyn DatagramService>, lane: Lane) -> Self {
-        let per_call = lane.policy.per_call(lane.path);
+    pub(super) fn new(service: Box<dyn DatagramService>, worker: DatagramWorker) -> Self {
+        let per_call = worker.policy.per_call(worker.path);
         Self {
-            desk: Desk::new(service, &lane),
-            inbox: Inbox::new(per_call, lane.policy.buffer_bytes(lane.path)),
+            loop_state: DatagramState::new(service, &worker),
+            inbox: Inbox::new(per_call, worker.policy.buffer_bytes(worker.path)),
             next: 0,
             outgoing: Outgoing::default(),
             per_call,
-            socket: lane.socket,
-            halt: lane.halt,
+            socket: worker.socket,
+            halt: worker.halt,
             drain: None,
             drained: false,
         }
@@ -57,7 +57,7 @@ impl Pump {
 
     /// A thread woke up.
     pub(super) fn woke(&self) {
-        self.desk.counters.wake_ups.add(1);
+        self.loop_state.counters.wake_ups.add(1);
     }
 
     /// When a stop is over at the latest.
@@ -71,14 +71,14 @@ impl Pump {
             && let Some(order) = self.halt.order()
         {
             let queued = self.socket.receive_buffer().unwrap_or(0);
-            self.drain = Some(Drain::begin(&self.desk.policy, queued, Instant::now()));
+            self.drain = Some(Drain::begin(&self.loop_state.policy, queued, Instant::now()));
             self.drained |= order == Order::Leave;
         }
         let step = self.work();
         let Some(drain) = &self.drain else { return step };
         match step {
             Step::Full | Step::Again if Instant::now() >= drain.deadline => {
-                self.desk.abandon();
+                self.loop_state.abandon();
                 Step::Ended
             }
             Step::Idle => Step::Ended,
@@ -87,7 +87,7 @@ impl Pump {
     }
 
     fn work(&mut self) -> Step {
-        for _ in 0..self.desk.policy.burst {
+        for _ in 0..self.loop_state.policy.burst {
             if self.answer() == Step::Full {
                 return Step::Full;
             }
@@ -97,14 +97,14 @@ impl Pump {
             match self.socket.receive(&mut self.inbox, self.per_call) {
                 Ok(arrivals) => {
                     self.next = 0;
-                    self.desk.counters.receives.add(1);
+                    self.loop_state.counters.receives.add(1);
                     if let Some(drain) = &mut self.drain {
                         drain.count(arrivals);
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Step::Idle,
                 // Such as a report by ICMP that a peer has gone: taking it has cleared it.
-                Err(_) => self.desk.counters.receive_errors.add(1),
+                Err(_) => self.loop_state.counters.receive_errors.add(1),
             }
         }
         match self.answer() {
@@ -120,13 +120,13 @@ impl Pump {
                 return Step::Full;
             }
             let before = self.next;
-            while !self.desk.replies.wants_out() {
+            while !self.loop_state.replies.wants_out() {
                 let Some(arrival) = self.inbox.get(self.next) else { break };
                 self.next += 1;
                 match arrival.from {
-                    Some(from) => self.desk.show(from, &arrival),
+                    Some(from) => self.loop_state.show(from, &arrival),
                     None if self.halt.is_asked() => self.drained = true,
-                    None => self.desk.counters.receive_errors.add(1),
+                    None => self.loop_state.counters.receive_errors.add(1),
                 }
             }
             if self.next == before {
@@ -137,27 +137,27 @@ impl Pump {
 
     /// Sends what waits; whether all of it is gone.
     fn flush(&mut self) -> bool {
-        while !self.desk.replies.is_empty() {
-            let waiting = self.desk.replies.iter().take(self.per_call);
+        while !self.loop_state.replies.is_empty() {
+            let waiting = self.loop_state.replies.iter().take(self.per_call);
             let messages =
                 waiting.map(|(run, bytes)| Message { to: Some(run.to), bytes, segment: run.cut() });
             match self.socket.send(&mut self.outgoing, messages) {
                 Ok(taken) => {
-                    self.desk.counters.sends.add(1);
+                    self.loop_state.counters.sends.add(1);
                     for _ in 0..taken.max(1) {
-                        self.done(|desk, run| desk.sent(run));
+                        self.done(|loop_state, run| loop_state.sent(run));
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
-                Err(e) => self.done(|desk, run| desk.refused(run, &e)),
+                Err(e) => self.done(|loop_state, run| loop_state.refused(run, &e)),
             }
         }
         true
     }
 
-    fn done(&mut self, count: impl FnOnce(&Desk, &Run)) {
-        if let Some(run) = self.desk.replies.pop() {
-            count(&self.desk, &run);
+    fn done(&mut self, count: impl FnOnce(&DatagramState, &Run)) {
+        if let Some(run) = self.loop_state.replies.pop() {
+            count(&self.loop_state, &run);
         }
     }
 }

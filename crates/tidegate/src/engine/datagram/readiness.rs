@@ -13,10 +13,10 @@ use tidegate_sys::poll::Readiness;
 use tidegate_sys::waker::Waker;
 
 use super::pump::{Pump, Step};
-use super::{Halt, Lane};
+use super::{DatagramWorker, StopSignal};
 use crate::core::Token;
-use crate::engine::lane::Ready;
 use crate::engine::readiness::{Poller, Report, Source};
+use crate::engine::worker::Ready;
 use crate::policy::Policy;
 use crate::policy::wait::spins;
 use crate::service::DatagramService;
@@ -27,22 +27,22 @@ const SOCKET: Token = Token { index: 0, generation: 0 };
 const READ: Readiness = Readiness { readable: true, writable: false };
 const WRITE: Readiness = Readiness { readable: false, writable: true };
 
-pub(in crate::engine) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(Halt, Arc<Waker>)> {
+pub(in crate::engine) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(StopSignal, Arc<Waker>)> {
     let waker = Arc::new(Waker::new()?);
     let bell = waker.clone();
-    Ok((Halt::new(move || bell.wake()), waker))
+    Ok((StopSignal::new(move || bell.wake()), waker))
 }
 
 pub(in crate::engine) fn run<P: Poller>(
     service: Box<dyn DatagramService>,
-    lane: Lane,
+    worker: DatagramWorker,
     waker: Arc<Waker>,
     ready: Ready,
 ) {
-    let fd = lane.socket.as_raw_fd();
+    let fd = worker.socket.as_raw_fd();
     let Some(mut poller) = ready.report(watch::<P>(&waker, fd)) else { return };
-    let wait = lane.policy.wait;
-    let mut pump = Pump::new(service, lane);
+    let wait = worker.policy.wait;
+    let mut pump = Pump::new(service, worker);
     let mut reports: Vec<Report> = Vec::with_capacity(2);
     let mut active = Instant::now();
     loop {

@@ -26,10 +26,10 @@ use tidegate_sys::pages::Residence;
 use tidegate_sys::ring::{Buffer, Completion, DATAGRAM_HEAD, Purpose, Ring, RingSetup, Tells};
 use tidegate_sys::waker::Waker;
 
-use super::desk::{Desk, Drain};
-use super::{Halt, Lane, Order};
+use super::state::{DatagramState, Drain};
+use super::{DatagramWorker, Order, StopSignal};
 use crate::core::datagram::Run;
-use crate::engine::lane::Ready;
+use crate::engine::worker::Ready;
 use crate::policy::datagram::ReplyLimits;
 use crate::policy::wait::spins;
 use crate::service::DatagramService;
@@ -44,10 +44,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 struct Loop {
     ring: Ring,
-    desk: Desk,
+    loop_state: DatagramState,
     limits: ReplyLimits,
     socket: Arc<DatagramSocket>,
-    halt: Arc<Halt>,
+    halt: Arc<StopSignal>,
     /// Received and not shown yet.
     held: VecDeque<Buffer>,
     /// Runs that the kernel has, under the keys of their sends.
@@ -62,16 +62,21 @@ struct Loop {
     leaving: bool,
 }
 
-pub(in crate::engine) fn run(service: Box<dyn DatagramService>, lane: Lane, waker: Arc<Waker>, ready: Ready) {
-    let Some(mut state) = ready.report(Loop::open(service, &lane, &waker)) else { return };
-    if let Err(e) = state.serve(&lane, &waker) {
+pub(in crate::engine) fn run(
+    service: Box<dyn DatagramService>,
+    worker: DatagramWorker,
+    waker: Arc<Waker>,
+    ready: Ready,
+) {
+    let Some(mut state) = ready.report(Loop::open(service, &worker, &waker)) else { return };
+    if let Err(e) = state.serve(&worker, &waker) {
         tracing::error!("the ring failed, this thread ends: {e}");
     }
 }
 
-fn ring(lane: &Lane) -> io::Result<Ring> {
-    let buffers = lane.policy.batch.next_power_of_two();
-    let bytes = (lane.policy.buffer_bytes(lane.path) + DATAGRAM_HEAD).next_multiple_of(64);
+fn ring(worker: &DatagramWorker) -> io::Result<Ring> {
+    let buffers = worker.policy.batch.next_power_of_two();
+    let bytes = (worker.policy.buffer_bytes(worker.path) + DATAGRAM_HEAD).next_multiple_of(64);
     Ring::new(&RingSetup {
         purpose: Purpose::Datagrams,
         entries: (buffers as u32 * 2).clamp(64, 4096),
@@ -86,13 +91,17 @@ fn ring(lane: &Lane) -> io::Result<Ring> {
 
 impl Loop {
     /// Arms the receive, which fails at once where the kernel has none that never ends.
-    fn open(service: Box<dyn DatagramService>, lane: &Lane, waker: &Arc<Waker>) -> io::Result<Self> {
+    fn open(
+        service: Box<dyn DatagramService>,
+        worker: &DatagramWorker,
+        waker: &Arc<Waker>,
+    ) -> io::Result<Self> {
         let mut state = Self {
-            ring: ring(lane)?,
-            desk: Desk::new(service, lane),
-            limits: lane.policy.reply_limits(lane.path),
-            socket: lane.socket.clone(),
-            halt: lane.halt.clone(),
+            ring: ring(worker)?,
+            loop_state: DatagramState::new(service, worker),
+            limits: worker.policy.reply_limits(worker.path),
+            socket: worker.socket.clone(),
+            halt: worker.halt.clone(),
             held: VecDeque::new(),
             in_flight: Slab::new(),
             datagrams_in_flight: 0,
@@ -109,7 +118,7 @@ impl Loop {
         Ok(state)
     }
 
-    fn serve(&mut self, lane: &Lane, waker: &Arc<Waker>) -> io::Result<()> {
+    fn serve(&mut self, worker: &DatagramWorker, waker: &Arc<Waker>) -> io::Result<()> {
         let mut active = Instant::now();
         loop {
             self.answer();
@@ -118,18 +127,18 @@ impl Loop {
             if self.drain.is_none()
                 && let Some(order) = self.halt.order()
             {
-                let queued = lane.socket.receive_buffer().unwrap_or(0);
-                self.drain = Some(Drain::begin(&lane.policy, queued, now));
+                let queued = worker.socket.receive_buffer().unwrap_or(0);
+                self.drain = Some(Drain::begin(&worker.policy, queued, now));
                 if order == Order::Leave {
                     self.leaving = true;
                     self.ring.cancel(RECEIVE, CANCEL, Tells::Failure);
                 }
             }
-            self.ring.enter(self.timeout(spins(lane.policy.wait, active, now), now))?;
+            self.ring.enter(self.timeout(spins(worker.policy.wait, active, now), now))?;
             let (events, arrivals) = self.take(waker)?;
             if events > 0 {
                 active = Instant::now();
-                self.desk.counters.wake_ups.add(1);
+                self.loop_state.counters.wake_ups.add(1);
             }
             if self.is_over(arrivals) {
                 return Ok(());
@@ -174,7 +183,7 @@ impl Loop {
                 Ok(0)
             }
             (Ok(_), Some(buffer)) => {
-                self.desk.counters.receives.add(1);
+                self.loop_state.counters.receives.add(1);
                 self.held.push_back(buffer);
                 Ok(1)
             }
@@ -184,7 +193,7 @@ impl Loop {
                 Err(io::Error::new(e.kind(), "an endless recvmsg needs Linux 6.0: use epoll"))
             }
             (Err(_), _) => {
-                self.desk.counters.receive_errors.add(1);
+                self.loop_state.counters.receive_errors.add(1);
                 self.rests = Some(Instant::now() + PAUSE);
                 Ok(0)
             }
@@ -205,10 +214,10 @@ impl Loop {
         self.bytes_in_flight -= run.length;
         match completion.result {
             Ok(_) => {
-                self.desk.counters.sends.add(1);
-                self.desk.sent(&run);
+                self.loop_state.counters.sends.add(1);
+                self.loop_state.sent(&run);
             }
-            Err(e) => self.desk.refused(&run, &e),
+            Err(e) => self.loop_state.refused(&run, &e),
         }
     }
 
@@ -217,11 +226,11 @@ impl Loop {
         while !self.limits.wants_out(self.datagrams_in_flight, self.bytes_in_flight) {
             let Some(buffer) = self.held.pop_front() else { break };
             match self.ring.arrival(&buffer).map(|arrival| (arrival.from, arrival)) {
-                Some((Some(from), arrival)) => self.desk.show(from, &arrival),
-                _ => self.desk.counters.receive_errors.add(1),
+                Some((Some(from), arrival)) => self.loop_state.show(from, &arrival),
+                _ => self.loop_state.counters.receive_errors.add(1),
             }
             self.ring.recycle(buffer);
-            if self.desk.replies.wants_out() {
+            if self.loop_state.replies.wants_out() {
                 self.hand_over();
             }
         }
@@ -229,10 +238,10 @@ impl Loop {
     }
 
     fn hand_over(&mut self) {
-        if self.desk.replies.is_empty() {
+        if self.loop_state.replies.is_empty() {
             return;
         }
-        let (block, runs) = self.desk.replies.take();
+        let (block, runs) = self.loop_state.replies.take();
         let block = Bytes::from(block);
         for run in runs {
             self.datagrams_in_flight += run.datagrams;
@@ -258,7 +267,7 @@ impl Loop {
         let Some(drain) = &mut self.drain else { return false };
         drain.count(arrivals);
         if Instant::now() >= drain.deadline {
-            self.desk.counters.abandoned.add(self.datagrams_in_flight as u64);
+            self.loop_state.counters.abandoned.add(self.datagrams_in_flight as u64);
             return true;
         }
         // What the receive took before it was cancelled is still served: nobody else has it.

@@ -2,7 +2,7 @@
 //!
 //! # How it waits
 //! In `recvmsg` or `recvmmsg` (with `MSG_WAITFORONE`, so for the first datagram only). A stop wakes it by ending the receiving
-//! side of the socket; on Windows, where that would lose what has arrived, by ending the call, and calls do not sleep from then on.
+//! side of the socket; on Permits, where that would lose what has arrived, by ending the call, and calls do not sleep from then on.
 //!
 //! # What it bounds
 //! Threads: one for each socket on `blocking`, as many as the policy says on the one socket of `pool`.
@@ -19,20 +19,20 @@ use std::sync::Arc;
 use tidegate_sys::datagram::DatagramSocket;
 
 use super::pump::{Pump, Step};
-use super::{Halt, Lane};
-use crate::engine::lane::Ready;
+use super::{DatagramWorker, StopSignal};
+use crate::engine::worker::Ready;
 use crate::service::DatagramService;
 
-pub(super) fn prepare(socket: &Arc<DatagramSocket>) -> io::Result<(Halt, ())> {
+pub(super) fn prepare(socket: &Arc<DatagramSocket>) -> io::Result<(StopSignal, ())> {
     let socket = socket.clone();
-    Ok((Halt::new(move || socket.wake_receivers()), ()))
+    Ok((StopSignal::new(move || socket.wake_receivers()), ()))
 }
 
-pub(super) fn run(service: Box<dyn DatagramService>, lane: Lane, (): (), ready: Ready) {
+pub(super) fn run(service: Box<dyn DatagramService>, worker: DatagramWorker, (): (), ready: Ready) {
     if ready.report(Ok(())).is_none() {
         return;
     }
-    let mut pump = Pump::new(service, lane);
+    let mut pump = Pump::new(service, worker);
     while pump.step() != Step::Ended {
         pump.woke();
     }

@@ -15,19 +15,24 @@ use ::tokio::time::sleep_until;
 use tidegate_sys::datagram::DatagramSocket;
 
 use super::pump::{Pump, Step};
-use super::{Halt, Lane};
-use crate::engine::lane::Ready;
+use super::{DatagramWorker, StopSignal};
+use crate::engine::worker::Ready;
 use crate::service::DatagramService;
 
-pub(super) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(Halt, Arc<Notify>)> {
+pub(super) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(StopSignal, Arc<Notify>)> {
     let notify = Arc::new(Notify::new());
     let bell = notify.clone();
-    Ok((Halt::new(move || bell.notify_one()), notify))
+    Ok((StopSignal::new(move || bell.notify_one()), notify))
 }
 
-pub(super) fn run(service: Box<dyn DatagramService>, lane: Lane, notify: Arc<Notify>, ready: Ready) {
-    let Some((runtime, socket)) = ready.report(build(&lane.socket)) else { return };
-    runtime.block_on(serve(Pump::new(service, lane), &socket, &notify));
+pub(super) fn run(
+    service: Box<dyn DatagramService>,
+    worker: DatagramWorker,
+    notify: Arc<Notify>,
+    ready: Ready,
+) {
+    let Some((runtime, socket)) = ready.report(build(&worker.socket)) else { return };
+    runtime.block_on(serve(Pump::new(service, worker), &socket, &notify));
 }
 
 fn build(socket: &DatagramSocket) -> io::Result<(Runtime, UdpSocket)> {

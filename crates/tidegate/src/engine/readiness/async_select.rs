@@ -27,7 +27,7 @@ use tidegate_sys::waker::Waker;
 
 use crate::core::Token;
 use crate::engine::Availability;
-use crate::engine::readiness::{Door, Poller, Report, Source};
+use crate::engine::readiness::{Acceptor, Poller, Report, Source};
 use crate::policy::Policy;
 
 /// Whether it works here: makes a window.
@@ -47,7 +47,7 @@ pub(crate) struct AsyncSelect {
 }
 
 impl Poller for AsyncSelect {
-    type Listener = Door;
+    type Listener = Acceptor;
 
     fn new(policy: &Policy) -> io::Result<Self> {
         Ok(Self { messages: Messages::new(policy.events_per_wait)?, news: Vec::new() })
@@ -58,11 +58,11 @@ impl Poller for AsyncSelect {
         Ok(())
     }
 
-    fn watch_listener(&mut self, door: &Door) -> io::Result<()> {
+    fn watch_listener(&mut self, door: &Acceptor) -> io::Result<()> {
         self.messages.listen(&door.listener)
     }
 
-    fn unwatch_listener(&mut self, _: &Door) {
+    fn unwatch_listener(&mut self, _: &Acceptor) {
         self.messages.stop_listening();
     }
 

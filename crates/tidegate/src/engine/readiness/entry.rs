@@ -5,14 +5,14 @@ use std::io::{self, IoSlice};
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::{More, SHORT_SEND_MEANS_FULL};
 
-use super::{Line, Wire};
+use super::{SocketTransport, Transport};
 
 use crate::core::dial::DialRequest;
 use crate::core::{Action, Connection, Context, Event, Receive, Then};
-use crate::engine::windows::Seats;
+use crate::engine::permits::ConnectionPermits;
 
 /// A connection and what is known of its socket.
-pub(in crate::engine) struct Entry<W = Line> {
+pub(in crate::engine) struct Entry<W = SocketTransport> {
     pub(in crate::engine) stream: W,
     pub(in crate::engine) phase: Phase,
     /// A session has dialled it.
@@ -30,7 +30,7 @@ pub(in crate::engine) struct Entry<W = Line> {
     /// It is in the loop's list of those whose shared memory is looked at.
     pub(in crate::engine) looked_at: bool,
     /// Its places in the windows of the thread, and what they allow.
-    pub(in crate::engine) seats: Seats,
+    pub(in crate::engine) seats: ConnectionPermits,
     pub(in crate::engine) may_send: bool,
     pub(in crate::engine) may_receive: bool,
 }
@@ -43,19 +43,19 @@ pub(in crate::engine) enum Phase {
 
 /// How a turn at a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Turn {
-    /// Waits for the poller.
-    Waits,
+pub(in crate::engine) enum Progress {
+    /// Idle for the poller.
+    Idle,
     /// Has more to do but used up its budget: look at it again.
-    Again,
+    Yield,
     /// Close it.
-    Over,
+    Closed,
 }
 
 /// Most pieces sent by one call.
 const SLICES: usize = 64;
 
-impl<W: Wire> Entry<W> {
+impl<W: Transport> Entry<W> {
     pub(in crate::engine) fn new(stream: W, phase: Phase) -> Self {
         let dialling = matches!(phase, Phase::Dialling(_));
         let dialled_by_session = matches!(&phase, Phase::Dialling(request) if request.is_by_session());
@@ -70,7 +70,7 @@ impl<W: Wire> Entry<W> {
             watched: false,
             listed: false,
             looked_at: false,
-            seats: Seats::default(),
+            seats: ConnectionPermits::default(),
             may_send: true,
             may_receive: true,
         }
@@ -105,8 +105,8 @@ impl<W: Wire> Entry<W> {
     }
 
     /// Tells the connection something that is not about its socket, and does what follows.
-    pub(in crate::engine) fn tell(&mut self, event: Event<'_>, context: &Context<'_>) -> Turn {
-        let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
+    pub(in crate::engine) fn dispatch(&mut self, event: Event<'_>, context: &Context<'_>) -> Progress {
+        let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
         let was = connection.action().receive;
         let action = connection.handle(event, context);
         self.carry_out(action, was, context)
@@ -118,27 +118,27 @@ impl<W: Wire> Entry<W> {
         ready: Readiness,
         buffer: &mut [u8],
         context: &Context<'_>,
-    ) -> Turn {
-        let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
+    ) -> Progress {
+        let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
         let action = connection.action();
-        let mut turn = Turn::Waits;
+        let mut turn = Progress::Idle;
         if ready.writable && self.blocked {
             self.blocked = false;
             turn = self.carry_out(action, action.receive, context);
         }
         match turn {
-            Turn::Over => Turn::Over,
+            Progress::Closed => Progress::Closed,
             _ if ready.readable => self.receive(buffer, context).max_with(turn),
             _ => turn,
         }
     }
 
     /// Receives until there is nothing more, the connection wants no more, or its budget is used up.
-    pub(in crate::engine) fn receive(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Turn {
+    pub(in crate::engine) fn receive(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Progress {
         for _ in 0..context.policy.drain_budget {
-            let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
+            let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
             if connection.action().receive == Receive::Pause || !self.may_receive {
-                return Turn::Waits;
+                return Progress::Idle;
             }
             let event = match self.stream.receive(buffer) {
                 Ok(0) => Event::PeerEnded,
@@ -146,7 +146,7 @@ impl<W: Wire> Entry<W> {
                     self.seats.served = true;
                     Event::Received(&buffer[..n])
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Turn::Waits,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Progress::Idle,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => Event::Failed(e.kind()),
             };
@@ -155,28 +155,28 @@ impl<W: Wire> Entry<W> {
                 matches!(event, Event::Received(bytes) if bytes.len() < buffer.len()) && !self.ended;
             let action = connection.handle(event, context);
             match self.carry_out(action, action.receive, context) {
-                Turn::Waits if emptied => return Turn::Waits,
-                Turn::Waits => {}
+                Progress::Idle if emptied => return Progress::Idle,
+                Progress::Idle => {}
                 turn => return turn,
             }
         }
-        Turn::Again
+        Progress::Yield
     }
 
     /// Does what the connection wants until it wants nothing, has to wait, or its budget is used up.
     ///
     /// `was` is whether it listened before: if it did not and does now, what came meanwhile must be looked for,
     /// because an edge-triggered poller has reported it already.
-    fn carry_out(&mut self, mut action: Action, was: Receive, context: &Context<'_>) -> Turn {
-        let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
+    fn carry_out(&mut self, mut action: Action, was: Receive, context: &Context<'_>) -> Progress {
+        let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
         let mut budget = context.policy.drain_budget;
         loop {
             match action.then {
-                Then::Close => return Turn::Over,
+                Then::Close => return Progress::Closed,
                 Then::Reset => {
                     // The close that follows ends the connection either way.
                     let _ = self.stream.reset_on_close();
-                    return Turn::Over;
+                    return Progress::Closed;
                 }
                 Then::FinishSending => {
                     action = match self.stream.shutdown_send() {
@@ -189,10 +189,10 @@ impl<W: Wire> Entry<W> {
             }
             if !action.send || self.blocked || !self.may_send {
                 let resumed = was == Receive::Pause && action.receive == Receive::Post;
-                return if resumed { Turn::Again } else { Turn::Waits };
+                return if resumed { Progress::Yield } else { Progress::Idle };
             }
             if budget == 0 {
-                return Turn::Again;
+                return Progress::Yield;
             }
             budget -= 1;
             let event = match send(&self.stream, connection, action.then) {
@@ -212,11 +212,11 @@ impl<W: Wire> Entry<W> {
     }
 
     /// Whether a turn that was cut short left sending, not receiving, to be done.
-    pub(in crate::engine) fn resume(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Turn {
-        let Phase::Open(connection) = &mut self.phase else { return Turn::Waits };
+    pub(in crate::engine) fn resume(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Progress {
+        let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
         let action = connection.action();
         match self.carry_out(action, action.receive, context) {
-            Turn::Over => Turn::Over,
+            Progress::Closed => Progress::Closed,
             turn => self.receive(buffer, context).max_with(turn),
         }
     }
@@ -232,7 +232,7 @@ enum Took {
 
 /// Sends once: from memory, or from a file if that is next.
 #[inline]
-fn send(stream: &impl Wire, connection: &mut Connection, then: Then) -> io::Result<(usize, Took)> {
+fn send(stream: &impl Transport, connection: &mut Connection, then: Then) -> io::Result<(usize, Took)> {
     if connection.queue().next_file().is_some() {
         if stream.sends_files() {
             return send_file(stream, connection, then);
@@ -253,7 +253,7 @@ fn send(stream: &impl Wire, connection: &mut Connection, then: Then) -> io::Resu
 }
 
 /// A file gives less than was asked for also where it is cut into steps, and where it ends too early: only the next call tells.
-fn send_file(stream: &impl Wire, connection: &Connection, then: Then) -> io::Result<(usize, Took)> {
+fn send_file(stream: &impl Transport, connection: &Connection, then: Then) -> io::Result<(usize, Took)> {
     let queue = connection.queue();
     let Some(range) = queue.next_file() else { return Ok((0, Took::All)) };
     let more = match then {
@@ -263,13 +263,13 @@ fn send_file(stream: &impl Wire, connection: &Connection, then: Then) -> io::Res
     stream.send_file(range, more).map(|sent| (sent, Took::All))
 }
 
-impl Turn {
+impl Progress {
     /// The more urgent of two.
     pub(in crate::engine) fn max_with(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Over, _) | (_, Self::Over) => Self::Over,
-            (Self::Again, _) | (_, Self::Again) => Self::Again,
-            _ => Self::Waits,
+            (Self::Closed, _) | (_, Self::Closed) => Self::Closed,
+            (Self::Yield, _) | (_, Self::Yield) => Self::Yield,
+            _ => Self::Idle,
         }
     }
 }

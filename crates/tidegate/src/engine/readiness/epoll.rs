@@ -25,7 +25,7 @@ use tidegate_sys::epoll::{Epoll as Instance, Report as Raw};
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::waker::Waker;
 
-use super::{Door, Poller, Report, Source};
+use super::{Acceptor, Poller, Report, Source};
 use crate::core::Token;
 use crate::engine::Availability;
 use crate::policy::Policy;
@@ -48,7 +48,7 @@ pub(crate) struct Epoll {
 }
 
 impl Poller for Epoll {
-    type Listener = Door;
+    type Listener = Acceptor;
 
     fn new(policy: &Policy) -> io::Result<Self> {
         let instance = Instance::new()?;
@@ -60,11 +60,11 @@ impl Poller for Epoll {
         self.instance.add_level(waker.as_raw_fd(), WAKER)
     }
 
-    fn watch_listener(&mut self, door: &Door) -> io::Result<()> {
+    fn watch_listener(&mut self, door: &Acceptor) -> io::Result<()> {
         self.instance.add_listener(door.as_raw_fd(), LISTENER)
     }
 
-    fn unwatch_listener(&mut self, door: &Door) {
+    fn unwatch_listener(&mut self, door: &Acceptor) {
         // It was added; nothing else can fail, and a report too many does no harm.
         let _ = self.instance.remove(door.as_raw_fd());
     }

@@ -12,29 +12,29 @@ use tidegate_sys::pages::Pages;
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::waker::Waker;
 
-use super::entry::{Entry, Phase, Turn};
+use super::entry::{Entry, Phase, Progress};
 use super::rings::{Rest, Rings};
-use super::{Incoming, Poller, Report, Settled, Source, Wire};
+use super::{Incoming, Poller, Report, Settled, Source, Transport};
 use crate::core::dial::DialRequest;
 use crate::core::{Connection, Event, Table, Token};
-use crate::engine::desk::Desk;
-use crate::engine::gate::Accepted;
-use crate::engine::lane::Ready;
-use crate::engine::rounds::Rounds;
+use crate::engine::command_queue::Accepted;
+use crate::engine::loop_driver::LoopDriver;
+use crate::engine::loop_state::LoopState;
+use crate::engine::permits::ConnectionPermits;
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 use crate::engine::simulated::view::View;
-use crate::engine::windows::Seats;
-use crate::engine::{Lane, room};
+use crate::engine::worker::Ready;
+use crate::engine::{WorkerContext, capacity};
 use crate::policy::accept::Admission;
 use crate::service::Origin;
 
 /// Runs one I/O thread until it has been told to stop and its connections are gone.
 pub(super) fn run<P: Poller>(
-    lane: Lane,
+    worker: WorkerContext,
     (waker, listener): (Arc<Waker>, Option<Arc<P::Listener>>),
     ready: Ready,
 ) {
-    if let Some(mut event_loop) = ready.report(Loop::<P>::new(lane, waker, listener)) {
+    if let Some(mut event_loop) = ready.report(Loop::<P>::new(worker, waker, listener)) {
         event_loop.run();
     }
 }
@@ -46,7 +46,7 @@ type Stream<P> = <<P as Poller>::Listener as Incoming>::Stream;
 pub(in crate::engine) struct Loop<P: Poller> {
     poller: P,
     listener: Option<Arc<P::Listener>>,
-    desk: Desk,
+    loop_state: LoopState,
     waker: Arc<Waker>,
     table: Table<Entry<Stream<P>>>,
     reports: Vec<Report>,
@@ -63,14 +63,14 @@ pub(in crate::engine) struct Loop<P: Poller> {
 
 impl<P: Poller> Loop<P> {
     pub(in crate::engine) fn new(
-        mut lane: Lane,
+        mut worker: WorkerContext,
         waker: Arc<Waker>,
         listener: Option<Arc<P::Listener>>,
     ) -> io::Result<Self> {
-        lane.hold(P::HOLDS);
-        let mut poller = P::new(&lane.policy)?;
+        worker.hold(P::HOLDS);
+        let mut poller = P::new(&worker.policy)?;
         poller.watch_waker(&waker)?;
-        let buffer = Pages::new(lane.policy.buffer_bytes, room::residence(&lane.policy))?;
+        let buffer = Pages::new(worker.policy.buffer_bytes, capacity::residence(&worker.policy))?;
         let now = poller.now();
         let mut new = Self {
             poller,
@@ -82,8 +82,8 @@ impl<P: Poller> Loop<P> {
             rings: Rings::default(),
             buffer,
             listening: false,
-            data_with_accept: lane.defers(),
-            desk: Desk::new(lane, usize::MAX, now),
+            data_with_accept: worker.defers(),
+            loop_state: LoopState::new(worker, usize::MAX, now),
         };
         new.look_after_listener()?;
         Ok(new)
@@ -97,19 +97,19 @@ impl<P: Poller> Loop<P> {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        self.desk.shut();
+        self.loop_state.shut();
     }
 
     /// Whether it was told to stop, and its connections are gone.
     pub(in crate::engine) fn is_over(&self) -> bool {
-        self.desk.stop_at.is_some() && self.table.is_empty() && self.desk.may_leave()
+        self.loop_state.stop_at.is_some() && self.table.is_empty() && self.loop_state.may_leave()
     }
 
     /// Waits once, and does what follows.
     pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
         let busy = !self.again.is_empty();
-        let rest = self.desk.rest(busy, || self.poller.now());
-        let waited = match self.rings.before(rest, busy, self.desk.now, &mut self.table) {
+        let rest = self.loop_state.rest(busy, || self.poller.now());
+        let waited = match self.rings.before(rest, busy, self.loop_state.now, &mut self.table) {
             Rest::Skip => Ok(()),
             Rest::Wait(limit) => {
                 let waited = self.poller.wait(limit, &mut self.reports);
@@ -117,8 +117,8 @@ impl<P: Poller> Loop<P> {
                 waited
             }
         };
-        self.desk.woke(self.poller.now());
-        self.desk.batch(self.reports.len() + self.rings.ready.len());
+        self.loop_state.woke(self.poller.now());
+        self.loop_state.batch(self.reports.len() + self.rings.ready.len());
         self.look_at_rings();
         let mut reports = std::mem::take(&mut self.reports);
         for report in reports.drain(..) {
@@ -138,7 +138,7 @@ impl<P: Poller> Loop<P> {
             Source::Waker => self.waker.clear(),
             Source::Listener => self.accept(),
             Source::Connection(token) => {
-                let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { return };
+                let Some(entry) = prepared(&mut self.table, &mut self.loop_state, token) else { return };
                 entry.ended |= report.ended;
                 let ready = entry.stream.heed(report.ready, entry.wants());
                 if matches!(entry.phase, Phase::Dialling(_)) {
@@ -147,22 +147,22 @@ impl<P: Poller> Loop<P> {
                     }
                     return;
                 }
-                let turn = entry.ready(ready, &mut self.buffer, &self.desk.context(token));
+                let turn = entry.ready(ready, &mut self.buffer, &self.loop_state.context(token));
                 self.after(token, turn);
             }
         }
     }
 
     /// Follows up on a connection's turn: lists it, closes it, or tells the poller what it waits for.
-    fn after(&mut self, token: Token, turn: Turn) {
+    fn after(&mut self, token: Token, turn: Progress) {
         let Some(entry) = self.table.get_mut(token) else { return };
-        if turn == Turn::Over {
+        if turn == Progress::Closed {
             return self.remove(token);
         }
         if let Phase::Open(connection) = &entry.phase {
-            self.desk.arm(token, connection);
+            self.loop_state.arm(token, connection);
         }
-        let turn = settle_send(entry, &mut self.desk, token).max_with(turn);
+        let turn = settle_send(entry, &mut self.loop_state, token).max_with(turn);
         let wants = entry.interest();
         if entry.stream.is_shared() {
             self.rings.list(token, entry);
@@ -173,7 +173,7 @@ impl<P: Poller> Loop<P> {
             entry.wanted = wants;
             self.poller.change(token, entry.stream.as_raw_fd(), wants);
         }
-        if turn == Turn::Again {
+        if turn == Progress::Yield {
             self.list(token);
         }
     }
@@ -181,8 +181,8 @@ impl<P: Poller> Loop<P> {
     /// Lets those whose shared memory shows something have their turn.
     fn look_at_rings(&mut self) {
         while let Some((token, ready)) = self.rings.ready.pop() {
-            let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { continue };
-            let turn = entry.ready(ready, &mut self.buffer, &self.desk.context(token));
+            let Some(entry) = prepared(&mut self.table, &mut self.loop_state, token) else { continue };
+            let turn = entry.ready(ready, &mut self.buffer, &self.loop_state.context(token));
             self.after(token, turn);
         }
     }
@@ -202,18 +202,18 @@ impl<P: Poller> Loop<P> {
     /// Removes a connection; returns what it was.
     fn take(&mut self, token: Token) -> Option<Phase> {
         let mut entry = self.table.remove(token)?;
-        self.desk.windows.leave(&mut entry.seats);
+        self.loop_state.permits.leave(&mut entry.seats);
         if entry.watched {
             self.poller.unwatch(token, entry.stream.as_raw_fd());
         }
-        self.desk.closed(token, entry.dialled_by_session);
+        self.loop_state.closed(token, entry.dialled_by_session);
         Some(entry.phase)
     }
 
     /// Gives up a connection attempt.
     fn fail_dial(&mut self, token: Token, e: io::Error) {
         if let Some(Phase::Dialling(request)) = self.take(token) {
-            self.desk.dial_failed(request, e);
+            self.loop_state.dial_failed(request, e);
         }
     }
 
@@ -221,9 +221,9 @@ impl<P: Poller> Loop<P> {
     fn look_again(&mut self) {
         for _ in 0..self.again.len() {
             let Some(token) = self.again.pop_front() else { return };
-            let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { continue };
+            let Some(entry) = prepared(&mut self.table, &mut self.loop_state, token) else { continue };
             entry.listed = false;
-            let turn = entry.resume(&mut self.buffer, &self.desk.context(token));
+            let turn = entry.resume(&mut self.buffer, &self.loop_state.context(token));
             self.after(token, turn);
         }
     }
@@ -231,7 +231,7 @@ impl<P: Poller> Loop<P> {
     /// Watches the listener exactly while a connection may come in.
     fn look_after_listener(&mut self) -> io::Result<()> {
         let Some(listener) = &self.listener else { return Ok(()) };
-        let listen = self.desk.admission() != Admission::Wait;
+        let listen = self.loop_state.admission() != Admission::Wait;
         if listen && !self.listening {
             self.poller.watch_listener(listener)?;
         } else if !listen && self.listening {
@@ -243,68 +243,68 @@ impl<P: Poller> Loop<P> {
 
     /// Accepts as many as one turn may take.
     fn accept(&mut self) {
-        let _ = (0..self.desk.lane.policy.accept.batch).try_for_each(|_| self.accept_next());
+        let _ = (0..self.loop_state.worker.policy.accept.batch).try_for_each(|_| self.accept_next());
     }
 
     /// Accepts one connection, or finds that there is none, or no room for it.
     fn accept_next(&mut self) -> ControlFlow<()> {
         let Some(listener) = self.listener.clone() else { return ControlFlow::Break(()) };
-        let admission = self.desk.admission();
+        let admission = self.loop_state.admission();
         // The place comes first: another thread might give this one its last connection meanwhile.
-        let claimed = admission == Admission::Admit && self.desk.claim();
+        let claimed = admission == Admission::Admit && self.loop_state.claim();
         if !claimed && admission != Admission::Refuse {
             return ControlFlow::Break(());
         }
         let accepted = listener.accept();
         if claimed && accepted.is_err() {
-            self.desk.release();
+            self.loop_state.release();
         }
         match accepted {
             Ok((stream, peer)) if claimed => self.place(stream, peer),
             Ok(_) => {
-                self.desk.lane.counters.attempted.add(1);
-                self.desk.lane.counters.refused.add(1);
+                self.loop_state.worker.counters.attempted.add(1);
+                self.loop_state.worker.counters.refused.add(1);
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return ControlFlow::Break(()),
-            Err(e) => self.desk.accept_failed(&e),
+            Err(e) => self.loop_state.accept_failed(&e),
         }
         ControlFlow::Continue(())
     }
 
     /// Serves an accepted connection, or has another thread do so.
     fn place(&mut self, stream: Stream<P>, peer: Option<SocketAddr>) {
-        match self.desk.assign() {
+        match self.loop_state.assign() {
             None => self.enter(stream, peer),
             Some(to) => {
-                self.desk.hand_on(to, Accepted::new(stream, peer));
-                self.desk.release();
+                self.loop_state.hand_on(to, Accepted::new(stream, peer));
+                self.loop_state.release();
             }
         }
     }
 
     /// A connection that has its place comes in, if the service wants it.
     fn enter(&mut self, stream: Stream<P>, peer: Option<SocketAddr>) {
-        self.desk.lane.counters.attempted.add(1);
-        match self.desk.admit(peer, Origin::Accepted) {
+        self.loop_state.worker.counters.attempted.add(1);
+        match self.loop_state.admit(peer, Origin::Accepted) {
             Some(connection) => self.serve(stream, connection),
-            None => self.desk.turned_away(),
+            None => self.loop_state.turned_away(),
         }
     }
 
     /// Serves an accepted socket. If its first data came with the accept, it is looked at before the poller hears of it:
     /// a connection that is answered and closed at once never costs a registration.
     fn serve(&mut self, stream: Stream<P>, connection: Connection) {
-        self.desk.lane.counters.fast_paths.add(stream.is_shared().into());
+        self.loop_state.worker.counters.fast_paths.add(stream.is_shared().into());
         let token = self.table.insert(Entry::new(stream, Phase::Open(connection)));
-        let Some(entry) = prepared(&mut self.table, &mut self.desk, token) else { return };
-        let context = self.desk.context(token);
-        let mut turn = entry.tell(Event::Opened, &context);
-        if self.data_with_accept && turn != Turn::Over {
+        let Some(entry) = prepared(&mut self.table, &mut self.loop_state, token) else { return };
+        let context = self.loop_state.context(token);
+        let mut turn = entry.dispatch(Event::Opened, &context);
+        if self.data_with_accept && turn != Progress::Closed {
             turn = entry.resume(&mut self.buffer, &context);
         }
         self.after(token, turn);
-        if self.desk.stop_at.is_some() {
-            self.tell(token, Event::Drain); // another thread has accepted it, and this one was told before it came
+        if self.loop_state.stop_at.is_some() {
+            self.dispatch(token, Event::Drain); // another thread has accepted it, and this one was told before it came
         }
     }
 
@@ -315,10 +315,10 @@ impl<P: Poller> Loop<P> {
         let watched = self.poller.watch(token, entry.stream.as_raw_fd(), entry.wanted);
         entry.watched = watched.is_ok();
         let Err(e) = watched else { return };
-        self.desk.exhausted(&e);
-        entry.tell(Event::Failed(e.kind()), &self.desk.context(token));
+        self.loop_state.exhausted(&e);
+        entry.dispatch(Event::Failed(e.kind()), &self.loop_state.context(token));
         if let Some(Phase::Dialling(request)) = self.take(token) {
-            self.desk.dial_failed(request, e);
+            self.loop_state.dial_failed(request, e);
         }
     }
 
@@ -343,10 +343,10 @@ impl<P: Poller> Loop<P> {
         let Some(Entry { stream, phase: Phase::Dialling(request), .. }) = self.table.get_mut(token) else {
             return;
         };
-        if let Some(e) = request.is_late(self.desk.now) {
+        if let Some(e) = request.is_late(self.loop_state.now) {
             return self.fail_dial(token, e);
         }
-        self.desk.alarm(token, request.deadline());
+        self.loop_state.alarm(token, request.deadline());
         if stream.patience().is_some() {
             self.settle(token, Readiness::default());
         }
@@ -356,57 +356,57 @@ impl<P: Poller> Loop<P> {
     fn dialled(&mut self, token: Token, ready: Readiness) {
         let Some(entry) = self.table.get_mut(token) else { return };
         let Phase::Dialling(request) = &mut entry.phase else { return };
-        let Some(connection) = self.desk.admit_dialled(request) else { return self.remove(token) };
-        self.desk.lane.counters.fast_paths.add(entry.stream.is_shared().into());
+        let Some(connection) = self.loop_state.admit_dialled(request) else { return self.remove(token) };
+        self.loop_state.worker.counters.fast_paths.add(entry.stream.is_shared().into());
         let was = std::mem::replace(&mut entry.phase, Phase::Open(connection));
-        self.tell(token, Event::Opened);
+        self.dispatch(token, Event::Opened);
         if let Phase::Dialling(request) = was {
-            request.connected(|| self.desk.mailbox(token));
+            request.connected(|| self.loop_state.mailbox(token));
         }
-        if self.desk.stop_at.is_some() {
-            self.tell(token, Event::Drain); // it has missed that
+        if self.loop_state.stop_at.is_some() {
+            self.dispatch(token, Event::Drain); // it has missed that
         }
         if ready.readable {
             // An edge-triggered poller reports the end of the attempt and first data as one.
-            self.after(token, Turn::Again);
+            self.after(token, Progress::Yield);
         }
     }
 }
 
 /// A connection that is about to have its turn, with what its places allow it to do.
-fn prepared<'a, W: Wire>(
+fn prepared<'a, W: Transport>(
     table: &'a mut Table<Entry<W>>,
-    desk: &mut Desk,
+    loop_state: &mut LoopState,
     token: Token,
 ) -> Option<&'a mut Entry<W>> {
     let entry = table.get_mut(token)?;
     let restricted = !entry.may_receive || !entry.may_send; // by a bound that may be gone
-    if (desk.windows.are_bounded() || restricted)
+    if (loop_state.permits.are_bounded() || restricted)
         && let Phase::Open(connection) = &mut entry.phase
     {
-        entry.may_receive = desk.windows.may_receive(token, &mut entry.seats);
-        entry.may_send = desk.windows.could_send(&entry.seats);
-        connection.hold_back(!entry.may_send, desk.now);
+        entry.may_receive = loop_state.permits.may_receive(token, &mut entry.seats);
+        entry.may_send = loop_state.permits.could_send(&entry.seats);
+        connection.hold_back(!entry.may_send, loop_state.now);
     }
     Some(entry)
 }
 
 /// After its turn: a send that the kernel has not finished with takes a place, and one that has none waits for it.
-fn settle_send<W: Wire>(entry: &mut Entry<W>, desk: &mut Desk, token: Token) -> Turn {
-    if !desk.windows.are_bounded() {
-        return Turn::Waits;
+fn settle_send<W: Transport>(entry: &mut Entry<W>, loop_state: &mut LoopState, token: Token) -> Progress {
+    if !loop_state.permits.are_bounded() {
+        return Progress::Idle;
     }
     if !entry.is_sending() && !entry.waits_to_send() {
-        desk.windows.sent(&mut entry.seats);
-        return Turn::Waits;
+        loop_state.permits.sent(&mut entry.seats);
+        return Progress::Idle;
     }
-    let may = desk.windows.may_send(token, &mut entry.seats);
-    if may && !entry.is_sending() { Turn::Again } else { Turn::Waits }
+    let may = loop_state.permits.may_send(token, &mut entry.seats);
+    if may && !entry.is_sending() { Progress::Yield } else { Progress::Idle }
 }
 
-impl<P: Poller> Rounds for Loop<P> {
-    fn desk(&mut self) -> &mut Desk {
-        &mut self.desk
+impl<P: Poller> LoopDriver for Loop<P> {
+    fn loop_state(&mut self) -> &mut LoopState {
+        &mut self.loop_state
     }
 
     fn tokens(&self) -> Vec<Token> {
@@ -417,10 +417,10 @@ impl<P: Poller> Rounds for Loop<P> {
         self.table.token_at(index)
     }
 
-    fn seats(&mut self, token: Token) -> Option<(&mut Desk, &mut Seats, bool)> {
+    fn seats(&mut self, token: Token) -> Option<(&mut LoopState, &mut ConnectionPermits, bool)> {
         let entry = self.table.get_mut(token)?;
         let rests = matches!(&entry.phase, Phase::Open(connection) if connection.rests());
-        Some((&mut self.desk, &mut entry.seats, rests))
+        Some((&mut self.loop_state, &mut entry.seats, rests))
     }
 
     fn resume(&mut self, token: Token) {
@@ -431,24 +431,24 @@ impl<P: Poller> Rounds for Loop<P> {
         self.list(token);
     }
 
-    fn tell(&mut self, token: Token, event: Event<'_>) {
+    fn dispatch(&mut self, token: Token, event: Event<'_>) {
         if let Some(Entry { phase: Phase::Dialling(_), .. }) = self.table.get_mut(token) {
             if matches!(event, Event::Deadline) {
                 self.settle_anyway(token);
             }
             return;
         }
-        if let Some(entry) = prepared(&mut self.table, &mut self.desk, token) {
-            let turn = entry.tell(event, &self.desk.context(token));
+        if let Some(entry) = prepared(&mut self.table, &mut self.loop_state, token) {
+            let turn = entry.dispatch(event, &self.loop_state.context(token));
             self.after(token, turn);
         }
     }
 
-    fn tell_all(&mut self, event: fn() -> Event<'static>) {
+    fn broadcast(&mut self, event: fn() -> Event<'static>) {
         for token in self.tokens() {
             let Some(entry) = self.table.get_mut(token) else { continue };
             match &entry.phase {
-                Phase::Open(_) => self.tell(token, event()),
+                Phase::Open(_) => self.dispatch(token, event()),
                 Phase::Dialling(request) if request.is_by_session() && !matches!(event(), Event::Stop) => {}
                 Phase::Dialling(_) => self.fail_dial(token, io::Error::other("the client is stopping")),
             }
@@ -456,35 +456,35 @@ impl<P: Poller> Rounds for Loop<P> {
     }
 
     fn take_in(&mut self, accepted: Accepted) {
-        self.desk.arrived();
+        self.loop_state.arrived();
         if let Some((stream, peer)) = accepted.open() {
             self.enter(stream, peer);
         }
     }
 
     fn begin_to_stop(&mut self) {
-        let _ = (0..self.desk.lane.policy.accept.backlog).try_for_each(|_| self.accept_next());
+        let _ = (0..self.loop_state.worker.policy.accept.backlog).try_for_each(|_| self.accept_next());
         if let Some(listener) = self.listener.take()
             && std::mem::take(&mut self.listening)
         {
             self.poller.unwatch_listener(&listener);
         }
-        self.desk.drain(self.poller.now());
-        self.tell_all(|| Event::Drain);
+        self.loop_state.drain(self.poller.now());
+        self.broadcast(|| Event::Drain);
     }
 
     fn begin_dial(&mut self, request: DialRequest) -> Result<(), (DialRequest, io::Error)> {
         let dial = request.dial();
-        let stream = match Stream::<P>::dial(&dial.to, dial.from, &self.desk.lane.ways) {
+        let stream = match Stream::<P>::dial(&dial.to, dial.from, &self.loop_state.worker.ways) {
             Ok(stream) => stream,
             Err(e) => return Err((request, e)),
         };
-        let patience = stream.patience().map(|patience| self.desk.now + patience);
+        let patience = stream.patience().map(|patience| self.loop_state.now + patience);
         let deadline = request.deadline();
-        self.desk.opened(request.is_by_session());
+        self.loop_state.opened(request.is_by_session());
         let token = self.table.insert(Entry::new(stream, Phase::Dialling(request)));
-        self.desk.alarm(token, patience);
-        self.desk.alarm(token, deadline);
+        self.loop_state.alarm(token, patience);
+        self.loop_state.alarm(token, deadline);
         self.watch(token);
         Ok(())
     }
@@ -495,7 +495,7 @@ impl<P: Poller> Rounds for Loop<P> {
 impl<P: Poller> Loop<P> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {
-        self.desk.shut();
+        self.loop_state.shut();
     }
 
     pub(in crate::engine) fn inspect(&mut self, mut look: impl FnMut(&Stream<P>, View)) {
@@ -509,7 +509,7 @@ impl<P: Poller> Loop<P> {
                     listed: entry.listed,
                     receives: entry.may_receive,
                     sends: entry.may_send,
-                    ..View::new(connection, &entry.seats, &self.desk.lane.policy)
+                    ..View::new(connection, &entry.seats, &self.loop_state.worker.policy)
                 };
                 look(&entry.stream, view);
             }

@@ -1,4 +1,4 @@
-//! `event-select`: network events of Windows (`WSAEventSelect`), threads of 64 of them.
+//! `event-select`: network events of Permits (`WSAEventSelect`), threads of 64 of them.
 //!
 //! # How it waits
 //! Each socket has an event, which Winsock sets when there is news of it: `WaitForMultipleObjects` waits for all events of the thread, and
@@ -27,7 +27,7 @@ use tidegate_sys::waker::Waker;
 
 use crate::core::Token;
 use crate::engine::Availability;
-use crate::engine::readiness::{Door, Poller, Report, Source};
+use crate::engine::readiness::{Acceptor, Poller, Report, Source};
 use crate::policy::Policy;
 
 /// Whether it works here: makes a thread's events.
@@ -59,7 +59,7 @@ impl EventSelect {
 }
 
 impl Poller for EventSelect {
-    type Listener = Door;
+    type Listener = Acceptor;
     const HOLDS: usize = EventSet::SOCKETS;
 
     fn new(_: &Policy) -> io::Result<Self> {
@@ -72,13 +72,13 @@ impl Poller for EventSelect {
         Ok(())
     }
 
-    fn watch_listener(&mut self, door: &Door) -> io::Result<()> {
+    fn watch_listener(&mut self, door: &Acceptor) -> io::Result<()> {
         self.set.push_listener(&door.listener)?;
         self.sources.push(Source::Listener);
         Ok(())
     }
 
-    fn unwatch_listener(&mut self, _: &Door) {
+    fn unwatch_listener(&mut self, _: &Acceptor) {
         if let Some(at) = self.sources.iter().position(|&s| s == Source::Listener) {
             self.remove(at);
         }

@@ -1,6 +1,6 @@
 //! The readiness family: non-blocking sockets, and a call that says which of them are ready.
 //!
-//! One loop ([`event_loop`]) for each I/O thread; a leaf brings only its way of waiting, as a [`Poller`]. Those of Windows are
+//! One loop ([`event_loop`]) for each I/O thread; a leaf brings only its way of waiting, as a [`Poller`]. Those of Permits are
 //! declared in [`here`](super::here).
 //!
 //! # Contract of a leaf
@@ -12,18 +12,18 @@
 
 mod entry;
 mod event_loop;
-mod line;
 mod rings;
+mod transport;
 
 #[cfg(target_os = "linux")]
 pub(super) mod epoll;
 pub(super) mod poll;
 pub(super) mod select;
 
-pub(super) use entry::{Entry, Phase, Turn};
+pub(super) use entry::{Entry, Phase, Progress};
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 pub(super) use event_loop::Loop;
-pub(super) use line::{Door, Line};
+pub(super) use transport::{Acceptor, SocketTransport};
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::{Blocking, More};
 use tidegate_sys::waker::Waker;
 
-use super::{Gate, Model, Plan, Started};
+use super::{CommandQueue, EngineConfig, EngineHandle, Model};
 use crate::core::Token;
 use crate::fastpath::Ways;
 use crate::policy::Policy;
@@ -92,13 +92,13 @@ pub(super) trait Poller: Sized + 'static {
 /// A listening socket that never waits: the system's, or a simulated one.
 pub(super) trait Incoming: AsRawFd {
     /// What it accepts.
-    type Stream: Wire + Send + 'static;
+    type Stream: Transport + Send + 'static;
     /// Takes one connection.
     fn accept(&self) -> io::Result<(Self::Stream, Option<SocketAddr>)>;
 }
 
 /// A connected socket that never waits: the system's, or a simulated one. Closed when dropped.
-pub(super) trait Wire: AsRawFd + Sized {
+pub(super) trait Transport: AsRawFd + Sized {
     /// Begins to connect; ready when there is something to [settle](Self::settle).
     fn dial(to: &Endpoint, from: Option<SocketAddr>, ways: &Arc<Ways>) -> io::Result<Self>;
     /// What has become of the attempt to connect. The descriptor to wait on may be another one after that.
@@ -164,16 +164,19 @@ pub(super) enum Settled {
 }
 
 /// Starts one loop for each I/O thread.
-pub(super) fn start<P: Poller<Listener = Door>>(plan: Plan, model: Model) -> io::Result<Started> {
-    let threads = plan.threads(model);
-    let door = plan.door();
+pub(super) fn start<P: Poller<Listener = Acceptor>>(
+    config: EngineConfig,
+    model: Model,
+) -> io::Result<EngineHandle> {
+    let threads = config.threads(model);
+    let door = config.door();
     if let Some(door) = &door {
         door.listener.set_blocking(Blocking::Never)?;
     }
     let prepare = |_| {
         let waker = Arc::new(Waker::new()?);
         let wakes = waker.clone();
-        Ok((Gate::new(plan.policy.mail_queue, move || wakes.wake()), (waker, door.clone())))
+        Ok((CommandQueue::new(config.policy.mail_queue, move || wakes.wake()), (waker, door.clone())))
     };
-    plan.start_lanes(threads, prepare, event_loop::run::<P>)
+    config.start_workers(threads, prepare, event_loop::run::<P>)
 }

@@ -21,7 +21,7 @@ use tidegate_sys::descriptor::{AsRawFd, RawFd};
 use tidegate_sys::poll::{PollSet, REMARK, Readiness};
 use tidegate_sys::waker::Waker;
 
-use super::{Door, Poller, Report, Source};
+use super::{Acceptor, Poller, Report, Source};
 use crate::core::Token;
 use crate::engine::Availability;
 use crate::policy::Policy;
@@ -57,7 +57,7 @@ impl Poll {
 }
 
 impl Poller for Poll {
-    type Listener = Door;
+    type Listener = Acceptor;
 
     fn new(_: &Policy) -> io::Result<Self> {
         Ok(Self { set: PollSet::default(), sources: Vec::new(), positions: Vec::new() })
@@ -68,12 +68,12 @@ impl Poller for Poll {
         Ok(())
     }
 
-    fn watch_listener(&mut self, door: &Door) -> io::Result<()> {
+    fn watch_listener(&mut self, door: &Acceptor) -> io::Result<()> {
         self.push(Source::Listener, door.as_raw_fd(), READ);
         Ok(())
     }
 
-    fn unwatch_listener(&mut self, _: &Door) {
+    fn unwatch_listener(&mut self, _: &Acceptor) {
         if let Some(at) = self.sources.iter().position(|&s| s == Source::Listener) {
             self.remove(at);
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tidegate_sys::poll::Readiness;
 
-use super::Wire;
+use super::Transport;
 use super::entry::Entry;
 use crate::core::{Table, Token};
 
@@ -45,7 +45,7 @@ impl Rings {
 
     /// Looks at the memory of those that are awake, before the loop waits as `rest` says. If it is to sleep they are put to
     /// sleep first; if it spins, and is not `busy` with something else, it spins here.
-    pub(super) fn before<W: Wire>(
+    pub(super) fn before<W: Transport>(
         &mut self,
         rest: Option<Duration>,
         busy: bool,
@@ -81,7 +81,7 @@ impl Rings {
             if reports > 0 { KERNEL_OFTEN } else { (self.every * 2).clamp(KERNEL_OFTEN, KERNEL_RARELY) };
     }
 
-    fn look<W: Wire>(&mut self, sleeps: bool, table: &mut Table<Entry<W>>) {
+    fn look<W: Transport>(&mut self, sleeps: bool, table: &mut Table<Entry<W>>) {
         let ready = &mut self.ready;
         self.awake.retain(|&token| {
             let Some(entry) = table.get_mut(token) else { return false };

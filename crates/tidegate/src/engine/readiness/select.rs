@@ -23,7 +23,7 @@ use tidegate_sys::poll::Readiness;
 use tidegate_sys::select::{REMARK, SelectSet};
 use tidegate_sys::waker::Waker;
 
-use super::{Door, Poller, Report, Source};
+use super::{Acceptor, Poller, Report, Source};
 use crate::core::Token;
 use crate::engine::Availability;
 use crate::policy::Policy;
@@ -58,7 +58,7 @@ impl Select {
 }
 
 impl Poller for Select {
-    type Listener = Door;
+    type Listener = Acceptor;
 
     fn new(_: &Policy) -> io::Result<Self> {
         Ok(Self { set: SelectSet::default(), sources: DescriptorMap::default() })
@@ -69,12 +69,12 @@ impl Poller for Select {
         Ok(())
     }
 
-    fn watch_listener(&mut self, door: &Door) -> io::Result<()> {
+    fn watch_listener(&mut self, door: &Acceptor) -> io::Result<()> {
         self.put(Source::Listener, door.as_raw_fd(), Readiness { readable: true, writable: false });
         Ok(())
     }
 
-    fn unwatch_listener(&mut self, door: &Door) {
+    fn unwatch_listener(&mut self, door: &Acceptor) {
         self.drop_fd(door.as_raw_fd());
     }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::line::{Line, id_of};
 use super::script::Acts;
+use super::socket::{SimulatedSocket, id_of};
 use super::world::{Happening, with};
 use crate::service::{
     Awaits, CloseReason, Consumed, Dial, Flow, Mail, Outbox, Peer, Refusal, Service, Session,
@@ -500,7 +500,7 @@ impl Actor {
         let mailbox = out.mailbox();
         with(|world| {
             let after = super::script::time(&mut world.rng, within_ms);
-            world.plan(after, Happening::Mail(mailbox, answer as u64));
+            world.config(after, Happening::Mail(mailbox, answer as u64));
         });
     }
 
@@ -519,7 +519,7 @@ impl Actor {
     /// Says so many bytes of its own.
     fn say(&mut self, n: u64, out: &mut Outbox<'_>) {
         let bytes = with(|world| {
-            let line: &Line = &world.lines[self.id];
+            let line: &SimulatedSocket = &world.lines[self.id];
             line.to_say(line.log.written, n as usize)
         });
         self.write(&bytes, out);

@@ -16,11 +16,11 @@
 
 mod actor;
 mod completion;
-mod line;
 mod peer;
 mod readiness;
 mod script;
 mod shelf;
+mod socket;
 pub(super) mod view;
 mod world;
 
@@ -35,13 +35,13 @@ use fastrand::Rng;
 use tidegate_sys::waker::Waker;
 
 use self::actor::{Stage, TICK};
-use self::line::Server;
 use self::script::Script;
 use self::shelf::Shelf;
+use self::socket::Server;
 use self::world::{World, enter, with};
 use super::balance::Balance;
-use super::crew::Crew;
-use super::{Lane, completion as completes, readiness as readies};
+use super::blocking_pool::BlockingPool;
+use super::{WorkerContext, completion as completes, readiness as readies};
 use crate::service::CloseReason;
 use crate::stats::{Counters, Stats, Writers, sum};
 
@@ -117,18 +117,18 @@ fn play(seed: u64, trace: bool, waker: &Arc<Waker>) -> Result<Stats, String> {
     let world = World::new(rng, Shelf::new(seed), &script, trace);
     let counters = Arc::new(Counters::new(Writers::One));
     let speaks_first = script.dials || seed.is_multiple_of(3);
-    let lane = Lane {
+    let worker = WorkerContext {
         ways: Arc::default(),
         index: 0,
         service: Arc::new(Stage { speaks_first }),
         policy: world.policy.clone(),
         listens: !script.dials,
-        gate: world.gate.clone(),
+        command_queue: world.command_queue.clone(),
         counters: counters.clone(),
         peak: Arc::default(),
-        crew: Arc::new(Crew::new(script.policy.offload)),
+        blocking_pool: Arc::new(BlockingPool::new(script.policy.offload)),
         total: Arc::default(),
-        balance: Arc::new(Balance::new(std::slice::from_ref(&world.gate))),
+        balance: Arc::new(Balance::new(std::slice::from_ref(&world.command_queue))),
         share: script.policy.max_connections,
         dials: 0,
         holds: usize::MAX,
@@ -137,12 +137,12 @@ fn play(seed: u64, trace: bool, waker: &Arc<Waker>) -> Result<Stats, String> {
     enter(Some(world));
     let played = catch_unwind(AssertUnwindSafe(|| match completes {
         true => {
-            let door = (!script.dials).then(|| Arc::new(completion::Door));
-            run(completes::Loop::<completion::SimPort>::new(lane, waker.clone(), door), &counters);
+            let door = (!script.dials).then(|| Arc::new(completion::Acceptor));
+            run(completes::Loop::<completion::SimPort>::new(worker, waker.clone(), door), &counters);
         }
         false => {
-            let door = (!script.dials).then(|| Arc::new(readiness::Door));
-            run(readies::Loop::<readiness::SimPoller>::new(lane, waker.clone(), door), &counters);
+            let door = (!script.dials).then(|| Arc::new(readiness::Acceptor));
+            run(readies::Loop::<readiness::SimPoller>::new(worker, waker.clone(), door), &counters);
         }
     }));
     let fault = enter(None).and_then(|world| world.fault);

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::line::{Edge, Server};
 use super::script::{Afterwards, Hearing};
+use super::socket::{Edge, Server};
 use super::world::{Happening, World};
 
 impl World {
     pub(super) fn comes(&mut self, id: usize) {
         if self.backlog.len() >= self.policy.accept.backlog as usize {
-            return self.plan(Duration::from_millis(3), Happening::Comes(id)); // its SYN is dropped
+            return self.config(Duration::from_millis(3), Happening::Comes(id)); // its SYN is dropped
         }
         self.backlog.push_back(id);
         self.begins(id);
@@ -21,7 +21,7 @@ impl World {
     pub(super) fn begins(&mut self, id: usize) {
         self.goes_on_saying(id, Duration::ZERO);
         if let Some(after) = self.lines[id].part.breaks_off {
-            self.plan(after, Happening::BreaksOff(id));
+            self.config(after, Happening::BreaksOff(id));
         }
     }
 
@@ -30,7 +30,7 @@ impl World {
         if !std::mem::replace(&mut line.saying, true) {
             let what =
                 if line.arrived < line.part.says { Happening::Says(id) } else { Happening::HasSaid(id) };
-            self.plan(after, what);
+            self.config(after, what);
         }
     }
 
@@ -79,7 +79,7 @@ impl World {
             Hearing::Slow { pause_ms, .. } => Duration::from_millis(pause_ms) + Duration::from_micros(10),
         };
         if !line.gone && !std::mem::replace(&mut line.hearing, true) {
-            self.plan(after, Happening::Hears(id));
+            self.config(after, Happening::Hears(id));
         }
     }
 
@@ -103,7 +103,7 @@ impl World {
         }
         if line.finished {
             // Everything was heard, and the end: it has nothing more to wait for.
-            self.plan(Duration::from_micros(500), Happening::Leaves(id));
+            self.config(Duration::from_micros(500), Happening::Leaves(id));
         }
     }
 

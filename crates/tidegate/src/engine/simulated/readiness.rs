@@ -14,12 +14,12 @@ use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::More;
 use tidegate_sys::waker::Waker;
 
-use super::line::{Edge, FIRST_FD, address, id_of};
 use super::shelf::read;
+use super::socket::{Edge, FIRST_FD, address, id_of};
 use super::world::{Happening, World, with};
 use crate::core::queue::Files;
 use crate::core::{Place, Receive, Token};
-use crate::engine::readiness::{Incoming, Poller, Report, Settled, Source, Wire};
+use crate::engine::readiness::{Incoming, Poller, Report, Settled, Source, Transport};
 use crate::engine::simulated::view::View;
 use crate::fastpath::Ways;
 use crate::policy::Policy;
@@ -27,15 +27,15 @@ use crate::policy::Policy;
 const LISTENER_FD: RawFd = FIRST_FD - 1;
 
 /// The listening socket.
-pub(super) struct Door;
+pub(super) struct Acceptor;
 
-impl AsRawFd for Door {
+impl AsRawFd for Acceptor {
     fn as_raw_fd(&self) -> RawFd {
         LISTENER_FD
     }
 }
 
-impl Incoming for Door {
+impl Incoming for Acceptor {
     type Stream = Sock;
 
     fn accept(&self) -> io::Result<(Sock, Option<SocketAddr>)> {
@@ -95,13 +95,13 @@ impl AsRawFd for Sock {
 impl Drop for Sock {
     fn drop(&mut self) {
         with(|world| {
-            let reset = matches!(world.lines[self.0].server, super::line::Server::Closing { reset: true });
+            let reset = matches!(world.lines[self.0].server, super::socket::Server::Closing { reset: true });
             world.close(self.0, reset);
         });
     }
 }
 
-impl Wire for Sock {
+impl Transport for Sock {
     fn dial(to: &Endpoint, _from: Option<SocketAddr>, _ways: &Arc<Ways>) -> io::Result<Self> {
         with(|world| {
             let Some(id) = to.addr().map(id_of) else {
@@ -115,7 +115,7 @@ impl Wire for Sock {
             // Ready when the attempt has ended.
             world.lines[id].flying.dial = true;
             let after = super::script::time(&mut world.rng, 100);
-            world.plan(after, Happening::Connects(id));
+            world.config(after, Happening::Connects(id));
             Ok(Self(id))
         })
     }
@@ -183,7 +183,7 @@ impl Wire for Sock {
 
     fn reset_on_close(&self) -> io::Result<()> {
         with(|world| {
-            world.lines[self.0].server = super::line::Server::Closing { reset: true };
+            world.lines[self.0].server = super::socket::Server::Closing { reset: true };
             Ok(())
         })
     }
@@ -228,7 +228,7 @@ impl World {
             // It only seemed to have no room.
             self.lines[id].no_space = false;
             let after = Duration::from_micros(self.rng.u64(..2_000));
-            self.plan(after, Happening::Writable(id));
+            self.config(after, Happening::Writable(id));
             self.lines[id].awaits_writable += 1;
         }
     }
@@ -279,7 +279,7 @@ pub(super) struct SimPoller {
 }
 
 impl Poller for SimPoller {
-    type Listener = Door;
+    type Listener = Acceptor;
 
     fn new(policy: &Policy) -> io::Result<Self> {
         Ok(Self { events: policy.events_per_wait, listening: false })
@@ -289,12 +289,12 @@ impl Poller for SimPoller {
         Ok(())
     }
 
-    fn watch_listener(&mut self, _: &Door) -> io::Result<()> {
+    fn watch_listener(&mut self, _: &Acceptor) -> io::Result<()> {
         assert!(!std::mem::replace(&mut self.listening, true), "watched twice");
         Ok(())
     }
 
-    fn unwatch_listener(&mut self, _: &Door) {
+    fn unwatch_listener(&mut self, _: &Acceptor) {
         assert!(std::mem::take(&mut self.listening), "not watched");
     }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::core::{Action, Connection, Place, Then};
-use crate::engine::windows::Seats;
+use crate::engine::permits::ConnectionPermits;
 use crate::policy::Policy;
 
 /// What a connection wants, and what was done about it.
@@ -25,7 +25,11 @@ pub(in crate::engine) struct View {
 }
 
 impl View {
-    pub(in crate::engine) fn new(connection: Option<&Connection>, seats: &Seats, policy: &Policy) -> Self {
+    pub(in crate::engine) fn new(
+        connection: Option<&Connection>,
+        seats: &ConnectionPermits,
+        policy: &Policy,
+    ) -> Self {
         Self {
             deadline: connection.filter(|c| !is_over(c)).and_then(|connection| connection.deadline(policy)),
             action: connection.map(Connection::action),

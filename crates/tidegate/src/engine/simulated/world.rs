@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use rustix::io::Errno;
 
-use super::line::Line;
 use super::script::{Moods, Script, chance};
 use super::shelf::Shelf;
+use super::socket::SimulatedSocket;
 use crate::core::{Place, Receive};
 use crate::engine::simulated::view::View;
-use crate::engine::{Command, Gate};
+use crate::engine::{Command, CommandQueue};
 use crate::policy::accept::EXHAUSTION_PAUSE;
 use crate::policy::sends::GROUP_TURN;
 use crate::policy::{Policy, Wait};
@@ -93,10 +93,10 @@ pub(super) struct World {
     pub(super) moods: Moods,
     pub(super) shelf: Shelf,
     pub(super) policy: Arc<Policy>,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<SimulatedSocket>,
     /// Connections that wait to be accepted.
     pub(super) backlog: VecDeque<usize>,
-    pub(super) gate: Arc<Gate>,
+    pub(super) command_queue: Arc<CommandQueue>,
     pub(super) woken: Arc<AtomicBool>,
     pub(super) tally: Tally,
     pub(super) drained_at: Option<Instant>,
@@ -136,9 +136,16 @@ impl World {
             moods: script.moods,
             shelf,
             policy: Arc::new(script.policy.clone()),
-            lines: script.parts.iter().enumerate().map(|(id, part)| Line::new(id, part, start)).collect(),
+            lines: script
+                .parts
+                .iter()
+                .enumerate()
+                .map(|(id, part)| SimulatedSocket::new(id, part, start))
+                .collect(),
             backlog: VecDeque::new(),
-            gate: Arc::new(Gate::new(script.policy.mail_queue, move || wake.store(true, SeqCst))),
+            command_queue: Arc::new(CommandQueue::new(script.policy.mail_queue, move || {
+                wake.store(true, SeqCst)
+            })),
             woken,
             tally: Tally::default(),
             drained_at: None,
@@ -158,17 +165,17 @@ impl World {
         };
         for (id, part) in script.parts.iter().enumerate() {
             let first = if script.dials { Happening::Dials(id) } else { Happening::Comes(id) };
-            new.plan(part.comes_at, first);
+            new.config(part.comes_at, first);
         }
-        new.plan(script.drain_at, Happening::Drain);
+        new.config(script.drain_at, Happening::Drain);
         if let Some((at, _)) = script.switch {
-            new.plan(at, Happening::Switch);
+            new.config(at, Happening::Switch);
         }
         new
     }
 
     /// Something will happen after this time.
-    pub(super) fn plan(&mut self, after: Duration, what: Happening) {
+    pub(super) fn config(&mut self, after: Duration, what: Happening) {
         self.number += 1;
         self.agenda.insert((self.now + after, self.number), what);
     }
@@ -337,29 +344,29 @@ impl World {
                 if let Some(policy) = self.switch.clone() {
                     self.switched = true;
                     self.policy = policy.clone();
-                    let _ = self.gate.push(Command::Policy(policy));
+                    let _ = self.command_queue.push(Command::Policy(policy));
                 }
             }
             Happening::Drain => {
                 self.drained_at = Some(self.now);
-                let _ = self.gate.push(Command::Drain);
+                let _ = self.command_queue.push(Command::Drain);
             }
         }
     }
 
     fn post(&mut self, to: Mailbox, answer: u64) {
         match to.send(answer) {
-            Err(MailboxError::Full) => self.plan(Duration::from_millis(1), Happening::Mail(to, answer)),
+            Err(MailboxError::Full) => self.config(Duration::from_millis(1), Happening::Mail(to, answer)),
             Err(MailboxError::Stopped) => self.tally.mail_lost += 1,
             Ok(()) => {}
         }
     }
 
     fn asks_to_dial(&mut self, id: usize) {
-        let dial = Dial::to(super::line::address(id)).tag(id as u64);
-        match self.gate.push(Command::Dial(dial.into())) {
+        let dial = Dial::to(super::socket::address(id)).tag(id as u64);
+        match self.command_queue.push(Command::Dial(dial.into())) {
             Ok(()) => self.tally.dialled += 1,
-            Err(MailboxError::Full) => self.plan(Duration::from_millis(1), Happening::Dials(id)),
+            Err(MailboxError::Full) => self.config(Duration::from_millis(1), Happening::Dials(id)),
             Err(MailboxError::Stopped) => {}
         }
     }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::{Ask, Buffer, Kind, NOWHERE, Operation, Order, Rest, SimPort};
 use crate::engine::completion::Completion;
-use crate::engine::simulated::line::{Server, address};
+use crate::engine::simulated::socket::{Server, address};
 use crate::engine::simulated::world::{Happening, World};
 
 impl SimPort {
@@ -216,7 +216,7 @@ impl SimPort {
         let stops = cancelled || outcome.is_err() || (*sent > 0 && world.chance(world.moods.partial));
         if !all && !stops {
             if self.operations[at].cancelled {
-                world.plan(Duration::from_micros(200), Happening::Nudge); // it comes late, but it comes
+                world.config(Duration::from_micros(200), Happening::Nudge); // it comes late, but it comes
             }
             return;
         }
@@ -242,7 +242,7 @@ impl SimPort {
         let unsent = Rest::File(range.clone());
         if !cancelled && !world.lines[id].is_writable() && !world.chance(world.moods.spurious) {
             if self.operations[at].cancelled {
-                world.plan(Duration::from_micros(200), Happening::Nudge); // it comes late, but it comes
+                world.config(Duration::from_micros(200), Happening::Nudge); // it comes late, but it comes
             }
             return;
         }

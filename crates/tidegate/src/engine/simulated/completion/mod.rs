@@ -18,15 +18,15 @@ use tidegate_sys::waker::Waker;
 
 use crate::core::queue::{Files, Pieces};
 use crate::core::{Place, Receive, Then, Token};
-use crate::engine::completion::{Chained, Close, Completion, HandOn, Port, Setup};
-use crate::engine::simulated::line::{Server, id_of};
+use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::simulated::shelf::read;
+use crate::engine::simulated::socket::{Server, id_of};
 use crate::engine::simulated::view::View;
 use crate::engine::simulated::world::{Happening, World, with};
 use crate::service::Dial;
 
 /// The listening socket.
-pub(super) struct Door;
+pub(super) struct Acceptor;
 
 /// A socket in the port's table.
 #[derive(Debug)]
@@ -145,11 +145,11 @@ pub(super) struct SimPort {
 const NOBODY: Token = Token { index: u32::MAX, generation: 0 };
 const NOWHERE: usize = usize::MAX;
 
-impl Port for SimPort {
+impl CompletionDriver for SimPort {
     type Socket = Slot;
     type Buffer = Buffer;
     type Unsent = Rest;
-    type Listener = Door;
+    type Listener = Acceptor;
     type Address = Infallible;
     type Loose = Infallible;
     const HANDS_ON: bool = false; // one thread
@@ -187,12 +187,12 @@ impl Port for SimPort {
         (self.slots - SLACK).saturating_sub(self.taken)
     }
 
-    fn accept_all(&mut self, _: &Door) {
+    fn accept_all(&mut self, _: &Acceptor) {
         self.accepts += 1;
         self.start(Kind::Accept { endless: true }, NOBODY, None);
     }
 
-    fn accept_one(&mut self, _: &Door) {
+    fn accept_one(&mut self, _: &Acceptor) {
         self.accepts += 1;
         self.start(Kind::Accept { endless: false }, NOBODY, None);
     }
@@ -209,7 +209,7 @@ impl Port for SimPort {
         match loose {}
     }
 
-    fn has_waiting(_: &Door) -> bool {
+    fn has_waiting(_: &Acceptor) -> bool {
         with(|world| !world.backlog.is_empty())
     }
 
@@ -593,7 +593,7 @@ impl World {
             return self.now;
         }
         let after = crate::engine::simulated::script::time(&mut self.rng, 60);
-        self.plan(after, Happening::Nudge);
+        self.config(after, Happening::Nudge);
         self.now + after
     }
 

@@ -16,7 +16,7 @@ use crate::policy::Policy;
 use crate::service::Mail;
 use sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 
-/// What the gate shares between threads with: of the standard library, or of loom, which tries every order in which the
+/// What the command_queue shares between threads with: of the standard library, or of loom, which tries every order in which the
 /// threads can run (see `model`).
 mod sync {
     #[cfg(tidegate_loom)]
@@ -99,7 +99,7 @@ impl Command {
 }
 
 /// A bounded queue of commands and a way to wake the thread that reads it.
-pub(crate) struct Gate {
+pub(crate) struct CommandQueue {
     queue: Mutex<Commands>,
     /// Pieces of mail in the queue, to look at without the lock.
     waiting: AtomicUsize,
@@ -118,8 +118,8 @@ struct Commands {
     closed: bool,
 }
 
-impl Gate {
-    /// A gate for at most `bound` commands; `wake` must wake the thread from its wait.
+impl CommandQueue {
+    /// A command_queue for at most `bound` commands; `wake` must wake the thread from its wait.
     pub(crate) fn new(bound: usize, wake: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
             queue: Mutex::default(),
@@ -198,7 +198,7 @@ impl Gate {
     }
 }
 
-impl PostOffice for Gate {
+impl PostOffice for CommandQueue {
     fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError> {
         self.push(Command::Mail(to, mail.into()))
     }
@@ -229,14 +229,14 @@ mod tests {
     fn a_sleeping_thread_is_woken_once_and_a_busy_one_never() {
         let wakes = Arc::new(AtomicUsize::new(0));
         let count = wakes.clone();
-        let gate = Gate::new(10, move || _ = count.fetch_add(1, Ordering::SeqCst));
-        gate.push(Command::Drain).unwrap();
+        let command_queue = CommandQueue::new(10, move || _ = count.fetch_add(1, Ordering::SeqCst));
+        command_queue.push(Command::Drain).unwrap();
         assert_eq!(wakes.load(Ordering::SeqCst), 0);
-        assert!(!gate.prepare_sleep(), "something waits");
-        gate.take(&mut VecDeque::new());
-        assert!(gate.prepare_sleep());
-        gate.push(Command::Drain).unwrap();
-        gate.push(Command::Drain).unwrap();
+        assert!(!command_queue.prepare_sleep(), "something waits");
+        command_queue.take(&mut VecDeque::new());
+        assert!(command_queue.prepare_sleep());
+        command_queue.push(Command::Drain).unwrap();
+        command_queue.push(Command::Drain).unwrap();
         assert_eq!(wakes.load(Ordering::SeqCst), 1);
     }
 
@@ -244,32 +244,32 @@ mod tests {
     fn mail_for_a_group_is_queued_once_and_counts_for_each() {
         let wakes = Arc::new(AtomicUsize::new(0));
         let count = wakes.clone();
-        let gate = Gate::new(3, move || _ = count.fetch_add(1, Ordering::SeqCst));
+        let command_queue = CommandQueue::new(3, move || _ = count.fetch_add(1, Ordering::SeqCst));
         let to: Vec<_> = (0..4).map(|index| Token { index, generation: 0 }).collect();
         let message: Arc<dyn Any + Send + Sync> = Arc::new(7);
-        assert!(gate.prepare_sleep());
-        assert!(gate.has_room(4), "nothing waits");
-        gate.post_all(&Arc::new(to.clone()), &message);
+        assert!(command_queue.prepare_sleep());
+        assert!(command_queue.has_room(4), "nothing waits");
+        command_queue.post_all(&Arc::new(to.clone()), &message);
         assert_eq!(wakes.load(Ordering::SeqCst), 1);
-        assert!(!gate.has_room(1));
-        assert_eq!(gate.post(to[0], Mail::Timer), Err(MailboxError::Full));
+        assert!(!command_queue.has_room(1));
+        assert_eq!(command_queue.post(to[0], Mail::Timer), Err(MailboxError::Full));
         let mut queue = VecDeque::new();
-        gate.take(&mut queue);
-        assert!(gate.has_room(1));
+        command_queue.take(&mut queue);
+        assert!(command_queue.has_room(1));
         let Some(Command::Group(mail)) = queue.pop_front() else { panic!("one command") };
         assert_eq!(mail.map(|(token, _)| token).collect::<Vec<_>>(), to);
     }
 
     #[test]
     fn the_bound_holds_and_a_closed_gate_says_so() {
-        let gate = Gate::new(1, || {});
+        let command_queue = CommandQueue::new(1, || {});
         let token = Token { index: 0, generation: 0 };
-        assert_eq!(gate.post(token, Mail::Timer), Ok(()));
-        assert_eq!(gate.post(token, Mail::Timer), Err(MailboxError::Full));
-        assert_eq!(gate.push(Command::Drain), Ok(()), "an order to stop always passes");
+        assert_eq!(command_queue.post(token, Mail::Timer), Ok(()));
+        assert_eq!(command_queue.post(token, Mail::Timer), Err(MailboxError::Full));
+        assert_eq!(command_queue.push(Command::Drain), Ok(()), "an order to stop always passes");
         let mut rest = VecDeque::new();
-        gate.close(&mut rest);
+        command_queue.close(&mut rest);
         assert!(matches!(rest.make_contiguous(), [Command::Mail(..), Command::Drain]), "{rest:?}");
-        assert_eq!(gate.post(token, Mail::Timer), Err(MailboxError::Stopped));
+        assert_eq!(command_queue.post(token, Mail::Timer), Err(MailboxError::Stopped));
     }
 }

@@ -14,8 +14,8 @@ use tidegate_sys::descriptor::AsRawFd;
 use tidegate_sys::epoll::{Epoll, Report};
 use tidegate_sys::waker::Waker;
 
-use super::super::house::House;
-use super::pool::{Held, Job, Queue};
+use super::super::registry::ConnectionRegistry;
+use super::pool::{Job, PooledConnection, Queue};
 use crate::core::{Grain, Table, Timers, Token};
 
 /// Reports taken from the kernel at once.
@@ -24,7 +24,7 @@ const BATCH: usize = 64;
 const WAKER: u64 = u64::MAX;
 
 /// The connections that are parked.
-pub(super) struct Lot {
+pub(super) struct IdleSet {
     epoll: Epoll,
     waker: Waker,
     state: Mutex<State>,
@@ -33,7 +33,7 @@ pub(super) struct Lot {
 }
 
 struct State {
-    parked: Table<Box<Held>>,
+    parked: Table<Box<PooledConnection>>,
     timers: Timers,
     fired: Vec<u32>,
     /// Until when the watching thread sleeps; `None` is for ever.
@@ -42,7 +42,7 @@ struct State {
 
 /// Takes one connection out when there is mail for it.
 struct Call {
-    lot: Weak<Lot>,
+    lot: Weak<IdleSet>,
     token: Token,
 }
 
@@ -54,7 +54,7 @@ impl Wake for Call {
     }
 }
 
-impl Lot {
+impl IdleSet {
     pub(super) fn new(queue: Arc<Queue>) -> io::Result<Arc<Self>> {
         let (epoll, waker) = (Epoll::new()?, Waker::new()?);
         epoll.add_level(waker.as_raw_fd(), WAKER)?;
@@ -73,8 +73,8 @@ impl Lot {
     }
 
     /// Keeps a connection until there is something to do for it.
-    pub(super) fn park(self: &Arc<Self>, held: Box<Held>, house: &House) {
-        let policy = house.policy();
+    pub(super) fn park(self: &Arc<Self>, held: Box<PooledConnection>, registry: &ConnectionRegistry) {
+        let policy = registry.policy();
         let (fd, wanted, deadline) =
             (held.entry.stream.as_raw_fd(), held.entry.interest(), held.deadline(&policy));
         let post = held.seat.post.clone();
@@ -95,7 +95,7 @@ impl Lot {
         let watched = self.epoll.add_level_for(fd, wanted, token.to_u64());
         drop(state);
         // Mail, or other limits, may have come before that; and what can not be watched must be looked at in turn.
-        if watched.is_err() || post.has_delivery() || !Arc::ptr_eq(&policy, &house.policy()) {
+        if watched.is_err() || post.has_delivery() || !Arc::ptr_eq(&policy, &registry.policy()) {
             self.unpark(token);
         }
     }

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::Lane;
+use super::WorkerContext;
 use crate::core::{Place, Token, Window};
 use crate::policy::sends::WINDOW_TURN;
 
 /// The places that connections of one thread share.
-pub(super) struct Windows {
+pub(super) struct Permits {
     /// For sends that the kernel has not finished with.
     pub(super) sends: Window,
     /// For connections that may receive.
@@ -20,18 +20,18 @@ pub(super) struct Windows {
 
 /// The places that one connection has.
 #[derive(Debug, Default)]
-pub(super) struct Seats {
+pub(super) struct ConnectionPermits {
     pub(super) send: Place,
     pub(super) receive: Place,
     /// It has received something since it got its place.
     pub(super) served: bool,
 }
 
-impl Windows {
-    pub(super) fn new(lane: &Lane, now: Instant) -> Self {
+impl Permits {
+    pub(super) fn new(worker: &WorkerContext, now: Instant) -> Self {
         Self {
-            sends: Window::new(lane.policy.outstanding_sends.map(|n| lane.share_of(n.get() as usize))),
-            receives: Window::new(lane.policy.window.map(|n| lane.share_of(n.get()))),
+            sends: Window::new(worker.policy.outstanding_sends.map(|n| worker.share_of(n.get() as usize))),
+            receives: Window::new(worker.policy.window.map(|n| worker.share_of(n.get()))),
             inside: VecDeque::new(),
             now,
         }
@@ -39,13 +39,13 @@ impl Windows {
 
     /// Whether the connection may have a send outstanding; if not, it is told when it may.
     #[inline]
-    pub(super) fn may_send(&mut self, token: Token, seats: &mut Seats) -> bool {
+    pub(super) fn may_send(&mut self, token: Token, seats: &mut ConnectionPermits) -> bool {
         self.sends.enter(token, &mut seats.send)
     }
 
     /// Whether it may begin a send that the kernel might not finish with at once.
     #[inline]
-    pub(super) fn could_send(&self, seats: &Seats) -> bool {
+    pub(super) fn could_send(&self, seats: &ConnectionPermits) -> bool {
         self.sends.has_room_for(seats.send)
     }
 
@@ -62,13 +62,13 @@ impl Windows {
 
     /// Its send is no longer outstanding.
     #[inline]
-    pub(super) fn sent(&mut self, seats: &mut Seats) {
+    pub(super) fn sent(&mut self, seats: &mut ConnectionPermits) {
         self.sends.leave(&mut seats.send);
     }
 
     /// Whether the connection may receive; if not, it is told when it may.
     #[inline]
-    pub(super) fn may_receive(&mut self, token: Token, seats: &mut Seats) -> bool {
+    pub(super) fn may_receive(&mut self, token: Token, seats: &mut ConnectionPermits) -> bool {
         let was = seats.receive;
         let may = self.receives.enter(token, &mut seats.receive);
         if seats.receive != was && may {
@@ -77,14 +77,14 @@ impl Windows {
         may
     }
 
-    pub(super) fn seat(&mut self, token: Token, seats: &mut Seats) {
+    pub(super) fn seat(&mut self, token: Token, seats: &mut ConnectionPermits) {
         seats.served = false;
         self.inside.push_back((token, self.now));
     }
 
     /// The connection is gone.
     #[inline]
-    pub(super) fn leave(&mut self, seats: &mut Seats) {
+    pub(super) fn leave(&mut self, seats: &mut ConnectionPermits) {
         self.sends.leave(&mut seats.send);
         self.receives.leave(&mut seats.receive);
     }

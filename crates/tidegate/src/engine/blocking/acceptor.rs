@@ -11,51 +11,51 @@ use tidegate_sys::poll::{Readiness, wait_pair};
 use tidegate_sys::socket::{Blocking, Stream};
 use tidegate_sys::waker::Waker;
 
-use super::super::house::{House, Seat};
-use super::super::readiness::{Line, Settled, Wire};
+use super::super::readiness::{Settled, SocketTransport, Transport};
+use super::super::registry::{ConnectionRegistry, RegistrySlot};
 use super::super::threads;
 use crate::core::dial::DialRequest;
 use crate::policy::accept::Admission;
 
 /// Starts a named thread with the stack the policy gives.
 pub(super) fn spawn(
-    house: &House,
+    registry: &ConnectionRegistry,
     name: &str,
     run: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    threads::spawn(format!("tidegate-{name}"), house.policy().thread_stack_bytes, run)
+    threads::spawn(format!("tidegate-{name}"), registry.policy().thread_stack_bytes, run)
 }
 
-/// Starts the thread that accepts until the house stops; `serve` takes each connection that is let in.
+/// Starts the thread that accepts until the registry stops; `serve` takes each connection that is let in.
 pub(super) fn start_acceptor(
-    house: &Arc<House>,
+    registry: &Arc<ConnectionRegistry>,
     blocking: Blocking,
     serve: impl FnMut(Stream, Option<SocketAddr>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let bell = Arc::new(Waker::new()?);
-    house.set_bell(bell.clone());
-    let (front, duty) = (house.clone(), house.begin_accepting());
-    spawn(house, "accept", move || {
+    registry.set_bell(bell.clone());
+    let (front, duty) = (registry.clone(), registry.begin_accepting());
+    spawn(registry, "accept", move || {
         accept_all(&front, &bell, blocking, serve);
         drop(duty);
     })
 }
 
-/// Accepts until the house stops, and then those who wait already; `serve` takes each connection that is let in.
+/// Accepts until the registry stops, and then those who wait already; `serve` takes each connection that is let in.
 fn accept_all(
-    house: &House,
+    registry: &ConnectionRegistry,
     bell: &Waker,
     blocking: Blocking,
     mut serve: impl FnMut(Stream, Option<SocketAddr>),
 ) {
-    let Some(listener) = house.take_listener() else { return };
-    while let Some(admission) = house.wait_for_admission() {
+    let Some(listener) = registry.take_listener() else { return };
+    while let Some(admission) = registry.wait_for_admission() {
         match listener.accept(blocking) {
             Ok((stream, peer)) => {
-                house.counters.attempted.add(1);
+                registry.counters.attempted.add(1);
                 if admission == Admission::Refuse {
-                    house.counters.refused.add(1);
-                    house.plan.turn_away(stream, peer);
+                    registry.counters.refused.add(1);
+                    registry.config.turn_away(stream, peer);
                 } else {
                     serve(stream, peer);
                 }
@@ -64,20 +64,24 @@ fn accept_all(
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 let wanted = Readiness { readable: true, writable: false };
                 if let Err(e) = wait_pair(listener.as_raw_fd(), wanted, bell.as_raw_fd(), None) {
-                    house.accept_failed(&e);
+                    registry.accept_failed(&e);
                 }
             }
-            Err(e) => house.accept_failed(&e),
+            Err(e) => registry.accept_failed(&e),
         }
     }
-    house.accept_the_rest(&listener, blocking, serve);
+    registry.accept_the_rest(&listener, blocking, serve);
 }
 
 /// How long a thread that waits for a connection sleeps before it looks whether it is to give up.
 const DIAL_SLICE: Duration = Duration::from_millis(100);
 
-/// Waits until it is settled what becomes of a connection attempt; gives it up at its deadline, or when the house stops.
-pub(super) fn settle(mut line: Line, request: &DialRequest, seat: &Seat) -> io::Result<Line> {
+/// Waits until it is settled what becomes of a connection attempt; gives it up at its deadline, or when the registry stops.
+pub(super) fn settle(
+    mut line: SocketTransport,
+    request: &DialRequest,
+    seat: &RegistrySlot,
+) -> io::Result<SocketTransport> {
     let begun = Instant::now();
     let wants = Readiness { readable: false, writable: true };
     loop {

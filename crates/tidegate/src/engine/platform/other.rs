@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::super::{Availability, Model, Plan, Started, datagram};
+use super::super::{Availability, EngineConfig, EngineHandle, Model, datagram};
 use super::not_here;
 use crate::policy::FastPath;
 
@@ -11,7 +11,7 @@ pub(in crate::engine) const BEST: &[Model] = &[Model::Poll];
 
 /// Whether a model works here.
 pub(in crate::engine) fn probe(_: Model) -> Availability {
-    Availability::Unavailable("a model of Linux or Windows; use poll".into())
+    Availability::Unavailable("a model of Linux or Permits; use poll".into())
 }
 
 /// Why a model can not have the fast path, if it can not. There is none, which is said when it is looked for.
@@ -20,14 +20,14 @@ pub(in crate::engine) fn no_fast_path(_: Model, _: &FastPath) -> Option<&'static
 }
 
 /// Starts the threads of a model.
-pub(in crate::engine) fn start(model: Model, _: Plan) -> io::Result<Started> {
+pub(in crate::engine) fn start(model: Model, _: EngineConfig) -> io::Result<EngineHandle> {
     Err(not_here(model))
 }
 
 /// Starts the threads that serve datagrams.
 pub(in crate::engine) fn start_datagrams(
-    plan: &datagram::Plan,
+    config: &datagram::DatagramConfig,
     _: datagram::MakeService<'_>,
-) -> io::Result<datagram::Started> {
-    Err(not_here(plan.model))
+) -> io::Result<datagram::DatagramHandle> {
+    Err(not_here(config.model))
 }

@@ -1,4 +1,4 @@
-//! What an engine is given: a plan for all threads, and a lane for each.
+//! What an engine is given: a config for all threads, and a worker for each.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,18 +9,18 @@ use std::thread::JoinHandle;
 use tidegate_sys::socket::{DEFERS_ACCEPT, Listener, Stream};
 
 use super::balance::Balance;
-use super::crew::Crew;
-use super::readiness::{Door, Line};
+use super::blocking_pool::BlockingPool;
+use super::readiness::{Acceptor, SocketTransport};
 use super::threads::{self, STACK_BYTES};
 use super::trim::Peak;
-use super::{Gate, Model, room};
+use super::{CommandQueue, Model, capacity};
 use crate::fastpath::{Meeting, Ways};
 use crate::policy::{Policy, accept};
 use crate::service::ErasedService;
 use crate::stats::{Counters, Writers};
 
 /// What all threads of one server or client share.
-pub(crate) struct Plan {
+pub(crate) struct EngineConfig {
     pub(crate) service: Arc<dyn ErasedService>,
     pub(crate) policy: Arc<Policy>,
     /// Present for a server.
@@ -28,21 +28,21 @@ pub(crate) struct Plan {
     /// What connections may use besides TCP.
     pub(crate) ways: Arc<Ways>,
     meeting: Option<Arc<Meeting>>,
-    pub(crate) crew: Arc<Crew>,
+    pub(crate) blocking_pool: Arc<BlockingPool>,
     /// Connections that all I/O threads have open, and had.
     total: Arc<AtomicUsize>,
     pub(crate) peak: Arc<Peak>,
 }
 
 /// The threads of a running engine, and the doors to them.
-pub(crate) struct Started {
-    pub(crate) gates: Vec<Arc<Gate>>,
+pub(crate) struct EngineHandle {
+    pub(crate) gates: Vec<Arc<CommandQueue>>,
     pub(crate) counters: Vec<Arc<Counters>>,
     pub(crate) threads: Vec<JoinHandle<()>>,
 }
 
 /// What one I/O thread has.
-pub(crate) struct Lane {
+pub(crate) struct WorkerContext {
     /// Which of the threads it is, from 0.
     pub(crate) index: usize,
     pub(crate) service: Arc<dyn ErasedService>,
@@ -50,9 +50,9 @@ pub(crate) struct Lane {
     pub(crate) ways: Arc<Ways>,
     /// Whether it accepts connections.
     pub(crate) listens: bool,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) command_queue: Arc<CommandQueue>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) crew: Arc<Crew>,
+    pub(crate) blocking_pool: Arc<BlockingPool>,
     /// Connections that all I/O threads have open.
     pub(crate) total: Arc<AtomicUsize>,
     pub(crate) peak: Arc<Peak>,
@@ -68,10 +68,10 @@ pub(crate) struct Lane {
     pub(crate) threads: usize,
 }
 
-impl Lane {
+impl WorkerContext {
     /// This thread's share of the descriptors that the process has not reserved for something else.
     pub(crate) fn descriptors(&self) -> usize {
-        room::descriptors_of_loop(self.threads)
+        capacity::descriptors_of_loop(self.threads)
     }
 
     /// This thread's share of something that is limited for all of them.
@@ -119,11 +119,11 @@ impl Lane {
     }
 }
 
-impl Plan {
+impl EngineConfig {
     pub(crate) fn new(service: Arc<dyn ErasedService>, policy: Policy, listener: Option<Listener>) -> Self {
         let ways = Ways::new(policy.fast_path);
         Self {
-            crew: Arc::new(Crew::new(policy.offload)),
+            blocking_pool: Arc::new(BlockingPool::new(policy.offload)),
             service,
             meeting: listener.as_ref().and_then(|listener| Meeting::of(listener, &ways)).map(Arc::new),
             ways: Arc::new(ways),
@@ -135,9 +135,9 @@ impl Plan {
     }
 
     /// The listener, and where offers for the fast path are left.
-    pub(in crate::engine) fn door(&self) -> Option<Arc<Door>> {
+    pub(in crate::engine) fn door(&self) -> Option<Arc<Acceptor>> {
         let listener = self.listener.clone()?;
-        Some(Arc::new(Door { listener, meeting: self.meeting.clone() }))
+        Some(Arc::new(Acceptor { listener, meeting: self.meeting.clone() }))
     }
 
     /// Where offers for the fast path are left.
@@ -147,7 +147,7 @@ impl Plan {
 
     /// Closes a connection that is not let in, and answers its offer if it has left one.
     pub(crate) fn turn_away(&self, stream: Stream, peer: Option<SocketAddr>) {
-        drop(Line::accepted(stream, peer, self.meeting()));
+        drop(SocketTransport::accepted(stream, peer, self.meeting()));
     }
 
     /// I/O threads to start, by the policy or, where that leaves it open, by the model.
@@ -157,16 +157,22 @@ impl Plan {
         self.policy.threads.map_or(default, Into::into)
     }
 
-    fn lane(&self, index: usize, gate: Arc<Gate>, balance: &Arc<Balance>, threads: usize) -> Lane {
-        let mut lane = Lane {
+    fn worker(
+        &self,
+        index: usize,
+        command_queue: Arc<CommandQueue>,
+        balance: &Arc<Balance>,
+        threads: usize,
+    ) -> WorkerContext {
+        let mut worker = WorkerContext {
             index,
             service: self.service.clone(),
             policy: self.policy.clone(),
             ways: self.ways.clone(),
             listens: self.listener.is_some(),
-            gate,
+            command_queue,
             counters: Arc::new(Counters::new(Writers::One)),
-            crew: self.crew.clone(),
+            blocking_pool: self.blocking_pool.clone(),
             total: self.total.clone(),
             peak: self.peak.clone(),
             balance: balance.clone(),
@@ -175,36 +181,38 @@ impl Plan {
             holds: usize::MAX,
             threads,
         };
-        lane.set_policy(self.policy.clone());
-        lane
+        worker.set_policy(self.policy.clone());
+        worker
     }
 
-    /// Starts one thread for each lane and waits until all of them are ready to work.
+    /// Starts one thread for each worker and waits until all of them are ready to work.
     ///
-    /// `prepare` runs on the caller's thread and makes the lane's gate and whatever goes with it; `run` runs on
-    /// the lane's own thread, says through `Ready` whether it could start, and returns when it has stopped.
-    pub(crate) fn start_lanes<W: Send + 'static>(
+    /// `prepare` runs on the caller's thread and makes the worker's command_queue and whatever goes with it; `run` runs on
+    /// the worker's own thread, says through `Ready` whether it could start, and returns when it has stopped.
+    pub(crate) fn start_workers<W: Send + 'static>(
         &self,
         count: usize,
-        prepare: impl Fn(usize) -> io::Result<(Gate, W)>,
-        run: fn(Lane, W, Ready),
-    ) -> io::Result<Started> {
+        prepare: impl Fn(usize) -> io::Result<(CommandQueue, W)>,
+        run: fn(WorkerContext, W, Ready),
+    ) -> io::Result<EngineHandle> {
         let (ready, answers) = mpsc::channel();
         let prepared: Vec<_> = (0..count).map(prepare).collect::<io::Result<_>>()?;
         let (gates, extras): (Vec<_>, Vec<_>) =
-            prepared.into_iter().map(|(gate, extra)| (Arc::new(gate), extra)).unzip();
+            prepared.into_iter().map(|(command_queue, extra)| (Arc::new(command_queue), extra)).unzip();
         let balance = Arc::new(Balance::new(&gates));
-        let mut started = Started { gates: Vec::new(), counters: Vec::new(), threads: Vec::new() };
-        let outcome = gates.into_iter().zip(extras).enumerate().try_for_each(|(index, (gate, extra))| {
-            let lane = self.lane(index, gate, &balance, count);
-            started.gates.push(lane.gate.clone());
-            started.counters.push(lane.counters.clone());
-            let ready = Ready(ready.clone());
-            let thread =
-                threads::spawn(format!("tidegate-{index}"), STACK_BYTES, move || run(lane, extra, ready));
-            started.threads.push(thread?);
-            Ok(())
-        });
+        let mut started = EngineHandle { gates: Vec::new(), counters: Vec::new(), threads: Vec::new() };
+        let outcome =
+            gates.into_iter().zip(extras).enumerate().try_for_each(|(index, (command_queue, extra))| {
+                let worker = self.worker(index, command_queue, &balance, count);
+                started.gates.push(worker.command_queue.clone());
+                started.counters.push(worker.counters.clone());
+                let ready = Ready(ready.clone());
+                let thread = threads::spawn(format!("tidegate-{index}"), STACK_BYTES, move || {
+                    run(worker, extra, ready)
+                });
+                started.threads.push(thread?);
+                Ok(())
+            });
         drop(ready);
         let outcome = outcome.and_then(|()| answers.iter().take(count).collect());
         if outcome.is_err() {
@@ -214,11 +222,11 @@ impl Plan {
     }
 }
 
-impl Started {
+impl EngineHandle {
     /// Stops what did start, because the rest could not: nothing stays half-started.
     fn abandon(&mut self) {
-        for gate in &self.gates {
-            let _ = gate.push(super::Command::Drain);
+        for command_queue in &self.gates {
+            let _ = command_queue.push(super::Command::Drain);
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();

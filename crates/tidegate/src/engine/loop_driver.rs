@@ -3,27 +3,27 @@
 use std::io;
 use std::sync::Arc;
 
-use super::desk::Desk;
-use super::gate::{Accepted, Command};
-use super::windows::Seats;
+use super::command_queue::{Accepted, Command};
+use super::loop_state::LoopState;
+use super::permits::ConnectionPermits;
 use crate::core::dial::DialRequest;
 use crate::core::{Event, Place, Token};
 use crate::policy::Policy;
 use crate::policy::sends::{GROUP_TURN, WINDOW_TURN};
 
 /// What an event loop does between its events, the same whatever it waits with.
-pub(super) trait Rounds {
-    fn desk(&mut self) -> &mut Desk;
+pub(super) trait LoopDriver {
+    fn loop_state(&mut self) -> &mut LoopState;
     /// The token of a place in the table that is taken.
     fn token_at(&self, index: u32) -> Option<Token>;
     /// All connections, and those that are being made.
     fn tokens(&self) -> Vec<Token>;
     /// Tells a connection something, and does what follows.
-    fn tell(&mut self, token: Token, event: Event<'_>);
+    fn dispatch(&mut self, token: Token, event: Event<'_>);
     /// Tells every connection. Dials that are under way are given up, but those of sessions only by a stop.
-    fn tell_all(&mut self, event: fn() -> Event<'static>);
+    fn broadcast(&mut self, event: fn() -> Event<'static>);
     /// A connection's places, and whether it is between two messages.
-    fn seats(&mut self, token: Token) -> Option<(&mut Desk, &mut Seats, bool)>;
+    fn seats(&mut self, token: Token) -> Option<(&mut LoopState, &mut ConnectionPermits, bool)>;
     /// A connection got a place it has waited for.
     fn resume(&mut self, token: Token);
     /// A connection has to wait before it may receive again.
@@ -39,21 +39,21 @@ pub(super) trait Rounds {
 
     /// Gives places that have become free to those who wait for them.
     fn give_places(&mut self) {
-        while let Some(token) = self.desk().windows.sends.pop_next() {
-            if let Some((desk, seats, _)) = self.seats(token)
-                && desk.windows.sends.admit(&mut seats.send)
+        while let Some(token) = self.loop_state().permits.sends.pop_next() {
+            if let Some((loop_state, seats, _)) = self.seats(token)
+                && loop_state.permits.sends.admit(&mut seats.send)
             {
                 self.resume(token);
             }
         }
-        if self.desk().windows.receives.is_wanted() {
+        if self.loop_state().permits.receives.is_wanted() {
             self.rotate();
         }
-        while let Some(token) = self.desk().windows.receives.pop_next() {
-            if let Some((desk, seats, _)) = self.seats(token)
-                && desk.windows.receives.admit(&mut seats.receive)
+        while let Some(token) = self.loop_state().permits.receives.pop_next() {
+            if let Some((loop_state, seats, _)) = self.seats(token)
+                && loop_state.permits.receives.admit(&mut seats.receive)
             {
-                desk.windows.seat(token, seats);
+                loop_state.permits.seat(token, seats);
                 self.resume(token);
             }
         }
@@ -61,20 +61,20 @@ pub(super) trait Rounds {
 
     /// Has those step back who are between two messages and have had their turn.
     fn rotate(&mut self) {
-        for _ in 0..self.desk().windows.inside.len() {
-            let Some((token, since)) = self.desk().windows.inside.pop_front() else { return };
-            let Some((desk, seats, rests)) = self.seats(token) else { continue };
+        for _ in 0..self.loop_state().permits.inside.len() {
+            let Some((token, since)) = self.loop_state().permits.inside.pop_front() else { return };
+            let Some((loop_state, seats, rests)) = self.seats(token) else { continue };
             if seats.receive != Place::Inside {
                 continue;
             }
-            let over = since + WINDOW_TURN <= desk.now;
+            let over = since + WINDOW_TURN <= loop_state.now;
             if rests && (seats.served || over) {
-                desk.windows.receives.leave(&mut seats.receive);
-                desk.windows.receives.enter(token, &mut seats.receive); // at the end of the queue
+                loop_state.permits.receives.leave(&mut seats.receive);
+                loop_state.permits.receives.enter(token, &mut seats.receive); // at the end of the queue
                 self.step_back(token);
             } else {
-                let since = if over { desk.now } else { since };
-                desk.windows.inside.push_back((token, since));
+                let since = if over { loop_state.now } else { since };
+                loop_state.permits.inside.push_back((token, since));
             }
         }
     }
@@ -82,25 +82,25 @@ pub(super) trait Rounds {
     /// Carries out what other threads, and sessions of this one, have asked for. More mail than [`GROUP_TURN`] takes
     /// several rounds.
     fn look_at_commands(&mut self) {
-        if self.desk().commands.is_empty() {
-            self.desk().take_commands(); // what waits meanwhile counts for the bound of the queue
+        if self.loop_state().commands.is_empty() {
+            self.loop_state().take_commands(); // what waits meanwhile counts for the bound of the queue
         }
         let mut turn = GROUP_TURN;
-        while let Some(command) = self.desk().commands.pop_front() {
+        while let Some(command) = self.loop_state().commands.pop_front() {
             match command {
                 Command::Group(mut group) => {
                     for (token, mail) in group.by_ref().take(turn) {
                         turn -= 1;
-                        self.tell(token, Event::Mail(mail));
+                        self.dispatch(token, Event::Mail(mail));
                     }
                     if turn == 0 {
                         // The rest stays in front: mail is read in the order in which it was sent.
-                        return self.desk().commands.push_front(Command::Group(group));
+                        return self.loop_state().commands.push_front(Command::Group(group));
                     }
                 }
                 Command::Mail(token, mail) => {
                     turn -= 1;
-                    self.tell(token, Event::Mail(mail));
+                    self.dispatch(token, Event::Mail(mail));
                     if turn == 0 {
                         return; // the others first
                     }
@@ -115,12 +115,12 @@ pub(super) trait Rounds {
 
     /// Goes on with other limits; every connection looks at them, and queues for its places anew.
     fn change_policy(&mut self, policy: Arc<Policy>) {
-        self.desk().set_policy(policy);
+        self.loop_state().set_policy(policy);
         for token in self.tokens() {
             if let Some((_, seats, _)) = self.seats(token) {
-                *seats = Seats::default();
+                *seats = ConnectionPermits::default();
             }
-            self.tell(token, Event::Deadline);
+            self.dispatch(token, Event::Deadline);
             self.step_back(token);
             self.resume(token);
         }
@@ -128,27 +128,27 @@ pub(super) trait Rounds {
 
     /// Tells connections whose deadline may have come; and all of them when the time to finish is over.
     fn look_at_timers(&mut self) {
-        self.desk().fire_timers();
-        while let Some(index) = self.desk().fired.pop() {
+        self.loop_state().fire_timers();
+        while let Some(index) = self.loop_state().fired.pop() {
             if let Some(token) = self.token_at(index) {
-                self.tell(token, Event::Deadline);
+                self.dispatch(token, Event::Deadline);
             }
         }
-        if self.desk().out_of_patience() {
-            self.tell_all(|| Event::Stop);
+        if self.loop_state().out_of_patience() {
+            self.broadcast(|| Event::Stop);
         }
     }
 
     /// Makes a connection, or says why not.
     fn dial(&mut self, request: DialRequest) {
-        let desk = self.desk();
-        desk.lane.counters.attempted.add(1);
-        let begun = match desk.may_dial(&request) {
+        let loop_state = self.loop_state();
+        loop_state.worker.counters.attempted.add(1);
+        let begun = match loop_state.may_dial(&request) {
             Ok(()) => self.begin_dial(request),
             Err(e) => Err((request, e)),
         };
         if let Err((request, e)) = begun {
-            self.desk().not_begun(request, e);
+            self.loop_state().not_begun(request, e);
         }
     }
 }

@@ -11,35 +11,35 @@ use tidegate_sys::file::FileRange;
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::socket::{Blocking, Listener, More, SENDS_FILES, Stream};
 
-use super::{Incoming, Settled, Wire};
+use super::{Incoming, Settled, Transport};
 use crate::fastpath::{self, Begun, Link, Meeting, Offer, Outcome, Ways};
 
 /// A listening socket, and where offers for the fast path are left, if it has that.
 #[derive(Debug)]
-pub(in crate::engine) struct Door {
+pub(in crate::engine) struct Acceptor {
     pub(in crate::engine) listener: Arc<Listener>,
     pub(in crate::engine) meeting: Option<Arc<Meeting>>,
 }
 
-impl AsRawFd for Door {
+impl AsRawFd for Acceptor {
     fn as_raw_fd(&self) -> RawFd {
         self.listener.as_raw_fd()
     }
 }
 
-impl Incoming for Door {
-    type Stream = Line;
+impl Incoming for Acceptor {
+    type Stream = SocketTransport;
 
     #[inline]
-    fn accept(&self) -> io::Result<(Line, Option<SocketAddr>)> {
+    fn accept(&self) -> io::Result<(SocketTransport, Option<SocketAddr>)> {
         let (stream, peer) = self.listener.accept(Blocking::Never)?;
-        Ok((Line::accepted(stream, peer, self.meeting.as_deref()), peer))
+        Ok((SocketTransport::accepted(stream, peer, self.meeting.as_deref()), peer))
     }
 }
 
 /// A connection, or one that is being made.
 #[derive(Debug)]
-pub(in crate::engine) enum Line {
+pub(in crate::engine) enum SocketTransport {
     /// Over TCP.
     Plain(Stream),
     /// Being made, with an offer that has not been decided.
@@ -50,7 +50,7 @@ pub(in crate::engine) enum Line {
     Nothing,
 }
 
-impl Line {
+impl SocketTransport {
     /// An accepted connection: over shared memory if it has left an offer.
     #[inline]
     pub(in crate::engine) fn accepted(
@@ -85,7 +85,7 @@ impl Line {
     }
 }
 
-impl Wire for Line {
+impl Transport for SocketTransport {
     fn dial(to: &Endpoint, from: Option<SocketAddr>, ways: &Arc<Ways>) -> io::Result<Self> {
         Self::begin(to, from, ways, Blocking::Never)
     }
@@ -207,7 +207,7 @@ impl Wire for Line {
     }
 }
 
-impl AsRawFd for Line {
+impl AsRawFd for SocketTransport {
     #[inline]
     fn as_raw_fd(&self) -> RawFd {
         match self {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tidegate_sys::datagram::Arrival;
 
-use super::Lane;
+use super::DatagramWorker;
 use crate::core::datagram::{Replies, Run};
 use crate::core::panics::contain;
 use crate::policy::DatagramPolicy;
@@ -15,20 +15,20 @@ use crate::service::{DatagramService, Joined};
 use crate::stats::DatagramCounters;
 
 /// A service with its replies and counters.
-pub(super) struct Desk {
+pub(super) struct DatagramState {
     service: Box<dyn DatagramService>,
     pub(super) policy: Arc<DatagramPolicy>,
     pub(super) replies: Replies,
     pub(super) counters: Arc<DatagramCounters>,
 }
 
-impl Desk {
-    pub(super) fn new(service: Box<dyn DatagramService>, lane: &Lane) -> Self {
+impl DatagramState {
+    pub(super) fn new(service: Box<dyn DatagramService>, worker: &DatagramWorker) -> Self {
         Self {
             service,
-            policy: lane.policy.clone(),
-            replies: Replies::new(lane.policy.reply_limits(lane.path)),
-            counters: lane.counters.clone(),
+            policy: worker.policy.clone(),
+            replies: Replies::new(worker.policy.reply_limits(worker.path)),
+            counters: worker.counters.clone(),
         }
     }
 

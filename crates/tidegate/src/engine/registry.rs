@@ -10,14 +10,14 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
-use tidegate_sys::waker::Waker as Bell;
+use tidegate_sys::waker::Waker as Notify;
 
-use super::Plan;
+use super::EngineConfig;
 use tidegate_sys::socket::{
     Blocking, Listener, Stream, is_exhaustion, is_lost_connection, is_out_of_descriptors,
 };
 
-use super::desk::{no_dial, no_place, open_session};
+use super::loop_state::{no_dial, no_place, open_session};
 use crate::core::Token;
 use crate::core::dial::DialRequest;
 use crate::core::mail::{Mailbox, MailboxError, PostOffice};
@@ -28,8 +28,8 @@ use crate::service::{Mail, Origin, Peer, Session};
 use crate::stats::{Counters, Writers};
 
 /// What all connections of a server or client without loops share.
-pub(super) struct House {
-    pub(super) plan: Plan,
+pub(super) struct ConnectionRegistry {
+    pub(super) config: EngineConfig,
     /// Until somebody accepts.
     listener: Mutex<Option<Arc<Listener>>>,
     /// The limits as they are now.
@@ -39,14 +39,14 @@ pub(super) struct House {
     changed: Condvar,
     /// Wakes an acceptor that is a thread and waits for the listener. The listener itself is left as it is: another
     /// process may hold it, to go on with it.
-    bell: OnceLock<Arc<Bell>>,
+    bell: OnceLock<Arc<Notify>>,
     /// The engine has stopped; shared with every post box.
     stopped: Arc<AtomicBool>,
     /// How the engine makes a connection that has its place.
     dial: OnceLock<DialFn>,
 }
 
-type DialFn = Box<dyn Fn(&Arc<House>, DialRequest, Seat) + Send + Sync>;
+type DialFn = Box<dyn Fn(&Arc<ConnectionRegistry>, DialRequest, RegistrySlot) + Send + Sync>;
 
 /// Where a connection comes from.
 pub(super) enum Caller {
@@ -65,7 +65,7 @@ impl Caller {
     }
 
     /// The connection stands, and is served from now on.
-    pub(super) fn served(self, post: &Arc<Post>) {
+    pub(super) fn served(self, post: &Arc<Inbox>) {
         if let Self::Dialled(request) = self {
             request.connected(|| Mailbox { office: post.clone(), token: ALONE });
         }
@@ -82,7 +82,7 @@ struct State {
     stopping: bool,
     rest_until: Option<Instant>,
     next: u64,
-    posts: HashMap<u64, Weak<Post>>,
+    posts: HashMap<u64, Weak<Inbox>>,
     /// An acceptor that is a task rather than a thread.
     acceptor: Option<Waker>,
 }
@@ -96,13 +96,13 @@ pub(super) enum Order {
     Stop,
 }
 
-impl House {
-    pub(super) fn new(mut plan: Plan) -> Arc<Self> {
+impl ConnectionRegistry {
+    pub(super) fn new(mut config: EngineConfig) -> Arc<Self> {
         let counters = Arc::new(Counters::new(Writers::Many));
         Arc::new(Self {
-            policy: ArcSwap::new(plan.policy.clone()),
-            listener: Mutex::new(plan.listener.take()),
-            plan,
+            policy: ArcSwap::new(config.policy.clone()),
+            listener: Mutex::new(config.listener.take()),
+            config,
             counters,
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -113,7 +113,10 @@ impl House {
     }
 
     /// How connections are dialled.
-    pub(super) fn dials_by(&self, dial: impl Fn(&Arc<Self>, DialRequest, Seat) + Send + Sync + 'static) {
+    pub(super) fn dials_by(
+        &self,
+        dial: impl Fn(&Arc<Self>, DialRequest, RegistrySlot) + Send + Sync + 'static,
+    ) {
         let _ = self.dial.set(Box::new(dial)); // there is one engine
     }
 
@@ -149,29 +152,29 @@ impl House {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The acceptor begins its work; the house is not empty until it has ended.
+    /// The acceptor begins its work; the registry is not empty until it has ended.
     pub(super) fn begin_accepting(self: &Arc<Self>) -> Duty {
         self.lock().accepting = true;
         Duty(self.clone())
     }
 
     /// What the acceptor is to be woken with.
-    pub(super) fn set_bell(&self, bell: Arc<Bell>) {
+    pub(super) fn set_bell(&self, bell: Arc<Notify>) {
         let _ = self.bell.set(bell); // there is one acceptor
     }
 
     /// Takes a place for a connection.
-    pub(super) fn enter(self: &Arc<Self>) -> Seat {
+    pub(super) fn enter(self: &Arc<Self>) -> RegistrySlot {
         let mut state = self.lock();
         state.open += 1;
         self.seat(state, false)
     }
 
     /// Takes a place for a connection that is to be dialled, if there is one.
-    fn enter_to_dial(self: &Arc<Self>, request: &DialRequest) -> io::Result<Seat> {
+    fn enter_to_dial(self: &Arc<Self>, request: &DialRequest) -> io::Result<RegistrySlot> {
         let mut state = self.lock();
         let (by_session, most, each) =
-            (request.is_by_session(), self.policy().max_connections, self.plan.service.dials());
+            (request.is_by_session(), self.policy().max_connections, self.config.service.dials());
         let accepted = admitted(most, each);
         match by_session {
             true if state.dialled >= accepted.saturating_mul(each) => return Err(no_place()),
@@ -194,24 +197,24 @@ impl House {
 
     /// Counts a failed dial and tells who asked.
     pub(super) fn dial_failed(&self, request: DialRequest, e: io::Error) {
-        request.failed(&*self.plan.service, &self.counters, e);
+        request.failed(&*self.config.service, &self.counters, e);
     }
 
-    fn seat(self: &Arc<Self>, mut state: MutexGuard<'_, State>, dialled_by_session: bool) -> Seat {
+    fn seat(self: &Arc<Self>, mut state: MutexGuard<'_, State>, dialled_by_session: bool) -> RegistrySlot {
         state.next += 1;
         let id = state.next;
         let bound = self.policy().mail_queue;
-        let post = Arc::new(Post {
+        let post = Arc::new(Inbox {
             state: Mutex::default(),
             bound,
             stopped: self.stopped.clone(),
-            house: Arc::downgrade(self),
+            registry: Arc::downgrade(self),
         });
         if state.stopping {
             post.lock().order = Some(Order::Drain);
         }
         state.posts.insert(id, Arc::downgrade(&post));
-        Seat { house: self.clone(), id, dialled_by_session, post }
+        RegistrySlot { registry: self.clone(), id, dialled_by_session, post }
     }
 
     /// Makes the session for a connection, or counts the refusal.
@@ -224,14 +227,14 @@ impl House {
             },
         };
         let origin = caller.origin();
-        let session = open_session(&*self.plan.service, &Peer { addr, origin, thread });
+        let session = open_session(&*self.config.service, &Peer { addr, origin, thread });
         if session.is_none() {
             self.counters.refused.add(1);
         }
         session
     }
 
-    /// Waits until a connection may come in, or is to be refused; `None` once the house stops.
+    /// Waits until a connection may come in, or is to be refused; `None` once the registry stops.
     pub(super) fn wait_for_admission(&self) -> Option<Admission> {
         let mut state = self.lock();
         loop {
@@ -272,7 +275,7 @@ impl House {
 
     /// Connections that may be open, beside those that sessions dial.
     fn most(&self, policy: &Policy) -> usize {
-        admitted(policy.max_connections, self.plan.service.dials())
+        admitted(policy.max_connections, self.config.service.dials())
     }
 
     /// Connections that are open.
@@ -281,7 +284,7 @@ impl House {
         state.open + state.dialled
     }
 
-    /// Takes those for whom the kernel had already opened the connection when the house was told to stop, without waiting for more.
+    /// Takes those for whom the kernel had already opened the connection when the registry was told to stop, without waiting for more.
     pub(super) fn accept_the_rest(
         &self,
         listener: &Listener,
@@ -355,7 +358,7 @@ impl House {
 }
 
 /// An acceptor's time of work; ends when dropped.
-pub(super) struct Duty(Arc<House>);
+pub(super) struct Duty(Arc<ConnectionRegistry>);
 
 impl Drop for Duty {
     fn drop(&mut self) {
@@ -364,15 +367,15 @@ impl Drop for Duty {
     }
 }
 
-/// A connection's place in the house; given back when dropped.
-pub(super) struct Seat {
-    house: Arc<House>,
+/// A connection's place in the registry; given back when dropped.
+pub(super) struct RegistrySlot {
+    registry: Arc<ConnectionRegistry>,
     id: u64,
     dialled_by_session: bool,
-    pub(super) post: Arc<Post>,
+    pub(super) post: Arc<Inbox>,
 }
 
-impl Seat {
+impl RegistrySlot {
     /// Why a connection attempt is to be given up now, if it is.
     pub(super) fn gives_up(&self, request: &DialRequest) -> Option<io::Error> {
         let stops = match self.post.lock().order {
@@ -387,10 +390,10 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for RegistrySlot {
     fn drop(&mut self) {
         self.post.close();
-        let mut state = self.house.lock();
+        let mut state = self.registry.lock();
         match self.dialled_by_session {
             true => state.dialled -= 1,
             false => state.open -= 1,
@@ -402,17 +405,17 @@ impl Drop for Seat {
             acceptor.wake();
         }
         drop(state);
-        self.house.plan.peak.closed(open);
-        self.house.changed.notify_all();
+        self.registry.config.peak.closed(open);
+        self.registry.changed.notify_all();
     }
 }
 
 /// Mail and orders for one connection.
-pub(super) struct Post {
+pub(super) struct Inbox {
     state: Mutex<PostState>,
     bound: usize,
     stopped: Arc<AtomicBool>,
-    house: Weak<House>,
+    registry: Weak<ConnectionRegistry>,
 }
 
 #[derive(Default)]
@@ -427,7 +430,7 @@ struct PostState {
 /// The token that a connection with a post box of its own has.
 pub(super) const ALONE: Token = Token { index: 0, generation: 0 };
 
-impl Post {
+impl Inbox {
     fn lock(&self) -> MutexGuard<'_, PostState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -506,10 +509,10 @@ impl Delivery {
     }
 }
 
-impl PostOffice for Post {
+impl PostOffice for Inbox {
     fn dial(&self, request: DialRequest) -> Result<(), MailboxError> {
-        let house = self.house.upgrade().ok_or(MailboxError::Stopped)?;
-        house.dial(request);
+        let registry = self.registry.upgrade().ok_or(MailboxError::Stopped)?;
+        registry.dial(request);
         Ok(())
     }
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use tidegate_sys::socket::is_exhaustion;
 
-use super::Lane;
-use super::gate::{Accepted, Command};
-use super::windows::Windows;
+use super::WorkerContext;
+use super::command_queue::{Accepted, Command};
+use super::permits::Permits;
 use crate::core::dial::DialRequest;
 use crate::core::mail::{Mailbox, PostOffice};
 use crate::core::panics::contain;
@@ -21,8 +21,8 @@ use crate::policy::{Policy, stale, wait};
 use crate::service::{ErasedService, Origin, Peer, Session};
 
 /// The part of an event loop that is the same whatever it waits with.
-pub(super) struct Desk {
-    pub(super) lane: Lane,
+pub(super) struct LoopState {
+    pub(super) worker: WorkerContext,
     /// The time of the batch of events that is being worked on.
     pub(super) now: Instant,
     pub(super) commands: VecDeque<Command>,
@@ -37,7 +37,7 @@ pub(super) struct Desk {
     dialled: usize,
     /// Others give it connections while it has fewer.
     takes: usize,
-    pub(super) windows: Windows,
+    pub(super) permits: Permits,
     /// When there was last something to do.
     active: Instant,
     /// Accepting rests until then: the process ran out of descriptors or memory.
@@ -46,15 +46,15 @@ pub(super) struct Desk {
     pub(super) stop_at: Option<Instant>,
 }
 
-impl Desk {
+impl LoopState {
     /// The others give it connections while it has fewer than `takes`.
-    pub(super) fn new(lane: Lane, takes: usize, now: Instant) -> Self {
-        lane.balance.set_share(lane.index, lane.share, takes);
+    pub(super) fn new(worker: WorkerContext, takes: usize, now: Instant) -> Self {
+        worker.balance.set_share(worker.index, worker.share, takes);
         Self {
-            office: lane.gate.clone(),
-            windows: Windows::new(&lane, now),
+            office: worker.command_queue.clone(),
+            permits: Permits::new(&worker, now),
             active: now,
-            lane,
+            worker,
             now,
             commands: VecDeque::new(),
             fired: Vec::new(),
@@ -73,10 +73,10 @@ impl Desk {
     pub(super) fn context(&self, token: Token) -> Context<'_> {
         Context {
             now: self.now,
-            policy: &self.lane.policy,
-            counters: &self.lane.counters,
+            policy: &self.worker.policy,
+            counters: &self.worker.counters,
             office: &self.office,
-            workers: &*self.lane.crew,
+            workers: &*self.worker.blocking_pool,
             token,
         }
     }
@@ -88,7 +88,7 @@ impl Desk {
         if !connection.has_own_deadline() && self.timers.fires_by(token.index, self.soonest) {
             return;
         }
-        if let Some(at) = connection.deadline(&self.lane.policy) {
+        if let Some(at) = connection.deadline(&self.worker.policy) {
             self.timers.arm_no_later(token.index, at, connection.grain(at));
         }
     }
@@ -106,10 +106,10 @@ impl Desk {
 
     /// Makes the session of a connection that stands, or counts the refusal.
     pub(super) fn admit(&mut self, addr: Option<std::net::SocketAddr>, origin: Origin) -> Option<Connection> {
-        let peer = Peer { addr, origin, thread: self.lane.index };
-        let session = open_session(&*self.lane.service, &peer);
+        let peer = Peer { addr, origin, thread: self.worker.index };
+        let session = open_session(&*self.worker.service, &peer);
         if session.is_none() {
-            self.lane.counters.refused.add(1);
+            self.worker.counters.refused.add(1);
         }
         session.map(|session| Connection::new(session, origin, self.now))
     }
@@ -131,9 +131,9 @@ impl Desk {
     /// How long the thread may wait for the next event. After this it must [wake up](Self::woke).
     /// `clock` is read if it sleeps: a long batch would make a deadline late.
     pub(super) fn rest(&self, has_more_to_do: bool, clock: impl FnOnce() -> Instant) -> Option<Duration> {
-        let spins = || wait::spins(self.lane.policy.wait, self.active, self.now);
+        let spins = || wait::spins(self.worker.policy.wait, self.active, self.now);
         let has_more_to_do = has_more_to_do || !self.commands.is_empty();
-        if has_more_to_do || spins() || !self.lane.gate.prepare_sleep() {
+        if has_more_to_do || spins() || !self.worker.command_queue.prepare_sleep() {
             return Some(Duration::ZERO);
         }
         self.sleep(clock())
@@ -143,7 +143,7 @@ impl Desk {
     fn sleep(&self, now: Instant) -> Option<Duration> {
         // Once it has passed, all were told to stop: what is left is on its way back, and asking does not make it faster.
         let stop = self.stop_at.filter(|&at| at > self.now);
-        let deadline = [self.rest_until, stop, self.windows.rotation()].into_iter().flatten().min();
+        let deadline = [self.rest_until, stop, self.permits.rotation()].into_iter().flatten().min();
         let deadline = deadline.map(|at| at.saturating_duration_since(now));
         match (deadline, self.timers.sleep(now)) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -154,16 +154,16 @@ impl Desk {
     /// The thread has woken up: a new batch of events, and a new time.
     pub(super) fn woke(&mut self, now: Instant) {
         self.now = now;
-        self.windows.now = self.now;
+        self.permits.now = self.now;
         self.look_ahead();
         self.rest_until = self.rest_until.filter(|&at| at > self.now);
-        self.lane.gate.woken();
-        self.lane.counters.wake_ups.add(1);
+        self.worker.command_queue.woken();
+        self.worker.counters.wake_ups.add(1);
     }
 
     /// Reckons how early a deadline that begins to count now could be.
     fn look_ahead(&mut self) {
-        let soonest = self.now.checked_add(stale::soonest(&self.lane.policy));
+        let soonest = self.now.checked_add(stale::soonest(&self.worker.policy));
         self.soonest = soonest.map_or(u64::MAX, |at| self.timers.tick_of(at, Grain::Millisecond));
     }
 
@@ -173,7 +173,7 @@ impl Desk {
             return;
         }
         self.active = self.now;
-        let counters = &self.lane.counters;
+        let counters = &self.worker.counters;
         counters.events.add(events as u64);
         counters.largest_batch.at_least(events as u64);
     }
@@ -185,7 +185,7 @@ impl Desk {
 
     /// Fills `commands`.
     pub(super) fn take_commands(&mut self) {
-        self.lane.gate.take(&mut self.commands);
+        self.worker.command_queue.take(&mut self.commands);
     }
 
     /// Whether accepting rests, because the process ran out of something.
@@ -195,52 +195,52 @@ impl Desk {
 
     /// May the next connection come in now?
     pub(super) fn admission(&self) -> Admission {
-        if !self.lane.listens || self.stop_at.is_some() || self.is_resting() {
+        if !self.worker.listens || self.stop_at.is_some() || self.is_resting() {
             return Admission::Wait;
         }
         let fullness = Fullness {
             open: self.open(),
-            share: self.lane.share,
-            total: self.lane.total.load(Relaxed),
+            share: self.worker.share,
+            total: self.worker.total.load(Relaxed),
             most: self.most(),
         };
-        admission(fullness, self.lane.policy.when_full)
+        admission(fullness, self.worker.policy.when_full)
     }
 
     /// Whether a connection that came in nevertheless is one too many.
     pub(super) fn is_full(&self) -> bool {
-        self.lane.total.load(Relaxed) >= self.most()
+        self.worker.total.load(Relaxed) >= self.most()
     }
 
     /// Connections that all threads may have open, beside those that sessions dial.
     fn most(&self) -> usize {
-        admitted(self.lane.policy.max_connections, self.lane.service.dials())
+        admitted(self.worker.policy.max_connections, self.worker.service.dials())
     }
 
     /// Connections for which this thread has room.
     pub(super) fn room(&self) -> usize {
-        self.lane.share.saturating_sub(self.open())
+        self.worker.share.saturating_sub(self.open())
     }
 
     /// Connections that this thread has open, is making, or expects.
     fn open(&self) -> usize {
-        self.lane.balance.open(self.lane.index) - self.posted
+        self.worker.balance.open(self.worker.index) - self.posted
     }
 
     /// Takes a place for a connection that is about to be accepted, unless another thread has just taken the last one
     /// for this thread.
     pub(super) fn claim(&self) -> bool {
-        self.lane.balance.claim(self.lane.index)
+        self.worker.balance.claim(self.worker.index)
     }
 
     /// Takes a place that nobody had claimed.
     pub(super) fn claim_anyway(&self) {
-        self.lane.balance.claim_anyway(self.lane.index);
+        self.worker.balance.claim_anyway(self.worker.index);
     }
 
     /// Nothing came for a place that was claimed, or it goes to another thread.
     pub(super) fn release(&self) {
-        self.lane.balance.release(self.lane.index);
+        self.worker.balance.release(self.worker.index);
     }
 
     /// Takes a place for an accept that is to be posted.
@@ -259,40 +259,40 @@ impl Desk {
 
     /// Connections on their way to this thread.
     pub(super) fn expected(&self) -> usize {
-        self.lane.balance.expected(self.lane.index)
+        self.worker.balance.expected(self.worker.index)
     }
 
     /// A connection was accepted, and has a place here: counts it, and says which other thread is to serve it, if one
     /// is. That one has a place for it, and expects it; the place here is to be [released](Self::release).
     pub(super) fn assign(&self) -> Option<usize> {
-        self.lane.total.fetch_add(1, Relaxed);
-        self.lane.balance.assign(self.lane.index)
+        self.worker.total.fetch_add(1, Relaxed);
+        self.worker.balance.assign(self.worker.index)
     }
 
     /// Counts a connection that is served by the thread that accepted it, where none is handed on.
     pub(super) fn keep(&self) {
-        self.lane.total.fetch_add(1, Relaxed);
+        self.worker.total.fetch_add(1, Relaxed);
     }
 
     /// Has another thread serve a connection that has a place there.
     pub(super) fn hand_on(&self, to: usize, accepted: Accepted) {
         // Refused only by a thread that has panicked: its connections are gone, and so is this one.
-        let _ = self.lane.balance.gate(to).push(Command::Serve(accepted));
+        let _ = self.worker.balance.command_queue(to).push(Command::Serve(accepted));
     }
 
     /// A connection that another thread has accepted is here.
     pub(super) fn arrived(&self) {
-        self.lane.balance.arrived(self.lane.index);
+        self.worker.balance.arrived(self.worker.index);
     }
 
     /// A connection could not be handed on.
     pub(super) fn take_back(&self, from: usize) {
-        self.lane.balance.take_back(self.lane.index, from);
+        self.worker.balance.take_back(self.worker.index, from);
     }
 
     /// Whether the thread may end: nothing is on its way to it, and nothing will be.
     pub(super) fn may_leave(&self) -> bool {
-        self.lane.balance.leave(self.lane.index)
+        self.worker.balance.leave(self.worker.index)
     }
 
     /// Whether a connection may be dialled now.
@@ -304,7 +304,7 @@ impl Desk {
         if self.out_of_patience() {
             return Err(io::Error::other("the server has stopped"));
         }
-        if self.dialled < self.lane.dials { Ok(()) } else { Err(no_place()) }
+        if self.dialled < self.worker.dials { Ok(()) } else { Err(no_place()) }
     }
 
     /// A connection that is dialled takes its place.
@@ -320,13 +320,13 @@ impl Desk {
     /// An accepted connection is not served: its place is free again.
     pub(super) fn turned_away(&self) {
         self.release();
-        let open = self.lane.total.fetch_sub(1, Relaxed).saturating_sub(1);
-        self.lane.peak.closed(open);
+        let open = self.worker.total.fetch_sub(1, Relaxed).saturating_sub(1);
+        self.worker.peak.closed(open);
     }
 
     /// Counts a failed accept and, if the process ran out of something, lets accepting rest.
     pub(super) fn accept_failed(&mut self, e: &io::Error) {
-        self.lane.counters.attempted.add(1);
+        self.worker.counters.attempted.add(1);
         if is_exhaustion(e) {
             self.exhausted(e);
             self.rest_until = Some(self.now + EXHAUSTION_PAUSE);
@@ -339,9 +339,9 @@ impl Desk {
     /// Counts an exhaustion by kind.
     pub(super) fn exhausted(&self, e: &io::Error) {
         if tidegate_sys::socket::is_out_of_descriptors(e) {
-            self.lane.counters.no_descriptors.add(1);
+            self.worker.counters.no_descriptors.add(1);
         } else {
-            self.lane.counters.no_buffers.add(1);
+            self.worker.counters.no_buffers.add(1);
         }
     }
 
@@ -358,7 +358,7 @@ impl Desk {
 
     /// Counts a failed dial and tells who asked.
     pub(super) fn dial_failed(&mut self, request: DialRequest, e: io::Error) {
-        request.failed(&*self.lane.service, &self.lane.counters, e);
+        request.failed(&*self.worker.service, &self.worker.counters, e);
     }
 
     /// The same, for one that was not even begun.
@@ -371,10 +371,10 @@ impl Desk {
 
     /// The loop has ended: whoever asked for a connection meanwhile is told that there will be none.
     pub(super) fn shut(&mut self) {
-        self.lane.gate.close(&mut self.commands);
+        self.worker.command_queue.close(&mut self.commands);
         while let Some(command) = self.commands.pop_front() {
             if let Command::Dial(request) = command {
-                self.lane.counters.attempted.add(1);
+                self.worker.counters.attempted.add(1);
                 self.dial_failed(request, io::Error::other("the client has stopped"));
             }
         }
@@ -382,15 +382,15 @@ impl Desk {
 
     /// Goes on with other limits. All places are free then: connections have to ask for them again.
     pub(super) fn set_policy(&mut self, policy: Arc<Policy>) {
-        self.lane.set_policy(policy);
-        self.lane.balance.set_share(self.lane.index, self.lane.share, self.takes);
-        self.windows = Windows::new(&self.lane, self.now);
+        self.worker.set_policy(policy);
+        self.worker.balance.set_share(self.worker.index, self.worker.share, self.takes);
+        self.permits = Permits::new(&self.worker, self.now);
         self.soonest = 0; // deadlines that began to count under longer limits may be due any time: arm each anew
     }
 
     /// Notes the order to stop. It came `now`, which may be a long batch after the thread woke up.
     pub(super) fn drain(&mut self, now: Instant) {
-        self.stop_at.get_or_insert(now + self.lane.policy.drain_timeout);
+        self.stop_at.get_or_insert(now + self.worker.policy.drain_timeout);
     }
 
     /// Whether the time to let connections finish is over.
@@ -399,11 +399,11 @@ impl Desk {
     }
 }
 
-impl Drop for Desk {
+impl Drop for LoopState {
     /// However the thread ends, others give it nothing more.
     fn drop(&mut self) {
-        self.lane.balance.is_gone(self.lane.index);
-        self.lane.gate.close(&mut VecDeque::new());
+        self.worker.balance.is_gone(self.worker.index);
+        self.worker.command_queue.close(&mut VecDeque::new());
     }
 }
 

@@ -1,4 +1,4 @@
-//! The models of Windows.
+//! The models of Permits.
 
 use std::io;
 
@@ -15,7 +15,7 @@ mod rio;
 #[path = "../completion/winsock.rs"]
 mod winsock;
 
-use super::super::{Availability, Model, Plan, Started, completion, datagram, readiness};
+use super::super::{Availability, EngineConfig, EngineHandle, Model, completion, datagram, readiness};
 use super::not_here;
 use crate::policy::FastPath;
 
@@ -30,7 +30,7 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
         Model::AsyncSelect => async_select::probe(),
         Model::EventSelect => event_select::probe(),
         Model::Rio => rio::probe(),
-        _ => Availability::Unavailable("a model of Linux; iocp is its counterpart on Windows".into()),
+        _ => Availability::Unavailable("a model of Linux; iocp is its counterpart on Permits".into()),
     }
 }
 
@@ -41,26 +41,30 @@ pub(in crate::engine) fn no_fast_path(_: Model, fast: &FastPath) -> Option<&'sta
 }
 
 /// Starts the threads of a model.
-pub(in crate::engine) fn start(model: Model, plan: Plan) -> io::Result<Started> {
+pub(in crate::engine) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHandle> {
     match model {
-        Model::AsyncSelect => readiness::start::<async_select::AsyncSelect>(plan, model),
-        Model::EventSelect => readiness::start::<event_select::EventSelect>(plan, model),
-        Model::Iocp => completion::start::<iocp::Iocp>(plan, model, iocp::open),
-        Model::Rio => completion::start::<rio::Rio>(plan, model, rio::open),
-        Model::Overlapped => completion::start::<overlapped::Overlapped>(plan, model, overlapped::open),
+        Model::AsyncSelect => readiness::start::<async_select::AsyncSelect>(config, model),
+        Model::EventSelect => readiness::start::<event_select::EventSelect>(config, model),
+        Model::Iocp => completion::start::<iocp::Iocp>(config, model, iocp::open),
+        Model::Rio => completion::start::<rio::Rio>(config, model, rio::open),
+        Model::Overlapped => completion::start::<overlapped::Overlapped>(config, model, overlapped::open),
         other => Err(not_here(other)),
     }
 }
 
 /// Starts the threads that serve datagrams.
 pub(in crate::engine) fn start_datagrams(
-    plan: &datagram::Plan,
+    config: &datagram::DatagramConfig,
     make: datagram::MakeService<'_>,
-) -> io::Result<datagram::Started> {
+) -> io::Result<datagram::DatagramHandle> {
     use datagram::readiness::{prepare, run};
-    match plan.model {
-        Model::AsyncSelect => datagram::start_lanes(plan, make, prepare, run::<async_select::AsyncSelect>),
-        Model::EventSelect => datagram::start_lanes(plan, make, prepare, run::<event_select::EventSelect>),
+    match config.model {
+        Model::AsyncSelect => {
+            datagram::start_workers(config, make, prepare, run::<async_select::AsyncSelect>)
+        }
+        Model::EventSelect => {
+            datagram::start_workers(config, make, prepare, run::<event_select::EventSelect>)
+        }
         other => Err(not_here(other)),
     }
 }

@@ -1,6 +1,6 @@
-//! The gate under loom: every order in which a few threads can run, and every value that they can see.
+//! The command_queue under loom: every order in which a few threads can run, and every value that they can see.
 //!
-//! `RUSTFLAGS="--cfg tidegate_loom" cargo test -p tidegate --lib gate::model`. A flag of its own rather than `loom`, under
+//! `RUSTFLAGS="--cfg tidegate_loom" cargo test -p tidegate --lib command_queue::model`. A flag of its own rather than `loom`, under
 //! which tokio has no sockets.
 
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-use super::{Command, Gate};
+use super::{Command, CommandQueue};
 use crate::core::mail::MailboxError;
 use crate::service::Dial;
 
@@ -23,12 +23,12 @@ fn explore(threads: impl Fn() + Send + Sync + 'static) {
 
 /// What an I/O thread sleeps on: like an eventfd, or the token of `thread::park`, it remembers that it was rung.
 #[derive(Default)]
-struct Bell {
+struct Notify {
     rung: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bell {
+impl Notify {
     fn ring(&self) {
         *self.rung.lock().unwrap() = true;
         self.changed.notify_one();
@@ -43,10 +43,10 @@ impl Bell {
     }
 }
 
-fn gate(bound: usize) -> (Arc<Gate>, Arc<Bell>) {
-    let bell = Arc::new(Bell::default());
+fn command_queue(bound: usize) -> (Arc<CommandQueue>, Arc<Notify>) {
+    let bell = Arc::new(Notify::default());
     let rings = bell.clone();
-    (Arc::new(Gate::new(bound, move || rings.ring())), bell)
+    (Arc::new(CommandQueue::new(bound, move || rings.ring())), bell)
 }
 
 /// A command that can be told from others.
@@ -63,26 +63,26 @@ fn tags(commands: VecDeque<Command>) -> Vec<u64> {
 }
 
 /// One turn of a loop: sleeps unless something waits, then takes what does.
-fn turn(gate: &Gate, bell: &Bell, into: &mut VecDeque<Command>) {
-    if gate.prepare_sleep() {
+fn turn(command_queue: &CommandQueue, bell: &Notify, into: &mut VecDeque<Command>) {
+    if command_queue.prepare_sleep() {
         bell.wait();
     }
-    gate.woken();
-    gate.take(into);
+    command_queue.woken();
+    command_queue.take(into);
 }
 
 /// If a wake-up were lost, the loop would sleep for ever: loom calls that a deadlock.
 #[test]
 fn no_wake_up_is_lost() {
     explore(|| {
-        let (gate, bell) = gate(10);
+        let (command_queue, bell) = command_queue(10);
         let callers = [10, 20].map(|tag| {
-            let gate = gate.clone();
-            thread::spawn(move || gate.push(command(tag)).unwrap())
+            let command_queue = command_queue.clone();
+            thread::spawn(move || command_queue.push(command(tag)).unwrap())
         });
         let mut taken = VecDeque::new();
         while taken.len() < 2 {
-            turn(&gate, &bell, &mut taken);
+            turn(&command_queue, &bell, &mut taken);
         }
         callers.into_iter().for_each(|caller| caller.join().unwrap());
         let mut tags = tags(taken);
@@ -95,14 +95,14 @@ fn no_wake_up_is_lost() {
 #[test]
 fn commands_of_one_caller_stay_in_order_and_all_arrive() {
     explore(|| {
-        let (gate, bell) = gate(10);
+        let (command_queue, bell) = command_queue(10);
         let caller = {
-            let gate = gate.clone();
-            thread::spawn(move || (1..=3).for_each(|tag| gate.push(command(tag)).unwrap()))
+            let command_queue = command_queue.clone();
+            thread::spawn(move || (1..=3).for_each(|tag| command_queue.push(command(tag)).unwrap()))
         };
         let mut taken = VecDeque::new();
         while taken.len() < 3 {
-            turn(&gate, &bell, &mut taken);
+            turn(&command_queue, &bell, &mut taken);
         }
         caller.join().unwrap();
         assert_eq!(tags(taken), [1, 2, 3]);
@@ -113,20 +113,20 @@ fn commands_of_one_caller_stay_in_order_and_all_arrive() {
 #[test]
 fn no_command_is_lost_at_the_close() {
     explore(|| {
-        let (gate, _) = gate(1);
+        let (command_queue, _) = command_queue(1);
         let callers = [1, 2].map(|tag| {
-            let gate = gate.clone();
-            thread::spawn(move || match gate.push(command(tag)) {
+            let command_queue = command_queue.clone();
+            thread::spawn(move || match command_queue.push(command(tag)) {
                 Ok(()) => Some(tag),
                 Err(MailboxError::Full | MailboxError::Stopped) => None,
             })
         });
         let mut taken = VecDeque::new();
-        gate.take(&mut taken);
-        gate.close(&mut taken);
+        command_queue.take(&mut taken);
+        command_queue.close(&mut taken);
         let mut told: Vec<_> = callers.into_iter().filter_map(|caller| caller.join().unwrap()).collect();
         let mut late = VecDeque::new();
-        gate.take(&mut late);
+        command_queue.take(&mut late);
         assert!(late.is_empty(), "taken after the close");
         let mut tags = tags(taken);
         told.sort_unstable();

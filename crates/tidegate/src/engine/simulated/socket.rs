@@ -66,7 +66,7 @@ pub(super) struct Flying {
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct SimulatedSocket {
     pub(super) part: Part,
     streams: (u64, u64),
     pub(super) server: Server,
@@ -138,7 +138,7 @@ pub(super) struct Log {
     pub(super) unwatched: bool,
 }
 
-impl Line {
+impl SimulatedSocket {
     pub(super) fn new(id: usize, part: &Part, start: Instant) -> Self {
         let id = id as u64;
         let echoes = matches!(part.acts, Acts::Echo { .. });
@@ -318,7 +318,7 @@ impl World {
         self.moved |= n > 0;
         self.note(|| format!("  {id} sent {n} of {}", bytes.len()));
         if self.lines[id].gone && n > 0 {
-            self.plan(Duration::from_micros(200), Happening::BreaksOff(id));
+            self.config(Duration::from_micros(200), Happening::BreaksOff(id));
         }
         self.goes_on_hearing(id);
         Ok(n)

@@ -3,23 +3,23 @@
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use super::super::house::House;
-use super::pool::{Held, Job, Queue};
+use super::super::registry::ConnectionRegistry;
+use super::pool::{Job, PooledConnection, Queue};
 
 /// The way back into the queue.
-pub(super) struct Lot {
+pub(super) struct IdleSet {
     queue: Arc<Queue>,
     closed: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Lot {
+impl IdleSet {
     pub(super) fn new(queue: Arc<Queue>) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self { queue, closed: Mutex::new(false), changed: Condvar::new() }))
     }
 
     /// Lets the others have their turn first.
-    pub(super) fn park(self: &Arc<Self>, held: Box<Held>, _: &House) {
+    pub(super) fn park(self: &Arc<Self>, held: Box<PooledConnection>, _: &ConnectionRegistry) {
         self.queue.push(Job::Rotated(held));
     }
 

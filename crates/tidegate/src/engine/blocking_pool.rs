@@ -9,13 +9,13 @@ use super::threads::STACK_BYTES;
 use crate::core::mail::{Job, OffloadError, Workers};
 use crate::policy::Offload;
 
-/// A bounded queue of jobs and its threads. They end, without being waited for, when the crew is dropped.
-pub(crate) struct Crew {
+/// A bounded queue of jobs and its threads. They end, without being waited for, when the blocking_pool is dropped.
+pub(crate) struct BlockingPool {
     limits: Offload,
-    shop: Arc<Shop>,
+    shop: Arc<JobQueue>,
 }
 
-struct Shop {
+struct JobQueue {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -29,13 +29,13 @@ struct State {
     closed: bool,
 }
 
-impl Crew {
+impl BlockingPool {
     pub(crate) fn new(limits: Offload) -> Self {
-        Self { limits, shop: Arc::new(Shop { state: Mutex::default(), changed: Condvar::new() }) }
+        Self { limits, shop: Arc::new(JobQueue { state: Mutex::default(), changed: Condvar::new() }) }
     }
 }
 
-impl Workers for Crew {
+impl Workers for BlockingPool {
     fn run(&self, job: Job) -> Result<(), OffloadError> {
         let mut state = self.shop.lock();
         if state.jobs.len() >= self.limits.queue {
@@ -57,14 +57,14 @@ impl Workers for Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for BlockingPool {
     fn drop(&mut self) {
         self.shop.lock().closed = true;
         self.shop.changed.notify_all();
     }
 }
 
-impl Shop {
+impl JobQueue {
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code that can panic runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -76,7 +76,7 @@ impl Shop {
         }
     }
 
-    /// The next job; `None` once the crew is gone and the queue is empty.
+    /// The next job; `None` once the blocking_pool is gone and the queue is empty.
     fn next(&self) -> Option<Job> {
         let mut state = self.lock();
         state.idle += 1;
@@ -94,27 +94,28 @@ mod tests {
 
     #[test]
     fn the_queue_is_bounded_and_every_accepted_job_runs() {
-        let crew = Crew::new(Offload { threads: 1, queue: 2 });
-        let (go, gate) = mpsc::channel::<()>();
+        let blocking_pool = BlockingPool::new(Offload { threads: 1, queue: 2 });
+        let (go, command_queue) = mpsc::channel::<()>();
         let (done, results) = mpsc::channel();
         let (started, running) = mpsc::channel();
         let first = done.clone();
-        crew.run(Box::new(move || {
-            started.send(()).unwrap();
-            gate.recv().unwrap();
-            first.send(0).unwrap();
-        }))
-        .unwrap();
+        blocking_pool
+            .run(Box::new(move || {
+                started.send(()).unwrap();
+                command_queue.recv().unwrap();
+                first.send(0).unwrap();
+            }))
+            .unwrap();
         running.recv().unwrap(); // the one thread is busy from here on
         let job = |n| {
             let done = done.clone();
             Box::new(move || done.send(n).unwrap()) as Job
         };
-        assert_eq!(crew.run(job(1)), Ok(()));
-        assert_eq!(crew.run(job(2)), Ok(()));
-        assert_eq!(crew.run(job(3)), Err(OffloadError::Full));
+        assert_eq!(blocking_pool.run(job(1)), Ok(()));
+        assert_eq!(blocking_pool.run(job(2)), Ok(()));
+        assert_eq!(blocking_pool.run(job(3)), Err(OffloadError::Full));
         go.send(()).unwrap();
         assert_eq!(results.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(crew.shop.lock().threads, 1);
+        assert_eq!(blocking_pool.shop.lock().threads, 1);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::super::{Availability, Model, Plan, Started, completion, datagram, readiness};
+use super::super::{Availability, EngineConfig, EngineHandle, Model, completion, datagram, readiness};
 use super::not_here;
 use crate::policy::FastPath;
 
@@ -15,7 +15,7 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
         Model::Epoll => readiness::epoll::probe(),
         Model::Uring => completion::uring::probe(),
         _ => Availability::Unavailable(
-            "a model of Windows; epoll and uring are its counterparts on Linux".into(),
+            "a model of Permits; epoll and uring are its counterparts on Linux".into(),
         ),
     }
 }
@@ -29,23 +29,23 @@ pub(in crate::engine) fn no_fast_path(model: Model, _: &FastPath) -> Option<&'st
 }
 
 /// Starts the threads of a model.
-pub(in crate::engine) fn start(model: Model, plan: Plan) -> io::Result<Started> {
+pub(in crate::engine) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHandle> {
     match model {
-        Model::Epoll => readiness::start::<readiness::epoll::Epoll>(plan, model),
-        Model::Uring => completion::start::<completion::uring::Uring>(plan, model, completion::uring::open),
+        Model::Epoll => readiness::start::<readiness::epoll::Epoll>(config, model),
+        Model::Uring => completion::start::<completion::uring::Uring>(config, model, completion::uring::open),
         other => Err(not_here(other)),
     }
 }
 
 /// Starts the threads that serve datagrams.
 pub(in crate::engine) fn start_datagrams(
-    plan: &datagram::Plan,
+    config: &datagram::DatagramConfig,
     make: datagram::MakeService<'_>,
-) -> io::Result<datagram::Started> {
+) -> io::Result<datagram::DatagramHandle> {
     use datagram::readiness::{prepare, run};
-    match plan.model {
-        Model::Epoll => datagram::start_lanes(plan, make, prepare, run::<readiness::epoll::Epoll>),
-        Model::Uring => datagram::start_lanes(plan, make, prepare, datagram::ring::run),
+    match config.model {
+        Model::Epoll => datagram::start_workers(config, make, prepare, run::<readiness::epoll::Epoll>),
+        Model::Uring => datagram::start_workers(config, make, prepare, datagram::ring::run),
         other => Err(not_here(other)),
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
         Model::Blocking | Model::Pool | Model::Select | Model::Poll | Model::Epoll | Model::Uring
     );
     let cards = (policy.busy_poll.is_some() && !polls_cards, "busy_poll", "choose epoll or uring on Linux");
-    let detour = policy.fast_path.and_then(|fast| super::here::no_fast_path(model, &fast));
+    let detour = policy.fast_path.and_then(|fast| super::platform::no_fast_path(model, &fast));
     let fast = (detour.is_some(), "fast_path", detour.unwrap_or_default());
     match rules.into_iter().chain([cards, fast, kept]).find(|(broken, ..)| *broken) {
         Some((_, name, remedy)) => Err(PolicyError::NotOnModel { name, model: model.name(), remedy }),

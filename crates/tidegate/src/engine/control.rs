@@ -1,0 +1,71 @@
+//! The control of an engine without a loop of its own: a thread that dials and stops.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use std::time::Duration;
+
+use super::registry::{ConnectionRegistry, Order};
+use super::{Command, CommandQueue};
+
+/// Carries out the commands that come through its command_queue: dials, and the order to stop.
+pub(super) struct ControlThread {
+    pub(super) command_queue: Arc<CommandQueue>,
+    thread: Arc<OnceLock<Thread>>,
+}
+
+impl ControlThread {
+    pub(super) fn new(mail_queue: usize) -> Self {
+        let thread: Arc<OnceLock<Thread>> = Arc::default();
+        let sleeper = thread.clone();
+        let command_queue = CommandQueue::new(mail_queue, move || {
+            if let Some(control) = sleeper.get() {
+                control.unpark();
+            }
+        });
+        Self { command_queue: Arc::new(command_queue), thread }
+    }
+
+    /// Works on the calling thread: dials what is asked for and, once told to, stops the registry. Returns when all connections are gone.
+    pub(super) fn run(self, registry: &Arc<ConnectionRegistry>) {
+        // Set once, here; before that nobody waits for this thread.
+        let _ = self.thread.set(std::thread::current());
+        let mut commands = VecDeque::new();
+        loop {
+            if self.command_queue.prepare_sleep() {
+                std::thread::park();
+            }
+            self.command_queue.woken();
+            self.command_queue.take(&mut commands);
+            while let Some(command) = commands.pop_front() {
+                match command {
+                    Command::Dial(request) => registry.dial(request),
+                    Command::Drain => return self.stop(registry, commands),
+                    Command::Policy(policy) => registry.set_policy(policy),
+                    // connections have post boxes of their own
+                    Command::Mail(..) | Command::Group(_) | Command::Serve(_) => {}
+                }
+            }
+        }
+    }
+
+    fn stop(&self, registry: &ConnectionRegistry, mut commands: VecDeque<Command>) {
+        self.command_queue.close(&mut commands);
+        for command in commands {
+            // Asked for together with the stop, or after it.
+            if let Command::Dial(request) = command {
+                registry.counters.attempted.add(1);
+                registry.dial_failed(request, io::Error::other("the client has stopped"));
+            }
+        }
+        registry.order_all(Order::Drain);
+        let mut empty = registry.wait_empty(registry.policy().drain_timeout);
+        while !empty {
+            // Again and again: a connection may have come in between.
+            registry.order_all(Order::Stop);
+            empty = registry.wait_empty(Duration::from_millis(100));
+        }
+        registry.close();
+    }
+}
