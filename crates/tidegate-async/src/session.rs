@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use tidegate::{Awaits, CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
+use tidegate::{Activity, CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
 
 use crate::Connection;
 use crate::shared::{Shared, State};
@@ -114,15 +114,15 @@ impl AsyncSession {
             None => out.wake_never(),
         }
         let decides = state.draining.begun && state.draining.watched;
-        out.awaits(match (&self.root, state.is_reading()) {
-            (None, _) => Awaits::Nothing,
-            (Some(_), true) if !decides => Awaits::Nothing,
+        out.set_activity(match (&self.root, state.is_reading()) {
+            (None, _) => Activity::Nothing,
+            (Some(_), true) if !decides => Activity::Nothing,
             // A stop waits for it, and receiving goes on.
-            (Some(_), true) => Awaits::Input,
-            (Some(_), false) => Awaits::Work,
+            (Some(_), true) => Activity::Input,
+            (Some(_), false) => Activity::Work,
         });
         // Receiving pauses while there is input that nobody reads.
-        out.keeps(if self.root.is_none() { 0 } else { state.input.len() });
+        out.set_buffered(if self.root.is_none() { 0 } else { state.input.len() });
         state.give_back_memory();
         let finishes = state.finished && !self.finished;
         let lingers = !state.ended;

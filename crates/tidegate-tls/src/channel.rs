@@ -6,7 +6,7 @@ use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus, WriteTraffic};
 use rustls::{CommonState, Error, HandshakeKind, PeerMisbehaved};
-use tidegate::{Draft, Outbox};
+use tidegate::{LayerBuffer, Outbox};
 
 /// Server or client: what rustls has two types for.
 pub trait Side: Send + 'static {
@@ -143,7 +143,7 @@ impl<C: Side> Channel<C> {
 
     /// Encrypts what the draft holds, until the outbox is full: the rest may be a part of a file, which is read no faster than the peer
     /// takes it. After this end has said that it ends, there is nobody to hear it.
-    pub(crate) fn send(&mut self, draft: &mut Draft, out: &mut Outbox<'_>) -> Result<(), Error> {
+    pub(crate) fn send(&mut self, draft: &mut LayerBuffer, out: &mut Outbox<'_>) -> Result<(), Error> {
         if draft.is_empty() {
             return Ok(());
         }

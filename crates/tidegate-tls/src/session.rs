@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustls::Error;
 use tidegate::{
-    Awaits, CloseReason, Consumed, Dial, Draft, Endpoint, Flow, Mail, Origin, Outbox, Peer, Policy, Service,
-    Session,
+    Activity, CloseReason, Consumed, Dial, Endpoint, Flow, LayerBuffer, Mail, Origin, Outbox, Peer, Policy,
+    Service, Session,
 };
 
 use crate::channel::{Channel, Side};
@@ -65,7 +65,7 @@ pub struct TlsSession<S: Service, C> {
     /// The session inside knows that the peer has ended.
     told_end: bool,
     /// What the session inside has said and the outbox had no room for, and what it wanted to follow.
-    draft: Draft,
+    draft: LayerBuffer,
     next: Flow,
 }
 
@@ -96,7 +96,7 @@ impl<S: Service, C: Side> TlsSession<S, C> {
             shared,
             plain: Vec::new(),
             told_end: false,
-            draft: Draft::default(),
+            draft: LayerBuffer::default(),
             next: Flow::Continue,
         }
     }
@@ -107,7 +107,7 @@ impl<S: Service, C: Side> TlsSession<S, C> {
         let flow = match outcome {
             Err(e) => self.fail(&e, out),
             Ok(()) if !self.channel.established => {
-                out.awaits(if input.is_empty() { Awaits::Nothing } else { Awaits::Input });
+                out.set_activity(if input.is_empty() { Activity::Nothing } else { Activity::Input });
                 Flow::Continue
             }
             Ok(()) => self.open(out),
@@ -119,7 +119,7 @@ impl<S: Service, C: Side> TlsSession<S, C> {
     fn open(&mut self, out: &mut Outbox<'_>) -> Flow {
         let Inside::Waiting(peer) = &self.inside else { return Flow::Continue };
         out.wake_never();
-        out.awaits(Awaits::Nothing);
+        out.set_activity(Activity::Nothing);
         self.shared.counters.count_handshake(self.channel.is_resumed());
         let Ok(session) = self.shared.service.open(peer) else {
             self.inside = Inside::Over;
@@ -148,7 +148,7 @@ impl<S: Service, C: Side> TlsSession<S, C> {
         if goes_on(flow) && self.told_end && self.channel.ended {
             flow = Flow::Close; // both have said so, whatever becomes of the stream below
         }
-        out.keeps(self.plain.len() + self.channel.waiting());
+        out.set_buffered(self.plain.len() + self.channel.waiting());
         flow
     }
 
@@ -186,7 +186,7 @@ impl<S: Service, C: Side> TlsSession<S, C> {
         f: impl FnOnce(&mut S::Session, &mut Outbox<'_>) -> Flow,
     ) -> Flow {
         let Inside::Open(session) = &mut self.inside else { return Flow::Continue };
-        let flow = f(session, &mut out.inside(&mut self.draft));
+        let flow = f(session, &mut out.layered(&mut self.draft));
         if flow == Flow::Abort {
             return flow;
         }

@@ -41,16 +41,16 @@
 //! | [`policy`] | every limit |
 //! | [`engine`] | the I/O models |
 //! | [`fastpath`] | shared memory between two processes of one host, in place of TCP |
-//! | [`core`] | the pure state machines underneath |
+//! | [`proto`] | the pure state machines underneath |
 //! | [`stats`] | the counters every engine fills |
 #![forbid(unsafe_code)]
 
 pub mod client;
-pub mod core;
 pub mod engine;
 pub mod fastpath;
 pub mod link;
 pub mod policy;
+pub mod proto;
 pub mod server;
 pub mod service;
 pub mod stats;
@@ -62,7 +62,7 @@ pub use server::{
     BoundDatagramServer, BoundServer, DatagramServer, Running, RunningDatagrams, Server, StartError,
 };
 pub use service::{
-    Awaits, CloseReason, Consumed, DatagramService, Dial, Draft, Flow, Group, Joined, Mail, Mailbox,
+    Activity, CloseReason, Consumed, DatagramService, Dial, Flow, Group, Joined, LayerBuffer, Mail, Mailbox,
     MailboxError, OffloadError, Origin, Outbox, Peer, Refusal, Replies, Service, Session,
 };
 pub use stats::{DatagramStats, Stats};

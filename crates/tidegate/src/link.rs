@@ -51,7 +51,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::service::{Awaits, CloseReason, Consumed, Flow, Mail, Outbox};
+use crate::service::{Activity, CloseReason, Consumed, Flow, Mail, Outbox};
 
 /// The key of the timer that a link sets; its session must not use it.
 pub const TIMER: u64 = u64::MAX;
@@ -314,11 +314,11 @@ impl Link {
     fn say_what_it_awaits(&self, out: &mut Outbox<'_>) {
         let half_closed = self.ended != self.other_ended;
         let in_the_middle = half_closed || self.last == Some(Side::Near);
-        out.awaits(match (self.held, in_the_middle) {
-            (true, _) if self.resumed => Awaits::Nothing, // what it has left is shown when its work has ended
-            (true, _) => Awaits::Work,
-            (false, true) => Awaits::Answer,
-            (false, false) => Awaits::Nothing,
+        out.set_activity(match (self.held, in_the_middle) {
+            (true, _) if self.resumed => Activity::Nothing, // what it has left is shown when its work has ended
+            (true, _) => Activity::Work,
+            (false, true) => Activity::Answer,
+            (false, false) => Activity::Nothing,
         });
     }
 }

@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use tidegate_sys::endpoint::Endpoint;
 
-pub use crate::core::group::Group;
-pub use crate::core::mail::{Mailbox, MailboxError, OffloadError};
-pub use crate::core::outbox::{Draft, Outbox};
+pub use crate::proto::group::Group;
+pub use crate::proto::mail::{Mailbox, MailboxError, OffloadError};
+pub use crate::proto::outbox::{LayerBuffer, Outbox};
 pub use datagram::{DatagramService, Joined, Replies};
 pub(crate) use erased::ErasedService;
 
@@ -96,14 +96,14 @@ impl<S: Service> Service for Arc<S> {
 /// in front of what comes next: **with new input, not before**. So a session uses all complete messages of its input
 /// in one call, or uses one and returns [`Consumed::again`] to be called again for the rest at once. What it leaves
 /// because the outbox [is full](Outbox::is_full) is shown when that has drained, and what it leaves for the sake of
-/// its own work ([`Awaits::Work`]) when that has ended. It may leave at most
+/// its own work ([`Activity::Work`]) when that has ended. It may leave at most
 /// [`Policy::input_bytes`](crate::Policy::input_bytes): a message that is longer meets
 /// [`on_input_limit`](Self::on_input_limit).
 ///
 /// # The end of a server
 /// When the server begins to stop, every session is called once with [`on_drain`](Self::on_drain), and from then on
 /// [`Outbox::is_draining`] is true. It may end the connection itself, at once or later. One that does not is closed
-/// between two messages (when it [awaits](Outbox::awaits) nothing and everything is sent; after a second in which its
+/// between two messages (when it [awaits](Outbox::set_activity) nothing and everything is sent; after a second in which its
 /// peer may say a last word, whatever the session goes on sending by itself): then [`on_leave`](Self::on_leave) is
 /// called, what it says is sent, and [`on_close`](Self::on_close) follows. Whoever is still there after
 /// [`Policy::drain_timeout`](crate::Policy::drain_timeout) is reset.
@@ -337,9 +337,9 @@ impl Mail {
     }
 }
 
-/// What a session is in the middle of; see [`Outbox::awaits`].
+/// What a session is in the middle of; see [`Outbox::set_activity`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Awaits {
+pub enum Activity {
     /// Nothing: between two messages.
     #[default]
     Nothing,

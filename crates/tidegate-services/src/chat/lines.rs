@@ -1,6 +1,6 @@
 //! A member that speaks lines.
 
-use tidegate::{Awaits, Consumed, Flow, Mail, Outbox};
+use tidegate::{Activity, Consumed, Flow, Mail, Outbox};
 
 use super::member::{Member, Next};
 
@@ -45,7 +45,7 @@ impl LineMember {
 
     /// What it left is shown again when it takes more.
     fn hold_input(&self, out: &mut Outbox<'_>) {
-        out.awaits(if self.member.takes_more() { Awaits::Nothing } else { Awaits::Work });
+        out.set_activity(if self.member.takes_more() { Activity::Nothing } else { Activity::Work });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::service::Awaits;
+use tidegate::service::Activity;
 use tidegate::{Consumed, Flow, Mail, Outbox, Session};
 
 use super::HttpLimits;
@@ -223,7 +223,7 @@ impl<R: Responder> Conversation<R> {
             Answered::UnderWay => {
                 self.reading = Reading::Answer(flow);
                 self.awaited = true;
-                out.awaits(Awaits::Work);
+                out.set_activity(Activity::Work);
                 Flow::Continue
             }
         }
@@ -278,7 +278,7 @@ impl<R: Responder> Conversation<R> {
     /// minimum rate; a server that stops waits for it.
     #[cold]
     fn time(&mut self, out: &mut Outbox<'_>) {
-        out.awaits(Awaits::Input); // of a body nothing is kept, so the library could not tell
+        out.set_activity(Activity::Input); // of a body nothing is kept, so the library could not tell
         self.awaited = true;
         let due = self.responder.limits().request_timeout.and_then(|limit| out.now().checked_add(limit));
         if let Some(due) = due.filter(|_| !self.timed) {
@@ -291,7 +291,7 @@ impl<R: Responder> Conversation<R> {
     fn untime(&mut self, out: &mut Outbox<'_>) {
         if self.awaited {
             self.awaited = false;
-            out.awaits(Awaits::Nothing);
+            out.set_activity(Activity::Nothing);
         }
         if self.timed {
             self.timed = false;

@@ -70,7 +70,7 @@ impl Channel {
         };
         if let Some((payload, last)) = data {
             self.collected = if last { 0 } else { self.collected + payload as usize };
-            out.keeps(self.collected);
+            out.set_buffered(self.collected);
         }
         let mut pipe = Pipe { input: &input[..bytes], out };
         match self.context.read(&mut pipe) {
@@ -95,7 +95,7 @@ impl Channel {
 
     #[cold]
     fn fail(&mut self, code: CloseCode, out: &mut Outbox<'_>) -> Step {
-        out.keeps(0);
+        out.set_buffered(0);
         self.close(code, "", out);
         Step::Over
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tidegate::{Awaits, CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
+use tidegate::{Activity, CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
 
 use super::channel::{Channel, Step};
 use super::request::{self, Wants};
@@ -167,7 +167,7 @@ impl<S: MessageService> WebSocketSession<S> {
 
 /// What it left is shown again when it takes more.
 fn hold_input(session: &impl MessageSession, out: &mut Outbox<'_>) {
-    out.awaits(if session.takes_more() { Awaits::Nothing } else { Awaits::Work });
+    out.set_activity(if session.takes_more() { Activity::Nothing } else { Activity::Work });
 }
 
 /// Does what a session wants of its WebSocket.

@@ -4,8 +4,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::core::mail::{Job, OffloadError, PostOffice, Workers};
-use tidegate::core::{Connection, Context, Event, Receive, Table, Then, Token};
+use tidegate::proto::mail::{Job, MailSink, OffloadError, Workers};
+use tidegate::proto::{Connection, Context, Event, NextStep, Receive, Table, Token};
 use tidegate::stats::{Counters, Writers};
 use tidegate::{CloseReason, Mail, MailboxError, Origin, Peer, Policy, Service};
 use tidegate_services::{Http, HttpLimits, Page};
@@ -22,7 +22,7 @@ impl Workers for NoWorkers {
 /// Nobody sends mail here.
 struct NoMail;
 
-impl PostOffice for NoMail {
+impl MailSink for NoMail {
     fn post(&self, _: Token, _: Mail) -> Result<(), MailboxError> {
         Err(MailboxError::Stopped)
     }
@@ -41,7 +41,7 @@ pub struct Wire {
     connection: Connection,
     policy: Policy,
     counters: Counters,
-    office: Arc<dyn PostOffice>,
+    office: Arc<dyn MailSink>,
     token: Token,
     pub now: Instant,
     pub stands: Stands,
@@ -102,15 +102,15 @@ impl Wire {
         let mut action = self.connection.handle(event, &context);
         loop {
             let next = match action.then {
-                Then::FinishSending => {
+                NextStep::FinishSending => {
                     self.stands = Stands::Lingers;
                     Event::SendFinished
                 }
-                Then::Close | Then::Reset => {
+                NextStep::Close | NextStep::Reset => {
                     self.stands = Stands::Closed;
                     return;
                 }
-                Then::Nothing | Then::CloseAfterSend if action.send && self.reads => {
+                NextStep::Nothing | NextStep::CloseAfterSend if action.send && self.reads => {
                     let mut slices = [IoSlice::new(&[]); 1024];
                     let count = self.connection.queue().slices(&mut slices);
                     self.pieces.push(count);
@@ -118,7 +118,7 @@ impl Wire {
                     self.output.extend_from_slice(&sent);
                     Event::Sent(sent.len())
                 }
-                Then::Nothing | Then::CloseAfterSend => return,
+                NextStep::Nothing | NextStep::CloseAfterSend => return,
             };
             action = self.connection.handle(next, &context);
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::core::Event;
+use tidegate::proto::Event;
 use tidegate::{CloseReason, Flow, Origin, Policy};
 use tidegate_services::layers::{HeaderFault, ProxyLimits, ProxyLimitsError, ProxyProtocol};
 

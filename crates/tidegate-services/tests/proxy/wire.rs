@@ -7,15 +7,15 @@ use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tidegate::core::mail::{Job, OffloadError, PostOffice, Workers};
-use tidegate::core::{Connection, Context, Event, Receive, Table, Then, Token};
+use tidegate::proto::mail::{Job, MailSink, OffloadError, Workers};
+use tidegate::proto::{Connection, Context, Event, NextStep, Receive, Table, Token};
 use tidegate::stats::{Counters, Writers};
 use tidegate::{CloseReason, Mail, MailboxError, Origin, Peer, Policy, Service};
 
 /// Mail that sessions sent, until it is [delivered](Wire::deliver); and how much of it there is room for.
 struct Office(Mutex<Vec<Mail>>, usize);
 
-impl PostOffice for Office {
+impl MailSink for Office {
     fn post(&self, _: Token, mail: Mail) -> Result<(), MailboxError> {
         self.0.lock().map_err(|_| MailboxError::Stopped)?.push(mail);
         Ok(())
@@ -48,7 +48,7 @@ pub struct Wire {
     policy: Policy,
     pub counters: Counters,
     letters: Arc<Office>,
-    office: Arc<dyn PostOffice>,
+    office: Arc<dyn MailSink>,
     token: Token,
     pub now: Instant,
     pub stands: Stands,
@@ -109,20 +109,20 @@ impl Wire {
             let panicked = self.counters.closed[CloseReason::Panicked as usize].get();
             assert_eq!(panicked, 0, "the session panicked");
             let next = match action.then {
-                Then::FinishSending => {
+                NextStep::FinishSending => {
                     self.finished = true;
                     Event::SendFinished
                 }
-                Then::Close => return self.stands = Stands::Closed,
-                Then::Reset => return self.stands = Stands::Reset,
-                Then::Nothing | Then::CloseAfterSend if action.send && self.reads => {
+                NextStep::Close => return self.stands = Stands::Closed,
+                NextStep::Reset => return self.stands = Stands::Reset,
+                NextStep::Nothing | NextStep::CloseAfterSend if action.send && self.reads => {
                     let mut slices = [IoSlice::new(&[]); 64];
                     let count = self.connection.queue().slices(&mut slices);
                     let before = self.output.len();
                     slices.iter().take(count).for_each(|slice| self.output.extend_from_slice(slice));
                     Event::Sent(self.output.len() - before)
                 }
-                Then::Nothing | Then::CloseAfterSend => return,
+                NextStep::Nothing | NextStep::CloseAfterSend => return,
             };
             action = self.connection.handle(next, &context);
         }

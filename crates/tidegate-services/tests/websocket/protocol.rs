@@ -127,7 +127,7 @@ fn an_unfinished_message_is_unfinished_input() {
     let mut wire = open();
     let before = wire.deadline();
     wire.send(frame(TEXT, "half"));
-    wire.happens(tidegate::core::Event::Drain);
+    wire.happens(tidegate::proto::Event::Drain);
     wire.wait(Duration::from_secs(5));
     assert_eq!((before, wire.stands), (None, Stands::Open), "a stop waits for the rest");
     wire.send(frame(FIN, " whole"));

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use rustls::version::{TLS12, TLS13};
-use tidegate::core::Event;
+use tidegate::proto::Event;
 use tidegate::{CloseReason, Consumed, Flow, Outbox, Peer, Policy, Refusal, Service, Session};
 use tidegate_tls::{Fault, TlsCounters, TlsLimits, TlsServer};
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tidegate_sys::thread;
 
 use super::threads::STACK_BYTES;
-use crate::core::mail::{Job, OffloadError, Workers};
 use crate::policy::Offload;
+use crate::proto::mail::{Job, OffloadError, Workers};
 
 /// A bounded queue of jobs and its threads. They end, without being waited for, when the blocking_pool is dropped.
 pub(crate) struct BlockingPool {

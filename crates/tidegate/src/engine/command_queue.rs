@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::core::Token;
-use crate::core::dial::DialRequest;
-use crate::core::mail::{MailboxError, PostOffice};
-use crate::core::panics::Contained;
 use crate::policy::Policy;
+use crate::proto::Token;
+use crate::proto::dial::DialRequest;
+use crate::proto::mail::{MailSink, MailboxError};
+use crate::proto::panics::Contained;
 use crate::service::Mail;
 use sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 
@@ -198,7 +198,7 @@ impl CommandQueue {
     }
 }
 
-impl PostOffice for CommandQueue {
+impl MailSink for CommandQueue {
     fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError> {
         self.push(Command::Mail(to, mail.into()))
     }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::command_queue::{Accepted, Command};
 use super::loop_state::LoopState;
 use super::permits::ConnectionPermits;
-use crate::core::dial::DialRequest;
-use crate::core::{Event, Place, Token};
 use crate::policy::Policy;
 use crate::policy::sends::{GROUP_TURN, WINDOW_TURN};
+use crate::proto::dial::DialRequest;
+use crate::proto::{Event, PermitState, Token};
 
 /// What an event loop does between its events, the same whatever it waits with.
 pub(super) trait LoopDriver {
@@ -64,7 +64,7 @@ pub(super) trait LoopDriver {
         for _ in 0..self.loop_state().permits.inside.len() {
             let Some((token, since)) = self.loop_state().permits.inside.pop_front() else { return };
             let Some((loop_state, seats, rests)) = self.seats(token) else { continue };
-            if seats.receive != Place::Inside {
+            if seats.receive != PermitState::Inside {
                 continue;
             }
             let over = since + WINDOW_TURN <= loop_state.now;

@@ -12,12 +12,12 @@ use tidegate_sys::socket::is_exhaustion;
 use super::WorkerContext;
 use super::command_queue::{Accepted, Command};
 use super::permits::Permits;
-use crate::core::dial::DialRequest;
-use crate::core::mail::{Mailbox, PostOffice};
-use crate::core::panics::contain;
-use crate::core::{Connection, Context, Grain, Timers, Token};
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission, admitted};
 use crate::policy::{Policy, stale, wait};
+use crate::proto::dial::DialRequest;
+use crate::proto::mail::{MailSink, Mailbox};
+use crate::proto::panics::contain;
+use crate::proto::{Connection, Context, Resolution, Timers, Token};
 use crate::service::{ErasedService, Origin, Peer, Session};
 
 /// The part of an event loop that is the same whatever it waits with.
@@ -30,7 +30,7 @@ pub(super) struct LoopState {
     timers: Timers,
     /// A deadline that counts from now on is not due before this tick of the timers.
     soonest: u64,
-    office: Arc<dyn PostOffice>,
+    office: Arc<dyn MailSink>,
     /// Places that were taken for accepts which are posted.
     posted: usize,
     /// Connections that sessions have dialled, or are dialling. They have places of their own.
@@ -89,14 +89,14 @@ impl LoopState {
             return;
         }
         if let Some(at) = connection.deadline(&self.worker.policy) {
-            self.timers.arm_no_later(token.index, at, connection.grain(at));
+            self.timers.arm_no_later(token.index, at, connection.resolution(at));
         }
     }
 
-    /// Has the loop tell a connection that is being made [`Deadline`](crate::core::Event::Deadline) then.
+    /// Has the loop tell a connection that is being made [`Deadline`](crate::proto::Event::Deadline) then.
     pub(super) fn alarm(&mut self, token: Token, at: Option<Instant>) {
         if let Some(at) = at {
-            self.timers.arm_no_later(token.index, at, Grain::Millisecond);
+            self.timers.arm_no_later(token.index, at, Resolution::Millisecond);
         }
     }
 
@@ -164,7 +164,7 @@ impl LoopState {
     /// Reckons how early a deadline that begins to count now could be.
     fn look_ahead(&mut self) {
         let soonest = self.now.checked_add(stale::soonest(&self.worker.policy));
-        self.soonest = soonest.map_or(u64::MAX, |at| self.timers.tick_of(at, Grain::Millisecond));
+        self.soonest = soonest.map_or(u64::MAX, |at| self.timers.tick_of(at, Resolution::Millisecond));
     }
 
     /// Notes how many events the wake-up brought.

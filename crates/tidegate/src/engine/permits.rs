@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::WorkerContext;
-use crate::core::{Place, Token, Window};
 use crate::policy::sends::WINDOW_TURN;
+use crate::proto::{FairSemaphore, PermitState, Token};
 
 /// The places that connections of one thread share.
 pub(super) struct Permits {
     /// For sends that the kernel has not finished with.
-    pub(super) sends: Window,
+    pub(super) sends: FairSemaphore,
     /// For connections that may receive.
-    pub(super) receives: Window,
+    pub(super) receives: FairSemaphore,
     /// Who has a place to receive, and since when.
     pub(super) inside: VecDeque<(Token, Instant)>,
     pub(super) now: Instant,
@@ -21,8 +21,8 @@ pub(super) struct Permits {
 /// The places that one connection has.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionPermits {
-    pub(super) send: Place,
-    pub(super) receive: Place,
+    pub(super) send: PermitState,
+    pub(super) receive: PermitState,
     /// It has received something since it got its place.
     pub(super) served: bool,
 }
@@ -30,8 +30,10 @@ pub(super) struct ConnectionPermits {
 impl Permits {
     pub(super) fn new(worker: &WorkerContext, now: Instant) -> Self {
         Self {
-            sends: Window::new(worker.policy.outstanding_sends.map(|n| worker.share_of(n.get() as usize))),
-            receives: Window::new(worker.policy.window.map(|n| worker.share_of(n.get()))),
+            sends: FairSemaphore::new(
+                worker.policy.outstanding_sends.map(|n| worker.share_of(n.get() as usize)),
+            ),
+            receives: FairSemaphore::new(worker.policy.window.map(|n| worker.share_of(n.get()))),
             inside: VecDeque::new(),
             now,
         }

@@ -18,12 +18,12 @@ use tidegate_sys::socket::{
 };
 
 use super::loop_state::{no_dial, no_place, open_session};
-use crate::core::Token;
-use crate::core::dial::DialRequest;
-use crate::core::mail::{Mailbox, MailboxError, PostOffice};
-use crate::core::panics::Contained;
 use crate::policy::Policy;
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission, admitted};
+use crate::proto::Token;
+use crate::proto::dial::DialRequest;
+use crate::proto::mail::{MailSink, Mailbox, MailboxError};
+use crate::proto::panics::Contained;
 use crate::service::{Mail, Origin, Peer, Session};
 use crate::stats::{Counters, Writers};
 
@@ -500,16 +500,16 @@ pub(super) enum Delivery {
 
 impl Delivery {
     /// As an event of the core.
-    pub(super) fn into_event(self) -> crate::core::Event<'static> {
+    pub(super) fn into_event(self) -> crate::proto::Event<'static> {
         match self {
-            Self::Order(Order::Drain) => crate::core::Event::Drain,
-            Self::Order(Order::Stop) => crate::core::Event::Stop,
-            Self::Mail(mail) => crate::core::Event::Mail(mail),
+            Self::Order(Order::Drain) => crate::proto::Event::Drain,
+            Self::Order(Order::Stop) => crate::proto::Event::Stop,
+            Self::Mail(mail) => crate::proto::Event::Mail(mail),
         }
     }
 }
 
-impl PostOffice for Inbox {
+impl MailSink for Inbox {
     fn dial(&self, request: DialRequest) -> Result<(), MailboxError> {
         let registry = self.registry.upgrade().ok_or(MailboxError::Stopped)?;
         registry.dial(request);

@@ -39,12 +39,12 @@ use super::platform::local;
 use super::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot};
 use super::threads::{self, STACK_BYTES};
 use super::{Availability, EngineConfig, EngineHandle, Model};
-use crate::core::dial::DialRequest;
-use crate::core::mail::PostOffice;
-use crate::core::{Connection, Context, Event, Receive, Then};
 use crate::fastpath::Ways;
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE};
 use crate::policy::sends::MAIL_QUANTUM;
+use crate::proto::dial::DialRequest;
+use crate::proto::mail::MailSink;
+use crate::proto::{Connection, Context, Event, NextStep, Receive};
 use crate::service::Dial;
 
 /// Whether it works here.
@@ -289,7 +289,7 @@ struct ConnectionTask<T> {
     /// Wakes the task for a deadline; made when the first one is set.
     sleep: Option<Pin<Box<Sleep>>>,
     registry: Arc<ConnectionRegistry>,
-    office: Arc<dyn PostOffice>,
+    office: Arc<dyn MailSink>,
     /// Given back after the socket was closed: fields are dropped in order.
     seat: RegistrySlot,
 }
@@ -322,7 +322,7 @@ impl<T: Socket> Future for ConnectionTask<T> {
         let has_mail = line.seat.post.has_delivery();
         for _ in 0..line.registry.policy().drain_budget {
             let action = line.connection.action();
-            if matches!(action.then, Then::Close | Then::Reset) {
+            if matches!(action.then, NextStep::Close | NextStep::Reset) {
                 line.end(action.then);
                 return Poll::Ready(());
             }
@@ -357,7 +357,7 @@ impl<T: Socket> ConnectionTask<T> {
     /// One step of sending; pending if there is nothing to send, or the socket takes nothing.
     fn send(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
         let action = self.connection.action();
-        let event = if action.then == Then::FinishSending {
+        let event = if action.then == NextStep::FinishSending {
             match Pin::new(&mut self.stream).poll_shutdown(task) {
                 Poll::Ready(Ok(())) => Event::SendFinished,
                 Poll::Ready(Err(e)) => Event::Failed(e.kind()),
@@ -439,8 +439,8 @@ impl<T: Socket> ConnectionTask<T> {
         Poll::Ready(())
     }
 
-    fn end(&mut self, then: Then) {
-        if then == Then::Reset {
+    fn end(&mut self, then: NextStep) {
+        if then == NextStep::Reset {
             let _ = reset_on_close(&self.stream); // it is closed either way
         }
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-pub use crate::core::datagram::Replies;
+pub use crate::proto::datagram::Replies;
 
 /// Answers datagrams. A state machine without I/O: it is shown what arrived and puts answers into [`Replies`].
 ///

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use tidegate::{Awaits, CloseReason, Consumed, Model, Outbox, Policy, Session};
+use tidegate::{Activity, CloseReason, Consumed, Model, Outbox, Policy, Session};
 
 use crate::kit::{self, Ending};
 
@@ -24,12 +24,12 @@ impl Session for Sentences {
         self.0 += input.len();
         match input.last() {
             Some(b'.') => {
-                out.awaits(Awaits::Nothing);
+                out.set_activity(Activity::Nothing);
                 let last = if out.is_draining() { " and the last" } else { "" };
                 out.write(format!("{} bytes{last}", self.0).as_bytes());
             }
-            Some(b'?') => out.awaits(Awaits::Work),
-            _ => out.awaits(Awaits::Input),
+            Some(b'?') => out.set_activity(Activity::Work),
+            _ => out.set_activity(Activity::Input),
         }
         out.write(b"|");
         Consumed::all(input)

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tidegate::policy::MinRate;
-use tidegate::{Awaits, CloseReason, Consumed, Model, Outbox, Policy, Session};
+use tidegate::{Activity, CloseReason, Consumed, Model, Outbox, Policy, Session};
 
 use crate::kit::{self, Producer, Tape};
 
@@ -29,10 +29,10 @@ impl Session for Tens {
         }
         self.have = (self.have + input.len()) % size;
         if self.have == 0 {
-            out.awaits(Awaits::Nothing);
+            out.set_activity(Activity::Nothing);
             out.write(input);
         } else {
-            out.awaits(Awaits::Input);
+            out.set_activity(Activity::Input);
         }
         Consumed::all(input)
     }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Awaits, CloseReason, Consumed, Flow, Model, Outbox, Policy, Session};
+use tidegate::{Activity, CloseReason, Consumed, Flow, Model, Outbox, Policy, Session};
 
 use crate::kit::{self, Ending};
 
@@ -27,9 +27,9 @@ impl Session for Diary {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         if self.name == 0 {
             self.name = input[0];
-            out.awaits(if self.name == b'w' { Awaits::Work } else { Awaits::Nothing });
+            out.set_activity(if self.name == b'w' { Activity::Work } else { Activity::Nothing });
         } else {
-            out.awaits(Awaits::Nothing); // its work is done
+            out.set_activity(Activity::Nothing); // its work is done
         }
         out.write(if out.is_draining() { b"!" } else { b"." });
         Consumed::all(input)

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::Shutdown;
 use std::time::Duration;
 
-use tidegate::{Awaits, CloseReason, Consumed, Flow, Mail, Model, Outbox, Session};
+use tidegate::{Activity, CloseReason, Consumed, Flow, Mail, Model, Outbox, Session};
 
 use crate::kit::{self, Ending};
 
@@ -19,7 +19,7 @@ const INTERVAL: Duration = Duration::from_millis(2);
 impl Session for RateLimiter {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         out.write(&input[..1]);
-        out.awaits(Awaits::Work);
+        out.set_activity(Activity::Work);
         out.wake_at(out.now() + INTERVAL);
         Consumed::bytes(1)
     }
@@ -28,7 +28,7 @@ impl Session for RateLimiter {
         if !matches!(mail, Mail::Timer) {
             return Flow::Abort;
         }
-        out.awaits(Awaits::Nothing);
+        out.set_activity(Activity::Nothing);
         Flow::Continue
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use tidegate::{Awaits, FileRange, Flow, Mail, Mailbox, Outbox};
+use tidegate::{Activity, FileRange, Flow, Mail, Mailbox, Outbox};
 
 use crate::plan::{Ending, Plan, Taking, Way};
 use crate::tape::{Side, Tape};
@@ -149,10 +149,10 @@ impl Known {
     pub fn advance(&mut self, out: &mut Outbox<'_>) -> Flow {
         let flow = self.go_on(out);
         let in_request = self.done < self.plan.exchanges.len() && self.used > self.plan.asked(self.done);
-        out.awaits(match self.stage {
-            Stage::Waits | Stage::Answers => Awaits::Work,
-            Stage::Idle if in_request => Awaits::Input,
-            Stage::Idle => Awaits::Nothing,
+        out.set_activity(match self.stage {
+            Stage::Waits | Stage::Answers => Activity::Work,
+            Stage::Idle if in_request => Activity::Input,
+            Stage::Idle => Activity::Nothing,
         });
         flow
     }

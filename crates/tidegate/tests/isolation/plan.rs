@@ -31,7 +31,7 @@ pub enum Taking {
     Pieces,
     /// Whole requests; leaves the beginning of the next one.
     Whole,
-    /// One request; leaves the rest until its answer is complete (`Awaits::Work`).
+    /// One request; leaves the rest until its answer is complete (`Activity::Work`).
     OneByOne,
 }
 

@@ -2,8 +2,8 @@
 
 use std::io::IoSlice;
 
-use tidegate::core::queue::{Files, Pieces};
-use tidegate::core::{Action, Connection, Context, Event, Receive, Then};
+use tidegate::proto::queue::{Files, Pieces};
+use tidegate::proto::{Action, Connection, Context, Event, NextStep, Receive};
 use tidegate::{CloseReason, Origin};
 
 use super::session::Probe;
@@ -63,7 +63,7 @@ impl Entry {
     }
 
     pub(super) fn is_closing(&self) -> bool {
-        matches!(self.action.then, Then::Close | Then::Reset)
+        matches!(self.action.then, NextStep::Close | NextStep::Reset)
     }
 
     /// An event, and what has to hold after it.
@@ -93,7 +93,7 @@ impl Entry {
             assert_eq!(queue.len(), self.flying, "a closed connection keeps what is in flight only");
             if why == CloseReason::Finished {
                 assert_eq!(self.took, mind.wrote, "finished with bytes left");
-                assert_eq!(then, Then::Close);
+                assert_eq!(then, NextStep::Close);
             }
             return;
         }
@@ -101,8 +101,8 @@ impl Entry {
         assert_eq!(send, queue.len() > self.flying, "send exactly if something was not handed out");
         assert!(receive == Receive::Pause || !self.peer_ended, "no receive after the end");
         match then {
-            Then::FinishSending => assert!(queue.is_empty(), "the sending side ends after its bytes"),
-            Then::CloseAfterSend => assert!(!queue.is_empty(), "nothing to wait for"),
+            NextStep::FinishSending => assert!(queue.is_empty(), "the sending side ends after its bytes"),
+            NextStep::CloseAfterSend => assert!(!queue.is_empty(), "nothing to wait for"),
             _ => {}
         }
         if !mind.left {
@@ -193,7 +193,7 @@ impl Entry {
     }
 
     pub(super) fn finish_sending(&mut self, context: &Context<'_>) {
-        if self.action.then == Then::FinishSending {
+        if self.action.then == NextStep::FinishSending {
             assert!(!std::mem::replace(&mut self.send_finished, true), "the sending side is finished once");
             self.happens(Event::SendFinished, context);
         }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arbitrary::{Result, Unstructured};
-use tidegate::core::mail::PostOffice;
-use tidegate::core::{Context, Event, Table, Timers, Token};
 use tidegate::policy::OutboxMarks;
+use tidegate::proto::mail::MailSink;
+use tidegate::proto::{Context, Event, Table, Timers, Token};
 use tidegate::stats::{Counters, Writers, sum};
 use tidegate::{CloseReason, Mail, MailboxError, Policy};
 
@@ -22,7 +22,7 @@ const TICK: Duration = Duration::from_millis(1);
 
 struct NoMail;
 
-impl PostOffice for NoMail {
+impl MailSink for NoMail {
     fn post(&self, _: Token, _: Mail) -> std::result::Result<(), MailboxError> {
         Err(MailboxError::Stopped)
     }
@@ -43,7 +43,7 @@ pub(super) struct World {
     now: Instant,
     policy: Policy,
     counters: Arc<Counters>,
-    office: Arc<dyn PostOffice>,
+    office: Arc<dyn MailSink>,
     /// Every token that was ever given out, oldest first, and whether it still names a connection.
     tokens: Vec<(Token, bool)>,
     /// What the timers have to fire, by place.
@@ -169,7 +169,7 @@ impl World {
         let Some(entry) = self.table.get_mut(token) else { return };
         if !entry.is_closing() {
             if let Some(at) = entry.connection.deadline(&self.policy) {
-                self.timers.arm_no_later(token.index, at, entry.connection.grain(at));
+                self.timers.arm_no_later(token.index, at, entry.connection.resolution(at));
                 let armed = self.armed.entry(token.index).or_insert(at);
                 *armed = at.min(*armed);
             }
@@ -267,7 +267,7 @@ impl World {
 fn context<'a>(
     policy: &'a Policy,
     counters: &'a Counters,
-    office: &'a Arc<dyn PostOffice>,
+    office: &'a Arc<dyn MailSink>,
     now: Instant,
     token: Token,
 ) -> Context<'a> {

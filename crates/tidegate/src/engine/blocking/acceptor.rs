@@ -14,8 +14,8 @@ use tidegate_sys::waker::Waker;
 use super::super::readiness::{Settled, SocketTransport, Transport};
 use super::super::registry::{ConnectionRegistry, RegistrySlot};
 use super::super::threads;
-use crate::core::dial::DialRequest;
 use crate::policy::accept::Admission;
+use crate::proto::dial::DialRequest;
 
 /// Starts a named thread with the stack the policy gives.
 pub(super) fn spawn(

@@ -33,11 +33,11 @@ use super::super::registry::{ALONE, Caller, ConnectionRegistry, Order, RegistryS
 use super::super::threads::LEAST_RESERVE;
 use super::super::{Availability, EngineConfig, EngineHandle};
 use super::acceptor::{settle, spawn, start_acceptor};
-use crate::core::dial::DialRequest;
-use crate::core::mail::PostOffice;
-use crate::core::queue::{Files, Pieces};
-use crate::core::{Action, Connection, Context, Event, Receive, Then};
 use crate::policy::sends::{GROUP_TURN, MAIL_QUANTUM};
+use crate::proto::dial::DialRequest;
+use crate::proto::mail::MailSink;
+use crate::proto::queue::{Files, Pieces};
+use crate::proto::{Action, Connection, Context, Event, NextStep, Receive};
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
@@ -296,7 +296,7 @@ impl SharedConnection {
     }
 
     /// Tells the connection something, and wakes the threads that have to know.
-    fn dispatch(&self, event: Event<'_>, office: &Arc<dyn PostOffice>) -> Action {
+    fn dispatch(&self, event: Event<'_>, office: &Arc<dyn MailSink>) -> Action {
         let policy = &*self.registry.policy();
         let now = Instant::now();
         let workers = &*self.registry.config.blocking_pool;
@@ -310,17 +310,17 @@ impl SharedConnection {
             (deadline, _) => deadline.is_some(),
         };
         drop(state);
-        if action.send || action.then != Then::Nothing || sooner {
+        if action.send || action.then != NextStep::Nothing || sooner {
             self.sender.ring();
         }
-        if action.receive != before.receive || action.then != Then::Nothing {
+        if action.receive != before.receive || action.then != NextStep::Nothing {
             self.receiver.ring();
         }
         action
     }
 
     fn receive_all(&self, buffer: &mut [u8]) {
-        let office: Arc<dyn PostOffice> = self.seat.post.clone();
+        let office: Arc<dyn MailSink> = self.seat.post.clone();
         self.dispatch(Event::Opened, &office);
         while self.wait_until_wanted(&office) {
             let event = match self.stream.receive(buffer) {
@@ -339,11 +339,11 @@ impl SharedConnection {
     }
 
     /// Sleeps until the connection wants input; `false` when it is over.
-    fn wait_until_wanted(&self, office: &Arc<dyn PostOffice>) -> bool {
+    fn wait_until_wanted(&self, office: &Arc<dyn MailSink>) -> bool {
         loop {
             let state = self.lock();
             let action = state.connection.action();
-            if matches!(action.then, Then::Close | Then::Reset) {
+            if matches!(action.then, NextStep::Close | NextStep::Reset) {
                 return false;
             }
             if action.receive == Receive::Post {
@@ -359,7 +359,7 @@ impl SharedConnection {
     }
 
     fn send_all(&self) {
-        let office: Arc<dyn PostOffice> = self.seat.post.clone();
+        let office: Arc<dyn MailSink> = self.seat.post.clone();
         loop {
             let has_mail = self.take_some_deliveries(&office);
             let mut state = self.lock();
@@ -371,11 +371,11 @@ impl SharedConnection {
                 state = self.lock();
             }
             let action = state.connection.action();
-            if matches!(action.then, Then::Close | Then::Reset) {
+            if matches!(action.then, NextStep::Close | NextStep::Reset) {
                 drop(state);
                 return self.end(action.then);
             }
-            if action.then == Then::FinishSending {
+            if action.then == NextStep::FinishSending {
                 drop(state);
                 let event = match self.stream.shutdown_send() {
                     Ok(()) => Event::SendFinished,
@@ -411,7 +411,7 @@ impl SharedConnection {
     /// Orders, and mail for which there is room, as much as has its turn: what it brings about goes out before more is
     /// read, or a peer that reads all the time would be far behind in the outbox only. A long queue is read in any
     /// case, so that who really takes too little is found out. Whether there is more.
-    fn take_some_deliveries(&self, office: &Arc<dyn PostOffice>) -> bool {
+    fn take_some_deliveries(&self, office: &Arc<dyn MailSink>) -> bool {
         for _ in 0..MAIL_QUANTUM {
             let Some(waiting) = self.seat.post.waiting() else { return false };
             if waiting < GROUP_TURN && !self.has_room() {
@@ -429,14 +429,14 @@ impl SharedConnection {
     }
 
     /// Hands out one piece of mail, or an order. Whether there was one.
-    fn take_delivery(&self, office: &Arc<dyn PostOffice>) -> bool {
+    fn take_delivery(&self, office: &Arc<dyn MailSink>) -> bool {
         let _in_order = self.deliveries.lock().unwrap_or_else(PoisonError::into_inner);
         let delivery = self.seat.post.take();
         delivery.map(|delivery| self.dispatch(delivery.into_event(), office)).is_some()
     }
 
     /// Sends one piece to its end, or until the connection is over.
-    fn send(&self, pieces: Pieces, more: More, office: &Arc<dyn PostOffice>) {
+    fn send(&self, pieces: Pieces, more: More, office: &Arc<dyn MailSink>) {
         match pieces {
             Pieces::One(mut bytes) => self.send_steps(office, move || {
                 let sent = match more {
@@ -456,7 +456,7 @@ impl SharedConnection {
     }
 
     /// Makes steps, each of which says what it sent and what is left, until nothing is or the connection is over.
-    fn send_steps(&self, office: &Arc<dyn PostOffice>, mut step: impl FnMut() -> io::Result<(usize, usize)>) {
+    fn send_steps(&self, office: &Arc<dyn MailSink>, mut step: impl FnMut() -> io::Result<(usize, usize)>) {
         let mut left = usize::MAX;
         while left > 0 {
             let event = match step() {
@@ -473,15 +473,15 @@ impl SharedConnection {
                 Err(e) => Event::Failed(e.kind()),
             };
             let action = self.dispatch(event, office);
-            if matches!(action.then, Then::Close | Then::Reset) {
+            if matches!(action.then, NextStep::Close | NextStep::Reset) {
                 return;
             }
         }
     }
 
     /// Lets the receiving thread go; the socket is closed when both have let go of it.
-    fn end(&self, then: Then) {
-        if then == Then::Reset {
+    fn end(&self, then: NextStep) {
+        if then == NextStep::Reset {
             let _ = self.stream.reset_on_close(); // it is closed either way
         }
         self.receiver.ring();

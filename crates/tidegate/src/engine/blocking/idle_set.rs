@@ -16,7 +16,7 @@ use tidegate_sys::waker::Waker;
 
 use super::super::registry::ConnectionRegistry;
 use super::pool::{Job, PooledConnection, Queue};
-use crate::core::{Grain, Table, Timers, Token};
+use crate::proto::{Resolution, Table, Timers, Token};
 
 /// Reports taken from the kernel at once.
 const BATCH: usize = 64;
@@ -87,7 +87,7 @@ impl IdleSet {
             return; // mail has come, and a worker has it
         }
         if let Some(at) = deadline {
-            state.timers.arm_no_later(token.index, at, Grain::Millisecond);
+            state.timers.arm_no_later(token.index, at, Resolution::Millisecond);
             if state.sleeps_until.is_none_or(|until| at < until) {
                 self.waker.wake();
             }

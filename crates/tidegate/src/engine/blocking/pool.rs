@@ -37,11 +37,11 @@ use super::super::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot};
 use super::super::{Availability, Command, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
 use super::idle_set::IdleSet;
-use crate::core::dial::DialRequest;
-use crate::core::mail::PostOffice;
-use crate::core::{Connection, Context, Event};
 use crate::policy::Policy;
 use crate::policy::sends::MAIL_QUANTUM;
+use crate::proto::dial::DialRequest;
+use crate::proto::mail::MailSink;
+use crate::proto::{Connection, Context, Event};
 use crate::stats::{Counters, Writers};
 
 /// How long a quiet connection keeps its worker while others wait.
@@ -132,7 +132,7 @@ pub(super) enum Job {
 /// A connection in a worker's hands.
 pub(super) struct PooledConnection {
     pub(super) entry: Entry,
-    office: Arc<dyn PostOffice>,
+    office: Arc<dyn MailSink>,
     /// How its last turn ended.
     turn: Progress,
     /// Given back after the socket was closed: fields are dropped in order.
@@ -305,7 +305,7 @@ impl Worker {
         self.counters.fast_paths.add(line.is_shared().into());
         seat.post.wakes(&self.wakes);
         let connection = Connection::new(session, caller.origin(), Instant::now());
-        let office: Arc<dyn PostOffice> = seat.post.clone();
+        let office: Arc<dyn MailSink> = seat.post.clone();
         let mut held = Box::new(PooledConnection {
             entry: Entry::new(line, Phase::Open(connection)),
             office,
@@ -408,7 +408,7 @@ impl Worker {
         ready
     }
 
-    fn context<'a>(&'a self, policy: &'a Policy, office: &'a Arc<dyn PostOffice>) -> Context<'a> {
+    fn context<'a>(&'a self, policy: &'a Policy, office: &'a Arc<dyn MailSink>) -> Context<'a> {
         Context {
             now: Instant::now(),
             policy,

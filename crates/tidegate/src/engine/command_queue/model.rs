@@ -9,7 +9,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
 use super::{Command, CommandQueue};
-use crate::core::mail::MailboxError;
+use crate::proto::mail::MailboxError;
 use crate::service::Dial;
 
 /// More changes of thread than this in one run show nothing new, and take long.

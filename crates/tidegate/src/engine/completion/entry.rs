@@ -6,10 +6,10 @@ use tidegate_sys::socket::More;
 
 use super::leaving::InFlight;
 use super::{Chained, Close, CompletionDriver};
-use crate::core::dial::DialRequest;
-use crate::core::queue::Files;
-use crate::core::{Connection, Receive, Then, Token};
 use crate::engine::permits::{ConnectionPermits, Permits};
+use crate::proto::dial::DialRequest;
+use crate::proto::queue::Files;
+use crate::proto::{Connection, NextStep, Receive, Token};
 
 /// A connection and what the kernel holds for it.
 pub(super) struct Entry<P: CompletionDriver> {
@@ -80,10 +80,10 @@ impl<P: CompletionDriver> Entry<P> {
         let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
         let action = connection.action();
         match action.then {
-            Then::Nothing | Then::CloseAfterSend => {}
-            Then::Close | Then::Reset => return Progress::Closed,
-            Then::FinishSending if self.finishing => {}
-            Then::FinishSending => {
+            NextStep::Nothing | NextStep::CloseAfterSend => {}
+            NextStep::Close | NextStep::Reset => return Progress::Closed,
+            NextStep::FinishSending if self.finishing => {}
+            NextStep::FinishSending => {
                 self.finishing = true;
                 port.finish_sending(token, &self.socket);
             }
@@ -140,8 +140,8 @@ impl<P: CompletionDriver> Entry<P> {
     }
 
     /// How to close it in its present state, if that is what comes then.
-    pub(super) fn close(&self, then: Then) -> Close {
-        let reset = then == Then::Reset;
+    pub(super) fn close(&self, then: NextStep) -> Close {
+        let reset = then == NextStep::Reset;
         let busy = self.sending || self.dialling;
         Close { reset, receiving: self.receiving, busy, finishing: self.finishing }
     }
@@ -175,5 +175,5 @@ impl<P: CompletionDriver> Entry<P> {
 
 /// Whether all that was to be sent has been handed over, and then comes the close.
 fn is_last(connection: &Connection) -> bool {
-    connection.action().then == Then::CloseAfterSend && !connection.queue().has_unsent()
+    connection.action().then == NextStep::CloseAfterSend && !connection.queue().has_unsent()
 }

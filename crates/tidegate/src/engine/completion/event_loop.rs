@@ -11,8 +11,6 @@ use tidegate_sys::waker::Waker;
 use super::entry::{Entry, Phase, Progress};
 use super::leaving::{InFlight, Leaving};
 use super::{Addresses, Completion, CompletionDriver, HandOn, Setup};
-use crate::core::dial::DialRequest;
-use crate::core::{Event, Table, Then, Token};
 use crate::engine::WorkerContext;
 use crate::engine::command_queue::Accepted;
 use crate::engine::loop_driver::LoopDriver;
@@ -22,6 +20,8 @@ use crate::engine::permits::ConnectionPermits;
 use crate::engine::simulated::view::View;
 use crate::engine::worker::Ready;
 use crate::policy::accept::Admission;
+use crate::proto::dial::DialRequest;
+use crate::proto::{Event, NextStep, Table, Token};
 use crate::service::Origin;
 
 /// What a thread is given beside its worker: what wakes it, where it accepts, and how the other ports are reached.
@@ -362,7 +362,7 @@ impl<P: CompletionDriver> Loop<P> {
         self.loop_state.permits.leave(&mut entry.seats);
         let then = match &entry.phase {
             Phase::Open(connection) => connection.action().then,
-            Phase::Dialling(_) => Then::Close,
+            Phase::Dialling(_) => NextStep::Close,
         };
         self.loop_state.worker.counters.outstanding.sub(entry.outstanding());
         if entry.chained {

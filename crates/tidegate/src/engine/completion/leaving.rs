@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::Close;
-use crate::core::Token;
+use crate::proto::Token;
 
 /// What is in flight on a socket.
 #[derive(Clone, Copy, Debug, Default)]

@@ -29,10 +29,10 @@ use tidegate_sys::socket::{Listener, More};
 use tidegate_sys::waker::Waker;
 
 use super::{CommandQueue, EngineConfig, EngineHandle, Model};
-use crate::core::Token;
-use crate::core::queue::{Files, Pieces};
 use crate::fastpath::Ways;
 use crate::policy::Policy;
+use crate::proto::Token;
+use crate::proto::queue::{Files, Pieces};
 use crate::service::Dial;
 
 /// What came back from the kernel.

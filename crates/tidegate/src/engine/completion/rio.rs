@@ -35,12 +35,12 @@ use tidegate_sys::socket::Listener;
 use tidegate_sys::waker::Waker;
 
 use super::winsock::{Operations, Winsock};
-use crate::core::queue::Files;
 use crate::engine::completion::Setup;
 use crate::engine::{Availability, capacity};
 use crate::fastpath::Ways;
 use crate::policy::sends::FILE_TURN;
 use crate::policy::{ReceiveStyle, Wait};
+use crate::proto::queue::Files;
 use crate::service::Dial;
 
 /// Whether it works here: asks for the table of functions.

@@ -49,10 +49,10 @@ use tidegate_sys::socket::{
 use tidegate_sys::waker::Waker;
 
 use super::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
-use crate::core::Token;
-use crate::core::queue::{Files, Pieces};
 use crate::engine::{Availability, capacity};
 use crate::policy::sends::FILE_TURN;
+use crate::proto::Token;
+use crate::proto::queue::{Files, Pieces};
 use crate::service::Dial;
 
 #[cfg(all(test, not(tidegate_loom)))]

@@ -14,13 +14,13 @@ use tidegate_sys::overlapped::{
 use tidegate_sys::socket::More;
 use tidegate_sys::waker::Waker;
 
-use crate::core::Token;
-use crate::core::queue::{Files, Pieces};
 use crate::engine::capacity;
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::fastpath::Ways;
 use crate::policy::ReceiveStyle;
 use crate::policy::sends::FILE_TURN;
+use crate::proto::Token;
+use crate::proto::queue::{Files, Pieces};
 use crate::service::Dial;
 
 /// A way of being told that an overlapped operation has ended, as a leaf brings it.

@@ -8,7 +8,7 @@ use tidegate_sys::datagram::{DatagramSocket, Inbox, Message, Outgoing};
 
 use super::state::{DatagramState, Drain};
 use super::{DatagramWorker, Order, StopSignal};
-use crate::core::datagram::Run;
+use crate::proto::datagram::Run;
 use crate::service::DatagramService;
 
 /// What a step left to be done.

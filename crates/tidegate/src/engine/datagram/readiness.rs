@@ -14,11 +14,11 @@ use tidegate_sys::waker::Waker;
 
 use super::pump::{Pump, Step};
 use super::{DatagramWorker, StopSignal};
-use crate::core::Token;
 use crate::engine::readiness::{Poller, Report, Source};
 use crate::engine::worker::Ready;
 use crate::policy::Policy;
 use crate::policy::wait::spins;
+use crate::proto::Token;
 use crate::service::DatagramService;
 
 /// The name of the one socket.

@@ -28,10 +28,10 @@ use tidegate_sys::waker::Waker;
 
 use super::state::{DatagramState, Drain};
 use super::{DatagramWorker, Order, StopSignal};
-use crate::core::datagram::Run;
 use crate::engine::worker::Ready;
 use crate::policy::datagram::ReplyLimits;
 use crate::policy::wait::spins;
+use crate::proto::datagram::Run;
 use crate::service::DatagramService;
 
 const RECEIVE: u64 = 1 << 58;

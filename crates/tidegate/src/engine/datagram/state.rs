@@ -7,10 +7,10 @@ use std::time::Instant;
 use tidegate_sys::datagram::Arrival;
 
 use super::DatagramWorker;
-use crate::core::datagram::{Replies, Run};
-use crate::core::panics::contain;
 use crate::policy::DatagramPolicy;
 use crate::policy::datagram::receives_after_stop;
+use crate::proto::datagram::{Replies, Run};
+use crate::proto::panics::contain;
 use crate::service::{DatagramService, Joined};
 use crate::stats::DatagramCounters;
 

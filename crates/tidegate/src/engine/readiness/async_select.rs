@@ -25,10 +25,10 @@ use tidegate_sys::messages::{Messages, News, Subject};
 use tidegate_sys::poll::Readiness;
 use tidegate_sys::waker::Waker;
 
-use crate::core::Token;
 use crate::engine::Availability;
 use crate::engine::readiness::{Acceptor, Poller, Report, Source};
 use crate::policy::Policy;
+use crate::proto::Token;
 
 /// Whether it works here: makes a window.
 pub(crate) fn probe() -> Availability {

@@ -7,9 +7,9 @@ use tidegate_sys::socket::{More, SHORT_SEND_MEANS_FULL};
 
 use super::{SocketTransport, Transport};
 
-use crate::core::dial::DialRequest;
-use crate::core::{Action, Connection, Context, Event, Receive, Then};
 use crate::engine::permits::ConnectionPermits;
+use crate::proto::dial::DialRequest;
+use crate::proto::{Action, Connection, Context, Event, NextStep, Receive};
 
 /// A connection and what is known of its socket.
 pub(in crate::engine) struct Entry<W = SocketTransport> {
@@ -172,20 +172,20 @@ impl<W: Transport> Entry<W> {
         let mut budget = context.policy.drain_budget;
         loop {
             match action.then {
-                Then::Close => return Progress::Closed,
-                Then::Reset => {
+                NextStep::Close => return Progress::Closed,
+                NextStep::Reset => {
                     // The close that follows ends the connection either way.
                     let _ = self.stream.reset_on_close();
                     return Progress::Closed;
                 }
-                Then::FinishSending => {
+                NextStep::FinishSending => {
                     action = match self.stream.shutdown_send() {
                         Ok(()) => connection.handle(Event::SendFinished, context),
                         Err(e) => connection.handle(Event::Failed(e.kind()), context),
                     };
                     continue;
                 }
-                Then::Nothing | Then::CloseAfterSend => {}
+                NextStep::Nothing | NextStep::CloseAfterSend => {}
             }
             if !action.send || self.blocked || !self.may_send {
                 let resumed = was == Receive::Pause && action.receive == Receive::Post;
@@ -232,7 +232,7 @@ enum Took {
 
 /// Sends once: from memory, or from a file if that is next.
 #[inline]
-fn send(stream: &impl Transport, connection: &mut Connection, then: Then) -> io::Result<(usize, Took)> {
+fn send(stream: &impl Transport, connection: &mut Connection, then: NextStep) -> io::Result<(usize, Took)> {
     if connection.queue().next_file().is_some() {
         if stream.sends_files() {
             return send_file(stream, connection, then);
@@ -245,7 +245,7 @@ fn send(stream: &impl Transport, connection: &mut Connection, then: Then) -> io:
     let asked: usize = slices[..n].iter().map(|s| s.len()).sum();
     let more = match then {
         _ if asked < queue.len() => More::BytesFollow,
-        Then::CloseAfterSend => More::CloseFollows,
+        NextStep::CloseAfterSend => More::CloseFollows,
         _ => More::No,
     };
     let sent = stream.send_vectored(&slices[..n], more)?;
@@ -253,11 +253,11 @@ fn send(stream: &impl Transport, connection: &mut Connection, then: Then) -> io:
 }
 
 /// A file gives less than was asked for also where it is cut into steps, and where it ends too early: only the next call tells.
-fn send_file(stream: &impl Transport, connection: &Connection, then: Then) -> io::Result<(usize, Took)> {
+fn send_file(stream: &impl Transport, connection: &Connection, then: NextStep) -> io::Result<(usize, Took)> {
     let queue = connection.queue();
     let Some(range) = queue.next_file() else { return Ok((0, Took::All)) };
     let more = match then {
-        Then::CloseAfterSend if range.len() == queue.len() => More::CloseFollows,
+        NextStep::CloseAfterSend if range.len() == queue.len() => More::CloseFollows,
         _ => More::No,
     };
     stream.send_file(range, more).map(|sent| (sent, Took::All))

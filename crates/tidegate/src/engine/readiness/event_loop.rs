@@ -15,8 +15,6 @@ use tidegate_sys::waker::Waker;
 use super::entry::{Entry, Phase, Progress};
 use super::rings::{Rest, Rings};
 use super::{Incoming, Poller, Report, Settled, Source, Transport};
-use crate::core::dial::DialRequest;
-use crate::core::{Connection, Event, Table, Token};
 use crate::engine::command_queue::Accepted;
 use crate::engine::loop_driver::LoopDriver;
 use crate::engine::loop_state::LoopState;
@@ -26,6 +24,8 @@ use crate::engine::simulated::view::View;
 use crate::engine::worker::Ready;
 use crate::engine::{WorkerContext, capacity};
 use crate::policy::accept::Admission;
+use crate::proto::dial::DialRequest;
+use crate::proto::{Connection, Event, Table, Token};
 use crate::service::Origin;
 
 /// Runs one I/O thread until it has been told to stop and its connections are gone.

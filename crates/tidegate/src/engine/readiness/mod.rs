@@ -38,9 +38,9 @@ use tidegate_sys::socket::{Blocking, More};
 use tidegate_sys::waker::Waker;
 
 use super::{CommandQueue, EngineConfig, EngineHandle, Model};
-use crate::core::Token;
 use crate::fastpath::Ways;
 use crate::policy::Policy;
+use crate::proto::Token;
 
 /// Who is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,9 +22,9 @@ use tidegate_sys::poll::{PollSet, REMARK, Readiness};
 use tidegate_sys::waker::Waker;
 
 use super::{Acceptor, Poller, Report, Source};
-use crate::core::Token;
 use crate::engine::Availability;
 use crate::policy::Policy;
+use crate::proto::Token;
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {

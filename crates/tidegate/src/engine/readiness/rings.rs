@@ -7,7 +7,7 @@ use tidegate_sys::poll::Readiness;
 
 use super::Transport;
 use super::entry::Entry;
-use crate::core::{Table, Token};
+use crate::proto::{Table, Token};
 
 /// While shared memory is looked at again and again, the kernel is asked so often: rarely if it has had nothing to say for a while.
 const KERNEL_OFTEN: Duration = Duration::from_micros(10);

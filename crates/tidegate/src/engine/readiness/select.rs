@@ -24,9 +24,9 @@ use tidegate_sys::select::{REMARK, SelectSet};
 use tidegate_sys::waker::Waker;
 
 use super::{Acceptor, Poller, Report, Source};
-use crate::core::Token;
 use crate::engine::Availability;
 use crate::policy::Policy;
+use crate::proto::Token;
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {

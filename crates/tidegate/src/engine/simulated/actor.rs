@@ -7,7 +7,7 @@ use super::script::Acts;
 use super::socket::{SimulatedSocket, id_of};
 use super::world::{Happening, with};
 use crate::service::{
-    Awaits, CloseReason, Consumed, Dial, Flow, Mail, Outbox, Peer, Refusal, Service, Session,
+    Activity, CloseReason, Consumed, Dial, Flow, Mail, Outbox, Peer, Refusal, Service, Session,
 };
 
 /// Resolution of deadlines.
@@ -205,7 +205,7 @@ impl Session for Actor {
                 if actor.owed > 0 {
                     return Flow::Continue;
                 }
-                out.awaits(Awaits::Nothing);
+                out.set_activity(Activity::Nothing);
                 actor.last.unwrap_or_default()
             }
             (mail, _) => {
@@ -382,7 +382,7 @@ impl Actor {
         if std::mem::replace(&mut self.works, true) {
             return 0;
         }
-        out.awaits(Awaits::Work);
+        out.set_activity(Activity::Work);
         match keyed {
             true => self.set_timer(piece, within_ms, out),
             false => self.wake_in(within_ms, out),
@@ -394,7 +394,7 @@ impl Actor {
 
     fn end_work(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.works = false;
-        out.awaits(Awaits::Nothing);
+        out.set_activity(Activity::Nothing);
         with(|world| {
             let line = &mut world.lines[self.id];
             line.log.wants_look = line.log.consumed < line.log.shown;
@@ -496,7 +496,7 @@ impl Actor {
 
     fn ask_for_mail(&mut self, answer: usize, within_ms: u64, out: &mut Outbox<'_>) {
         self.owed += 1;
-        out.awaits(Awaits::Work);
+        out.set_activity(Activity::Work);
         let mailbox = out.mailbox();
         with(|world| {
             let after = super::script::time(&mut world.rng, within_ms);

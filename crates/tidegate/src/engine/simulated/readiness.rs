@@ -17,12 +17,12 @@ use tidegate_sys::waker::Waker;
 use super::shelf::read;
 use super::socket::{Edge, FIRST_FD, address, id_of};
 use super::world::{Happening, World, with};
-use crate::core::queue::Files;
-use crate::core::{Place, Receive, Token};
 use crate::engine::readiness::{Incoming, Poller, Report, Settled, Source, Transport};
 use crate::engine::simulated::view::View;
 use crate::fastpath::Ways;
 use crate::policy::Policy;
+use crate::proto::queue::Files;
+use crate::proto::{PermitState, Receive, Token};
 
 const LISTENER_FD: RawFd = FIRST_FD - 1;
 
@@ -414,14 +414,15 @@ impl World {
         let is = self.readiness(id);
         let line = &self.lines[id];
         let (reads, writes) = line.watched.map_or((false, false), |(_, reads, writes)| (reads, writes));
-        let listens = action.receive == Receive::Post && is.readable && view.receive_place != Place::Waiting;
+        let listens =
+            action.receive == Receive::Post && is.readable && view.receive_place != PermitState::Waiting;
         let hears = view.receives && if self.moods.edges { line.edge.readable } else { reads };
         if listens && !view.listed && !hears {
             return self.fail(|| format!("{id} has input, and nobody will look: {view:?}"));
         }
         let coming = line.edge.writable || line.no_space || line.awaits_writable > 0;
         let takes = view.sends && if self.moods.edges { coming } else { writes };
-        if action.send && view.send_place != Place::Waiting && !view.listed && !takes {
+        if action.send && view.send_place != PermitState::Waiting && !view.listed && !takes {
             self.fail(|| format!("{id} has something to send, and nobody will: {view:?}"));
         }
     }

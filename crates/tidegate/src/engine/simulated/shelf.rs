@@ -8,7 +8,7 @@ use fastrand::Rng;
 use tidegate_sys::file::FileRange;
 
 use super::script::chance;
-use crate::core::queue::Files;
+use crate::proto::queue::Files;
 
 /// What a seed decides about files. It has its own randomness, so that seeds without files stay as they were before there were any.
 pub(super) struct Shelf {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::script::{Acts, Part};
 use super::world::{Happening, World};
-use crate::core::Token;
+use crate::proto::Token;
 use crate::service::{CloseReason, Flow};
 
 /// Descriptors of simulated sockets start here.

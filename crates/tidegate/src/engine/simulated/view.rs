@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use crate::core::{Action, Connection, Place, Then};
 use crate::engine::permits::ConnectionPermits;
 use crate::policy::Policy;
+use crate::proto::{Action, Connection, NextStep, PermitState};
 
 /// What a connection wants, and what was done about it.
 #[derive(Debug)]
@@ -20,8 +20,8 @@ pub(in crate::engine) struct View {
     pub(in crate::engine) receives: bool,
     pub(in crate::engine) sends: bool,
     pub(in crate::engine) finishes: bool,
-    pub(in crate::engine) receive_place: Place,
-    pub(in crate::engine) send_place: Place,
+    pub(in crate::engine) receive_place: PermitState,
+    pub(in crate::engine) send_place: PermitState,
 }
 
 impl View {
@@ -46,5 +46,5 @@ impl View {
 
 /// It only waits for what is in flight.
 fn is_over(connection: &Connection) -> bool {
-    matches!(connection.action().then, Then::Close | Then::Reset)
+    matches!(connection.action().then, NextStep::Close | NextStep::Reset)
 }

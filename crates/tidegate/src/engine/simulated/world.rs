@@ -14,12 +14,12 @@ use rustix::io::Errno;
 use super::script::{Moods, Script, chance};
 use super::shelf::Shelf;
 use super::socket::SimulatedSocket;
-use crate::core::{Place, Receive};
 use crate::engine::simulated::view::View;
 use crate::engine::{Command, CommandQueue};
 use crate::policy::accept::EXHAUSTION_PAUSE;
 use crate::policy::sends::GROUP_TURN;
 use crate::policy::{Policy, Wait};
+use crate::proto::{PermitState, Receive};
 use crate::service::{Dial, Flow, Mailbox, MailboxError};
 
 thread_local! {
@@ -265,8 +265,8 @@ impl World {
     pub(super) fn check_view(&mut self, id: usize, view: &View) {
         self.check_deadline(id, view.deadline);
         for (at, place) in [view.receive_place, view.send_place].into_iter().enumerate() {
-            self.places[at].0 += usize::from(place == Place::Inside);
-            self.places[at].1 += usize::from(place == Place::Waiting);
+            self.places[at].0 += usize::from(place == PermitState::Inside);
+            self.places[at].1 += usize::from(place == PermitState::Waiting);
         }
         let log = &self.lines[id].log;
         let listens = view.action.is_some_and(|action| action.receive == Receive::Post);

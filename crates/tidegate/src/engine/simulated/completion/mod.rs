@@ -16,13 +16,13 @@ use tidegate_sys::file::FileRange;
 use tidegate_sys::socket::More;
 use tidegate_sys::waker::Waker;
 
-use crate::core::queue::{Files, Pieces};
-use crate::core::{Place, Receive, Then, Token};
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::simulated::shelf::read;
 use crate::engine::simulated::socket::{Server, id_of};
 use crate::engine::simulated::view::View;
 use crate::engine::simulated::world::{Happening, World, with};
+use crate::proto::queue::{Files, Pieces};
+use crate::proto::{NextStep, PermitState, Receive, Token};
 use crate::service::Dial;
 
 /// The listening socket.
@@ -602,9 +602,9 @@ impl World {
         self.check_view(socket.id, view);
         let Some(action) = view.action else { return };
         let receives =
-            view.receives || view.receive_place == Place::Waiting || action.receive == Receive::Pause;
-        let sends = view.sends || view.send_place == Place::Waiting || !action.send;
-        let finishes = view.finishes || action.then != Then::FinishSending;
+            view.receives || view.receive_place == PermitState::Waiting || action.receive == Receive::Pause;
+        let sends = view.sends || view.send_place == PermitState::Waiting || !action.send;
+        let finishes = view.finishes || action.then != NextStep::FinishSending;
         if !receives || !sends || !finishes {
             self.fail(|| format!("{} wants something that nobody has asked for: {view:?}", socket.id));
         }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::mail::{Mailbox, MailboxError, PostOffice};
+use super::mail::{MailSink, Mailbox, MailboxError};
 use super::panics::Contained;
 use super::table::Token;
 
@@ -40,7 +40,7 @@ pub struct Group {
 }
 
 struct Members {
-    office: Arc<dyn PostOffice>,
+    office: Arc<dyn MailSink>,
     /// Shared with mail under way: a change while there is some makes a new list.
     tokens: Arc<Vec<Token>>,
 }
@@ -108,7 +108,7 @@ impl fmt::Debug for Group {
     }
 }
 
-fn address(office: &Arc<dyn PostOffice>) -> usize {
+fn address(office: &Arc<dyn MailSink>) -> usize {
     Arc::as_ptr(office).cast::<()>() as usize
 }
 
@@ -125,7 +125,7 @@ mod tests {
         room: usize,
     }
 
-    impl PostOffice for Office {
+    impl MailSink for Office {
         fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError> {
             let Mail::Group(value) = mail else { panic!("{mail:?} was not sent to a group") };
             self.got.lock().unwrap().push((to, *value.downcast_ref().unwrap()));

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::mail::{PostOffice, Workers};
+use super::super::mail::{MailSink, Workers};
 use super::super::panics::Contained;
 use super::super::table::Token;
 use crate::policy::Policy;
@@ -22,7 +22,7 @@ pub enum Event<'a> {
     PeerEnded,
     /// The kernel took this many bytes from the outbox.
     Sent(usize),
-    /// The sending side was shut down, as [`Then::FinishSending`] asked.
+    /// The sending side was shut down, as [`NextStep::FinishSending`] asked.
     SendFinished,
     /// The kernel reported an error; the connection is of no use any more.
     Failed(io::ErrorKind),
@@ -47,7 +47,7 @@ pub enum Receive {
 
 /// What is to be done besides receiving and sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum NextStep {
     /// Nothing.
     Nothing,
     /// What there is to send is the last: close follows as soon as it is sent. An engine may hand over both at once.
@@ -68,7 +68,7 @@ pub struct Action {
     /// Whether there are bytes to send that were not yet handed out.
     pub send: bool,
     /// What else.
-    pub then: Then,
+    pub then: NextStep,
 }
 
 /// What a connection needs to know of the world during one event.
@@ -80,7 +80,7 @@ pub struct Context<'a> {
     /// Where it counts.
     pub counters: &'a Counters,
     /// Who takes mail for it.
-    pub office: &'a Arc<dyn PostOffice>,
+    pub office: &'a Arc<dyn MailSink>,
     /// Who takes its jobs.
     pub workers: &'a dyn Workers,
     /// Its own token.

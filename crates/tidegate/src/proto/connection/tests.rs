@@ -4,18 +4,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::*;
-use crate::core::mail::{Job, MailboxError, OffloadError, PostOffice, Workers};
-use crate::core::table::Token;
 use crate::policy::OutboxMarks;
 use crate::policy::sends::{INPUT_QUANTUM, TIMER_QUANTUM};
 use crate::policy::stale::LAST_WORD;
-use crate::service::{Consumed, Draft};
+use crate::proto::mail::{Job, MailSink, MailboxError, OffloadError, Workers};
+use crate::proto::table::Token;
+use crate::service::{Consumed, LayerBuffer};
 use crate::stats::Writers;
 
 /// Takes nothing.
 struct Nobody;
 
-impl PostOffice for Nobody {
+impl MailSink for Nobody {
     fn post(&self, _: Token, _: Mail) -> Result<(), MailboxError> {
         Err(MailboxError::Stopped)
     }
@@ -35,7 +35,7 @@ struct Wire {
     connection: Connection,
     policy: Policy,
     counters: Counters,
-    office: Arc<dyn PostOffice>,
+    office: Arc<dyn MailSink>,
     now: Instant,
     calls: Calls,
 }
@@ -161,7 +161,7 @@ impl Session for Restless {
 #[test]
 fn who_sets_a_timer_for_now_without_end_has_its_turn() {
     let mut wire = Wire::open(patient(), Restless);
-    assert_eq!(wire.connection.grain(wire.now), Grain::Tick);
+    assert_eq!(wire.connection.resolution(wire.now), Resolution::Tick);
     wire.wait();
     assert_eq!(wire.calls(), vec!["KeyedTimer(7)"; TIMER_QUANTUM]);
     assert_eq!(wire.connection.deadline(&wire.policy), Some(wire.now));
@@ -170,7 +170,7 @@ fn who_sets_a_timer_for_now_without_end_has_its_turn() {
 /// A layer that sets a timer, around a session that sets one under the same key.
 struct Layered {
     calls: Calls,
-    draft: Draft,
+    draft: LayerBuffer,
 }
 
 impl Session for Layered {
@@ -178,7 +178,7 @@ impl Session for Layered {
         let at = out.now() + Duration::from_millis(5);
         out.set_timer(1, at);
         out.set_timer(2, at);
-        let mut inside = out.inside(&mut self.draft);
+        let mut inside = out.layered(&mut self.draft);
         inside.set_timer(1, at);
         inside.set_timer(2, at + Duration::from_millis(5));
         inside.cancel_timer(3);
@@ -192,7 +192,7 @@ impl Session for Layered {
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         let whose = if out.is_inner_timer() { "inner" } else { "own" };
-        let inside = out.inside(&mut self.draft);
+        let inside = out.layered(&mut self.draft);
         assert!(!inside.is_inner_timer(), "there is nobody inside that");
         note(&self.calls, format!("{whose} {mail:?}"));
         Flow::Continue
@@ -201,7 +201,7 @@ impl Session for Layered {
 
 #[test]
 fn a_layer_and_the_session_inside_do_not_take_each_others_timers() {
-    let mut wire = Wire::open(patient(), |calls| Layered { calls, draft: Draft::default() });
+    let mut wire = Wire::open(patient(), |calls| Layered { calls, draft: LayerBuffer::default() });
     wire.wait();
     assert_eq!(wire.calls(), ["own KeyedTimer(1)", "inner KeyedTimer(1)"]);
     wire.wait();
@@ -261,9 +261,12 @@ fn what_a_session_sends_of_its_own_does_not_hold_a_stop_up() {
             }
         }
         assert_eq!((wire.calls(), wire.now), (vec!["leave".to_owned()], start + LAST_WORD));
-        assert_eq!(wire.connection.action().then, Then::CloseAfterSend, "what it said is sent");
+        assert_eq!(wire.connection.action().then, NextStep::CloseAfterSend, "what it said is sent");
         wire.send();
-        assert_eq!((wire.calls(), wire.connection.action().then), (vec!["finished".to_owned()], Then::Close));
+        assert_eq!(
+            (wire.calls(), wire.connection.action().then),
+            (vec!["finished".to_owned()], NextStep::Close)
+        );
     }
 }
 
@@ -287,19 +290,19 @@ struct Around;
 
 impl Session for Around {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
-        let mut draft = Draft::default();
-        let mut inner = out.inside(&mut draft);
-        inner.keeps(input.len());
-        inner.awaits(Awaits::Work);
-        out.keeps(0);
+        let mut draft = LayerBuffer::default();
+        let mut inner = out.layered(&mut draft);
+        inner.set_buffered(input.len());
+        inner.set_activity(Activity::Work);
+        out.set_buffered(0);
         Consumed::all(input)
     }
 
     fn on_mail(&mut self, _: Mail, out: &mut Outbox<'_>) -> Flow {
-        let mut draft = Draft::default();
-        let mut inner = out.inside(&mut draft);
-        inner.keeps(0);
-        inner.awaits(Awaits::Nothing);
+        let mut draft = LayerBuffer::default();
+        let mut inner = out.layered(&mut draft);
+        inner.set_buffered(0);
+        inner.set_activity(Activity::Nothing);
         Flow::Continue
     }
 }

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use super::Token;
 
-/// Where one connection stands with a [`Window`].
+/// Where one connection stands with a [`FairSemaphore`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum PermitState {
     /// It has asked for nothing.
     #[default]
     Outside,
@@ -18,14 +18,14 @@ pub enum Place {
 
 /// A bounded number of places. Without a bound it costs one comparison.
 #[derive(Debug)]
-pub struct Window {
+pub struct FairSemaphore {
     /// `usize::MAX` is no bound.
     places: usize,
     taken: usize,
     waiting: VecDeque<Token>,
 }
 
-impl Window {
+impl FairSemaphore {
     /// With so many places; `None` is without bound.
     #[must_use]
     pub fn new(places: Option<usize>) -> Self {
@@ -48,36 +48,38 @@ impl Window {
 
     /// Whether somebody in this place has one, or could take one now.
     #[must_use]
-    pub fn has_room_for(&self, place: Place) -> bool {
+    pub fn has_room_for(&self, place: PermitState) -> bool {
         match place {
-            Place::Inside => true,
-            Place::Outside => !self.is_bounded() || (self.taken < self.places && self.waiting.is_empty()),
-            Place::Waiting => false,
+            PermitState::Inside => true,
+            PermitState::Outside => {
+                !self.is_bounded() || (self.taken < self.places && self.waiting.is_empty())
+            }
+            PermitState::Waiting => false,
         }
     }
 
     /// Takes a place if one is free and nobody came before, else queues; whether the connection has a place now.
     #[inline]
-    pub fn enter(&mut self, token: Token, place: &mut Place) -> bool {
+    pub fn enter(&mut self, token: Token, place: &mut PermitState) -> bool {
         if !self.is_bounded() {
             return true;
         }
-        if *place == Place::Outside {
+        if *place == PermitState::Outside {
             *place = if self.taken < self.places && self.waiting.is_empty() {
                 self.taken += 1;
-                Place::Inside
+                PermitState::Inside
             } else {
                 self.waiting.push_back(token);
-                Place::Waiting
+                PermitState::Waiting
             };
         }
-        *place == Place::Inside
+        *place == PermitState::Inside
     }
 
     /// Gives a place back, if there was one. Who waited is left in the queue, and skipped when its turn comes.
     #[inline]
-    pub fn leave(&mut self, place: &mut Place) {
-        if std::mem::take(place) == Place::Inside {
+    pub fn leave(&mut self, place: &mut PermitState) {
+        if std::mem::take(place) == PermitState::Inside {
             self.taken -= 1;
         }
     }
@@ -88,11 +90,11 @@ impl Window {
     }
 
     /// Gives a place to one that [`pop_next`](Self::pop_next) named; whether it was still waiting.
-    pub fn admit(&mut self, place: &mut Place) -> bool {
-        if *place != Place::Waiting {
+    pub fn admit(&mut self, place: &mut PermitState) -> bool {
+        if *place != PermitState::Waiting {
             return false;
         }
-        *place = Place::Inside;
+        *place = PermitState::Inside;
         self.taken += 1;
         true
     }
@@ -108,8 +110,8 @@ mod tests {
 
     #[test]
     fn places_go_to_who_came_first_and_never_to_more_than_there_are() {
-        let mut window = Window::new(Some(2));
-        let mut places = [Place::Outside; 4];
+        let mut window = FairSemaphore::new(Some(2));
+        let mut places = [PermitState::Outside; 4];
         let inside: Vec<bool> = (0..4).map(|i| window.enter(token(i as u32), &mut places[i])).collect();
         assert_eq!(inside, [true, true, false, false]);
         assert_eq!(window.pop_next(), None);
@@ -122,8 +124,8 @@ mod tests {
 
     #[test]
     fn one_that_went_while_it_waited_is_skipped() {
-        let mut window = Window::new(Some(1));
-        let (mut first, mut second) = (Place::Outside, Place::Outside);
+        let mut window = FairSemaphore::new(Some(1));
+        let (mut first, mut second) = (PermitState::Outside, PermitState::Outside);
         window.enter(token(1), &mut first);
         window.enter(token(2), &mut second);
         window.leave(&mut second);
@@ -136,8 +138,8 @@ mod tests {
 
     #[test]
     fn without_a_bound_everybody_is_in() {
-        let mut window = Window::new(None);
-        let mut place = Place::Outside;
-        assert!(window.enter(token(1), &mut place) && place == Place::Outside);
+        let mut window = FairSemaphore::new(None);
+        let mut place = PermitState::Outside;
+        assert!(window.enter(token(1), &mut place) && place == PermitState::Outside);
     }
 }

@@ -2,13 +2,13 @@
 
 use super::{Connection, Context, ReceiveSide, State};
 use crate::policy::sends::INPUT_QUANTUM;
-use crate::service::{Awaits, CloseReason, Flow};
+use crate::service::{Activity, CloseReason, Flow};
 
 impl Connection {
     #[inline]
     pub(super) fn received(&mut self, bytes: &[u8], context: &Context<'_>) {
         self.silent = false;
-        self.spoke |= self.wishes.leaving;
+        self.spoke |= self.state_of_session.leaving;
         if self.state != State::Open {
             return; // lingering: discarded, and it does not prolong the wait
         }
@@ -54,7 +54,9 @@ impl Connection {
 
     /// Whether the session is shown what there is, without waiting for something else first.
     fn takes_input(&self) -> bool {
-        self.state == State::Open && !self.is_held_by_outbox() && self.wishes.awaits != Awaits::Work
+        self.state == State::Open
+            && !self.is_held_by_outbox()
+            && self.state_of_session.awaits != Activity::Work
     }
 
     /// Shows input that was held back, unless the outbox is still full.
@@ -117,8 +119,9 @@ impl Connection {
 
     /// Tells the session that the peer has finished, once all input was shown.
     pub(super) fn deliver_end(&mut self, context: &Context<'_>) {
-        let held_back =
-            self.is_held_by_outbox() || self.wishes.awaits == Awaits::Work || self.again.is_some();
+        let held_back = self.is_held_by_outbox()
+            || self.state_of_session.awaits == Activity::Work
+            || self.again.is_some();
         if self.receive_side != ReceiveSide::Ending || (held_back && !self.input.is_empty()) {
             return;
         }
@@ -132,6 +135,6 @@ impl Connection {
     /// There is input that the session will look at when its work is done.
     #[must_use]
     pub fn waits_for_work(&self) -> bool {
-        self.wishes.awaits == Awaits::Work && self.left() > 0
+        self.state_of_session.awaits == Activity::Work && self.left() > 0
     }
 }

@@ -10,7 +10,7 @@ use super::table::Token;
 use crate::service::Mail;
 
 /// Takes mail for the connections of one thread. Implemented by the engines.
-pub trait PostOffice: Send + Sync {
+pub trait MailSink: Send + Sync {
     /// Queues mail for a connection and wakes its thread if it sleeps.
     fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError>;
 
@@ -60,7 +60,7 @@ pub enum OffloadError {
 /// [`Outbox::mailbox`](crate::Outbox::mailbox).
 #[derive(Clone)]
 pub struct Mailbox {
-    pub(crate) office: Arc<dyn PostOffice>,
+    pub(crate) office: Arc<dyn MailSink>,
     pub(crate) token: Token,
 }
 

@@ -3,7 +3,7 @@
 //! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987). Seven levels of 64 slots
 //! with a tick of 1/64 ms reach two years; arming, moving and disarming cost a constant.
 //! Deadlines fire up to one tick late, never early. Limits are rounded up to whole milliseconds
-//! ([`Grain::Millisecond`]), so that a thread wakes once for all that are due in one.
+//! ([`Resolution::Millisecond`]), so that a thread wakes once for all that are due in one.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ struct Node {
 
 /// How exactly a deadline is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grain {
+pub enum Resolution {
     /// To one tick, 1/64 ms: costs a wake-up of its own.
     Tick,
     /// To a millisecond, shared with all others of it.
@@ -55,13 +55,13 @@ impl Timers {
         }
     }
 
-    /// Makes sure that `index` fires at `when`, rounded up to the grain, or before: a no-op if an earlier deadline is armed.
+    /// Makes sure that `index` fires at `when`, rounded up to the resolution, or before: a no-op if an earlier deadline is armed.
     ///
     /// That is what makes deadlines that move with every byte cost nothing: the wheel fires at
     /// the old time, the owner sees that its deadline has moved, and arms again.
     #[inline]
-    pub fn arm_no_later(&mut self, index: u32, when: Instant, grain: Grain) {
-        let tick = self.tick_of(when, grain);
+    pub fn arm_no_later(&mut self, index: u32, when: Instant, resolution: Resolution) {
+        let tick = self.tick_of(when, resolution);
         if !self.fires_by(index, tick) {
             self.arm_tick(index, tick);
         }
@@ -131,11 +131,11 @@ impl Timers {
 
     /// The tick, counted from the base, at which something due at `when` fires.
     #[must_use]
-    pub fn tick_of(&self, when: Instant, grain: Grain) -> u64 {
+    pub fn tick_of(&self, when: Instant, resolution: Resolution) -> u64 {
         let ahead_ns = when.saturating_duration_since(self.base).as_nanos();
-        let ticks = match grain {
-            Grain::Tick => ahead_ns.div_ceil(u128::from(TICK_NS)),
-            Grain::Millisecond => ahead_ns.div_ceil(1_000_000) * u128::from(TICKS_PER_MS),
+        let ticks = match resolution {
+            Resolution::Tick => ahead_ns.div_ceil(u128::from(TICK_NS)),
+            Resolution::Millisecond => ahead_ns.div_ceil(1_000_000) * u128::from(TICKS_PER_MS),
         };
         u64::try_from(ticks).unwrap_or(u64::MAX).max(self.done + 1)
     }
@@ -259,9 +259,9 @@ mod tests {
         let base = Instant::now();
         let mut timers = Timers::new(base);
         let mut fired = Vec::new();
-        timers.arm_no_later(3, base + ms(50), Grain::Millisecond);
-        timers.arm_no_later(3, base + ms(90), Grain::Tick);
-        timers.arm_no_later(3, base + ms(20), Grain::Tick);
+        timers.arm_no_later(3, base + ms(50), Resolution::Millisecond);
+        timers.arm_no_later(3, base + ms(90), Resolution::Tick);
+        timers.arm_no_later(3, base + ms(20), Resolution::Tick);
         timers.advance(base + ms(19), &mut fired);
         assert!(fired.is_empty());
         timers.advance(base + ms(20), &mut fired);
@@ -276,7 +276,7 @@ mod tests {
         let base = Instant::now();
         let mut timers = Timers::new(base);
         (0..10).for_each(|i| {
-            timers.arm_no_later(i, base + us(5_000 + 90 * u64::from(i + 1)), Grain::Millisecond)
+            timers.arm_no_later(i, base + us(5_000 + 90 * u64::from(i + 1)), Resolution::Millisecond)
         });
         assert_eq!(timers.sleep(base), Some(ms(6)), "one wake-up for all");
         let mut fired = Vec::new();
@@ -284,7 +284,7 @@ mod tests {
         assert!(fired.is_empty());
         timers.advance(base + ms(6), &mut fired);
         assert_eq!(fired.len(), 10);
-        timers.arm_no_later(3, base + us(6_101), Grain::Tick);
+        timers.arm_no_later(3, base + us(6_101), Resolution::Tick);
         let sleep = timers.sleep(base + ms(6)).unwrap();
         assert!((us(101)..us(101 + 16)).contains(&sleep), "{sleep:?}");
     }
@@ -318,11 +318,11 @@ mod tests {
                     }
                     _ => {
                         let when = now + us(delay);
-                        let (grain, late) = match what {
-                            2 => (Grain::Tick, Duration::from_nanos(TICK_NS)),
-                            _ => (Grain::Millisecond, ms(1)),
+                        let (resolution, late) = match what {
+                            2 => (Resolution::Tick, Duration::from_nanos(TICK_NS)),
+                            _ => (Resolution::Millisecond, ms(1)),
                         };
-                        timers.arm_no_later(index, when, grain);
+                        timers.arm_no_later(index, when, resolution);
                         // Kept as the wheel keeps it: by when it fires at the latest.
                         let earlier = want.get(&index).is_none_or(|&(old, old_late)| when + late < old + old_late);
                         if earlier { want.insert(index, (when, late)); }

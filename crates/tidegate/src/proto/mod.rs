@@ -8,7 +8,7 @@
 //! | [`datagram`] | replies to datagrams on their way out |
 //! | [`table`] | all connections of a thread, under tokens that are never reused |
 //! | [`timers`] | deadlines of all connections of a thread |
-//! | [`window`] | a bounded number of places, first in, first out |
+//! | [`semaphore`] | a bounded number of places, first in, first out |
 //! | [`panics`] | panics of the application, and in destructors of its values |
 //! | [`mail`] | addresses of sessions, for other sessions and threads |
 //! | [`group`] | the same mail for many sessions, in one order |
@@ -23,12 +23,12 @@ pub mod mail;
 pub mod outbox;
 pub mod panics;
 pub mod queue;
+pub mod semaphore;
 mod session_timers;
 pub mod table;
 pub mod timers;
-pub mod window;
 
-pub use connection::{Action, Connection, Context, Event, Receive, Then};
+pub use connection::{Action, Connection, Context, Event, NextStep, Receive};
+pub use semaphore::{FairSemaphore, PermitState};
 pub use table::{Table, Token};
-pub use timers::{Grain, Timers};
-pub use window::{Place, Window};
+pub use timers::{Resolution, Timers};

@@ -18,8 +18,8 @@ impl Connection {
     pub(super) fn expired(&mut self, context: &Context<'_>) {
         self.full |= self.queue.len() >= context.policy.outbox.high; // the policy may be another one
         for _ in 0..TIMER_QUANTUM {
-            let Some(fired) = self.wishes.timers.fire(context.now) else { break };
-            self.wishes.fired = fired.layer;
+            let Some(fired) = self.state_of_session.timers.fire(context.now) else { break };
+            self.state_of_session.fired = fired.layer;
             self.mail(fired.mail.into(), context);
         }
         if self.again.take().is_some() {
@@ -55,7 +55,7 @@ impl Connection {
     /// is answered any more, but the peer gets to read what was.
     #[inline]
     pub(super) fn leave(&mut self, context: &Context<'_>) {
-        if !self.wishes.leaving || self.is_busy() || self.state != State::Open {
+        if !self.state_of_session.leaving || self.is_busy() || self.state != State::Open {
             return;
         }
         if self.queue.is_empty() {
@@ -77,12 +77,12 @@ impl Connection {
     /// nobody's question, is sent, but does not keep it.
     pub(super) fn waits_for_last_word(&self) -> bool {
         let open = self.state == State::Open && self.receive_side == ReceiveSide::Open;
-        self.wishes.leaving && !self.spoke && open && !self.is_busy()
+        self.state_of_session.leaving && !self.spoke && open && !self.is_busy()
     }
 
     /// The server stops: the session is told, once.
     pub(super) fn begin_to_leave(&mut self, context: &Context<'_>) {
-        if !std::mem::replace(&mut self.wishes.leaving, true) && self.state == State::Open {
+        if !std::mem::replace(&mut self.state_of_session.leaving, true) && self.state == State::Open {
             self.call_at_work(context, |session, out| session.on_drain(out));
         }
     }

@@ -16,7 +16,7 @@ use super::panics::contain;
 use super::queue::Queue;
 use super::session_timers::{SessionTimers, TimerId};
 use crate::policy::LONGEST;
-use crate::service::{Awaits, Dial, Mail, Session};
+use crate::service::{Activity, Dial, Mail, Session};
 
 /// Where a session puts its answer. Valid during one call.
 ///
@@ -31,17 +31,17 @@ pub struct Outbox<'a> {
     pub(super) ahead: usize,
     /// Layers around the session that is called.
     pub(super) layer: u32,
-    pub(super) wishes: &'a mut Wishes,
+    pub(super) state_of_session: &'a mut SessionState,
     pub(super) context: &'a Context<'a>,
 }
 
 /// What a session has asked for besides sending.
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct SessionState {
     pub(super) timers: SessionTimers,
     /// The layers around whoever has set the timer that fires now.
     pub(super) fired: u32,
-    pub(super) awaits: Awaits,
+    pub(super) awaits: Activity,
     /// The server drains: close as soon as nothing is in flight.
     pub(super) leaving: bool,
     /// A full outbox does not hold input back.
@@ -105,12 +105,12 @@ impl Outbox<'_> {
     /// of timer slack, unless [`exact_sleeps`](crate::system::exact_sleeps) was called before the threads were started); on the other
     /// models by a millisecond more.
     pub fn wake_at(&mut self, when: Instant) {
-        self.wishes.timers.wake_at(Some(when));
+        self.state_of_session.timers.wake_at(Some(when));
     }
 
     /// Takes back what [`wake_at`](Self::wake_at) asked for.
     pub fn wake_never(&mut self) {
-        self.wishes.timers.wake_at(None);
+        self.state_of_session.timers.wake_at(None);
     }
 
     /// Asks for [`Mail::KeyedTimer`] with this key at `when`, in place of what was asked for under the same key
@@ -120,43 +120,43 @@ impl Outbox<'_> {
     /// Costs: nothing for a session that has none, about 100 bytes for each that is set, and a step for each doubling
     /// of their number.
     ///
-    /// Keys belong to the session that chose them: those that a layer and the session [inside](Self::inside) it have
+    /// Keys belong to the session that chose them: those that a layer and the session [inside](Self::layered) it have
     /// set never meet, see [`is_inner_timer`](Self::is_inner_timer).
     pub fn set_timer(&mut self, key: u64, when: Instant) {
-        self.wishes.timers.set(TimerId { layer: self.layer, key }, when);
+        self.state_of_session.timers.set(TimerId { layer: self.layer, key }, when);
     }
 
     /// Takes back what [`set_timer`](Self::set_timer) asked for under this key; `false` if there was nothing.
     pub fn cancel_timer(&mut self, key: u64) -> bool {
-        self.wishes.timers.cancel(TimerId { layer: self.layer, key })
+        self.state_of_session.timers.cancel(TimerId { layer: self.layer, key })
     }
 
     /// For a layer that sets timers under keys itself: whether the [`Mail::KeyedTimer`] it is being shown is one of
-    /// the session [inside](Self::inside), and is to be passed on to it. A layer that sets none passes all on.
+    /// the session [inside](Self::layered), and is to be passed on to it. A layer that sets none passes all on.
     #[must_use]
     pub fn is_inner_timer(&self) -> bool {
-        self.wishes.fired > self.layer
+        self.state_of_session.fired > self.layer
     }
 
     /// Says what the session is in the middle of; holds until it says something else. Input that was left unconsumed
-    /// counts as [`Awaits::Input`] by itself, an offloaded job as [`Awaits::Work`].
-    pub fn awaits(&mut self, what: Awaits) {
-        self.wishes.awaits = what;
+    /// counts as [`Activity::Input`] by itself, an offloaded job as [`Activity::Work`].
+    pub fn set_activity(&mut self, what: Activity) {
+        self.state_of_session.awaits = what;
     }
 
     /// From now on input is received and shown also while the outbox is full. For sessions whose input does not become
     /// output of the same connection: the peer of one that links two connections may read nothing before it could write.
     pub fn takes_input_while_full(&mut self) {
-        self.wishes.takes_input_while_full = true;
+        self.state_of_session.takes_input_while_full = true;
     }
 
-    /// Whether the server is stopping: the connection closes once the session [awaits](Self::awaits) nothing and
+    /// Whether the server is stopping: the connection closes once the session [awaits](Self::set_activity) nothing and
     /// everything is sent. A protocol that can say so tells its peer now. [`on_drain`](crate::Session::on_drain) says
     /// when it begins.
     #[inline]
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.wishes.leaving
+        self.state_of_session.leaving
     }
 
     /// Runs a job that takes long on a thread of its own kind; what it returns comes back as
@@ -175,12 +175,12 @@ impl Outbox<'_> {
             // Only a thread that has stopped does not take it, and then nobody waits for it.
             let _ = office.post(token, mail);
         }))?;
-        self.wishes.jobs += 1;
+        self.state_of_session.jobs += 1;
         Ok(())
     }
 
-    /// Makes a connection on the I/O thread of this one, and gives it to `session`. Then, or when there is none `within` so
-    /// long, this session gets [`Mail::Dialled`]; until then it counts as [at work](Awaits::Work), so that a stop waits
+    /// Makes a connection on the I/O thread of this one, and gives it to `session`. NextStep, or when there is none `within` so
+    /// long, this session gets [`Mail::Dialled`]; until then it counts as [at work](Activity::Work), so that a stop waits
     /// for it. [`Dial::thread`] is not looked at. The service must say that its sessions dial
     /// ([`Service::dials`](crate::Service::dials)), which sets places aside within
     /// [`Policy::max_connections`](crate::Policy::max_connections).
@@ -196,19 +196,19 @@ impl Outbox<'_> {
         let until = self.now().checked_add(within).unwrap_or_else(|| self.now() + LONGEST);
         let request = DialRequest::of(self.mailbox(), dial, until, Box::new(session));
         self.context.office.dial(request)?;
-        self.wishes.jobs += 1;
+        self.state_of_session.jobs += 1;
         Ok(())
     }
 
     /// For a layer that puts what the session inside says into another form: the outbox to call that session with. What it
     /// says goes to `draft`, and everything else to this connection. It is full when this one is; the layer empties the
     /// draft into this one after each call, so that the limits of the outbox hold as they do without a layer.
-    pub fn inside<'b>(&'b mut self, draft: &'b mut Draft) -> Outbox<'b> {
+    pub fn layered<'b>(&'b mut self, draft: &'b mut LayerBuffer) -> Outbox<'b> {
         Outbox {
             ahead: self.queued(),
             layer: self.layer + 1,
             queue: &mut draft.0,
-            wishes: &mut *self.wishes,
+            state_of_session: &mut *self.state_of_session,
             context: self.context,
         }
     }
@@ -216,10 +216,10 @@ impl Outbox<'_> {
     /// For a layer: it has taken so many bytes that the session inside has not, or that are not enough for it yet. They count as
     /// input left unconsumed, with all that follows from it ([`Policy::input_bytes`](crate::Policy::input_bytes) among it). Holds
     /// until it says something else.
-    pub fn keeps(&mut self, bytes: usize) {
+    pub fn set_buffered(&mut self, bytes: usize) {
         // The session inside may keep some, too: what one says does not replace what the other has said.
         let depth = usize::from(self.layer > 0);
-        self.wishes.kept[depth] = bytes;
+        self.state_of_session.kept[depth] = bytes;
     }
 
     /// Bytes that may be appended before the outbox [is full](Self::is_full).
@@ -234,7 +234,7 @@ impl Outbox<'_> {
     #[must_use]
     pub fn waker(&mut self) -> Waker {
         let mailbox = self.mailbox();
-        self.wishes.waker.get_or_insert_with(|| Arc::new(SessionWaker::new(mailbox))).clone().into()
+        self.state_of_session.waker.get_or_insert_with(|| Arc::new(SessionWaker::new(mailbox))).clone().into()
     }
 
     /// The address under which other sessions and threads reach this session.
@@ -244,12 +244,12 @@ impl Outbox<'_> {
     }
 }
 
-/// What a session inside a layer has said, and the layer has not yet put into its own form; see [`Outbox::inside`].
+/// What a session inside a layer has said, and the layer has not yet put into its own form; see [`Outbox::layered`].
 /// An empty one owns no memory.
 #[derive(Debug, Default)]
-pub struct Draft(Queue);
+pub struct LayerBuffer(Queue);
 
-impl Draft {
+impl LayerBuffer {
     /// Whether there is nothing in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_draft_is_taken_in_steps_of_any_size() {
-        let mut draft = Draft::default();
+        let mut draft = LayerBuffer::default();
         draft.0.push_copy(b"ab");
         draft.0.push_shared(Bytes::from_static(b"cdefg"));
         draft.0.push_copy(b"h");

@@ -13,16 +13,16 @@ mod tests;
 use std::io;
 use std::time::Instant;
 
-use super::outbox::{Outbox, Wishes};
+use super::outbox::{Outbox, SessionState};
 use super::panics::{Contained, contain};
 use super::queue::{Files, Pieces, Queue};
-use super::timers::Grain;
+use super::timers::Resolution;
 use crate::policy::Policy;
 use crate::policy::sends::FILE_TURN;
 use crate::policy::stale::{self, Pace};
-use crate::service::{Awaits, CloseReason, Flow, Mail, Origin, Session};
+use crate::service::{Activity, CloseReason, Flow, Mail, Origin, Session};
 use crate::stats::Counters;
-pub use event::{Action, Context, Event, Receive, Then};
+pub use event::{Action, Context, Event, NextStep, Receive};
 
 /// Where a connection stands. (`Accepting` is the engine's: there is no session yet.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub struct Connection {
     ends_by: Option<CloseReason>,
     moved: Instant,
     taken: Instant,
-    wishes: Wishes,
+    state_of_session: SessionState,
     /// How far ahead of the minimum rate it is, where there is one.
     pace: Option<Box<Pace>>,
 }
@@ -103,7 +103,7 @@ impl Connection {
             ends_by: None,
             moved: now,
             taken: now,
-            wishes: Wishes::default(),
+            state_of_session: SessionState::default(),
             pace: None,
         }
     }
@@ -166,11 +166,11 @@ impl Connection {
     #[must_use]
     pub fn action(&self) -> Action {
         let then = match self.state {
-            State::Closing { reset: false } => Then::Close,
-            State::Closing { reset: true } => Then::Reset,
-            State::Draining { lingering: false } => Then::CloseAfterSend,
-            _ if self.send_side == SendSide::Finishing && self.queue.is_empty() => Then::FinishSending,
-            _ => Then::Nothing,
+            State::Closing { reset: false } => NextStep::Close,
+            State::Closing { reset: true } => NextStep::Reset,
+            State::Draining { lingering: false } => NextStep::CloseAfterSend,
+            _ if self.send_side == SendSide::Finishing && self.queue.is_empty() => NextStep::FinishSending,
+            _ => NextStep::Nothing,
         };
         let listens = match self.state {
             State::Open => !self.is_held_by_outbox() && !self.waits_for_work() && self.again.is_none(),
@@ -197,14 +197,14 @@ impl Connection {
     /// How exactly its [`deadline`](Self::deadline) is kept: what the session has asked for to a tick of the timers.
     #[inline]
     #[must_use]
-    pub fn grain(&self, deadline: Instant) -> Grain {
-        if self.own_deadline() == Some(deadline) { Grain::Tick } else { Grain::Millisecond }
+    pub fn resolution(&self, deadline: Instant) -> Resolution {
+        if self.own_deadline() == Some(deadline) { Resolution::Tick } else { Resolution::Millisecond }
     }
 
     /// The first that its session has asked for.
     #[inline]
     fn own_deadline(&self) -> Option<Instant> {
-        match (self.wishes.timers.next(), self.again) {
+        match (self.state_of_session.timers.next(), self.again) {
             (Some(timer), Some(again)) => Some(timer.min(again)),
             (timer, again) => timer.or(again),
         }
@@ -216,7 +216,7 @@ impl Connection {
     #[must_use]
     pub fn has_own_deadline(&self) -> bool {
         self.own_deadline().is_some()
-            || self.wishes.leaving
+            || self.state_of_session.leaving
             || self.state == State::Draining { lingering: true }
     }
 
@@ -224,10 +224,10 @@ impl Connection {
     #[cold]
     fn keep_pace(&mut self, moved: Moved, context: &Context<'_>) {
         let Some(rate) = context.policy.min_rate else { return };
-        let in_message = match self.wishes.awaits {
-            Awaits::Nothing => self.left() > 0,
-            Awaits::Input => true,
-            Awaits::Answer | Awaits::Work => false, // it is not its peer that does not go on
+        let in_message = match self.state_of_session.awaits {
+            Activity::Nothing => self.left() > 0,
+            Activity::Input => true,
+            Activity::Answer | Activity::Work => false, // it is not its peer that does not go on
         };
         let receives = self.state == State::Open
             && !self.is_held_by_outbox() // it is this end that does not read
@@ -291,8 +291,13 @@ impl Connection {
     #[inline]
     fn call(&mut self, context: &Context<'_>, f: impl FnOnce(&mut dyn Session, &mut Outbox<'_>) -> Flow) {
         let was_empty = self.queue.is_empty();
-        let mut out =
-            Outbox { queue: &mut self.queue, ahead: 0, layer: 0, wishes: &mut self.wishes, context };
+        let mut out = Outbox {
+            queue: &mut self.queue,
+            ahead: 0,
+            layer: 0,
+            state_of_session: &mut self.state_of_session,
+            context,
+        };
         let Some(flow) = contain(|| f(&mut **self.session, &mut out)) else {
             return self.close(CloseReason::Panicked, true, context);
         };
@@ -322,9 +327,9 @@ impl Connection {
 
     fn mail(&mut self, mail: Contained<Mail>, context: &Context<'_>) {
         if matches!(*mail, Mail::Done(_) | Mail::JobPanicked | Mail::Dialled(_)) {
-            self.wishes.jobs = self.wishes.jobs.saturating_sub(1);
+            self.state_of_session.jobs = self.state_of_session.jobs.saturating_sub(1);
         }
-        if let (Mail::Wake, Some(waker)) = (&*mail, &self.wishes.waker) {
+        if let (Mail::Wake, Some(waker)) = (&*mail, &self.state_of_session.waker) {
             waker.arrived();
         }
         if self.state == State::Open {
@@ -340,7 +345,7 @@ impl Connection {
     ) {
         let waited = self.waits_for_work() || self.receive_side == ReceiveSide::Ending;
         self.call(context, f);
-        if waited && self.wishes.awaits != Awaits::Work {
+        if waited && self.state_of_session.awaits != Activity::Work {
             self.show_held(context);
             self.deliver_end(context);
         }
@@ -379,12 +384,12 @@ impl Connection {
 
     /// The outbox is full, and holds input back for that.
     fn is_held_by_outbox(&self) -> bool {
-        self.full && !self.wishes.takes_input_while_full
+        self.full && !self.state_of_session.takes_input_while_full
     }
 
     /// The session is in the middle of something.
     fn is_busy(&self) -> bool {
-        self.left() > 0 || self.wishes.awaits != Awaits::Nothing || self.wishes.jobs > 0
+        self.left() > 0 || self.state_of_session.awaits != Activity::Nothing || self.state_of_session.jobs > 0
     }
 
     /// Bytes of input that the session left, or the one inside a layer.
@@ -393,7 +398,7 @@ impl Connection {
     }
 
     fn kept(&self) -> usize {
-        self.wishes.kept.iter().sum()
+        self.state_of_session.kept.iter().sum()
     }
 }
 

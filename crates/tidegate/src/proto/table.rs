@@ -4,7 +4,7 @@
 /// event, completion or mail for a connection that is gone finds nothing instead of a stranger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token {
-    /// Place in the table.
+    /// PermitState in the table.
     pub index: u32,
     /// How often the place was used before.
     pub generation: u32,

@@ -60,7 +60,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Moves bytes from the front into `into`; see [`Draft::take`](super::outbox::Draft::take).
+    /// Moves bytes from the front into `into`; see [`LayerBuffer::take`](super::outbox::LayerBuffer::take).
     pub(super) fn copy_into(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut taken = 0;
         while let (Some(front), true) = (&self.front, taken < into.len()) {
