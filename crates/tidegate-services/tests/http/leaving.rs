@@ -16,7 +16,7 @@ fn last_says_close(wire: &Wire, count: usize) {
 }
 
 /// How long a connection that was busy a moment ago may take for one more request.
-const LAST_WORD: Duration = tidegate::policy::stale::LAST_WORD;
+const LAST_WORD: Duration = tidegate::policy::timeouts::LAST_WORD;
 
 #[test]
 fn a_connection_between_requests_may_ask_once_more_and_is_told() {

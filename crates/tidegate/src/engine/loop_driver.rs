@@ -7,7 +7,7 @@ use super::command_queue::{Accepted, Command};
 use super::loop_state::LoopState;
 use super::permits::ConnectionPermits;
 use crate::policy::Policy;
-use crate::policy::sends::{GROUP_TURN, WINDOW_TURN};
+use crate::policy::sends::{GROUP_QUANTUM, WINDOW_QUANTUM};
 use crate::proto::dial::DialRequest;
 use crate::proto::{Event, PermitState, Token};
 
@@ -67,7 +67,7 @@ pub(super) trait LoopDriver {
             if seats.receive != PermitState::Inside {
                 continue;
             }
-            let over = since + WINDOW_TURN <= loop_state.now;
+            let over = since + WINDOW_QUANTUM <= loop_state.now;
             if rests && (seats.served || over) {
                 loop_state.permits.receives.leave(&mut seats.receive);
                 loop_state.permits.receives.enter(token, &mut seats.receive); // at the end of the queue
@@ -79,13 +79,13 @@ pub(super) trait LoopDriver {
         }
     }
 
-    /// Carries out what other threads, and sessions of this one, have asked for. More mail than [`GROUP_TURN`] takes
+    /// Carries out what other threads, and sessions of this one, have asked for. More mail than [`GROUP_QUANTUM`] takes
     /// several rounds.
     fn look_at_commands(&mut self) {
         if self.loop_state().commands.is_empty() {
             self.loop_state().take_commands(); // what waits meanwhile counts for the bound of the queue
         }
-        let mut turn = GROUP_TURN;
+        let mut turn = GROUP_QUANTUM;
         while let Some(command) = self.loop_state().commands.pop_front() {
             match command {
                 Command::Group(mut group) => {

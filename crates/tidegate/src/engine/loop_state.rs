@@ -13,7 +13,7 @@ use super::WorkerContext;
 use super::command_queue::{Accepted, Command};
 use super::permits::Permits;
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission, admitted};
-use crate::policy::{Policy, stale, wait};
+use crate::policy::{Policy, timeouts, wait};
 use crate::proto::dial::DialRequest;
 use crate::proto::mail::{MailSink, Mailbox};
 use crate::proto::panics::contain;
@@ -163,7 +163,7 @@ impl LoopState {
 
     /// Reckons how early a deadline that begins to count now could be.
     fn look_ahead(&mut self) {
-        let soonest = self.now.checked_add(stale::soonest(&self.worker.policy));
+        let soonest = self.now.checked_add(timeouts::soonest(&self.worker.policy));
         self.soonest = soonest.map_or(u64::MAX, |at| self.timers.tick_of(at, Resolution::Millisecond));
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::WorkerContext;
-use crate::policy::sends::WINDOW_TURN;
+use crate::policy::sends::WINDOW_QUANTUM;
 use crate::proto::{FairSemaphore, PermitState, Token};
 
 /// The places that connections of one thread share.
@@ -94,6 +94,6 @@ impl Permits {
     /// When somebody may have to make room for somebody who waits.
     pub(super) fn rotation(&self) -> Option<Instant> {
         let longest = self.inside.front().filter(|_| self.receives.is_wanted());
-        longest.map(|(_, since)| *since + WINDOW_TURN)
+        longest.map(|(_, since)| *since + WINDOW_QUANTUM)
     }
 }

@@ -3,7 +3,7 @@
 //! A [`Policy`] is plain data with a default for each limit. [`Policy::check`] relates the limits to one
 //! another when a server or client is built; a wrong combination is a [`PolicyError`] that names
 //! both limits and what to do. Engines never read a limit and decide: they ask the functions beside
-//! the limits ([`accept`], [`stale`], [`sends`]) or obey an action of the core.
+//! the limits ([`accept`], [`timeouts`], [`sends`]) or obey an action of the core.
 //!
 //! A limit that a model has no use for is refused by name when it is set for that model: there is no silent knob.
 
@@ -16,7 +16,7 @@ pub mod fast_path;
 pub mod memory;
 pub mod offload;
 pub mod sends;
-pub mod stale;
+pub mod timeouts;
 pub mod wait;
 
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -31,7 +31,7 @@ pub use fast_path::FastPath;
 pub use memory::MemoryBound;
 pub use offload::Offload;
 pub use sends::OutboxMarks;
-pub use stale::MinRate;
+pub use timeouts::MinRate;
 pub use wait::Wait;
 
 /// Every limit of a server or client.

@@ -19,14 +19,14 @@ impl Default for OutboxMarks {
 }
 
 /// How long a connection that says nothing keeps its place in the [window](crate::Policy::window) while others wait.
-pub const WINDOW_TURN: Duration = Duration::from_millis(100);
+pub const WINDOW_QUANTUM: Duration = Duration::from_millis(100);
 
 /// Bytes of a file that are read at once, or sent by one operation whose progress shows only at its end: that of a slow reader has to show
 /// more often than [`Policy::send_timeout`](crate::Policy::send_timeout) and [`Policy::min_rate`](crate::Policy::min_rate) look for it.
-pub const FILE_TURN: usize = 64 * 1024;
+pub const FILE_QUANTUM: usize = 64 * 1024;
 
 /// Pieces of mail that sessions of one thread are shown before the thread looks at its sockets and timers again.
-pub const GROUP_TURN: usize = 1024;
+pub const GROUP_QUANTUM: usize = 1024;
 
 /// Pieces of mail that one session is shown before its own socket is looked at, on models that have a queue for each
 /// connection.

@@ -18,8 +18,8 @@ use super::panics::{Contained, contain};
 use super::queue::{Files, Pieces, Queue};
 use super::timers::Resolution;
 use crate::policy::Policy;
-use crate::policy::sends::FILE_TURN;
-use crate::policy::stale::{self, Pace};
+use crate::policy::sends::FILE_QUANTUM;
+use crate::policy::timeouts::{self, Pace};
 use crate::service::{Activity, CloseReason, Flow, Mail, Origin, Session};
 use crate::stats::Counters;
 pub use event::{Action, Context, Event, NextStep, Receive};
@@ -143,7 +143,7 @@ impl Connection {
     /// # Errors
     /// The file can not be read, or has become shorter.
     pub fn load_file(&mut self) -> io::Result<()> {
-        self.queue.load(FILE_TURN)
+        self.queue.load(FILE_QUANTUM)
     }
 
     /// Says whether it has to wait before it may send: until then its peer is not blamed for taking nothing.
@@ -210,7 +210,7 @@ impl Connection {
         }
     }
 
-    /// Whether its next deadline may be earlier than [`stale::soonest`] says: the session has asked to be woken, it lingers, or a
+    /// Whether its next deadline may be earlier than [`timeouts::soonest`] says: the session has asked to be woken, it lingers, or a
     /// stop waits for its last word.
     #[inline]
     #[must_use]
@@ -256,7 +256,8 @@ impl Connection {
             self.last_word.filter(|_| self.waits_for_last_word()).map(|at| (at, CloseReason::Finished));
         let taken = (!self.queue.is_empty() && !self.held_back).then_some(self.taken);
         let pace = self.pace.as_deref().copied().unwrap_or_default();
-        let limit = stale::limit(policy, stale::Past { silent: self.silent, moved: self.moved, taken, pace });
+        let limit =
+            timeouts::limit(policy, timeouts::Past { silent: self.silent, moved: self.moved, taken, pace });
         [limit, last_word].into_iter().flatten().min_by_key(|&(at, _)| at)
     }
 

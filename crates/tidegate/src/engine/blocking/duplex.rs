@@ -33,7 +33,7 @@ use super::super::registry::{ALONE, Caller, ConnectionRegistry, Order, RegistryS
 use super::super::threads::LEAST_RESERVE;
 use super::super::{Availability, EngineConfig, EngineHandle};
 use super::acceptor::{settle, spawn, start_acceptor};
-use crate::policy::sends::{GROUP_TURN, MAIL_QUANTUM};
+use crate::policy::sends::{GROUP_QUANTUM, MAIL_QUANTUM};
 use crate::proto::dial::DialRequest;
 use crate::proto::mail::MailSink;
 use crate::proto::queue::{Files, Pieces};
@@ -414,7 +414,7 @@ impl SharedConnection {
     fn take_some_deliveries(&self, office: &Arc<dyn MailSink>) -> bool {
         for _ in 0..MAIL_QUANTUM {
             let Some(waiting) = self.seat.post.waiting() else { return false };
-            if waiting < GROUP_TURN && !self.has_room() {
+            if waiting < GROUP_QUANTUM && !self.has_room() {
                 return true;
             }
             self.take_delivery(office);
@@ -467,7 +467,7 @@ impl SharedConnection {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     // The peer takes nothing, and the session is to find that out; bounded, for it may mail itself.
-                    let _ = (0..GROUP_TURN).all(|_| self.take_delivery(office));
+                    let _ = (0..GROUP_QUANTUM).all(|_| self.take_delivery(office));
                     Event::Deadline // if one is due: the core knows
                 }
                 Err(e) => Event::Failed(e.kind()),

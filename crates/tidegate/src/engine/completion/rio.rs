@@ -38,7 +38,7 @@ use super::winsock::{Operations, Winsock};
 use crate::engine::completion::Setup;
 use crate::engine::{Availability, capacity};
 use crate::fastpath::Ways;
-use crate::policy::sends::FILE_TURN;
+use crate::policy::sends::FILE_QUANTUM;
 use crate::policy::{ReceiveStyle, Wait};
 use crate::proto::queue::Files;
 use crate::service::Dial;
@@ -90,7 +90,7 @@ impl Operations for RegisteredQueue {
             buffer_bytes: policy.buffer_bytes,
             residence: Residence::Pageable,
             posted: false,
-            file_bytes: FILE_TURN,
+            file_bytes: FILE_QUANTUM,
             reuse: 0,
         };
         let look = if policy.wait == Wait::Spin { Look::Polls } else { Look::Notified };

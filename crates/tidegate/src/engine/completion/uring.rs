@@ -50,7 +50,7 @@ use tidegate_sys::waker::Waker;
 
 use super::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::{Availability, capacity};
-use crate::policy::sends::FILE_TURN;
+use crate::policy::sends::FILE_QUANTUM;
 use crate::proto::Token;
 use crate::proto::queue::{Files, Pieces};
 use crate::service::Dial;
@@ -612,7 +612,7 @@ fn whole(range: FileRange) -> Payload {
 
 /// The same, with its beginning read.
 fn piece(mut range: FileRange) -> io::Result<Payload> {
-    let mut read = vec![0; range.len().min(FILE_TURN)];
+    let mut read = vec![0; range.len().min(FILE_QUANTUM)];
     let n = range.read(&mut read)?;
     read.truncate(n);
     range.advance(n);

@@ -18,7 +18,7 @@ use crate::engine::capacity;
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::fastpath::Ways;
 use crate::policy::ReceiveStyle;
-use crate::policy::sends::FILE_TURN;
+use crate::policy::sends::FILE_QUANTUM;
 use crate::proto::Token;
 use crate::proto::queue::{Files, Pieces};
 use crate::service::Dial;
@@ -96,7 +96,7 @@ where
                 buffer_bytes: policy.buffer_bytes,
                 residence: capacity::residence(policy),
                 posted: policy.receive == ReceiveStyle::Posted,
-                file_bytes: FILE_TURN,
+                file_bytes: FILE_QUANTUM,
                 reuse: policy.accept.reuse.map_or(0, |most| most.get() as usize),
             },
         )?;

@@ -17,7 +17,7 @@ use super::socket::SimulatedSocket;
 use crate::engine::simulated::view::View;
 use crate::engine::{Command, CommandQueue};
 use crate::policy::accept::EXHAUSTION_PAUSE;
-use crate::policy::sends::GROUP_TURN;
+use crate::policy::sends::GROUP_QUANTUM;
 use crate::policy::{Policy, Wait};
 use crate::proto::{PermitState, Receive};
 use crate::service::{Dial, Flow, Mailbox, MailboxError};
@@ -288,7 +288,7 @@ impl World {
 
     /// What has to hold after each turn, when every connection was looked at.
     pub(super) fn check_turn(&mut self) {
-        if self.mail_shown > GROUP_TURN {
+        if self.mail_shown > GROUP_QUANTUM {
             let n = self.mail_shown;
             self.fail(|| {
                 format!("sessions were shown {n} pieces of mail before the loop looked at its sockets")

@@ -3,7 +3,7 @@
 use super::super::panics::contain;
 use super::{Connection, Context, ReceiveSide, SendSide, State};
 use crate::policy::sends::TIMER_QUANTUM;
-use crate::policy::stale;
+use crate::policy::timeouts;
 use crate::service::{CloseReason, Flow};
 
 impl Connection {
@@ -65,7 +65,7 @@ impl Connection {
             if self.spoke {
                 return self.part(Flow::Linger, context);
             }
-            let until = || self.moved.checked_add(stale::LAST_WORD).unwrap_or(context.now);
+            let until = || self.moved.checked_add(timeouts::LAST_WORD).unwrap_or(context.now);
             self.last_word.get_or_insert_with(until);
         }
         if self.waits_for_last_word() && self.last_word.is_some_and(|at| at <= context.now) {

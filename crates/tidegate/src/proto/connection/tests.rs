@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::policy::OutboxMarks;
 use crate::policy::sends::{INPUT_QUANTUM, TIMER_QUANTUM};
-use crate::policy::stale::LAST_WORD;
+use crate::policy::timeouts::LAST_WORD;
 use crate::proto::mail::{Job, MailSink, MailboxError, OffloadError, Workers};
 use crate::proto::table::Token;
 use crate::service::{Consumed, LayerBuffer};
