@@ -11,7 +11,7 @@ const TARGET: &str = "x86_64-pc-windows-gnu";
 const LINKER: &str = "x86_64-w64-mingw32-gcc-posix";
 
 /// Packages whose tests run there. Those of the command itself speak with signals and `/proc`.
-const PACKAGES: [&str; 3] = ["tidegate-sys", "tidegate", "tidegate-services"];
+const PACKAGES: [&str; 3] = ["tidegate-os", "tidegate", "tidegate-services"];
 
 /// The case that takes Wine minutes (docs/models/windows.md says why): the whole run has it, alone and at its end.
 const LONGEST: &str = "thousands_of_connections_are_served::tokio";
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let wine = Wine::prepare()?;
     if args.brief {
-        wine.test(&["-p", "tidegate-sys", "--lib", "--tests"], &[], PATIENCE)?;
+        wine.test(&["-p", "tidegate-os", "--lib", "--tests"], &[], PATIENCE)?;
         wine.test(&["-p", "tidegate", "--lib", "--test", "loopback", "--test", "datagrams"], &[], PATIENCE)?;
         let conformance = ["-p", "tidegate", "--test", "conformance"];
         wine.test(&conformance, &["--skip", LONGEST], PATIENCE)?;

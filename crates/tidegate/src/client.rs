@@ -5,7 +5,7 @@ mod datagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidegate_sys::endpoint::Endpoint;
+use tidegate_os::endpoint::Endpoint;
 
 use crate::engine::{self, Command, CommandQueue, EngineConfig, Model};
 use crate::policy::Policy;

@@ -66,23 +66,23 @@ pub use service::{
     MailboxError, OffloadError, Origin, Outbox, Peer, Refusal, Replies, Service, Session,
 };
 pub use stats::{DatagramStats, Stats};
-pub use tidegate_sys::endpoint::{Endpoint, ParseEndpointError};
-pub use tidegate_sys::file::FileRange;
+pub use tidegate_os::endpoint::{Endpoint, ParseEndpointError};
+pub use tidegate_os::file::FileRange;
 
 /// What applications need of the system besides sockets: limits, processors, and sockets that come from elsewhere.
 pub mod system {
-    pub use tidegate_sys::process::{
+    pub use tidegate_os::process::{
         End, Held, allowed_cpus, ask_to_end, clock_ticks_per_s, cpu_time, descriptor_limit, end_group,
         exact_sleeps, family, held, ignores_hangup, in_own_group, is_there, locked_memory_limit,
         memory_bytes, open_to_all, own_cpu_times, page_bytes, pin_to_cpus, proc_folder,
         raise_descriptor_limit, start_in_group, system_name,
     };
-    pub use tidegate_sys::socket::local_endpoint;
+    pub use tidegate_os::socket::local_endpoint;
     /// Folders that no name leads out of, and what the system has at hand of a file.
     pub mod file {
-        pub use tidegate_sys::file::{Listed, Patience};
-        pub use tidegate_sys::folder::{Folder, identity, is_exhausted, read_cached};
+        pub use tidegate_os::file::{Listed, Patience};
+        pub use tidegate_os::folder::{Folder, identity, is_exhausted, read_cached};
     }
-    pub use tidegate_sys::extension::{Extension, found as extensions};
-    pub use tidegate_sys::{descriptor, handover};
+    pub use tidegate_os::extension::{Extension, found as extensions};
+    pub use tidegate_os::{descriptor, handover};
 }

@@ -7,12 +7,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use tidegate_sys::descriptor::OwnedFd;
+use tidegate_os::descriptor::OwnedFd;
 
-use tidegate_sys::endpoint::Endpoint;
-use tidegate_sys::local::SocketFile;
-use tidegate_sys::loopback::Loopback;
-use tidegate_sys::socket::{Blocking, ListenOptions, Listener};
+use tidegate_os::endpoint::Endpoint;
+use tidegate_os::local::SocketFile;
+use tidegate_os::loopback::Loopback;
+use tidegate_os::socket::{Blocking, ListenOptions, Listener};
 
 use crate::engine::{self, Availability, Command, CommandQueue, EngineConfig, EngineHandle, Model};
 use crate::policy::accept::deferral;

@@ -13,7 +13,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidegate_sys::endpoint::Endpoint;
+use tidegate_os::endpoint::Endpoint;
 
 pub use crate::proto::group::Group;
 pub use crate::proto::mail::{Mailbox, MailboxError, OffloadError};

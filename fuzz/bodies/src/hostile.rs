@@ -14,9 +14,9 @@ use tidegate::fastpath::layout::Rings;
 use tidegate::fastpath::protocol::{hello, name};
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{Model, Policy, Running, Server};
+use tidegate_os::shared::Shared;
+use tidegate_os::{handover, meeting};
 use tidegate_services::Echo;
-use tidegate_sys::shared::Shared;
-use tidegate_sys::{handover, meeting};
 
 /// Bytes of each ring, and of the page of words in front of them.
 const RING: usize = 4096;

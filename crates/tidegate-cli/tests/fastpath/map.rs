@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use tidegate::fastpath::sockmap::{Group, Sockmap};
-use tidegate_sys::socket::segments;
+use tidegate_os::socket::segments;
 
 use crate::harness;
 

@@ -4,9 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tidegate_sys::datagram::{DatagramOptions, DatagramSocket, Inbox, Joining, Message, Outgoing};
-use tidegate_sys::poll::Readiness;
-use tidegate_sys::socket::Blocking;
+use tidegate_os::datagram::{DatagramOptions, DatagramSocket, Inbox, Joining, Message, Outgoing};
+use tidegate_os::poll::Readiness;
+use tidegate_os::socket::Blocking;
 
 use crate::engine::Availability;
 use crate::policy::datagram::ReplyLimits;

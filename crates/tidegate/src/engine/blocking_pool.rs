@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use tidegate_sys::thread;
+use tidegate_os::thread;
 
 use super::threads::STACK_BYTES;
 use crate::policy::Offload;

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use tidegate_sys::pages::Residence;
-use tidegate_sys::process::{descriptor_limit, locked_memory_limit};
+use tidegate_os::pages::Residence;
+use tidegate_os::process::{descriptor_limit, locked_memory_limit};
 
 use super::Model;
 use crate::policy::Policy;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tidegate_sys::socket::is_exhaustion;
+use tidegate_os::socket::is_exhaustion;
 
 use super::WorkerContext;
 use super::command_queue::{Accepted, Command};
@@ -330,7 +330,7 @@ impl LoopState {
         if is_exhaustion(e) {
             self.exhausted(e);
             self.rest_until = Some(self.now + EXHAUSTION_PAUSE);
-        } else if !tidegate_sys::socket::is_lost_connection(e) {
+        } else if !tidegate_os::socket::is_lost_connection(e) {
             tracing::warn!(error = %e, "accept failed; trying again shortly");
             self.rest_until = Some(self.now + EXHAUSTION_PAUSE);
         }
@@ -338,7 +338,7 @@ impl LoopState {
 
     /// Counts an exhaustion by kind.
     pub(super) fn exhausted(&self, e: &io::Error) {
-        if tidegate_sys::socket::is_out_of_descriptors(e) {
+        if tidegate_os::socket::is_out_of_descriptors(e) {
             self.worker.counters.no_descriptors.add(1);
         } else {
             self.worker.counters.no_buffers.add(1);

@@ -10,10 +10,10 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
-use tidegate_sys::waker::Waker as Notify;
+use tidegate_os::waker::Waker as Notify;
 
 use super::EngineConfig;
-use tidegate_sys::socket::{
+use tidegate_os::socket::{
     Blocking, Listener, Stream, is_exhaustion, is_lost_connection, is_out_of_descriptors,
 };
 

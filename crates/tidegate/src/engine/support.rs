@@ -1,6 +1,6 @@
 //! Which limits mean something on which model.
 
-use tidegate_sys::endpoint::Endpoint;
+use tidegate_os::endpoint::Endpoint;
 
 use super::Model;
 use crate::policy::{DatagramPath, DatagramPolicy, Policy, PolicyError, ReceiveStyle, Wait};

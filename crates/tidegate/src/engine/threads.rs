@@ -4,7 +4,7 @@ use std::io;
 use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
 
-use tidegate_sys::thread::Headroom;
+use tidegate_os::thread::Headroom;
 
 /// Stack of a thread where the policy does not say: what the standard library has.
 pub(super) const STACK_BYTES: usize = 2 << 20;

@@ -29,8 +29,8 @@ use ::tokio::net::{TcpListener, TcpSocket, TcpStream};
 use ::tokio::runtime::{Builder, Handle, Runtime};
 use ::tokio::sync::oneshot;
 use ::tokio::time::{Sleep, sleep, sleep_until};
-use tidegate_sys::descriptor::AsFd;
-use tidegate_sys::socket::{
+use tidegate_os::descriptor::AsFd;
+use tidegate_os::socket::{
     Blocking, Listener, More, SENDS_FILES, Stream, confirm_end, reset_on_close, send_file, send_vectored,
 };
 

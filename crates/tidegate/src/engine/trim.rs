@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use tidegate_sys::{process, thread};
+use tidegate_os::{process, thread};
 
 /// Fewer connections are no crowd.
 const CROWD: usize = 16;

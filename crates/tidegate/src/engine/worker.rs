@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use tidegate_sys::socket::{DEFERS_ACCEPT, Listener, Stream};
+use tidegate_os::socket::{DEFERS_ACCEPT, Listener, Stream};
 
 use super::balance::Balance;
 use super::blocking_pool::BlockingPool;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{self, SendError, Sender};
 
-use tidegate_sys::meeting;
+use tidegate_os::meeting;
 
 /// A thread that closes. It ends when nothing is left that could need it.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
 use std::sync::atomic::fence;
 
-use tidegate_sys::shared::Shared;
+use tidegate_os::shared::Shared;
 
 use super::ring::{Memory, Reader, Word, Writer};
 

@@ -8,8 +8,8 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
 
-use tidegate_sys::poll::Readiness;
-use tidegate_sys::socket::Stream;
+use tidegate_os::poll::Readiness;
+use tidegate_os::socket::Stream;
 
 use super::layout::{End, Lane, Rings};
 use super::ring::{Corrupt, Ended, Reader, Writer};

@@ -7,12 +7,12 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tidegate_sys::descriptor::{AsRawFd, NO_DESCRIPTOR, RawFd};
-use tidegate_sys::endpoint::Endpoint;
-use tidegate_sys::poll::{Readiness, wait_pair};
-use tidegate_sys::socket::{Listener, Stream};
-use tidegate_sys::waker::Waker;
-use tidegate_sys::{diag, meeting};
+use tidegate_os::descriptor::{AsRawFd, NO_DESCRIPTOR, RawFd};
+use tidegate_os::endpoint::Endpoint;
+use tidegate_os::poll::{Readiness, wait_pair};
+use tidegate_os::socket::{Listener, Stream};
+use tidegate_os::waker::Waker;
+use tidegate_os::{diag, meeting};
 
 use super::layout::{End, Rings, State};
 use super::link::Link;

@@ -64,10 +64,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use tidegate_sys::descriptor::AsFd;
-use tidegate_sys::endpoint::Endpoint;
-use tidegate_sys::extension::hasten_loopback;
-use tidegate_sys::socket::{Blocking, Stream};
+use tidegate_os::descriptor::AsFd;
+use tidegate_os::endpoint::Endpoint;
+use tidegate_os::extension::hasten_loopback;
+use tidegate_os::socket::{Blocking, Stream};
 
 #[cfg(target_os = "linux")]
 pub(crate) use self::{

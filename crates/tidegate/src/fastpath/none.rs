@@ -5,10 +5,10 @@ use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tidegate_sys::descriptor::{AsRawFd, RawFd};
-use tidegate_sys::endpoint::Endpoint;
-use tidegate_sys::poll::Readiness;
-use tidegate_sys::socket::{Blocking, Listener, Stream};
+use tidegate_os::descriptor::{AsRawFd, RawFd};
+use tidegate_os::endpoint::Endpoint;
+use tidegate_os::poll::Readiness;
+use tidegate_os::socket::{Blocking, Listener, Stream};
 
 use super::{Begun, Ways};
 use crate::stats::Counters;

@@ -4,9 +4,9 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use tidegate_sys::endpoint::Endpoint;
-use tidegate_sys::socket::{Blocking, Stream, is_local};
-use tidegate_sys::{diag, handover, meeting};
+use tidegate_os::endpoint::Endpoint;
+use tidegate_os::socket::{Blocking, Stream, is_local};
+use tidegate_os::{diag, handover, meeting};
 
 use super::closer::{Closer, PeerSocket};
 use super::layout::{End, Rings, State};

@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::time::Instant;
 
-use tidegate_sys::descriptor::{AsRawFd, RawFd};
-use tidegate_sys::meeting;
+use tidegate_os::descriptor::{AsRawFd, RawFd};
+use tidegate_os::meeting;
 
 use super::closer::{Closer, PeerSocket};
 use super::protocol::{HELLO_BYTES, name, parse, same};
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use crate::fastpath::protocol::hello;
     use crate::stats::Writers;
-    use tidegate_sys::handover;
+    use tidegate_os::handover;
 
     /// A burst of offers does not push out a caller that was accepted before its offer came.
     #[test]

@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tidegate_sys::file::FileRange;
+use tidegate_os::file::FileRange;
 
 use super::connection::Context;
 use super::dial::DialRequest;

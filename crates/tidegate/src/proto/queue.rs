@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
 use bytes::{Buf, Bytes, BytesMut};
-use tidegate_sys::file::FileRange;
+use tidegate_os::file::FileRange;
 
 #[derive(Debug)]
 enum Chunk {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-use tidegate_sys::datagram::{DatagramSocket, Port};
-use tidegate_sys::descriptor::OwnedFd;
+use tidegate_os::datagram::{DatagramSocket, Port};
+use tidegate_os::descriptor::OwnedFd;
 
 use super::StartError;
 use crate::engine::datagram::{self, DatagramConfig, Order, StopSignal};

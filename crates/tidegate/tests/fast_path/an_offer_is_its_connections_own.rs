@@ -18,7 +18,7 @@ use tidegate::fastpath::layout::Rings;
 use tidegate::fastpath::protocol::{hello, name};
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{Client, CloseReason, Endpoint, Model, Peer, Policy, Refusal, Running, Service};
-use tidegate_sys::{handover, meeting};
+use tidegate_os::{handover, meeting};
 
 use super::player::{Game, MODELS, Player, policy};
 use crate::conformance::kit::{self, Deadline, Echo};

@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use tidegate::fastpath::protocol::name;
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{CloseReason, Model, Policy, Server, Stats};
-use tidegate_sys::meeting;
+use tidegate_os::meeting;
 
 use super::player::{Game, MODELS, policy};
 use crate::conformance::kit::{self, Deadline, Echo};

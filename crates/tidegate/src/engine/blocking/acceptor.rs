@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tidegate_sys::descriptor::{AsRawFd, NO_DESCRIPTOR};
+use tidegate_os::descriptor::{AsRawFd, NO_DESCRIPTOR};
 
-use tidegate_sys::poll::{Readiness, wait_pair};
-use tidegate_sys::socket::{Blocking, Stream};
-use tidegate_sys::waker::Waker;
+use tidegate_os::poll::{Readiness, wait_pair};
+use tidegate_os::socket::{Blocking, Stream};
+use tidegate_os::waker::Waker;
 
 use super::super::readiness::{Settled, SocketTransport, Transport};
 use super::super::registry::{ConnectionRegistry, RegistrySlot};

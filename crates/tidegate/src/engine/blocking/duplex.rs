@@ -24,8 +24,8 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
-use tidegate_sys::socket::{Blocking, More, SENDS_FILES, Stream};
-use tidegate_sys::thread::{self, Headroom, most_threads, share_a_limited_heap};
+use tidegate_os::socket::{Blocking, More, SENDS_FILES, Stream};
+use tidegate_os::thread::{self, Headroom, most_threads, share_a_limited_heap};
 
 use super::super::control::ControlThread;
 use super::super::readiness::SocketTransport as Transport;

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker as TaskWaker};
 use std::time::Instant;
-use tidegate_sys::descriptor::AsRawFd;
+use tidegate_os::descriptor::AsRawFd;
 
-use tidegate_sys::epoll::{Epoll, Report};
-use tidegate_sys::waker::Waker;
+use tidegate_os::epoll::{Epoll, Report};
+use tidegate_os::waker::Waker;
 
 use super::super::registry::ConnectionRegistry;
 use super::pool::{Job, PooledConnection, Queue};

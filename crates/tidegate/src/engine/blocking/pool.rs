@@ -24,11 +24,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker as TaskWaker};
 use std::time::{Duration, Instant};
-use tidegate_sys::descriptor::AsRawFd;
+use tidegate_os::descriptor::AsRawFd;
 
-use tidegate_sys::poll::{Readiness, wait_pair};
-use tidegate_sys::socket::{Blocking, Stream};
-use tidegate_sys::waker::Waker;
+use tidegate_os::poll::{Readiness, wait_pair};
+use tidegate_os::socket::{Blocking, Stream};
+use tidegate_os::waker::Waker;
 
 use super::super::capacity::POOL_WORKERS;
 use super::super::control::ControlThread;

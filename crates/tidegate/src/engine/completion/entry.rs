@@ -2,7 +2,7 @@
 
 use std::io;
 
-use tidegate_sys::socket::More;
+use tidegate_os::socket::More;
 
 use super::leaving::InFlight;
 use super::{Chained, Close, CompletionDriver};

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_sys::socket::is_exhaustion;
-use tidegate_sys::waker::Waker;
+use tidegate_os::socket::is_exhaustion;
+use tidegate_os::waker::Waker;
 
 use super::entry::{Entry, Phase, Progress};
 use super::leaving::{InFlight, Leaving};

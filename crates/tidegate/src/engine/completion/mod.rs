@@ -25,8 +25,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tidegate_sys::socket::{Listener, More};
-use tidegate_sys::waker::Waker;
+use tidegate_os::socket::{Listener, More};
+use tidegate_os::waker::Waker;
 
 use super::{CommandQueue, EngineConfig, EngineHandle, Model};
 use crate::fastpath::Ways;

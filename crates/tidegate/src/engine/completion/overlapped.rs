@@ -17,10 +17,10 @@
 use std::io;
 use std::sync::Arc;
 
-use tidegate_sys::events::Events;
-use tidegate_sys::overlapped::Queue;
-use tidegate_sys::socket::Listener;
-use tidegate_sys::waker::Waker;
+use tidegate_os::events::Events;
+use tidegate_os::overlapped::Queue;
+use tidegate_os::socket::Listener;
+use tidegate_os::waker::Waker;
 
 use super::winsock::{Waits, Winsock};
 use crate::engine::Availability;

@@ -26,13 +26,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_sys::overlapped::{AcceptAt, Closing, Done, Payload, QueueSetup, SocketKind};
-use tidegate_sys::pages::Residence;
-use tidegate_sys::port::AcceptPort;
-use tidegate_sys::registered::{self, Bytes, Look, Registered, RegisteredQueue};
-use tidegate_sys::rio;
-use tidegate_sys::socket::Listener;
-use tidegate_sys::waker::Waker;
+use tidegate_os::overlapped::{AcceptAt, Closing, Done, Payload, QueueSetup, SocketKind};
+use tidegate_os::pages::Residence;
+use tidegate_os::port::AcceptPort;
+use tidegate_os::registered::{self, Bytes, Look, Registered, RegisteredQueue};
+use tidegate_os::rio;
+use tidegate_os::socket::Listener;
+use tidegate_os::waker::Waker;
 
 use super::winsock::{Operations, Winsock};
 use crate::engine::completion::Setup;

@@ -35,18 +35,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use tidegate_sys::descriptor::OwnedFd;
-use tidegate_sys::file::FileRange;
-use tidegate_sys::pages::Residence;
-use tidegate_sys::process::locked_memory_limit;
-use tidegate_sys::ring::{
+use tidegate_os::descriptor::OwnedFd;
+use tidegate_os::file::FileRange;
+use tidegate_os::pages::Residence;
+use tidegate_os::process::locked_memory_limit;
+use tidegate_os::ring::{
     Address, Buffer, Completion as Raw, Features, Handle, Payload, Purpose, Ring, RingSetup, Tells,
     can_hand_on,
 };
-use tidegate_sys::socket::{
+use tidegate_os::socket::{
     Blocking, Listener, More, Stream, is_out_of_descriptors, raw_address, send_file, set_blocking,
 };
-use tidegate_sys::waker::Waker;
+use tidegate_os::waker::Waker;
 
 use super::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::{Availability, capacity};
@@ -581,7 +581,7 @@ impl Uring {
             self.count(&socket);
             let peer = match &socket {
                 Handle::Direct(_) => None,
-                Handle::Plain(fd) => tidegate_sys::socket::peer_addr(fd).ok(),
+                Handle::Plain(fd) => tidegate_os::socket::peer_addr(fd).ok(),
             };
             (socket, peer)
         });

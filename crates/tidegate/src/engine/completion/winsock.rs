@@ -7,12 +7,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_sys::overlapped::{
+use tidegate_os::overlapped::{
     AcceptAt, Buffer, Closing, Done, Notify, Outcome, Overlapped, Parts, Payload, Queue, QueueSetup,
     SocketKind,
 };
-use tidegate_sys::socket::More;
-use tidegate_sys::waker::Waker;
+use tidegate_os::socket::More;
+use tidegate_os::waker::Waker;
 
 use crate::engine::capacity;
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
@@ -474,8 +474,8 @@ impl<O: Operations> Winsock<O> {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_sys::port::{AcceptPort, CompletionPort};
-    use tidegate_sys::socket::{ListenOptions, Listener};
+    use tidegate_os::port::{AcceptPort, CompletionPort};
+    use tidegate_os::socket::{ListenOptions, Listener};
 
     use super::*;
     use crate::policy::Policy;

@@ -29,8 +29,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tidegate_sys::datagram::{DatagramOptions, DatagramSocket, Joining, SHARES_PORT, probe_segments};
-use tidegate_sys::socket::Blocking;
+use tidegate_os::datagram::{DatagramOptions, DatagramSocket, Joining, SHARES_PORT, probe_segments};
+use tidegate_os::socket::Blocking;
 
 use super::threads::{STACK_BYTES, spawn};
 use super::worker::Ready;

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidegate_sys::datagram::{DatagramSocket, Inbox, Message, Outgoing};
+use tidegate_os::datagram::{DatagramSocket, Inbox, Message, Outgoing};
 
 use super::state::{DatagramState, Drain};
 use super::{DatagramWorker, Order, StopSignal};

@@ -6,11 +6,11 @@
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_sys::descriptor::{AsRawFd, RawFd};
+use tidegate_os::descriptor::{AsRawFd, RawFd};
 
-use tidegate_sys::datagram::DatagramSocket;
-use tidegate_sys::poll::Readiness;
-use tidegate_sys::waker::Waker;
+use tidegate_os::datagram::DatagramSocket;
+use tidegate_os::poll::Readiness;
+use tidegate_os::waker::Waker;
 
 use super::pump::{Pump, Step};
 use super::{DatagramWorker, StopSignal};

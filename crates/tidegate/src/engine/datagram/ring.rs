@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use slab::Slab;
-use tidegate_sys::datagram::DatagramSocket;
-use tidegate_sys::pages::Residence;
-use tidegate_sys::ring::{Buffer, Completion, DATAGRAM_HEAD, Purpose, Ring, RingSetup, Tells};
-use tidegate_sys::waker::Waker;
+use tidegate_os::datagram::DatagramSocket;
+use tidegate_os::pages::Residence;
+use tidegate_os::ring::{Buffer, Completion, DATAGRAM_HEAD, Purpose, Ring, RingSetup, Tells};
+use tidegate_os::waker::Waker;
 
 use super::state::{DatagramState, Drain};
 use super::{DatagramWorker, Order, StopSignal};

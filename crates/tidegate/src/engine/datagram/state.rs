@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidegate_sys::datagram::Arrival;
+use tidegate_os::datagram::Arrival;
 
 use super::DatagramWorker;
 use crate::policy::DatagramPolicy;

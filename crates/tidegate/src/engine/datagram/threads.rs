@@ -16,7 +16,7 @@
 use std::io;
 use std::sync::Arc;
 
-use tidegate_sys::datagram::DatagramSocket;
+use tidegate_os::datagram::DatagramSocket;
 
 use super::pump::{Pump, Step};
 use super::{DatagramWorker, StopSignal};

@@ -12,7 +12,7 @@ use ::tokio::runtime::{Builder, Runtime};
 use ::tokio::sync::Notify;
 use ::tokio::task::yield_now;
 use ::tokio::time::sleep_until;
-use tidegate_sys::datagram::DatagramSocket;
+use tidegate_os::datagram::DatagramSocket;
 
 use super::pump::{Pump, Step};
 use super::{DatagramWorker, StopSignal};

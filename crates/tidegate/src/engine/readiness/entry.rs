@@ -2,8 +2,8 @@
 
 use std::io::{self, IoSlice};
 
-use tidegate_sys::poll::Readiness;
-use tidegate_sys::socket::{More, SHORT_SEND_MEANS_FULL};
+use tidegate_os::poll::Readiness;
+use tidegate_os::socket::{More, SHORT_SEND_MEANS_FULL};
 
 use super::{SocketTransport, Transport};
 

@@ -19,11 +19,11 @@
 
 use std::io;
 use std::time::Duration;
-use tidegate_sys::descriptor::{AsRawFd, RawFd};
+use tidegate_os::descriptor::{AsRawFd, RawFd};
 
-use tidegate_sys::epoll::{Epoll as Instance, Report as Raw};
-use tidegate_sys::poll::Readiness;
-use tidegate_sys::waker::Waker;
+use tidegate_os::epoll::{Epoll as Instance, Report as Raw};
+use tidegate_os::poll::Readiness;
+use tidegate_os::waker::Waker;
 
 use super::{Acceptor, Poller, Report, Source};
 use crate::engine::Availability;

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_sys::descriptor::AsRawFd;
+use tidegate_os::descriptor::AsRawFd;
 
-use tidegate_sys::pages::Pages;
-use tidegate_sys::poll::Readiness;
-use tidegate_sys::waker::Waker;
+use tidegate_os::pages::Pages;
+use tidegate_os::poll::Readiness;
+use tidegate_os::waker::Waker;
 
 use super::entry::{Entry, Phase, Progress};
 use super::rings::{Rest, Rings};

@@ -19,11 +19,11 @@
 
 use std::io;
 use std::time::Duration;
-use tidegate_sys::descriptor::RawFd;
+use tidegate_os::descriptor::RawFd;
 
-use tidegate_sys::event_set::{EventSet, News};
-use tidegate_sys::poll::Readiness;
-use tidegate_sys::waker::Waker;
+use tidegate_os::event_set::{EventSet, News};
+use tidegate_os::poll::Readiness;
+use tidegate_os::waker::Waker;
 
 use crate::engine::Availability;
 use crate::engine::readiness::{Acceptor, Poller, Report, Source};

@@ -29,13 +29,13 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_sys::descriptor::{AsRawFd, RawFd};
+use tidegate_os::descriptor::{AsRawFd, RawFd};
 
-use tidegate_sys::endpoint::Endpoint;
-use tidegate_sys::file::FileRange;
-use tidegate_sys::poll::Readiness;
-use tidegate_sys::socket::{Blocking, More};
-use tidegate_sys::waker::Waker;
+use tidegate_os::endpoint::Endpoint;
+use tidegate_os::file::FileRange;
+use tidegate_os::poll::Readiness;
+use tidegate_os::socket::{Blocking, More};
+use tidegate_os::waker::Waker;
 
 use super::{CommandQueue, EngineConfig, EngineHandle, Model};
 use crate::fastpath::Ways;

@@ -16,10 +16,10 @@
 
 use std::io;
 use std::time::Duration;
-use tidegate_sys::descriptor::{AsRawFd, RawFd};
+use tidegate_os::descriptor::{AsRawFd, RawFd};
 
-use tidegate_sys::poll::{PollSet, REMARK, Readiness};
-use tidegate_sys::waker::Waker;
+use tidegate_os::poll::{PollSet, REMARK, Readiness};
+use tidegate_os::waker::Waker;
 
 use super::{Acceptor, Poller, Report, Source};
 use crate::engine::Availability;

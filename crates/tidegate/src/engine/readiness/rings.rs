@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate_sys::poll::Readiness;
+use tidegate_os::poll::Readiness;
 
 use super::Transport;
 use super::entry::Entry;

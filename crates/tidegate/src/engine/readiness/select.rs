@@ -17,11 +17,11 @@
 
 use std::io;
 use std::time::Duration;
-use tidegate_sys::descriptor::{AsRawFd, DescriptorMap, RawFd};
+use tidegate_os::descriptor::{AsRawFd, DescriptorMap, RawFd};
 
-use tidegate_sys::poll::Readiness;
-use tidegate_sys::select::{REMARK, SelectSet};
-use tidegate_sys::waker::Waker;
+use tidegate_os::poll::Readiness;
+use tidegate_os::select::{REMARK, SelectSet};
+use tidegate_os::waker::Waker;
 
 use super::{Acceptor, Poller, Report, Source};
 use crate::engine::Availability;

@@ -4,12 +4,12 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_sys::descriptor::{AsRawFd, NO_DESCRIPTOR, RawFd};
+use tidegate_os::descriptor::{AsRawFd, NO_DESCRIPTOR, RawFd};
 
-use tidegate_sys::endpoint::Endpoint;
-use tidegate_sys::file::FileRange;
-use tidegate_sys::poll::Readiness;
-use tidegate_sys::socket::{Blocking, Listener, More, SENDS_FILES, Stream};
+use tidegate_os::endpoint::Endpoint;
+use tidegate_os::file::FileRange;
+use tidegate_os::poll::Readiness;
+use tidegate_os::socket::{Blocking, Listener, More, SENDS_FILES, Stream};
 
 use super::{Incoming, Settled, Transport};
 use crate::fastpath::{self, Begun, Link, Meeting, Offer, Outcome, Ways};

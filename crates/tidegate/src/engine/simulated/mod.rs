@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use tidegate_sys::waker::Waker;
+use tidegate_os::waker::Waker;
 
 use self::actor::{Stage, TICK};
 use self::script::Script;

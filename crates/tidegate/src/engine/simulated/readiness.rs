@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use tidegate_sys::endpoint::Endpoint;
-use tidegate_sys::file::FileRange;
-use tidegate_sys::poll::Readiness;
-use tidegate_sys::socket::More;
-use tidegate_sys::waker::Waker;
+use tidegate_os::endpoint::Endpoint;
+use tidegate_os::file::FileRange;
+use tidegate_os::poll::Readiness;
+use tidegate_os::socket::More;
+use tidegate_os::waker::Waker;
 
 use super::shelf::read;
 use super::socket::{Edge, FIRST_FD, address, id_of};

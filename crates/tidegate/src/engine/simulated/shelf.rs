@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use tidegate_sys::file::FileRange;
+use tidegate_os::file::FileRange;
 
 use super::script::chance;
 use crate::proto::queue::Files;

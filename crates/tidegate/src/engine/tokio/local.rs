@@ -6,8 +6,8 @@ use std::task::{Context as TaskContext, Poll};
 
 use ::tokio::io::Interest;
 use ::tokio::net::{UnixListener, UnixStream};
-use tidegate_sys::descriptor::OwnedFd;
-use tidegate_sys::socket::{Blocking, Listener, Stream};
+use tidegate_os::descriptor::OwnedFd;
+use tidegate_os::socket::{Blocking, Listener, Stream};
 
 use crate::engine::tokio::{Accepts, Socket};
 use crate::service::Dial;

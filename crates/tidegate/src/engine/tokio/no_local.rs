@@ -3,7 +3,7 @@
 use std::io;
 
 use ::tokio::net::{TcpListener, TcpStream};
-use tidegate_sys::socket::{Blocking, Listener, Stream};
+use tidegate_os::socket::{Blocking, Listener, Stream};
 
 use crate::engine::tokio::Socket;
 use crate::service::Dial;

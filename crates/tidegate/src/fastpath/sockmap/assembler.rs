@@ -1,6 +1,6 @@
 //! Just enough of an assembler for the two programs: instructions of `linux/bpf.h`, and jumps forward to a label.
 
-use tidegate_sys::bpf::Instruction;
+use tidegate_os::bpf::Instruction;
 
 /// A register: what a call returns, its arguments, what calls leave alone, and the end of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ mod programs;
 use std::io;
 use std::os::fd::AsFd;
 
-use tidegate_sys::bpf::{Link, Map, MapKind, Program, ProgramKind};
+use tidegate_os::bpf::{Link, Map, MapKind, Program, ProgramKind};
 
 pub use group::Group;
 

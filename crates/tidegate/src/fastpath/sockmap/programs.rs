@@ -8,7 +8,7 @@
 //! before the other end is in the map. So each *direction* is decided once, by whoever is first to make its entry: the receiver,
 //! when it is in the map (`MAPPED`), or the sender, when it sends and finds none (`TCP`). From then on all of that direction goes the same way.
 
-use tidegate_sys::bpf::Instruction;
+use tidegate_os::bpf::Instruction;
 
 use super::assembler::{Call, Code, Label, Register};
 

@@ -14,7 +14,7 @@ use tidegate::fastpath::layout::{End, Lane, Rings, State};
 use tidegate::fastpath::protocol::{hello, name};
 use tidegate::fastpath::ring::{Ended, Reader, Writer};
 use tidegate::policy::FastPath;
-use tidegate_sys::{handover, meeting};
+use tidegate_os::{handover, meeting};
 
 const RING: usize = 4096;
 

@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use super::*;
 use crate::fastpath::Ways;
 use crate::policy::Policy;
-use tidegate_sys::socket::ListenOptions;
+use tidegate_os::socket::ListenOptions;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 

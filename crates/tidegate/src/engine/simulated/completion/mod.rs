@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use tidegate_sys::file::FileRange;
-use tidegate_sys::socket::More;
-use tidegate_sys::waker::Waker;
+use tidegate_os::file::FileRange;
+use tidegate_os::socket::More;
+use tidegate_os::waker::Waker;
 
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::simulated::shelf::read;

@@ -8,14 +8,14 @@ use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use tidegate_sys::endpoint::Endpoint;
-use tidegate_sys::poll::{PollSet, Readiness, wait_pair};
-use tidegate_sys::select::SelectSet;
-use tidegate_sys::socket::{
+use tidegate_os::endpoint::Endpoint;
+use tidegate_os::poll::{PollSet, Readiness, wait_pair};
+use tidegate_os::select::SelectSet;
+use tidegate_os::socket::{
     Blocking, ListenOptions, Listener, More, Stream, is_exhaustion, is_lost_connection,
 };
-use tidegate_sys::waker::Waker;
-use tidegate_sys::{process, socket, thread};
+use tidegate_os::waker::Waker;
+use tidegate_os::{process, socket, thread};
 
 use kit::{DEADLINE, OPTIONS, listener, pair, plain};
 
@@ -25,7 +25,7 @@ const WRITE: Readiness = Readiness { readable: false, writable: true };
 #[cfg(target_os = "linux")]
 #[test]
 fn epoll_reports_what_changed_and_what_ended() {
-    use tidegate_sys::epoll::{Epoll, Report};
+    use tidegate_os::epoll::{Epoll, Report};
     let epoll = Epoll::new().unwrap();
     let listener = listener();
     let waker = Waker::new().unwrap();

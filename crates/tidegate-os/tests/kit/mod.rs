@@ -4,7 +4,7 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use tidegate_sys::socket::{Blocking, ListenOptions, Listener, Stream};
+use tidegate_os::socket::{Blocking, ListenOptions, Listener, Stream};
 
 /// Nothing here takes a second; a machine under load may take long.
 pub const DEADLINE: Duration = Duration::from_secs(60);

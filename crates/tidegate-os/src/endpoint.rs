@@ -14,11 +14,11 @@ use socket2::{Domain, Protocol, SockAddr};
 /// As text: `127.0.0.1:80`, `mptcp:127.0.0.1:80`, `unix:/run/app.sock`, `unix:@name`.
 ///
 /// ```
-/// # use tidegate_sys::endpoint::Endpoint;
+/// # use tidegate_os::endpoint::Endpoint;
 /// let endpoint: Endpoint = "unix:/run/app.sock".parse()?;
 /// assert_eq!(endpoint, Endpoint::unix("/run/app.sock"));
 /// assert_eq!(endpoint.to_string(), "unix:/run/app.sock");
-/// # Ok::<(), tidegate_sys::endpoint::ParseEndpointError>(())
+/// # Ok::<(), tidegate_os::endpoint::ParseEndpointError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -1,7 +1,7 @@
 //! Registered I/O is asked for before anybody has made a socket. Alone in its file: any socket of the standard library starts Winsock.
 #![cfg(windows)]
 
-use tidegate_sys::registered;
+use tidegate_os::registered;
 
 /// What Winsock's calls answer until it is started (`WSAStartup`).
 const WSANOTINITIALISED: i32 = 10093;

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tidegate_sys::pages::Residence;
-use tidegate_sys::ring::{Completion, Handle, Payload, Purpose, Ring, RingSetup, Slot, Tells, can_hand_on};
-use tidegate_sys::socket::More;
-use tidegate_sys::socket::{Blocking, Stream, peer_addr, raw_address};
-use tidegate_sys::waker::Waker;
+use tidegate_os::pages::Residence;
+use tidegate_os::ring::{Completion, Handle, Payload, Purpose, Ring, RingSetup, Slot, Tells, can_hand_on};
+use tidegate_os::socket::More;
+use tidegate_os::socket::{Blocking, Stream, peer_addr, raw_address};
+use tidegate_os::waker::Waker;
 
 use kit::{DEADLINE, listener, pair, plain};
 
