@@ -69,10 +69,6 @@ impl AsRawFd for Offer {
 pub(crate) struct Link(Infallible);
 
 impl Link {
-    pub(crate) fn set_blocking(&self, _: Blocking) -> io::Result<()> {
-        match self.0 {}
-    }
-
     pub(crate) fn receive(&self, _: &mut [u8]) -> io::Result<usize> {
         match self.0 {}
     }
