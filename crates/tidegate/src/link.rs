@@ -11,10 +11,10 @@
 //! what the outbox and one receive buffer hold.
 //!
 //! # The end of a server
-//! A TCP proxy does not know where messages end. A link takes it that whoever was [accepted](pair) asks and the other
-//! one answers: while the last bytes came from the accepted side, or one stream has ended and the other has not, the two
-//! connections are in the middle of something and a stop waits for them; otherwise both are closed as connections between
-//! two messages are.
+//! A TCP proxy does not know where messages end. A link takes it that whoever was [accepted](pair) asks and the
+//! other one answers: while the last bytes came from the accepted side, or one stream has ended and the other has
+//! not, the two connections are in the middle of something and a stop waits for them; otherwise both are closed as
+//! connections between two messages are.
 //!
 //! ```
 //! use tidegate::link::{self, Link};

@@ -9,7 +9,8 @@ use super::panics::{Contained, contain};
 use crate::service::{Dial, ErasedService, Mail, Session};
 use crate::stats::Counters;
 
-/// A connection to be made: asked for by a [`Dialler`](crate::Dialler), or by a session ([`Outbox::dial`](crate::Outbox::dial)).
+/// A connection to be made: asked for by a [`Dialler`](crate::Dialler), or by a session
+/// ([`Outbox::dial`](crate::Outbox::dial)).
 #[derive(Debug)]
 pub struct DialRequest {
     dial: Dial,
