@@ -25,6 +25,6 @@ fn main() {
     };
     match policy.check() {
         Ok(()) => println!("the policy holds"),
-        Err(e) => println!("a policy that can not work says why: {e}"),
+        Err(e) => println!("a policy that cannot work says why: {e}"),
     }
 }

@@ -58,7 +58,7 @@ impl Service for Caller {
     }
 
     fn dial_failed(&self, dial: &tidegate::Dial, error: &std::io::Error) {
-        eprintln!("can not call {}: {error}", dial.to);
+        eprintln!("cannot call {}: {error}", dial.to);
         let _ = self.done.send(CloseReason::Error);
     }
 }

@@ -31,7 +31,7 @@ function fill() {
   lay('list/a & b <c>.txt', 'what a listing leads to');
   const ffmpeg = args => execFileSync('ffmpeg', ['-loglevel', 'error', ...args], quietly);
   ffmpeg(['-f', 'lavfi', '-i', 'testsrc2=size=64x48', '-frames:v', '1', join(www, 'picture.png')]);
-  // Noise can not be made small: the far end of the video is not with the browser when it is sought.
+  // Noise cannot be made small: the far end of the video is not with the browser when it is sought.
   ffmpeg(['-f', 'lavfi', '-i', `nullsrc=size=320x240:rate=10:duration=${SECONDS},geq=random(1)*255:128:128`, '-c:v', 'libvpx',
     '-b:v', '3M', '-deadline', 'realtime', '-cpu-used', '16', '-g', '20', join(www, 'video.webm')]);
 }

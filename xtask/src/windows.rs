@@ -177,7 +177,7 @@ trait Run {
 impl Run for Command {
     fn run(&mut self) -> anyhow::Result<()> {
         println!("$ {self:?}");
-        let status = self.stdin(Stdio::null()).status().with_context(|| format!("can not run {self:?}"))?;
+        let status = self.stdin(Stdio::null()).status().with_context(|| format!("cannot run {self:?}"))?;
         if !status.success() {
             bail!("{status}");
         }

@@ -46,11 +46,11 @@ pub fn run(args: &Args) -> Outcome {
     let allow = AllowList::parse(&args.allow).map_err(|why| Failure::Usage(anyhow!(why)))?;
     if !args.cpus.is_empty() {
         let pinned = system::pin_to_cpus(&args.cpus);
-        pinned.with_context(|| format!("--cpus {:?} can not be used", args.cpus)).map_err(Failure::Usage)?;
+        pinned.with_context(|| format!("--cpus {:?} cannot be used", args.cpus)).map_err(Failure::Usage)?;
     }
     let name = name_or_host("--name", args.name.as_deref(), "agent")?;
     let access = args.access.access(&args.nats);
-    let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
+    let interrupted = signals::flag_of_the_first().context("signals cannot be watched")?;
     let (clock_ahead_s, clock_jump_s) = (args.clock_offset, args.clock_jump);
     let options = AgentOptions { access, name, allow, runs: args.runs, clock_ahead_s, clock_jump_s };
     serve(&options, &interrupted, &mut |event, text| note(event, text)).map_err(failure)?;

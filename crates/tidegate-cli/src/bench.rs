@@ -91,7 +91,7 @@ impl AgentArgs {
         let (Some(url), Some(count)) = (url, self.agents) else { return Ok(None) };
         if let Some((what, why)) = without_agents(experiment) {
             return Err(Failure::Usage(anyhow!(
-                "{what} can not be carried by agents: {why}; `bench concurrency` and `bench connections` can"
+                "{what} cannot be carried by agents: {why}; `bench concurrency` and `bench connections` can"
             )));
         }
         let mut options = vec!["--nats".to_owned(), url.to_owned()];
@@ -100,7 +100,7 @@ impl AgentArgs {
     }
 }
 
-/// What agents can not do, and why.
+/// What agents cannot do, and why.
 fn without_agents(experiment: Option<Experiment>) -> Option<(&'static str, &'static str)> {
     Some(match experiment {
         Some(Experiment::Concurrency | Experiment::Connections) => return None,
@@ -141,7 +141,7 @@ pub fn run(args: Args) -> Outcome {
     report::prepare(&args.out).map_err(usage)?;
     // A failure leaves the limit as it is; the experiments say what they could not afford.
     let _ = system::raise_descriptor_limit();
-    let program = std::env::current_exe().context("this program can not find its own file")?;
+    let program = std::env::current_exe().context("this program cannot find its own file")?;
     let bench = Bench::new(program, &system::allowed_cpus());
     let wanted = if args.models.is_empty() { Model::ALL.to_vec() } else { args.models.clone() };
     if let Some(model) = args.models.iter().find(|m| !m.availability().is_available()) {
@@ -216,7 +216,7 @@ pub fn run(args: Args) -> Outcome {
     }
     bar.finish_and_clear();
     let written = report::write(&args.out, &results);
-    let shown = show(&results, args.experiment); // also if they can not be saved
+    let shown = show(&results, args.experiment); // also if they cannot be saved
     let run = written.map_err(|e| Failure::Run(e.into()))?;
     shown?;
     say!("report: {}", args.out.join("report.html").display())?;
@@ -231,7 +231,7 @@ pub(crate) fn end_children_with_this_program() -> anyhow::Result<()> {
         complain!("interrupted: nothing was written");
         std::process::exit(1);
     })
-    .context("signals can not be handled")
+    .context("signals cannot be handled")
 }
 
 fn usage(e: LabError) -> Failure {

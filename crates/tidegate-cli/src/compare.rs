@@ -50,8 +50,8 @@ pub fn run(args: Args) -> Outcome {
                 say!("{text}")?;
             } else {
                 let written = ResultFile::create(path).and_then(|file| file.write((text + "\n").as_bytes()));
-                show(&a, &b, &comparison)?; // also if it can not be saved
-                written.with_context(|| format!("--json {} can not be written", path.display()))?;
+                show(&a, &b, &comparison)?; // also if it cannot be saved
+                written.with_context(|| format!("--json {} cannot be written", path.display()))?;
             }
         }
     }

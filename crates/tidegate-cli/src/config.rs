@@ -32,7 +32,7 @@ pub fn expand(cli: &Command, given: Vec<OsString>) -> Result<Vec<Vec<OsString>>,
 }
 
 fn lines(path: &Path, beside: &Beside<'_>) -> anyhow::Result<Vec<Vec<OsString>>> {
-    let text = std::fs::read_to_string(path).context("can not be read; name a file that exists")?;
+    let text = std::fs::read_to_string(path).context("cannot be read; name a file that exists")?;
     let mut process: Table = text.parse().map_err(|e: toml::de::Error| anyhow!("{e}"))?;
     let servers = servers(process.remove("server"))?;
     if let ([_, _, ..], Some((service, _))) = (servers.as_slice(), beside.seen.subcommand()) {
@@ -134,7 +134,9 @@ fn service<'a>(
         names.collect::<Vec<_>>().join(", ")
     };
     match named {
-        None => Err(anyhow!("{table} says no service; write service = \"http\", or another of {}", all())),
+        None => {
+            Err(anyhow!("{table} has no key `service`; write service = \"http\", or another of {}", all()))
+        }
         Some(Value::String(name)) => {
             let found = serve.get_subcommands().find(|c| c.get_name() == name && name != "help");
             let found = found

@@ -68,7 +68,7 @@ mod linux {
         command.args(rest);
         let processes = group.processes().context("the control group takes nobody")?;
         sys::start_in_group(&mut command, processes).context("no command can start in a control group")?;
-        let child = command.spawn().with_context(|| format!("can not run {}", program.display()));
+        let child = command.spawn().with_context(|| format!("cannot run {}", program.display()));
         let status = wait(child.map_err(Failure::Usage)?, &stopping)?;
         summary(&map)?;
         code(status)

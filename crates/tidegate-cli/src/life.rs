@@ -32,7 +32,7 @@ pub trait Up {
     /// Lets a successor find it.
     ///
     /// # Errors
-    /// What stands where it is looked for can not be replaced.
+    /// What stands where it is looked for cannot be replaced.
     fn open_door(&self) -> Result<(), Failure>;
     /// Tells the server whose socket it has that it may go.
     fn relieve(&mut self);

@@ -29,7 +29,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 /// A scalable socket server on any I/O model, its load generator, and a lab that measures them all on this machine.
 ///
-/// Exit codes: 0 good, 1 the run failed or a check did not hold, 2 bad usage.
+/// Exit codes: 0 success, 1 run or check failed, 2 usage error.
 #[derive(Parser)]
 #[command(name = "tidegate", version, propagate_version = true)]
 struct Cli {
@@ -53,9 +53,9 @@ enum Command {
     Compare(compare::Args),
     /// Find the settings of a server that serve a goal best on this machine, by testing them, and write them to a file.
     Tune(tune::Args),
-    /// Let unchanged programs on this host exchange the bytes of their TCP connections from socket to socket, without TCP.
+    /// Accelerate local TCP between unmodified programs (eBPF sockmap).
     Fastpath(fastpath::Args),
-    /// Say what works here: each model, each limit, and what to do about it.
+    /// Check which models and kernel features work on this machine.
     Doctor(doctor::Args),
     /// Write the script with which a shell completes commands and options.
     Completions(shell::CompletionsArgs),
@@ -65,7 +65,7 @@ enum Command {
 
 /// How a command failed.
 enum Failure {
-    /// The command line asks for something that can not be: exit code 2.
+    /// The command line asks for something that cannot be: exit code 2.
     Usage(anyhow::Error),
     /// The run failed: exit code 1.
     Run(anyhow::Error),

@@ -73,7 +73,7 @@ impl Origin {
         let there: Model = found.terms.parse().map_err(|_| other_kind(&found.terms))?;
         if !model.shares_listener_with(there) {
             return Err(usage(anyhow!(
-                "a server on {model} can not accept beside the running one on {there}: choose --model {there}, or stop that one first"
+                "a server on {model} cannot accept beside the running one on {there}: choose --model {there}, or stop that one first"
             )));
         }
         let (predecessor, listeners, metrics) = found.into_parts();

@@ -29,7 +29,7 @@ pub fn put(text: fmt::Arguments<'_>) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_fmt(text).and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        outcome => outcome.context("can not write to stdout"),
+        outcome => outcome.context("cannot write to stdout"),
     }
 }
 

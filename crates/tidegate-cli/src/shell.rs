@@ -35,14 +35,14 @@ pub fn completions(mut cli: Command, args: &CompletionsArgs) -> Outcome {
 pub fn man(cli: Command, args: &ManArgs) -> Outcome {
     let Some(dir) = &args.dir else {
         let mut page = Vec::new();
-        clap_mangen::Man::new(cli).render(&mut page).context("can not write the page")?;
+        clap_mangen::Man::new(cli).render(&mut page).context("cannot write the page")?;
         return print(&page);
     };
     if !dir.is_dir() {
-        return Err(Failure::Usage(anyhow!("{} is no folder; name one that is there", dir.display())));
+        return Err(Failure::Usage(anyhow!("{} is not a directory; name an existing one", dir.display())));
     }
     let written = clap_mangen::generate_to(cli, dir);
-    written.with_context(|| format!("can not write to {}; choose another folder", dir.display()))?;
+    written.with_context(|| format!("cannot write to {}; choose another folder", dir.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -71,7 +71,7 @@ pub fn run(args: Args) -> Outcome {
     args.check().map_err(Failure::Usage)?;
     // A failure leaves the limit as it is; what could not be afforded is said.
     let _ = system::raise_descriptor_limit();
-    let program = std::env::current_exe().context("this program can not find its own file")?;
+    let program = std::env::current_exe().context("this program cannot find its own file")?;
     let bench = Bench::halved(program, &system::allowed_cpus());
     let settings = args.settings();
     end_children_with_this_program()?;
@@ -104,9 +104,7 @@ impl Args {
         }
         let folder = self.out.parent().filter(|folder| !folder.as_os_str().is_empty());
         if !folder.unwrap_or(Path::new(".")).is_dir() || self.out.is_dir() {
-            return Err(anyhow!(
-                "{out} can not be written; name a file in a folder that is there with --out"
-            ));
+            return Err(anyhow!("{out} cannot be written; name a file in a folder that is there with --out"));
         }
         if let Some(model) = self.models.iter().find(|m| !m.availability().is_available()) {
             return Err(anyhow!("the model {model} is unavailable; tidegate doctor says why"));
@@ -163,7 +161,7 @@ impl Args {
             false => file.and_then(|file| file.write_new(text.as_bytes())),
         };
         written
-            .with_context(|| format!("{} can not be written; the settings were:\n{text}", self.out.display()))
+            .with_context(|| format!("{} cannot be written; the settings were:\n{text}", self.out.display()))
     }
 }
 

@@ -77,5 +77,5 @@ fn every_command_has_a_page_that_man_can_show() {
     assert!(!page.is_empty());
     let nowhere = tidegate(&["man", "/none/at/all"]);
     assert_eq!(nowhere.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&nowhere.stderr).contains("/none/at/all is no folder"));
+    assert!(String::from_utf8_lossy(&nowhere.stderr).contains("/none/at/all is not a directory"));
 }

@@ -117,7 +117,7 @@ fn output_that_a_full_disk_does_not_take_is_an_error() {
     for args in commands(&needs).into_iter().filter(|args| !told(args)) {
         let outcome = with_output(&args, full(), Stdio::piped());
         assert_eq!(outcome.code, Some(1), "{args:?}: {}", outcome.stderr);
-        assert!(outcome.stderr.contains("error: can not write to stdout: "), "{args:?}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains("error: cannot write to stdout: "), "{args:?}: {}", outcome.stderr);
         assert!(!outcome.stderr.contains("panicked"), "{args:?}: {}", outcome.stderr);
     }
 }

@@ -69,7 +69,7 @@ impl Access {
     /// Connects; the client connects again by itself when it loses the broker.
     ///
     /// # Errors
-    /// The broker does not answer or does not know us, or a file can not be read.
+    /// The broker does not answer or does not know us, or a file cannot be read.
     pub async fn connect(&self, name: &str) -> Result<Client, ClusterError> {
         let access = |why: String| ClusterError::Access { url: self.shown(), why };
         let write =
@@ -181,7 +181,7 @@ fn secret(path: &Path) -> Result<String, ClusterError> {
     }
 }
 
-/// The client would only say that it can not sign.
+/// The client would only say that it cannot sign.
 fn seed(path: &Path) -> Result<String, ClusterError> {
     let text = secret(path)?;
     match nkeys::KeyPair::from_seed(&text) {

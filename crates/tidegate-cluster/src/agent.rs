@@ -51,7 +51,7 @@ const EVENTS: usize = 256;
 /// Waits for work and does it, until `interrupted` is true or it has done as much as it was to. `tell` hears of what happens: a short stable name, and words.
 ///
 /// # Errors
-/// The broker can not be reached at the start. Later the agent waits until it is there again.
+/// The broker cannot be reached at the start. Later the agent waits until it is there again.
 pub fn serve(
     options: &AgentOptions,
     interrupted: &AtomicBool,

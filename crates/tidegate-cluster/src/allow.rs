@@ -49,7 +49,7 @@ impl AllowList {
                 return Err(wrong("that is no network".into()));
             }
             let found =
-                (word, 0).to_socket_addrs().map_err(|e| wrong(format!("it can not be looked up: {e}")))?;
+                (word, 0).to_socket_addrs().map_err(|e| wrong(format!("it cannot be looked up: {e}")))?;
             self.nets.extend(found.map(|addr| IpNet::from(addr.ip())));
         }
         Ok(())

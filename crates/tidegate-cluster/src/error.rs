@@ -8,8 +8,8 @@ use tidegate_load::LoadError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
-    /// The broker can not be reached.
-    #[error("the broker {url} can not be used: {why}")]
+    /// The broker cannot be reached.
+    #[error("the broker {url} cannot be used: {why}")]
     Broker {
         /// Where it should be, without secrets.
         url: String,
@@ -17,7 +17,7 @@ pub enum ClusterError {
         why: String,
     },
     /// What was said about the broker is wrong: where it is, who we are, or whom to trust.
-    #[error("the broker {url} can not be used: {why}")]
+    #[error("the broker {url} cannot be used: {why}")]
     Access {
         /// Where it should be, without secrets.
         url: String,
@@ -32,8 +32,8 @@ pub enum ClusterError {
         /// What it should hold.
         expected: &'static str,
     },
-    /// A file of the credentials can not be read.
-    #[error("{} can not be read: {error}", path.display())]
+    /// A file of the credentials cannot be read.
+    #[error("{} cannot be read: {error}", path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -41,12 +41,12 @@ pub enum ClusterError {
         error: std::io::Error,
     },
     /// This system has no timers or sockets for us.
-    #[error("the connection to the broker can not be set up: {0}")]
+    #[error("the connection to the broker cannot be set up: {0}")]
     Runtime(#[source] std::io::Error),
-    /// The plan can not be carried out by anybody, or not by so many.
+    /// The plan cannot be carried out by anybody, or not by so many.
     #[error(transparent)]
     Plan(#[from] LoadError),
-    /// The plan can not be sent.
+    /// The plan cannot be sent.
     #[error("{0}")]
     Order(String),
     /// Not enough agents came.

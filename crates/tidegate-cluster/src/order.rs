@@ -181,7 +181,7 @@ impl Order {
     /// The part as a plan of its own.
     ///
     /// # Errors
-    /// What can not be done here, in words.
+    /// What cannot be done here, in words.
     pub fn plan(&self) -> Result<Plan, String> {
         self.check()?;
         let plan = Plan {
@@ -288,7 +288,7 @@ pub(crate) mod tests {
             let order = Order::of(&plan, None, (1, 3));
             let text = serde_json::to_string(&order).unwrap();
             let there = serde_json::from_str::<Order>(&text).unwrap().plan().unwrap();
-            // A plan holds things that can not be compared; its text has every field.
+            // A plan holds things that cannot be compared; its text has every field.
             assert_eq!(format!("{there:?}"), format!("{:?}", plan.part(1, 3).unwrap()));
         }
     }

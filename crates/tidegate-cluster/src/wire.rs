@@ -200,7 +200,7 @@ struct VersionOnly {
     version: u32,
 }
 
-/// A message that can not be understood.
+/// A message that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// It is of another version.

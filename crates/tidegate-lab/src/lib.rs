@@ -39,7 +39,7 @@ pub use experiment::{concurrency, connections, latency, models, peers, survival,
 #[non_exhaustive]
 pub enum LabError {
     /// A file or folder of the report.
-    #[error("can not write {path}: {source}; choose another folder with --out")]
+    #[error("cannot write {path}: {source}; choose another folder with --out")]
     Write {
         /// Which one.
         path: PathBuf,

@@ -71,7 +71,7 @@ impl Process {
     /// Starts `tidegate` with these arguments.
     ///
     /// # Errors
-    /// The program can not be started.
+    /// The program cannot be started.
     pub fn start(bench: &Bench, args: &[String]) -> Result<Self, LabError> {
         let what = shown(args);
         let mut command = Command::new(&bench.program);
@@ -101,7 +101,7 @@ impl Process {
             let errors = process.errors.clone();
             process.readers.push(start_thread("errors", move || {
                 let mut text = String::new();
-                // What can not be read is not told; the exit code still is.
+                // What cannot be read is not told; the exit code still is.
                 let _ = stderr.read_to_string(&mut text);
                 *errors.lock().unwrap_or_else(PoisonError::into_inner) = text;
             })?);
@@ -190,7 +190,7 @@ impl Process {
     /// It does not end within `limit`, or not with success.
     pub fn stop(mut self, limit: Duration) -> Result<String, LabError> {
         if let Err(e) = tidegate::system::ask_to_end(self.child.id()) {
-            return Err(self.failure(format!("can not be told to end: {e}")));
+            return Err(self.failure(format!("cannot be told to end: {e}")));
         }
         self.succeeded_within(limit)?;
         self.end(); // the readers have all of it then

@@ -151,7 +151,7 @@ impl Run {
     /// Saves it as a new file in `folder`, named after its date; says which.
     ///
     /// # Errors
-    /// It can not be written.
+    /// It cannot be written.
     pub fn save(&self, folder: &Path) -> Result<PathBuf, LabError> {
         let failed = |path: &Path| {
             let path = path.to_owned();

@@ -22,7 +22,7 @@ pub struct Usage {
     pub window_s: f64,
     /// Most resident memory that is not backed by files, in KiB.
     pub user_memory_kib: u64,
-    /// Most kernel memory of its sockets, in KiB; `None` where it can not be read.
+    /// Most kernel memory of its sockets, in KiB; `None` where it cannot be read.
     pub kernel_memory_kib: Option<u64>,
     /// Most threads.
     pub threads: u64,
@@ -113,9 +113,9 @@ impl Peaks {
 pub(crate) struct Held {
     /// Resident memory that is not backed by files, in bytes.
     pub(crate) user_bytes: u64,
-    /// Kernel memory of its sockets, or all that the system counts for it, in bytes; `None` where it can not be asked.
+    /// Kernel memory of its sockets, or all that the system counts for it, in bytes; `None` where it cannot be asked.
     pub(crate) kernel_bytes: Option<u64>,
-    /// Its sockets; `None` where the kernel can not be asked.
+    /// Its sockets; `None` where the kernel cannot be asked.
     pub(crate) sockets: Option<Sockets>,
     /// Its threads.
     pub(crate) threads: u64,

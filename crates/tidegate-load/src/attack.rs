@@ -176,7 +176,7 @@ fn is_of_this_machine(ip: IpAddr) -> bool {
 /// Attacks. `watch` sees how it goes some hundred times a second, and may end it early.
 ///
 /// # Errors
-/// [`LoadError`] if it can not be made at all. What the server does about it is the report.
+/// [`LoadError`] if it cannot be made at all. What the server does about it is the report.
 pub fn attack(
     attack: &Attack,
     watch: impl FnMut(&AttackReport) -> ControlFlow<()>,

@@ -31,7 +31,7 @@ const RESERVE: usize = 64;
 /// Carries a plan out. `observer` is told how it goes, on the calling thread.
 ///
 /// # Errors
-/// [`LoadError`] if the plan can not be carried out at all. What goes wrong on the way is in the report.
+/// [`LoadError`] if the plan cannot be carried out at all. What goes wrong on the way is in the report.
 pub fn run(plan: &Plan, observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadError> {
     run_until(&Arc::default(), plan, observer)
 }
@@ -42,7 +42,7 @@ pub fn run(plan: &Plan, observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadE
 /// The calling thread and those it starts get exact timers ([`exact_sleeps`](system::exact_sleeps)).
 ///
 /// # Errors
-/// [`LoadError`] if the plan can not be carried out at all. What goes wrong on the way is in the report.
+/// [`LoadError`] if the plan cannot be carried out at all. What goes wrong on the way is in the report.
 pub fn run_until(
     interrupted: &Arc<AtomicBool>,
     plan: &Plan,

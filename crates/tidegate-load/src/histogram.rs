@@ -21,7 +21,7 @@ pub fn empty() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("valid bounds")
 }
 
-/// V2, compressed, base64: what the logs of HdrHistogram hold. Empty if it can not be written, which does not happen in memory.
+/// V2, compressed, base64: what the logs of HdrHistogram hold. Empty if it cannot be written, which does not happen in memory.
 #[must_use]
 pub fn encode(histogram: &Histogram<u64>) -> String {
     let mut bytes = Vec::new();

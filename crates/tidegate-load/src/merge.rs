@@ -35,7 +35,7 @@ pub enum MergeError {
 }
 
 /// Merges results of generators that ran at the same time: counts and rates are summed, latencies come from the merged
-/// histograms and lose nothing. `seconds` stays empty, because percentiles of seconds can not be merged.
+/// histograms and lose nothing. `seconds` stays empty, because percentiles of seconds cannot be merged.
 ///
 /// # Errors
 /// [`MergeError`] if they do not go together.

@@ -65,17 +65,17 @@ impl Plan {
     pub fn part(&self, index: usize, of: usize) -> Result<Self, LoadError> {
         let wrong = |why: String| Err(LoadError::Plan(why));
         if index >= of || self.part.is_some() {
-            return wrong(format!("part {index} of {of} can not be made of this load"));
+            return wrong(format!("part {index} of {of} cannot be made of this load"));
         }
         let part =
             Part { index: index as u64, of: of as u64, connections: self.connections as u64, joins: None };
         let connections = part.share(self.connections as u64) as usize;
         if connections == 0 {
-            return wrong(format!("{} connections can not be shared by {of}: raise -c", self.connections));
+            return wrong(format!("{} connections cannot be shared by {of}: raise -c", self.connections));
         }
         let amount = match (self.amount, self.messages_each) {
             (Amount::Requests(n), _) if part.share(n) == 0 => {
-                return wrong(format!("{n} requests can not be shared by {of}: raise -n"));
+                return wrong(format!("{n} requests cannot be shared by {of}: raise -n"));
             }
             (Amount::Requests(_), Some(each)) => Amount::Requests(each.saturating_mul(connections as u64)),
             (Amount::Requests(n), None) => Amount::Requests(part.share(n)),

@@ -126,7 +126,7 @@ pub enum LoadError {
         /// The limit.
         limit: u64,
     },
-    /// TLS can not be set up.
+    /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The client could not be started.
@@ -185,7 +185,7 @@ impl Plan {
         let is_ipv4 = self.target.addr().is_none_or(|addr| addr.is_ipv4());
         if let Some(odd) = self.source_range.iter().find(|ip| ip.is_ipv4() != is_ipv4) {
             return Err(LoadError::Plan(format!(
-                "--source {odd} can not reach {}: one is IPv4 and the other IPv6",
+                "--source {odd} cannot reach {}: one is IPv4 and the other IPv6",
                 self.target
             )));
         }

@@ -46,7 +46,7 @@ impl HttpShape {
         }
     }
 
-    /// Checks the shape for what can not be sent.
+    /// Checks the shape for what cannot be sent.
     ///
     /// # Errors
     /// [`LoadError::Plan`] with what to change.
@@ -81,7 +81,7 @@ impl HttpShape {
                 ));
             }
             if name.eq_ignore_ascii_case("transfer-encoding") {
-                return wrong("-H Transfer-Encoding can not be sent: bodies go with their length".into());
+                return wrong("-H Transfer-Encoding cannot be sent: bodies go with their length".into());
             }
         }
         if self.pipeline == 0 || self.pipeline > 1024 {

@@ -101,7 +101,7 @@ fn look_up(authority: &str, scheme: &Scheme) -> Result<SocketAddr, String> {
         (Some(port), _) if !authority.is_empty() => format!("{authority}:{port}"),
         _ => return Err("there is no HOST:PORT in it".into()),
     };
-    let addrs = with_port.to_socket_addrs().map_err(|e| format!("the host can not be looked up: {e}"))?;
+    let addrs = with_port.to_socket_addrs().map_err(|e| format!("the host cannot be looked up: {e}"))?;
     let addr = addrs.min_by_key(|addr| u8::from(addr.is_ipv6())).ok_or("the host has no address")?;
     match addr.port() {
         0 => Err("port 0 can be listened on, but not connected to".into()),

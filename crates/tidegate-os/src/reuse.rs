@@ -86,7 +86,7 @@ impl<S> Shelf<S> {
         std::mem::take(&mut self.used)
     }
 
-    /// One that was taken could not be used: this system can not, and nothing is kept any more.
+    /// One that was taken could not be used: this system cannot, and nothing is kept any more.
     pub fn give_up(&mut self, why: io::Error) {
         self.ready.clear();
         if std::mem::take(&mut self.most) > 0 {

@@ -48,7 +48,7 @@ pub struct ListenOptions {
     pub receive_buffer: Option<usize>,
     /// `SO_BUSY_POLL` of accepted sockets (`socket(7)`); `None` leaves it as the system has it. Refused where it is not Linux.
     pub busy_poll: Option<Duration>,
-    /// How connections from this host go. Where the system can not shorten their way they go through TCP, and the listener says why
+    /// How connections from this host go. Where the system cannot shorten their way they go through TCP, and the listener says why
     /// ([`slow_loopback`](crate::socket::Listener::slow_loopback)).
     pub loopback: Loopback,
 }

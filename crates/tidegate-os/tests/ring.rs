@@ -351,7 +351,7 @@ fn a_payload_advances_over_its_pieces() {
 fn two_rings(table: u32) -> Option<(Bench, Bench, Slot, TcpStream)> {
     let (mut from, mut to) = (Bench::new(SETUP)?, Bench::new(RingSetup { table, ..SETUP })?);
     if !can_hand_on() {
-        eprintln!("rings can not hand each other sockets here");
+        eprintln!("rings cannot hand each other sockets here");
         return None;
     }
     let [(near, far), (other, _)] = [pair(), pair()];

@@ -172,7 +172,7 @@ impl<C: Side> Channel<C> {
             return;
         }
         let mut notify = [0; 256];
-        // An end that can not be said any more is one that the peer takes for truncated, as it should.
+        // An end that cannot be said any more is one that the peer takes for truncated, as it should.
         let _ = self.with_traffic(out, |traffic, out| {
             let n = traffic.queue_close_notify(&mut notify).map_err(|_| Error::EncryptError)?;
             out.write(&notify[..n]);
@@ -195,7 +195,7 @@ impl<C: Side> Channel<C> {
 
     /// Has rustls send an alert where it fails without one: after too many messages that are allowed one by one.
     ///
-    /// It sends one only for what it can not read, so it is shown that. No message is half read in these cases, so that
+    /// It sends one only for what it cannot read, so it is shown that. No message is half read in these cases, so that
     /// it remembers no place in what came before. Not after this end has said that it ends: an alert would come too late.
     #[cold]
     fn object(&mut self) {

@@ -42,7 +42,7 @@ impl Trust {
     /// says that it is one.
     ///
     /// # Errors
-    /// A file that can not be read, or holds no certificate that could be an authority's.
+    /// A file that cannot be read, or holds no certificate that could be an authority's.
     pub fn file(path: &Path) -> Result<Self, TlsError> {
         Self::in_given(certificates(path)?)
     }

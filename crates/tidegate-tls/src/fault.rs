@@ -87,12 +87,12 @@ impl TlsCounters {
     }
 }
 
-/// Settings that can not work.
+/// Settings that cannot work.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file can not be read.
-    #[error("{path} can not be read: {error}", path = .path.display())]
+    /// A file cannot be read.
+    #[error("{path} cannot be read: {error}", path = .path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -109,8 +109,8 @@ pub enum TlsError {
         /// What was found.
         why: String,
     },
-    /// Certificate and key are no pair, or of a kind that can not be used.
-    #[error("the certificate in {cert} can not be used with the key in {key}: {error}", cert = .cert.display(), key = .key.display())]
+    /// Certificate and key are no pair, or of a kind that cannot be used.
+    #[error("the certificate in {cert} cannot be used with the key in {key}: {error}", cert = .cert.display(), key = .key.display())]
     Pair {
         /// The file of the certificate.
         cert: PathBuf,
@@ -132,6 +132,6 @@ pub enum TlsError {
     #[error("handshake_timeout is zero; it must be longer than zero, or none at all")]
     NoTime,
     /// The library refuses.
-    #[error("TLS can not be set up: {0}")]
+    #[error("TLS cannot be set up: {0}")]
     Setup(#[from] rustls::Error),
 }

@@ -34,7 +34,7 @@ impl Identity {
     /// client that names some, and none of these, is turned away.
     ///
     /// # Errors
-    /// A file that can not be read, or that holds something else, or a key of another certificate.
+    /// A file that cannot be read, or that holds something else, or a key of another certificate.
     pub fn read(cert: &Path, key: &Path, protocols: &[&str]) -> Result<Self, TlsError> {
         let tickets = ring::Ticketer::new()?;
         let protocols: Vec<Vec<u8>> = protocols.iter().map(|name| name.as_bytes().into()).collect();

@@ -210,7 +210,7 @@ impl<S: Service, C: Side> TlsSession<S, C> {
         flow
     }
 
-    /// TLS can not go on: the peer is told why, and the session inside that the connection has closed.
+    /// TLS cannot go on: the peer is told why, and the session inside that the connection has closed.
     #[cold]
     fn fail(&mut self, error: &Error, out: &mut Outbox<'_>) -> Flow {
         self.channel.alert(out);

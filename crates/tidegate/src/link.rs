@@ -2,7 +2,7 @@
 //!
 //! A [`Link`] is one half; the session of each connection holds one and passes its calls on to it. Bytes,
 //! back-pressure, half-close and reset go from one to the other: a connection receives nothing more while the other
-//! can not get rid of what came, the end of one stream is the end of the other, and who is reset resets the other.
+//! cannot get rid of what came, the end of one stream is the end of the other, and who is reset resets the other.
 //! The two sessions may run on different threads.
 //!
 //! # Costs

@@ -29,53 +29,53 @@ pub enum StartError {
     /// The limits contradict each other.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The model can not be used here. A model asked for by name is never replaced by another.
+    /// The model cannot be used here. A model asked for by name is never replaced by another.
     #[error("the model {model} is unavailable: {why}")]
     Unavailable {
         /// The model asked for.
         model: Model,
-        /// Why it can not be used.
+        /// Why it cannot be used.
         why: String,
     },
-    /// The way of datagrams through the kernel can not be used here. One asked for by name is never replaced by another.
+    /// The way of datagrams through the kernel cannot be used here. One asked for by name is never replaced by another.
     #[error("the path {path} is unavailable: {why}")]
     PathUnavailable {
         /// The path asked for.
         path: DatagramPath,
-        /// Why it can not be used.
+        /// Why it cannot be used.
         why: String,
     },
     /// There is no way to the address.
-    #[error("can not send to {addr}: {error}; look at the address and the routes of this machine")]
+    #[error("cannot send to {addr}: {error}; look at the address and the routes of this machine")]
     Connect {
         /// The address asked for.
         addr: SocketAddr,
         /// What the system said.
         error: io::Error,
     },
-    /// The address can not be listened on.
-    #[error("can not listen on {at}: {error}{}", remedy(.error, .at))]
+    /// The address cannot be listened on.
+    #[error("cannot listen on {at}: {error}{}", remedy(.error, .at))]
     Listen {
         /// The address asked for.
         at: Endpoint,
         /// What the system said.
         error: io::Error,
     },
-    /// The socket given can not be listened on.
-    #[error("can not take over the listening socket: {error}; pass a listening TCP or Unix stream socket")]
+    /// The socket given cannot be listened on.
+    #[error("cannot take over the listening socket: {error}; pass a listening TCP or Unix stream socket")]
     Adopt {
         /// What is wrong with it.
         error: io::Error,
     },
-    /// The sockets of another process can not be received from.
-    #[error("can not take over the sockets of datagrams: {error}")]
+    /// The sockets of another process cannot be received from.
+    #[error("cannot take over the sockets of datagrams: {error}")]
     AdoptDatagrams {
         /// What is wrong with them, or with the model or number of threads.
         error: io::Error,
     },
     /// The threads or their kernel objects could not be made.
     #[error(
-        "can not start the model {model}: {error}; lower threads, max_connections or buffers, or raise the limits of the process"
+        "cannot start the model {model}: {error}; lower threads, max_connections or buffers, or raise the limits of the process"
     )]
     Engine {
         /// The model asked for.
@@ -336,7 +336,7 @@ impl Running {
     /// at the start has to stay: [`Policy::as_far_as_possible`] takes the rest over.
     ///
     /// # Errors
-    /// A wrong policy, one that the model can not keep, or one that changes a limit that is fixed; nothing is changed then.
+    /// A wrong policy, one that the model cannot keep, or one that changes a limit that is fixed; nothing is changed then.
     pub fn set_policy(&self, policy: Policy) -> Result<(), PolicyError> {
         policy.check()?;
         engine::check(self.model, &policy)?;

@@ -26,7 +26,7 @@ pub trait Service: Send + Sync + 'static {
     /// The state machine of one connection.
     type Session: Session;
 
-    /// A connection stands: returns its session, or refuses it. A refused connection is closed at once.
+    /// Called when a connection is established; returns its session or refuses it. A refused connection is closed at once.
     ///
     /// Runs on an I/O thread; keep it short.
     fn open(&self, peer: &Peer) -> Result<Self::Session, Refusal>;

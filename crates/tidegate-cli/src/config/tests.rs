@@ -153,7 +153,7 @@ fn what_is_wrong_with_one_of_several_names_its_table() {
         let file = format!("[[server]]\nservice = \"http\"\n[[server]]\n{keys}");
         lines(&file, &["serve", "--config", "FILE"]).map(|lines| lines.join("\n"))
     };
-    refused(second(""), &["[[server]] 2 says no service"]);
+    refused(second(""), &["[[server]] 2 has no key `service`"]);
     refused(second("service = \"htp\""), &["[[server]] 2", "\"htp\""]);
     refused(second("service = \"http\"\nmodle = 1"), &["[[server]] 2: there is no key `modle`", "`model`"]);
     refused(second("service = \"http\"\nthreads = -1"), &["[[server]] 2", "--threads"]);

@@ -24,7 +24,7 @@ pub enum Strategy {
     Connections,
 }
 
-/// What becomes of connections that come while the server is full.
+/// When max-connections is reached: wait or refuse.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Full {
     /// They wait in the backlog.
@@ -43,7 +43,7 @@ pub enum Receive {
 }
 
 /// Limits. Sizes are bytes, or `64k`, `16KiB`, `1MiB`; times are `500ms`, `30s`, `5m`, and `none` where there may be none.
-/// What is not given is as the strategy has it, or the default.
+/// Unset limits come from --strategy, or are the default.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Limits")]
 pub struct Limits {
@@ -56,7 +56,7 @@ pub struct Limits {
     /// Connections at once [default: 100,000, lowered to what the descriptor limit allows].
     #[arg(long, value_name = "N")]
     max_connections: Option<usize>,
-    /// What becomes of connections that come while the server is full [default: wait].
+    /// When max-connections is reached: wait or refuse [default: wait].
     #[arg(long, value_name = "WHAT")]
     when_full: Option<Full>,
     /// Connections the kernel holds before they are accepted [default: 4096].
@@ -141,7 +141,7 @@ pub struct Limits {
     /// The number of a user, besides one's own, who may be at the other end of such a connection [default: nobody].
     #[arg(long, value_name = "UID", requires = "fast_path")]
     fast_path_user: Option<u32>,
-    /// Threads for work that sessions give away, started when needed [default: 4].
+    /// Threads for offloaded jobs, started when needed [default: 4].
     #[arg(long, value_name = "N")]
     offload_threads: Option<usize>,
     /// Jobs that may wait for those threads [default: 1024].
@@ -292,7 +292,7 @@ impl Limits {
         if self.max_connections.is_some() { Want::Exactly(needed) } else { Want::UpTo(needed) }
     }
 
-    /// Makes `max_connections` fit so many descriptors of this process: what the user set and can not be had is an error,
+    /// Makes `max_connections` fit so many descriptors of this process: what the user set and cannot be had is an error,
     /// a default is lowered. Returns what is to be said about that.
     pub fn fit(&self, policy: &mut Policy, model: Model, share: usize) -> Result<Option<String>, Failure> {
         let all = usize::try_from(system::descriptor_limit().0).unwrap_or(usize::MAX);

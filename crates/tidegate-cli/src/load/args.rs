@@ -95,7 +95,7 @@ pub struct Common {
     /// The server's process id, if it runs here: the certificate then looks at its processor time too.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
-    /// Seconds to wait for connections to stand, and for the last answers.
+    /// Connect timeout in seconds, and how long to wait for the last answers.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     timeout: f64,
     /// Connect with Multipath TCP (RFC 8684); a server that has only plain TCP is spoken to in that.
@@ -230,7 +230,7 @@ impl HttpArgs {
         let body = match (&self.body, &self.body_file) {
             (Some(text), _) => text.clone().into_bytes(),
             (None, Some(path)) => std::fs::read(path)
-                .with_context(|| format!("--body-file {} can not be read", path.display()))
+                .with_context(|| format!("--body-file {} cannot be read", path.display()))
                 .map_err(usage)?,
             (None, None) => Vec::new(),
         };
@@ -329,7 +329,7 @@ impl TlsArgs {
             Some(path) => {
                 let text = std::fs::read_to_string(path);
                 TrustOrder::Pem(
-                    text.with_context(|| format!("{} can not be read", path.display())).map_err(usage)?,
+                    text.with_context(|| format!("{} cannot be read", path.display())).map_err(usage)?,
                 )
             }
             None => TrustOrder::System,

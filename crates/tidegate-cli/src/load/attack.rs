@@ -60,7 +60,7 @@ pub fn run(args: &AttackArgs) -> Outcome {
     let plan = args.plan()?;
     if !args.cpus.is_empty() {
         system::pin_to_cpus(&args.cpus)
-            .context("can not keep to the processors asked for")
+            .context("cannot keep to the processors asked for")
             .map_err(Failure::Usage)?;
     }
     let mut json = Json::open(args.json.as_deref())?;

@@ -123,7 +123,7 @@ impl ChatArgs {
 pub fn run(args: &ChatArgs) -> Outcome {
     pin(&args.cpus)?;
     let plan = args.plan()?;
-    let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
+    let interrupted = signals::flag_of_the_first().context("signals cannot be watched")?;
     let mut json = Json::open(args.json.as_deref())?;
     let colours = console::colors_enabled_stderr();
     let view = View::new(format!("chat {}", args.targets.join(" ")), plan.members, plan.amount, colours);

@@ -44,7 +44,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn generate(plan: &Plan, args: &Common) -> Outcome {
-    let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
+    let interrupted = signals::flag_of_the_first().context("signals cannot be watched")?;
     let protocol = match plan.protocol {
         Protocol::Echo { .. } => "echo",
         Protocol::Http(_) => "http",
@@ -105,7 +105,7 @@ fn pin(cpus: &[usize]) -> Result<(), Failure> {
         return Ok(());
     }
     let pinned = system::pin_to_cpus(cpus).with_context(|| {
-        format!("--cpus {cpus:?} can not be used; this process may use {:?}", system::allowed_cpus())
+        format!("--cpus {cpus:?} cannot be used; this process may use {:?}", system::allowed_cpus())
     });
     pinned.map_err(Failure::Usage)
 }
@@ -124,7 +124,7 @@ fn on_terminal(view: View) -> Option<Painter> {
 
 fn merge(args: &MergeArgs) -> Outcome {
     let read = |path: &PathBuf| -> anyhow::Result<Report> {
-        let text = std::fs::read(path).with_context(|| format!("{} can not be read", path.display()))?;
+        let text = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
         serde_json::from_slice(&text)
             .with_context(|| format!("{} is no result of tidegate load --json", path.display()))
     };

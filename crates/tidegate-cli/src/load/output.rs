@@ -14,7 +14,7 @@ use super::summary::summary;
 use crate::Failure;
 use crate::out::{self, say};
 
-/// Open files, so that what can not be written is known before the load and not after it.
+/// Open files, so that what cannot be written is known before the load and not after it.
 pub struct Sinks {
     json: Json,
     hgrm: Option<Destination>,
@@ -53,7 +53,7 @@ impl Sinks {
 
     /// Gives the result out where it was asked for.
     pub fn report(&mut self, report: &Report) -> anyhow::Result<()> {
-        // Whatever can not be written, the rest is, and the summary is shown.
+        // Whatever cannot be written, the rest is, and the summary is shown.
         let to_stdout = matches!(self.json, Json::Stdout);
         let written = [self.json.put(report), self.percentiles(report), self.seconds(report)];
         match () {
@@ -92,7 +92,7 @@ pub struct Destination {
 impl Destination {
     fn write(self, text: &str) -> anyhow::Result<()> {
         let Self { path, file } = self;
-        file.write(text.as_bytes()).with_context(|| format!("can not write {}", path.display()))
+        file.write(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
@@ -108,7 +108,7 @@ impl Json {
 
     /// Gives a result out.
     pub fn put(&mut self, report: &impl Serialize) -> anyhow::Result<()> {
-        let text = || serde_json::to_string_pretty(report).context("the result can not be written as JSON");
+        let text = || serde_json::to_string_pretty(report).context("the result cannot be written as JSON");
         match self {
             Self::Nowhere | Self::Done => Ok(()),
             Self::Stdout => say!("{}", text()?),
@@ -126,7 +126,7 @@ impl Json {
     pub fn put_or_print(&mut self, report: &impl Serialize, summary: &str) -> anyhow::Result<()> {
         let written = self.put(report);
         if !matches!(self, Self::Stdout) {
-            out::put(format_args!("{summary}"))?; // also if it can not be saved
+            out::put(format_args!("{summary}"))?; // also if it cannot be saved
         }
         written
     }
@@ -138,7 +138,7 @@ fn is_stdout(path: Option<&Path>) -> bool {
 
 /// A file for results.
 fn create(path: &Path) -> Result<Destination, Failure> {
-    let file = ResultFile::create(path).with_context(|| format!("can not write {}", path.display()));
+    let file = ResultFile::create(path).with_context(|| format!("cannot write {}", path.display()));
     file.map(|file| Destination { path: path.into(), file }).map_err(Failure::Usage)
 }
 

@@ -63,7 +63,7 @@ pub struct PingArgs {
     /// The server's process id, if it runs here: its processor time is looked at too.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
-    /// Seconds to wait for connections to stand, and for the last answers.
+    /// Connect timeout in seconds, and how long to wait for the last answers.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     timeout: f64,
     /// Write the result as JSON to this file, or to standard output for -.
@@ -121,7 +121,7 @@ fn measure(args: &PingArgs) -> Result<PingReport, Failure> {
         timeout: seconds("--timeout", args.timeout)?,
         server_pid: args.server_pid,
     };
-    let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
+    let interrupted = signals::flag_of_the_first().context("signals cannot be watched")?;
     ping(&interrupted, &plan).map_err(usage)
 }
 

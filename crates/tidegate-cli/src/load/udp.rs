@@ -70,7 +70,7 @@ pub struct UdpArgs {
 /// Sends, and shows what came of it.
 pub fn run(args: &UdpArgs) -> Outcome {
     let plan = args.plan()?;
-    let interrupted = signals::flag_of_the_first().context("signals can not be watched")?;
+    let interrupted = signals::flag_of_the_first().context("signals cannot be watched")?;
     let painter = super::painter(format!("udp {}", plan.target), plan.flows, plan.amount, &args.output);
     super::conduct(&args.cpus, &args.output, painter, |observer| {
         tidegate_load::run_udp(&interrupted, &plan, observer).map_err(super::failure)

@@ -38,7 +38,7 @@ impl Generates for Metrics {
             "/metrics" => match self.0.exposition() {
                 Ok(body) => Made { status: "200 OK", content_type: prometheus::TEXT_FORMAT, body },
                 Err(e) => {
-                    Made::line("500 Internal Server Error", &format!("the metrics can not be written: {e}"))
+                    Made::line("500 Internal Server Error", &format!("the metrics cannot be written: {e}"))
                 }
             },
             "/healthz" => Made::line("200 OK", "alive"),

@@ -22,7 +22,7 @@ use crate::metrics::Pages;
 use crate::system::{manager, signals};
 use crate::{Failure, Outcome};
 
-/// Serves until told to stop. If one server can not start, or breaks, none goes on.
+/// Serves until told to stop. If one server cannot start, or breaks, none goes on.
 pub fn run(mut plans: Vec<Box<dyn Plan>>) -> Outcome {
     check_doors(&plans)?;
     // Before any thread starts, so that all of them stay there.
@@ -124,7 +124,7 @@ fn bind(
 fn announce(url: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let said = writeln!(out, "listening on {url}").and_then(|()| out.flush());
-    said.context("can not write to stdout").map_err(Failure::Run)
+    said.context("cannot write to stdout").map_err(Failure::Run)
 }
 
 /// Ends what is left of servers of which one has lost an I/O thread.

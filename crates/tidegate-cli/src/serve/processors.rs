@@ -56,5 +56,5 @@ impl Processors {
 }
 
 fn pin(cpus: &[usize]) -> Result<(), Failure> {
-    system::pin_to_cpus(cpus).context("can not keep to the processors asked for").map_err(usage)
+    system::pin_to_cpus(cpus).context("cannot keep to the processors asked for").map_err(usage)
 }

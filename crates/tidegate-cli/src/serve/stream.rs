@@ -147,7 +147,7 @@ fn bind(
         let one = bind_one(At::Address(at.clone()));
         bound.push(one.map_err(|e| match (taken(&e), asked.iter().take(number).find(|own| covers(own, at))) {
             (true, Some(own)) => usage(anyhow!(
-                "--listen {at} can not be had beside --listen {own}, which has that port already: leave one of them out"
+                "--listen {at} cannot be had beside --listen {own}, which has that port already: leave one of them out"
             )),
             _ => failure(e),
         })?);
@@ -283,7 +283,7 @@ fn no_door(path: &Path, e: io::Error) -> Failure {
     let shown = path.display();
     Failure::Run(
         anyhow!(e)
-            .context(format!("can not put a socket at {shown}; name a path in a folder that may be written")),
+            .context(format!("cannot put a socket at {shown}; name a path in a folder that may be written")),
     )
 }
 
@@ -373,7 +373,7 @@ impl Up for StreamUp {
 
     fn finish(self: Box<Self>) -> anyhow::Result<()> {
         let Self { how, label, model, secure, proxy, running, stopped, bridge, .. } = *self;
-        let before = stopped.ok_or_else(|| anyhow!("a server ended that was not told to"))?;
+        let before = stopped.ok_or_else(|| anyhow!("a server exited unexpectedly"))?;
         let stats = life::join(running, &before, &label)?;
         drop(bridge);
         if how.common.stats {

@@ -187,7 +187,7 @@ impl Plan for UdpPlan {
             Kind::Echo => bind(|_| UdpEcho, policy, model, &args, origin.sockets),
             Kind::Sink => bind(|_| UdpSink, policy, model, &args, origin.sockets),
         }?;
-        // Asked for here, so that a model that can not is refused before anything is said.
+        // Asked for here, so that a model that cannot is refused before anything is said.
         let shared = args.handover.as_ref().map(|_| bound.share_sockets()).transpose().map_err(usage)?;
         let terms = terms(model, path);
         let heirs = shared.map(|listeners| Estate { terms, listeners, metrics: None });
@@ -221,7 +221,7 @@ impl Origin {
         let (other, other_path) = there.ok_or_else(|| origin::other_kind(&found.terms))?;
         if !model.shares_listener_with(other) || path.name() != other_path {
             return Err(usage(anyhow!(
-                "a server on {model} with the path {path} can not receive beside the running one on {other} with {other_path}: add \
+                "a server on {model} with the path {path} cannot receive beside the running one on {other} with {other_path}: add \
                  --model {other} --path {other_path}, or stop that one first"
             )));
         }
@@ -352,7 +352,7 @@ impl Up for UdpUp {
 
     fn finish(self: Box<Self>) -> anyhow::Result<()> {
         let Self { args, label, running, stopped, .. } = *self;
-        let before = stopped.ok_or_else(|| anyhow!("a server ended that was not told to"))?;
+        let before = stopped.ok_or_else(|| anyhow!("a server exited unexpectedly"))?;
         let (model, path) = (running.model(), running.path());
         let stats = running.join();
         let served = stats.datagrams_in.saturating_sub(before.datagrams_in);

@@ -118,7 +118,7 @@ fn a_user_with_a_password() {
     let (empty, none) = (papers.write("empty", " \n"), papers.path("none"));
     refused(&broker.url, &["--nats-user", "tide", "--nats-password-file", &empty], &[&empty, "it is empty"]);
     let none = none.to_str().unwrap();
-    refused(&broker.url, &["--nats-user", "tide", "--nats-password-file", none], &[none, "can not be read"]);
+    refused(&broker.url, &["--nats-user", "tide", "--nats-password-file", none], &[none, "cannot be read"]);
 }
 
 fn a_token() {

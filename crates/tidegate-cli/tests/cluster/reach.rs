@@ -116,7 +116,7 @@ fn experiments_of_the_lab_are_carried_by_agents() {
         let output = bench(experiment, &[]);
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{experiment}: {text}");
-        assert!(text.contains(&format!("`bench {experiment}` can not be carried by agents: ")), "{text}");
+        assert!(text.contains(&format!("`bench {experiment}` cannot be carried by agents: ")), "{text}");
     }
 }
 

@@ -55,7 +55,7 @@ fn assert_right(output: &Output, report: &Report, requests: u64) {
 /// All clocks here are one, so what an agent's seems to be ahead is the error, and that may be half a round trip.
 fn assert_clocks_within_their_bound(report: &Report, least_ms: f64) {
     for agent in &report.together.as_ref().unwrap().agents {
-        assert!(agent.round_trip_us >= least_ms * 1e3, "a round trip can not be so quick: {agent:?}");
+        assert!(agent.round_trip_us >= least_ms * 1e3, "a round trip cannot be so quick: {agent:?}");
         // The two clocks of a reading are read one after the other, and adjtime(3) may slew one of them meanwhile.
         assert!(agent.clock_ahead_us.abs() <= agent.round_trip_us / 2.0 + 1e4, "{agent:?}");
     }
@@ -76,7 +76,7 @@ fn a_broker_that_is_far_away_changes_nothing_in_the_result() {
     let output = load("echo", &addr, &lead.url, &[&rest[..], &["--clock-bound", "0.5"]].concat());
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("so its start can not be told exactly; nothing was begun"), "{text}");
+    assert!(text.contains("so its start cannot be told exactly; nothing was begun"), "{text}");
 }
 
 fn a_way_that_is_slow_in_one_direction_only_moves_clocks_within_their_bound() {

@@ -191,9 +191,9 @@ fn bad_input_is_one_line_and_exit_code_2() {
         (&["http", "127.0.0.1:9", "--source", "127.0.0.9-127.0.0.1"], "upwards"),
         (&["http", "127.0.0.1:9", "--source", "::1"], "IPv6"),
         (&["http", "127.0.0.1:9", "--server-pid", "4194305"], "no such process"),
-        (&["http", "127.0.0.1:9", "--body-file", "/no/such/file"], "can not be read"),
+        (&["http", "127.0.0.1:9", "--body-file", "/no/such/file"], "cannot be read"),
         (&["http", "127.0.0.1:9", "-d", "1e300"], "number of seconds"),
-        (&["http", "127.0.0.1:9", "--json", "/no/such/folder/x.json"], "can not write"),
+        (&["http", "127.0.0.1:9", "--json", "/no/such/folder/x.json"], "cannot write"),
     ] {
         let output = load(args);
         let stderr = String::from_utf8_lossy(&output.stderr);

@@ -100,7 +100,7 @@ fn what_members_could_not_take_resets_nobody() {
     for text in ["eve: \u{1b}[2J", "eve: one\n#9 bob: two", "no name", "\u{1b}[2J: hello"] {
         scene.say(3, &[(true, text)]);
     }
-    scene.say(3, &[(false, "= cut off: the other nodes can not be reached")]);
+    scene.say(3, &[(false, "= cut off: the other nodes cannot be reached")]);
     scene.goes_on(3);
 }
 

@@ -44,7 +44,7 @@ pub fn with_locked_memory(limit: usize, args: &[&str]) -> Command {
     with_limit("-l", limit, args)
 }
 
-/// The command with room for only so many bytes of address space, in KiB: threads can not be made then.
+/// The command with room for only so many bytes of address space, in KiB: threads cannot be made then.
 pub fn with_address_space(limit: usize, args: &[&str]) -> Command {
     with_limit("-v", limit, args)
 }

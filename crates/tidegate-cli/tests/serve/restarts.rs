@@ -130,7 +130,7 @@ fn a_start_of_several_that_fails_late_leaves_the_door_of_the_first() {
     ));
     let failed = run(&mut tidegate(&["serve", "--config", file.name()]));
     assert_eq!((failed.code, failed.stdout.as_str()), (Some(1), ""), "{}", failed.stderr);
-    assert!(failed.stderr.contains("can not put a socket at"), "{}", failed.stderr);
+    assert!(failed.stderr.contains("cannot put a socket at"), "{}", failed.stderr);
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["door"]);
     first.wait_for("it gave up before it accepted");

@@ -84,7 +84,7 @@ fn addresses_that_exclude_each_other_are_named() {
     let at = format!("unix:{}", folder.path().join("socket").display());
     let outcome = run(&mut serve("http", &at, &["--listen", &at]));
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
-    let says = format!("--listen {at} can not be had beside --listen {at}");
+    let says = format!("--listen {at} cannot be had beside --listen {at}");
     assert!(outcome.stderr.contains(&says), "{}", outcome.stderr);
     let outcome = run(&mut serve("http", "127.0.0.1:0", &["--listen", &at, "--mptcp"]));
     assert_eq!(outcome.code, Some(2));
@@ -241,8 +241,8 @@ fn what_a_unix_socket_can_not_keep_is_bad_usage() {
     let at = format!("unix:{}", folder.path().join("socket").display());
     for (more, says) in [
         (&["--mptcp"][..], "one path only"),
-        (&["--socket-send-buffer", "64k"], "socket_send_buffer can not be enforced on a Unix socket"),
-        (&["--fast-open", "16"], "accept.fast_open can not be enforced on a Unix socket"),
+        (&["--socket-send-buffer", "64k"], "socket_send_buffer cannot be enforced on a Unix socket"),
+        (&["--fast-open", "16"], "accept.fast_open cannot be enforced on a Unix socket"),
     ] {
         let outcome = run(&mut serve("http", &at, more));
         assert_eq!(outcome.code, Some(2), "{more:?}");

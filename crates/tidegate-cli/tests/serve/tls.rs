@@ -155,7 +155,7 @@ fn a_certificate_that_is_no_file_does_not_keep_the_server_from_stopping() {
     let made = std::process::Command::new("mkfifo").arg(&cert).status().unwrap();
     assert!(made.success());
     server.signal(Signal::HUP);
-    server.wait_for("cert.pem can not be read: not a regular file");
+    server.wait_for("cert.pem cannot be read: not a regular file");
     assert_eq!(load("http", &server.url, &trusting(&known, &["-n", "6"])).code, Some(0));
     server.signal(Signal::TERM);
     assert_eq!(server.ended().0.code(), Some(0));
@@ -169,7 +169,7 @@ fn what_can_not_be_is_bad_usage() {
     std::fs::remove_file(papers.path("key.pem")).unwrap();
     let missing = run(&mut papers.serve("http", "127.0.0.1:0", &[]));
     assert_eq!(missing.code, Some(2));
-    assert!(missing.stderr.contains("key.pem can not be read"), "{}", missing.stderr);
+    assert!(missing.stderr.contains("key.pem cannot be read"), "{}", missing.stderr);
     let alone = run(&mut tidegate(&["serve", "http", "--tls-cert", "x"]));
     assert_eq!(alone.code, Some(2));
     let papers = Papers::new();

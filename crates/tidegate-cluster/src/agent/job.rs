@@ -161,7 +161,7 @@ impl Job {
 
     /// What there is to say now, and whether the agent is free.
     pub(super) fn look_after(&mut self) -> (Option<Event>, Leave) {
-        // Whoever gave the work is gone, or can not be heard: nobody could stop this load any more.
+        // Whoever gave the work is gone, or cannot be heard: nobody could stop this load any more.
         let is_orphan = self.heard.elapsed() > self.lease;
         if is_orphan {
             self.stop();

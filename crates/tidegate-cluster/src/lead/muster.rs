@@ -124,7 +124,7 @@ pub(super) async fn ask(client: &Client, id: &str, ask: &Ask, patience: Duration
     }
     let asked = tokio::time::timeout(patience, client.request(wire::of_agent(id), bytes.into())).await;
     let message = asked.map_err(|_| format!("it did not answer within {patience:?}"))?;
-    let message = message.map_err(|e| format!("it can not be asked: {e}"))?;
+    let message = message.map_err(|e| format!("it cannot be asked: {e}"))?;
     match wire::of_an_agent(&message.payload) {
         Ok(Answer::Refused { why }) => Ok(Answer::Refused { why: printable(&why) }),
         Ok(answer) => Ok(answer),
@@ -151,7 +151,7 @@ impl Lead<'_> {
                     Ok(_) => {}
                     Err(why) => {
                         let (name, broker) = (&self.members[at].name, silence(&self.client).await);
-                        let why = format!("the clock of agent {name} can not be read: {why}{broker}");
+                        let why = format!("the clock of agent {name} cannot be read: {why}{broker}");
                         return Err(ClusterError::NotBegun(why));
                     }
                 }
@@ -172,7 +172,7 @@ impl Lead<'_> {
             }
             if found.round_trip_ns / 2 > bound_ns {
                 self.troubles.push(format!(
-                    "agent {name} is {:.3} s away, so its start can not be told exactly",
+                    "agent {name} is {:.3} s away, so its start cannot be told exactly",
                     found.round_trip_ns as f64 / 1e9
                 ));
             }

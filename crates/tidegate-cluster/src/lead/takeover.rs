@@ -19,7 +19,7 @@ impl Lead<'_> {
             told_requests: if member.lost { member.told_requests } else { 0 },
             ..Loss::default()
         };
-        // What somebody did of a number of requests without a schedule can not be told from the rest.
+        // What somebody did of a number of requests without a schedule cannot be told from the rest.
         let can_be_shared = member.lost || !self.plan.begins_at_once();
         self.members[at].loss = Some(loss);
         if self.options.on_lost == OnLost::Redistribute && can_be_shared && !self.is_stopped() {

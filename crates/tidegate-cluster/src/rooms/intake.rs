@@ -30,9 +30,9 @@ pub(super) struct Known {
     pub(super) taken: u64,
 }
 
-/// Whose a message is, if its number and place can be true after what is known; the error is why they can not.
+/// Whose a message is, if its number and place can be true after what is known; the error is why they cannot.
 ///
-/// Numbers can not be ahead of what is known by more than the messages can have used up that were not seen, so nobody
+/// Numbers cannot be ahead of what is known by more than the messages can have used up that were not seen, so nobody
 /// brings them to
 /// their end. They begin again only for a sender that has seen what came last, or when nothing was there to be seen.
 pub(super) fn follows(said: &Said, place: u64, own: bool, known: Known) -> Result<Batched, String> {

@@ -69,16 +69,16 @@ pub struct BridgeOptions {
     pub kept: Kept,
 }
 
-/// Why a node can not stand among others.
+/// Why a node cannot stand among others.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BridgeError {
-    /// The broker can not be reached.
+    /// The broker cannot be reached.
     #[error(transparent)]
     Broker(#[from] ClusterError),
     /// It keeps no messages.
     #[error(
-        "the broker {url} can not keep the order of rooms: {why}; it needs JetStream (nats-server -js -sd FOLDER), room for the stream, and a \
+        "the broker {url} cannot keep the order of rooms: {why}; it needs JetStream (nats-server -js -sd FOLDER), room for the stream, and a \
          user who may use it"
     )]
     Stream {
@@ -161,7 +161,7 @@ impl Bridge {
     /// Connects, reads what was said last in all rooms, and goes on by itself.
     ///
     /// # Errors
-    /// The broker can not be used. Later the bridge waits until it can be again.
+    /// The broker cannot be used. Later the bridge waits until it can be again.
     pub fn start(options: BridgeOptions, span: Span, wake: Wake, tell: Tell) -> Result<Self, BridgeError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (ready, is_ready) = mpsc::channel();

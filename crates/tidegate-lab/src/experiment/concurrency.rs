@@ -96,7 +96,7 @@ pub struct Table {
     pub throttle: String,
     /// In the order of models, then concurrency.
     pub points: Vec<Point>,
-    /// Models that can not be measured here.
+    /// Models that cannot be measured here.
     pub left_out: Vec<LeftOut>,
     /// Points that failed, and why.
     pub failed: Vec<LeftOut>,

@@ -67,7 +67,7 @@ pub struct Row {
     pub connected: u64,
     /// Connections on which a message came back right.
     pub verified: u64,
-    /// Connections that still stood at the end, as the kernel counts them; `None` where it can not be asked.
+    /// Connections that still stood at the end, as the kernel counts them; `None` where it cannot be asked.
     pub held: Option<u64>,
     /// Seconds they were held after the last message.
     pub held_s: f64,
@@ -96,7 +96,7 @@ pub struct Row {
 pub struct Table {
     /// In the order of models, then sizes.
     pub rows: Vec<Row>,
-    /// Models that can not be measured here.
+    /// Models that cannot be measured here.
     pub left_out: Vec<LeftOut>,
     /// Rows that failed, and why.
     pub failed: Vec<LeftOut>,

@@ -141,7 +141,7 @@ pub struct Table {
     pub rows: Vec<Row>,
     /// Other sizes.
     pub sizes: Vec<Row>,
-    /// Models that can not be measured here.
+    /// Models that cannot be measured here.
     pub left_out: Vec<LeftOut>,
     /// Lines that failed, and why.
     pub failed: Vec<LeftOut>,

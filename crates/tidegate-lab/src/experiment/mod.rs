@@ -26,7 +26,7 @@ use crate::{Bench, LabError};
 /// How long a process may take to start, to open its connections, or to end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A model that can not be measured here.
+/// A model that cannot be measured here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
     /// Its name.
@@ -35,7 +35,7 @@ pub struct LeftOut {
     pub why: String,
 }
 
-/// Sorts models into those that can be measured here and those that can not.
+/// Sorts models into those that can be measured here and those that cannot.
 #[must_use]
 pub fn contestants(wanted: &[Model]) -> (Vec<Model>, Vec<LeftOut>) {
     let (mut here, mut out) = (Vec::new(), Vec::new());
@@ -110,7 +110,7 @@ impl ResultFile {
     fn read_as<T: serde::de::DeserializeOwned>(&self, load: &str) -> Result<T, LabError> {
         let failed = |why: String| LabError::Process { what: load.into(), why };
         let text = std::fs::read_to_string(&self.0).map_err(|e| failed(format!("left no result: {e}")))?;
-        serde_json::from_str(&text).map_err(|e| failed(format!("left a result that can not be read: {e}")))
+        serde_json::from_str(&text).map_err(|e| failed(format!("left a result that cannot be read: {e}")))
     }
 }
 

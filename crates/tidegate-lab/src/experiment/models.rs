@@ -117,7 +117,7 @@ pub struct Row {
 pub struct Table {
     /// A row for each model and load.
     pub rows: Vec<Row>,
-    /// Models that can not be measured here.
+    /// Models that cannot be measured here.
     pub left_out: Vec<LeftOut>,
     /// Rows that failed, and why.
     pub failed: Vec<LeftOut>,

@@ -35,7 +35,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Of this machine, now. What can not be read is taken as no limit.
+    /// Of this machine, now. What cannot be read is taken as no limit.
     pub(crate) fn here() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let range = read("/proc/sys/net/ipv4/ip_local_port_range");

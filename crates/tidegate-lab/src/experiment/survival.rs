@@ -145,7 +145,7 @@ pub struct Table {
     pub attack_s: f64,
     /// In the order of models.
     pub rows: Vec<Row>,
-    /// Models that can not be measured here.
+    /// Models that cannot be measured here.
     pub left_out: Vec<LeftOut>,
     /// Rows that failed, and why.
     pub failed: Vec<LeftOut>,

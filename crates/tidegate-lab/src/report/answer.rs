@@ -20,7 +20,7 @@ struct Cost {
 }
 
 impl Cost {
-    /// Whether it can not be told from the cheapest, or differs by less than anybody would mind.
+    /// Whether it cannot be told from the cheapest, or differs by less than anybody would mind.
     fn is_same(&self) -> bool {
         match self.interval {
             Some(interval) => interval.low <= 1.0 + MARGIN,

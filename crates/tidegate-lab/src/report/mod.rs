@@ -145,7 +145,7 @@ impl Results {
 /// Makes the folder and checks that it can be written, before anything is measured.
 ///
 /// # Errors
-/// It can not be made or written.
+/// It cannot be made or written.
 pub fn prepare(folder: &Path) -> Result<(), LabError> {
     let probe = folder.join(".tidegate-probe");
     let tried = std::fs::create_dir_all(folder)
@@ -157,7 +157,7 @@ pub fn prepare(folder: &Path) -> Result<(), LabError> {
 /// Writes the report into a folder that was [prepared](prepare), and beside it the run, which says where it was saved.
 ///
 /// # Errors
-/// A file can not be written.
+/// A file cannot be written.
 pub fn write(folder: &Path, results: &Results) -> Result<PathBuf, LabError> {
     let put = |name: &str, text: &str| {
         let path = folder.join(name);

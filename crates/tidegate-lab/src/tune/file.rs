@@ -12,7 +12,7 @@ pub fn config(outcome: &Outcome, circumstances: &Circumstances) -> String {
     let mut comment = |line: &str| {
         // A comment ends with its line, whatever the names of machine and files hold.
         let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let _ = writeln!(text, "# {line}"); // writing to a String can not fail
+        let _ = writeln!(text, "# {line}"); // writing to a String cannot fail
     };
     comment(&format!(
         "Found by `tidegate tune --goal {}` on {}, for `tidegate serve --config`.",

@@ -118,7 +118,7 @@ pub struct Outcome {
     pub stages: Vec<Stage>,
     /// How it was measured, and what has to be known about it.
     pub notes: Vec<String>,
-    /// Models that can not be tried here.
+    /// Models that cannot be tried here.
     pub left_out: Vec<LeftOut>,
     /// Whether the budget ended before everything was tried.
     pub is_cut_short: bool,

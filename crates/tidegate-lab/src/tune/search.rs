@@ -337,7 +337,7 @@ fn best(rows: &[Row], by: usize, among: &[usize]) -> Option<usize> {
     found.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(i, _)| i)
 }
 
-/// The last row that is not surely worse than the best one by more than what is tolerated. `None` if they can not be judged.
+/// The last row that is not surely worse than the best one by more than what is tolerated. `None` if they cannot be judged.
 fn knee(rows: &[Row], by: usize) -> Option<usize> {
     let all: Vec<usize> = (0..rows.len()).collect();
     let best = best(rows, by, &all)?;

@@ -30,17 +30,17 @@ const HURRY: Duration = Duration::from_secs(1);
 /// [`Phase::Progress`].
 ///
 /// # Errors
-/// [`LoadError`] if it can not be begun at all. What goes wrong on the way is in the report.
+/// [`LoadError`] if it cannot be begun at all. What goes wrong on the way is in the report.
 pub fn run_chat(
     interrupted: &Arc<AtomicBool>,
     plan: &ChatPlan,
     observer: impl FnMut(Phase<'_>),
 ) -> Result<ChatReport, LoadError> {
-    // What it can not raise it has to do with.
+    // What it cannot raise it has to do with.
     let _ = system::raise_descriptor_limit();
     plan.check()?;
     let shared = Arc::new(Shared::new(plan.clone(), interrupted.clone()));
-    // Who speaks does so when it is due and not 50 µs later; where that can not be asked for, the report shows the delay.
+    // Who speaks does so when it is due and not 50 µs later; where that cannot be asked for, the report shows the delay.
     let _ = system::exact_sleeps();
     let model = plan.model.unwrap_or_else(|| Model::best().model);
     let load = ChatLoad(shared.clone());

@@ -35,7 +35,7 @@ impl Deaf {
         Ok(Self(stream))
     }
 
-    /// Whether the server has ended the connection; reads what it had sent before. `None` if that can not be told.
+    /// Whether the server has ended the connection; reads what it had sent before. `None` if that cannot be told.
     pub(super) fn is_cut_off(&mut self) -> Option<bool> {
         let mut buffer = [0; 16 * 1024];
         loop {

@@ -100,7 +100,7 @@ impl PingPlan {
 /// Sends messages to and fro; ends early once `interrupted` is true.
 ///
 /// # Errors
-/// [`LoadError`] if that can not be begun at all. What goes wrong on the way is in the report.
+/// [`LoadError`] if that cannot be begun at all. What goes wrong on the way is in the report.
 pub fn ping(interrupted: &AtomicBool, plan: &PingPlan) -> Result<PingReport, LoadError> {
     plan.check()?;
     let shared = Arc::new(Shared::new(plan));

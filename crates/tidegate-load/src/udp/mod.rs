@@ -151,7 +151,7 @@ impl UdpPlan {
             path: Some(self.path),
             batch: self.batch,
             segments: self.segments,
-            // A message that does not fit the MTU can not be joined with others; over loopback nearly every one does.
+            // A message that does not fit the MTU cannot be joined with others; over loopback nearly every one does.
             segment_bytes: if self.target.ip().is_loopback() { 65_507 } else { 1_452 },
             socket_receive_buffer: self.socket_receive_buffer,
             ..DatagramPolicy::default()
@@ -163,7 +163,7 @@ impl UdpPlan {
 /// told how it goes, on the calling thread.
 ///
 /// # Errors
-/// [`LoadError`] if the plan can not be carried out at all. What goes wrong on the way is in the report.
+/// [`LoadError`] if the plan cannot be carried out at all. What goes wrong on the way is in the report.
 pub fn run_udp(
     interrupted: &Arc<AtomicBool>,
     plan: &UdpPlan,

@@ -515,7 +515,7 @@ impl Ring {
         let made = match (&result, op.as_mut()) {
             (&Ok(slot), None) if data & MAKES_SLOT != 0 => Some(Handle::Direct(Slot(slot))),
             (&Ok(fd), op) if op.as_ref().map_or(data & MAKES_DESCRIPTOR != 0, |op| op.makes) => {
-                // SAFETY: the kernel made this descriptor for the operation that completes here: callers can not give
+                // SAFETY: the kernel made this descriptor for the operation that completes here: callers cannot give
                 // their keys these bits, so it is an accept or an install. A completion is read once.
                 Some(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }.into())
             }

@@ -1,7 +1,7 @@
 //! Memory that two processes share: a sealed file without a name (`memfd_create(2)`), mapped by both.
 //!
 //! The other process may be hostile. It can write anything into the memory at any time; so everything here is read by copying or
-//! as an atomic word, and never twice in the belief that it stayed the same. It can not take the memory away (which would end this
+//! as an atomic word, and never twice in the belief that it stayed the same. It cannot take the memory away (which would end this
 //! process with SIGBUS): that the size is sealed is checked before anything is mapped.
 
 use std::io;
@@ -38,7 +38,7 @@ impl Shared {
         Ok((Self::map(&fd, bytes)?, fd))
     }
 
-    /// Maps memory that another process made, if its size can not change and is at most `most` bytes.
+    /// Maps memory that another process made, if its size cannot change and is at most `most` bytes.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] if it is anything else.

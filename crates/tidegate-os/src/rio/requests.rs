@@ -145,7 +145,7 @@ impl Requests {
     /// Makes the request queue of a socket that is connected or being connected.
     ///
     /// # Errors
-    /// The socket was not made for Registered I/O, or the completion queue can not grow.
+    /// The socket was not made for Registered I/O, or the completion queue cannot grow.
     pub fn open(&mut self, socket: usize) -> io::Result<RequestQueue> {
         self.reserve()?;
         let (each, one, queue) = (1, 1, self.completions);
@@ -383,7 +383,7 @@ fn outcome(done: &Completion) -> io::Result<u32> {
 
 impl Drop for Requests {
     fn drop(&mut self) {
-        // Every socket is closed by now, so what is under way has ended; if its completion can not be found, the registered memory, the
+        // Every socket is closed by now, so what is under way has ended; if its completion cannot be found, the registered memory, the
         // only one that the kernel has, is left alone.
         let _ = self.collect();
         if !self.under_way.is_empty() {

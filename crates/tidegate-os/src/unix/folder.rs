@@ -122,7 +122,7 @@ fn beneath(folder: &OwnedFd, path: &Path, patience: Patience) -> io::Result<Owne
     if patience == Patience::Never {
         resolve |= ResolveFlags::CACHED; // Linux 5.12
     }
-    // `openat2(2)`: EAGAIN also where somebody renames meanwhile, so that the way can not be followed safely.
+    // `openat2(2)`: EAGAIN also where somebody renames meanwhile, so that the way cannot be followed safely.
     let mut tries = if patience == Patience::Never { 1 } else { 16 };
     loop {
         tries -= 1;
@@ -145,7 +145,7 @@ fn outside(e: Errno) -> io::Error {
 /// Reads what is in the page cache (`preadv2(2)`, RWF_NOWAIT).
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] if the disk would have to be read, or if this system can not tell.
+/// [`io::ErrorKind::WouldBlock`] if the disk would have to be read, or if this system cannot tell.
 #[cfg(target_os = "linux")]
 pub fn read_cached(file: &File, into: &mut [u8], at: u64) -> io::Result<usize> {
     use rustix::io::{ReadWriteFlags, preadv2};
@@ -156,7 +156,7 @@ pub fn read_cached(file: &File, into: &mut [u8], at: u64) -> io::Result<usize> {
     }
 }
 
-/// Reads what is in the page cache: this system can not tell what is.
+/// Reads what is in the page cache: this system cannot tell what is.
 ///
 /// # Errors
 /// [`io::ErrorKind::WouldBlock`], always.

@@ -349,7 +349,7 @@ impl Stream {
             return match from {
                 Some(from) => Err(io::Error::new(
                     io::ErrorKind::InvalidInput,
-                    format!("a connection to {to} can not come from {from}: leave the source address out"),
+                    format!("a connection to {to} cannot come from {from}: leave the source address out"),
                 )),
                 None => Ok(Self(socket)),
             };
@@ -469,7 +469,7 @@ impl AsRawFd for Stream {
     }
 }
 
-/// An endpoint as the system takes it. Fails if it can not be one, such as a path that is too long.
+/// An endpoint as the system takes it. Fails if it cannot be one, such as a path that is too long.
 pub fn raw_address(of: &Endpoint) -> io::Result<socket2::SockAddr> {
     of.sock_addr()
 }
@@ -526,7 +526,7 @@ pub fn send_file(socket: &impl AsFd, range: &FileRange, more: More) -> io::Resul
     match rustix::fs::sendfile(socket, range.file(), Some(&mut at), range.len().min(FILE_STEP)) {
         Ok(0) if !range.is_empty() => Err(file::shorter()),
         Ok(n) => Ok(n),
-        // The file is of a kind that can not (sendfile(2): EINVAL).
+        // The file is of a kind that cannot (sendfile(2): EINVAL).
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => send_copy(socket, range),
         Err(e) => Err(e.into()),
     }

@@ -61,7 +61,7 @@ fn find(name: &str) -> io::Result<usize> {
     })
 }
 
-/// Why sockets can not be used again, if they can not.
+/// Why sockets cannot be used again, if they cannot.
 pub(super) fn no_reuse() -> Option<io::Error> {
     find("DisconnectEx").err()
 }
@@ -97,7 +97,7 @@ fn of_no_use(name: &str) -> Option<io::Error> {
             "an edition for clients sends two files at a time, and slow readers could hold both up"
         }
         // It succeeds, and AcceptEx takes the socket; but then nothing can be sent (WSAESHUTDOWN).
-        "DisconnectEx" if version::is_wine() => "Wine's disconnects, and leaves a socket that can not send",
+        "DisconnectEx" if version::is_wine() => "Wine's disconnects, and leaves a socket that cannot send",
         _ => return None,
     };
     Some(io::Error::new(io::ErrorKind::Unsupported, why))
@@ -128,7 +128,7 @@ fn probe_loopback() -> io::Result<()> {
 /// Asks a socket that is not connected, and does not listen, to spare connections of this host the way through TCP.
 ///
 /// # Errors
-/// This system can not; the socket is as it was.
+/// This system cannot; the socket is as it was.
 pub fn hasten_loopback(socket: &impl AsSocket) -> io::Result<()> {
     loopback::hasten(|code, on| give(socket, code, on))
 }
@@ -141,7 +141,7 @@ pub(super) fn give(socket: &impl AsSocket, code: u32, value: u32) -> io::Result<
     unsafe { control(&socket.as_socket(), code, &value, &mut ()) }
 }
 
-/// What overlapped engines can not do without.
+/// What overlapped engines cannot do without.
 #[derive(Clone, Copy)]
 pub(super) struct Extensions {
     pub(super) accept: Required<LPFN_ACCEPTEX>,

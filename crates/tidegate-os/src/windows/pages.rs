@@ -29,7 +29,7 @@ impl Pages {
     /// Maps `bytes` (more than none), rounded up to whole pages by the system.
     ///
     /// # Errors
-    /// When there is no memory or address space; with [`Residence::Locked`] also when the working set can not be raised by as much.
+    /// When there is no memory or address space; with [`Residence::Locked`] also when the working set cannot be raised by as much.
     pub fn new(bytes: usize, residence: Residence) -> io::Result<Self> {
         if bytes == 0 {
             return Err(io::ErrorKind::InvalidInput.into());

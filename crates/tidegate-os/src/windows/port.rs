@@ -195,7 +195,7 @@ impl AcceptPort {
     /// Has the accepts of a listener reported here.
     ///
     /// # Errors
-    /// The socket reports to another port already: a socket can not be given to a second one.
+    /// The socket reports to another port already: a socket cannot be given to a second one.
     pub fn new(listener: Arc<Listener>) -> io::Result<Self> {
         let handle = Arc::new(Handle::new()?);
         handle.attach(listener.as_raw_fd()).map_err(|e| {

@@ -378,7 +378,7 @@ pub fn local_endpoint(socket: &impl AsSocket) -> io::Result<Endpoint> {
     Ok(Endpoint::Tcp(inet(SockRef::from(socket).local_addr()?)?))
 }
 
-/// An endpoint as the system takes it. Fails if it can not be one, such as a path that is too long.
+/// An endpoint as the system takes it. Fails if it cannot be one, such as a path that is too long.
 pub fn raw_address(of: &Endpoint) -> io::Result<socket2::SockAddr> {
     of.sock_addr()
 }

@@ -52,7 +52,7 @@ impl Default for ChatLimits {
     }
 }
 
-/// Limits that can not work.
+/// Limits that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChatLimitsError {

@@ -9,7 +9,7 @@ use super::span::Batch;
 /// section 6).
 pub const MOST_NUMBER: u64 = 1 << 53;
 
-/// Why something can not have come from a node like this one.
+/// Why something cannot have come from a node like this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Implausible {

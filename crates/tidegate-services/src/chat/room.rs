@@ -29,7 +29,7 @@ pub(super) struct Notice {
     pub(super) restart: Option<u64>,
 }
 
-/// Why something can not be done, for the member to read.
+/// Why something cannot be done, for the member to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
     #[error("the room is full")]
@@ -288,7 +288,7 @@ impl State {
         self.nicks.contains(nick) || self.far.as_ref().is_some_and(|far| far.has(nick))
     }
 
-    /// Whether what begins with this number comes next. What was lost before it, members are told of; if they can not be, nothing has changed:
+    /// Whether what begins with this number comes next. What was lost before it, members are told of; if they cannot be, nothing has changed:
     /// who had not heard that numbers begin again would take the next ones for old.
     fn follows(&mut self, room: u64, first: u64, batched: Batched) -> Result<bool, Fault> {
         let Some(far) = &self.far else { return Ok(false) };

@@ -60,7 +60,7 @@ impl ChatSession {
         Self(State::New { hall, web, peer, timed: false })
     }
 
-    /// Finds out what it speaks; `false` if that can not be known yet.
+    /// Finds out what it speaks; `false` if that cannot be known yet.
     fn decide(&mut self, input: &[u8], out: &mut Outbox<'_>) -> bool {
         let State::New { hall, web, peer, timed } = &mut self.0 else { return true };
         let limits = hall.limits;

@@ -199,7 +199,7 @@ impl Span {
     pub fn cut_off(&self) {
         if !self.link.counters.is_cut_off.swap(true, Relaxed) {
             add(&self.link.counters.cut_offs);
-            self.tell_all("= cut off: the other nodes can not be reached; nothing is taken until they can");
+            self.tell_all("= cut off: the other nodes cannot be reached; nothing is taken until they can");
         }
     }
 

@@ -164,7 +164,7 @@ impl Head<'_> {
         let mut before = String::new();
         for part in parts {
             let range = part.said(self.variant.length);
-            // Writing to a string can not fail.
+            // Writing to a string cannot fail.
             let _ = write!(
                 before,
                 "--{boundary}\r\nContent-Type: {}\r\nContent-Range: {range}\r\n\r\n",

@@ -89,12 +89,12 @@ impl Default for FilesOptions {
     }
 }
 
-/// The folder can not be served.
+/// The folder cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilesError {
     /// The system does not give it.
-    #[error("can not serve {}: {source}; name a folder that exists and may be read", path.display())]
+    #[error("cannot serve {}: {source}; name a folder that exists and may be read", path.display())]
     Open {
         /// The folder asked for.
         path: PathBuf,
@@ -124,7 +124,7 @@ impl Files {
     /// Serves the folder at `root` within `limits`.
     ///
     /// # Errors
-    /// It can not be opened, or an option can not be kept.
+    /// It cannot be opened, or an option cannot be kept.
     pub fn new(root: &Path, options: FilesOptions, limits: HttpLimits) -> Result<Self, FilesError> {
         let odd =
             |name: &&String| name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0']);

@@ -210,7 +210,7 @@ fn refusal(e: &io::Error) -> Fault {
         _ if is_exhausted(e) => (Status::Unavailable, "the server can open no more files; come again"),
         _ => {
             tracing::warn!(error = %e, "a file could not be read");
-            (Status::InternalError, "this file can not be read")
+            (Status::InternalError, "this file cannot be read")
         }
     };
     Fault { status, why: why.into() }

@@ -108,7 +108,7 @@ fn warm(file: &Arc<File>, at: u64, bytes: u64, out: &mut Outbox<'_>) -> Reading 
     let job = move || {
         let mut buffer = vec![0; 64 * 1024];
         while !range.is_empty() {
-            // What can not be read shows when it is sent.
+            // What cannot be read shows when it is sent.
             let Ok(n) = range.read(&mut buffer) else { return };
             range.advance(n);
         }

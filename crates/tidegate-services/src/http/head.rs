@@ -243,7 +243,7 @@ impl<'a> Fields<'a> {
             };
         };
         match Authority::parse(host) {
-            // An empty one says that the target has no authority, which only `*` can not have.
+            // An empty one says that the target has no authority, which only `*` cannot have.
             Some(parsed) if !parsed.host.is_empty() || host.is_empty() && target.is_asterisk => {}
             _ => return Err(Fault::bad("the Host field is no host (RFC 9110, section 7.2)")),
         }

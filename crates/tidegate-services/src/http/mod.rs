@@ -66,7 +66,7 @@ impl Default for HttpLimits {
     }
 }
 
-/// Limits that can not work.
+/// Limits that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpLimitsError {

@@ -25,7 +25,7 @@ pub struct Page {
 #[non_exhaustive]
 pub enum PageError {
     /// The system does not give it.
-    #[error("can not read the page {}: {source}; name a file that exists and may be read", path.display())]
+    #[error("cannot read the page {}: {source}; name a file that exists and may be read", path.display())]
     Read {
         /// The file asked for.
         path: PathBuf,

@@ -10,7 +10,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Bytes, back-pressure, half-close and reset pass both ways. A client whose upstream can not be reached is given to
+//! Bytes, back-pressure, half-close and reset pass both ways. A client whose upstream cannot be reached is given to
 //! another one, at most [`ATTEMPTS`] in all, and then reset; what it has sent meanwhile is kept and passed on.
 
 mod header;
@@ -80,7 +80,7 @@ impl Default for ProxyOptions {
     }
 }
 
-/// Options that can not work.
+/// Options that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyOptionsError {
@@ -90,7 +90,7 @@ pub enum ProxyOptionsError {
     /// The same upstream twice: it would get twice the connections and be tried twice.
     #[error("the upstream {0} is named twice; name each once")]
     Twice(Endpoint),
-    /// A dial can not go there.
+    /// A dial cannot go there.
     #[error("the upstream {0} has port 0; name the port that it listens on")]
     NoPort(Endpoint),
     /// No attempt is fast enough.
@@ -116,7 +116,7 @@ impl Proxy {
     /// Passes connections on to these servers.
     ///
     /// # Errors
-    /// Upstreams or options that can not work.
+    /// Upstreams or options that cannot work.
     pub fn new(upstreams: Vec<Endpoint>, options: ProxyOptions) -> Result<Self, ProxyOptionsError> {
         if upstreams.is_empty() {
             return Err(ProxyOptionsError::NoUpstream);

@@ -111,7 +111,7 @@ impl Default for WebSocketLimits {
     }
 }
 
-/// Limits that can not work.
+/// Limits that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WebSocketLimitsError {

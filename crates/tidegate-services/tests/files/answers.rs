@@ -201,7 +201,7 @@ fn a_busy_server_says_so_and_when_to_come_again() {
 fn what_can_not_be_served_is_named_with_a_remedy() {
     let folder = tempfile::tempdir().expect("a folder");
     let refused = |path: &std::path::Path, options| {
-        Files::new(path, options, HttpLimits::default()).expect_err("can not be served")
+        Files::new(path, options, HttpLimits::default()).expect_err("cannot be served")
     };
     let missing = refused(&folder.path().join("none"), FilesOptions::default());
     assert!(missing.to_string().contains("name a folder that exists"), "{missing}");

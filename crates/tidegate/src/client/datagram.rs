@@ -90,7 +90,7 @@ impl DatagramClient {
     /// Waits until the socket takes something, at most for `limit`.
     ///
     /// # Errors
-    /// The system can not wait.
+    /// The system cannot wait.
     pub fn wait_to_send(&self, limit: Duration) -> io::Result<bool> {
         self.socket.wait(Readiness { readable: false, writable: true }, Some(limit))
     }

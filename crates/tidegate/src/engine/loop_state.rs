@@ -412,7 +412,7 @@ pub(super) fn no_dial() -> io::Error {
     io::Error::other("max_connections are open, or the client is stopping")
 }
 
-/// Why a session can not dial for now.
+/// Why a session cannot dial for now.
 pub(super) fn no_place() -> io::Error {
     let why = "all places for connections that sessions dial are taken; raise max_connections, or what Service::dials says";
     io::Error::new(io::ErrorKind::QuotaExceeded, why)

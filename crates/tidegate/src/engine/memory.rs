@@ -46,7 +46,7 @@ mod tests {
         let stacks = 2 * policy.thread_stack_bytes as u64 + policy.buffer_bytes as u64;
         assert_eq!(each(Model::Blocking), each(Model::Epoll) + stacks);
         assert!(each(Model::Uring) > each(Model::Epoll));
-        // With few buffers a burst can not be long.
+        // With few buffers a burst cannot be long.
         let few = Policy { buffers: 1, ..policy.clone() };
         assert_eq!(Model::Uring.memory_bound(&few).each_connection, each(Model::Epoll));
     }

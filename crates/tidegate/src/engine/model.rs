@@ -40,7 +40,7 @@ pub enum Model {
 pub enum Availability {
     /// It can; with a remark on how, if there is one to make.
     Available(String),
-    /// It can not, and why.
+    /// It cannot, and why.
     Unavailable(String),
 }
 

@@ -5,7 +5,7 @@ use tidegate_os::endpoint::Endpoint;
 use super::Model;
 use crate::policy::{DatagramPath, DatagramPolicy, Policy, PolicyError, ReceiveStyle, Wait};
 
-/// Refuses a limit that the model can not keep, rather than ignoring it.
+/// Refuses a limit that the model cannot keep, rather than ignoring it.
 pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
     let loops = !matches!(model, Model::Blocking | Model::Pool | Model::Tokio);
     let completes = matches!(model, Model::Uring | Model::Overlapped | Model::Iocp | Model::Rio);
@@ -45,7 +45,7 @@ pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
     let kept = (
         policy.window.is_some() && model == Model::Rio,
         "window",
-        "a request can not be taken back; choose iocp",
+        "a request cannot be taken back; choose iocp",
     );
     let polls_cards = matches!(
         model,
@@ -72,7 +72,7 @@ pub(crate) fn check_client(model: Model, policy: &Policy) -> Result<(), PolicyEr
     }
 }
 
-/// Refuses a limit that a Unix socket can not keep. [`Accept::defer`](crate::policy::Accept::defer) is on by default and only
+/// Refuses a limit that a Unix socket cannot keep. [`Accept::defer`](crate::policy::Accept::defer) is on by default and only
 /// spares a wake-up: it is left out there.
 pub(crate) fn check_endpoint(at: &Endpoint, policy: &Policy) -> Result<(), PolicyError> {
     let buffers =

@@ -116,7 +116,7 @@ impl Link {
 
     /// Says that this side is about to sleep. What of `wanted` can be done already: then do not sleep.
     pub(crate) fn prepare_sleep(&self, wanted: Readiness) -> Readiness {
-        // A word that can not be says the same as bytes: there is something to look at.
+        // A word that cannot be says the same as bytes: there is something to look at.
         if wanted.readable {
             let _ = self.reader.borrow_mut().prepare_sleep();
         }

@@ -15,7 +15,7 @@ pub struct Accept {
     /// needs neither. Only for completion models.
     pub posted: Option<PostedAccepts>,
     /// Sockets of connections that have ended which each I/O thread keeps to accept with again (`DisconnectEx`), rather than close and make
-    /// anew. Default `None`: all are closed. Only on `iocp`; where the system can not, they are closed, which is said once. Cost:
+    /// anew. Default `None`: all are closed. Only on `iocp`; where the system cannot, they are closed, which is said once. Cost:
     /// a socket is ready only when its connection is gone for good, after TIME_WAIT where this end closed first, and counts
     /// until then; input that was not read is dropped without a reset.
     pub reuse: Option<NonZeroU32>,

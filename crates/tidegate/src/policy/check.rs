@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Policy, Wait};
 
-/// A policy that can not work, and what to do about it.
+/// A policy that cannot work, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -33,7 +33,7 @@ pub enum PolicyError {
         remedy: &'static str,
     },
     /// A limit that means nothing on the model that was asked for.
-    #[error("{name} can not be enforced on the model {model}: {remedy}")]
+    #[error("{name} cannot be enforced on the model {model}: {remedy}")]
     NotOnModel {
         /// Name of the limit.
         name: &'static str,
@@ -43,7 +43,7 @@ pub enum PolicyError {
         remedy: &'static str,
     },
     /// A limit that means nothing on the kind of socket that was asked for.
-    #[error("{name} can not be enforced on {socket}: {remedy}")]
+    #[error("{name} cannot be enforced on {socket}: {remedy}")]
     NotOnSocket {
         /// Name of the limit.
         name: &'static str,
@@ -52,7 +52,7 @@ pub enum PolicyError {
         /// What to do.
         remedy: &'static str,
     },
-    /// A limit that can not be changed while a server runs.
+    /// A limit that cannot be changed while a server runs.
     #[error("{0} is fixed while a server runs: keep it as it is, or restart with the other one")]
     Fixed(&'static str),
 }

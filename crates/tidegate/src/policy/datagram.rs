@@ -82,7 +82,7 @@ pub struct DatagramPolicy {
     pub reply_bytes: usize,
     /// Datagrams that one send joins on the path gso. Default 64, which every kernel with `UDP_SEGMENT` takes (128 from Linux 6.9).
     pub segments: usize,
-    /// Longest datagram that is joined with others for sending, in bytes; what does not fit the device's MTU can not be. Default
+    /// Longest datagram that is joined with others for sending, in bytes; what does not fit the device's MTU cannot be. Default
     /// 1,452, for an MTU of 1,500 on IPv4 and IPv6. Longer replies go alone.
     pub segment_bytes: usize,
     /// `SO_RCVBUF` in bytes: what the kernel keeps while the server is busy. Default `None`: `net.core.rmem_default`. More than

@@ -137,11 +137,11 @@ impl Connection {
         self.queue.take(most, files)
     }
 
-    /// If a part of a file is next, reads some of it, which is next from then on. For engines that can not send from files. The
+    /// If a part of a file is next, reads some of it, which is next from then on. For engines that cannot send from files. The
     /// caller says [`Event::Failed`] if that fails.
     ///
     /// # Errors
-    /// The file can not be read, or has become shorter.
+    /// The file cannot be read, or has become shorter.
     pub fn load_file(&mut self) -> io::Result<()> {
         self.queue.load(FILE_QUANTUM)
     }

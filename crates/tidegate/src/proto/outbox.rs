@@ -73,7 +73,7 @@ impl Outbox<'_> {
     ///
     /// Costs: a file that is not in the page cache holds its I/O thread up while the disk is read; a session that minds has it
     /// read by [`offload`](Self::offload) first. What the kernel has taken and not yet sent is the file's own memory (`sendfile(2)`):
-    /// writing to the file in its place changes it; one that is replaced by renaming another is safe. A file that has become shorter, or can not be read, ends the connection with a reset:
+    /// writing to the file in its place changes it; one that is replaced by renaming another is safe. A file that has become shorter, or cannot be read, ends the connection with a reset:
     /// its peer was promised bytes that do not exist.
     pub fn file(&mut self, range: FileRange) {
         self.queue.push_file(range);
@@ -190,7 +190,7 @@ impl Outbox<'_> {
     ///
     /// # Errors
     /// The thread has stopped, or [`Policy::mail_queue`](crate::Policy::mail_queue) dials wait already; `session` is
-    /// dropped, and no mail follows. That the connection can not be made is told by mail; [`io::ErrorKind::QuotaExceeded`]
+    /// dropped, and no mail follows. That the connection cannot be made is told by mail; [`io::ErrorKind::QuotaExceeded`]
     /// says that all places are taken, and that there may be one soon.
     pub fn dial(&mut self, dial: Dial, within: Duration, session: impl Session) -> Result<(), MailboxError> {
         let until = self.now().checked_add(within).unwrap_or_else(|| self.now() + LONGEST);
@@ -259,7 +259,7 @@ impl LayerBuffer {
     /// Moves bytes from the front into `into`, as many as there are and it has room for; returns how many. Parts of files are read.
     ///
     /// # Errors
-    /// A file can not be read, or has become shorter ([`io::ErrorKind::UnexpectedEof`]); the layer ends the connection.
+    /// A file cannot be read, or has become shorter ([`io::ErrorKind::UnexpectedEof`]); the layer ends the connection.
     pub fn take(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.0.copy_into(into)
     }

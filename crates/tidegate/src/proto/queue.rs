@@ -160,11 +160,11 @@ impl Queue {
         }
     }
 
-    /// If a part of a file is next, reads at most `most` bytes of it, which are next from then on. For engines that can not
+    /// If a part of a file is next, reads at most `most` bytes of it, which are next from then on. For engines that cannot
     /// send from files.
     ///
     /// # Errors
-    /// The file can not be read, or has become shorter.
+    /// The file cannot be read, or has become shorter.
     pub(super) fn load(&mut self, most: usize) -> io::Result<()> {
         let Some(Chunk::File(range)) = &mut self.front else { return Ok(()) };
         let mut piece = BytesMut::zeroed(range.len().min(most));

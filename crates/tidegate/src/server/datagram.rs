@@ -91,7 +91,7 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
     ///
     /// # Errors
     /// As [`bind`](Self::bind); and sockets that are none of datagrams or not of one address, another number of them than
-    /// [`DatagramPolicy::threads`] says, or `blocking` and `pool`, which can not.
+    /// [`DatagramPolicy::threads`] says, or `blocking` and `pool`, which cannot.
     pub fn receive_on(self, sockets: Vec<OwnedFd>) -> Result<BoundDatagramServer, StartError> {
         let adopt = |error| StartError::AdoptDatagrams { error };
         let wrong = |why: String| adopt(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -263,7 +263,7 @@ impl RunningDatagrams {
 
     /// Stops, and leaves what waits in the sockets to the process that [shares](BoundDatagramServer::share_sockets) them: nothing more is
     /// received, and what was received already is answered, at most until [`DatagramPolicy::drain_timeout`]. Returns at once. Models whose
-    /// threads sleep in the receive (`blocking`, `pool`) can not share sockets; there it loses what waits.
+    /// threads sleep in the receive (`blocking`, `pool`) cannot share sockets; there it loses what waits.
     pub fn leave(&self) {
         self.stopping.store(true, Relaxed);
         StopSignal::ask(&self.halts, Order::Leave);

@@ -1,4 +1,4 @@
-//! What is too long, too much, or can not be.
+//! What is too long, too much, or cannot be.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;

@@ -96,7 +96,7 @@ pub enum Step {
     Close,
 }
 
-/// What may be under way towards the session while it can not take it: less than any socket buffer.
+/// What may be under way towards the session while it cannot take it: less than any socket buffer.
 const UNREAD: u64 = 2048;
 const REQUEST_BITS: u64 = 16;
 const ANSWER_BITS: u64 = 18;

@@ -1,4 +1,4 @@
-//! [`Policy::fast_path`] on every model of this system: whoever can not have it is told by name, before anything runs, or once by each
+//! [`Policy::fast_path`] on every model of this system: whoever cannot have it is told by name, before anything runs, or once by each
 //! end, while every byte arrives over plain TCP.
 #![forbid(unsafe_code)]
 

@@ -66,7 +66,7 @@ impl Inheritance {
         let shown = path.display();
         match std::fs::symlink_metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e).with_context(|| format!("can not look at {shown}")),
+            Err(e) => return Err(e).with_context(|| format!("cannot look at {shown}")),
             Ok(there) if !there.file_type().is_socket() => {
                 bail!("{shown} exists and is no socket; name another path for --handover");
             }
@@ -76,7 +76,7 @@ impl Inheritance {
             Ok(stream) => stream,
             // Left over by a process that was killed.
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
-            Err(e) => return Err(e).with_context(|| format!("can not connect to {shown}")),
+            Err(e) => return Err(e).with_context(|| format!("cannot connect to {shown}")),
         };
         set_patience(&stream)?;
         ensure!(
@@ -159,7 +159,7 @@ impl Door {
     /// Puts it at its path, in the place of one that is there.
     ///
     /// # Errors
-    /// What is there can not be replaced.
+    /// What is there cannot be replaced.
     pub fn open(&self) -> io::Result<()> {
         std::fs::rename(&self.beside, &self.path)
     }

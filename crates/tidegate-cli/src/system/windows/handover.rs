@@ -26,7 +26,7 @@ impl Inheritance {
     /// Always.
     pub fn ask(_: &Path) -> anyhow::Result<Option<Self>> {
         bail!(
-            "--handover passes the listening socket over a Unix socket, which Windows can not: leave it out, and put a balancer in front to restart without refusals"
+            "--handover passes the listening socket over a Unix socket, which Windows cannot: leave it out, and put a balancer in front to restart without refusals"
         );
     }
 

@@ -79,7 +79,7 @@ struct File {
 /// The built-in peers, and those of `file`; of two with the same name the later one counts. Writes what the built-in ones are made of below `cache`.
 ///
 /// # Errors
-/// A file can not be read or written, or says something wrong.
+/// A file cannot be read or written, or says something wrong.
 pub fn peers(cache: &Path, file: Option<&Path>) -> Result<Vec<Peer>, LabError> {
     let here = cache.join("scenarios");
     for (name, text) in BUILT_IN {
@@ -184,7 +184,7 @@ pub(super) fn shell(command: &str) -> Command {
 }
 
 impl Peer {
-    /// Sees that all it takes is installed, and builds it; says where, or why it can not be measured.
+    /// Sees that all it takes is installed, and builds it; says where, or why it cannot be measured.
     pub(super) fn prepare(&self, cache: &Path) -> Result<PathBuf, String> {
         let build = cache.join("build").join(&self.name);
         let places =

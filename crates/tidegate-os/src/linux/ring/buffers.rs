@@ -60,7 +60,7 @@ impl Buffers {
         let mut buffers = Self { list, memory, count, each, tail: 0, leaked: false };
         let entries = buffers.entries();
         // SAFETY: `entries` is page-aligned memory for `count` entries that stays mapped until
-        // after the ring is gone (`Ring` drops the ring first, and leaks these if it can not).
+        // after the ring is gone (`Ring` drops the ring first, and leaks these if it cannot).
         unsafe { ring.submitter().register_buf_ring_with_flags(entries as u64, count, group, 0) }?;
         for id in 0..count {
             buffers.give_back(Buffer { id, len: 0 });

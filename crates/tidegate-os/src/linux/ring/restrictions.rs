@@ -47,7 +47,7 @@ operations! {
     RecvMulti for Streams;
     Send for Streams;
     SendMsg for Streams and Datagrams;
-    // A command to the socket (`IORING_OP_URING_CMD`). The kernel can not be told which commands; there are only sockets to give them to.
+    // A command to the socket (`IORING_OP_URING_CMD`). The kernel cannot be told which commands; there are only sockets to give them to.
     SetSockOpt for Streams;
     Shutdown for Streams;
 }

@@ -381,7 +381,7 @@ impl<N: Notify> Queue<N> {
         }
     }
 
-    /// Has a socket disconnected, to be used again; if that can not be, it is closed.
+    /// Has a socket disconnected, to be used again; if that cannot be, it is closed.
     fn disconnect(&mut self, socket: Overlapped) {
         let Some(function) = self.extensions.disconnect else { return };
         self.stop_all(&socket); // the receive that is armed

@@ -46,7 +46,7 @@ impl Default for ProxyLimits {
 /// Least value of [`ProxyLimits::header_bytes`]: the fixed part and the longest addresses, those of Unix sockets.
 const LEAST_HEADER_BYTES: usize = 16 + 216;
 
-/// Limits that can not work.
+/// Limits that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyLimitsError {

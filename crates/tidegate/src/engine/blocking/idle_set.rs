@@ -94,7 +94,7 @@ impl IdleSet {
         }
         let watched = self.epoll.add_level_for(fd, wanted, token.to_u64());
         drop(state);
-        // Mail, or other limits, may have come before that; and what can not be watched must be looked at in turn.
+        // Mail, or other limits, may have come before that; and what cannot be watched must be looked at in turn.
         if watched.is_err() || post.has_delivery() || !Arc::ptr_eq(&policy, &registry.policy()) {
             self.unpark(token);
         }

@@ -49,7 +49,7 @@ pub(super) enum Phase {
 pub(super) enum Progress {
     Idle,
     Closed,
-    /// What it has to send can not be read.
+    /// What it has to send cannot be read.
     Failed(io::ErrorKind),
 }
 

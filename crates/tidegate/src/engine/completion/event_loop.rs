@@ -189,7 +189,7 @@ impl<P: CompletionDriver> Loop<P> {
     pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
         self.look_after_accepts();
         // A stop without connections has nothing to sleep for: either accepts are to be asked to end again, or it is over.
-        // But while accepting rests, because there are no descriptors, it can not go on either.
+        // But while accepting rests, because there are no descriptors, it cannot go on either.
         let idle = self.table.is_empty() && self.closing.is_empty() && !self.loop_state.is_resting();
         let ends = self.loop_state.stop_at.is_some() && (self.accepts.stopping || idle);
         let waited = self.port.wait(self.loop_state.rest(ends, || self.port.now()));

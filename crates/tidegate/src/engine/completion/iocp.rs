@@ -18,7 +18,7 @@
 //!
 //! # Where it differs
 //! A connection that stands in an accept and says nothing for `first_byte_timeout` is dropped there (`SO_CONNECT_TIME`): it is counted as
-//! attempted, and was never accepted. A listening socket that reports to the port of one server can not be taken over by another.
+//! attempted, and was never accepted. A listening socket that reports to the port of one server cannot be taken over by another.
 
 use std::io;
 use std::sync::Arc;

@@ -48,7 +48,7 @@ pub(super) enum Completion<P: CompletionDriver> {
     Received { token: Token, outcome: io::Result<Option<P::Buffer>>, ended: bool },
     /// The kernel took bytes; what it did not take comes back.
     Sent { token: Token, outcome: io::Result<usize>, unsent: Option<P::Unsent> },
-    /// A send may be gone on with ([`CompletionDriver::go_on`]), or can not be.
+    /// A send may be gone on with ([`CompletionDriver::go_on`]), or cannot be.
     MayGoOn { token: Token, outcome: io::Result<()>, unsent: P::Unsent },
     /// The sending side was shut down.
     SendFinished { token: Token, outcome: io::Result<()> },
@@ -75,7 +75,7 @@ pub(super) enum HandOn<P: CompletionDriver> {
     Kept(P::Socket),
 }
 
-/// How the ports of all threads are reached; none where a port can not be, or not any more.
+/// How the ports of all threads are reached; none where a port cannot be, or not any more.
 pub(super) struct Addresses<P: CompletionDriver>(Box<[Mutex<Option<P::Address>>]>);
 
 impl<P: CompletionDriver> Addresses<P> {

@@ -17,7 +17,7 @@
 //! what has ended.
 //!
 //! # Where it differs
-//! A request takes one buffer or none. It can not be taken back, only ended with its socket: who is told to pause may be given what one receive
+//! A request takes one buffer or none. It cannot be taken back, only ended with its socket: who is told to pause may be given what one receive
 //! brings, and a `window` of receives is refused. Sockets have to be made for it (`WSA_FLAG_REGISTERED_IO`), which those of a
 //! plain accept are not. Wine has none of it: it was not run there.
 

@@ -61,7 +61,7 @@ pub(in crate::engine) fn run<P: Poller>(
         };
         reports.clear();
         if let Err(e) = poller.wait(timeout, &mut reports) {
-            // Nothing else is left to be done with a poller that can not wait.
+            // Nothing else is left to be done with a poller that cannot wait.
             tracing::error!("waiting for datagrams failed, this thread ends: {e}");
             return;
         }

@@ -20,7 +20,7 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
     }
 }
 
-/// Why a model can not have the fast path, if it can not.
+/// Why a model cannot have the fast path, if it cannot.
 pub(in crate::engine) fn no_fast_path(model: Model, _: &FastPath) -> Option<&'static str> {
     let on_rings = matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Pool);
     let remedy = "choose epoll, poll, select or pool: shared memory has no readiness and no completion of the system's own, \

@@ -14,7 +14,7 @@ pub(in crate::engine) fn probe(_: Model) -> Availability {
     Availability::Unavailable("a model of Linux or Permits; use poll".into())
 }
 
-/// Why a model can not have the fast path, if it can not. There is none, which is said when it is looked for.
+/// Why a model cannot have the fast path, if it cannot. There is none, which is said when it is looked for.
 pub(in crate::engine) fn no_fast_path(_: Model, _: &FastPath) -> Option<&'static str> {
     None
 }

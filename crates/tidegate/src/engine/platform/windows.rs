@@ -34,7 +34,7 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
     }
 }
 
-/// Why a model can not have the fast path, if it can not. It is an option of the sockets, which all of them can set.
+/// Why a model cannot have the fast path, if it cannot. It is an option of the sockets, which all of them can set.
 pub(in crate::engine) fn no_fast_path(_: Model, fast: &FastPath) -> Option<&'static str> {
     let remedy = "TCP between two users of one host needs no leave here: leave fast_path.also_user out";
     fast.also_user.map(|_| remedy)

@@ -225,7 +225,7 @@ impl<W: Transport> Entry<W> {
 /// Whether the socket took all that it was given.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Took {
-    /// It did, or that can not be told.
+    /// It did, or that cannot be told.
     All,
     Less,
 }

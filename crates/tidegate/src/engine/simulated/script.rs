@@ -19,7 +19,7 @@ pub(super) struct Moods {
     pub(super) spurious: u8,
     /// Accepts that fail: no descriptors, no memory, a connection that went away.
     pub(super) exhausted: u8,
-    /// A descriptor that can not be watched.
+    /// A descriptor that cannot be watched.
     pub(super) unwatched: u8,
     /// Something of the peer's happens in the middle of the loop's turn.
     pub(super) sudden: u8,

@@ -10,7 +10,7 @@ use crate::service::Dial;
 
 pub(in crate::engine) type LocalListener = TcpListener;
 
-/// Refuses: such a listener can not have been made.
+/// Refuses: such a listener cannot have been made.
 pub(in crate::engine) fn listen(_: &Listener) -> io::Result<LocalListener> {
     Err(io::ErrorKind::Unsupported.into())
 }

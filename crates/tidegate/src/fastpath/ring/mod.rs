@@ -1,7 +1,7 @@
 //! A byte ring between one writer and one reader that do not trust each other. Pure: what memory it is in is a parameter.
 //!
 //! Each side keeps its own position to itself and only publishes it; of the other side it believes nothing but that the distance
-//! between the two positions is at most the capacity, and it looks at that every time. A distance that can not be is
+//! between the two positions is at most the capacity, and it looks at that every time. A distance that cannot be is
 //! [`Corrupt`]: the connection is over. So whatever the other side writes, no byte outside of the ring is touched.
 //!
 //! A side that is about to sleep says so and looks once more; a side that has moved its position looks whether the other sleeps. A
@@ -16,7 +16,7 @@ pub use memory::{Memory, Word};
 
 use std::io::IoSlice;
 
-/// The other side has written what can not be: the connection is over.
+/// The other side has written what cannot be: the connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the other side has spoilt the shared memory")]
 pub struct Corrupt;

@@ -20,7 +20,7 @@ impl Group {
     /// A new group inside of the one that this process is in.
     ///
     /// # Errors
-    /// No groups of version 2 are mounted, or it can not be made.
+    /// No groups of version 2 are mounted, or it cannot be made.
     pub fn own() -> Result<Self, SockmapError> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -31,7 +31,7 @@ impl Group {
     /// The group at `path`, made if it is not there.
     ///
     /// # Errors
-    /// It is no group of version 2, or can not be made.
+    /// It is no group of version 2, or cannot be made.
     pub fn at(path: &Path) -> Result<Self, SockmapError> {
         if path.exists() {
             return match path.join(MARK).exists() {

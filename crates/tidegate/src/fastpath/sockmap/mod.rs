@@ -34,7 +34,7 @@ pub enum SockmapError {
         "{0} is no control group of version 2 and not inside of one: name a folder below a mount of type cgroup2"
     )]
     NoGroup(String),
-    /// The control group can not be made or used.
+    /// The control group cannot be made or used.
     #[error(
         "the control group {path}: {error}; run as root, or name one that this user may write with --cgroup"
     )]
@@ -140,7 +140,7 @@ impl Sockmap {
     /// belongs to the group that its process was in when it made it, an accepted one to that of its listener.
     ///
     /// # Errors
-    /// The group can not be opened, or the kernel does not take it.
+    /// The group cannot be opened, or the kernel does not take it.
     pub fn attach(&mut self, group: &Group) -> Result<(), SockmapError> {
         let folder = std::fs::File::open(group.path());
         let folder = folder
