@@ -67,7 +67,7 @@ fn a_run_is_saved_with_all_that_it_takes_to_compare_it() {
     assert!(run["command"].as_array().unwrap().contains(&"concurrency".into()));
     assert_eq!(run["build"]["version"], env!("CARGO_PKG_VERSION"));
     assert!(run["machine"]["system"].as_str().unwrap().contains(' '));
-    assert_eq!(run["settings"]["concurrency: requests of a round"], "200");
+    assert_eq!(run["settings"]["concurrency: length of a round"], "200 requests");
     let rows = run["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 2);
     for row in rows {
@@ -121,13 +121,13 @@ fn other_circumstances_are_warned_of() {
     let a = saved(folder.path(), "1");
     let b = edited(&a, &folder.path().join("b"), |run| {
         run["machine"]["system"] = "Linux 2.4".into();
-        run["settings"]["concurrency: requests of a round"] = "7".into();
+        run["settings"]["concurrency: length of a round"] = "7".into();
         run["rows"].as_array_mut().unwrap().remove(0);
     });
     let comparison = json(&compare(&a, &b, &["--json", "-"]));
     let warnings = comparison["warnings"].to_string();
     assert!(
-        warnings.contains("kernel differs") && warnings.contains("requests of a round differs"),
+        warnings.contains("kernel differs") && warnings.contains("length of a round differs"),
         "{warnings}"
     );
     assert_eq!(comparison["only_a"].as_array().unwrap().len(), 1);
