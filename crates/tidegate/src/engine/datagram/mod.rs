@@ -8,7 +8,7 @@
 //! | [`tokio`] | `tokio` | the library does, one runtime for each thread |
 //!
 //! All but the ring share the [`pump`], which moves datagrams between a socket and a service; all share the
-//! [`loop_state`], which is the only place that calls the service.
+//! [`state`], which is the only place that calls the service.
 //!
 //! Threads have sockets of their own on one port (`SO_REUSEPORT`) because one receive queue shared by several threads is
 //! one lock, and because the kernel then keeps each peer on one thread: its datagrams stay in order. The price is that one

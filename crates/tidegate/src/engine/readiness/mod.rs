@@ -1,7 +1,7 @@
 //! The readiness family: non-blocking sockets, and a call that says which of them are ready.
 //!
 //! One loop ([`event_loop`]) for each I/O thread; a leaf brings only its way of waiting, as a [`Poller`]. Those of Permits are
-//! declared in [`here`](super::here).
+//! declared in [`platform`](super::platform).
 //!
 //! # Contract of a leaf
 //!
