@@ -2,8 +2,9 @@
 
 use crate::harness;
 use libtest_mimic::Trial;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -25,6 +26,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 struct Somebody {
     stream: TcpStream,
     input: BufReader<TcpStream>,
+    /// The beginning of a line.
+    line: String,
 }
 
 impl Somebody {
@@ -33,7 +36,7 @@ impl Somebody {
         stream.set_read_timeout(Some(LONGEST)).unwrap();
         let input = BufReader::new(stream.try_clone().unwrap());
         stream.write_all(b"CONNECT {\"verbose\":false}\r\nSUB answers 1\r\n").unwrap();
-        Self { stream, input }
+        Self { stream, input, line: String::new() }
     }
 
     /// Hears this too; each subscription has a number of its own.
@@ -48,9 +51,18 @@ impl Somebody {
 
     /// The next message: where it may be answered, and what it says.
     fn next(&mut self) -> (String, Value) {
+        self.next_within(LONGEST).expect("a message")
+    }
+
+    /// The next message, unless the broker is silent for so long.
+    fn next_within(&mut self, silence: Duration) -> Option<(String, Value)> {
         loop {
-            let mut line = String::new();
-            self.input.read_line(&mut line).unwrap();
+            self.stream.set_read_timeout(Some(silence)).unwrap();
+            match self.input.read_line(&mut self.line) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return None, // what came of a line is kept
+                length => assert!(length.unwrap() > 0, "the broker has ended"),
+            }
+            let line = std::mem::take(&mut self.line);
             let Some(words) = line.strip_prefix("MSG ") else {
                 if line.starts_with("PING") {
                     self.stream.write_all(b"PONG\r\n").unwrap();
@@ -59,22 +71,29 @@ impl Somebody {
             };
             let words: Vec<&str> = words.split_whitespace().collect();
             let mut payload = vec![0; words.last().unwrap().parse::<usize>().unwrap() + 2];
+            self.stream.set_read_timeout(Some(LONGEST)).unwrap();
             self.input.read_exact(&mut payload).unwrap();
             let reply = if words.len() == 4 { words[2] } else { "" };
             let message: Value = serde_json::from_slice(&payload).unwrap();
-            return (reply.to_owned(), message["body"].clone());
+            return Some((reply.to_owned(), message["body"].clone()));
         }
     }
 
-    /// Asks the one agent that is there.
+    /// Asks the one agent that is there. Of several hails it may still answer one.
     fn ask(&mut self, agent: &str, body: &Value) -> Value {
         self.publish(&format!("tidegate.agent.{agent}"), "answers", body);
-        self.next().1
+        std::iter::repeat_with(|| self.next().1).find(|answer| answer["id"].is_null()).unwrap()
     }
 
+    /// Hails until the agent answers: the broker may know of a hail before it knows that the agent hears hails.
     fn agent(&mut self) -> String {
-        self.publish("tidegate.hail", "answers", &json!({"run": "r"}));
-        self.next().1["id"].as_str().unwrap().to_owned()
+        for _ in 0..LONGEST.as_secs() {
+            self.publish("tidegate.hail", "answers", &json!({"run": "r"}));
+            if let Some((_, offer)) = self.next_within(Duration::from_secs(1)) {
+                return offer["id"].as_str().unwrap().to_owned();
+            }
+        }
+        panic!("no agent has answered");
     }
 }
 
