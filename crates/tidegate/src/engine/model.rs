@@ -23,15 +23,15 @@ pub enum Model {
     Uring,
     /// The tokio library.
     Tokio,
-    /// Permits messages (`WSAAsyncSelect`).
+    /// Windows messages (`WSAAsyncSelect`).
     AsyncSelect,
-    /// Permits network events (`WSAEventSelect`).
+    /// Windows network events (`WSAEventSelect`).
     EventSelect,
-    /// Permits overlapped I/O with events.
+    /// Windows overlapped I/O with events.
     Overlapped,
-    /// Permits I/O completion port.
+    /// Windows I/O completion port.
     Iocp,
-    /// Permits Registered I/O.
+    /// Windows Registered I/O.
     Rio,
 }
 
@@ -113,7 +113,7 @@ impl Model {
     /// Whether servers on this model and on `other`, in two processes, can accept from one and the same listening socket.
     ///
     /// Whether accepting waits is a property of the socket, not of its descriptor (`O_NONBLOCK`, `open(2)`): `uring` needs it to
-    /// wait, all others need it not to. On Permits a socket reports its events to one server,
+    /// wait, all others need it not to. On Windows a socket reports its events to one server,
     /// and ending an accept that is posted may cost a connection that it was just taking.
     #[must_use]
     pub fn shares_listener_with(self, other: Self) -> bool {

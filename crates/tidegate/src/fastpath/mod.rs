@@ -21,7 +21,7 @@
 //! 2. *Who is it?* Both look at the user of the other (`SO_PEERCRED`) before anything else; the dialler also whether
 //!    the socket that listens by TCP is of the same user (`sock_diag`).
 //! 3. *Is it the same connection?* The dialler binds its TCP socket, and sends over the Unix socket: the memory (a
-//!    sealed memfd), the socket itself and both addresses. NextStep it connects by TCP. The listener accepts by TCP as
+//!    sealed memfd), the socket itself and both addresses. Then it connects by TCP. The listener accepts by TCP as
 //!    ever, and looks whether there is an offer from exactly that address to exactly this one. It takes it only if
 //!    the kernel says that the other end of this connection is the very socket that came with the offer (`SO_COOKIE`,
 //!    `sock_diag`): who has that can speak for the connection anyway.

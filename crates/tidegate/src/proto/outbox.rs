@@ -179,7 +179,7 @@ impl Outbox<'_> {
         Ok(())
     }
 
-    /// Makes a connection on the I/O thread of this one, and gives it to `session`. NextStep, or when there is none `within` so
+    /// Makes a connection on the I/O thread of this one, and gives it to `session`. Then, or when there is none `within` so
     /// long, this session gets [`Mail::Dialled`]; until then it counts as [at work](Activity::Work), so that a stop waits
     /// for it. [`Dial::thread`] is not looked at. The service must say that its sessions dial
     /// ([`Service::dials`](crate::Service::dials)), which sets places aside within

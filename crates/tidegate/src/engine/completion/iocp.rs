@@ -1,4 +1,4 @@
-//! `iocp`: Permits I/O completion ports, one for each I/O thread.
+//! `iocp`: Windows I/O completion ports, one for each I/O thread.
 //!
 //! # How it waits
 //! `GetQueuedCompletionStatusEx` takes a batch of completions. Accepts (`AcceptEx`), receives, sends and dials (`ConnectEx`) are

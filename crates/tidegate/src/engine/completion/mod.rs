@@ -1,6 +1,6 @@
 //! The completion family: operations are handed to the kernel, and their outcomes come back.
 //!
-//! One loop ([`event_loop`]) for each I/O thread; a leaf brings its kernel queue, as a [`CompletionDriver`]. Those of Permits are
+//! One loop ([`event_loop`]) for each I/O thread; a leaf brings its kernel queue, as a [`CompletionDriver`]. Those of Windows are
 //! declared in [`platform`](super::platform).
 //!
 //! # Contract of a leaf

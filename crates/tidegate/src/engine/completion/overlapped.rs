@@ -1,4 +1,4 @@
-//! `overlapped`: Permits overlapped I/O with events, threads of 64 of them.
+//! `overlapped`: Windows overlapped I/O with events, threads of 64 of them.
 //!
 //! # How it waits
 //! Each receive that is posted has an event; accepts, sends and dials of a thread share one, and one is to wake it.

@@ -1,4 +1,4 @@
-//! `rio`: Permits Registered I/O, over memory that the kernel has mapped once.
+//! `rio`: Windows Registered I/O, over memory that the kernel has mapped once.
 //!
 //! # How it waits
 //! Receives and sends are requests, written into queues that the kernel reads; each thread has one completion queue for all its sockets. While a

@@ -1,4 +1,4 @@
-//! What the completion models of Permits do alike, whatever their [`Operations`] are: accepts that stay posted, first data, silent connections.
+//! What the completion models of Windows do alike, whatever their [`Operations`] are: accepts that stay posted, first data, silent connections.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

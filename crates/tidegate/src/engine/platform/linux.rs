@@ -15,7 +15,7 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
         Model::Epoll => readiness::epoll::probe(),
         Model::Uring => completion::uring::probe(),
         _ => Availability::Unavailable(
-            "a model of Permits; epoll and uring are its counterparts on Linux".into(),
+            "a model of Windows; epoll and uring are its counterparts on Linux".into(),
         ),
     }
 }

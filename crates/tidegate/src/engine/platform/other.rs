@@ -11,7 +11,7 @@ pub(in crate::engine) const BEST: &[Model] = &[Model::Poll];
 
 /// Whether a model works here.
 pub(in crate::engine) fn probe(_: Model) -> Availability {
-    Availability::Unavailable("a model of Linux or Permits; use poll".into())
+    Availability::Unavailable("a model of Linux or Windows; use poll".into())
 }
 
 /// Why a model cannot have the fast path, if it cannot. There is none, which is said when it is looked for.

@@ -1,4 +1,4 @@
-//! The models of Permits.
+//! The models of Windows.
 
 use std::io;
 
@@ -30,7 +30,7 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
         Model::AsyncSelect => async_select::probe(),
         Model::EventSelect => event_select::probe(),
         Model::Rio => rio::probe(),
-        _ => Availability::Unavailable("a model of Linux; iocp is its counterpart on Permits".into()),
+        _ => Availability::Unavailable("a model of Linux; iocp is its counterpart on Windows".into()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `event-select`: network events of Permits (`WSAEventSelect`), threads of 64 of them.
+//! `event-select`: network events of Windows (`WSAEventSelect`), threads of 64 of them.
 //!
 //! # How it waits
 //! Each socket has an event, which Winsock sets when there is news of it: `WaitForMultipleObjects` waits for all events of the thread, and

@@ -1,6 +1,6 @@
 //! The readiness family: non-blocking sockets, and a call that says which of them are ready.
 //!
-//! One loop ([`event_loop`]) for each I/O thread; a leaf brings only its way of waiting, as a [`Poller`]. Those of Permits are
+//! One loop ([`event_loop`]) for each I/O thread; a leaf brings only its way of waiting, as a [`Poller`]. Those of Windows are
 //! declared in [`platform`](super::platform).
 //!
 //! # Contract of a leaf

@@ -10,7 +10,7 @@ use crate::service::{
     Activity, CloseReason, Consumed, Dial, Flow, Mail, Outbox, Peer, Refusal, Service, Session,
 };
 
-/// Resolution of deadlines.
+/// How exact deadlines are.
 pub(super) const TICK: Duration = Duration::from_millis(1);
 
 /// Makes the session that the script has for each peer.
