@@ -32,7 +32,9 @@ pub fn serve(service: impl Service) -> anyhow::Result<()> {
 /// The same, for a program that has read some of its arguments itself; the first is its name.
 pub fn serve_with(service: impl Service, arguments: impl Iterator<Item = String>) -> anyhow::Result<()> {
     let args = Args::parse_from(arguments);
-    let server = Server::new(service).policy(Policy { threads: args.threads, ..Policy::default() });
+    // hyper in a build without optimisation needs more than the 128 KiB that threads of `blocking` and `pool` have.
+    let policy = Policy { threads: args.threads, thread_stack_bytes: 1 << 20, ..Policy::default() };
+    let server = Server::new(service).policy(policy);
     let server = match args.model {
         Some(model) => server.model(model),
         None => server,
