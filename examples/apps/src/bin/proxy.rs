@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tidegate::link::{self, Link};
-use tidegate::{
-    CloseReason, Consumed, Dial, Endpoint, Flow, Mail, Outbox, Peer, Refusal, Service, Session,
-};
+use tidegate::{CloseReason, Consumed, Dial, Endpoint, Flow, Mail, Outbox, Peer, Refusal, Service, Session};
 
 /// Bytes that may wait between the two connections, in each direction.
 const LINK_BYTES: usize = 64 << 10;
