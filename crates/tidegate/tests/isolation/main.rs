@@ -279,7 +279,13 @@ fn fate(world: &World, ended: &Ended) {
         (Verdict::TurnedAway, _) | (_, Ending::Refused) => !world.has_session(number),
         (_, Ending::Abort) => fate == Some(CloseReason::Aborted),
         (_, Ending::ClientResets { .. } | Ending::ClientVanishes { .. }) => {
-            matches!(fate, None | Some(CloseReason::Reset | CloseReason::Finished | CloseReason::IdleTimeout))
+            // A reset that the network lost is not sent again: the session stays until it is idle, or the server stops.
+            let unheard = world.lossy && fate == Some(CloseReason::Stopped);
+            unheard
+                || matches!(
+                    fate,
+                    None | Some(CloseReason::Reset | CloseReason::Finished | CloseReason::IdleTimeout)
+                )
         }
         _ => fate == Some(CloseReason::Finished),
     };
