@@ -65,3 +65,8 @@ pub use service::{AsyncService, service};
 pub use session::AsyncSession;
 pub use spawn::Spawner;
 pub use time::{Elapsed, Sleep, Timeout};
+
+/// The example on the package's front page compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct FrontPage;

@@ -86,3 +86,8 @@ pub mod system {
     pub use tidegate_os::extension::{Extension, found as extensions};
     pub use tidegate_os::{descriptor, handover};
 }
+
+/// The example on the package's front page compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct FrontPage;

@@ -41,6 +41,7 @@ mod registry;
 mod simulated;
 mod support;
 mod threads;
+#[cfg_attr(not(feature = "tokio"), path = "no_tokio.rs")]
 mod tokio;
 mod trim;
 mod worker;

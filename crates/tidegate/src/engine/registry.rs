@@ -250,6 +250,7 @@ impl ConnectionRegistry {
     }
 
     /// The same for a task; it is woken when something changes, but not when a rest ends.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only tasks of tokio poll"))]
     pub(super) fn poll_admission(&self, task: &TaskContext<'_>) -> Poll<Option<Admission>> {
         let mut state = self.lock();
         let answer = self.admission(&mut state);

@@ -37,6 +37,7 @@ pub(super) fn spawn(
 ///
 /// # Errors
 /// One of them could not be started.
+#[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "the others start their threads one by one"))]
 pub(super) fn try_out(threads: usize) -> io::Result<()> {
     let (go, command_queue) = mpsc::channel::<()>();
     let command_queue = std::sync::Arc::new(std::sync::Mutex::new(command_queue));

@@ -21,6 +21,7 @@ pub(super) mod readiness;
 pub(super) mod ring;
 mod state;
 mod threads;
+#[cfg(feature = "tokio")]
 mod tokio;
 
 use std::io;
@@ -201,6 +202,7 @@ pub(crate) fn start(config: &DatagramConfig, make: MakeService<'_>) -> io::Resul
             start_workers(config, make, readiness::prepare, readiness::run::<pollers::select::Select>)
         }
         Model::Poll => start_workers(config, make, readiness::prepare, readiness::run::<pollers::poll::Poll>),
+        #[cfg(feature = "tokio")]
         Model::Tokio => start_workers(config, make, tokio::prepare, tokio::run),
         _ => super::platform::start_datagrams(config, make),
     }

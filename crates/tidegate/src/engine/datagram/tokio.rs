@@ -3,8 +3,11 @@
 //! One runtime for each thread rather than tasks that move between threads: a socket's datagrams are served by one service in
 //! order, and nothing is shared.
 
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use ::tokio::io::Interest;
 use ::tokio::net::UdpSocket;
@@ -57,17 +60,22 @@ async fn serve(mut pump: Pump, socket: &UdpSocket, notify: &Notify) {
         // Tells the library that the socket would block. Its reports come on this very thread, so none is lost between the
         // pump's try and this.
         let _ = socket.try_io(wanted, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
-        let give_up = async {
-            match pump.deadline() {
+        let deadline = pump.deadline();
+        let mut ready = pin!(socket.ready(wanted));
+        let mut notified = pin!(notify.notified());
+        let mut give_up = pin!(async move {
+            match deadline {
                 Some(deadline) => sleep_until(deadline.into()).await,
                 None => std::future::pending().await,
             }
-        };
-        ::tokio::select! {
-            _ = socket.ready(wanted) => {}
-            () = notify.notified() => {}
-            () = give_up => {}
-        }
+        });
+        poll_fn(|task| {
+            let any = ready.as_mut().poll(task).is_ready()
+                || notified.as_mut().poll(task).is_ready()
+                || give_up.as_mut().poll(task).is_ready();
+            if any { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
         pump.woke();
     }
 }

@@ -7,6 +7,7 @@
 mod system;
 
 /// Unix sockets as the library of `tokio` has them, if it does.
+#[cfg(feature = "tokio")]
 #[cfg_attr(unix, path = "../tokio/local.rs")]
 #[cfg_attr(not(unix), path = "../tokio/no_local.rs")]
 pub(super) mod local;
