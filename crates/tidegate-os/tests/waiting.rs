@@ -5,7 +5,7 @@ mod kit;
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use tidegate_os::endpoint::Endpoint;
@@ -30,9 +30,9 @@ fn epoll_reports_what_changed_and_what_ended() {
     let listener = listener();
     let waker = Waker::new().unwrap();
     let (near, mut far) = pair();
-    epoll.add_listener(listener.as_raw_fd(), 1).unwrap();
-    epoll.add_level(waker.as_raw_fd(), 2).unwrap();
-    epoll.add_stream(near.as_raw_fd(), 3).unwrap();
+    epoll.add_listener(&listener, 1).unwrap();
+    epoll.add_level(&waker, 2).unwrap();
+    epoll.add_stream(&near, 3).unwrap();
     let mut reports = [Report::EMPTY; 8];
     let wait = |reports: &mut [Report], timeout| {
         let count = epoll.wait(reports, timeout).unwrap();
@@ -54,9 +54,9 @@ fn epoll_reports_what_changed_and_what_ended() {
     let _client = plain(&listener);
     // A slice of one is never overrun.
     assert_eq!(wait(&mut reports[..1], None), [(1, true, false, false)]);
-    epoll.remove(listener.as_raw_fd()).unwrap();
+    epoll.remove(&listener).unwrap();
     assert_eq!(wait(&mut reports, Some(Duration::ZERO)), []);
-    assert!(epoll.remove(listener.as_raw_fd()).is_err(), "it is gone");
+    assert!(epoll.remove(&listener).is_err(), "it is gone");
 }
 
 #[test]
@@ -65,8 +65,8 @@ fn poll_reports_what_is_wanted() {
     assert!(set.is_empty());
     let (near, mut far) = pair();
     let waker = Waker::new().unwrap();
-    let socket = set.push(near.as_raw_fd(), WRITE);
-    let bell = set.push(waker.as_raw_fd(), READ);
+    let socket = set.push(near.as_fd(), WRITE);
+    let bell = set.push(waker.as_fd(), READ);
     assert_eq!((set.wait(Some(DEADLINE)).unwrap(), set.ready(socket), set.len()), (1, WRITE, 2));
     set.set(socket, READ);
     assert_eq!(set.wait(Some(Duration::from_millis(1))).unwrap(), 0);
@@ -80,11 +80,11 @@ fn poll_reports_what_is_wanted() {
     set.swap_remove(socket);
     assert_eq!((set.len(), set.ready(0)), (1, READ), "the last took its place");
 
-    assert_eq!(wait_pair(near.as_raw_fd(), READ, waker.as_raw_fd(), None).unwrap(), (READ, true));
+    assert_eq!(wait_pair(Some(near.as_fd()), READ, Some(waker.as_fd()), None).unwrap(), (READ, true));
     waker.clear();
-    assert_eq!(wait_pair(near.as_raw_fd(), WRITE, waker.as_raw_fd(), None).unwrap(), (WRITE, false));
+    assert_eq!(wait_pair(Some(near.as_fd()), WRITE, Some(waker.as_fd()), None).unwrap(), (WRITE, false));
     near.receive(&mut [0; 8]).unwrap();
-    let nothing = wait_pair(near.as_raw_fd(), READ, waker.as_raw_fd(), Some(Duration::from_millis(1)));
+    let nothing = wait_pair(Some(near.as_fd()), READ, Some(waker.as_fd()), Some(Duration::from_millis(1)));
     assert_eq!(nothing.unwrap(), (Readiness::default(), false));
 }
 
@@ -95,22 +95,22 @@ fn select_goes_past_a_thousand_descriptors() {
     let (near, mut far) = pair();
     // As many descriptors as it takes to get a number above FD_SETSIZE, or as there are.
     let fill: Vec<_> = (0..1100).map_while(|_| Waker::new().ok()).collect();
-    let high = fill.iter().max_by_key(|waker| waker.as_raw_fd()).unwrap();
-    set.set(near.as_raw_fd(), READ.or(WRITE));
-    set.set(high.as_raw_fd(), READ);
+    let high = fill.iter().max_by_key(|waker| waker.as_fd().as_raw_fd()).unwrap();
+    set.set(near.as_fd(), READ.or(WRITE));
+    set.set(high.as_fd(), READ);
     assert_eq!(set.wait(Some(DEADLINE)).unwrap(), 1);
-    assert_eq!(set.writable.iter().collect::<Vec<_>>(), [near.as_raw_fd()]);
-    set.set(near.as_raw_fd(), READ);
+    assert_eq!(set.writable.iter().collect::<Vec<_>>(), [near.as_fd().as_raw_fd()]);
+    set.set(near.as_fd(), READ);
     assert_eq!(set.wait(Some(Duration::from_millis(1))).unwrap(), 0);
     assert_eq!((set.readable.iter().count(), set.writable.iter().count()), (0, 0));
     high.wake();
     assert_eq!(set.wait(None).unwrap(), 1);
-    assert_eq!(set.readable.iter().collect::<Vec<_>>(), [high.as_raw_fd()]);
+    assert_eq!(set.readable.iter().collect::<Vec<_>>(), [high.as_fd().as_raw_fd()]);
     high.clear();
-    set.set(high.as_raw_fd(), Readiness::default());
+    set.set(high.as_fd(), Readiness::default());
     far.write_all(b"x").unwrap();
     assert_eq!(set.wait(None).unwrap(), 1);
-    assert_eq!(set.readable.iter().collect::<Vec<_>>(), [near.as_raw_fd()]);
+    assert_eq!(set.readable.iter().collect::<Vec<_>>(), [near.as_fd().as_raw_fd()]);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn listeners_have_their_options_and_stop() {
         Err(e) => e,
         Ok(stream) => {
             let mut set = PollSet::default();
-            set.push(stream.as_raw_fd(), WRITE);
+            set.push(stream.as_fd(), WRITE);
             assert_eq!(set.wait(Some(DEADLINE)).unwrap(), 1);
             stream.take_error().unwrap().expect("nobody listens")
         }

@@ -1,7 +1,7 @@
 //! `epoll(7)`.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use crate::poll::Readiness;
@@ -86,41 +86,41 @@ impl Epoll {
     }
 
     /// Reports every change of a stream socket once (edge-triggered, both directions), until it is closed.
-    pub fn add_stream(&self, fd: RawFd, key: u64) -> io::Result<()> {
+    pub fn add_stream(&self, fd: impl AsFd, key: u64) -> io::Result<()> {
         self.control(
             libc::EPOLL_CTL_ADD,
-            fd,
+            fd.as_fd(),
             libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET,
             key,
         )
     }
 
     /// Reports as long as the descriptor is readable (level-triggered).
-    pub fn add_level(&self, fd: RawFd, key: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, key)
+    pub fn add_level(&self, fd: impl AsFd, key: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd.as_fd(), libc::EPOLLIN, key)
     }
 
     /// Reports as long as the descriptor is ready for any of what is wanted, or broken (level-triggered).
-    pub fn add_level_for(&self, fd: RawFd, wanted: Readiness, key: u64) -> io::Result<()> {
+    pub fn add_level_for(&self, fd: impl AsFd, wanted: Readiness, key: u64) -> io::Result<()> {
         let events = [(wanted.readable, libc::EPOLLIN), (wanted.writable, libc::EPOLLOUT)];
         let events = events.into_iter().filter(|(wants, _)| *wants).fold(0, |all, (_, event)| all | event);
-        self.control(libc::EPOLL_CTL_ADD, fd, events, key)
+        self.control(libc::EPOLL_CTL_ADD, fd.as_fd(), events, key)
     }
 
     /// Reports a listener that several instances share to about one of them.
-    pub fn add_listener(&self, fd: RawFd, key: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN | libc::EPOLLEXCLUSIVE, key)
+    pub fn add_listener(&self, fd: impl AsFd, key: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd.as_fd(), libc::EPOLLIN | libc::EPOLLEXCLUSIVE, key)
     }
 
     /// Stops reporting a descriptor.
-    pub fn remove(&self, fd: RawFd) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
+    pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd.as_fd(), 0, 0)
     }
 
-    fn control(&self, op: libc::c_int, fd: RawFd, events: libc::c_int, key: u64) -> io::Result<()> {
+    fn control(&self, op: libc::c_int, fd: BorrowedFd<'_>, events: libc::c_int, key: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: events as u32, u64: key };
         // SAFETY: `event` lives through the call; epoll copies it.
-        let rc = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), op, fd, &raw mut event) };
+        let rc = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), op, fd.as_raw_fd(), &raw mut event) };
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 

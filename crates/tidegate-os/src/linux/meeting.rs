@@ -26,10 +26,10 @@ pub fn listen(name: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Closes a listener, and with it gives its name back; nothing waits. Returns who has connected and was not accepted:
-/// to close these may take long.
-pub fn close(listener: UnixListener) -> Vec<UnixStream> {
-    let _ = SockRef::from(&listener).shutdown(Shutdown::Both); // nobody else gets into the queue
+/// Lets nobody in any more; nothing waits. Returns who has connected and was not accepted: to close these may take long.
+/// The name is free when the listener is closed.
+pub fn shut_down(listener: &UnixListener) -> Vec<UnixStream> {
+    let _ = SockRef::from(listener).shutdown(Shutdown::Both); // nobody else gets into the queue
     std::iter::from_fn(|| Some(listener.accept().ok()?.0)).collect()
 }
 
@@ -119,7 +119,8 @@ mod tests {
         let name = format!("tidegate-test-close-{}", std::process::id());
         let listener = listen(&name).unwrap();
         let callers = [(); 3].map(|()| connect(&name).unwrap());
-        let left = close(listener);
+        let left = shut_down(&listener);
+        drop(listener);
         assert_eq!(connect(&name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!((left.len(), ended(callers.iter()).unwrap()), (3, vec![false; 3]));
         drop(left);

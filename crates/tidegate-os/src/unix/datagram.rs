@@ -131,12 +131,6 @@ impl AsFd for DatagramSocket {
     }
 }
 
-impl AsRawFd for DatagramSocket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-}
-
 fn prepare(socket: &Socket, options: &DatagramOptions) -> io::Result<()> {
     if let Some(bytes) = options.receive_buffer {
         socket.set_recv_buffer_size(bytes)?;

@@ -1,9 +1,13 @@
 //! What the system knows sockets by: file descriptors. Windows has handles of sockets under the same names.
 
-pub use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::AsRawFd;
+pub use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
-/// No descriptor: `poll(2)` leaves it out.
-pub const NO_DESCRIPTOR: RawFd = -1;
+/// The descriptor of something that has one, under one name on every system.
+#[inline]
+pub fn borrowed(of: &impl AsFd) -> BorrowedFd<'_> {
+    of.as_fd()
+}
 
 /// Something for each of many descriptors. The system gives out the lowest number that is free, so it is an array.
 #[derive(Debug)]
@@ -17,8 +21,8 @@ impl<T> Default for DescriptorMap<T> {
 
 impl<T> DescriptorMap<T> {
     /// Keeps something for a descriptor, in place of what was there.
-    pub fn insert(&mut self, fd: RawFd, value: T) {
-        let at = fd as usize;
+    pub fn insert(&mut self, fd: BorrowedFd<'_>, value: T) {
+        let at = fd.as_raw_fd() as usize;
         if self.0.len() <= at {
             self.0.resize_with(at + 1, || None);
         }
@@ -26,11 +30,11 @@ impl<T> DescriptorMap<T> {
     }
 
     /// Takes it out.
-    pub fn remove(&mut self, fd: RawFd) -> Option<T> {
-        self.0.get_mut(fd as usize)?.take()
+    pub fn remove(&mut self, fd: BorrowedFd<'_>) -> Option<T> {
+        self.0.get_mut(fd.as_raw_fd() as usize)?.take()
     }
 
-    /// What is kept for a descriptor.
+    /// What is kept for the descriptor of this number.
     #[inline]
     pub fn get(&self, fd: RawFd) -> Option<&T> {
         self.0.get(fd as usize)?.as_ref()

@@ -2,7 +2,7 @@
 
 pub use crate::terms::Readiness;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 /// A remark on how `poll` works here.
@@ -15,9 +15,9 @@ pub struct PollSet {
 }
 
 impl PollSet {
-    /// Adds a descriptor at the end and returns its position.
-    pub fn push(&mut self, fd: RawFd, wanted: Readiness) -> usize {
-        self.entries.push(entry(fd, wanted));
+    /// Adds a descriptor at the end and returns its position. To be taken out before it is closed.
+    pub fn push(&mut self, fd: BorrowedFd<'_>, wanted: Readiness) -> usize {
+        self.entries.push(entry(fd.as_raw_fd(), wanted));
         self.entries.len() - 1
     }
 
@@ -93,17 +93,21 @@ fn mask(wanted: Readiness) -> libc::c_short {
     mask
 }
 
-/// Waits until a socket is ready for what is wanted, or `wake` is readable.
+/// Waits until a socket is ready for what is wanted, or `wake` is readable; what is `None` is not waited for.
 ///
 /// For threads that own one connection and can be woken. Returns what the socket is ready for, and whether
 /// it was woken.
 pub fn wait_pair(
-    socket: RawFd,
+    socket: Option<BorrowedFd<'_>>,
     wanted: Readiness,
-    wake: RawFd,
+    wake: Option<BorrowedFd<'_>>,
     timeout: Option<Duration>,
 ) -> io::Result<(Readiness, bool)> {
-    let mut pair = [entry(socket, wanted), entry(wake, Readiness { readable: true, writable: false })];
+    let one = |fd: Option<BorrowedFd<'_>>, wanted| match fd {
+        Some(fd) => entry(fd.as_raw_fd(), wanted),
+        None => libc::pollfd { fd: -1, events: 0, revents: 0 }, // left out
+    };
+    let mut pair = [one(socket, wanted), one(wake, Readiness { readable: true, writable: false })];
     let ready = wait_on(&mut pair, timeout)?;
     let woken = ready > 0 && pair[1].revents != 0;
     Ok((if ready > 0 { found(&pair[0]) } else { Readiness::default() }, woken))

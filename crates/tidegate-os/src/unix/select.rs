@@ -4,7 +4,7 @@
 //! `nfds` bits (`select(2)`, *Bugs*: the limit is glibc's, not the kernel's). [`BitSet`] grows.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use rustix::event::Timespec;
@@ -66,8 +66,9 @@ pub struct SelectSet {
 }
 
 impl SelectSet {
-    /// Sets what is waited for on a descriptor.
-    pub fn set(&mut self, fd: RawFd, wanted: Readiness) {
+    /// Sets what is waited for on a descriptor; nothing takes it out, which is to be done before it is closed.
+    pub fn set(&mut self, fd: BorrowedFd<'_>, wanted: Readiness) {
+        let fd = fd.as_raw_fd();
         self.nfds = self.nfds.max(fd as usize + 1);
         if wanted.readable {
             self.want_read.insert(fd)
@@ -84,8 +85,8 @@ impl SelectSet {
         self.writable.copy_from(&self.want_write, self.nfds);
         let timeout =
             timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
-        // SAFETY: both sets hold at least `nfds` bits, and every descriptor in them is open:
-        // the loop takes a descriptor out before it closes it. A closed one would be EBADF.
+        // SAFETY: both sets hold at least `nfds` bits. Every descriptor in them was open when it was added; one that was closed
+        // since is EBADF, or a stranger that is asked whether it is ready, and no more.
         let got = unsafe {
             rustix::event::select(
                 self.nfds as i32,

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, Read};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use socket2::{Protocol, SockRef, Socket, Type};
@@ -104,12 +104,6 @@ impl Listener {
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-impl AsRawFd for Listener {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
     }
 }
 
@@ -291,7 +285,7 @@ fn accept(socket: &Socket, blocking: Blocking) -> io::Result<(Stream, Option<Soc
 /// # Errors
 /// It is no TCP socket.
 #[cfg(target_os = "linux")]
-pub fn segments(socket: &impl AsRawFd) -> io::Result<(u32, u32)> {
+pub fn segments(socket: &impl AsFd) -> io::Result<(u32, u32)> {
     // A structure that grows with the kernel, and of which the C library knows more or less; its beginning is fixed (linux/tcp.h).
     const OUT: usize = 34;
     let mut info = [0_u32; 64];
@@ -299,7 +293,7 @@ pub fn segments(socket: &impl AsRawFd) -> io::Result<(u32, u32)> {
     let at = info.as_mut_ptr().cast();
     // SAFETY: `at` is valid for writing `bytes` bytes, and any bytes are numbers.
     match unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, at, &raw mut bytes)
+        libc::getsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, at, &raw mut bytes)
     } {
         0 => Ok((info[OUT], info[OUT + 1])),
         _ => Err(io::Error::last_os_error()),
@@ -463,12 +457,6 @@ impl AsFd for Stream {
     }
 }
 
-impl AsRawFd for Stream {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-}
-
 /// An endpoint as the system takes it. Fails if it cannot be one, such as a path that is too long.
 pub fn raw_address(of: &Endpoint) -> io::Result<socket2::SockAddr> {
     of.sock_addr()
@@ -606,6 +594,11 @@ pub fn is_exhaustion(e: &io::Error) -> bool {
 /// Whether an error says that the process or the system ran out of descriptors.
 pub fn is_out_of_descriptors(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// Whether an error says that there is no buffer left, of the system or of what was provided to it.
+pub fn is_out_of_buffers(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::ENOBUFS)
 }
 
 /// Whether a failed accept only concerns the one connection that went away meanwhile.

@@ -1,7 +1,7 @@
 //! Waking a loop that sleeps in a wait for sockets from another thread.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A descriptor that becomes readable when [`wake`](Self::wake) was called.
 ///
@@ -46,11 +46,5 @@ impl Waker {
 impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.read.as_fd()
-    }
-}
-
-impl AsRawFd for Waker {
-    fn as_raw_fd(&self) -> RawFd {
-        self.read.as_raw_fd()
     }
 }

@@ -115,7 +115,7 @@ impl DatagramSocket {
     /// Waits until something can be received or sent, as `wanted`; whether it can.
     pub fn wait(&self, wanted: Readiness, timeout: Option<Duration>) -> io::Result<bool> {
         let mut set = PollSet::default();
-        set.push(self.as_raw_fd(), wanted);
+        set.push(self.as_socket(), wanted);
         Ok(set.wait(timeout)? > 0)
     }
 

@@ -1,6 +1,7 @@
 //! `WSAEventSelect`: an event for each socket, and a thread that waits for at most 64 of them.
 
 use std::io;
+use std::os::windows::io::{AsRawSocket, AsSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use windows_sys::Win32::Foundation::{HANDLE, WAIT_FAILED, WAIT_OBJECT_0};
 use windows_sys::Win32::Networking::WinSock::WSA_MAXIMUM_WAIT_EVENTS;
 use windows_sys::Win32::System::Threading::WaitForMultipleObjects;
 
-use super::descriptor::{AsRawFd, RawFd};
+use super::descriptor::{BorrowedFd, RawFd};
 use super::event::Event;
 pub use super::network::News;
 use super::network::{OF_CONNECTION, OF_LISTENER, settled_before, take_news, tell_by_event};
@@ -24,7 +25,7 @@ enum Seat {
     Bell,
     /// The event of a listener is shared by all threads that wait for it.
     Listener {
-        socket: RawFd,
+        listener: Arc<Listener>,
         event: Arc<Event>,
         told: bool,
     },
@@ -71,18 +72,18 @@ impl EventSet {
     }
 
     /// Adds a listener and returns its position. Of several sets with the same one, a connection wakes one.
-    pub fn push_listener(&mut self, listener: &Listener) -> io::Result<usize> {
-        let (socket, event) = (listener.as_raw_fd(), listener.arrival()?);
-        tell_by_event(socket, &event, OF_LISTENER)?;
+    pub fn push_listener(&mut self, listener: &Arc<Listener>) -> io::Result<usize> {
+        let event = listener.arrival()?;
+        tell_by_event(listener.as_socket(), &event, OF_LISTENER)?;
         let handle = event.handle();
-        Ok(self.put(Seat::Listener { socket, event, told: false }, handle))
+        Ok(self.put(Seat::Listener { listener: listener.clone(), event, told: false }, handle))
     }
 
-    /// Adds a socket and returns its position.
+    /// Adds a socket and returns its position. To be taken out before it is closed.
     ///
     /// # Errors
     /// There are [`SOCKETS`](Self::SOCKETS) already, or the system has no memory for one more event.
-    pub fn push(&mut self, socket: RawFd, wanted: Readiness) -> io::Result<usize> {
+    pub fn push(&mut self, socket: BorrowedFd<'_>, wanted: Readiness) -> io::Result<usize> {
         if self.seats.len() >= MOST {
             return Err(io::Error::new(
                 io::ErrorKind::QuotaExceeded,
@@ -96,7 +97,7 @@ impl EventSet {
             event.set();
         }
         let handle = event.handle();
-        Ok(self.put(Seat::Socket { socket, event, before }, handle))
+        Ok(self.put(Seat::Socket { socket: socket.as_raw_socket(), event, before }, handle))
     }
 
     /// Removes a position; the last one takes its place.
@@ -105,7 +106,9 @@ impl EventSet {
         match self.seats.swap_remove(at) {
             Seat::Bell => {}
             // Who is woken for a connection and does not take it passes it on.
-            Seat::Listener { socket, event, .. } => _ = tell_by_event(socket, &event, OF_LISTENER),
+            Seat::Listener { listener, event, .. } => {
+                let _ = tell_by_event(listener.as_socket(), &event, OF_LISTENER);
+            }
             Seat::Socket { event, .. } => {
                 event.reset();
                 self.free.push(event);
@@ -130,10 +133,10 @@ impl EventSet {
     /// Has the listener told of again, level-triggered: connections that were left, or that came meanwhile.
     fn tell_again(&mut self) -> io::Result<()> {
         for seat in &mut self.seats {
-            if let Seat::Listener { socket, event, told } = seat
+            if let Seat::Listener { listener, event, told } = seat
                 && std::mem::take(told)
             {
-                tell_by_event(*socket, event, OF_LISTENER)?;
+                tell_by_event(listener.as_socket(), event, OF_LISTENER)?;
             }
         }
         Ok(())

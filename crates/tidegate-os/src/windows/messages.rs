@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::windows::io::{AsRawSocket, AsSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use windows_sys::Win32::UI::WindowsAndMessaging::{
 };
 use windows_sys::w;
 
-use super::descriptor::{AsRawFd, DescriptorMap, RawFd};
+use super::descriptor::{BorrowedFd, DescriptorMap, RawFd};
 pub use super::network::News;
 use super::network::{OF_CONNECTION, OF_LISTENER, settled_before};
 use super::poll::Readiness;
@@ -89,9 +90,9 @@ impl Window {
     }
 
     /// Has news of a socket sent here as `message`; what is so already counts. Forgets what was set up before.
-    fn hear(self, socket: RawFd, message: u32, kinds: u32) -> io::Result<()> {
-        // SAFETY: plain numbers; a window that is gone is an error.
-        check(unsafe { WSAAsyncSelect(handle(socket), self.0, message, kinds as i32) })
+    fn hear(self, socket: BorrowedFd<'_>, message: u32, kinds: u32) -> io::Result<()> {
+        // SAFETY: the socket is open for the call; a window that is gone is an error.
+        check(unsafe { WSAAsyncSelect(handle(socket.as_raw_socket()), self.0, message, kinds as i32) })
     }
 
     fn post(self, message: u32, socket: WPARAM, news: LPARAM) {
@@ -106,7 +107,7 @@ impl Window {
 pub(super) struct Turns(Mutex<VecDeque<Window>>);
 
 impl Turns {
-    fn change(&self, listener: RawFd, change: impl FnOnce(&mut VecDeque<Window>)) -> io::Result<()> {
+    fn change(&self, listener: BorrowedFd<'_>, change: impl FnOnce(&mut VecDeque<Window>)) -> io::Result<()> {
         let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut windows);
         match windows.front() {
@@ -155,7 +156,7 @@ impl Messages {
     /// Hears of connections, in turn with other threads.
     pub fn listen(&mut self, listener: &Arc<Listener>) -> io::Result<()> {
         let me = self.window;
-        listener.turns().change(listener.as_raw_fd(), |windows| windows.push_back(me))?;
+        listener.turns().change(listener.as_socket(), |windows| windows.push_back(me))?;
         self.listener = Some(listener.clone());
         Ok(())
     }
@@ -165,24 +166,24 @@ impl Messages {
         let Some(listener) = self.listener.take() else { return };
         let me = self.window;
         // Fails only when the next one's window is gone, and then that one does not listen any more.
-        let _ = listener.turns().change(listener.as_raw_fd(), |windows| windows.retain(|&other| other != me));
+        let _ = listener.turns().change(listener.as_socket(), |windows| windows.retain(|&other| other != me));
     }
 
-    /// Hears of a socket, under a number.
-    pub fn add(&mut self, socket: RawFd, number: u64, wanted: Readiness) -> io::Result<()> {
+    /// Hears of a socket, under a number. To be [removed](Self::remove) before it is closed.
+    pub fn add(&mut self, socket: BorrowedFd<'_>, number: u64, wanted: Readiness) -> io::Result<()> {
         let kind = FIRST + self.next_kind;
         self.next_kind = (self.next_kind + 1) % KINDS;
         self.window.hear(socket, kind, OF_CONNECTION)?;
         let before = settled_before(socket, wanted);
         if before.is_any() {
-            self.window.post(kind, handle(socket), FD_CONNECT as LPARAM);
+            self.window.post(kind, handle(socket.as_raw_socket()), FD_CONNECT as LPARAM);
         }
         self.sockets.insert(socket, (kind, number));
         Ok(())
     }
 
     /// Hears of a socket no more, which is about to be closed.
-    pub fn remove(&mut self, socket: RawFd) {
+    pub fn remove(&mut self, socket: BorrowedFd<'_>) {
         self.sockets.remove(socket);
     }
 
@@ -213,7 +214,7 @@ impl Messages {
         let me = self.window;
         match &self.listener {
             Some(listener) if std::mem::take(&mut self.told) => {
-                listener.turns().change(listener.as_raw_fd(), |windows| {
+                listener.turns().change(listener.as_socket(), |windows| {
                     if windows.front() == Some(&me) {
                         windows.rotate_left(1);
                     }

@@ -1,6 +1,7 @@
 //! What Winsock tells of a socket by itself, through an event (`WSAEventSelect`) or a message (`WSAAsyncSelect`).
 
 use std::io;
+use std::os::windows::io::AsRawSocket;
 use std::time::Duration;
 
 use windows_sys::Win32::Networking::WinSock::{
@@ -8,7 +9,7 @@ use windows_sys::Win32::Networking::WinSock::{
     WSANETWORKEVENTS,
 };
 
-use super::descriptor::RawFd;
+use super::descriptor::{BorrowedFd, RawFd};
 use super::event::Event;
 use super::poll::{PollSet, Readiness};
 use super::winsock::{check, handle};
@@ -47,21 +48,21 @@ impl News {
 }
 
 /// Has `event` set whenever one of `kinds` is news of a socket; what is so already counts. Forgets what was set up before.
-pub(super) fn tell_by_event(socket: RawFd, event: &Event, kinds: u32) -> io::Result<()> {
+pub(super) fn tell_by_event(socket: BorrowedFd<'_>, event: &Event, kinds: u32) -> io::Result<()> {
     // SAFETY: the socket and the event are open for the call, and Winsock keeps its own reference to the event.
-    check(unsafe { WSAEventSelect(handle(socket), event.handle() as isize, kinds as i32) })
+    check(unsafe { WSAEventSelect(handle(socket.as_raw_socket()), event.handle() as isize, kinds as i32) })
 }
 
 /// The news of a socket; resets the event.
 pub(super) fn take_news(socket: RawFd, event: &Event) -> io::Result<News> {
     let mut news = WSANETWORKEVENTS::default();
-    // SAFETY: the socket and the event are open for the call, which writes one WSANETWORKEVENTS.
+    // SAFETY: the event is open for the call; a socket that is closed is an error. It writes one WSANETWORKEVENTS.
     check(unsafe { WSAEnumNetworkEvents(handle(socket), event.handle() as isize, &raw mut news) })?;
     Ok(News::from_bits(news.lNetworkEvents as u32))
 }
 
 /// News of a connection attempt that ended before anybody asked to be told: only an attempt that ends later is news.
-pub(super) fn settled_before(socket: RawFd, wanted: Readiness) -> News {
+pub(super) fn settled_before(socket: BorrowedFd<'_>, wanted: Readiness) -> News {
     let mut attempt = PollSet::default();
     attempt.push(socket, wanted);
     let ended =

@@ -1,13 +1,14 @@
 //! `WSAPoll` over a set that lives as long as the loop.
 
 use std::io;
+use std::os::windows::io::AsRawSocket;
 use std::time::Duration;
 
 use windows_sys::Win32::Networking::WinSock::{
     INVALID_SOCKET, POLLERR, POLLHUP, POLLNVAL, POLLRDNORM, POLLWRNORM, WSAPOLLFD, WSAPoll,
 };
 
-use super::descriptor::RawFd;
+use super::descriptor::{BorrowedFd, RawFd};
 use super::winsock::{check, handle};
 pub use crate::terms::Readiness;
 
@@ -24,8 +25,9 @@ pub struct PollSet {
 }
 
 impl PollSet {
-    /// Adds a socket at the end and returns its position.
-    pub fn push(&mut self, fd: RawFd, wanted: Readiness) -> usize {
+    /// Adds a socket at the end and returns its position. To be taken out before it is closed.
+    pub fn push(&mut self, fd: BorrowedFd<'_>, wanted: Readiness) -> usize {
+        let fd = fd.as_raw_socket();
         self.entries.push(entry(fd, wanted));
         self.sockets.push(fd);
         self.entries.len() - 1
@@ -106,17 +108,21 @@ fn mask(wanted: Readiness) -> i16 {
     mask
 }
 
-/// Waits until a socket is ready for what is wanted, or `wake` is readable.
+/// Waits until a socket is ready for what is wanted, or `wake` is readable; what is `None` is not waited for.
 ///
 /// For threads that own one connection and can be woken. Returns what the socket is ready for, and whether
 /// it was woken.
 pub fn wait_pair(
-    socket: RawFd,
+    socket: Option<BorrowedFd<'_>>,
     wanted: Readiness,
-    wake: RawFd,
+    wake: Option<BorrowedFd<'_>>,
     timeout: Option<Duration>,
 ) -> io::Result<(Readiness, bool)> {
-    let mut pair = [entry(wake, Readiness { readable: true, writable: false }), entry(socket, wanted)];
+    let one = |fd: Option<BorrowedFd<'_>>, wanted| match fd {
+        Some(fd) => entry(fd.as_raw_socket(), wanted),
+        None => WSAPOLLFD { fd: INVALID_SOCKET, events: 0, revents: 0 }, // left out
+    };
+    let mut pair = [one(wake, Readiness { readable: true, writable: false }), one(socket, wanted)];
     let wants = usize::from(pair[1].events != 0);
     let ready = wait_on(&mut pair[..1 + wants], timeout)?;
     let woken = ready > 0 && pair[0].revents != 0;

@@ -5,11 +5,12 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::windows::io::AsRawSocket;
 use std::time::Duration;
 
 use windows_sys::Win32::Networking::WinSock::{FD_SET, SOCKET, TIMEVAL, select};
 
-use super::descriptor::RawFd;
+use super::descriptor::{BorrowedFd, RawFd};
 use super::poll::Readiness;
 use super::winsock::{check, handle};
 
@@ -73,12 +74,12 @@ pub struct SelectSet {
 }
 
 impl SelectSet {
-    /// Sets what is waited for on a socket.
-    pub fn set(&mut self, fd: RawFd, wanted: Readiness) {
+    /// Sets what is waited for on a socket; nothing takes it out, which is to be done before it is closed.
+    pub fn set(&mut self, fd: BorrowedFd<'_>, wanted: Readiness) {
         if wanted == Readiness::default() {
-            self.wanted.remove(&fd);
+            self.wanted.remove(&fd.as_raw_socket());
         } else {
-            self.wanted.insert(fd, wanted);
+            self.wanted.insert(fd.as_raw_socket(), wanted);
         }
     }
 

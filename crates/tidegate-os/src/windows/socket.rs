@@ -104,7 +104,7 @@ impl Listener {
     /// Whether a connection waits to be accepted, as of now. A failure to find out counts as no.
     pub fn has_waiting(&self) -> bool {
         let mut listener = PollSet::default();
-        listener.push(self.as_raw_fd(), Readiness { readable: true, writable: false });
+        listener.push(self.as_socket(), Readiness { readable: true, writable: false });
         listener.wait(Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
     }
 
@@ -465,6 +465,11 @@ const LOST: [i32; 6] = [
     ERROR_NETNAME_DELETED as i32,
     ERROR_OPERATION_ABORTED as i32,
 ];
+
+/// Whether an error says that there is no buffer left, of the system or of what was provided to it.
+pub fn is_out_of_buffers(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(WSAENOBUFS)
+}
 
 /// Whether a failed accept only concerns the one connection that went away meanwhile.
 pub fn is_lost_connection(e: &io::Error) -> bool {

@@ -2,10 +2,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::windows::io::AsRawSocket;
+use std::os::windows::io::{AsSocket, BorrowedSocket};
 use std::sync::OnceLock;
-
-use super::descriptor::{AsRawFd, RawFd};
 
 /// A socket that becomes readable when [`wake`](Self::wake) was called, or another way to wake.
 ///
@@ -47,9 +45,9 @@ impl Waker {
     }
 }
 
-impl AsRawFd for Waker {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_socket()
+impl AsSocket for Waker {
+    fn as_socket(&self) -> BorrowedSocket<'_> {
+        self.socket.as_socket()
     }
 }
 

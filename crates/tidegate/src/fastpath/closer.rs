@@ -8,7 +8,7 @@
 
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -79,9 +79,9 @@ impl PeerSocket {
     }
 }
 
-impl AsRawFd for PeerSocket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket().as_raw_fd()
+impl AsFd for PeerSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket().as_fd()
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::Stream;
@@ -176,8 +176,9 @@ impl Drop for Link {
     }
 }
 
-impl AsRawFd for Link {
-    fn as_raw_fd(&self) -> RawFd {
-        self.tcp.as_raw_fd()
+impl Link {
+    /// The TCP connection, on which its end is heard.
+    pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
+        self.tcp.as_fd()
     }
 }

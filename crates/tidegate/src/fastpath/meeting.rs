@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tidegate_os::descriptor::{AsRawFd, NO_DESCRIPTOR, RawFd};
+use tidegate_os::descriptor::borrowed;
 use tidegate_os::endpoint::Endpoint;
 use tidegate_os::poll::{Readiness, wait_pair};
 use tidegate_os::socket::{Listener, Stream};
@@ -169,7 +169,9 @@ impl Inner {
         let calls = Readiness { readable: true, writable: false };
         while let Some(listener) = self.next_wait() {
             let timeout = if listener.is_some() { None } else { Some(TICK) };
-            let waited = wait_pair(listener.unwrap_or(NO_DESCRIPTOR), calls, self.waker.as_raw_fd(), timeout);
+            let wake = Some(borrowed(&self.waker));
+            let waited = wait_pair(listener.as_deref().map(borrowed), calls, wake, timeout);
+            drop(listener); // whoever hangs up meanwhile leaves the last handle, and with it the name, to this thread
             if waited.is_err() {
                 std::thread::sleep(TICK); // no memory for it
             }
@@ -179,7 +181,7 @@ impl Inner {
     }
 
     /// The listener if there is only that to wait for; outer `None` if all is over.
-    fn next_wait(&self) -> Option<Option<RawFd>> {
+    fn next_wait(&self) -> Option<Option<Arc<UnixListener>>> {
         let pending = self.pending();
         (!pending.is_closed()).then(|| pending.wakes())
     }

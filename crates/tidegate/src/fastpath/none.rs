@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tidegate_os::descriptor::{AsRawFd, RawFd};
+use tidegate_os::descriptor::BorrowedFd;
 use tidegate_os::endpoint::Endpoint;
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::{Blocking, Listener, Stream};
@@ -59,8 +59,8 @@ impl Offer {
     }
 }
 
-impl AsRawFd for Offer {
-    fn as_raw_fd(&self) -> RawFd {
+impl Offer {
+    pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
         match self.0 {}
     }
 }
@@ -98,8 +98,8 @@ impl Link {
     }
 }
 
-impl AsRawFd for Link {
-    fn as_raw_fd(&self) -> RawFd {
+impl Link {
+    pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
         match self.0 {}
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use tidegate_os::endpoint::Endpoint;
 use tidegate_os::socket::{Blocking, Stream, is_local};
@@ -97,10 +97,10 @@ impl Offer {
     }
 }
 
-/// Where to wait for the listener's decision: readable then.
-impl AsRawFd for Offer {
-    fn as_raw_fd(&self) -> RawFd {
-        self.control.as_raw_fd()
+impl Offer {
+    /// Where to wait for the listener's decision: readable then.
+    pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
     }
 }
 

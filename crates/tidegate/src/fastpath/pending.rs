@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 use std::time::Instant;
 
-use tidegate_os::descriptor::{AsRawFd, RawFd};
 use tidegate_os::meeting;
 
 use super::closer::{Closer, PeerSocket};
@@ -75,7 +75,7 @@ pub(super) struct PendingOffer {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     /// None while another process has the name: the one that this one succeeds, which will go.
-    listener: Option<UnixListener>,
+    listener: Option<Arc<UnixListener>>,
     is_closed: bool,
     /// Callers wait that cannot be accepted for now: there is no descriptor, or too much is being closed.
     is_held_up: bool,
@@ -85,12 +85,12 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn new(listener: Option<UnixListener>) -> Self {
-        Self { listener, ..Self::default() }
+        Self { listener: listener.map(Arc::new), ..Self::default() }
     }
 
     /// Gives the name back, and hangs up on everybody.
     pub(super) fn close(&mut self, context: &Context) {
-        let callers = self.listener.take().map(meeting::close).unwrap_or_default();
+        let callers = self.listener.take().map(|listener| meeting::shut_down(&listener)).unwrap_or_default();
         callers.into_iter().for_each(|socket| drop(context.others.hold(socket)));
         *self = Self { is_closed: true, ..Self::default() };
     }
@@ -103,10 +103,11 @@ impl Pending {
         self.callers.is_empty() && self.offers.is_empty()
     }
 
-    /// What to wait for: readable when somebody calls; `None` if it is time that has to pass.
-    pub(super) fn wakes(&self) -> Option<RawFd> {
+    /// What to wait for: readable when somebody calls; `None` if it is time that has to pass. Open as long as it is kept, and
+    /// with it the name.
+    pub(super) fn wakes(&self) -> Option<Arc<UnixListener>> {
         let is_idle = self.is_empty() && !self.is_held_up;
-        self.listener.as_ref().filter(|_| is_idle).map(AsRawFd::as_raw_fd)
+        self.listener.as_ref().filter(|_| is_idle).cloned()
     }
 
     /// Accepts callers, and makes offers of those that have sent one.
@@ -186,7 +187,7 @@ impl Pending {
     /// Opens the listener if it is not open, and hangs up on who has gone or has waited for too long.
     pub(super) fn sweep(&mut self, context: &Context, counters: &Counters, now: Instant) {
         if self.listener.is_none() && !self.is_closed {
-            self.listener = meeting::listen(&name(same(context.addr))).ok(); // why it cannot was said at the start
+            self.listener = meeting::listen(&name(same(context.addr))).ok().map(Arc::new); // why it cannot was said at the start
         }
         self.collect(context, counters, now);
         let offers = self.offers.iter().map(|offer| &offer.socket);

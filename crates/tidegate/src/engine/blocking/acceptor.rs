@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tidegate_os::descriptor::{AsRawFd, NO_DESCRIPTOR};
+use tidegate_os::descriptor::borrowed;
 
 use tidegate_os::poll::{Readiness, wait_pair};
 use tidegate_os::socket::{Blocking, Stream};
@@ -63,7 +63,8 @@ fn accept_all(
             // Waiting in accept itself could be ended by shutting the socket down only, for every process that holds it.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 let wanted = Readiness { readable: true, writable: false };
-                if let Err(e) = wait_pair(listener.as_raw_fd(), wanted, bell.as_raw_fd(), None) {
+                let (calls, wake) = (Some(borrowed(&*listener)), Some(borrowed(bell)));
+                if let Err(e) = wait_pair(calls, wanted, wake, None) {
                     registry.accept_failed(&e);
                 }
             }
@@ -92,7 +93,7 @@ pub(super) fn settle(
         let now = Instant::now();
         let until = [Some(now + DIAL_SLICE), request.deadline(), patience].into_iter().flatten().min();
         let limit = until.map(|at| at.saturating_duration_since(now));
-        let ready = match wait_pair(line.as_raw_fd(), line.interest(wants), NO_DESCRIPTOR, limit) {
+        let ready = match wait_pair(line.borrowed(), line.interest(wants), None, limit) {
             Ok((ready, _)) => line.heed(ready, wants),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             Err(e) => return Err(e),

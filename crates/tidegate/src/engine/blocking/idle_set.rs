@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker as TaskWaker};
 use std::time::Instant;
-use tidegate_os::descriptor::AsRawFd;
 
 use tidegate_os::epoll::{Epoll, Report};
 use tidegate_os::waker::Waker;
 
+use super::super::readiness::Transport;
 use super::super::registry::ConnectionRegistry;
 use super::pool::{Job, PooledConnection, Queue};
 use crate::proto::{Resolution, Table, Timers, Token};
@@ -57,7 +57,7 @@ impl Wake for Call {
 impl IdleSet {
     pub(super) fn new(queue: Arc<Queue>) -> io::Result<Arc<Self>> {
         let (epoll, waker) = (Epoll::new()?, Waker::new()?);
-        epoll.add_level(waker.as_raw_fd(), WAKER)?;
+        epoll.add_level(&waker, WAKER)?;
         let state = State {
             parked: Table::default(),
             timers: Timers::new(Instant::now()),
@@ -75,27 +75,28 @@ impl IdleSet {
     /// Keeps a connection until there is something to do for it.
     pub(super) fn park(self: &Arc<Self>, held: Box<PooledConnection>, registry: &ConnectionRegistry) {
         let policy = registry.policy();
-        let (fd, wanted, deadline) =
-            (held.entry.stream.as_raw_fd(), held.entry.interest(), held.deadline(&policy));
+        let (wanted, deadline) = (held.entry.interest(), held.deadline(&policy));
         let post = held.seat.post.clone();
         let token = self.lock().parked.insert(held);
         // Not under the lock: whoever sends mail holds the lock of the post when it comes for ours. And before it is watched: the
         // next worker to have it says whom mail is to wake, and nobody may say so after that.
         post.wakes(&TaskWaker::from(Arc::new(Call { lot: Arc::downgrade(self), token })));
         let mut state = self.lock();
-        if state.parked.get_mut(token).is_none() {
+        let State { parked, timers, sleeps_until, .. } = &mut *state;
+        let Some(held) = parked.get_mut(token) else {
             return; // mail has come, and a worker has it
-        }
+        };
         if let Some(at) = deadline {
-            state.timers.arm_no_later(token.index, at, Resolution::Millisecond);
-            if state.sleeps_until.is_none_or(|until| at < until) {
+            timers.arm_no_later(token.index, at, Resolution::Millisecond);
+            if sleeps_until.is_none_or(|until| at < until) {
                 self.waker.wake();
             }
         }
-        let watched = self.epoll.add_level_for(fd, wanted, token.to_u64());
+        let fd = held.entry.stream.borrowed();
+        let watched = fd.is_some_and(|fd| self.epoll.add_level_for(fd, wanted, token.to_u64()).is_ok());
         drop(state);
         // Mail, or other limits, may have come before that; and what cannot be watched must be looked at in turn.
-        if watched.is_err() || post.has_delivery() || !Arc::ptr_eq(&policy, &registry.policy()) {
+        if !watched || post.has_delivery() || !Arc::ptr_eq(&policy, &registry.policy()) {
             self.unpark(token);
         }
     }
@@ -106,7 +107,9 @@ impl IdleSet {
         let Some(held) = state.parked.remove(token) else { return };
         state.timers.disarm(token.index);
         // Under the lock: the token's index, and after a close the descriptor, may be given out again at once.
-        let _ = self.epoll.remove(held.entry.stream.as_raw_fd()); // it may not have been added
+        if let Some(fd) = held.entry.stream.borrowed() {
+            let _ = self.epoll.remove(fd); // it may not have been added
+        }
         drop(state);
         self.queue.push(Job::Rotated(held));
     }

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker as TaskWaker};
 use std::time::{Duration, Instant};
-use tidegate_os::descriptor::AsRawFd;
+use tidegate_os::descriptor::borrowed;
 
 use tidegate_os::poll::{Readiness, wait_pair};
 use tidegate_os::socket::{Blocking, Stream};
@@ -395,10 +395,11 @@ impl Worker {
         let (line, wants) = (&held.entry.stream, held.entry.wants());
         let sees = line.prepare_sleep(wants);
         let limit = if sees == Readiness::default() { limit } else { Some(Duration::ZERO) };
-        let (fd, wake) = (line.as_raw_fd(), self.alarm.waker.as_raw_fd());
         // An error can only be a shortage of memory: look at the socket, and come back.
         let all = Readiness { readable: true, writable: true };
-        let (ready, woken) = wait_pair(fd, line.interest(wants), wake, limit).unwrap_or((all, false));
+        let wake = Some(borrowed(&self.alarm.waker));
+        let waited = wait_pair(line.borrowed(), line.interest(wants), wake, limit);
+        let (ready, woken) = waited.unwrap_or((all, false));
         let ready = line.heed(ready, wants).or(sees);
         if woken {
             self.alarm.waker.clear();

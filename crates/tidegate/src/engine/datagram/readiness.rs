@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_os::descriptor::{AsRawFd, RawFd};
+use tidegate_os::descriptor::borrowed;
 
 use tidegate_os::datagram::DatagramSocket;
 use tidegate_os::poll::Readiness;
@@ -14,7 +14,7 @@ use tidegate_os::waker::Waker;
 
 use super::pump::{Pump, Step};
 use super::{DatagramWorker, StopSignal};
-use crate::engine::readiness::{Poller, Report, Source};
+use crate::engine::readiness::{Acceptor, Poller, Report, Source};
 use crate::engine::worker::Ready;
 use crate::policy::Policy;
 use crate::policy::wait::spins;
@@ -33,14 +33,14 @@ pub(in crate::engine) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(StopSig
     Ok((StopSignal::new(move || bell.wake()), waker))
 }
 
-pub(in crate::engine) fn run<P: Poller>(
+pub(in crate::engine) fn run<P: Poller<Listener = Acceptor>>(
     service: Box<dyn DatagramService>,
     worker: DatagramWorker,
     waker: Arc<Waker>,
     ready: Ready,
 ) {
-    let fd = worker.socket.as_raw_fd();
-    let Some(mut poller) = ready.report(watch::<P>(&waker, fd)) else { return };
+    let socket = worker.socket.clone();
+    let Some(mut poller) = ready.report(watch::<P>(&waker, &socket)) else { return };
     let wait = worker.policy.wait;
     let mut pump = Pump::new(service, worker);
     let mut reports: Vec<Report> = Vec::with_capacity(2);
@@ -52,7 +52,7 @@ pub(in crate::engine) fn run<P: Poller>(
             Step::Idle => Some(READ),
             Step::Full => Some(WRITE),
         };
-        poller.change(SOCKET, fd, wanted.unwrap_or(READ));
+        poller.change(SOCKET, borrowed(&*socket), wanted.unwrap_or(READ));
         let now = Instant::now();
         let timeout = match (wanted, pump.deadline()) {
             (None, _) => Some(Duration::ZERO),
@@ -75,9 +75,9 @@ pub(in crate::engine) fn run<P: Poller>(
     }
 }
 
-fn watch<P: Poller>(waker: &Waker, fd: RawFd) -> io::Result<P> {
+fn watch<P: Poller<Listener = Acceptor>>(waker: &Waker, socket: &DatagramSocket) -> io::Result<P> {
     let mut poller = P::new(&Policy { events_per_wait: 2, ..Policy::default() })?;
     poller.watch_waker(waker)?;
-    poller.watch(SOCKET, fd, READ)?;
+    poller.watch(SOCKET, borrowed(socket), READ)?;
     Ok(poller)
 }

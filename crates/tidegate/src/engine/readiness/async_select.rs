@@ -19,7 +19,7 @@
 
 use std::io;
 use std::time::Duration;
-use tidegate_os::descriptor::RawFd;
+use tidegate_os::descriptor::BorrowedFd;
 
 use tidegate_os::messages::{Messages, News, Subject};
 use tidegate_os::poll::Readiness;
@@ -66,15 +66,15 @@ impl Poller for AsyncSelect {
         self.messages.stop_listening();
     }
 
-    fn watch(&mut self, token: Token, fd: RawFd, wanted: Readiness) -> io::Result<()> {
+    fn watch(&mut self, token: Token, fd: BorrowedFd<'_>, wanted: Readiness) -> io::Result<()> {
         self.messages.add(fd, token.to_u64(), wanted)
     }
 
-    fn change(&mut self, _: Token, _: RawFd, _: Readiness) {
+    fn change(&mut self, _: Token, _: BorrowedFd<'_>, _: Readiness) {
         // Told of everything from the start.
     }
 
-    fn unwatch(&mut self, _: Token, fd: RawFd) {
+    fn unwatch(&mut self, _: Token, fd: BorrowedFd<'_>) {
         self.messages.remove(fd);
     }
 

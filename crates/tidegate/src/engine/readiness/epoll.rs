@@ -19,7 +19,7 @@
 
 use std::io;
 use std::time::Duration;
-use tidegate_os::descriptor::{AsRawFd, RawFd};
+use tidegate_os::descriptor::BorrowedFd;
 
 use tidegate_os::epoll::{Epoll as Instance, Report as Raw};
 use tidegate_os::poll::Readiness;
@@ -57,27 +57,27 @@ impl Poller for Epoll {
     }
 
     fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
-        self.instance.add_level(waker.as_raw_fd(), WAKER)
+        self.instance.add_level(waker, WAKER)
     }
 
     fn watch_listener(&mut self, door: &Acceptor) -> io::Result<()> {
-        self.instance.add_listener(door.as_raw_fd(), LISTENER)
+        self.instance.add_listener(&*door.listener, LISTENER)
     }
 
     fn unwatch_listener(&mut self, door: &Acceptor) {
         // It was added; nothing else can fail, and a report too many does no harm.
-        let _ = self.instance.remove(door.as_raw_fd());
+        let _ = self.instance.remove(&*door.listener);
     }
 
-    fn watch(&mut self, token: Token, fd: RawFd, _wanted: Readiness) -> io::Result<()> {
+    fn watch(&mut self, token: Token, fd: BorrowedFd<'_>, _wanted: Readiness) -> io::Result<()> {
         self.instance.add_stream(fd, token.to_u64())
     }
 
-    fn change(&mut self, _: Token, _: RawFd, _: Readiness) {
+    fn change(&mut self, _: Token, _: BorrowedFd<'_>, _: Readiness) {
         // Edge-triggered for both directions from the start.
     }
 
-    fn unwatch(&mut self, _: Token, _: RawFd) {
+    fn unwatch(&mut self, _: Token, _: BorrowedFd<'_>) {
         // Closing the descriptor takes it out.
     }
 

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_os::descriptor::AsRawFd;
 
 use tidegate_os::pages::Pages;
 use tidegate_os::poll::Readiness;
@@ -171,7 +170,9 @@ impl<P: Poller> Loop<P> {
             self.watch(token);
         } else if wants != entry.wanted {
             entry.wanted = wants;
-            self.poller.change(token, entry.stream.as_raw_fd(), wants);
+            if let Some(fd) = entry.stream.borrowed() {
+                self.poller.change(token, fd, wants);
+            }
         }
         if turn == Progress::Yield {
             self.list(token);
@@ -203,8 +204,10 @@ impl<P: Poller> Loop<P> {
     fn take(&mut self, token: Token) -> Option<Phase> {
         let mut entry = self.table.remove(token)?;
         self.loop_state.permits.leave(&mut entry.seats);
-        if entry.watched {
-            self.poller.unwatch(token, entry.stream.as_raw_fd());
+        if entry.watched
+            && let Some(fd) = entry.stream.borrowed()
+        {
+            self.poller.unwatch(token, fd);
         }
         self.loop_state.closed(token, entry.dialled_by_session);
         Some(entry.phase)
@@ -312,7 +315,10 @@ impl<P: Poller> Loop<P> {
     fn watch(&mut self, token: Token) {
         let Some(entry) = self.table.get_mut(token) else { return };
         entry.wanted = entry.interest();
-        let watched = self.poller.watch(token, entry.stream.as_raw_fd(), entry.wanted);
+        let watched = match entry.stream.borrowed() {
+            Some(fd) => self.poller.watch(token, fd, entry.wanted),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        };
         entry.watched = watched.is_ok();
         let Err(e) = watched else { return };
         self.loop_state.exhausted(&e);
@@ -325,12 +331,13 @@ impl<P: Poller> Loop<P> {
     /// A connection attempt has come to its end, one way or the other; or it goes on otherwise than it began.
     fn settle(&mut self, token: Token, ready: Readiness) {
         let Some(entry) = self.table.get_mut(token) else { return };
-        let fd = entry.stream.as_raw_fd();
-        let settled = entry.stream.settle();
-        if fd != entry.stream.as_raw_fd() && std::mem::take(&mut entry.watched) {
+        if entry.stream.settles_elsewhere()
+            && std::mem::take(&mut entry.watched)
+            && let Some(fd) = entry.stream.borrowed()
+        {
             self.poller.unwatch(token, fd);
         }
-        match settled {
+        match entry.stream.settle() {
             Err(e) => self.fail_dial(token, e),
             Ok(Settled::Waits) if entry.watched => {}
             Ok(Settled::Waits) => self.watch(token),

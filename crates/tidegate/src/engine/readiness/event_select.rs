@@ -19,7 +19,7 @@
 
 use std::io;
 use std::time::Duration;
-use tidegate_os::descriptor::RawFd;
+use tidegate_os::descriptor::BorrowedFd;
 
 use tidegate_os::event_set::{EventSet, News};
 use tidegate_os::poll::Readiness;
@@ -84,7 +84,7 @@ impl Poller for EventSelect {
         }
     }
 
-    fn watch(&mut self, token: Token, fd: RawFd, wanted: Readiness) -> io::Result<()> {
+    fn watch(&mut self, token: Token, fd: BorrowedFd<'_>, wanted: Readiness) -> io::Result<()> {
         let at = self.set.push(fd, wanted)?;
         self.sources.push(Source::Connection(token));
         let index = token.index as usize;
@@ -95,11 +95,11 @@ impl Poller for EventSelect {
         Ok(())
     }
 
-    fn change(&mut self, _: Token, _: RawFd, _: Readiness) {
+    fn change(&mut self, _: Token, _: BorrowedFd<'_>, _: Readiness) {
         // Told of everything from the start.
     }
 
-    fn unwatch(&mut self, token: Token, _: RawFd) {
+    fn unwatch(&mut self, token: Token, _: BorrowedFd<'_>) {
         self.remove(self.positions[token.index as usize]);
     }
 

@@ -29,7 +29,6 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_os::descriptor::{AsRawFd, RawFd};
 
 use tidegate_os::endpoint::Endpoint;
 use tidegate_os::file::FileRange;
@@ -59,6 +58,9 @@ pub(super) struct Report {
     pub(super) ended: bool,
 }
 
+/// What a poller is given to watch a connection by: it is open as long as this is there.
+pub(super) type Borrowed<'a, P> = <<<P as Poller>::Listener as Incoming>::Stream as Transport>::Borrowed<'a>;
+
 /// A way of waiting for many sockets.
 pub(super) trait Poller: Sized + 'static {
     /// Where connections come in.
@@ -75,11 +77,11 @@ pub(super) trait Poller: Sized + 'static {
     /// Stops watching the listener.
     fn unwatch_listener(&mut self, listener: &Self::Listener);
     /// Watches a new connection.
-    fn watch(&mut self, token: Token, fd: RawFd, wanted: Readiness) -> io::Result<()>;
+    fn watch(&mut self, token: Token, fd: Borrowed<'_, Self>, wanted: Readiness) -> io::Result<()>;
     /// Changes what a connection waits for.
-    fn change(&mut self, token: Token, fd: RawFd, wanted: Readiness);
-    /// Forgets a connection whose descriptor is about to be closed.
-    fn unwatch(&mut self, token: Token, fd: RawFd);
+    fn change(&mut self, token: Token, fd: Borrowed<'_, Self>, wanted: Readiness);
+    /// Forgets a connection whose descriptor is about to be closed, or given to another.
+    fn unwatch(&mut self, token: Token, fd: Borrowed<'_, Self>);
     /// Waits and appends reports.
     fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()>;
     /// The time. A simulation has its own.
@@ -90,7 +92,7 @@ pub(super) trait Poller: Sized + 'static {
 }
 
 /// A listening socket that never waits: the system's, or a simulated one.
-pub(super) trait Incoming: AsRawFd {
+pub(super) trait Incoming {
     /// What it accepts.
     type Stream: Transport + Send + 'static;
     /// Takes one connection.
@@ -98,10 +100,21 @@ pub(super) trait Incoming: AsRawFd {
 }
 
 /// A connected socket that never waits: the system's, or a simulated one. Closed when dropped.
-pub(super) trait Transport: AsRawFd + Sized {
+pub(super) trait Transport: Sized {
+    /// What it is watched by.
+    type Borrowed<'a>: Copy
+    where
+        Self: 'a;
+
+    /// What it is watched by now; none after it has failed.
+    fn borrowed(&self) -> Option<Self::Borrowed<'_>>;
     /// Begins to connect; ready when there is something to [settle](Self::settle).
     fn dial(to: &Endpoint, from: Option<SocketAddr>, ways: &Arc<Ways>) -> io::Result<Self>;
-    /// What has become of the attempt to connect. The descriptor to wait on may be another one after that.
+    /// Whether it is watched by another descriptor once it is [settled](Self::settle), which closes this one.
+    fn settles_elsewhere(&self) -> bool {
+        false
+    }
+    /// What has become of the attempt to connect.
     fn settle(&mut self) -> io::Result<Settled>;
     /// How long to wait before settling all the same.
     fn patience(&self) -> Option<Duration> {

@@ -16,7 +16,7 @@
 
 use std::io;
 use std::time::Duration;
-use tidegate_os::descriptor::{AsRawFd, RawFd};
+use tidegate_os::descriptor::{BorrowedFd, borrowed};
 
 use tidegate_os::poll::{PollSet, REMARK, Readiness};
 use tidegate_os::waker::Waker;
@@ -42,7 +42,7 @@ pub(crate) struct Poll {
 const READ: Readiness = Readiness { readable: true, writable: false };
 
 impl Poll {
-    fn push(&mut self, source: Source, fd: RawFd, wanted: Readiness) -> usize {
+    fn push(&mut self, source: Source, fd: BorrowedFd<'_>, wanted: Readiness) -> usize {
         self.sources.push(source);
         self.set.push(fd, wanted)
     }
@@ -64,12 +64,12 @@ impl Poller for Poll {
     }
 
     fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
-        self.push(Source::Waker, waker.as_raw_fd(), READ);
+        self.push(Source::Waker, borrowed(waker), READ);
         Ok(())
     }
 
     fn watch_listener(&mut self, door: &Acceptor) -> io::Result<()> {
-        self.push(Source::Listener, door.as_raw_fd(), READ);
+        self.push(Source::Listener, borrowed(&*door.listener), READ);
         Ok(())
     }
 
@@ -79,7 +79,7 @@ impl Poller for Poll {
         }
     }
 
-    fn watch(&mut self, token: Token, fd: RawFd, wanted: Readiness) -> io::Result<()> {
+    fn watch(&mut self, token: Token, fd: BorrowedFd<'_>, wanted: Readiness) -> io::Result<()> {
         let at = self.push(Source::Connection(token), fd, wanted);
         let index = token.index as usize;
         if self.positions.len() <= index {
@@ -89,11 +89,11 @@ impl Poller for Poll {
         Ok(())
     }
 
-    fn change(&mut self, token: Token, _: RawFd, wanted: Readiness) {
+    fn change(&mut self, token: Token, _: BorrowedFd<'_>, wanted: Readiness) {
         self.set.set(self.positions[token.index as usize], wanted);
     }
 
-    fn unwatch(&mut self, token: Token, _: RawFd) {
+    fn unwatch(&mut self, token: Token, _: BorrowedFd<'_>) {
         self.remove(self.positions[token.index as usize]);
     }
 

@@ -17,7 +17,7 @@
 
 use std::io;
 use std::time::Duration;
-use tidegate_os::descriptor::{AsRawFd, DescriptorMap, RawFd};
+use tidegate_os::descriptor::{BorrowedFd, DescriptorMap, RawFd, borrowed};
 
 use tidegate_os::poll::Readiness;
 use tidegate_os::select::{REMARK, SelectSet};
@@ -40,12 +40,12 @@ pub(crate) struct Select {
 }
 
 impl Select {
-    fn put(&mut self, source: Source, fd: RawFd, wanted: Readiness) {
+    fn put(&mut self, source: Source, fd: BorrowedFd<'_>, wanted: Readiness) {
         self.sources.insert(fd, source);
         self.set.set(fd, wanted);
     }
 
-    fn drop_fd(&mut self, fd: RawFd) {
+    fn remove(&mut self, fd: BorrowedFd<'_>) {
         self.sources.remove(fd);
         self.set.set(fd, Readiness::default());
     }
@@ -65,30 +65,30 @@ impl Poller for Select {
     }
 
     fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
-        self.put(Source::Waker, waker.as_raw_fd(), Readiness { readable: true, writable: false });
+        self.put(Source::Waker, borrowed(waker), Readiness { readable: true, writable: false });
         Ok(())
     }
 
     fn watch_listener(&mut self, door: &Acceptor) -> io::Result<()> {
-        self.put(Source::Listener, door.as_raw_fd(), Readiness { readable: true, writable: false });
+        self.put(Source::Listener, borrowed(&*door.listener), Readiness { readable: true, writable: false });
         Ok(())
     }
 
     fn unwatch_listener(&mut self, door: &Acceptor) {
-        self.drop_fd(door.as_raw_fd());
+        self.remove(borrowed(&*door.listener));
     }
 
-    fn watch(&mut self, token: Token, fd: RawFd, wanted: Readiness) -> io::Result<()> {
+    fn watch(&mut self, token: Token, fd: BorrowedFd<'_>, wanted: Readiness) -> io::Result<()> {
         self.put(Source::Connection(token), fd, wanted);
         Ok(())
     }
 
-    fn change(&mut self, _: Token, fd: RawFd, wanted: Readiness) {
+    fn change(&mut self, _: Token, fd: BorrowedFd<'_>, wanted: Readiness) {
         self.set.set(fd, wanted);
     }
 
-    fn unwatch(&mut self, _: Token, fd: RawFd) {
-        self.drop_fd(fd);
+    fn unwatch(&mut self, _: Token, fd: BorrowedFd<'_>) {
+        self.remove(fd);
     }
 
     fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()> {

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_os::descriptor::{AsRawFd, NO_DESCRIPTOR, RawFd};
+use tidegate_os::descriptor::{BorrowedFd, borrowed};
 
 use tidegate_os::endpoint::Endpoint;
 use tidegate_os::file::FileRange;
@@ -19,12 +19,6 @@ use crate::fastpath::{self, Begun, Link, Meeting, Offer, Outcome, Ways};
 pub(in crate::engine) struct Acceptor {
     pub(in crate::engine) listener: Arc<Listener>,
     pub(in crate::engine) meeting: Option<Arc<Meeting>>,
-}
-
-impl AsRawFd for Acceptor {
-    fn as_raw_fd(&self) -> RawFd {
-        self.listener.as_raw_fd()
-    }
 }
 
 impl Incoming for Acceptor {
@@ -86,8 +80,24 @@ impl SocketTransport {
 }
 
 impl Transport for SocketTransport {
+    type Borrowed<'a> = BorrowedFd<'a>;
+
+    #[inline]
+    fn borrowed(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Plain(stream) => Some(borrowed(stream)),
+            Self::Link(link) => Some(link.borrowed()),
+            Self::Offered(offer, _) => Some(offer.borrowed()),
+            Self::Nothing => None,
+        }
+    }
+
     fn dial(to: &Endpoint, from: Option<SocketAddr>, ways: &Arc<Ways>) -> io::Result<Self> {
         Self::begin(to, from, ways, Blocking::Never)
+    }
+
+    fn settles_elsewhere(&self) -> bool {
+        matches!(self, Self::Offered(..))
     }
 
     fn settle(&mut self) -> io::Result<Settled> {
@@ -203,18 +213,6 @@ impl Transport for SocketTransport {
         match self {
             Self::Link(link) => link.prepare_sleep(wanted),
             _ => Readiness::default(),
-        }
-    }
-}
-
-impl AsRawFd for SocketTransport {
-    #[inline]
-    fn as_raw_fd(&self) -> RawFd {
-        match self {
-            Self::Plain(stream) => stream.as_raw_fd(),
-            Self::Link(link) => link.as_raw_fd(),
-            Self::Offered(offer, _) => offer.as_raw_fd(),
-            Self::Nothing => NO_DESCRIPTOR,
         }
     }
 }

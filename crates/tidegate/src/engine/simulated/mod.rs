@@ -41,6 +41,7 @@ use self::socket::Server;
 use self::world::{World, enter, with};
 use super::balance::Balance;
 use super::blocking_pool::BlockingPool;
+use super::readiness::Transport;
 use super::{WorkerContext, completion as completes, readiness as readies};
 use crate::service::CloseReason;
 use crate::stats::{Counters, Stats, Writers, sum};
@@ -74,8 +75,10 @@ impl Stepped for readies::Loop<readiness::SimPoller> {
     }
 
     fn inspect(&mut self) {
-        use std::os::fd::AsRawFd;
-        self.inspect(|socket, view| with(|world| world.check_ready_view(socket.as_raw_fd(), &view)));
+        self.inspect(|socket, view| {
+            let Some(id) = socket.borrowed() else { return };
+            with(|world| world.check_ready_view(id, &view));
+        });
     }
 
     fn check_empty(&mut self) {}

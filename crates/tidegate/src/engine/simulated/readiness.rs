@@ -2,7 +2,6 @@
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use tidegate_os::socket::More;
 use tidegate_os::waker::Waker;
 
 use super::shelf::read;
-use super::socket::{Edge, FIRST_FD, address, id_of};
+use super::socket::{Edge, address, id_of};
 use super::world::{Happening, World, with};
 use crate::engine::readiness::{Incoming, Poller, Report, Settled, Source, Transport};
 use crate::engine::simulated::view::View;
@@ -24,16 +23,8 @@ use crate::policy::Policy;
 use crate::proto::queue::Files;
 use crate::proto::{PermitState, Receive, Token};
 
-const LISTENER_FD: RawFd = FIRST_FD - 1;
-
 /// The listening socket.
 pub(super) struct Acceptor;
-
-impl AsRawFd for Acceptor {
-    fn as_raw_fd(&self) -> RawFd {
-        LISTENER_FD
-    }
-}
 
 impl Incoming for Acceptor {
     type Stream = Sock;
@@ -80,18 +71,6 @@ impl World {
 /// A connected socket; dropping it closes it.
 pub(super) struct Sock(usize);
 
-impl Sock {
-    fn id(fd: RawFd) -> usize {
-        (fd - FIRST_FD) as usize
-    }
-}
-
-impl AsRawFd for Sock {
-    fn as_raw_fd(&self) -> RawFd {
-        FIRST_FD + self.0 as RawFd
-    }
-}
-
 impl Drop for Sock {
     fn drop(&mut self) {
         with(|world| {
@@ -102,6 +81,12 @@ impl Drop for Sock {
 }
 
 impl Transport for Sock {
+    type Borrowed<'a> = usize;
+
+    fn borrowed(&self) -> Option<usize> {
+        Some(self.0)
+    }
+
     fn dial(to: &Endpoint, _from: Option<SocketAddr>, _ways: &Arc<Ways>) -> io::Result<Self> {
         with(|world| {
             let Some(id) = to.addr().map(id_of) else {
@@ -298,9 +283,8 @@ impl Poller for SimPoller {
         assert!(std::mem::take(&mut self.listening), "not watched");
     }
 
-    fn watch(&mut self, token: Token, fd: RawFd, wanted: Readiness) -> io::Result<()> {
+    fn watch(&mut self, token: Token, id: usize, wanted: Readiness) -> io::Result<()> {
         with(|world| {
-            let id = Sock::id(fd);
             if world.chance(world.moods.unwatched) {
                 world.tally.no_buffers += 1;
                 world.lines[id].log.unwatched = true;
@@ -317,9 +301,9 @@ impl Poller for SimPoller {
         })
     }
 
-    fn change(&mut self, token: Token, fd: RawFd, wanted: Readiness) {
+    fn change(&mut self, token: Token, id: usize, wanted: Readiness) {
         with(|world| {
-            let line = &mut world.lines[Sock::id(fd)];
+            let line = &mut world.lines[id];
             match &mut line.watched {
                 Some(watched) => *watched = (token, wanted.readable, wanted.writable),
                 None => world.fail(|| "a change of what is not watched".into()),
@@ -327,9 +311,9 @@ impl Poller for SimPoller {
         });
     }
 
-    fn unwatch(&mut self, _: Token, fd: RawFd) {
+    fn unwatch(&mut self, _: Token, id: usize) {
         with(|world| {
-            if world.lines[Sock::id(fd)].watched.take().is_none() {
+            if world.lines[id].watched.take().is_none() {
                 world.fail(|| "what is not watched is forgotten".into());
             }
         });
@@ -407,8 +391,7 @@ impl World {
     }
 
     /// After a turn: whatever the connection wants, something will bring it.
-    pub(super) fn check_ready_view(&mut self, fd: RawFd, view: &View) {
-        let id = Sock::id(fd);
+    pub(super) fn check_ready_view(&mut self, id: usize, view: &View) {
         self.check_view(id, view);
         let Some(action) = view.action else { return };
         let is = self.readiness(id);

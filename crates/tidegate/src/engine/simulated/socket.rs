@@ -14,9 +14,6 @@ use super::world::{Happening, World};
 use crate::proto::Token;
 use crate::service::{CloseReason, Flow};
 
-/// Descriptors of simulated sockets start here.
-pub(super) const FIRST_FD: i32 = 1000;
-
 /// The address of a peer, which says which one it is.
 pub(super) fn address(id: usize) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, id as u16 + 1).into()
