@@ -278,7 +278,7 @@ impl BoundServer {
         let mut started =
             engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
         let io_threads = started.counters.clone();
-        started.counters.extend(meeting);
+        started.others.extend(meeting);
         let (local_addr, file) = (self.local_addr, self.file);
         Ok(Running { threads: Threads::new(started), io_threads, local_addr, model, dials, policy, file })
     }
@@ -288,7 +288,7 @@ impl BoundServer {
 #[derive(Debug)]
 pub struct Running {
     threads: Threads,
-    /// The counters of I/O threads alone: those of `threads` are also of whoever receives offers of shared memory.
+    /// The counters of I/O threads alone: those of `threads` are also of whoever accepts for them.
     io_threads: Vec<Arc<Counters>>,
     local_addr: Endpoint,
     model: Model,
@@ -319,8 +319,9 @@ impl Running {
         self.threads.stats()
     }
 
-    /// The counters of each I/O thread as they are now, in the order of [`Peer::thread`](crate::Peer). Models whose
-    /// threads belong to connections have one set.
+    /// The counters of each I/O thread as they are now; those of loops and of `pool` in the order of
+    /// [`Peer::thread`](crate::Peer). On `blocking` connections take sets in turn. What a thread of its own accepts and
+    /// dials is only in [`stats`](Self::stats).
     #[must_use]
     pub fn thread_stats(&self) -> Vec<Stats> {
         each(&self.io_threads)
@@ -400,7 +401,7 @@ impl Threads {
     pub(crate) fn new(started: EngineHandle) -> Self {
         Self {
             gates: started.gates,
-            counters: started.counters,
+            counters: [started.counters, started.others].concat(),
             handles: started.threads,
             stopping: AtomicBool::new(false),
         }
@@ -480,8 +481,7 @@ mod tests {
         let (end, ended) = mpsc::channel::<()>();
         // Nothing of an application makes a thread end: this one is no engine's.
         let thread = std::thread::spawn(move || _ = ended.recv());
-        let threads =
-            Threads::new(EngineHandle { gates: Vec::new(), counters: Vec::new(), threads: vec![thread] });
+        let threads = Threads::new(EngineHandle { threads: vec![thread], ..EngineHandle::default() });
         assert!(!threads.is_broken());
         drop(end);
         let start = Instant::now();

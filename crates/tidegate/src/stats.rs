@@ -10,8 +10,9 @@ pub use datagram::{DatagramCounters, DatagramStats};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of one I/O thread, or of all threads of a model that shares them.
+        /// Counters of one I/O thread, on cache lines of their own.
         #[derive(Debug)]
+        #[repr(align(128))]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
             /// The most events or completions one wake-up brought.
@@ -39,6 +40,11 @@ macro_rules! counters {
                     largest_batch: Counter::new(writers),
                     closed: std::array::from_fn(|_| Counter::new(writers)),
                 }
+            }
+
+            /// So many sets, all zero.
+            pub(crate) fn sets(count: usize, writers: Writers) -> Vec<Arc<Self>> {
+                (0..count).map(|_| Arc::new(Self::new(writers))).collect()
             }
 
             fn read(&self) -> Stats {

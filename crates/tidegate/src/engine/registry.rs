@@ -4,15 +4,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context as TaskContext, Poll, Waker};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
 use tidegate_os::waker::Waker as Notify;
 
-use super::EngineConfig;
+use super::{CommandQueue, EngineConfig, EngineHandle};
 use tidegate_os::socket::{
     Blocking, Listener, Stream, is_exhaustion, is_lost_connection, is_out_of_descriptors,
 };
@@ -34,7 +35,12 @@ pub(super) struct ConnectionRegistry {
     listener: Mutex<Option<Arc<Listener>>>,
     /// The limits as they are now.
     policy: ArcSwap<Policy>,
+    /// Of whoever accepts, dials and stops, and is no I/O thread.
     pub(super) counters: Arc<Counters>,
+    /// Of the I/O threads.
+    io_counters: Box<[Arc<Counters>]>,
+    /// I/O threads that have asked for theirs.
+    counting: AtomicUsize,
     state: Mutex<State>,
     changed: Condvar,
     /// Wakes an acceptor that is a thread and waits for the listener. The listener itself is left as it is: another
@@ -97,13 +103,15 @@ pub(super) enum Order {
 }
 
 impl ConnectionRegistry {
-    pub(super) fn new(mut config: EngineConfig) -> Arc<Self> {
+    pub(super) fn new(mut config: EngineConfig, io_counters: Vec<Arc<Counters>>) -> Arc<Self> {
         let counters = Arc::new(Counters::new(Writers::Many));
         Arc::new(Self {
             policy: ArcSwap::new(config.policy.clone()),
             listener: Mutex::new(config.listener.take()),
             config,
             counters,
+            io_counters: io_counters.into(),
+            counting: AtomicUsize::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
             bell: OnceLock::new(),
@@ -118,6 +126,28 @@ impl ConnectionRegistry {
         dial: impl Fn(&Arc<Self>, DialRequest, RegistrySlot) + Send + Sync + 'static,
     ) {
         let _ = self.dial.set(Box::new(dial)); // there is one engine
+    }
+
+    /// The gate, the counters and the threads of an engine whose control is behind the gate.
+    pub(super) fn handle(&self, gate: Arc<CommandQueue>, threads: Vec<JoinHandle<()>>) -> EngineHandle {
+        EngineHandle {
+            gates: vec![gate],
+            counters: self.io_counters.to_vec(),
+            others: vec![self.counters.clone()],
+            threads,
+        }
+    }
+
+    /// Counters that belong to the calling I/O thread from now on: each of them asks once. More threads than there are
+    /// sets share one with the acceptor.
+    pub(super) fn counters_of_next(&self) -> Arc<Counters> {
+        let next = self.counting.fetch_add(1, Relaxed);
+        self.io_counters.get(next).unwrap_or(&self.counters).clone()
+    }
+
+    /// Counters for the connection with this place, which takes them in turn with others.
+    pub(super) fn counters_in_turn(&self, seat: &RegistrySlot) -> Arc<Counters> {
+        self.io_counters[seat.id as usize % self.io_counters.len()].clone()
     }
 
     /// Hands over the listener to the one who accepts. When that one ends, so that nobody comes who would not be served, it is closed.
@@ -218,7 +248,12 @@ impl ConnectionRegistry {
     }
 
     /// Makes the session for a connection, or counts the refusal.
-    pub(super) fn open_session(&self, caller: &mut Caller, thread: usize) -> Option<Box<dyn Session>> {
+    pub(super) fn open_session(
+        &self,
+        caller: &mut Caller,
+        thread: usize,
+        counters: &Counters,
+    ) -> Option<Box<dyn Session>> {
         let addr = match caller {
             Caller::Accepted(addr) => *addr,
             Caller::Dialled(request) => match request.take_session() {
@@ -229,7 +264,7 @@ impl ConnectionRegistry {
         let origin = caller.origin();
         let session = open_session(&*self.config.service, &Peer { addr, origin, thread });
         if session.is_none() {
-            self.counters.refused.add(1);
+            counters.refused.add(1);
         }
         session
     }

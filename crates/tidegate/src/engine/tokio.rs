@@ -15,7 +15,7 @@
 //! A connection may move from thread to thread between events; `Peer::thread` is always 0. Batches of events belong
 //! to the library and are not counted; wake-ups are runs of a task.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -46,6 +46,7 @@ use crate::proto::dial::DialRequest;
 use crate::proto::mail::MailSink;
 use crate::proto::{Connection, Context, Event, NextStep, Receive};
 use crate::service::Dial;
+use crate::stats::{Counters, Writers};
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
@@ -55,7 +56,8 @@ pub(crate) fn probe() -> Availability {
 /// Starts the runtime, and the control that keeps it until all connections are gone.
 pub(crate) fn start(mut config: EngineConfig) -> io::Result<EngineHandle> {
     let (done, until_done) = oneshot::channel::<()>();
-    let (driver, runtime) = start_runtime(config.threads(Model::Tokio), until_done)?;
+    let threads = config.threads(Model::Tokio);
+    let (driver, runtime) = start_runtime(threads, until_done)?;
     let front = {
         let _inside = runtime.enter();
         config
@@ -66,8 +68,7 @@ pub(crate) fn start(mut config: EngineConfig) -> io::Result<EngineHandle> {
     };
     let control = ControlThread::new(config.policy.mail_queue);
     let command_queue = control.command_queue.clone();
-    let registry = ConnectionRegistry::new(config);
-    let counters = registry.counters.clone();
+    let registry = ConnectionRegistry::new(config, Counters::sets(threads, Writers::One));
     if let Some((front, same)) = front {
         let (registry, duty) = (registry.clone(), registry.begin_accepting());
         runtime.spawn(async move {
@@ -80,15 +81,12 @@ pub(crate) fn start(mut config: EngineConfig) -> io::Result<EngineHandle> {
     }
     registry
         .dials_by(move |registry, request, seat| _ = runtime.spawn(dial(registry.clone(), request, seat)));
-    let back_office = spawn("control", move || {
+    let mut started = registry.handle(command_queue, vec![driver]);
+    started.threads.push(spawn("control", move || {
         control.run(&registry);
         drop(done);
-    })?;
-    Ok(EngineHandle {
-        gates: vec![command_queue],
-        counters: vec![counters],
-        threads: vec![driver, back_office],
-    })
+    })?);
+    Ok(started)
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<std::thread::JoinHandle<()>> {
@@ -267,7 +265,8 @@ async fn connect(dial: &Dial, to: SocketAddr, ways: &Ways) -> io::Result<TcpStre
 
 /// Gives a connection that stands its task.
 fn begin(registry: &Arc<ConnectionRegistry>, stream: impl Socket, mut caller: Caller, seat: RegistrySlot) {
-    let Some(session) = registry.open_session(&mut caller, 0) else { return };
+    let session = with_counters(registry, |counters| registry.open_session(&mut caller, 0, counters));
+    let Some(session) = session else { return };
     let post = seat.post.clone();
     ::tokio::spawn(ConnectionTask {
         stream,
@@ -300,6 +299,13 @@ impl<T> Unpin for ConnectionTask<T> {}
 thread_local! {
     /// The receive buffer of a worker thread.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// Its counters. A thread belongs to one runtime, and so to one registry.
+    static COUNTERS: OnceCell<Arc<Counters>> = const { OnceCell::new() };
+}
+
+/// Lends out the counters of the thread that runs a task.
+fn with_counters<R>(registry: &ConnectionRegistry, count: impl FnOnce(&Counters) -> R) -> R {
+    COUNTERS.with(|own| count(own.get_or_init(|| registry.counters_of_next())))
 }
 
 /// Most pieces sent by one call.
@@ -310,7 +316,7 @@ impl<T: Socket> Future for ConnectionTask<T> {
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<()> {
         let line = &mut *self;
-        line.registry.counters.wake_ups.add(1);
+        with_counters(&line.registry, |counters| counters.wake_ups.add(1));
         line.seat.post.wakes(task.waker());
         if !std::mem::replace(&mut line.opened, true) {
             line.dispatch(Event::Opened);
@@ -343,15 +349,17 @@ impl<T: Socket> Future for ConnectionTask<T> {
 
 impl<T: Socket> ConnectionTask<T> {
     fn dispatch(&mut self, event: Event<'_>) {
-        let context = Context {
-            now: Instant::now(),
-            policy: &self.registry.policy(),
-            counters: &self.registry.counters,
-            office: &self.office,
-            workers: &*self.registry.config.blocking_pool,
-            token: ALONE,
-        };
-        self.connection.handle(event, &context);
+        with_counters(&self.registry, |counters| {
+            let context = Context {
+                now: Instant::now(),
+                policy: &self.registry.policy(),
+                counters,
+                office: &self.office,
+                workers: &*self.registry.config.blocking_pool,
+                token: ALONE,
+            };
+            self.connection.handle(event, &context);
+        });
     }
 
     /// One step of sending; pending if there is nothing to send, or the socket takes nothing.
@@ -418,7 +426,7 @@ impl<T: Socket> ConnectionTask<T> {
                 Poll::Ready(Ok(())) => Event::Received(room.filled()),
                 Poll::Ready(Err(e)) => Event::Failed(e.kind()),
             };
-            self.registry.counters.events.add(1);
+            with_counters(&self.registry, |counters| counters.events.add(1));
             self.dispatch(event);
             Poll::Ready(())
         })

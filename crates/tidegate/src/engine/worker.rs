@@ -35,9 +35,13 @@ pub(crate) struct EngineConfig {
 }
 
 /// The threads of a running engine, and the doors to them.
+#[derive(Default)]
 pub(crate) struct EngineHandle {
     pub(crate) gates: Vec<Arc<CommandQueue>>,
+    /// One set for each I/O thread; `blocking` has sets for its connections to take in turn.
     pub(crate) counters: Vec<Arc<Counters>>,
+    /// Those of whoever else counts: acceptors, control threads, the fast path.
+    pub(crate) others: Vec<Arc<Counters>>,
     pub(crate) threads: Vec<JoinHandle<()>>,
 }
 
@@ -200,7 +204,7 @@ impl EngineConfig {
         let (gates, extras): (Vec<_>, Vec<_>) =
             prepared.into_iter().map(|(command_queue, extra)| (Arc::new(command_queue), extra)).unzip();
         let balance = Arc::new(Balance::new(&gates));
-        let mut started = EngineHandle { gates: Vec::new(), counters: Vec::new(), threads: Vec::new() };
+        let mut started = EngineHandle::default();
         let outcome =
             gates.into_iter().zip(extras).enumerate().try_for_each(|(index, (command_queue, extra))| {
                 let worker = self.worker(index, command_queue, &balance, count);

@@ -65,6 +65,7 @@ cases! {
     #[cfg(target_os = "linux")] descriptors_may_run_out,
     either_side_may_finish_first,
     every_model_of_this_system_is_here,
+    every_thread_counts_for_itself,
     everybody_gets_a_turn_in_a_window,
     leftover_input_is_shown_again,
     limits_change_while_the_server_runs,

@@ -61,18 +61,12 @@ pub(crate) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
     let workers = config.threads(Model::Pool);
     let control = ControlThread::new(policy.mail_queue);
     let command_queue = control.command_queue.clone();
-    let registry = ConnectionRegistry::new(config);
+    let registry = ConnectionRegistry::new(config, Counters::sets(workers, Writers::One));
     let queue: Arc<Queue> = Arc::new(Queue::default());
     let lot = IdleSet::new(queue.clone())?;
-    let mut started = EngineHandle {
-        gates: vec![command_queue],
-        counters: vec![registry.counters.clone()],
-        threads: Vec::new(),
-    };
+    let mut started = registry.handle(command_queue, Vec::new());
     let outcome = (0..workers).try_for_each(|index| {
-        let counters = Arc::new(Counters::new(Writers::One));
-        started.counters.push(counters.clone());
-        let worker = Worker::new(index, registry.clone(), queue.clone(), lot.clone(), counters)?;
+        let worker = Worker::new(index, registry.clone(), queue.clone(), lot.clone())?;
         started.threads.push(spawn(&registry, "worker", move || worker.run())?);
         Ok(())
     });
@@ -263,10 +257,10 @@ impl Worker {
         registry: Arc<ConnectionRegistry>,
         queue: Arc<Queue>,
         lot: Arc<IdleSet>,
-        counters: Arc<Counters>,
     ) -> io::Result<Self> {
         let alarm = Arc::new(Alarm { waker: Waker::new()?, listed: AtomicBool::new(false) });
         let wakes = TaskWaker::from(alarm.clone());
+        let counters = registry.counters_of_next();
         Ok(Self { index, registry, queue, lot, counters, alarm, wakes })
     }
 
@@ -301,7 +295,7 @@ impl Worker {
                 }
             },
         };
-        let session = self.registry.open_session(&mut caller, self.index)?;
+        let session = self.registry.open_session(&mut caller, self.index, &self.counters)?;
         self.counters.fast_paths.add(line.is_shared().into());
         seat.post.wakes(&self.wakes);
         let connection = Connection::new(session, caller.origin(), Instant::now());
