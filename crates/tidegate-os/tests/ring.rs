@@ -8,12 +8,15 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tidegate_os::pages::Residence;
-use tidegate_os::ring::{Completion, Handle, Payload, Purpose, Ring, RingSetup, Slot, Tells, can_hand_on};
+use tidegate_os::ring::{
+    Completion, Handle, Payload, Purpose, Ring, RingSetup, Slot, Slots, Tells, can_hand_on,
+};
 use tidegate_os::socket::More;
 use tidegate_os::socket::{Blocking, Stream, peer_addr, raw_address};
 use tidegate_os::waker::Waker;
@@ -28,8 +31,12 @@ const SETUP: RingSetup = RingSetup {
     buffer_bytes: 4096,
     residence: Residence::Pageable,
     table: 16,
+    slots: Slots::Accepted,
     busy_poll: None,
 };
+
+/// For sockets that are made elsewhere.
+const REGISTERS: RingSetup = RingSetup { slots: Slots::Registered, ..SETUP };
 
 /// A ring and the completions that nobody asked about yet.
 struct Bench {
@@ -91,9 +98,9 @@ fn handles(bench: &mut Bench) -> Vec<(Handle, TcpStream)> {
     let mut all = vec![(OwnedFd::from(plain).into(), far)];
     if bench.ring.features().direct {
         let (plain, far) = pair();
-        match bench.ring.register(OwnedFd::from(plain), 3) {
-            Handle::Direct(slot) if slot.index() == 3 => all.push((Handle::Direct(slot), far)),
-            other => panic!("a free slot was not taken: {other:?}"),
+        match bench.ring.register(OwnedFd::from(plain)) {
+            Handle::Direct(slot) => all.push((Handle::Direct(slot), far)),
+            other => panic!("no free slot was taken: {other:?}"),
         }
     }
     all
@@ -143,7 +150,7 @@ fn accepted_bytes_come_and_go_through_both_kinds_of_handle() {
 
 #[test]
 fn a_receive_without_end_stops_without_buffers_and_goes_on_with_them() {
-    let Some(mut bench) = Bench::new(SETUP) else { return };
+    let Some(mut bench) = Bench::new(REGISTERS) else { return };
     for (near, mut far) in handles(&mut bench) {
         let sent: Vec<u8> = (0..64 * 1024).map(|n: u32| (n % 251) as u8).collect();
         let copy = sent.clone();
@@ -189,7 +196,7 @@ fn libc_enobufs() -> i32 {
 
 #[test]
 fn what_is_cancelled_completes_and_gives_its_memory_back() {
-    let Some(mut bench) = Bench::new(SETUP) else { return };
+    let Some(mut bench) = Bench::new(REGISTERS) else { return };
     for (near, far) in handles(&mut bench) {
         bench.ring.receive_multi(&near, 1);
         bench.ring.send(&near, Payload::One(Bytes::from(vec![7; 32 << 20])), More::No, 2);
@@ -208,12 +215,12 @@ fn what_is_cancelled_completes_and_gives_its_memory_back() {
 
 #[test]
 fn a_last_send_closes_with_it() {
-    let Some(mut bench) = Bench::new(SETUP) else { return };
+    let Some(mut bench) = Bench::new(REGISTERS) else { return };
     if !bench.ring.features().direct {
         return;
     }
     let (near, mut far) = pair();
-    let near = bench.ring.register(OwnedFd::from(near), 5);
+    let near = bench.ring.register(OwnedFd::from(near));
     let last = |bench: &mut Bench, bytes, key| {
         bench.ring.send_and_close(&near, Payload::One(Bytes::from_static(bytes)), key, key + 1).unwrap();
     };
@@ -275,13 +282,13 @@ fn workers() -> usize {
 
 #[test]
 fn a_peer_that_reads_slowly_costs_no_thread_of_the_kernel() {
-    const ALL: usize = 16 << 20;
+    const ALL: usize = 10 << 20;
     let Some(mut bench) = Bench::new(SETUP) else { return };
     let listener = listener();
     let mut far = plain(&listener);
     let (near, _) = listener.accept(Blocking::Waits).unwrap();
     let near = OwnedFd::from(near);
-    socket2::SockRef::from(&near).set_send_buffer_size(32 << 10).unwrap();
+    socket2::SockRef::from(&near).set_send_buffer_size(16 << 10).unwrap();
     let near = Handle::from(near);
     let reader = std::thread::spawn(move || {
         let (mut piece, mut heard) = (vec![0; 8 << 10], 0);
@@ -305,7 +312,7 @@ fn a_peer_that_reads_slowly_costs_no_thread_of_the_kernel() {
 #[test]
 fn a_ring_may_go_while_the_kernel_is_at_work() {
     for entered in [false, true] {
-        let Some(mut bench) = Bench::new(SETUP) else { return };
+        let Some(mut bench) = Bench::new(REGISTERS) else { return };
         let listener = Arc::new(listener());
         let (mut far, mut kept) = (Vec::new(), Vec::new());
         bench.ring.accept_multi(&listener, 1, false);
@@ -346,23 +353,33 @@ fn a_payload_advances_over_its_pieces() {
     assert!(pieces().advance(9).is_none() && Payload::One(Bytes::from_static(b"a")).advance(9).is_none());
 }
 
-/// Two rings that can hand each other sockets, the second with a table of so many slots of which the first is taken; and a
-/// socket in slot 3 of the first ring.
-fn two_rings(table: u32) -> Option<(Bench, Bench, Slot, TcpStream)> {
-    let (mut from, mut to) = (Bench::new(SETUP)?, Bench::new(RingSetup { table, ..SETUP })?);
+/// Two rings that can hand each other sockets, the second with a table of so many slots, all but `free` of which are taken; and a
+/// socket in a slot of the first ring.
+fn two_rings(table: u32, free: u32) -> Option<(Bench, Bench, Slot, TcpStream)> {
+    let (mut from, mut to) = (Bench::new(REGISTERS)?, Bench::new(RingSetup { table, ..SETUP })?);
     if !can_hand_on() {
         eprintln!("rings cannot hand each other sockets here");
         return None;
     }
-    let [(near, far), (other, _)] = [pair(), pair()];
-    let placed = (from.ring.register(near.into(), 3), to.ring.register(other.into(), 0));
-    let (Handle::Direct(slot), Handle::Direct(_)) = placed else { panic!("{placed:?} are no slots") };
+    let place = |from: &mut Bench| {
+        let (near, far) = pair();
+        let Handle::Direct(slot) = from.ring.register(near.into()) else { panic!("there is no slot") };
+        (slot, far)
+    };
+    for _ in free..table {
+        let (slot, _) = place(&mut from);
+        from.ring.hand_on(slot, &to.ring.address().unwrap(), 1, 2, 9);
+        from.ring.enter(Some(Duration::ZERO)).unwrap();
+        assert!(to.wait(9).made.is_some());
+        assert!(from.wait(1).result.is_ok() && from.wait(2).result.is_ok());
+    }
+    let (slot, far) = place(&mut from);
     Some((from, to, slot, far))
 }
 
 #[test]
 fn a_socket_that_is_handed_to_another_ring_lives_on_there_alone() {
-    let Some((mut from, mut to, slot, mut far)) = two_rings(16) else { return };
+    let Some((mut from, mut to, slot, mut far)) = two_rings(2, 1) else { return };
     from.ring.hand_on(slot, &to.ring.address().unwrap(), 1, 2, 9);
     from.ring.enter(Some(Duration::ZERO)).unwrap();
     let near = to.wait(9).made.expect("a socket");
@@ -377,7 +394,7 @@ fn a_socket_that_is_handed_to_another_ring_lives_on_there_alone() {
 
 #[test]
 fn a_socket_that_another_ring_has_no_slot_for_stays() {
-    let Some((mut from, mut to, slot, mut far)) = two_rings(1) else { return };
+    let Some((mut from, mut to, slot, mut far)) = two_rings(1, 0) else { return };
     from.ring.hand_on(slot, &to.ring.address().unwrap(), 1, 2, 9);
     from.ring.enter(Some(Duration::ZERO)).unwrap();
     to.ring.enter(Some(Duration::ZERO)).unwrap();
@@ -385,4 +402,57 @@ fn a_socket_that_another_ring_has_no_slot_for_stays() {
     assert_eq!(from.wait(2).result.unwrap_err().raw_os_error(), Some(125), "ECANCELED: the chain is broken");
     far.write_all(b"hello").unwrap();
     assert_eq!(from.receive(&near, 4, 5), b"hello");
+}
+
+#[test]
+fn a_slot_is_given_out_again_when_it_is_closed_and_not_before() {
+    let Some(mut bench) = Bench::new(RingSetup { table: 1, ..REGISTERS }) else { return };
+    if !bench.ring.features().direct {
+        return;
+    }
+    for tells in [Tells::Failure, Tells::Always, Tells::Failure] {
+        let Handle::Direct(slot) = bench.ring.register(pair().0.into()) else { panic!("the slot is free") };
+        assert!(matches!(bench.ring.register(pair().0.into()), Handle::Plain(_)), "there is one slot");
+        bench.ring.close(Handle::Direct(slot), 1, tells);
+        assert!(matches!(bench.ring.register(pair().0.into()), Handle::Plain(_)), "it is not closed yet");
+        if tells == Tells::Always {
+            assert!(bench.wait(1).result.is_ok());
+        } else {
+            bench.ring.enter(Some(DEADLINE)).unwrap();
+            assert!(bench.ring.next_completion().is_none(), "nobody asked");
+        }
+    }
+}
+
+#[test]
+fn slots_are_given_out_by_the_kernel_or_by_the_ring() {
+    let Some(mut bench) = Bench::new(SETUP) else { return };
+    assert!(matches!(bench.ring.register(pair().0.into()), Handle::Plain(_)));
+    let Some(mut bench) = Bench::new(REGISTERS) else { return };
+    assert!(bench.ring.address().is_err());
+    let listener = Arc::new(listener());
+    bench.ring.accept_one(&listener, 1, true);
+    let _far = plain(&listener);
+    assert!(matches!(bench.wait(1).made, Some(Handle::Plain(_))));
+}
+
+#[test]
+fn what_belongs_to_another_ring_is_refused() {
+    let (Some(mut bench), Some(mut other)) = (Bench::new(REGISTERS), Bench::new(REGISTERS)) else { return };
+    let mut refuses = |asked: &mut dyn FnMut(&mut Ring)| {
+        std::panic::catch_unwind(AssertUnwindSafe(|| asked(&mut other.ring))).is_err()
+    };
+    let (near, mut far) = pair();
+    let near = bench.ring.register(near.into());
+    far.write_all(b"x").unwrap();
+    bench.ring.receive_once(&near, 1);
+    let buffer = bench.wait(1).buffer.unwrap();
+    assert!(refuses(&mut |ring| _ = ring.received(&buffer)));
+    let mut buffer = Some(buffer);
+    assert!(refuses(&mut |ring| ring.recycle(buffer.take().unwrap())));
+    if matches!(near, Handle::Direct(_)) {
+        assert!(refuses(&mut |ring| ring.receive_multi(&near, 1)));
+        let mut near = Some(near);
+        assert!(refuses(&mut |ring| ring.close(near.take().unwrap(), 1, Tells::Always)));
+    }
 }

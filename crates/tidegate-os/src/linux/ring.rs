@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,7 +43,7 @@ use door::Door;
 pub use partners::{Address, can_hand_on};
 use restrictions::opcode;
 pub use restrictions::{MOST_WORKERS, Purpose};
-pub use setup::{Features, RingSetup};
+pub use setup::{Features, Refusal, RingSetup, Slots};
 
 /// A socket as the ring knows it. Give it back with [`Ring::close`].
 #[derive(Debug)]
@@ -59,23 +60,37 @@ impl From<OwnedFd> for Handle {
     }
 }
 
-/// A place in the ring's own table that a socket has. Only a ring makes one, once for each socket.
+/// A place in a ring's own table that a socket has. Only a ring makes one, once for each socket; other rings refuse it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Slot(u32);
+pub struct Slot {
+    index: u32,
+    ring: RingId,
+}
 
 impl Slot {
     /// Its number, to keep something for it. After it was closed, another socket may have the number.
     pub fn index(&self) -> u32 {
-        self.0
+        self.index
+    }
+}
+
+/// Which ring a slot or a buffer belongs to: a number of its own for each ring of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RingId(u32);
+
+impl RingId {
+    fn next() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
 /// Builds an entry for a socket, however the ring knows it.
 macro_rules! entry_on {
-    ($socket:expr, |$fd:ident| $entry:expr) => {
+    ($ring:expr, $socket:expr, |$fd:ident| $entry:expr) => {
         match $socket {
             Handle::Direct(slot) => {
-                let $fd = types::Fixed(slot.0);
+                let $fd = $ring.fixed(slot);
                 $entry
             }
             Handle::Plain(fd) => {
@@ -142,6 +157,8 @@ struct InFlight {
     _to: Option<Address>,
     /// The slot that is to be left.
     slot: Option<Slot>,
+    /// The slot that is free when it has succeeded, and whether anybody is told of that.
+    frees: Option<(u32, Tells)>,
 }
 
 struct Message {
@@ -150,10 +167,26 @@ struct Message {
     control: Control,
 }
 
-/// One io_uring instance. It belongs to the thread that made it.
+/// One io_uring instance. It belongs to the thread that made it, and stays there:
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<tidegate_os::ring::Ring>();
+/// ```
+///
+/// A socket that an accept made is in the completion, once ([`Completion::made`]); a number is none:
+///
+/// ```compile_fail,E0308
+/// # fn f(ring: &mut tidegate_os::ring::Ring) {
+/// ring.receive_multi(&7, 1);
+/// # }
+/// ```
+///
+/// A slot or a buffer of another ring is a mistake of the caller, and a panic.
 pub struct Ring {
     // Dropped first: the kernel's side ends before the memory below is freed (see `Drop`).
     ring: IoUring,
+    id: RingId,
     door: Door,
     buffers: Buffers,
     in_flight: Slab<InFlight>,
@@ -164,6 +197,9 @@ pub struct Ring {
     held: Vec<Arc<dyn Any + Send + Sync>>,
     /// Descriptors to close as soon as those submissions were.
     late: Vec<Arc<OwnedFd>>,
+    /// Who gives out the slots of the table, and which are free if that is the ring.
+    slots: Slots,
+    free: Vec<u32>,
 }
 
 /// Group number of the one buffer ring each ring has.
@@ -180,14 +216,27 @@ impl Ring {
     /// [`io::ErrorKind::Unsupported`] where it refuses to restrict the ring to its [`Purpose`].
     pub fn new(setup: &RingSetup) -> io::Result<Self> {
         let (ring, mut features) = setup::build(setup)?;
+        let id = RingId::next();
         features.direct = setup.table > 0 && ring.submitter().register_files_sparse(setup.table).is_ok();
         setup.busy_poll.map_or(Ok(()), |time| setup::busy_poll(&ring, time))?;
         let door = Door::new(&ring);
         features.registered_ring = door.is_registered();
-        let buffers = Buffers::register(&ring, setup.buffers, setup.buffer_bytes, GROUP, setup.residence)?;
+        let buffers = Buffers::register(&ring, setup, GROUP, id)?;
         restrictions::enable(&ring, setup.purpose)?; // what is registered after this has to be listed there
-        let (in_flight, overflow) = (Slab::new(), VecDeque::new());
-        Ok(Self { ring, door, buffers, in_flight, features, overflow, held: Vec::new(), late: Vec::new() })
+        let registers = features.direct && setup.slots == Slots::Registered;
+        Ok(Self {
+            ring,
+            id,
+            door,
+            buffers,
+            in_flight: Slab::new(),
+            features,
+            overflow: VecDeque::new(),
+            held: Vec::new(),
+            late: Vec::new(),
+            slots: setup.slots,
+            free: if registers { (0..setup.table).rev().collect() } else { Vec::new() },
+        })
     }
 
     /// What this ring uses of what the kernel may have.
@@ -195,13 +244,15 @@ impl Ring {
         self.features
     }
 
-    /// Accepts until told otherwise: each completion has [made](Completion::made) one connection, with `direct` in a slot of the table.
+    /// Accepts until told otherwise: each completion has [made](Completion::made) one connection, with `direct` in a slot of the table,
+    /// if the kernel [gives these out](Slots::Accepted).
     pub fn accept_multi<L: AsFd + Send + Sync + 'static>(
         &mut self,
         listener: &Arc<L>,
         key: u64,
         direct: bool,
     ) {
+        let direct = direct && self.slots == Slots::Accepted;
         let entry = opcode::AcceptMulti::new(self.watch(listener));
         let entry = match direct {
             true => entry.allocate_file_index(true),
@@ -212,6 +263,7 @@ impl Ring {
 
     /// Accepts one connection; else as [`accept_multi`](Self::accept_multi).
     pub fn accept_one<L: AsFd + Send + Sync + 'static>(&mut self, listener: &Arc<L>, key: u64, direct: bool) {
+        let direct = direct && self.slots == Slots::Accepted;
         let (none, no_length) = (std::ptr::null_mut(), std::ptr::null_mut());
         let entry = opcode::Accept::new(self.watch(listener), none, no_length);
         let entry = match direct {
@@ -221,20 +273,23 @@ impl Ring {
         self.push(entry.build().user_data(accept_data(key, direct)));
     }
 
-    /// Puts a socket into a free slot of the table, so that it costs no descriptor; gives it back if that fails.
-    ///
-    /// The slot must be free: neither somebody's nor the target of a close that has not [completed](Self::close).
-    pub fn register(&mut self, socket: OwnedFd, slot: u32) -> Handle {
+    /// Puts a socket into a free slot of the table, so that it costs no descriptor; gives it back if there is none, or the ring does not
+    /// [give them out](Slots::Registered).
+    pub fn register(&mut self, socket: OwnedFd) -> Handle {
+        let Some(slot) = self.free.pop() else { return socket.into() };
         match self.ring.submitter().register_files_update(slot, &[socket.as_raw_fd()]) {
-            Ok(1) => Handle::Direct(Slot(slot)), // the table keeps the socket open
-            _ => socket.into(),
+            Ok(1) => Handle::Direct(Slot { index: slot, ring: self.id }), // the table keeps the socket open
+            _ => {
+                self.free.push(slot);
+                socket.into()
+            }
         }
     }
 
     /// Receives into provided buffers until told otherwise. A result of 0 is the end of the
     /// stream; `ENOBUFS` ends it when all buffers are out.
     pub fn receive_multi(&mut self, socket: &Handle, key: u64) {
-        let entry = entry_on!(socket, |fd| opcode::RecvMulti::new(fd, GROUP).build());
+        let entry = entry_on!(self, socket, |fd| opcode::RecvMulti::new(fd, GROUP).build());
         self.push_on(socket, entry.user_data(key & KEY));
     }
 
@@ -242,7 +297,7 @@ impl Ring {
     pub fn connect(&mut self, socket: &Handle, to: SockAddr, key: u64) {
         let address = Box::new(to);
         let (pointer, length) = (address.as_ptr().cast::<libc::sockaddr>(), address.len());
-        let entry = entry_on!(socket, |fd| opcode::Connect::new(fd, pointer, length).build());
+        let entry = entry_on!(self, socket, |fd| opcode::Connect::new(fd, pointer, length).build());
         let op = InFlight { _address: Some(address), ..InFlight::new(key) };
         let at = self.in_flight.insert(op) as u64;
         self.push_on(socket, entry.user_data(OWNED | at));
@@ -251,7 +306,7 @@ impl Ring {
     /// Receives once, into a provided buffer. For a connection that has data and may not stay.
     pub fn receive_once(&mut self, socket: &Handle, key: u64) {
         let nowhere = std::ptr::null_mut();
-        let entry = entry_on!(socket, |fd| opcode::Recv::new(fd, nowhere, 0).buf_group(GROUP).build());
+        let entry = entry_on!(self, socket, |fd| opcode::Recv::new(fd, nowhere, 0).buf_group(GROUP).build());
         self.push_on(socket, entry.flags(squeue::Flags::BUFFER_SELECT).user_data(key & KEY));
     }
 
@@ -275,6 +330,7 @@ impl Ring {
     ///
     /// If the send completes with all bytes, the slot is free once the close has completed under `close_key`, which may be
     /// several calls later. If it does not, the chain is broken: the close completes with `ECANCELED`, and the slot is still open.
+    /// What is left of `socket` after a success is only to be dropped: the slot may be the next connection's.
     pub fn send_and_close(
         &mut self,
         socket: &Handle,
@@ -286,7 +342,7 @@ impl Ring {
         if bytes_in(&payload) > Self::MOST_AT_ONCE {
             return Err(payload);
         }
-        let close = opcode::Close::new(types::Fixed(slot.0)).build().user_data(close_key & KEY);
+        let close = self.close_entry(slot, close_key, Tells::Always);
         let send = self.send_entry(socket, payload, libc::MSG_WAITALL | libc::MSG_MORE, key);
         self.push_pair(send.flags(squeue::Flags::IO_LINK), close);
         Ok(())
@@ -297,12 +353,16 @@ impl Ring {
         let (entry, message) = match &payload {
             Payload::One(bytes) | Payload::File { read: bytes, .. } => {
                 let (pointer, length) = (bytes.as_ptr(), u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-                (entry_on!(socket, |fd| opcode::Send::new(fd, pointer, length).flags(flags).build()), None)
+                (
+                    entry_on!(self, socket, |fd| opcode::Send::new(fd, pointer, length).flags(flags).build()),
+                    None,
+                )
             }
             Payload::Many(pieces) => {
                 let message = Message::new(pieces);
                 let (header, flags) = (&raw const message.header, flags as u32);
-                let entry = entry_on!(socket, |fd| opcode::SendMsg::new(fd, header).flags(flags).build());
+                let entry =
+                    entry_on!(self, socket, |fd| opcode::SendMsg::new(fd, header).flags(flags).build());
                 (entry, Some(message))
             }
         };
@@ -313,7 +373,7 @@ impl Ring {
     /// Completes when the socket can take more, and gives the payload back: what is to be sent by other means than the ring.
     pub fn poll_writable(&mut self, socket: &Handle, payload: Payload, key: u64) {
         let wanted = libc::POLLOUT as u32;
-        let entry = entry_on!(socket, |fd| opcode::PollAdd::new(fd, wanted).build());
+        let entry = entry_on!(self, socket, |fd| opcode::PollAdd::new(fd, wanted).build());
         let op = InFlight { payload: Some(payload), ..InFlight::new(key) };
         let at = self.in_flight.insert(op) as u64;
         self.push_on(socket, entry.user_data(OWNED | at));
@@ -322,7 +382,7 @@ impl Ring {
     /// [Makes](Completion::made) an ordinary descriptor of the socket in a slot, besides it, and gives the payload back.
     /// `EINVAL` before Linux 6.8.
     pub fn install(&mut self, slot: &Slot, payload: Payload, key: u64) {
-        let entry = opcode::FixedFdInstall::new(types::Fixed(slot.0), 0).build();
+        let entry = opcode::FixedFdInstall::new(self.fixed(slot), 0).build();
         let op = InFlight { payload: Some(payload), makes: true, ..InFlight::new(key) };
         let at = self.in_flight.insert(op) as u64;
         self.push(entry.user_data(OWNED | at));
@@ -336,7 +396,7 @@ impl Ring {
             std::net::Shutdown::Write => libc::SHUT_WR,
             std::net::Shutdown::Both => libc::SHUT_RDWR,
         };
-        let entry = entry_on!(socket, |fd| opcode::Shutdown::new(fd, how).build());
+        let entry = entry_on!(self, socket, |fd| opcode::Shutdown::new(fd, how).build());
         self.push_on(socket, entry.user_data(key & KEY));
     }
 
@@ -344,14 +404,27 @@ impl Ring {
     /// before. Under `key` a slot's close completes when the number is free, if it `tells`.
     pub fn close(&mut self, socket: Handle, key: u64, tells: Tells) {
         let entry = match socket {
-            Handle::Direct(slot) => opcode::Close::new(types::Fixed(slot.0)).build(),
+            Handle::Direct(slot) => self.close_entry(&slot, key, tells),
             Handle::Plain(fd) => match Arc::try_unwrap(fd) {
                 // The descriptor leaves our hands here; the kernel closes it through this entry.
-                Ok(fd) => opcode::Close::new(types::Fd(fd.into_raw_fd())).build(),
+                Ok(fd) => {
+                    let entry = opcode::Close::new(types::Fd(fd.into_raw_fd())).build();
+                    entry.flags(tells.flags()).user_data(key & KEY)
+                }
                 Err(shared) => return self.late.push(shared),
             },
         };
-        self.push(entry.flags(tells.flags()).user_data(key & KEY));
+        self.push(entry);
+    }
+
+    /// Closes a slot. If it is the ring who gives it out again, the ring is told in any case.
+    fn close_entry(&mut self, slot: &Slot, key: u64, tells: Tells) -> squeue::Entry {
+        let entry = opcode::Close::new(self.fixed(slot)).build();
+        if self.slots == Slots::Accepted {
+            return entry.flags(tells.flags()).user_data(key & KEY);
+        }
+        let op = InFlight { frees: Some((slot.index, tells)), ..InFlight::new(key) };
+        entry.user_data(OWNED | self.in_flight.insert(op) as u64)
     }
 
     /// Makes the coming close of the socket send a reset (`SO_LINGER` 0). Whether something will complete with `key`, if all goes well.
@@ -368,7 +441,7 @@ impl Ring {
             Handle::Direct(slot) => {
                 let (level, option) = (libc::SOL_SOCKET as u32, libc::SO_LINGER as u32);
                 let (value, length) = ((&raw const AT_ONCE).cast(), size_of::<libc::linger>() as u32);
-                let entry = opcode::SetSockOpt::new(types::Fixed(slot.0), level, option, value, length);
+                let entry = opcode::SetSockOpt::new(self.fixed(slot), level, option, value, length);
                 self.push(entry.build().flags(tells.flags()).user_data(key & KEY));
                 tells == Tells::Always
             }
@@ -378,7 +451,7 @@ impl Ring {
     /// Asks everything in flight on the socket to end; each operation still completes. One that is just being worked on is not found,
     /// and goes on; so is one that waits for a thread of the kernel ([`shutdown`](Self::shutdown)).
     pub fn cancel_all(&mut self, socket: &Handle, key: u64, tells: Tells) {
-        let what = entry_on!(socket, |fd| types::CancelBuilder::fd(fd));
+        let what = entry_on!(self, socket, |fd| types::CancelBuilder::fd(fd));
         let entry = opcode::AsyncCancel2::new(what.all()).build();
         self.push_on(socket, entry.flags(tells.flags()).user_data(key & KEY));
     }
@@ -411,6 +484,16 @@ impl Ring {
     pub fn poll_multi<T: AsFd + Send + Sync + 'static>(&mut self, watched: &Arc<T>, key: u64) {
         let entry = opcode::PollAdd::new(self.watch(watched), libc::POLLIN as u32).multi(true).build();
         self.push(entry.user_data(key & KEY));
+    }
+
+    /// The place of a socket in the table.
+    ///
+    /// # Panics
+    /// It is one in the table of another ring: a mistake of the caller, who would reach a stranger's socket.
+    #[inline]
+    fn fixed(&self, slot: &Slot) -> types::Fixed {
+        assert!(slot.ring == self.id, "a slot of another ring");
+        types::Fixed(slot.index)
     }
 
     /// The number of a descriptor that is going to be named; what it belongs to is held until the kernel has looked it up.
@@ -499,21 +582,35 @@ impl Ring {
     /// The next completion that is there.
     #[inline]
     pub fn next_completion(&mut self) -> Option<Completion> {
-        let raw = self.ring.completion().next()?;
-        Some(Self::completion(&mut self.in_flight, &raw))
+        loop {
+            let raw = self.ring.completion().next()?;
+            if let Some(completion) = self.completion(&raw) {
+                return Some(completion);
+            }
+        }
     }
 
-    fn completion(in_flight: &mut Slab<InFlight>, raw: &cqueue::Entry) -> Completion {
+    /// What the kernel says, unless nobody is to be told.
+    #[inline]
+    fn completion(&mut self, raw: &cqueue::Entry) -> Option<Completion> {
         let (data, more) = (raw.user_data(), cqueue::more(raw.flags()));
         let result = match u32::try_from(raw.result()) {
             Ok(n) => Ok(n),
             Err(_) => Err(io::Error::from_raw_os_error(-raw.result())),
         };
-        let buffer =
-            cqueue::buffer_select(raw.flags()).map(|id| Buffer::new(id, *result.as_ref().unwrap_or(&0)));
-        let mut op = (data & OWNED != 0).then(|| in_flight.remove((data & !OWNED) as usize));
+        let buffer = cqueue::buffer_select(raw.flags())
+            .map(|id| Buffer::new(id, *result.as_ref().unwrap_or(&0), self.id));
+        let mut op = (data & OWNED != 0).then(|| self.in_flight.remove((data & !OWNED) as usize));
+        if let (Ok(_), Some((slot, tells))) = (&result, op.as_ref().and_then(|op| op.frees)) {
+            self.free.push(slot);
+            if tells == Tells::Failure {
+                return None;
+            }
+        }
         let made = match (&result, op.as_mut()) {
-            (&Ok(slot), None) if data & MAKES_SLOT != 0 => Some(Handle::Direct(Slot(slot))),
+            (&Ok(slot), None) if data & MAKES_SLOT != 0 => {
+                Some(Handle::Direct(Slot { index: slot, ring: self.id }))
+            }
             (&Ok(fd), op) if op.as_ref().map_or(data & MAKES_DESCRIPTOR != 0, |op| op.makes) => {
                 // SAFETY: the kernel made this descriptor for the operation that completes here: callers cannot give
                 // their keys these bits, so it is an accept or an install. A completion is read once.
@@ -523,7 +620,7 @@ impl Ring {
             _ => None,
         };
         let (key, payload) = op.map_or((data & KEY, None), |op| (op.key, op.payload));
-        Completion { key, result, made, more, buffer, payload }
+        Some(Completion { key, result, made, more, buffer, payload })
     }
 
     /// The bytes in a received buffer.
@@ -558,6 +655,7 @@ impl InFlight {
             _message: None,
             _to: None,
             slot: None,
+            frees: None,
         }
     }
 }

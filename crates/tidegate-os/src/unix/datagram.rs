@@ -277,7 +277,7 @@ impl Inbox {
     /// Room for `count` datagrams of `each` bytes. Only what is received into is really taken from the system.
     pub fn new(count: usize, each: usize) -> Self {
         let count = count.max(1);
-        let mut bytes = vec![0u8; count * each];
+        let mut bytes = vec![0u8; count.saturating_mul(each)]; // too much is no memory, and never too little
         let mut addresses = vec![[0; size_of::<Name>()]; count];
         let mut controls = vec![Control::EMPTY; count];
         let mut slices: Vec<_> = (0..count)

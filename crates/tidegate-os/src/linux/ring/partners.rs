@@ -9,7 +9,7 @@ use std::time::Duration;
 use io_uring::{squeue, types};
 
 use super::restrictions::{Purpose, opcode};
-use super::{Handle, InFlight, KEY, MAKES_SLOT, OWNED, Ring, RingSetup, Slot};
+use super::{Handle, InFlight, KEY, MAKES_SLOT, OWNED, Ring, RingSetup, Slot, Slots, Tells};
 use crate::pages::Residence;
 
 /// How other rings reach a ring. Keeps what the kernel has of it as long as it is kept.
@@ -20,8 +20,16 @@ impl Ring {
     /// How other rings [reach](Self::hand_on) this one; a descriptor more.
     ///
     /// # Errors
-    /// The process has no descriptor left.
+    /// The process has no descriptor left. `Unsupported` if it is the ring that gives out [its slots](super::Slots), as the kernel would
+    /// find one for what other rings send; or if the kernel [does not tell](can_hand_on) which one that is.
     pub fn address(&self) -> io::Result<Address> {
+        if self.slots == Slots::Registered || !can_hand_on() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.any_address()
+    }
+
+    fn any_address(&self) -> io::Result<Address> {
         // SAFETY: the descriptor is the ring's own, which is open as long as `self` is borrowed.
         let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
         Ok(Address(Arc::new(ring.try_clone_to_owned()?)))
@@ -39,12 +47,12 @@ impl Ring {
         let target = types::DestinationSlot::auto_target();
         // A key of the other ring is never taken for the name of something that ring has in flight.
         let there = there & KEY | MAKES_SLOT;
-        let send = opcode::MsgRingSendFd::new(ring, types::Fixed(slot.0), target, there).build();
-        let close = opcode::Close::new(types::Fixed(slot.0)).build();
+        let send = opcode::MsgRingSendFd::new(ring, self.fixed(&slot), target, there).build();
+        let close = self.close_entry(&slot, close_key, Tells::Always);
         let op = InFlight { _to: Some(to.clone()), slot: Some(slot), ..InFlight::new(key) };
         let at = self.in_flight.insert(op) as u64;
         let send = send.flags(squeue::Flags::IO_LINK).user_data(OWNED | at);
-        self.push_pair(send, close.user_data(close_key & KEY));
+        self.push_pair(send, close);
     }
 }
 
@@ -71,19 +79,27 @@ fn try_it() -> io::Result<bool> {
         buffer_bytes: 4096,
         residence: Residence::Pageable,
         table: 4,
+        slots: Slots::Registered,
         busy_poll: None,
     };
-    let (mut from, mut to) = (Ring::new(&setup)?, Ring::new(&setup)?);
+    let mut from = Ring::new(&setup)?;
+    let mut to = Ring::new(&RingSetup { slots: Slots::Accepted, ..setup })?;
     let (one, other) = UnixStream::pair()?;
-    // With the first slot taken, a kernel that does not tell the slot shows it: it tells 0.
-    let placed = (from.register(one.into(), 0), to.register(other.into(), 0));
-    let (Handle::Direct(slot), Handle::Direct(_)) = placed else { return Ok(false) };
-    from.hand_on(slot, &to.address()?, KEY, IGNORED, THERE);
-    from.enter(Some(Duration::ZERO))?;
-    to.enter(Some(Duration::from_millis(100)))?;
-    from.enter(Some(Duration::from_millis(100)))?;
-    let come = std::iter::from_fn(|| to.next_completion()).find(|done| done.key == THERE);
-    let gone = std::iter::from_fn(|| from.next_completion()).find(|done| done.key == KEY);
-    let is_told = come.and_then(|done| done.result.ok()).is_some_and(|slot| slot > 0);
-    Ok(is_told && gone.is_some_and(|done| done.result.is_ok()))
+    let mut told = Vec::new();
+    for socket in [one, other] {
+        let Handle::Direct(slot) = from.register(socket.into()) else { return Ok(false) };
+        from.hand_on(slot, &to.any_address()?, KEY, IGNORED, THERE);
+        from.enter(Some(Duration::ZERO))?;
+        to.enter(Some(Duration::from_millis(100)))?;
+        from.enter(Some(Duration::from_millis(100)))?;
+        let come = std::iter::from_fn(|| to.next_completion()).find(|done| done.key == THERE);
+        let gone = std::iter::from_fn(|| from.next_completion()).find(|done| done.key == KEY);
+        let is_gone = gone.is_some_and(|done| done.result.is_ok());
+        told.extend(come.and_then(|done| done.made).filter(|_| is_gone));
+    }
+    // A kernel that does not tell the slot says 0 each time.
+    let Ok([Handle::Direct(first), Handle::Direct(second)]) = <[Handle; 2]>::try_from(told) else {
+        return Ok(false);
+    };
+    Ok(first != second)
 }

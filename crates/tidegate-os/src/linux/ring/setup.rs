@@ -9,6 +9,15 @@ use io_uring::types::Napi;
 use super::restrictions::Purpose;
 use crate::pages::Residence;
 
+/// Who gives out the slots of a ring's table. Nobody knows which ones the other has given, so it is one or the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slots {
+    /// The kernel: to sockets that are accepted, or that other rings send.
+    Accepted,
+    /// The ring: to sockets that are [registered](super::Ring::register).
+    Registered,
+}
+
 /// Sizes of a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct RingSetup {
@@ -26,8 +35,38 @@ pub struct RingSetup {
     pub residence: Residence,
     /// Slots of the table of direct descriptors; 0 for none. Capped by RLIMIT_NOFILE.
     pub table: u32,
+    /// Who gives them out.
+    pub slots: Slots,
     /// How long a wait polls the queues of the network cards that its sockets are behind (`IORING_REGISTER_NAPI`); `None` for never.
     pub busy_poll: Option<Duration>,
+}
+
+/// Why there is no ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Nobody, or not this process, may make one (`EPERM`).
+    Forbidden,
+    /// The kernel has no io_uring (`ENOSYS`).
+    Missing,
+    /// It takes more locked memory than is allowed (`ENOMEM`).
+    LockedMemory,
+    /// The kernel does not know something that is needed (`EINVAL`).
+    TooOld,
+    /// Something else, which the error says.
+    Other,
+}
+
+impl Refusal {
+    /// What an error of [`Ring::new`](super::Ring::new) means.
+    pub fn of(e: &io::Error) -> Self {
+        match e.raw_os_error() {
+            Some(libc::EPERM) => Self::Forbidden,
+            Some(libc::ENOSYS) => Self::Missing,
+            Some(libc::ENOMEM) => Self::LockedMemory,
+            Some(libc::EINVAL) => Self::TooOld,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// What a ring uses of what the kernel may have.

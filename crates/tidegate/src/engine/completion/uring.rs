@@ -40,11 +40,12 @@ use tidegate_os::file::FileRange;
 use tidegate_os::pages::Residence;
 use tidegate_os::process::locked_memory_limit;
 use tidegate_os::ring::{
-    Address, Buffer, Completion as Raw, Features, Handle, Payload, Purpose, Ring, RingSetup, Tells,
-    can_hand_on,
+    Address, Buffer, Completion as Raw, Features, Handle, Payload, Purpose, Refusal, Ring, RingSetup, Slots,
+    Tells, can_hand_on,
 };
 use tidegate_os::socket::{
-    Blocking, Listener, More, Stream, is_out_of_descriptors, raw_address, send_file, set_blocking,
+    Blocking, Listener, More, Stream, is_out_of_buffers, is_out_of_descriptors, raw_address, send_file,
+    set_blocking,
 };
 use tidegate_os::waker::Waker;
 
@@ -80,6 +81,7 @@ fn make_one() -> Availability {
         buffer_bytes: 4096,
         residence,
         table: 8,
+        slots: Slots::Accepted,
         busy_poll: None,
     };
     let mut ring = match Ring::new(&setup) {
@@ -127,15 +129,15 @@ fn describe(features: Features) -> String {
 }
 
 fn remedy(e: &io::Error) -> String {
-    match e.raw_os_error() {
-        Some(1) => "io_uring is forbidden here (kernel.io_uring_disabled, or a container's seccomp profile): allow it or use epoll".into(),
-        Some(38) => "this kernel has no io_uring: use epoll".into(),
-        Some(12) => format!(
+    match Refusal::of(e) {
+        Refusal::Forbidden => "io_uring is forbidden here (kernel.io_uring_disabled, or a container's seccomp profile): allow it or use epoll".into(),
+        Refusal::Missing => "this kernel has no io_uring: use epoll".into(),
+        Refusal::LockedMemory => format!(
             "too little memory may be locked (RLIMIT_MEMLOCK {:?}): raise it with ulimit -l, or use epoll",
             locked_memory_limit()
         ),
-        Some(22) => "provided buffer rings need Linux 5.19, and receives that stay armed 6.0: use epoll".into(),
-        _ => "use epoll".into(),
+        Refusal::TooOld => "provided buffer rings need Linux 5.19, and receives that stay armed 6.0: use epoll".into(),
+        Refusal::Other => "use epoll".into(),
     }
 }
 
@@ -159,7 +161,7 @@ enum Kind {
     Receive,
     Send,
     Finish,
-    /// A close that was chained to a send, or that gives a slot for dialled sockets back; the index is its slot.
+    /// A close that was chained to a send; the index is its slot.
     Closed,
     /// Something was asked to stop; a chained send was.
     Stopped,
@@ -193,9 +195,6 @@ pub(crate) struct Uring {
     /// Connections with ordinary descriptors, and how many there may be.
     plain: usize,
     descriptors: usize,
-    /// Slots for dialled sockets. A server's slots are given out by the kernel.
-    free: Vec<u32>,
-    dials: bool,
     /// The descriptors of slots that files were sent to.
     doubles: HashMap<u32, Arc<OwnedFd>>,
     /// One that was just made, for the completion that was just told; nobody else's.
@@ -231,11 +230,11 @@ impl CompletionDriver for Uring {
             buffer_bytes: policy.buffer_bytes as u32,
             residence: capacity::residence(policy),
             table: table as u32,
+            slots: if setup.dials { Slots::Registered } else { Slots::Accepted },
             busy_poll: policy.busy_poll,
         })?;
         let slots = if ring.features().direct { slots } else { 0 };
         let hands_on = setup.partners && slots > 0 && can_hand_on();
-        let free = if setup.dials { (0..slots as u32).rev().collect() } else { Vec::new() };
         let new = Self {
             ring,
             waker: None,
@@ -243,8 +242,6 @@ impl CompletionDriver for Uring {
             direct: 0,
             plain: 0,
             descriptors: setup.descriptors,
-            free,
-            dials: setup.dials,
             doubles: HashMap::new(),
             fresh: None,
             installs: true,
@@ -327,16 +324,7 @@ impl CompletionDriver for Uring {
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Handle> {
         let to = raw_address(&dial.to)?;
         let socket = OwnedFd::from(Stream::unconnected(&dial.to, dial.from)?);
-        let socket = match self.free.pop() {
-            Some(slot) => {
-                let socket = self.ring.register(socket, slot);
-                if let Handle::Plain(_) = socket {
-                    self.free.push(slot); // the kernel refused it: the slot is as free as it was
-                }
-                socket
-            }
-            None => socket.into(),
-        };
+        let socket = self.ring.register(socket);
         self.count(&socket);
         self.ring.connect(&socket, to, key(Kind::Dial, token));
         Ok(socket)
@@ -433,20 +421,14 @@ impl CompletionDriver for Uring {
 
     fn close(&mut self, _: Token, socket: Handle, how: Close) {
         debug_assert!(!how.receiving && !how.busy && !how.finishing, "everything has come back");
-        let (mut then, mut tells) = (key(Kind::Ignored, NOBODY), Tells::Failure);
         match &socket {
             Handle::Direct(slot) => {
                 self.doubles.remove(&slot.index()); // the slot keeps the socket open until it is closed below
-                if self.dials {
-                    then = key(Kind::Closed, Token { index: slot.index(), generation: 0 });
-                    tells = Tells::Always;
-                } else {
-                    self.direct -= 1; // the kernel gives its number out when it has closed it, and not before
-                }
+                self.direct -= 1; // its number is given out when it is closed, and not before
             }
             Handle::Plain(_) => self.plain -= 1,
         }
-        self.ring.close(socket, then, tells);
+        self.ring.close(socket, key(Kind::Ignored, NOBODY), Tells::Failure);
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
@@ -486,7 +468,7 @@ impl CompletionDriver for Uring {
             k if k == Kind::Handed as u64 => self.handed(raw),
             k if k == Kind::Closed as u64 => {
                 if raw.result.is_ok() {
-                    self.slot_is_free(token.index); // otherwise the chain is broken, and the socket open
+                    self.direct -= 1; // otherwise the chain is broken, and the socket open
                 }
                 Completion::Ignored
             }
@@ -505,7 +487,7 @@ impl CompletionDriver for Uring {
     }
 
     fn is_out_of_buffers(e: &io::Error) -> bool {
-        e.raw_os_error() == Some(105) // ENOBUFS: io_uring_prep_recv_multishot(3)
+        is_out_of_buffers(e) // io_uring_prep_recv_multishot(3)
     }
 }
 
@@ -564,14 +546,6 @@ impl Uring {
         match socket {
             Handle::Direct(_) => self.direct += 1,
             Handle::Plain(_) => self.plain += 1,
-        }
-    }
-
-    /// The kernel has carried out a close that it tells of.
-    fn slot_is_free(&mut self, slot: u32) {
-        self.direct -= 1;
-        if self.dials {
-            self.free.push(slot);
         }
     }
 

@@ -23,7 +23,8 @@ use bytes::Bytes;
 use slab::Slab;
 use tidegate_os::datagram::DatagramSocket;
 use tidegate_os::pages::Residence;
-use tidegate_os::ring::{Buffer, Completion, DATAGRAM_HEAD, Purpose, Ring, RingSetup, Tells};
+use tidegate_os::ring::{Buffer, Completion, DATAGRAM_HEAD, Purpose, Ring, RingSetup, Slots, Tells};
+use tidegate_os::socket::is_out_of_buffers;
 use tidegate_os::waker::Waker;
 
 use super::state::{DatagramState, Drain};
@@ -85,6 +86,7 @@ fn ring(worker: &DatagramWorker) -> io::Result<Ring> {
         buffer_bytes: bytes as u32,
         residence: Residence::Pageable,
         table: 0,
+        slots: Slots::Accepted,
         busy_poll: None,
     })
 }
@@ -187,8 +189,8 @@ impl Loop {
                 self.held.push_back(buffer);
                 Ok(1)
             }
-            (Err(_), _) if self.leaving => Ok(0), // cancelled
-            (Err(e), _) if e.raw_os_error() == Some(NO_BUFFERS) => Ok(0), // all are held: armed again when they are back
+            (Err(_), _) if self.leaving => Ok(0),          // cancelled
+            (Err(e), _) if is_out_of_buffers(&e) => Ok(0), // all are held: armed again when they are back
             (Err(e), _) if e.kind() == io::ErrorKind::InvalidInput => {
                 Err(io::Error::new(e.kind(), "an endless recvmsg needs Linux 6.0: use epoll"))
             }
@@ -278,6 +280,3 @@ impl Loop {
         quiet && self.held.is_empty() && self.in_flight.is_empty()
     }
 }
-
-/// `ENOBUFS`.
-const NO_BUFFERS: i32 = 105;

@@ -5,7 +5,7 @@ use io_uring::{opcode as any, squeue, types};
 
 use super::*;
 use crate::pages::Residence;
-use crate::ring::{Ring, RingSetup};
+use crate::ring::{Ring, RingSetup, Slots};
 
 const KEY: u64 = 7;
 
@@ -19,6 +19,7 @@ fn ring(purpose: Purpose) -> Option<Ring> {
         buffer_bytes: 4096,
         residence: Residence::Pageable,
         table: 8,
+        slots: Slots::Registered,
         busy_poll: None,
     };
     Ring::new(&setup).inspect_err(|e| println!("io_uring is not available here: {e}")).ok()
