@@ -77,7 +77,7 @@ pub mod system {
         memory_bytes, open_to_all, own_cpu_times, page_bytes, pin_to_cpus, proc_folder,
         raise_descriptor_limit, start_in_group, system_name,
     };
-    pub use tidegate_os::socket::local_endpoint;
+    pub use tidegate_os::socket::{is_out_of_buffers, local_endpoint};
     /// Folders that no name leads out of, and what the system has at hand of a file.
     pub mod file {
         pub use tidegate_os::file::{Listed, Patience};

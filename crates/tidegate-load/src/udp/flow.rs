@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use tidegate::DatagramClient;
+use tidegate::system::is_out_of_buffers;
 
 use super::message::{Block, Head};
 use super::tracker::{Seen, Tracker};
@@ -267,7 +268,7 @@ impl Flow {
                 let _ = self.client.wait_to_send(Duration::from_millis(1));
             }
             // The queue of the device is full (send(2), ENOBUFS), and there is nothing to wait for.
-            Err(e) if e.raw_os_error() == Some(105) => std::thread::sleep(Duration::from_micros(100)),
+            Err(e) if is_out_of_buffers(&e) => std::thread::sleep(Duration::from_micros(100)),
             Err(e) => self.failed(&e),
         }
     }

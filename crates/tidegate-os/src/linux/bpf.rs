@@ -59,6 +59,11 @@ pub struct Map {
     value_bytes: usize,
 }
 
+/// Whether an error says that this kernel has no `bpf(2)`.
+pub fn is_missing(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::ENOSYS)
+}
+
 impl Map {
     /// Makes a map of at most `entries`.
     ///

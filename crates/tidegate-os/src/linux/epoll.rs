@@ -6,7 +6,13 @@ use std::time::Duration;
 
 use crate::poll::Readiness;
 
-/// An epoll instance.
+/// An epoll instance. It is given what has a descriptor, and no numbers:
+///
+/// ```compile_fail,E0277
+/// # fn f(epoll: &tidegate_os::epoll::Epoll) {
+/// epoll.add_level(7, 1);
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Epoll {
     fd: OwnedFd,

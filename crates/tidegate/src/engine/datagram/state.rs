@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tidegate_os::datagram::Arrival;
+use tidegate_os::socket::is_out_of_buffers;
 
 use super::DatagramWorker;
 use crate::policy::DatagramPolicy;
@@ -66,7 +67,7 @@ impl DatagramState {
     pub(super) fn refused(&self, run: &Run, error: &std::io::Error) {
         let counter = match error.kind() {
             std::io::ErrorKind::OutOfMemory => &self.counters.no_buffers,
-            _ if error.raw_os_error() == Some(NO_BUFFER_SPACE) => &self.counters.no_buffers,
+            _ if is_out_of_buffers(error) => &self.counters.no_buffers,
             _ => &self.counters.send_errors,
         };
         counter.add(run.datagrams as u64);
@@ -80,9 +81,6 @@ impl DatagramState {
         self.counters.abandoned.add(left);
     }
 }
-
-/// `ENOBUFS`, for which the standard library has no kind.
-const NO_BUFFER_SPACE: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
 
 /// What is still done after the order to stop.
 pub(super) struct Drain {

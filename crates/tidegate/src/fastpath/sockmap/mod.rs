@@ -19,7 +19,7 @@ mod programs;
 use std::io;
 use std::os::fd::AsFd;
 
-use tidegate_os::bpf::{Link, Map, MapKind, Program, ProgramKind};
+use tidegate_os::bpf::{self, Link, Map, MapKind, Program, ProgramKind};
 
 pub use group::Group;
 
@@ -74,7 +74,7 @@ impl SockmapError {
     fn with(what: &'static str, error: io::Error, log: String) -> Self {
         match error.kind() {
             io::ErrorKind::PermissionDenied if log.is_empty() => Self::Rights(what),
-            _ if error.raw_os_error() == Some(NO_SYSTEM_CALL) => Self::NoBpf(what),
+            _ if bpf::is_missing(&error) => Self::NoBpf(what),
             _ => {
                 let log = if log.is_empty() { log } else { format!("; the verifier says:\n{log}") };
                 Self::Kernel { what, error, log }
@@ -82,9 +82,6 @@ impl SockmapError {
         }
     }
 }
-
-/// `ENOSYS`, the same number everywhere that Linux runs but on MIPS and Alpha.
-const NO_SYSTEM_CALL: i32 = 38;
 
 /// Messages that were sent by sockets in the map, of the directions that it remembers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use tidegate_os::file::FileRange;
-use tidegate_os::socket::More;
+use tidegate_os::socket::{More, is_out_of_buffers};
 use tidegate_os::waker::Waker;
 
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
@@ -404,7 +404,7 @@ impl CompletionDriver for SimPort {
     }
 
     fn is_out_of_buffers(e: &io::Error) -> bool {
-        e.raw_os_error() == Some(Errno::NOBUFS.raw_os_error())
+        is_out_of_buffers(e)
     }
 
     fn now(&self) -> Instant {
