@@ -1,4 +1,4 @@
-//! Which peers there are: `scenarios/peers.toml`, which this program carries within it, and files like it that a user gives.
+//! Which peers there are: `peers/peers.toml` of this crate, which this program carries within it, and files like it that a user gives.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,27 +11,30 @@ use crate::LabError;
 
 /// What the built-in peers are made of, so that the program needs no checkout.
 macro_rules! built_in {
-    ($($path:literal),*) => {
-        &[$(($path, include_str!(concat!("../../../../../scenarios/", $path)))),*]
+    ($($path:literal $(from $file:literal)?),*) => {
+        &[$(($path, include_str!(concat!("../../../peers/", built_in!(@ $path $($file)?))))),*]
     };
+    (@ $path:literal) => { $path };
+    (@ $path:literal $file:literal) => { $file };
 }
 
 const BUILT_IN: &[(&str, &str)] = built_in![
     "peers.toml",
-    "floor/epoll.c",
-    "peers/http.js",
-    "peers/http.go",
-    "peers/asio.cpp",
-    "peers/hyper/Cargo.toml",
-    "peers/hyper/Cargo.lock",
-    "peers/hyper/src/main.rs"
+    "floor.c",
+    "http.js",
+    "http.go",
+    "asio.cpp",
+    // A folder with a file called Cargo.toml would be left out of this crate's package.
+    "hyper/Cargo.toml" from "hyper/manifest.toml",
+    "hyper/Cargo.lock",
+    "hyper/src/main.rs"
 ];
 
 /// The peer that all others are measured by.
 pub const FLOOR: &str = "floor";
 
-/// A server to be measured beside tidegate; `scenarios/peers.toml` says what each field means.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// A server to be measured beside tidegate; `peers/peers.toml` says what each field means.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Peer {
     /// What the row is called.
@@ -169,7 +172,7 @@ impl Places {
 }
 
 /// In single quotes, unless it needs none (so that `{dir}/name` reads as one word either way).
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-_.+".contains(c);
     if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }

@@ -4,7 +4,7 @@
  * answered with the same prepared bytes (head and body in one send). With -c each answer closes the connection, and the
  * listener defers accepts until there is data. It is not a server anybody should run; it is what tidegate is measured against.
  *
- * cc -O2 -o floor epoll.c && ./floor PORT [-c]
+ * cc -O2 -o floor floor.c && ./floor PORT [-c]
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
