@@ -1,23 +1,19 @@
 //! `tidegate bench`.
 
+mod settings;
+
 use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate::{Model, system};
-use tidegate_lab::experiment::round::Length;
-use tidegate_lab::peers::{self, Case, scenario};
 use tidegate_lab::report::{self, Results, certificate};
-use tidegate_lab::run::Facts;
-use tidegate_lab::{
-    Agents, Bench, LabError, concurrency, connections, latency, models, process, survival, udp,
-};
+use tidegate_lab::{Agents, Bench, LabError, process};
 
 use crate::nats::NatsArgs;
 use crate::out::{complain, say};
@@ -51,7 +47,7 @@ pub struct Args {
     /// models, concurrency, udp, peers: rounds of each row; tidegate compare needs 4 or more. latency: windows of each line.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1000))]
     repeats: Option<u32>,
-    /// peers: a file with more servers to measure, like scenarios/peers.toml.
+    /// peers: a file with more servers to measure, like crates/tidegate-lab/peers/peers.toml.
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
     /// peers: only these other servers; the floor comes with them.
@@ -60,13 +56,15 @@ pub struct Args {
     /// concurrency: keep connections rather than making a new one for each request; without an experiment they are kept.
     #[arg(long)]
     keepalive: bool,
+    /// app: what the program is asked for [default: /].
+    #[arg(long, value_name = "PATH")]
+    path: Option<String>,
     #[command(flatten)]
     agents: AgentArgs,
+    /// app: the command that starts it, with {model} and {listen} where the model's name and ADDRESS:PORT go.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
 }
-
-/// A round of the answer, and its idle connections: with seven models and two points it takes about a minute.
-const ANSWER_ROUND: Duration = Duration::from_millis(500);
-const ANSWER_IDLE: usize = 5_000;
 
 /// Loads that agents carry; the servers run here.
 #[derive(clap::Args)]
@@ -111,6 +109,7 @@ fn without_agents(experiment: Option<Experiment>) -> Option<(&'static str, &'sta
         }
         Some(Experiment::Survival) => ("`bench survival`", "attacks stay on this machine"),
         Some(Experiment::Udp) => ("`bench udp`", "agents carry loads of connections only"),
+        Some(Experiment::App) => ("`bench app`", "the program is started for this machine only"),
         Some(Experiment::Peers) => ("`bench peers`", "other servers are started for this machine only"),
         Some(Experiment::Latency) => ("`bench latency`", "it measures the ways within one machine"),
     })
@@ -130,8 +129,10 @@ enum Experiment {
     Survival,
     /// Datagrams a second: plain, batched and GSO/GRO, on every model, and what the source reckons from that for TCP.
     Udp,
-    /// nginx, h2o, node and others from scenarios/peers.toml beside every model; only if it is named, because some are built first.
+    /// nginx, h2o, node and others from the built-in peers.toml beside every model; only if it is named, because some are built first.
     Peers,
+    /// Your own HTTP server on every model: `bench app -- ./my-server --model {model} --listen {listen}`.
+    App,
     /// How long one message to and fro takes: every model and way of waiting, TCP, the fast path, and the bare ring.
     Latency,
 }
@@ -143,76 +144,22 @@ pub fn run(args: Args) -> Outcome {
     let _ = system::raise_descriptor_limit();
     let program = std::env::current_exe().context("this program cannot find its own file")?;
     let bench = Bench::new(program, &system::allowed_cpus());
-    let wanted = if args.models.is_empty() { Model::ALL.to_vec() } else { args.models.clone() };
     if let Some(model) = args.models.iter().find(|m| !m.availability().is_available()) {
         return Err(Failure::Usage(anyhow!("the model {model} is unavailable; tidegate doctor says why")));
     }
-    let table_settings = args.models_settings(wanted.clone());
-    let figure_settings = args.concurrency_settings(wanted)?;
-    let crowd_settings = args.connections_settings(figure_settings.agents.clone());
-    let siege_settings = args.survival_settings();
-    let udp_settings = args.udp_settings();
-    let peer_settings = args.peers_settings()?;
-    let trip_settings = args.latency_settings();
-    let (tables, figures, crowds, sieges, datagrams, trips) = (
-        args.includes(Experiment::Models),
-        args.includes(Experiment::Concurrency),
-        args.includes(Experiment::Connections),
-        args.includes(Experiment::Survival),
-        args.includes(Experiment::Udp),
-        args.includes(Experiment::Latency),
-    );
-    let here = |models: &[Model]| models.iter().filter(|m| m.availability().is_available()).count();
-    let steps = usize::from(tables)
-        * here(&table_settings.models)
-        * table_settings.loads.len()
-        * table_settings.repeats
-        + usize::from(figures) * here(&figure_settings.models) * figure_settings.rounds()
-        + usize::from(crowds) * here(&crowd_settings.models) * crowd_settings.sizes.len()
-        + usize::from(sieges) * here(&siege_settings.models)
-        + usize::from(datagrams) * udp_settings.runs()
-        + peer_settings.as_ref().map_or(0, |s| {
-            let rounds = s.cases.len() * s.repeats;
-            s.peers.len() + (s.peers.len() + here(&s.models)) * rounds
-        })
-        + usize::from(trips) * trip_settings.windows();
+    let plan = args.plan()?;
     end_children_with_this_program()?;
-    let bar = progress_bar(steps as u64);
-    let step = |what: &str| {
+    let bar = progress_bar(plan.iter().map(|experiment| experiment.steps() as u64).sum());
+    let mut step = |what: &str| {
         bar.set_message(what.to_owned());
         bar.inc(1);
     };
     let mut results = Results::new(&bench);
-    let mut told = |included: bool, facts: Facts| {
-        if included {
-            results.circumstances.settings.extend(facts);
-        }
-    };
-    told(tables, table_settings.facts());
-    told(figures, figure_settings.facts());
-    told(crowds, crowd_settings.facts());
-    told(sieges, siege_settings.facts());
-    told(peer_settings.is_some(), peer_settings.as_ref().map(peers::Settings::facts).unwrap_or_default());
-    if tables {
-        results.models = Some(models::run(&bench, &table_settings, step));
+    for experiment in &plan {
+        results.circumstances.settings.extend(experiment.facts());
     }
-    if figures {
-        results.concurrency = Some(concurrency::run(&bench, &figure_settings, step));
-    }
-    if crowds {
-        results.connections = Some(connections::run(&bench, &crowd_settings, step));
-    }
-    if sieges {
-        results.survival = Some(survival::run(&bench, &siege_settings, step));
-    }
-    if datagrams {
-        results.udp = Some(udp::run(&bench, &udp_settings, step));
-    }
-    if let Some(settings) = &peer_settings {
-        results.peers = Some(peers::run(&bench, settings, step));
-    }
-    if trips {
-        results.latency = Some(latency::run(&bench, &trip_settings, step));
+    for experiment in &plan {
+        experiment.run(&bench, &mut results, &mut step);
     }
     bar.finish_and_clear();
     let written = report::write(&args.out, &results);
@@ -238,167 +185,6 @@ fn usage(e: LabError) -> Failure {
     Failure::Usage(e.into())
 }
 
-impl Args {
-    fn includes(&self, experiment: Experiment) -> bool {
-        match self.experiment {
-            // What the answer needs.
-            None => matches!(experiment, Experiment::Concurrency | Experiment::Connections),
-            Some(Experiment::All) => experiment != Experiment::Peers,
-            Some(named) => named == experiment && experiment != Experiment::Peers,
-        }
-    }
-
-    fn is_quick(&self) -> bool {
-        self.quick || self.experiment.is_none()
-    }
-
-    fn models_settings(&self, wanted: Vec<Model>) -> models::Settings {
-        let seconds = self.seconds.unwrap_or(if self.is_quick() { 2 } else { 5 });
-        let mut settings = models::Settings::classic(wanted, Duration::from_secs(seconds.into()));
-        if !self.connections.is_empty() {
-            let sized = |load: &models::Load, n: usize| models::Load { connections: n, ..load.clone() };
-            let classic = settings.loads;
-            settings.loads = self
-                .sizes(&[])
-                .into_iter()
-                .flat_map(|n| classic.iter().map(move |load| sized(load, n)))
-                .collect();
-        }
-        settings.repeats = self.rounds(1, 4);
-        for load in &mut settings.loads {
-            load.window = self.seconds.map_or(load.window, |s| Duration::from_secs(s.into()));
-        }
-        settings
-    }
-
-    /// Rounds of each row: what `--repeats` says, or the default, quick or not.
-    fn rounds(&self, quick: usize, full: usize) -> usize {
-        let default = if self.is_quick() { quick } else { full };
-        self.repeats.map_or(default, |n| n as usize)
-    }
-
-    /// What `--connections` says, or the default.
-    fn sizes(&self, default: &[usize]) -> Vec<usize> {
-        match self.connections.as_slice() {
-            [] => default.to_vec(),
-            given => given.iter().map(|&n| n as usize).collect(),
-        }
-    }
-
-    fn connections_settings(&self, agents: Option<Agents>) -> connections::Settings {
-        let quick = self.is_quick();
-        let models =
-            if self.models.is_empty() { vec![Model::Uring, Model::Epoll] } else { self.models.clone() };
-        connections::Settings {
-            models,
-            sizes: match self.experiment {
-                None => vec![ANSWER_IDLE],
-                Some(_) => self.sizes(if quick { &[1_000, 5_000] } else { &[10_000, 50_000] }),
-            },
-            probe: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 5 }, Into::into)),
-            agents,
-        }
-    }
-
-    fn survival_settings(&self) -> survival::Settings {
-        let quick = self.is_quick();
-        let seconds = Duration::from_secs;
-        let attack = seconds(self.seconds.map_or(if quick { 8 } else { 30 }, Into::into));
-        survival::Settings {
-            models: if self.models.is_empty() { Model::ALL.to_vec() } else { self.models.clone() },
-            clients: self.sizes(&[50]).first().copied().unwrap_or(50),
-            undisturbed: seconds(if quick { 3 } else { 8 }).min(attack),
-            attack,
-            attackers: survival::Attackers::default(),
-        }
-    }
-
-    fn udp_settings(&self) -> udp::Settings {
-        let quick = self.is_quick();
-        udp::Settings {
-            models: if self.models.is_empty() { Model::ALL.to_vec() } else { self.models.clone() },
-            sizes: vec![64, 1_400],
-            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 3 }, Into::into)),
-            repeats: self.repeats.map_or(if quick { 1 } else { 4 }, |n| n as usize),
-        }
-    }
-
-    /// None unless peers were asked for.
-    fn peers_settings(&self) -> Result<Option<peers::Settings>, Failure> {
-        if self.experiment != Some(Experiment::Peers) {
-            return match (&self.peers, self.only.first()) {
-                (None, None) => Ok(None),
-                _ => Err(Failure::Usage(anyhow!("--peers and --only belong to `bench peers`"))),
-            };
-        }
-        let cache = cache();
-        let mut all = scenario::peers(&cache, self.peers.as_deref()).map_err(usage)?;
-        if let Some(name) = self.only.iter().find(|name| !all.iter().any(|peer| peer.name == **name)) {
-            let names: Vec<&str> = all.iter().map(|peer| peer.name.as_str()).collect();
-            return Err(Failure::Usage(anyhow!("there is no peer {name}; there are {}", names.join(", "))));
-        }
-        let is_wanted =
-            |name: &String| self.only.is_empty() || name == scenario::FLOOR || self.only.contains(name);
-        all.retain(|peer| is_wanted(&peer.name));
-        let quick = self.is_quick();
-        let kept = self.sizes(if quick { &[100] } else { &[100, 1_000] });
-        let kept = kept.into_iter().map(|concurrency| Case { keep_alive: true, concurrency });
-        let each = self.sizes(&[100]).into_iter().map(|concurrency| Case { keep_alive: false, concurrency });
-        Ok(Some(peers::Settings {
-            peers: all,
-            models: if self.models.is_empty() { Model::ALL.to_vec() } else { self.models.clone() },
-            cases: kept.chain(each).collect(),
-            requests: self.requests.unwrap_or(if quick { 20_000 } else { 60_000 }),
-            repeats: self.rounds(4, 6),
-            cache,
-        }))
-    }
-
-    fn latency_settings(&self) -> latency::Settings {
-        let quick = self.is_quick();
-        let models = if self.models.is_empty() { Model::ALL.to_vec() } else { self.models.clone() };
-        latency::Settings {
-            models,
-            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 3 }, Into::into)),
-            repeats: self.repeats.map_or(if quick { 1 } else { 5 }, |n| n as usize),
-            sizes: if quick {
-                vec![64, 4_096, 1 << 20]
-            } else {
-                (6..=20).step_by(2).map(|n| 1 << n).collect()
-            },
-        }
-    }
-
-    fn concurrency_settings(&self, wanted: Vec<Model>) -> Result<concurrency::Settings, Failure> {
-        let points: &[usize] = match (self.experiment, self.is_quick()) {
-            (None, _) => &[100, 1_000],
-            (_, true) => &[10, 100, 1_000, 10_000],
-            (_, false) => &[10, 30, 100, 300, 1_000, 3_000, 10_000],
-        };
-        let length = match (self.requests, self.experiment, self.is_quick()) {
-            (Some(requests), ..) => Length::Requests(requests),
-            (None, None, _) => Length::Time(ANSWER_ROUND),
-            (None, _, true) => Length::Time(Duration::from_secs(1)),
-            (None, _, false) => Length::Time(Duration::from_secs(2)),
-        };
-        Ok(concurrency::Settings {
-            models: wanted,
-            points: self.sizes(points),
-            length,
-            repeats: self.rounds(4, 6),
-            keep_alive: self.keepalive || self.experiment.is_none(),
-            agents: self.agents.settings(self.experiment)?,
-        })
-    }
-}
-
-/// Where other servers are built, as the XDG Base Directory Specification has it.
-fn cache() -> PathBuf {
-    let from = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = from("XDG_CACHE_HOME").or_else(|| Some(from("HOME")?.join(".cache")));
-    cache.unwrap_or_else(std::env::temp_dir).join("tidegate").join("peers")
-}
-
 /// On a terminal only; a pipe sees the tables and nothing else.
 pub(crate) fn progress_bar(steps: u64) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
@@ -421,7 +207,8 @@ fn show(results: &Results, experiment: Option<Experiment>) -> anyhow::Result<()>
     }
     let all = report::sections(results);
     // The answer has one table; the report has the others.
-    let shown = if experiment.is_none() { all.len().min(1) } else { all.len() };
+    let is_short = matches!(experiment, None | Some(Experiment::App));
+    let shown = if is_short { all.len().min(1) } else { all.len() };
     for (title, cells, about) in all.into_iter().take(shown) {
         let mut table = Table::new();
         table.load_style(presets::UTF8_HORIZONTAL_ONLY);

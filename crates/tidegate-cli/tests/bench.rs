@@ -66,6 +66,56 @@ fn each_point_has_its_median_and_spread() {
 }
 
 #[test]
+fn a_program_of_the_users_is_measured_on_every_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_tidegate");
+    let options =
+        ["app", "--models", "epoll,poll", "--connections", "8", "--requests", "400", "--repeats", "2"];
+    let command = ["--", program, "serve", "http", "--model", "{model}", "--listen", "{listen}"];
+    let output = Command::new(program)
+        .args(["bench"])
+        .args(options)
+        .args(["--out", folder.path().to_str().unwrap()])
+        .args(command)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains(&format!(" for `{program}`: a request costs")), "{shown}");
+    assert!(shown.contains("peak MiB, c=8"), "{shown}");
+    let table = results(folder.path()).concurrency.unwrap();
+    assert_eq!(table.points.len(), 2);
+    for point in &table.points {
+        let peak = point.figures.peak_bytes.as_ref().unwrap();
+        assert!(peak.min > 1e6 && peak.rounds.len() == 2 && point.figures.failed == 0, "{point:?}");
+    }
+}
+
+#[test]
+fn a_program_that_does_not_serve_is_named_with_what_it_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |words: &[&str]| {
+        let words = words.iter().copied();
+        let all =
+            ["bench", "app", "--models", "epoll", "--connections", "2", "--repeats", "1", "--requests", "2"];
+        Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(all)
+            .args(["--out", folder.path().to_str().unwrap(), "--"])
+            .args(words)
+            .output()
+            .unwrap()
+    };
+    let output = run(&["sh", "-c", "echo no such luck >&2; exit 3", "{model}", "{listen}"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("ended before it served") && shown.contains("no such luck"), "{shown}");
+    assert!(!shown.contains("Which model"), "there is nothing to tell: {shown}");
+    let output = run(&["sh", "-c", "exit 3", "{listen}"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("write {model}"), "{output:?}");
+}
+
+#[test]
 fn the_answer_comes_first() {
     let folder = tempfile::tempdir().unwrap();
     let options =

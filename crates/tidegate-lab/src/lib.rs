@@ -11,6 +11,7 @@
 //! | [`spread`], [`bootstrap`] | medians, their confidence intervals, and whether two differ |
 //! | [`run`](mod@run), [`compare`] | saved runs with every round, and two of them side by side |
 //! | [`tune`] | the settings of a server that serve a goal best here, found by testing |
+//! | [`plan`] | the experiments of a `bench`, one after the other |
 //! | [`machine`] | what all that was measured on |
 //! | [`report`] | Markdown, CSV, JSON, SVG and one HTML page |
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ pub mod compare;
 pub mod experiment;
 pub mod kernel_memory;
 pub mod machine;
+pub mod plan;
 pub mod process;
 pub mod report;
 pub mod run;
@@ -32,6 +34,7 @@ pub mod tune;
 use std::path::PathBuf;
 
 pub use experiment::generator::Agents;
+pub use experiment::peers::program::Program;
 pub use experiment::{concurrency, connections, latency, models, peers, survival, udp};
 
 /// Something the lab could not do.
@@ -61,6 +64,14 @@ pub enum LabError {
     Peers {
         /// The file.
         path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The command line of a program to be measured says too little.
+    #[error(
+        "the program to measure: {why}; for example: tidegate bench app -- ./my-server --model {{model}} --listen {{listen}}"
+    )]
+    Program {
         /// What is wrong with it.
         why: String,
     },

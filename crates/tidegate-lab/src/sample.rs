@@ -134,6 +134,13 @@ impl Held {
     }
 }
 
+/// The most resident memory that a process and those it started had at any time, in bytes; `None` where it cannot be asked.
+pub(crate) fn peak_bytes(pid: u32) -> Option<u64> {
+    let of = |member: &Kin| field(&in_proc(member.pid, "status")?, "VmHWM:");
+    let kib: Vec<u64> = family(pid).iter().filter_map(of).collect();
+    (!kib.is_empty()).then(|| kib.iter().sum::<u64>() * 1024)
+}
+
 /// A file of a process below `/proc`.
 fn in_proc(pid: u32, file: &str) -> Option<String> {
     std::fs::read_to_string(system::proc_folder(pid)?.join(file)).ok()

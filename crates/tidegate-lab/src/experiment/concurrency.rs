@@ -9,6 +9,7 @@ use tidegate::Model;
 use tidegate_load::certificate::{Verdict, Warning};
 
 use super::generator::{Agents, Generator};
+use super::peers::program::Program;
 use super::round::{self, Figures, Length, Requests, Round};
 use super::{LeftOut, affordable, contestants};
 use crate::run::Facts;
@@ -40,6 +41,8 @@ pub struct Settings {
     pub keep_alive: bool,
     /// Agents that carry the loads; none is this machine.
     pub agents: Option<Agents>,
+    /// What serves; none is `tidegate serve http`.
+    pub program: Option<Program>,
 }
 
 impl Settings {
@@ -49,7 +52,8 @@ impl Settings {
         let kept = if self.keep_alive { "kept" } else { "one for each request" };
         let facts = [("length of a round", self.length.to_string()), ("connections", kept.into())];
         let agents = self.agents.as_ref().map(|agents| ("agents", agents.count.to_string()));
-        facts.into_iter().chain(agents).map(into_fact).collect()
+        let program = self.program.as_ref().map(|program| ("program", program.to_string()));
+        facts.into_iter().chain(agents).chain(program).map(into_fact).collect()
     }
 
     /// Rounds of each model and point, the calibration included.
@@ -94,6 +98,9 @@ pub struct Table {
     /// What kept servers to their share.
     #[serde(default)]
     pub throttle: String,
+    /// The program that served, if it was another than `tidegate serve http`.
+    #[serde(default)]
+    pub program: Option<String>,
     /// In the order of models, then concurrency.
     pub points: Vec<Point>,
     /// Models that cannot be measured here.
@@ -113,6 +120,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         repeats: settings.repeats,
         keep_alive: settings.keep_alive,
         throttle: throttle.method().into(),
+        program: settings.program.as_ref().map(ToString::to_string),
         left_out,
         ..Table::default()
     };
@@ -191,13 +199,28 @@ impl Level<'_> {
         let requests =
             Requests { concurrency: self.concurrency, length, keep_alive: self.settings.keep_alive };
         let generator = Generator::new(self.bench, self.settings.agents.as_ref());
+        if let Some(program) = &self.settings.program {
+            let server = program.start(self.bench, model)?;
+            return self.loaded(generator, model, &server.url, server.id(), requests);
+        }
         let server = generator.server("http", model, &[])?;
-        let pid = server.process.id();
+        self.loaded(generator, model, &server.url, server.process.id(), requests)
+    }
+
+    /// The same against this server.
+    fn loaded(
+        &self,
+        generator: Generator<'_>,
+        model: Model,
+        url: &str,
+        pid: u32,
+        requests: Requests,
+    ) -> Result<Round, LabError> {
         self.throttle.hold(pid).map_err(|e| LabError::Process {
             what: format!("the control group of {model}"),
             why: e.to_string(),
         })?;
-        let mut round = round::throttled(generator, &server.url, pid, requests, self.share)?;
+        let mut round = round::throttled(generator, url, pid, requests, self.share)?;
         // The spread of the rounds tells what a short one is worth.
         round.certificate.warnings.retain(|warning| !matches!(warning, Warning::ShortWindow { .. }));
         Ok(round)

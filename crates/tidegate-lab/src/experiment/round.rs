@@ -9,7 +9,7 @@ use tidegate_load::certificate::{Certificate, Evidence, Share, certify};
 use super::ResultFile;
 use super::generator::Generator;
 use crate::process::{Process, shown};
-use crate::sample::cpu_s;
+use crate::sample::{cpu_s, peak_bytes};
 use crate::spread::Spread;
 use crate::{Bench, LabError};
 
@@ -38,6 +38,9 @@ pub struct Round {
     pub failed: u64,
     /// Bytes of an answer, head and body.
     pub bytes_each: f64,
+    /// The most resident memory that the server had until the end of the round; `None` where it cannot be asked.
+    #[serde(default)]
+    pub peak_bytes: Option<u64>,
     /// Who was the limit, and what makes the round doubtful.
     pub certificate: Certificate,
 }
@@ -61,6 +64,7 @@ impl Round {
             per_processor_s: report.requests as f64 / server_cpu_s.max(1e-9),
             failed: report.failed + report.timed_out,
             bytes_each: report.bytes_received as f64 / report.requests.max(1) as f64,
+            peak_bytes: None,
             certificate: certified(bench, report, server_cpu_s / share),
         }
     }
@@ -96,6 +100,9 @@ pub struct Figures {
     /// Answers a second of a whole processor.
     #[serde(default)]
     pub per_processor_s: Spread,
+    /// The server's peak of resident memory in bytes; `None` where it could not be asked in every round.
+    #[serde(default)]
+    pub peak_bytes: Option<Spread>,
     /// Failed requests of all rounds.
     pub failed: u64,
     /// Of each round.
@@ -115,6 +122,11 @@ impl Figures {
             p99_9_us: spread(|r| r.p99_9_us)?,
             cpu_s_per_100k: spread(|r| r.cpu_s_per_100k)?,
             per_processor_s: spread(|r| r.per_processor_s)?,
+            peak_bytes: rounds
+                .iter()
+                .map(|r| r.peak_bytes.map(|bytes| bytes as f64))
+                .collect::<Option<Vec<_>>>()
+                .and_then(Spread::of),
             failed: rounds.iter().map(|r| r.failed).sum(),
             certificates: rounds.iter().map(|r| r.certificate.clone()).collect(),
         })
@@ -194,7 +206,7 @@ pub(super) fn throttled(
     let options = requests.options();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let (report, used) = carried(generator, url, pid, &options)?;
-    Ok(Round::with_share(generator.bench, &report, used, share))
+    Ok(Round { peak_bytes: peak_bytes(pid), ..Round::with_share(generator.bench, &report, used, share) })
 }
 
 /// Has the server `pid` at `url` answer a load of HTTP requests with these options.

@@ -10,6 +10,9 @@ use crate::spread::{CONFIDENCE, Spread};
 /// Differences up to this are the same cost: nobody would choose by them.
 const MARGIN: f64 = 0.02;
 
+/// Above it an interval that begins at "the same" is too wide to say so.
+const TOLD_APART: f64 = 1.05;
+
 /// A model and what a request costs on it: each round the geometric mean over all points, in µs of processor time.
 struct Cost {
     model: String,
@@ -32,6 +35,9 @@ impl Cost {
         let percent = |times: f64| ((times - 1.0).abs() * 100.0).ceil();
         match self.interval {
             _ if !self.is_same() => format!("`{}` {:.1} times as much", self.model, self.times),
+            Some(i) if i.high > TOLD_APART => {
+                format!("`{}` cannot be told apart ({:.2} to {:.2} times)", self.model, i.low, i.high)
+            }
             Some(i) => {
                 format!("`{}` the same within {:.0}%", self.model, percent(i.low).max(percent(i.high)))
             }
@@ -94,7 +100,9 @@ pub fn sentence(results: &Results) -> Option<String> {
     let taken = smallest.or_else(|| same().next())?;
     let others: Vec<String> =
         costs.iter().filter(|cost| cost.model != taken.model).map(Cost::words).collect();
-    let mut text = format!("Here take `{}`", taken.model);
+    let program = results.concurrency.as_ref().and_then(|table| table.program.as_ref());
+    let of_program = program.map_or(String::new(), |program| format!(" for `{program}`"));
+    let mut text = format!("Here take `{}`{of_program}", taken.model);
     if !others.is_empty() {
         text +=
             &format!(": a request costs {:.1} µs of processor time; {}", taken.us.median, others.join(", "));
@@ -118,7 +126,9 @@ pub fn cells(table: &Table) -> Cells {
     levels.dedup();
     let mut head = vec!["model".to_owned(), "times".to_owned()];
     head.extend(levels.iter().map(|&level| format!("µs CPU, c={level}")));
-    head.extend(levels.iter().map(|&level| format!("req/s, c={level}")));
+    // Of a program of the user's nobody else measures the memory.
+    let second = if table.program.is_some() { "peak MiB" } else { "req/s" };
+    head.extend(levels.iter().map(|&level| format!("{second}, c={level}")));
     head.push("limit".into());
     let mut cells = vec![head];
     for cost in costs(table) {
@@ -127,13 +137,22 @@ pub fn cells(table: &Table) -> Cells {
             |of: fn(&Point) -> String| levels.iter().map(move |level| at(level).map_or("–".into(), of));
         let mut row = vec![cost.model.clone(), format!("{:.2}", cost.times)];
         row.extend(cell(|point| spread(&point.figures.cpu_s_per_100k.times(10.0), 1)));
-        row.extend(cell(|point| grouped(point.figures.per_processor_s.median.round() as u64)));
+        row.extend(cell(if table.program.is_some() { peak } else { rate }));
         let all: Vec<_> =
             points(table, &cost.model).flat_map(|point| point.figures.certificates.clone()).collect();
         row.push(certificate::limits(&all));
         cells.push(row);
     }
     cells
+}
+
+fn rate(point: &Point) -> String {
+    grouped(point.figures.per_processor_s.median.round() as u64)
+}
+
+fn peak(point: &Point) -> String {
+    let peak = point.figures.peak_bytes.as_ref();
+    peak.map_or("–".into(), |bytes| format!("{:.1}", bytes.median / f64::from(1 << 20)))
 }
 
 /// The chart beside it: a bar for each model.
@@ -183,6 +202,26 @@ mod tests {
             assert!(text.contains(part), "{text}");
         }
         assert_eq!(sentence(&results(Vec::new())), None);
+    }
+
+    #[test]
+    fn what_the_rounds_cannot_tell_apart_is_not_called_the_same() {
+        let wide = [0.50, 0.80, 0.60, 0.75];
+        let text = sentence(&results(vec![point("epoll", 100, CHEAP), point("uring", 100, wide)])).unwrap();
+        assert!(text.contains("`uring` cannot be told apart ("), "{text}");
+    }
+
+    #[test]
+    fn a_program_of_the_users_is_named_and_its_memory_told() {
+        let mut results = results(vec![point("epoll", 100, CHEAP), point("tokio", 100, DEAR)]);
+        let table = results.concurrency.as_mut().unwrap();
+        table.program = Some("./mine".into());
+        table.points[0].figures.peak_bytes = Spread::of([3.0 * f64::from(1 << 20)]);
+        assert_eq!(cells(table)[0][3], "peak MiB, c=100");
+        assert_eq!([&cells(table)[1][3], &cells(table)[2][3]], ["3.0", "–"]);
+        assert!(
+            sentence(&results).unwrap().starts_with("Here take `epoll` for `./mine`: a request costs 6.0 µs")
+        );
     }
 
     #[test]

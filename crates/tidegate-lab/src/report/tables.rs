@@ -252,13 +252,20 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
         );
         sections.push(("Table 6-3: I/O methods compared".into(), models_cells(table), about));
     }
-    if let Some(table) = &results.concurrency {
+    if let Some(table) = results.concurrency.as_ref().filter(|table| !table.points.is_empty()) {
         let kept = if table.keep_alive { "connections kept" } else { "a new connection for each request" };
         let shares = table.points.iter().map(|point| point.share * 100.0);
         let (low, high) = shares.fold((100.0, 0.0), |(low, high): (f64, f64), s| (low.min(s), high.max(s)));
+        let peaks = if table.program.is_some() {
+            " The peak is of resident memory, the program's own pages included, until the end of a round."
+        } else {
+            ""
+        };
+        let page =
+            table.program.as_deref().map_or("A 4 KiB page".to_owned(), |program| format!("`{program}`"));
         let about = format!(
-            "A 4 KiB page, {kept}, {} a round, {} round(s) a point, models in turn; median [95% confidence interval], of fewer than four rounds (minimum–maximum). \
-            So that the load is not the limit, servers were kept to {low:.0}–{high:.0}% of a processor by {}; rates are for a whole one.",
+            "{page}, {kept}, {} a round, {} round(s) a point, models in turn; median [95% confidence interval], of fewer than four rounds (minimum–maximum). \
+            So that the load is not the limit, servers were kept to {low:.0}–{high:.0}% of a processor by {}; rates are for a whole one.{peaks}",
             table.length, table.repeats, table.throttle,
         );
         sections.push(("Which model".into(), answer::cells(table), about.clone()));

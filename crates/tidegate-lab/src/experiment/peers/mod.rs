@@ -1,5 +1,6 @@
 //! Other servers beside tidegate's own models: the same page, the same load, in turn, and how many times the floor each costs.
 
+pub mod program;
 mod running;
 pub mod scenario;
 

@@ -21,11 +21,11 @@ const END: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A running peer.
-pub(super) struct Running {
+pub(crate) struct Running {
     child: Child,
     group: Group,
     dir: PathBuf,
-    pub(super) url: String,
+    pub(crate) url: String,
 }
 
 impl Running {
@@ -50,7 +50,7 @@ impl Running {
     }
 
     /// The process that leads the group.
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 

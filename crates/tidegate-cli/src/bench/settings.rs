@@ -1,0 +1,217 @@
+//! What `tidegate bench` measures: experiments with their settings, from the options.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use tidegate::Model;
+use tidegate_lab::experiment::round::Length;
+use tidegate_lab::peers::{self, Case, scenario};
+use tidegate_lab::{Program, concurrency, connections, latency, models, plan, survival, udp};
+
+use super::{Args, Experiment, usage};
+use crate::Failure;
+
+/// A round of the answer, and its idle connections: with seven models and two points it takes about a minute.
+const ANSWER_ROUND: Duration = Duration::from_millis(350);
+const ANSWER_IDLE: usize = 5_000;
+
+impl Args {
+    /// What is to be measured, in order.
+    pub(super) fn plan(&self) -> Result<Vec<Box<dyn plan::Experiment>>, Failure> {
+        use Experiment::{All, App, Concurrency, Connections, Latency, Models, Peers, Survival, Udp};
+        self.refuse_what_does_not_belong()?;
+        let all = [Models, Concurrency, Connections, Survival, Udp, Latency];
+        let wanted = match self.experiment {
+            None => vec![Concurrency, Connections],
+            Some(All) => all.to_vec(),
+            Some(one) => vec![one],
+        };
+        let settings = |experiment| -> Result<Box<dyn plan::Experiment>, Failure> {
+            Ok(match experiment {
+                All | Concurrency | App => Box::new(self.concurrency_settings()?),
+                Models => Box::new(self.models_settings()),
+                Connections => Box::new(self.connections_settings()?),
+                Survival => Box::new(self.survival_settings()),
+                Udp => Box::new(self.udp_settings()),
+                Peers => Box::new(self.peers_settings()?),
+                Latency => Box::new(self.latency_settings()),
+            })
+        };
+        wanted.into_iter().map(settings).collect()
+    }
+
+    fn refuse_what_does_not_belong(&self) -> Result<(), Failure> {
+        let is = |experiment| self.experiment == Some(experiment);
+        let alien = match () {
+            () if !is(Experiment::Peers) && (self.peers.is_some() || !self.only.is_empty()) => {
+                Some("--peers and --only belong to `bench peers`")
+            }
+            () if !is(Experiment::App) && !self.command.is_empty() => {
+                Some("a command after `--` belongs to `bench app`")
+            }
+            () if !is(Experiment::App) && self.path.is_some() => Some("--path belongs to `bench app`"),
+            () => None,
+        };
+        alien.map_or(Ok(()), |why| Err(Failure::Usage(anyhow!(why))))
+    }
+
+    /// The models asked for, or all.
+    fn wanted(&self) -> Vec<Model> {
+        if self.models.is_empty() { Model::ALL.to_vec() } else { self.models.clone() }
+    }
+
+    fn is_quick(&self) -> bool {
+        self.quick || matches!(self.experiment, None | Some(Experiment::App))
+    }
+
+    fn models_settings(&self) -> models::Settings {
+        let seconds = self.seconds.unwrap_or(if self.is_quick() { 2 } else { 5 });
+        let mut settings = models::Settings::classic(self.wanted(), Duration::from_secs(seconds.into()));
+        if !self.connections.is_empty() {
+            let sized = |load: &models::Load, n: usize| models::Load { connections: n, ..load.clone() };
+            let classic = settings.loads;
+            settings.loads = self
+                .sizes(&[])
+                .into_iter()
+                .flat_map(|n| classic.iter().map(move |load| sized(load, n)))
+                .collect();
+        }
+        settings.repeats = self.rounds(1, 4);
+        for load in &mut settings.loads {
+            load.window = self.seconds.map_or(load.window, |s| Duration::from_secs(s.into()));
+        }
+        settings
+    }
+
+    /// Rounds of each row: what `--repeats` says, or the default, quick or not.
+    fn rounds(&self, quick: usize, full: usize) -> usize {
+        let default = if self.is_quick() { quick } else { full };
+        self.repeats.map_or(default, |n| n as usize)
+    }
+
+    /// What `--connections` says, or the default.
+    fn sizes(&self, default: &[usize]) -> Vec<usize> {
+        match self.connections.as_slice() {
+            [] => default.to_vec(),
+            given => given.iter().map(|&n| n as usize).collect(),
+        }
+    }
+
+    fn connections_settings(&self) -> Result<connections::Settings, Failure> {
+        let quick = self.is_quick();
+        let models =
+            if self.models.is_empty() { vec![Model::Uring, Model::Epoll] } else { self.models.clone() };
+        Ok(connections::Settings {
+            models,
+            sizes: match self.experiment {
+                None => vec![ANSWER_IDLE],
+                Some(_) => self.sizes(if quick { &[1_000, 5_000] } else { &[10_000, 50_000] }),
+            },
+            probe: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 5 }, Into::into)),
+            agents: self.agents.settings(self.experiment)?,
+        })
+    }
+
+    fn survival_settings(&self) -> survival::Settings {
+        let quick = self.is_quick();
+        let seconds = Duration::from_secs;
+        let attack = seconds(self.seconds.map_or(if quick { 8 } else { 30 }, Into::into));
+        survival::Settings {
+            models: self.wanted(),
+            clients: self.sizes(&[50]).first().copied().unwrap_or(50),
+            undisturbed: seconds(if quick { 3 } else { 8 }).min(attack),
+            attack,
+            attackers: survival::Attackers::default(),
+        }
+    }
+
+    fn udp_settings(&self) -> udp::Settings {
+        let quick = self.is_quick();
+        udp::Settings {
+            models: self.wanted(),
+            sizes: vec![64, 1_400],
+            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 3 }, Into::into)),
+            repeats: self.repeats.map_or(if quick { 1 } else { 4 }, |n| n as usize),
+        }
+    }
+
+    fn peers_settings(&self) -> Result<peers::Settings, Failure> {
+        let cache = cache();
+        let mut all = scenario::peers(&cache, self.peers.as_deref()).map_err(usage)?;
+        if let Some(name) = self.only.iter().find(|name| !all.iter().any(|peer| peer.name == **name)) {
+            let names: Vec<&str> = all.iter().map(|peer| peer.name.as_str()).collect();
+            return Err(Failure::Usage(anyhow!("there is no peer {name}; there are {}", names.join(", "))));
+        }
+        let is_wanted =
+            |name: &String| self.only.is_empty() || name == scenario::FLOOR || self.only.contains(name);
+        all.retain(|peer| is_wanted(&peer.name));
+        let quick = self.is_quick();
+        let kept = self.sizes(if quick { &[100] } else { &[100, 1_000] });
+        let kept = kept.into_iter().map(|concurrency| Case { keep_alive: true, concurrency });
+        let each = self.sizes(&[100]).into_iter().map(|concurrency| Case { keep_alive: false, concurrency });
+        Ok(peers::Settings {
+            peers: all,
+            models: self.wanted(),
+            cases: kept.chain(each).collect(),
+            requests: self.requests.unwrap_or(if quick { 20_000 } else { 60_000 }),
+            repeats: self.rounds(4, 6),
+            cache,
+        })
+    }
+
+    fn latency_settings(&self) -> latency::Settings {
+        let quick = self.is_quick();
+        latency::Settings {
+            models: self.wanted(),
+            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 3 }, Into::into)),
+            repeats: self.repeats.map_or(if quick { 1 } else { 5 }, |n| n as usize),
+            sizes: if quick {
+                vec![64, 4_096, 1 << 20]
+            } else {
+                (6..=20).step_by(2).map(|n| 1 << n).collect()
+            },
+        }
+    }
+
+    /// Of the answer and of the user's own program fewer points, and short rounds.
+    fn concurrency_settings(&self) -> Result<concurrency::Settings, Failure> {
+        let is_short = matches!(self.experiment, None | Some(Experiment::App));
+        let points: &[usize] = match (is_short, self.is_quick()) {
+            (true, _) => &[100, 1_000],
+            (_, true) => &[10, 100, 1_000, 10_000],
+            (_, false) => &[10, 30, 100, 300, 1_000, 3_000, 10_000],
+        };
+        let length = match (self.requests, is_short, self.is_quick()) {
+            (Some(requests), ..) => Length::Requests(requests),
+            (None, true, _) => Length::Time(ANSWER_ROUND),
+            (None, _, true) => Length::Time(Duration::from_secs(1)),
+            (None, _, false) => Length::Time(Duration::from_secs(2)),
+        };
+        Ok(concurrency::Settings {
+            models: self.wanted(),
+            points: self.sizes(points),
+            length,
+            repeats: self.rounds(4, 6),
+            keep_alive: self.keepalive || is_short,
+            agents: self.agents.settings(self.experiment)?,
+            program: self.program()?,
+        })
+    }
+
+    fn program(&self) -> Result<Option<Program>, Failure> {
+        if self.experiment != Some(Experiment::App) {
+            return Ok(None);
+        }
+        let folder = std::env::current_dir().context("the folder that this runs in")?;
+        let path = self.path.clone().unwrap_or_else(|| "/".into());
+        Program::new(self.command.clone(), path, folder).map(Some).map_err(usage)
+    }
+}
+
+/// Where other servers are built, as the XDG Base Directory Specification has it.
+fn cache() -> PathBuf {
+    let from = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = from("XDG_CACHE_HOME").or_else(|| Some(from("HOME")?.join(".cache")));
+    cache.unwrap_or_else(std::env::temp_dir).join("tidegate").join("peers")
+}

@@ -1,0 +1,92 @@
+//! A program of the user's that is told on its command line which model to run on and where to listen.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use tidegate::Model;
+
+use super::running::Running;
+use super::scenario::{Peer, quoted};
+use crate::{Bench, LabError};
+
+/// The place-holders of its command line.
+const MODEL: &str = "{model}";
+const LISTEN: &str = "{listen}";
+
+/// A server over HTTP, started anew for each round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    words: Vec<String>,
+    path: String,
+    folder: PathBuf,
+}
+
+impl Program {
+    /// Of a command line with `{model}` and `{listen}` in it, run in this folder, and asked for this path.
+    ///
+    /// # Errors
+    /// It does not say where the model or the address go, or the path does not begin with a slash.
+    pub fn new(words: Vec<String>, path: String, folder: PathBuf) -> Result<Self, LabError> {
+        let wrong = |why: &str| Err(LabError::Program { why: why.into() });
+        let has = |place: &str| words.iter().any(|word| word.contains(place));
+        match () {
+            () if words.is_empty() => wrong("there is no command"),
+            () if !has(MODEL) => wrong("it is not told which model to run on: write {model} where that goes"),
+            () if !has(LISTEN) => {
+                wrong("it is not told where to listen: write {listen} where ADDRESS:PORT goes")
+            }
+            () if !path.starts_with('/') => wrong("the path to ask for must begin with '/'"),
+            () => Ok(Self { words, path, folder }),
+        }
+    }
+
+    /// Starts it on a model, and waits until it takes connections.
+    pub(crate) fn start(&self, bench: &Bench, model: Model) -> Result<Running, LabError> {
+        Running::start(bench, &self.on(model), PathBuf::new(), true)
+    }
+
+    fn on(&self, model: Model) -> Peer {
+        let filled = |word: &String| word.replace(MODEL, model.name()).replace(LISTEN, "127.0.0.1:{port}");
+        let words: Vec<String> = self.words.iter().map(|word| quoted(&filled(word))).collect();
+        let folder = quoted(&self.folder.display().to_string());
+        Peer {
+            name: format!("{self} on {model}"),
+            start: format!("cd {folder} && exec {}", words.join(" ")),
+            path: self.path.clone(),
+            ..Peer::default()
+        }
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words.first().map_or("", String::as_str))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(line: &str, path: &str) -> Result<Program, LabError> {
+        Program::new(line.split('|').map(str::to_owned).collect(), path.into(), "/a folder".into())
+    }
+
+    #[test]
+    fn words_stay_words() {
+        let peer = program("./my server|--model={model}|{listen}|it's", "/x").unwrap().on(Model::Epoll);
+        let line = "cd '/a folder' && exec './my server' '--model=epoll' '127.0.0.1:{port}' 'it'\\''s'";
+        assert_eq!((peer.start.as_str(), peer.path.as_str()), (line, "/x"));
+    }
+
+    #[test]
+    fn a_command_line_without_its_places_is_refused_with_what_to_write() {
+        for (line, path, part) in [
+            ("a|{listen}", "/", "{model}"),
+            ("a|{model}", "/", "{listen}"),
+            ("a|{model}|{listen}", "x", "begin with '/'"),
+        ] {
+            assert!(program(line, path).unwrap_err().to_string().contains(part), "{line}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What a `bench` consists of: a list of experiments, each with its settings.
+
+use tidegate::Model;
+
+use crate::Bench;
+use crate::experiment::{concurrency, connections, contestants, latency, models, peers, survival, udp};
+use crate::report::Results;
+use crate::run::Facts;
+
+/// One experiment with its settings: fills one table of the results.
+pub trait Experiment {
+    /// How often `progress` will be told of a step.
+    fn steps(&self) -> usize;
+
+    /// What a saved run has to tell of the settings, because it changes the figures.
+    fn facts(&self) -> Facts {
+        Facts::new()
+    }
+
+    /// Measures; tells `progress` of each step before it is done.
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str));
+}
+
+/// Of these models, those that can be measured here.
+fn here(models: &[Model]) -> usize {
+    contestants(models).0.len()
+}
+
+impl Experiment for models::Settings {
+    fn steps(&self) -> usize {
+        here(&self.models) * self.loads.len() * self.repeats
+    }
+
+    fn facts(&self) -> Facts {
+        Self::facts(self)
+    }
+
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
+        results.models = Some(models::run(bench, self, progress));
+    }
+}
+
+impl Experiment for concurrency::Settings {
+    fn steps(&self) -> usize {
+        here(&self.models) * self.rounds()
+    }
+
+    fn facts(&self) -> Facts {
+        Self::facts(self)
+    }
+
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
+        results.concurrency = Some(concurrency::run(bench, self, progress));
+    }
+}
+
+impl Experiment for connections::Settings {
+    fn steps(&self) -> usize {
+        here(&self.models) * self.sizes.len()
+    }
+
+    fn facts(&self) -> Facts {
+        Self::facts(self)
+    }
+
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
+        results.connections = Some(connections::run(bench, self, progress));
+    }
+}
+
+impl Experiment for survival::Settings {
+    fn steps(&self) -> usize {
+        here(&self.models)
+    }
+
+    fn facts(&self) -> Facts {
+        Self::facts(self)
+    }
+
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
+        results.survival = Some(survival::run(bench, self, progress));
+    }
+}
+
+impl Experiment for udp::Settings {
+    fn steps(&self) -> usize {
+        self.runs()
+    }
+
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
+        results.udp = Some(udp::run(bench, self, progress));
+    }
+}
+
+impl Experiment for peers::Settings {
+    fn steps(&self) -> usize {
+        let rounds = self.cases.len() * self.repeats;
+        self.peers.len() + (self.peers.len() + here(&self.models)) * rounds
+    }
+
+    fn facts(&self) -> Facts {
+        Self::facts(self)
+    }
+
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
+        results.peers = Some(peers::run(bench, self, progress));
+    }
+}
+
+impl Experiment for latency::Settings {
+    fn steps(&self) -> usize {
+        self.windows()
+    }
+
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
+        results.latency = Some(latency::run(bench, self, progress));
+    }
+}
