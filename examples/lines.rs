@@ -3,6 +3,8 @@
 //! Each line is answered with its number and itself in capitals; `quit` ends the connection. Shows input that arrives in
 //! any pieces, an answer before the first question, and closing after the last byte.
 
+use std::fmt::Write;
+
 use tidegate::{Consumed, Flow, Model, Outbox, Peer, Refusal, Server, Service, Session};
 
 struct Lines;
@@ -39,7 +41,7 @@ impl Session for LineSession {
                 return Consumed::bytes(used).then(Flow::Close);
             }
             self.count += 1;
-            out.write(format!("{}: ", self.count).as_bytes());
+            let _ = write!(out, "{}: ", self.count); // an outbox takes everything
             out.write(&line.to_ascii_uppercase());
             out.write(b"\n");
             if out.is_full() {

@@ -213,7 +213,7 @@ impl Order {
 }
 
 fn model(name: &str) -> Result<Model, String> {
-    let model: Model = name.parse()?;
+    let model: Model = name.parse().map_err(|e: tidegate::ParseModelError| e.to_string())?;
     match model.availability() {
         Availability::Available(_) => Ok(model),
         Availability::Unavailable(why) => Err(format!("the model {model} is unavailable here: {why}")),

@@ -109,6 +109,11 @@ pub enum TlsError {
         /// What was found.
         why: String,
     },
+    /// There are no files to read again.
+    #[error(
+        "this identity was made of a configuration, not of files: give it another configuration with replace()"
+    )]
+    NoFiles,
     /// Certificate and key are no pair, or of a kind that cannot be used.
     #[error("the certificate in {cert} cannot be used with the key in {key}: {error}", cert = .cert.display(), key = .key.display())]
     Pair {

@@ -15,18 +15,25 @@ use tidegate::{Dial, Origin, Peer, Refusal, Service};
 use crate::fault::{TlsCounters, TlsError};
 use crate::session::{Shared, TlsLimits, TlsSession};
 
-/// A certificate and its key, from files in PEM form.
+/// What a server shows its clients: a certificate and its key, from files in PEM form, or a configuration of rustls.
 ///
-/// Connections take the one that is there when they begin; [`reload`](Self::reload) changes nothing for those that stand.
+/// Connections take what is there when they begin; [`reload`](Self::reload) and [`replace`](Self::replace) change
+/// nothing for those that stand.
 #[derive(Debug)]
 pub struct Identity {
+    files: Option<Files>,
+    config: ArcSwap<ServerConfig>,
+}
+
+/// Where a certificate comes from, and what its configurations have in common.
+#[derive(Debug)]
+struct Files {
     cert: PathBuf,
     key: PathBuf,
     /// Protocols for ALPN (RFC 7301), the best first; none takes no part in it.
     protocols: Vec<Vec<u8>>,
     /// Protects session tickets; its keys change every six hours. Kept when the certificate changes.
     tickets: Arc<dyn ProducesTickets>,
-    config: ArcSwap<ServerConfig>,
 }
 
 impl Identity {
@@ -38,39 +45,53 @@ impl Identity {
     pub fn read(cert: &Path, key: &Path, protocols: &[&str]) -> Result<Self, TlsError> {
         let tickets = ring::Ticketer::new()?;
         let protocols: Vec<Vec<u8>> = protocols.iter().map(|name| name.as_bytes().into()).collect();
-        let config = ArcSwap::from_pointee(config(cert, key, &protocols, &tickets)?);
-        Ok(Self { cert: cert.into(), key: key.into(), protocols, tickets, config })
+        let files = Files { cert: cert.into(), key: key.into(), protocols, tickets };
+        let config = ArcSwap::from_pointee(files.config()?);
+        Ok(Self { files: Some(files), config })
+    }
+
+    /// Of a configuration of rustls: client certificates, several names, another provider, other versions.
+    #[must_use]
+    pub fn of(config: Arc<ServerConfig>) -> Self {
+        Self { files: None, config: ArcSwap::new(config) }
+    }
+
+    /// New connections get this configuration.
+    pub fn replace(&self, config: Arc<ServerConfig>) {
+        self.config.store(config);
     }
 
     /// Reads the files again. New connections get what they hold now, all of it or, after an error, nothing of it.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// As [`read`](Self::read); [`TlsError::NoFiles`] if this was made [of a configuration](Self::of).
     pub fn reload(&self) -> Result<(), TlsError> {
-        self.config.store(Arc::new(config(&self.cert, &self.key, &self.protocols, &self.tickets)?));
+        let files = self.files.as_ref().ok_or(TlsError::NoFiles)?;
+        self.config.store(Arc::new(files.config()?));
         Ok(())
     }
 }
 
-fn config(
-    cert: &Path,
-    key: &Path,
-    protocols: &[Vec<u8>],
-    tickets: &Arc<dyn ProducesTickets>,
-) -> Result<ServerConfig, TlsError> {
-    let chain = certificates(cert)?;
-    let secret =
-        PrivateKeyDer::from_pem_slice(&contents(key)?).map_err(|e| pem_error(key, "private key", e))?;
-    let pair =
-        |error: rustls::Error| TlsError::Pair { cert: cert.into(), key: key.into(), error: Box::new(error) };
-    let mut config = ServerConfig::builder_with_provider(ring::default_provider().into())
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(chain, secret)
-        .map_err(pair)?;
-    config.alpn_protocols = protocols.to_vec();
-    config.ticketer = tickets.clone();
-    Ok(config)
+impl Files {
+    fn config(&self) -> Result<ServerConfig, TlsError> {
+        let Self { cert, key, protocols, tickets } = self;
+        let chain = certificates(cert)?;
+        let secret =
+            PrivateKeyDer::from_pem_slice(&contents(key)?).map_err(|e| pem_error(key, "private key", e))?;
+        let pair = |error: rustls::Error| TlsError::Pair {
+            cert: cert.into(),
+            key: key.into(),
+            error: Box::new(error),
+        };
+        let mut config = ServerConfig::builder_with_provider(ring::default_provider().into())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, secret)
+            .map_err(pair)?;
+        config.alpn_protocols.clone_from(protocols);
+        config.ticketer = tickets.clone();
+        Ok(config)
+    }
 }
 
 /// The bytes of a regular file: others (a FIFO, a terminal) may never end, or keep their reader waiting for ever.

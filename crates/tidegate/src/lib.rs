@@ -56,7 +56,7 @@ pub mod service;
 pub mod stats;
 
 pub use client::{Client, DatagramClient, Dialler, RunningClient};
-pub use engine::{Availability, Choice, Model};
+pub use engine::{Availability, Choice, Model, ParseModelError};
 pub use policy::{DatagramPath, DatagramPolicy, Policy, PolicyError};
 pub use server::{
     BoundDatagramServer, BoundServer, DatagramServer, Running, RunningDatagrams, Server, StartError,

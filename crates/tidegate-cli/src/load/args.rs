@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use tidegate::{Availability, Endpoint, Model};
+use tidegate::{Availability, Endpoint, Model, ParseModelError};
 use tidegate_cluster::{TlsOrder, TrustOrder};
 use tidegate_load::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security, Target, TlsPlan, Trust};
 
@@ -441,7 +441,7 @@ pub fn model(name: &str) -> Result<Option<Model>, Failure> {
     if name == "auto" {
         return Ok(None);
     }
-    let model: Model = name.parse().map_err(|e: String| usage(anyhow!(e)))?;
+    let model: Model = name.parse().map_err(|e: ParseModelError| usage(e))?;
     match model.availability() {
         Availability::Available(_) => Ok(Some(model)),
         Availability::Unavailable(why) => Err(usage(anyhow!(

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use tidegate::{Choice, Endpoint, Model, ParseEndpointError, Policy, Service, StartError};
+use tidegate::{Choice, Endpoint, Model, ParseEndpointError, ParseModelError, Policy, Service, StartError};
 use tidegate_services::http::AccessError;
 use tidegate_services::http::access::Host;
 use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
@@ -194,7 +194,7 @@ impl Asked {
     }
 }
 
-fn model(text: &str) -> Result<Asked, String> {
+fn model(text: &str) -> Result<Asked, ParseModelError> {
     if text == "auto" { Ok(Asked(None)) } else { text.parse().map(|model| Asked(Some(model))) }
 }
 

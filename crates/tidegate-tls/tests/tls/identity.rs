@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use rustls::pki_types::CertificateDer;
+use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::TLS13;
 use tidegate::Policy;
 use tidegate_services::Echo;
@@ -56,4 +57,35 @@ fn files_that_can_not_be_used_say_why() {
     assert!(matches!(read(&key, &key), Err(TlsError::Pem { what: "certificate", .. })));
     assert!(matches!(read(&cert, &cert), Err(TlsError::Pem { what: "private key", .. })));
     assert!(matches!(read(&cert, &others.key()), Err(TlsError::Pair { .. })), "a key of another certificate");
+}
+
+#[test]
+fn a_configuration_of_rustls_is_taken_as_it_is() {
+    let papers = Papers::of("localhost");
+    let config = |papers: &Papers| {
+        let chain = vec![CertificateDer::from_pem_file(papers.cert()).unwrap()];
+        let key = PrivateKeyDer::from_pem_file(papers.key()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder =
+            ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]).unwrap();
+        let mut config = builder.with_no_client_auth().with_single_cert(chain, key).unwrap();
+        config.alpn_protocols = vec![b"own".to_vec()];
+        Arc::new(config)
+    };
+    let identity = Arc::new(Identity::of(config(&papers)));
+    let service = TlsServer::new(Echo, identity.clone(), TlsLimits::default(), Arc::default());
+    let spoken = |papers: &Papers| {
+        let mut trusting = papers.trusting(&[&TLS13]);
+        trusting.alpn_protocols = vec![b"own".to_vec()];
+        let (mut wire, mut far) = (Wire::to(&service, Policy::default()), Far::new(&Arc::new(trusting)));
+        far.talk(&mut wire).map(|()| far.tls.alpn_protocol().map(<[u8]>::to_vec))
+    };
+    assert_eq!(spoken(&papers).unwrap().as_deref(), Some(b"own".as_slice()));
+    let e = identity.reload().unwrap_err();
+    assert!(matches!(e, TlsError::NoFiles) && e.to_string().contains("replace()"), "{e}");
+
+    papers.renew("localhost");
+    assert!(spoken(&papers).is_err(), "nobody has said that there is another one");
+    identity.replace(config(&papers));
+    assert!(spoken(&papers).is_ok());
 }

@@ -47,7 +47,7 @@ mod trim;
 mod worker;
 
 pub(crate) use command_queue::{Command, CommandQueue};
-pub use model::{Availability, Choice, Model};
+pub use model::{Availability, Choice, Model, ParseModelError};
 pub(crate) use support::{check, check_client, check_datagrams, check_endpoint};
 pub(crate) use worker::{EngineConfig, EngineHandle, WorkerContext};
 

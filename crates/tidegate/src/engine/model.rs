@@ -168,14 +168,20 @@ impl fmt::Display for Model {
     }
 }
 
-impl FromStr for Model {
-    type Err = String;
+/// A name that no [`Model`] has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown model {name:?}; the models are: {}, and auto for the best one available", Model::ALL.map(Model::name).join(", "))]
+pub struct ParseModelError {
+    /// What was given.
+    pub name: String,
+}
 
-    fn from_str(s: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|m| m.name() == s).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            format!("unknown model {s:?}; the models are: {names}, and auto for the best one available")
-        })
+impl FromStr for Model {
+    type Err = ParseModelError;
+
+    fn from_str(s: &str) -> Result<Self, ParseModelError> {
+        let named = Self::ALL.into_iter().find(|model| model.name() == s);
+        named.ok_or_else(|| ParseModelError { name: s.to_owned() })
     }
 }
 
@@ -188,7 +194,7 @@ mod tests {
         for model in Model::ALL {
             assert_eq!(model.name().parse(), Ok(model));
         }
-        assert!("kqueue".parse::<Model>().unwrap_err().contains("epoll"));
+        assert!("kqueue".parse::<Model>().unwrap_err().to_string().contains("epoll"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Bytes on their way out, and what a session may do with them.
 
 use std::any::Any;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::task::Waker;
@@ -52,6 +53,26 @@ pub(super) struct SessionState {
     pub(super) kept: [usize; 2],
     /// What wakes the session, if it has asked for that.
     pub(super) waker: Option<Arc<SessionWaker>>,
+}
+
+/// Appends a copy, and never fails: what goes wrong with the connection, its session learns by `on_close`.
+impl io::Write for Outbox<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.queue.push_copy(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Appends a copy, and never fails.
+impl fmt::Write for Outbox<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.queue.push_copy(text.as_bytes());
+        Ok(())
+    }
 }
 
 impl Outbox<'_> {
