@@ -1,13 +1,12 @@
 //! The control of an engine without a loop of its own: a thread that dials and stops.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 
 use super::registry::{ConnectionRegistry, Order};
-use super::{Command, CommandQueue};
+use super::{Command, CommandQueue, admission};
 
 /// Carries out the commands that come through its command_queue: dials, and the order to stop.
 pub(super) struct ControlThread {
@@ -51,14 +50,8 @@ impl ControlThread {
     }
 
     fn stop(&self, registry: &ConnectionRegistry, mut commands: VecDeque<Command>) {
-        self.command_queue.close(&mut commands);
-        for command in commands {
-            // Asked for together with the stop, or after it.
-            if let Command::Dial(request) = command {
-                registry.counters.attempted.add(1);
-                registry.dial_failed(request, io::Error::other("the client has stopped"));
-            }
-        }
+        // Dials that were asked for together with the stop, or after it.
+        admission::close(&self.command_queue, &mut commands, &*registry.config.service, &registry.counters);
         registry.order_all(Order::Drain);
         let mut empty = registry.wait_empty(registry.policy().drain_timeout);
         while !empty {

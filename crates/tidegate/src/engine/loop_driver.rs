@@ -148,7 +148,7 @@ pub(super) trait LoopDriver {
             Err(e) => Err((request, e)),
         };
         if let Err((request, e)) = begun {
-            self.loop_state().not_begun(request, e);
+            self.loop_state().dial_failed(request, e);
         }
     }
 }

@@ -3,22 +3,21 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tidegate_os::socket::is_exhaustion;
-
 use super::WorkerContext;
+use super::admission::{self, AcceptPause, DialRoom};
 use super::command_queue::{Accepted, Command};
 use super::permits::Permits;
-use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission, admitted};
+use crate::policy::accept::{Admission, Fullness, admission, admitted};
 use crate::policy::{Policy, timeouts, wait};
 use crate::proto::dial::DialRequest;
 use crate::proto::mail::{MailSink, Mailbox};
-use crate::proto::panics::contain;
 use crate::proto::{Connection, Context, Resolution, Timers, Token};
-use crate::service::{ErasedService, Origin, Peer, Session};
+use crate::service::Origin;
 
 /// The part of an event loop that is the same whatever it waits with.
 pub(super) struct LoopState {
@@ -40,8 +39,7 @@ pub(super) struct LoopState {
     pub(super) permits: Permits,
     /// When there was last something to do.
     active: Instant,
-    /// Accepting rests until then: the process ran out of descriptors or memory.
-    rest_until: Option<Instant>,
+    pause: AcceptPause,
     /// When connections that are still there are reset; set once the thread is told to stop.
     pub(super) stop_at: Option<Instant>,
 }
@@ -63,7 +61,7 @@ impl LoopState {
             posted: 0,
             dialled: 0,
             takes,
-            rest_until: None,
+            pause: AcceptPause::default(),
             stop_at: None,
         }
     }
@@ -105,22 +103,17 @@ impl LoopState {
     }
 
     /// Makes the session of a connection that stands, or counts the refusal.
-    pub(super) fn admit(&mut self, addr: Option<std::net::SocketAddr>, origin: Origin) -> Option<Connection> {
-        let peer = Peer { addr, origin, thread: self.worker.index };
-        let session = open_session(&*self.worker.service, &peer);
-        if session.is_none() {
-            self.worker.counters.refused.add(1);
-        }
-        session.map(|session| Connection::new(session, origin, self.now))
+    pub(super) fn admit(&mut self, addr: Option<SocketAddr>) -> Option<Connection> {
+        let WorkerContext { service, counters, index, .. } = &self.worker;
+        let session = admission::open_accepted(&**service, counters, addr, *index)?;
+        Some(Connection::new(session, Origin::Accepted, self.now))
     }
 
     /// Makes the connection that was dialled: with the session that was given with the dial, or one of the service.
     pub(super) fn admit_dialled(&mut self, request: &mut DialRequest) -> Option<Connection> {
-        let origin = Origin::Dialled { tag: request.dial().tag };
-        match request.take_session() {
-            Some(session) => Some(Connection::new(session, origin, self.now)),
-            None => self.admit(request.dial().to.addr(), origin),
-        }
+        let WorkerContext { service, counters, index, .. } = &self.worker;
+        let session = admission::open_dialled(&**service, counters, request, *index)?;
+        Some(Connection::new(session, Origin::Dialled { tag: request.dial().tag }, self.now))
     }
 
     /// The address of a connection.
@@ -143,7 +136,8 @@ impl LoopState {
     fn sleep(&self, now: Instant) -> Option<Duration> {
         // Once it has passed, all were told to stop: what is left is on its way back, and asking does not make it faster.
         let stop = self.stop_at.filter(|&at| at > self.now);
-        let deadline = [self.rest_until, stop, self.permits.rotation()].into_iter().flatten().min();
+        let deadline =
+            [self.pause.until(self.now), stop, self.permits.rotation()].into_iter().flatten().min();
         let deadline = deadline.map(|at| at.saturating_duration_since(now));
         match (deadline, self.timers.sleep(now)) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -156,7 +150,6 @@ impl LoopState {
         self.now = now;
         self.permits.now = self.now;
         self.look_ahead();
-        self.rest_until = self.rest_until.filter(|&at| at > self.now);
         self.worker.command_queue.woken();
         self.worker.counters.wake_ups.add(1);
     }
@@ -190,7 +183,7 @@ impl LoopState {
 
     /// Whether accepting rests, because the process ran out of something.
     pub(super) fn is_resting(&self) -> bool {
-        self.rest_until.is_some_and(|at| at > self.now)
+        self.pause.until(self.now).is_some()
     }
 
     /// May the next connection come in now?
@@ -297,14 +290,14 @@ impl LoopState {
 
     /// Whether a connection may be dialled now.
     pub(super) fn may_dial(&self, request: &DialRequest) -> io::Result<()> {
-        if !request.is_by_session() {
-            let may = self.stop_at.is_none() && self.room() > 0;
-            return if may { Ok(()) } else { Err(no_dial()) };
-        }
-        if self.out_of_patience() {
-            return Err(io::Error::other("the server has stopped"));
-        }
-        if self.dialled < self.worker.dials { Ok(()) } else { Err(no_place()) }
+        let room = DialRoom {
+            stopping: self.stop_at.is_some(),
+            stopped: self.out_of_patience(),
+            has_place: self.room() > 0,
+            dialled: self.dialled,
+            dials: self.worker.dials,
+        };
+        room.admit(request)
     }
 
     /// A connection that is dialled takes its place.
@@ -324,25 +317,9 @@ impl LoopState {
         self.worker.peak.closed(open);
     }
 
-    /// Counts a failed accept and, if the process ran out of something, lets accepting rest.
+    /// An accept has failed: see [`admission`].
     pub(super) fn accept_failed(&mut self, e: &io::Error) {
-        self.worker.counters.attempted.add(1);
-        if is_exhaustion(e) {
-            self.exhausted(e);
-            self.rest_until = Some(self.now + EXHAUSTION_PAUSE);
-        } else if !tidegate_os::socket::is_lost_connection(e) {
-            tracing::warn!(error = %e, "accept failed; trying again shortly");
-            self.rest_until = Some(self.now + EXHAUSTION_PAUSE);
-        }
-    }
-
-    /// Counts an exhaustion by kind.
-    pub(super) fn exhausted(&self, e: &io::Error) {
-        if tidegate_os::socket::is_out_of_descriptors(e) {
-            self.worker.counters.no_descriptors.add(1);
-        } else {
-            self.worker.counters.no_buffers.add(1);
-        }
+        self.pause.accept_failed(e, &self.worker.counters, self.now);
     }
 
     /// A connection is gone: what accepting rested for may be there again.
@@ -353,31 +330,18 @@ impl LoopState {
         } else {
             self.turned_away();
         }
-        self.rest_until = None;
+        self.pause.end();
     }
 
     /// Counts a failed dial and tells who asked.
     pub(super) fn dial_failed(&mut self, request: DialRequest, e: io::Error) {
-        request.failed(&*self.worker.service, &self.worker.counters, e);
-    }
-
-    /// The same, for one that was not even begun.
-    pub(super) fn not_begun(&mut self, request: DialRequest, e: io::Error) {
-        if is_exhaustion(&e) {
-            self.exhausted(&e);
-        }
-        self.dial_failed(request, e);
+        admission::dial_failed(&*self.worker.service, &self.worker.counters, request, e);
     }
 
     /// The loop has ended: whoever asked for a connection meanwhile is told that there will be none.
     pub(super) fn shut(&mut self) {
-        self.worker.command_queue.close(&mut self.commands);
-        while let Some(command) = self.commands.pop_front() {
-            if let Command::Dial(request) = command {
-                self.worker.counters.attempted.add(1);
-                self.dial_failed(request, io::Error::other("the client has stopped"));
-            }
-        }
+        let WorkerContext { command_queue, service, counters, .. } = &self.worker;
+        admission::close(command_queue, &mut self.commands, &**service, counters);
     }
 
     /// Goes on with other limits. All places are free then: connections have to ask for them again.
@@ -405,26 +369,4 @@ impl Drop for LoopState {
         self.worker.balance.is_gone(self.worker.index);
         self.worker.command_queue.close(&mut VecDeque::new());
     }
-}
-
-/// Why a client does not dial.
-pub(super) fn no_dial() -> io::Error {
-    io::Error::other("max_connections are open, or the client is stopping")
-}
-
-/// Why a session cannot dial for now.
-pub(super) fn no_place() -> io::Error {
-    let why = "all places for connections that sessions dial are taken; raise max_connections, or what Service::dials says";
-    io::Error::new(io::ErrorKind::QuotaExceeded, why)
-}
-
-/// Asks the service for a session. A service that panics refuses the connection, and does no more harm. It is shown
-/// the address of an accepted peer only if it asks for that, whether the model knows it or not: what works on one has
-/// to work on all.
-pub(super) fn open_session(service: &dyn ErasedService, peer: &Peer) -> Option<Box<dyn Session>> {
-    let open = || {
-        let shown = peer.origin != Origin::Accepted || service.needs_peer_addr();
-        service.open_erased(&Peer { addr: peer.addr.filter(|_| shown), ..*peer })
-    };
-    contain(open)?.ok()
 }

@@ -20,6 +20,7 @@
 //! Every leaf file has the same public items in the same order, `MODEL`, `probe` and then its way of waiting, and a
 //! header with four headings: *How it waits*, *What it bounds*, *What it costs*, *Where it differs*.
 
+mod admission;
 mod balance;
 mod blocking;
 mod blocking_pool;

@@ -6,26 +6,24 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::{Context as TaskContext, Poll, Waker};
+use std::task::{Context as TaskContext, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
 use tidegate_os::waker::Waker as Notify;
 
-use super::{CommandQueue, EngineConfig, EngineHandle};
-use tidegate_os::socket::{
-    Blocking, Listener, Stream, is_exhaustion, is_lost_connection, is_out_of_descriptors,
-};
+use tidegate_os::socket::Listener;
 
-use super::loop_state::{no_dial, no_place, open_session};
+use super::admission::{self, AcceptPause, DialRoom};
+use super::{CommandQueue, EngineConfig, EngineHandle};
 use crate::policy::Policy;
-use crate::policy::accept::{Admission, EXHAUSTION_PAUSE, Fullness, admission, admitted};
+use crate::policy::accept::{Admission, Fullness, admission, admitted};
 use crate::proto::Token;
 use crate::proto::dial::DialRequest;
 use crate::proto::mail::{MailSink, Mailbox, MailboxError};
 use crate::proto::panics::Contained;
-use crate::service::{Mail, Origin, Peer, Session};
+use crate::service::{Mail, Origin, Session};
 use crate::stats::{Counters, Writers};
 
 /// What all connections of a server or client without loops share.
@@ -85,8 +83,9 @@ struct State {
     dialled: usize,
     /// An acceptor may be about to bring in one more connection.
     accepting: bool,
-    stopping: bool,
-    rest_until: Option<Instant>,
+    /// The last order that all were given.
+    stopping: Option<Order>,
+    pause: AcceptPause,
     next: u64,
     posts: HashMap<u64, Weak<Inbox>>,
     /// An acceptor that is a task rather than a thread.
@@ -194,7 +193,7 @@ impl ConnectionRegistry {
     }
 
     /// Takes a place for a connection.
-    pub(super) fn enter(self: &Arc<Self>) -> RegistrySlot {
+    fn enter(self: &Arc<Self>) -> RegistrySlot {
         let mut state = self.lock();
         state.open += 1;
         self.seat(state, false)
@@ -206,10 +205,16 @@ impl ConnectionRegistry {
         let (by_session, most, each) =
             (request.is_by_session(), self.policy().max_connections, self.config.service.dials());
         let accepted = admitted(most, each);
+        let room = DialRoom {
+            stopping: state.stopping.is_some(),
+            stopped: state.stopping == Some(Order::Stop),
+            has_place: state.open < accepted,
+            dialled: state.dialled,
+            dials: accepted.saturating_mul(each),
+        };
+        room.admit(request)?;
         match by_session {
-            true if state.dialled >= accepted.saturating_mul(each) => return Err(no_place()),
             true => state.dialled += 1,
-            false if state.stopping || state.open >= accepted => return Err(no_dial()),
             false => state.open += 1,
         }
         Ok(self.seat(state, by_session))
@@ -220,14 +225,14 @@ impl ConnectionRegistry {
         self.counters.attempted.add(1);
         match (self.enter_to_dial(&request), self.dial.get()) {
             (Ok(seat), Some(dial)) => dial(self, request, seat),
-            (Ok(_), None) => self.dial_failed(request, no_dial()),
+            (Ok(_), None) => self.dial_failed(request, io::ErrorKind::Unsupported.into()), // every engine sets it
             (Err(e), _) => self.dial_failed(request, e),
         }
     }
 
     /// Counts a failed dial and tells who asked.
     pub(super) fn dial_failed(&self, request: DialRequest, e: io::Error) {
-        request.failed(&*self.config.service, &self.counters, e);
+        admission::dial_failed(&*self.config.service, &self.counters, request, e);
     }
 
     fn seat(self: &Arc<Self>, mut state: MutexGuard<'_, State>, dialled_by_session: bool) -> RegistrySlot {
@@ -240,9 +245,7 @@ impl ConnectionRegistry {
             stopped: self.stopped.clone(),
             registry: Arc::downgrade(self),
         });
-        if state.stopping {
-            post.lock().order = Some(Order::Drain);
-        }
+        post.lock().order = state.stopping;
         state.posts.insert(id, Arc::downgrade(&post));
         RegistrySlot { registry: self.clone(), id, dialled_by_session, post }
     }
@@ -254,59 +257,55 @@ impl ConnectionRegistry {
         thread: usize,
         counters: &Counters,
     ) -> Option<Box<dyn Session>> {
-        let addr = match caller {
-            Caller::Accepted(addr) => *addr,
-            Caller::Dialled(request) => match request.take_session() {
-                Some(session) => return Some(session),
-                None => request.dial().to.addr(),
-            },
-        };
-        let origin = caller.origin();
-        let session = open_session(&*self.config.service, &Peer { addr, origin, thread });
-        if session.is_none() {
-            counters.refused.add(1);
+        let service = &*self.config.service;
+        match caller {
+            Caller::Accepted(addr) => admission::open_accepted(service, counters, *addr, thread),
+            Caller::Dialled(request) => admission::open_dialled(service, counters, request, thread),
         }
-        session
     }
 
     /// Waits until a connection may come in, or is to be refused; `None` once the registry stops.
     pub(super) fn wait_for_admission(&self) -> Option<Admission> {
         let mut state = self.lock();
         loop {
-            match self.admission(&mut state) {
-                Poll::Ready(answer) => return answer,
-                Poll::Pending => {
-                    // Bounded, because a rest ends by itself.
-                    let waited = self.changed.wait_timeout(state, EXHAUSTION_PAUSE);
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = match self.turn(&state) {
+                Turn::Accept(admission) => return Some(admission),
+                Turn::Over => return None,
+                Turn::Wait(None) => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Turn::Wait(Some(until)) => {
+                    let limit = until.saturating_duration_since(Instant::now());
+                    self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
                 }
-            }
+            };
         }
     }
 
-    /// The same for a task; it is woken when something changes, but not when a rest ends.
+    /// The same for a task, which is woken when something changes, but not when a pause ends.
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only tasks of tokio poll"))]
-    pub(super) fn poll_admission(&self, task: &TaskContext<'_>) -> Poll<Option<Admission>> {
+    pub(super) fn poll_turn(&self, task: &TaskContext<'_>) -> Turn {
         let mut state = self.lock();
-        let answer = self.admission(&mut state);
         state.acceptor = Some(task.waker().clone());
-        answer
+        self.turn(&state)
     }
 
-    fn admission(&self, state: &mut State) -> Poll<Option<Admission>> {
-        if state.stopping {
-            return Poll::Ready(None);
+    fn turn(&self, state: &State) -> Turn {
+        if state.stopping.is_some() {
+            return Turn::Over;
         }
-        if state.rest_until.is_some_and(|at| at > Instant::now()) {
-            return Poll::Pending;
+        let now = Instant::now();
+        match self.admission(state, now) {
+            Admission::Wait => Turn::Wait(state.pause.until(now)),
+            admission => Turn::Accept(admission),
         }
-        state.rest_until = None;
+    }
+
+    fn admission(&self, state: &State, now: Instant) -> Admission {
+        if state.pause.until(now).is_some() {
+            return Admission::Wait;
+        }
         let policy = self.policy();
         let (open, most) = (state.open, self.most(&policy));
-        match admission(Fullness { open, share: most, total: open, most }, policy.when_full) {
-            Admission::Wait => Poll::Pending,
-            answer => Poll::Ready(Some(answer)),
-        }
+        admission(Fullness { open, share: most, total: open, most }, policy.when_full)
     }
 
     /// Connections that may be open, beside those that sessions dial.
@@ -320,51 +319,53 @@ impl ConnectionRegistry {
         state.open + state.dialled
     }
 
+    /// Accepts once; `take` gets what comes, with its place, or with none if it is to be closed. Whether there was
+    /// something to accept.
+    pub(super) fn accept_next<T>(
+        self: &Arc<Self>,
+        admission: Admission,
+        accept: impl FnOnce() -> io::Result<T>,
+        take: impl FnOnce(T, Option<RegistrySlot>),
+    ) -> bool {
+        match accept() {
+            Ok(socket) if admission == Admission::Admit => {
+                self.counters.attempted.add(1);
+                take(socket, Some(self.enter()));
+            }
+            Ok(socket) => {
+                admission::count_refusal(&self.counters);
+                take(socket, None);
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(e) => self.accept_failed(&e),
+        }
+        true
+    }
+
     /// Takes those for whom the kernel had already opened the connection when the registry was told to stop, without waiting for more.
-    pub(super) fn accept_the_rest(
-        &self,
-        listener: &Listener,
-        blocking: Blocking,
-        mut serve: impl FnMut(Stream, Option<SocketAddr>),
+    pub(super) fn sweep<T>(
+        self: &Arc<Self>,
+        mut accept: impl FnMut() -> io::Result<T>,
+        mut take: impl FnMut(T, Option<RegistrySlot>),
     ) {
         for _ in 0..self.policy().accept.backlog {
-            if !self.has_room_for_the_rest() {
+            let admission = self.admission(&self.lock(), Instant::now());
+            if admission == Admission::Wait || !self.accept_next(admission, &mut accept, &mut take) {
                 return;
             }
-            match listener.accept(blocking) {
-                Ok((stream, peer)) => {
-                    self.counters.attempted.add(1);
-                    serve(stream, peer);
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) => self.accept_failed(&e), // if it was not about that one connection, there is no room any more
-            }
         }
     }
 
-    fn has_room_for_the_rest(&self) -> bool {
-        let state = self.lock();
-        state.open < self.most(&self.policy()) && state.rest_until.is_none_or(|at| at <= Instant::now())
-    }
-
-    /// Counts a failed accept; accepting rests if the process ran out of something.
+    /// An accept has failed: see [`admission`].
     pub(super) fn accept_failed(&self, e: &io::Error) {
-        self.counters.attempted.add(1);
-        if is_out_of_descriptors(e) {
-            self.counters.no_descriptors.add(1);
-        } else if is_exhaustion(e) {
-            self.counters.no_buffers.add(1);
-        }
-        if !is_lost_connection(e) {
-            self.lock().rest_until = Some(Instant::now() + EXHAUSTION_PAUSE);
-        }
+        self.lock().pause.accept_failed(e, &self.counters, Instant::now());
     }
 
     /// Stops accepting, and gives every connection that is there, or still comes, an order.
     pub(super) fn order_all(&self, order: Order) {
         let posts: Vec<_> = {
             let mut state = self.lock();
-            state.stopping = true;
+            state.stopping = state.stopping.max(Some(order));
             if let Some(acceptor) = state.acceptor.take() {
                 acceptor.wake();
             }
@@ -391,6 +392,17 @@ impl ConnectionRegistry {
         });
         !empty.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
+}
+
+/// What an acceptor may do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Accept a connection, to serve or to refuse it.
+    Accept(Admission),
+    /// Nothing, until then or until something changes.
+    Wait(Option<Instant>),
+    /// Only [sweep](ConnectionRegistry::sweep) the backlog: the registry stops.
+    Over,
 }
 
 /// An acceptor's time of work; ends when dropped.
@@ -435,7 +447,7 @@ impl Drop for RegistrySlot {
             false => state.open -= 1,
         }
         let open = state.open + state.dialled;
-        state.rest_until = None;
+        state.pause.end();
         state.posts.remove(&self.id);
         if let Some(acceptor) = state.acceptor.take() {
             acceptor.wake();

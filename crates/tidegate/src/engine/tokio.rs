@@ -15,6 +15,9 @@
 //! A connection may move from thread to thread between events; `Peer::thread` is always 0. Batches of events belong
 //! to the library and are not counted; wake-ups are runs of a task.
 
+#[cfg(all(test, unix, not(tidegate_loom)))]
+mod tests;
+
 use std::cell::{OnceCell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -36,11 +39,11 @@ use tidegate_os::socket::{
 
 use super::control::ControlThread;
 use super::platform::local;
-use super::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot};
+use super::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot, Turn};
 use super::threads::{self, STACK_BYTES};
 use super::{Availability, EngineConfig, EngineHandle, Model};
 use crate::fastpath::Ways;
-use crate::policy::accept::{Admission, EXHAUSTION_PAUSE};
+use crate::policy::accept::Admission;
 use crate::policy::sends::MAIL_QUANTUM;
 use crate::proto::dial::DialRequest;
 use crate::proto::mail::MailSink;
@@ -185,38 +188,44 @@ impl Socket for TcpStream {
 }
 
 async fn accept_all<L: Accepts>(registry: Arc<ConnectionRegistry>, listener: L, same: Arc<Listener>) {
-    loop {
-        let next = poll_fn(|task| match registry.poll_admission(task) {
-            Poll::Ready(Some(admission)) => {
-                listener.poll_accept(task).map(|accepted| Some((admission, accepted)))
-            }
-            Poll::Ready(None) => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        });
-        match next.await {
-            None => return accept_the_rest::<L::Stream>(&registry, &same),
-            Some((Admission::Refuse, Ok(_))) => {
-                registry.counters.attempted.add(1);
-                registry.counters.refused.add(1);
-            }
-            Some((_, Ok((stream, peer)))) => {
-                registry.counters.attempted.add(1);
-                begin(&registry, stream, Caller::Accepted(peer), registry.enter());
-            }
-            Some((_, Err(e))) => {
-                registry.accept_failed(&e);
-                sleep(EXHAUSTION_PAUSE).await;
-            }
+    let take = |(stream, peer), seat: Option<RegistrySlot>| {
+        if let Some(seat) = seat {
+            begin(&registry, stream, Caller::Accepted(peer), seat);
         }
+    };
+    let mut pause = pin!(sleep(Duration::ZERO));
+    while let Some((admission, accepted)) =
+        poll_fn(|task| poll_next(&registry, &listener, pause.as_mut(), task)).await
+    {
+        registry.accept_next(admission, || accepted, take);
     }
+    // The kernel itself is asked: the library may not have heard of them yet, or want others to have a turn.
+    registry.sweep(
+        || same.accept(Blocking::Never).and_then(|(stream, peer)| Ok((L::Stream::adopt(stream)?, peer))),
+        take,
+    );
 }
 
-/// The kernel itself is asked: the library may not have heard of them yet, or want others to have a turn.
-fn accept_the_rest<T: Socket>(registry: &Arc<ConnectionRegistry>, listener: &Listener) {
-    registry.accept_the_rest(listener, Blocking::Never, |stream, peer| match T::adopt(stream) {
-        Ok(stream) => begin(registry, stream, Caller::Accepted(peer), registry.enter()),
-        Err(e) => registry.accept_failed(&e),
-    });
+/// What the next accept brings, once there may be one; `None` when the registry stops.
+fn poll_next<L: Accepts>(
+    registry: &ConnectionRegistry,
+    listener: &L,
+    mut pause: Pin<&mut Sleep>,
+    task: &mut TaskContext<'_>,
+) -> Poll<Option<(Admission, io::Result<(L::Stream, Option<SocketAddr>)>)>> {
+    loop {
+        match registry.poll_turn(task) {
+            Turn::Accept(admission) => {
+                return listener.poll_accept(task).map(|accepted| Some((admission, accepted)));
+            }
+            Turn::Wait(until) => {
+                let Some(until) = until else { return Poll::Pending };
+                pause.as_mut().reset(until.into());
+                ready!(pause.as_mut().poll(task));
+            }
+            Turn::Over => return Poll::Ready(None),
+        }
+    }
 }
 
 async fn dial(registry: Arc<ConnectionRegistry>, request: DialRequest, seat: RegistrySlot) {

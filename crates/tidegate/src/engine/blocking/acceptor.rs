@@ -14,7 +14,6 @@ use tidegate_os::waker::Waker;
 use super::super::readiness::{Settled, SocketTransport, Transport};
 use super::super::registry::{ConnectionRegistry, RegistrySlot};
 use super::super::threads;
-use crate::policy::accept::Admission;
 use crate::proto::dial::DialRequest;
 
 /// Starts a named thread with the stack the policy gives.
@@ -30,7 +29,7 @@ pub(super) fn spawn(
 pub(super) fn start_acceptor(
     registry: &Arc<ConnectionRegistry>,
     blocking: Blocking,
-    serve: impl FnMut(Stream, Option<SocketAddr>) + Send + 'static,
+    serve: impl FnMut(Stream, Option<SocketAddr>, RegistrySlot) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let bell = Arc::new(Waker::new()?);
     registry.set_bell(bell.clone());
@@ -43,35 +42,28 @@ pub(super) fn start_acceptor(
 
 /// Accepts until the registry stops, and then those who wait already; `serve` takes each connection that is let in.
 fn accept_all(
-    registry: &ConnectionRegistry,
+    registry: &Arc<ConnectionRegistry>,
     bell: &Waker,
     blocking: Blocking,
-    mut serve: impl FnMut(Stream, Option<SocketAddr>),
+    mut serve: impl FnMut(Stream, Option<SocketAddr>, RegistrySlot),
 ) {
     let Some(listener) = registry.take_listener() else { return };
+    let mut take = |(stream, peer), seat: Option<RegistrySlot>| match seat {
+        Some(seat) => serve(stream, peer, seat),
+        None => registry.config.turn_away(stream, peer),
+    };
     while let Some(admission) = registry.wait_for_admission() {
-        match listener.accept(blocking) {
-            Ok((stream, peer)) => {
-                registry.counters.attempted.add(1);
-                if admission == Admission::Refuse {
-                    registry.counters.refused.add(1);
-                    registry.config.turn_away(stream, peer);
-                } else {
-                    serve(stream, peer);
-                }
-            }
-            // Waiting in accept itself could be ended by shutting the socket down only, for every process that holds it.
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                let wanted = Readiness { readable: true, writable: false };
-                let (calls, wake) = (Some(borrowed(&*listener)), Some(borrowed(bell)));
-                if let Err(e) = wait_pair(calls, wanted, wake, None) {
-                    registry.accept_failed(&e);
-                }
-            }
-            Err(e) => registry.accept_failed(&e),
+        if registry.accept_next(admission, || listener.accept(blocking), &mut take) {
+            continue;
+        }
+        // Waiting in accept itself could be ended by shutting the socket down only, for every process that holds it.
+        let wanted = Readiness { readable: true, writable: false };
+        let (calls, wake) = (Some(borrowed(&*listener)), Some(borrowed(bell)));
+        if let Err(e) = wait_pair(calls, wanted, wake, None) {
+            registry.accept_failed(&e);
         }
     }
-    registry.accept_the_rest(&listener, blocking, serve);
+    registry.sweep(|| listener.accept(blocking), take);
 }
 
 /// How long a thread that waits for a connection sleeps before it looks whether it is to give up.

@@ -20,6 +20,7 @@
 //! (`SO_SNDTIMEO`). `Peer::thread` is always 0.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
@@ -59,8 +60,9 @@ pub(crate) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
     let sets = std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(8).clamp(16, 256);
     let registry = ConnectionRegistry::new(config, Counters::sets(sets, Writers::Many));
     let (front, back) = (registry.clone(), registry.clone());
-    let acceptor =
-        start_acceptor(&registry, Blocking::Waits, move |stream, peer| begin(&front, stream, peer))?;
+    let acceptor = start_acceptor(&registry, Blocking::Waits, move |stream, peer, seat| {
+        begin(&front, stream, peer, seat)
+    })?;
     registry.dials_by(dial);
     let back_office = spawn(&registry, "control", move || control.run(&back));
     let back_office = match back_office {
@@ -75,13 +77,12 @@ pub(crate) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
 }
 
 /// Gives an accepted connection its receiving thread.
-fn begin(registry: &Arc<ConnectionRegistry>, stream: Stream, peer: Option<std::net::SocketAddr>) {
+fn begin(registry: &Arc<ConnectionRegistry>, stream: Stream, peer: Option<SocketAddr>, seat: RegistrySlot) {
     let caller = Caller::Accepted(peer);
-    if registry.open() >= most_threads().map_or(usize::MAX, |n| n / 2) {
+    if registry.open() > most_threads().map_or(usize::MAX, |n| n / 2) {
         return no_thread(registry, caller, no_room());
     }
     let own = registry.clone();
-    let seat = registry.enter(); // counted from now on, not from when the thread gets to run
     let thread =
         start_receiver(registry, move |headroom| serve(&own, stream, seat, Caller::Accepted(peer), headroom));
     if let Err(e) = thread {

@@ -90,7 +90,7 @@ fn staff(
     control: ControlThread,
     started: &mut EngineHandle,
 ) -> io::Result<()> {
-    let (front, feed) = (registry.clone(), queue.clone());
+    let feed = queue.clone();
     let (back, dials, close) = (registry.clone(), queue.clone(), lot.clone());
     let watcher = lot.clone();
     started.threads.push(spawn(registry, "watch", move || watcher.watch())?);
@@ -102,8 +102,8 @@ fn staff(
         dials.close();
     })?;
     started.threads.push(back_office);
-    started.threads.push(start_acceptor(registry, Blocking::Never, move |stream, peer| {
-        feed.push(Job::Accepted { stream, peer, seat: front.enter() });
+    started.threads.push(start_acceptor(registry, Blocking::Never, move |stream, peer, seat| {
+        feed.push(Job::Accepted { stream, peer, seat });
     })?);
     Ok(())
 }

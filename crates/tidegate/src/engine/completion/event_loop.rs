@@ -12,6 +12,7 @@ use super::entry::{Entry, Phase, Progress};
 use super::leaving::{InFlight, Leaving};
 use super::{Addresses, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::WorkerContext;
+use crate::engine::admission::count_refusal;
 use crate::engine::command_queue::Accepted;
 use crate::engine::loop_driver::LoopDriver;
 use crate::engine::loop_state::LoopState;
@@ -22,7 +23,6 @@ use crate::engine::worker::Ready;
 use crate::policy::accept::Admission;
 use crate::proto::dial::DialRequest;
 use crate::proto::{Event, NextStep, Table, Token};
-use crate::service::Origin;
 
 /// What a thread is given beside its worker: what wakes it, where it accepts, and how the other ports are reached.
 type Given<P> = (Arc<Waker>, Option<Arc<<P as CompletionDriver>::Listener>>, Arc<Addresses<P>>);
@@ -545,8 +545,7 @@ impl<P: CompletionDriver> Loop<P> {
     /// An accepted connection, which has a place here: serves it, or has another thread do so.
     fn place(&mut self, socket: P::Socket, peer: Option<SocketAddr>) {
         if self.loop_state.is_full() {
-            self.loop_state.worker.counters.attempted.add(1);
-            self.loop_state.worker.counters.refused.add(1);
+            count_refusal(&self.loop_state.worker.counters);
             self.loop_state.release();
             return self.port.close(self.table.next_token(), socket, super::Close::default());
         }
@@ -577,7 +576,7 @@ impl<P: CompletionDriver> Loop<P> {
     /// A connection that has its place comes in, if the service wants it.
     fn enter(&mut self, socket: P::Socket, peer: Option<SocketAddr>) {
         self.loop_state.worker.counters.attempted.add(1);
-        let Some(connection) = self.loop_state.admit(peer, Origin::Accepted) else {
+        let Some(connection) = self.loop_state.admit(peer) else {
             self.loop_state.turned_away();
             return self.port.close(self.table.next_token(), socket, super::Close::default());
         };

@@ -14,6 +14,7 @@ use tidegate_os::waker::Waker;
 use super::entry::{Entry, Phase, Progress};
 use super::rings::{Rest, Rings};
 use super::{Incoming, Poller, Report, Settled, Source, Transport};
+use crate::engine::admission::{count_exhaustion, count_refusal};
 use crate::engine::command_queue::Accepted;
 use crate::engine::loop_driver::LoopDriver;
 use crate::engine::loop_state::LoopState;
@@ -25,7 +26,6 @@ use crate::engine::{WorkerContext, capacity};
 use crate::policy::accept::Admission;
 use crate::proto::dial::DialRequest;
 use crate::proto::{Connection, Event, Table, Token};
-use crate::service::Origin;
 
 /// Runs one I/O thread until it has been told to stop and its connections are gone.
 pub(super) fn run<P: Poller>(
@@ -264,10 +264,7 @@ impl<P: Poller> Loop<P> {
         }
         match accepted {
             Ok((stream, peer)) if claimed => self.place(stream, peer),
-            Ok(_) => {
-                self.loop_state.worker.counters.attempted.add(1);
-                self.loop_state.worker.counters.refused.add(1);
-            }
+            Ok(_) => count_refusal(&self.loop_state.worker.counters),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return ControlFlow::Break(()),
             Err(e) => self.loop_state.accept_failed(&e),
         }
@@ -288,7 +285,7 @@ impl<P: Poller> Loop<P> {
     /// A connection that has its place comes in, if the service wants it.
     fn enter(&mut self, stream: Stream<P>, peer: Option<SocketAddr>) {
         self.loop_state.worker.counters.attempted.add(1);
-        match self.loop_state.admit(peer, Origin::Accepted) {
+        match self.loop_state.admit(peer) {
             Some(connection) => self.serve(stream, connection),
             None => self.loop_state.turned_away(),
         }
@@ -321,10 +318,10 @@ impl<P: Poller> Loop<P> {
         };
         entry.watched = watched.is_ok();
         let Err(e) = watched else { return };
-        self.loop_state.exhausted(&e);
         entry.dispatch(Event::Failed(e.kind()), &self.loop_state.context(token));
-        if let Some(Phase::Dialling(request)) = self.take(token) {
-            self.loop_state.dial_failed(request, e);
+        match self.take(token) {
+            Some(Phase::Dialling(request)) => self.loop_state.dial_failed(request, e),
+            _ => _ = count_exhaustion(&e, &self.loop_state.worker.counters),
         }
     }
 
