@@ -36,6 +36,7 @@ mod memory;
 mod model;
 mod permits;
 mod platform;
+mod queue_writer;
 mod readiness;
 mod registry;
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]

@@ -33,12 +33,14 @@ use ::tokio::runtime::{Builder, Handle, Runtime};
 use ::tokio::sync::oneshot;
 use ::tokio::time::{Sleep, sleep, sleep_until};
 use tidegate_os::descriptor::AsFd;
+use tidegate_os::file::FileRange;
 use tidegate_os::socket::{
     Blocking, Listener, More, SENDS_FILES, Stream, confirm_end, reset_on_close, send_file, send_vectored,
 };
 
 use super::control::ControlThread;
 use super::platform::local;
+use super::queue_writer::{Write, write_next};
 use super::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot, Turn};
 use super::threads::{self, STACK_BYTES};
 use super::{Availability, EngineConfig, EngineHandle, Model};
@@ -150,17 +152,19 @@ impl Front {
     }
 }
 
+/// What an accept has brought: a connection, and where it comes from if that is known.
+pub(super) type Accepted<S> = io::Result<(S, Option<SocketAddr>)>;
+
 /// What the library's listeners have in common.
 pub(super) trait Accepts {
     type Stream: Socket;
-    fn poll_accept(&self, task: &mut TaskContext<'_>)
-    -> Poll<io::Result<(Self::Stream, Option<SocketAddr>)>>;
+    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<Accepted<Self::Stream>>;
 }
 
 impl Accepts for TcpListener {
     type Stream = TcpStream;
 
-    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<(TcpStream, Option<SocketAddr>)>> {
+    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<Accepted<TcpStream>> {
         self.poll_accept(task).map_ok(|(stream, peer)| (stream, Some(peer)))
     }
 }
@@ -212,7 +216,7 @@ fn poll_next<L: Accepts>(
     listener: &L,
     mut pause: Pin<&mut Sleep>,
     task: &mut TaskContext<'_>,
-) -> Poll<Option<(Admission, io::Result<(L::Stream, Option<SocketAddr>)>)>> {
+) -> Poll<Option<(Admission, Accepted<L::Stream>)>> {
     loop {
         match registry.poll_turn(task) {
             Turn::Accept(admission) => {
@@ -317,8 +321,47 @@ fn with_counters<R>(registry: &ConnectionRegistry, count: impl FnOnce(&Counters)
     COUNTERS.with(|own| count(own.get_or_init(|| registry.counters_of_next())))
 }
 
-/// Most pieces sent by one call.
-const SLICES: usize = 64;
+/// A socket of the library, whose task is woken when it would block now and no longer does.
+struct Polled<'a, 'b, T> {
+    stream: &'a mut T,
+    task: &'a mut TaskContext<'b>,
+}
+
+impl<T: Socket> Polled<'_, '_, T> {
+    /// For what the library does not know.
+    fn when_ready(&mut self, send: impl Fn(&T) -> io::Result<usize>) -> io::Result<usize> {
+        loop {
+            match self.stream.poll_write_ready(self.task) {
+                Poll::Pending => return Err(io::ErrorKind::WouldBlock.into()),
+                Poll::Ready(ready) => ready?,
+            }
+            match self.stream.try_write_io(|| send(self.stream)) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                sent => return sent,
+            }
+        }
+    }
+}
+
+impl<T: Socket> Write for Polled<'_, '_, T> {
+    fn sends_files(&self) -> bool {
+        SENDS_FILES
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize> {
+        if more != More::No {
+            return self.when_ready(|stream| send_vectored(stream, slices, more));
+        }
+        match Pin::new(&mut *self.stream).poll_write_vectored(self.task, slices) {
+            Poll::Ready(sent) => sent,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn write_file(&mut self, range: &FileRange, more: More) -> io::Result<usize> {
+        self.when_ready(|stream| send_file(stream, range, more))
+    }
+}
 
 impl<T: Socket> Future for ConnectionTask<T> {
     type Output = ();
@@ -381,41 +424,17 @@ impl<T: Socket> ConnectionTask<T> {
                 Poll::Pending => return Poll::Pending,
             }
         } else if action.send {
-            match self.send_next(task) {
-                Poll::Ready(Ok(sent)) => Event::Sent(sent),
-                Poll::Ready(Err(e)) => Event::Failed(e.kind()),
-                Poll::Pending => return Poll::Pending,
+            let to = Polled { stream: &mut self.stream, task };
+            match write_next(to, self.connection.queue_mut(), action.then) {
+                Ok(written) => Event::Sent(written.bytes),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+                Err(e) => Event::Failed(e.kind()),
             }
         } else {
             return Poll::Pending;
         };
         self.dispatch(event);
         Poll::Ready(())
-    }
-
-    /// Sends once: from memory, or from a file if that is next.
-    fn send_next(&mut self, task: &mut TaskContext<'_>) -> Poll<io::Result<usize>> {
-        if !SENDS_FILES {
-            self.connection.load_file()?;
-        }
-        let queue = self.connection.queue();
-        let mut slices = [IoSlice::new(&[]); SLICES];
-        let n = queue.slices(&mut slices);
-        let asked: usize = slices[..n].iter().map(|s| s.len()).sum();
-        if queue.next_file().is_none() && asked == queue.len() {
-            return Pin::new(&mut self.stream).poll_write_vectored(task, &slices[..n]);
-        }
-        // The library knows neither files nor MSG_MORE.
-        loop {
-            ready!(self.stream.poll_write_ready(task))?;
-            let sent = self.stream.try_write_io(|| match queue.next_file() {
-                Some(range) => send_file(&self.stream, range, More::No),
-                None => send_vectored(&self.stream, &slices[..n], More::BytesFollow),
-            });
-            if !matches!(&sent, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {
-                return Poll::Ready(sent);
-            }
-        }
     }
 
     /// One step of receiving; pending if nothing is wanted, or nothing is there.

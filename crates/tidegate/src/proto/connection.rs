@@ -131,6 +131,12 @@ impl Connection {
         &self.queue
     }
 
+    /// The same, for whoever writes or [takes](Queue::take_all) them.
+    #[inline]
+    pub(crate) fn queue_mut(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
     /// Pieces to send that the caller owns until it says [`Event::Sent`]; see [`Queue::take`].
     #[inline]
     pub fn take_pieces(&mut self, most: usize, files: Files) -> Pieces {

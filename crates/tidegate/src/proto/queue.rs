@@ -165,7 +165,7 @@ impl Queue {
     ///
     /// # Errors
     /// The file cannot be read, or has become shorter.
-    pub(super) fn load(&mut self, most: usize) -> io::Result<()> {
+    pub(crate) fn load(&mut self, most: usize) -> io::Result<()> {
         let Some(Chunk::File(range)) = &mut self.front else { return Ok(()) };
         let mut piece = BytesMut::zeroed(range.len().min(most));
         let n = range.read(&mut piece)?;
@@ -214,6 +214,14 @@ impl Queue {
             tail.push(piece);
         }
         Pieces::File { head, range, tail }
+    }
+
+    /// Hands out everything, as a queue that the caller sends from and confirms to itself as well.
+    pub(crate) fn take_all(&mut self) -> Self {
+        let all =
+            Self { front: self.front.take(), rest: self.rest.take(), unsent: self.unsent, in_flight: 0 };
+        self.hand_out(all.unsent);
+        all
     }
 
     fn take_some(&mut self, most: usize) -> Pieces {
@@ -266,7 +274,7 @@ impl Queue {
     }
 
     /// The kernel took `n` bytes: first of what was [taken](Self::take), else from the front.
-    pub(super) fn confirm(&mut self, n: usize) {
+    pub(crate) fn confirm(&mut self, n: usize) {
         let flown = n.min(self.in_flight);
         self.in_flight -= flown;
         let mut n = (n - flown).min(self.unsent);

@@ -25,11 +25,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use bytes::Buf;
+use tidegate_os::file::FileRange;
 use tidegate_os::socket::{Blocking, More, SENDS_FILES, Stream};
 use tidegate_os::thread::{self, Headroom, most_threads, share_a_limited_heap};
 
 use super::super::control::ControlThread;
+use super::super::queue_writer::{Write, write_next};
 use super::super::readiness::SocketTransport as Transport;
 use super::super::registry::{ALONE, Caller, ConnectionRegistry, Order, RegistrySlot};
 use super::super::threads::LEAST_RESERVE;
@@ -38,7 +39,7 @@ use super::acceptor::{settle, spawn, start_acceptor};
 use crate::policy::sends::{GROUP_QUANTUM, MAIL_QUANTUM};
 use crate::proto::dial::DialRequest;
 use crate::proto::mail::MailSink;
-use crate::proto::queue::{Files, Pieces};
+use crate::proto::queue::Queue;
 use crate::proto::{Action, Connection, Context, Event, NextStep, Receive};
 use crate::stats::{Counters, Writers};
 
@@ -292,6 +293,20 @@ fn new_buffer(bytes: usize) -> Result<Vec<u8>, std::collections::TryReserveError
     Ok(buffer)
 }
 
+impl Write for &Stream {
+    fn sends_files(&self) -> bool {
+        SENDS_FILES
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize> {
+        self.send_vectored(slices, more)
+    }
+
+    fn write_file(&mut self, range: &FileRange, more: More) -> io::Result<usize> {
+        self.send_file(range, more)
+    }
+}
+
 impl SharedConnection {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A session that panicked has ended its thread; the other one must still be able to end.
@@ -362,8 +377,10 @@ impl SharedConnection {
 
     fn send_all(&self) {
         let office: Arc<dyn MailSink> = self.seat.post.clone();
+        // What this thread sends from while it does not have the lock.
+        let mut taken = Queue::default();
         loop {
-            let has_mail = self.take_some_deliveries(&office);
+            let has_mail = self.take_some_deliveries(&taken, &office);
             let mut state = self.lock();
             state.sends = false;
             // Also of one that has something to send all the time.
@@ -384,20 +401,17 @@ impl SharedConnection {
                     Err(e) => Event::Failed(e.kind()),
                 };
                 self.dispatch(event, &office);
-            } else if action.send {
-                let loaded = if SENDS_FILES { Ok(()) } else { state.connection.load_file() };
-                let pieces = state.connection.take_pieces(1, Files::Alone);
-                let more = state.connection.queue().next_file().map_or(More::No, |_| More::BytesFollow);
+            } else if action.send || !taken.is_empty() {
+                if taken.is_empty() {
+                    taken = state.connection.queue_mut().take_all();
+                }
                 state.sends = true;
                 let waits = state.connection.waits_for_work();
                 drop(state);
                 if waits {
                     self.receiver.ring(); // mail that has come before is its to look at, too
                 }
-                match loaded {
-                    Ok(()) => self.send(pieces, more, &office),
-                    Err(e) => _ = self.dispatch(Event::Failed(e.kind()), &office),
-                }
+                self.send(&mut taken, &office);
             } else if has_mail {
                 drop(state);
                 std::thread::yield_now(); // the receiving thread first
@@ -413,10 +427,10 @@ impl SharedConnection {
     /// Orders, and mail for which there is room, as much as has its turn: what it brings about goes out before more is
     /// read, or a peer that reads all the time would be far behind in the outbox only. A long queue is read in any
     /// case, so that who really takes too little is found out. Whether there is more.
-    fn take_some_deliveries(&self, office: &Arc<dyn MailSink>) -> bool {
+    fn take_some_deliveries(&self, taken: &Queue, office: &Arc<dyn MailSink>) -> bool {
         for _ in 0..MAIL_QUANTUM {
             let Some(waiting) = self.seat.post.waiting() else { return false };
-            if waiting < GROUP_QUANTUM && !self.has_room() {
+            if waiting < GROUP_QUANTUM && !self.has_room(taken) {
                 return true;
             }
             self.take_delivery(office);
@@ -425,9 +439,10 @@ impl SharedConnection {
     }
 
     /// Whether the outbox is low, or nothing of it can be sent.
-    fn has_room(&self) -> bool {
+    fn has_room(&self, taken: &Queue) -> bool {
         let state = self.lock();
-        !state.connection.action().send || state.connection.queue().len() <= self.registry.policy().outbox.low
+        let sends = state.connection.action().send || !taken.is_empty();
+        !sends || state.connection.queue().len() <= self.registry.policy().outbox.low
     }
 
     /// Hands out one piece of mail, or an order. Whether there was one.
@@ -437,48 +452,22 @@ impl SharedConnection {
         delivery.map(|delivery| self.dispatch(delivery.into_event(), office)).is_some()
     }
 
-    /// Sends one piece to its end, or until the connection is over.
-    fn send(&self, pieces: Pieces, more: More, office: &Arc<dyn MailSink>) {
-        match pieces {
-            Pieces::One(mut bytes) => self.send_steps(office, move || {
-                let sent = match more {
-                    More::No => self.stream.send(&bytes)?,
-                    _ => self.stream.send_vectored(&[IoSlice::new(&bytes)], more)?,
-                };
-                bytes.advance(sent);
-                Ok((sent, bytes.len()))
-            }),
-            Pieces::File { mut range, .. } => self.send_steps(office, move || {
-                let sent = self.stream.send_file(&range, more)?;
-                range.advance(sent);
-                Ok((sent, range.len()))
-            }),
-            Pieces::Many(_) => unreachable!("one piece was asked for"),
-        }
-    }
-
-    /// Makes steps, each of which says what it sent and what is left, until nothing is or the connection is over.
-    fn send_steps(&self, office: &Arc<dyn MailSink>, mut step: impl FnMut() -> io::Result<(usize, usize)>) {
-        let mut left = usize::MAX;
-        while left > 0 {
-            let event = match step() {
-                Ok((sent, rest)) => {
-                    left = rest;
-                    Event::Sent(sent)
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    // The peer takes nothing, and the session is to find that out; bounded, for it may mail itself.
-                    let _ = (0..GROUP_QUANTUM).all(|_| self.take_delivery(office));
-                    Event::Deadline // if one is due: the core knows
-                }
-                Err(e) => Event::Failed(e.kind()),
-            };
-            let action = self.dispatch(event, office);
-            if matches!(action.then, NextStep::Close | NextStep::Reset) {
-                return;
+    /// Sends once from what was taken.
+    fn send(&self, taken: &mut Queue, office: &Arc<dyn MailSink>) {
+        let event = match write_next(&self.stream, taken, NextStep::Nothing) {
+            Ok(written) => {
+                taken.confirm(written.bytes);
+                Event::Sent(written.bytes)
             }
-        }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                // The peer takes nothing, and the session is to find that out; bounded, for it may mail itself.
+                let _ = (0..GROUP_QUANTUM).all(|_| self.take_delivery(office));
+                Event::Deadline // if one is due: the core knows
+            }
+            Err(e) => Event::Failed(e.kind()),
+        };
+        self.dispatch(event, office);
     }
 
     /// Lets the receiving thread go; the socket is closed when both have let go of it.

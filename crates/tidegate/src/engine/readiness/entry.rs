@@ -2,12 +2,14 @@
 
 use std::io::{self, IoSlice};
 
+use tidegate_os::file::FileRange;
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::{More, SHORT_SEND_MEANS_FULL};
 
 use super::{SocketTransport, Transport};
 
 use crate::engine::permits::ConnectionPermits;
+use crate::engine::queue_writer::{Write, write_next};
 use crate::proto::dial::DialRequest;
 use crate::proto::{Action, Connection, Context, Event, NextStep, Receive};
 
@@ -51,9 +53,6 @@ pub(in crate::engine) enum Progress {
     /// Close it.
     Closed,
 }
-
-/// Most pieces sent by one call.
-const SLICES: usize = 64;
 
 impl<W: Transport> Entry<W> {
     pub(in crate::engine) fn new(stream: W, phase: Phase) -> Self {
@@ -195,10 +194,10 @@ impl<W: Transport> Entry<W> {
                 return Progress::Yield;
             }
             budget -= 1;
-            let event = match send(&self.stream, connection, action.then) {
-                Ok((sent, took)) => {
-                    self.blocked = took == Took::Less && SHORT_SEND_MEANS_FULL;
-                    Event::Sent(sent)
+            let event = match write_next(&self.stream, connection.queue_mut(), action.then) {
+                Ok(written) => {
+                    self.blocked = written.short && SHORT_SEND_MEANS_FULL;
+                    Event::Sent(written.bytes)
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     self.blocked = true;
@@ -222,45 +221,20 @@ impl<W: Transport> Entry<W> {
     }
 }
 
-/// Whether the socket took all that it was given.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Took {
-    /// It did, or that cannot be told.
-    All,
-    Less,
-}
-
-/// Sends once: from memory, or from a file if that is next.
-#[inline]
-fn send(stream: &impl Transport, connection: &mut Connection, then: NextStep) -> io::Result<(usize, Took)> {
-    if connection.queue().next_file().is_some() {
-        if stream.sends_files() {
-            return send_file(stream, connection, then);
-        }
-        connection.load_file()?;
+impl<T: Transport> Write for &T {
+    #[inline]
+    fn sends_files(&self) -> bool {
+        Transport::sends_files(*self)
     }
-    let mut slices = [IoSlice::new(&[]); SLICES];
-    let queue = connection.queue();
-    let n = queue.slices(&mut slices);
-    let asked: usize = slices[..n].iter().map(|s| s.len()).sum();
-    let more = match then {
-        _ if asked < queue.len() => More::BytesFollow,
-        NextStep::CloseAfterSend => More::CloseFollows,
-        _ => More::No,
-    };
-    let sent = stream.send_vectored(&slices[..n], more)?;
-    Ok((sent, if sent < asked { Took::Less } else { Took::All }))
-}
 
-/// A file gives less than was asked for also where it is cut into steps, and where it ends too early: only the next call tells.
-fn send_file(stream: &impl Transport, connection: &Connection, then: NextStep) -> io::Result<(usize, Took)> {
-    let queue = connection.queue();
-    let Some(range) = queue.next_file() else { return Ok((0, Took::All)) };
-    let more = match then {
-        NextStep::CloseAfterSend if range.len() == queue.len() => More::CloseFollows,
-        _ => More::No,
-    };
-    stream.send_file(range, more).map(|sent| (sent, Took::All))
+    #[inline]
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize> {
+        self.send_vectored(slices, more)
+    }
+
+    fn write_file(&mut self, range: &FileRange, more: More) -> io::Result<usize> {
+        self.send_file(range, more)
+    }
 }
 
 impl Progress {

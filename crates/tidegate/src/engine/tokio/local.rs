@@ -1,7 +1,6 @@
 //! Unix sockets as the library has them.
 
 use std::io;
-use std::net::SocketAddr;
 use std::task::{Context as TaskContext, Poll};
 
 use ::tokio::io::Interest;
@@ -9,7 +8,7 @@ use ::tokio::net::{UnixListener, UnixStream};
 use tidegate_os::descriptor::OwnedFd;
 use tidegate_os::socket::{Blocking, Listener, Stream};
 
-use crate::engine::tokio::{Accepts, Socket};
+use crate::engine::tokio::{Accepted, Accepts, Socket};
 use crate::service::Dial;
 
 pub(in crate::engine) type LocalListener = UnixListener;
@@ -22,7 +21,7 @@ pub(in crate::engine) fn listen(listener: &Listener) -> io::Result<LocalListener
 impl Accepts for UnixListener {
     type Stream = UnixStream;
 
-    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<(UnixStream, Option<SocketAddr>)>> {
+    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<Accepted<UnixStream>> {
         self.poll_accept(task).map_ok(|(stream, _)| (stream, None))
     }
 }

@@ -18,7 +18,7 @@ struct Failing(Arc<Mutex<VecDeque<Errno>>>);
 impl Accepts for Failing {
     type Stream = TcpStream;
 
-    fn poll_accept(&self, _: &mut TaskContext<'_>) -> Poll<io::Result<(TcpStream, Option<SocketAddr>)>> {
+    fn poll_accept(&self, _: &mut TaskContext<'_>) -> Poll<Accepted<TcpStream>> {
         match self.0.lock().unwrap().pop_front() {
             Some(errno) => Poll::Ready(Err(errno.into())),
             None => Poll::Pending,

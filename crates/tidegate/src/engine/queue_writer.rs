@@ -1,0 +1,63 @@
+//! Sending what is next in a queue, once for all engines that send from where the bytes lie.
+
+use std::io::{self, IoSlice};
+
+use tidegate_os::file::FileRange;
+use tidegate_os::socket::More;
+
+use crate::policy::sends::FILE_QUANTUM;
+use crate::proto::NextStep;
+use crate::proto::queue::Queue;
+
+/// The calls that a socket sends with.
+pub(super) trait Write {
+    /// Whether it can send from a file; else the file is read first.
+    fn sends_files(&self) -> bool;
+    /// Sends; may take less than all.
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize>;
+    /// Sends from a file; may take less than all.
+    fn write_file(&mut self, range: &FileRange, more: More) -> io::Result<usize>;
+}
+
+/// What one call took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) bytes: usize,
+    /// It was less than what was given. Of a file that cannot be told.
+    pub(super) short: bool,
+}
+
+/// Most pieces sent by one call.
+const SLICES: usize = 64;
+
+/// Sends once: from memory, or from a file if that is next. `then` is what follows when all is sent. What was taken is
+/// still in the queue.
+#[inline]
+pub(super) fn write_next(mut to: impl Write, queue: &mut Queue, then: NextStep) -> io::Result<Written> {
+    if queue.next_file().is_some() {
+        if to.sends_files() {
+            return write_file(to, queue, then);
+        }
+        queue.load(FILE_QUANTUM)?;
+    }
+    let mut slices = [IoSlice::new(&[]); SLICES];
+    let n = queue.slices(&mut slices);
+    let asked: usize = slices[..n].iter().map(|slice| slice.len()).sum();
+    let more = match then {
+        _ if asked < queue.len() => More::BytesFollow,
+        NextStep::CloseAfterSend => More::CloseFollows,
+        _ => More::No,
+    };
+    let bytes = to.write_vectored(&slices[..n], more)?;
+    Ok(Written { bytes, short: bytes < asked })
+}
+
+/// A file gives less than was asked for also where it is cut into steps, and where it ends too early: only the next call tells.
+fn write_file(mut to: impl Write, queue: &Queue, then: NextStep) -> io::Result<Written> {
+    let Some(range) = queue.next_file() else { return Ok(Written { bytes: 0, short: false }) };
+    let more = match then {
+        NextStep::CloseAfterSend if range.len() == queue.len() => More::CloseFollows,
+        _ => More::No,
+    };
+    to.write_file(range, more).map(|bytes| Written { bytes, short: false })
+}
