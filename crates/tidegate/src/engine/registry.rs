@@ -281,7 +281,7 @@ impl ConnectionRegistry {
     }
 
     /// The same for a task, which is woken when something changes, but not when a pause ends.
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only tasks of tokio poll"))]
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only tasks of tokio poll, and tests"))]
     pub(super) fn poll_turn(&self, task: &TaskContext<'_>) -> Turn {
         let mut state = self.lock();
         state.acceptor = Some(task.waker().clone());
