@@ -8,6 +8,8 @@
 //! | [`tokio`] | `tokio` | the library's |
 //! | [`datagram`] | every model, for datagrams | one for each family, in `datagram/` |
 //!
+//! What they share is in [`worker`], which knows none of them.
+//!
 //! # Contract
 //!
 //! An engine owns sockets and threads and nothing else. It turns what the kernel answers into a
@@ -20,37 +22,25 @@
 //! Every leaf file has the same public items in the same order, `MODEL`, `probe` and then its way of waiting, and a
 //! header with four headings: *How it waits*, *What it bounds*, *What it costs*, *Where it differs*.
 
-mod admission;
-mod balance;
 mod blocking;
-mod blocking_pool;
-mod capacity;
-pub(crate) mod command_queue;
 #[cfg(any(target_os = "linux", windows))]
 mod completion;
-mod control;
 pub(crate) mod datagram;
-mod loop_driver;
-mod loop_state;
 mod memory;
 mod model;
-mod permits;
 mod platform;
-mod queue_writer;
 mod readiness;
-mod registry;
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 mod simulated;
 mod support;
-mod threads;
 #[cfg_attr(not(feature = "tokio"), path = "no_tokio.rs")]
 mod tokio;
-mod trim;
 mod worker;
 
-pub(crate) use command_queue::{Command, CommandQueue};
 pub use model::{Availability, Choice, Model, ParseModelError};
 pub(crate) use support::{check, check_client, check_datagrams, check_endpoint};
+use worker::capacity;
+pub(crate) use worker::command_queue::{Command, CommandQueue};
 pub(crate) use worker::{EngineConfig, EngineHandle, WorkerContext};
 
 use std::io;

@@ -38,11 +38,11 @@ use tidegate_os::socket::{
     Blocking, Listener, More, SENDS_FILES, Stream, confirm_end, reset_on_close, send_file, send_vectored,
 };
 
-use super::control::ControlThread;
 use super::platform::local;
-use super::queue_writer::{Write, write_next};
-use super::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot, Turn};
-use super::threads::{self, STACK_BYTES};
+use super::worker::control::ControlThread;
+use super::worker::queue_writer::{Write, write_next};
+use super::worker::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot, Turn};
+use super::worker::threads::{self, STACK_BYTES};
 use super::{Availability, EngineConfig, EngineHandle, Model};
 use crate::fastpath::Ways;
 use crate::policy::accept::Admission;

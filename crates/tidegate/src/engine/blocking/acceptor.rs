@@ -12,8 +12,8 @@ use tidegate_os::socket::{Blocking, Stream};
 use tidegate_os::waker::Waker;
 
 use super::super::readiness::{Settled, SocketTransport, Transport};
-use super::super::registry::{ConnectionRegistry, RegistrySlot};
-use super::super::threads;
+use super::super::worker::registry::{ConnectionRegistry, RegistrySlot};
+use super::super::worker::threads;
 use crate::proto::dial::DialRequest;
 
 /// Starts a named thread with the stack the policy gives.
@@ -48,9 +48,11 @@ fn accept_all(
     mut serve: impl FnMut(Stream, Option<SocketAddr>, RegistrySlot),
 ) {
     let Some(listener) = registry.take_listener() else { return };
+    let meeting = registry.config.meeting().map(|meeting| &**meeting);
     let mut take = |(stream, peer), seat: Option<RegistrySlot>| match seat {
         Some(seat) => serve(stream, peer, seat),
-        None => registry.config.turn_away(stream, peer),
+        // Answers its offer of the fast path, if it has left one, and closes it.
+        None => drop(SocketTransport::accepted(stream, peer, meeting)),
     };
     while let Some(admission) = registry.wait_for_admission() {
         if registry.accept_next(admission, || listener.accept(blocking), &mut take) {

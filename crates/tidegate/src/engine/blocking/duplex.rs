@@ -29,11 +29,11 @@ use tidegate_os::file::FileRange;
 use tidegate_os::socket::{Blocking, More, SENDS_FILES, Stream};
 use tidegate_os::thread::{self, Headroom, most_threads, share_a_limited_heap};
 
-use super::super::control::ControlThread;
-use super::super::queue_writer::{Write, write_next};
 use super::super::readiness::SocketTransport as Transport;
-use super::super::registry::{ALONE, Caller, ConnectionRegistry, Order, RegistrySlot};
-use super::super::threads::LEAST_RESERVE;
+use super::super::worker::control::ControlThread;
+use super::super::worker::queue_writer::{Write, write_next};
+use super::super::worker::registry::{ALONE, Caller, ConnectionRegistry, Order, RegistrySlot};
+use super::super::worker::threads::LEAST_RESERVE;
 use super::super::{Availability, EngineConfig, EngineHandle};
 use super::acceptor::{settle, spawn, start_acceptor};
 use crate::policy::sends::{GROUP_QUANTUM, MAIL_QUANTUM};

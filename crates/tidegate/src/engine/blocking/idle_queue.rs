@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use super::super::registry::ConnectionRegistry;
+use super::super::worker::registry::ConnectionRegistry;
 use super::pool::{Job, PooledConnection, Queue};
 
 /// The way back into the queue.

@@ -14,7 +14,7 @@ use tidegate_os::epoll::{Epoll, Report};
 use tidegate_os::waker::Waker;
 
 use super::super::readiness::Transport;
-use super::super::registry::ConnectionRegistry;
+use super::super::worker::registry::ConnectionRegistry;
 use super::pool::{Job, PooledConnection, Queue};
 use crate::proto::{Resolution, Table, Timers, Token};
 

@@ -30,10 +30,10 @@ use tidegate_os::poll::{Readiness, wait_pair};
 use tidegate_os::socket::{Blocking, Stream};
 use tidegate_os::waker::Waker;
 
-use super::super::capacity::POOL_WORKERS;
-use super::super::control::ControlThread;
 use super::super::readiness::{Entry, Phase, Progress, SocketTransport, Transport};
-use super::super::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot};
+use super::super::worker::capacity::POOL_WORKERS;
+use super::super::worker::control::ControlThread;
+use super::super::worker::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot};
 use super::super::{Availability, Command, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
 use super::idle_set::IdleSet;
@@ -284,7 +284,11 @@ impl Worker {
                 return Some(held);
             }
             Job::Accepted { stream, peer, seat } => {
-                let line = SocketTransport::accepted(stream, peer, self.registry.config.meeting());
+                let line = SocketTransport::accepted(
+                    stream,
+                    peer,
+                    self.registry.config.meeting().map(|meeting| &**meeting),
+                );
                 (line, Caller::Accepted(peer), seat)
             }
             Job::Dial { request, seat } => match self.connect(&request, &seat) {

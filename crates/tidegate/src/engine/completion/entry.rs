@@ -6,7 +6,7 @@ use tidegate_os::socket::More;
 
 use super::leaving::InFlight;
 use super::{Chained, Close, CompletionDriver};
-use crate::engine::permits::{ConnectionPermits, Permits};
+use crate::engine::worker::permits::{ConnectionPermits, Permits};
 use crate::proto::dial::DialRequest;
 use crate::proto::queue::Files;
 use crate::proto::{Connection, NextStep, Receive, Token};

@@ -14,8 +14,8 @@ use tidegate_os::overlapped::{
 use tidegate_os::socket::More;
 use tidegate_os::waker::Waker;
 
-use crate::engine::capacity;
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
+use crate::engine::worker::capacity;
 use crate::fastpath::Ways;
 use crate::policy::ReceiveStyle;
 use crate::policy::sends::FILE_QUANTUM;

@@ -33,8 +33,8 @@ use std::time::Duration;
 use tidegate_os::datagram::{DatagramOptions, DatagramSocket, Joining, SHARES_PORT, probe_segments};
 use tidegate_os::socket::Blocking;
 
-use super::threads::{STACK_BYTES, spawn};
 use super::worker::Ready;
+use super::worker::threads::{STACK_BYTES, spawn};
 use super::{Availability, Model};
 use crate::policy::{DatagramPath, DatagramPolicy};
 use crate::service::DatagramService;

@@ -8,8 +8,8 @@ use tidegate_os::socket::{More, SHORT_SEND_MEANS_FULL};
 
 use super::{SocketTransport, Transport};
 
-use crate::engine::permits::ConnectionPermits;
-use crate::engine::queue_writer::{Write, write_next};
+use crate::engine::worker::permits::ConnectionPermits;
+use crate::engine::worker::queue_writer::{Write, write_next};
 use crate::proto::dial::DialRequest;
 use crate::proto::{Action, Connection, Context, Event, NextStep, Receive};
 

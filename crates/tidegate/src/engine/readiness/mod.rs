@@ -182,7 +182,10 @@ pub(super) fn start<P: Poller<Listener = Acceptor>>(
     model: Model,
 ) -> io::Result<EngineHandle> {
     let threads = config.threads(model);
-    let door = config.door();
+    let door = config
+        .listener
+        .clone()
+        .map(|listener| Arc::new(Acceptor { listener, meeting: config.meeting().cloned() }));
     if let Some(door) = &door {
         door.listener.set_blocking(Blocking::Never)?;
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::engine::permits::ConnectionPermits;
+use crate::engine::worker::permits::ConnectionPermits;
 use crate::policy::Policy;
 use crate::proto::{Action, Connection, NextStep, PermitState};
 

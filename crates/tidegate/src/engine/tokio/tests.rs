@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use tidegate_os::socket::ListenOptions;
 
 use super::*;
-use crate::engine::admission::tests::registry;
-use crate::engine::registry::Order;
+use crate::engine::worker::admission::tests::registry;
+use crate::engine::worker::registry::Order;
 use crate::policy::Policy;
 
 /// Fails with these errors, one after the other; then nothing comes.

@@ -12,7 +12,7 @@
 //! nothing to accept, no room, or a pause.
 
 #[cfg(all(test, unix, not(tidegate_loom)))]
-pub(super) mod tests;
+pub(in crate::engine) mod tests;
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,13 +30,13 @@ use crate::stats::Counters;
 
 /// A pause of accepting while the process has run out of something.
 #[derive(Debug, Default)]
-pub(super) struct AcceptPause {
+pub(in crate::engine) struct AcceptPause {
     until: Option<Instant>,
 }
 
 impl AcceptPause {
     /// An accept has failed: counts it, and pauses if the next one would fail, too.
-    pub(super) fn accept_failed(&mut self, e: &io::Error, counters: &Counters, now: Instant) {
+    pub(in crate::engine) fn accept_failed(&mut self, e: &io::Error, counters: &Counters, now: Instant) {
         counters.attempted.add(1);
         if is_lost_connection(e) {
             return;
@@ -48,18 +48,18 @@ impl AcceptPause {
     }
 
     /// A connection has closed: what accepting pauses for may be there again.
-    pub(super) fn end(&mut self) {
+    pub(in crate::engine) fn end(&mut self) {
         self.until = None;
     }
 
     /// When the pause ends by itself, if there is one.
-    pub(super) fn until(&self, now: Instant) -> Option<Instant> {
+    pub(in crate::engine) fn until(&self, now: Instant) -> Option<Instant> {
         self.until.filter(|&at| at > now)
     }
 }
 
 /// Counts an error that says that the process has run out of something. Whether it does.
-pub(super) fn count_exhaustion(e: &io::Error, counters: &Counters) -> bool {
+pub(in crate::engine) fn count_exhaustion(e: &io::Error, counters: &Counters) -> bool {
     if is_out_of_descriptors(e) {
         counters.no_descriptors.add(1);
     } else if is_exhaustion(e) {
@@ -71,28 +71,28 @@ pub(super) fn count_exhaustion(e: &io::Error, counters: &Counters) -> bool {
 }
 
 /// Counts a connection that was accepted only to be closed.
-pub(super) fn count_refusal(counters: &Counters) {
+pub(in crate::engine) fn count_refusal(counters: &Counters) {
     counters.attempted.add(1);
     counters.refused.add(1);
 }
 
 /// How full whoever is to dial is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DialRoom {
+pub(in crate::engine) struct DialRoom {
     /// It was told to stop.
-    pub(super) stopping: bool,
+    pub(in crate::engine) stopping: bool,
     /// The time to let connections finish is over.
-    pub(super) stopped: bool,
+    pub(in crate::engine) stopped: bool,
     /// There is a place for a connection that a client dials.
-    pub(super) has_place: bool,
+    pub(in crate::engine) has_place: bool,
     /// Connections that sessions have dialled, and that they may have dialled.
-    pub(super) dialled: usize,
-    pub(super) dials: usize,
+    pub(in crate::engine) dialled: usize,
+    pub(in crate::engine) dials: usize,
 }
 
 impl DialRoom {
     /// Whether a connection may be dialled.
-    pub(super) fn admit(self, request: &DialRequest) -> io::Result<()> {
+    pub(in crate::engine) fn admit(self, request: &DialRequest) -> io::Result<()> {
         match request.is_by_session() {
             true if self.stopped => Err(io::Error::other("the server has stopped")),
             true if self.dialled >= self.dials => {
@@ -109,7 +109,7 @@ impl DialRoom {
 }
 
 /// Counts a failed dial and tells who asked.
-pub(super) fn dial_failed(
+pub(in crate::engine) fn dial_failed(
     service: &dyn ErasedService,
     counters: &Counters,
     request: DialRequest,
@@ -120,7 +120,7 @@ pub(super) fn dial_failed(
 }
 
 /// Closes the way in of an engine that has stopped, and answers the dials that nobody will begin.
-pub(super) fn close(
+pub(in crate::engine) fn close(
     gate: &CommandQueue,
     commands: &mut VecDeque<Command>,
     service: &dyn ErasedService,
@@ -137,7 +137,7 @@ pub(super) fn close(
 
 /// Asks the service for the session of an accepted connection, or counts the refusal. The service is shown the address
 /// only if it asks for that, whether the model knows it or not: what works on one has to work on all.
-pub(super) fn open_accepted(
+pub(in crate::engine) fn open_accepted(
     service: &dyn ErasedService,
     counters: &Counters,
     addr: Option<SocketAddr>,
@@ -150,7 +150,7 @@ pub(super) fn open_accepted(
 }
 
 /// The session of a dialled connection: the one that was given with the dial, or one of the service.
-pub(super) fn open_dialled(
+pub(in crate::engine) fn open_dialled(
     service: &dyn ErasedService,
     counters: &Counters,
     request: &mut DialRequest,

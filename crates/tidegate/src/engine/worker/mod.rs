@@ -1,23 +1,47 @@
-//! What an engine is given: a config for all threads, and a worker for each.
+//! What every engine is given and shares: a configuration for all threads, and a worker for each.
+//!
+//! | what | where | for |
+//! |---|---|---|
+//! | who comes in: accept errors, dials, sessions | [`admission`] | all |
+//! | the way in for other threads: mail, dials, the order to stop | [`command_queue`] | all |
+//! | sending what is next | [`queue_writer`] | readiness loops, `pool`, `blocking`, `tokio` |
+//! | the state and the turn of a loop, permits, sharing connections among threads | [`loop_state`], [`loop_driver`], [`permits`], [`balance`] | loops |
+//! | open connections, their inboxes, accepting and stopping | [`registry`], [`control`] | models without a loop |
+//! | offloaded jobs; starting threads; what the machine holds; memory given back | [`blocking_pool`], [`threads`], [`capacity`], [`trim`] | all |
+//!
+//! Arrows point from the families to here, and from here to [`proto`](crate::proto): nothing in this folder knows a family.
+
+pub(in crate::engine) mod admission;
+pub(in crate::engine) mod balance;
+pub(in crate::engine) mod blocking_pool;
+pub(in crate::engine) mod capacity;
+pub(in crate::engine) mod command_queue;
+pub(in crate::engine) mod control;
+pub(in crate::engine) mod loop_driver;
+pub(in crate::engine) mod loop_state;
+pub(in crate::engine) mod permits;
+pub(in crate::engine) mod queue_writer;
+pub(in crate::engine) mod registry;
+pub(in crate::engine) mod threads;
+pub(in crate::engine) mod trim;
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use tidegate_os::socket::{DEFERS_ACCEPT, Listener, Stream};
+use tidegate_os::socket::{DEFERS_ACCEPT, Listener};
 
-use super::balance::Balance;
-use super::blocking_pool::BlockingPool;
-use super::readiness::{Acceptor, SocketTransport};
-use super::threads::{self, STACK_BYTES};
-use super::trim::Peak;
-use super::{CommandQueue, Model, capacity};
+use super::Model;
 use crate::fastpath::{Meeting, Ways};
 use crate::policy::{Policy, accept};
 use crate::service::ErasedService;
 use crate::stats::{Counters, Writers};
+use balance::Balance;
+use blocking_pool::BlockingPool;
+use command_queue::{Command, CommandQueue};
+use threads::STACK_BYTES;
+use trim::Peak;
 
 /// What all threads of one server or client share.
 pub(crate) struct EngineConfig {
@@ -138,20 +162,9 @@ impl EngineConfig {
         }
     }
 
-    /// The listener, and where offers for the fast path are left.
-    pub(in crate::engine) fn door(&self) -> Option<Arc<Acceptor>> {
-        let listener = self.listener.clone()?;
-        Some(Arc::new(Acceptor { listener, meeting: self.meeting.clone() }))
-    }
-
     /// Where offers for the fast path are left.
-    pub(crate) fn meeting(&self) -> Option<&Meeting> {
-        self.meeting.as_deref()
-    }
-
-    /// Closes a connection that is not let in, and answers its offer if it has left one.
-    pub(crate) fn turn_away(&self, stream: Stream, peer: Option<SocketAddr>) {
-        drop(SocketTransport::accepted(stream, peer, self.meeting()));
+    pub(crate) fn meeting(&self) -> Option<&Arc<Meeting>> {
+        self.meeting.as_ref()
     }
 
     /// I/O threads to start, by the policy or, where that leaves it open, by the model.
@@ -230,7 +243,7 @@ impl EngineHandle {
     /// Stops what did start, because the rest could not: nothing stays half-started.
     fn abandon(&mut self) {
         for command_queue in &self.gates {
-            let _ = command_queue.push(super::Command::Drain);
+            let _ = command_queue.push(Command::Drain);
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -239,7 +252,7 @@ impl EngineHandle {
 }
 
 /// Says once whether a thread could start.
-pub(crate) struct Ready(pub(super) mpsc::Sender<io::Result<()>>);
+pub(crate) struct Ready(pub(in crate::engine) mpsc::Sender<io::Result<()>>);
 
 impl Ready {
     /// Reports the outcome of the set-up; passes it on.

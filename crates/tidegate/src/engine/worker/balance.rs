@@ -73,46 +73,46 @@ impl Balance {
     }
 
     /// The way to a thread.
-    pub(super) fn command_queue(&self, thread: usize) -> &CommandQueue {
+    pub(in crate::engine) fn command_queue(&self, thread: usize) -> &CommandQueue {
         &self.gates[thread]
     }
 
     /// A thread may have this many connections open, and is given some by others while it has fewer than `takes`.
-    pub(super) fn set_share(&self, mine: usize, share: usize, takes: usize) {
+    pub(in crate::engine) fn set_share(&self, mine: usize, share: usize, takes: usize) {
         self.workers[mine].share.store(share, Relaxed);
         self.workers[mine].takes.store(takes, Relaxed);
     }
 
     /// Places that are taken.
-    pub(super) fn open(&self, mine: usize) -> usize {
+    pub(in crate::engine) fn open(&self, mine: usize) -> usize {
         open(self.workers[mine].state.load(Acquire)) as usize
     }
 
     /// Connections on their way to this thread.
-    pub(super) fn expected(&self, mine: usize) -> usize {
+    pub(in crate::engine) fn expected(&self, mine: usize) -> usize {
         expected(self.workers[mine].state.load(Acquire)) as usize
     }
 
     /// Takes a place within the share.
-    pub(super) fn claim(&self, mine: usize) -> bool {
+    pub(in crate::engine) fn claim(&self, mine: usize) -> bool {
         let worker = &self.workers[mine];
         let share = worker.share.load(Relaxed) as u64;
         worker.state.fetch_update(AcqRel, Acquire, |state| (open(state) < share).then_some(state + 1)).is_ok()
     }
 
     /// Takes a place, whether the share allows it or not.
-    pub(super) fn claim_anyway(&self, mine: usize) {
+    pub(in crate::engine) fn claim_anyway(&self, mine: usize) {
         self.workers[mine].state.fetch_add(1, AcqRel);
     }
 
     /// Gives a place back.
-    pub(super) fn release(&self, mine: usize) {
+    pub(in crate::engine) fn release(&self, mine: usize) {
         self.workers[mine].state.fetch_sub(1, AcqRel);
     }
 
     /// Who serves a connection that `mine` has accepted and has a place for: `None` is itself, any other has taken a
     /// place for it, and expects it.
-    pub(super) fn assign(&self, mine: usize) -> Option<usize> {
+    pub(in crate::engine) fn assign(&self, mine: usize) -> Option<usize> {
         let own = self.workers[mine].load();
         if self.workers.len() > 1 && own.given >= self.fewest.load(Relaxed) + lead(own) {
             let to = self.choose(mine, own);
@@ -148,12 +148,12 @@ impl Balance {
     }
 
     /// A connection that was on its way has come; its place stays taken.
-    pub(super) fn arrived(&self, mine: usize) {
+    pub(in crate::engine) fn arrived(&self, mine: usize) {
         self.workers[mine].state.fetch_sub(EXPECTED, AcqRel);
     }
 
     /// A connection could not be handed on: `mine` serves it, whether it has a place or not.
-    pub(super) fn take_back(&self, mine: usize, from: usize) {
+    pub(in crate::engine) fn take_back(&self, mine: usize, from: usize) {
         self.claim_anyway(mine);
         self.workers[mine].given.fetch_add(1, Relaxed);
         self.workers[from].given.fetch_sub(1, Relaxed);
@@ -161,13 +161,13 @@ impl Balance {
     }
 
     /// The thread is about to end, and is given nothing more. `false` while something is on its way to it.
-    pub(super) fn leave(&self, mine: usize) -> bool {
+    pub(in crate::engine) fn leave(&self, mine: usize) -> bool {
         let end = |state| (expected(state) == 0).then_some(state | ENDED);
         self.workers[mine].state.fetch_update(AcqRel, Acquire, end).is_ok()
     }
 
     /// The thread has ended, whatever is on its way to it.
-    pub(super) fn is_gone(&self, mine: usize) {
+    pub(in crate::engine) fn is_gone(&self, mine: usize) {
         self.workers[mine].state.fetch_or(ENDED, Release);
     }
 }

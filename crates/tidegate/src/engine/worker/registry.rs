@@ -27,14 +27,14 @@ use crate::service::{Mail, Origin, Session};
 use crate::stats::{Counters, Writers};
 
 /// What all connections of a server or client without loops share.
-pub(super) struct ConnectionRegistry {
-    pub(super) config: EngineConfig,
+pub(in crate::engine) struct ConnectionRegistry {
+    pub(in crate::engine) config: EngineConfig,
     /// Until somebody accepts.
     listener: Mutex<Option<Arc<Listener>>>,
     /// The limits as they are now.
     policy: ArcSwap<Policy>,
     /// Of whoever accepts, dials and stops, and is no I/O thread.
-    pub(super) counters: Arc<Counters>,
+    pub(in crate::engine) counters: Arc<Counters>,
     /// Of the I/O threads.
     io_counters: Box<[Arc<Counters>]>,
     /// I/O threads that have asked for theirs.
@@ -53,7 +53,7 @@ pub(super) struct ConnectionRegistry {
 type DialFn = Box<dyn Fn(&Arc<ConnectionRegistry>, DialRequest, RegistrySlot) + Send + Sync>;
 
 /// Where a connection comes from.
-pub(super) enum Caller {
+pub(in crate::engine) enum Caller {
     /// It was accepted from there, if that is known.
     Accepted(Option<SocketAddr>),
     /// This end has dialled it.
@@ -61,7 +61,7 @@ pub(super) enum Caller {
 }
 
 impl Caller {
-    pub(super) fn origin(&self) -> Origin {
+    pub(in crate::engine) fn origin(&self) -> Origin {
         match self {
             Self::Accepted(_) => Origin::Accepted,
             Self::Dialled(request) => Origin::Dialled { tag: request.dial().tag },
@@ -69,7 +69,7 @@ impl Caller {
     }
 
     /// The connection stands, and is served from now on.
-    pub(super) fn served(self, post: &Arc<Inbox>) {
+    pub(in crate::engine) fn served(self, post: &Arc<Inbox>) {
         if let Self::Dialled(request) = self {
             request.connected(|| Mailbox { office: post.clone(), token: ALONE });
         }
@@ -94,7 +94,7 @@ struct State {
 
 /// What a connection is told besides its mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Order {
+pub(in crate::engine) enum Order {
     /// Finish what is in flight, then close.
     Drain,
     /// Close now.
@@ -102,7 +102,7 @@ pub(super) enum Order {
 }
 
 impl ConnectionRegistry {
-    pub(super) fn new(mut config: EngineConfig, io_counters: Vec<Arc<Counters>>) -> Arc<Self> {
+    pub(in crate::engine) fn new(mut config: EngineConfig, io_counters: Vec<Arc<Counters>>) -> Arc<Self> {
         let counters = Arc::new(Counters::new(Writers::Many));
         Arc::new(Self {
             policy: ArcSwap::new(config.policy.clone()),
@@ -120,7 +120,7 @@ impl ConnectionRegistry {
     }
 
     /// How connections are dialled.
-    pub(super) fn dials_by(
+    pub(in crate::engine) fn dials_by(
         &self,
         dial: impl Fn(&Arc<Self>, DialRequest, RegistrySlot) + Send + Sync + 'static,
     ) {
@@ -128,7 +128,11 @@ impl ConnectionRegistry {
     }
 
     /// The gate, the counters and the threads of an engine whose control is behind the gate.
-    pub(super) fn handle(&self, gate: Arc<CommandQueue>, threads: Vec<JoinHandle<()>>) -> EngineHandle {
+    pub(in crate::engine) fn handle(
+        &self,
+        gate: Arc<CommandQueue>,
+        threads: Vec<JoinHandle<()>>,
+    ) -> EngineHandle {
         EngineHandle {
             gates: vec![gate],
             counters: self.io_counters.to_vec(),
@@ -139,29 +143,29 @@ impl ConnectionRegistry {
 
     /// Counters that belong to the calling I/O thread from now on: each of them asks once. More threads than there are
     /// sets share one with the acceptor.
-    pub(super) fn counters_of_next(&self) -> Arc<Counters> {
+    pub(in crate::engine) fn counters_of_next(&self) -> Arc<Counters> {
         let next = self.counting.fetch_add(1, Relaxed);
         self.io_counters.get(next).unwrap_or(&self.counters).clone()
     }
 
     /// Counters for the connection with this place, which takes them in turn with others.
-    pub(super) fn counters_in_turn(&self, seat: &RegistrySlot) -> Arc<Counters> {
+    pub(in crate::engine) fn counters_in_turn(&self, seat: &RegistrySlot) -> Arc<Counters> {
         self.io_counters[seat.id as usize % self.io_counters.len()].clone()
     }
 
     /// Hands over the listener to the one who accepts. When that one ends, so that nobody comes who would not be served, it is closed.
-    pub(super) fn take_listener(&self) -> Option<Arc<Listener>> {
+    pub(in crate::engine) fn take_listener(&self) -> Option<Arc<Listener>> {
         self.listener.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The limits as they are now. Costs a few nanoseconds.
     #[inline]
-    pub(super) fn policy(&self) -> Guard<Arc<Policy>> {
+    pub(in crate::engine) fn policy(&self) -> Guard<Arc<Policy>> {
         self.policy.load()
     }
 
     /// Goes on with other limits, and has every connection look at them.
-    pub(super) fn set_policy(&self, policy: Arc<Policy>) {
+    pub(in crate::engine) fn set_policy(&self, policy: Arc<Policy>) {
         self.policy.store(policy);
         let posts: Vec<_> = {
             let mut state = self.lock();
@@ -182,13 +186,13 @@ impl ConnectionRegistry {
     }
 
     /// The acceptor begins its work; the registry is not empty until it has ended.
-    pub(super) fn begin_accepting(self: &Arc<Self>) -> Duty {
+    pub(in crate::engine) fn begin_accepting(self: &Arc<Self>) -> Duty {
         self.lock().accepting = true;
         Duty(self.clone())
     }
 
     /// What the acceptor is to be woken with.
-    pub(super) fn set_bell(&self, bell: Arc<Notify>) {
+    pub(in crate::engine) fn set_bell(&self, bell: Arc<Notify>) {
         let _ = self.bell.set(bell); // there is one acceptor
     }
 
@@ -221,7 +225,7 @@ impl ConnectionRegistry {
     }
 
     /// Dials, or says why not. The place is taken before, so that a stop waits for what comes of it.
-    pub(super) fn dial(self: &Arc<Self>, request: DialRequest) {
+    pub(in crate::engine) fn dial(self: &Arc<Self>, request: DialRequest) {
         self.counters.attempted.add(1);
         match (self.enter_to_dial(&request), self.dial.get()) {
             (Ok(seat), Some(dial)) => dial(self, request, seat),
@@ -231,7 +235,7 @@ impl ConnectionRegistry {
     }
 
     /// Counts a failed dial and tells who asked.
-    pub(super) fn dial_failed(&self, request: DialRequest, e: io::Error) {
+    pub(in crate::engine) fn dial_failed(&self, request: DialRequest, e: io::Error) {
         admission::dial_failed(&*self.config.service, &self.counters, request, e);
     }
 
@@ -251,7 +255,7 @@ impl ConnectionRegistry {
     }
 
     /// Makes the session for a connection, or counts the refusal.
-    pub(super) fn open_session(
+    pub(in crate::engine) fn open_session(
         &self,
         caller: &mut Caller,
         thread: usize,
@@ -265,7 +269,7 @@ impl ConnectionRegistry {
     }
 
     /// Waits until a connection may come in, or is to be refused; `None` once the registry stops.
-    pub(super) fn wait_for_admission(&self) -> Option<Admission> {
+    pub(in crate::engine) fn wait_for_admission(&self) -> Option<Admission> {
         let mut state = self.lock();
         loop {
             state = match self.turn(&state) {
@@ -282,7 +286,7 @@ impl ConnectionRegistry {
 
     /// The same for a task, which is woken when something changes, but not when a pause ends.
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only tasks of tokio poll, and tests"))]
-    pub(super) fn poll_turn(&self, task: &TaskContext<'_>) -> Turn {
+    pub(in crate::engine) fn poll_turn(&self, task: &TaskContext<'_>) -> Turn {
         let mut state = self.lock();
         state.acceptor = Some(task.waker().clone());
         self.turn(&state)
@@ -314,14 +318,14 @@ impl ConnectionRegistry {
     }
 
     /// Connections that are open.
-    pub(super) fn open(&self) -> usize {
+    pub(in crate::engine) fn open(&self) -> usize {
         let state = self.lock();
         state.open + state.dialled
     }
 
     /// Accepts once; `take` gets what comes, with its place, or with none if it is to be closed. Whether there was
     /// something to accept.
-    pub(super) fn accept_next<T>(
+    pub(in crate::engine) fn accept_next<T>(
         self: &Arc<Self>,
         admission: Admission,
         accept: impl FnOnce() -> io::Result<T>,
@@ -343,7 +347,7 @@ impl ConnectionRegistry {
     }
 
     /// Takes those for whom the kernel had already opened the connection when the registry was told to stop, without waiting for more.
-    pub(super) fn sweep<T>(
+    pub(in crate::engine) fn sweep<T>(
         self: &Arc<Self>,
         mut accept: impl FnMut() -> io::Result<T>,
         mut take: impl FnMut(T, Option<RegistrySlot>),
@@ -357,12 +361,12 @@ impl ConnectionRegistry {
     }
 
     /// An accept has failed: see [`admission`].
-    pub(super) fn accept_failed(&self, e: &io::Error) {
+    pub(in crate::engine) fn accept_failed(&self, e: &io::Error) {
         self.lock().pause.accept_failed(e, &self.counters, Instant::now());
     }
 
     /// Stops accepting, and gives every connection that is there, or still comes, an order.
-    pub(super) fn order_all(&self, order: Order) {
+    pub(in crate::engine) fn order_all(&self, order: Order) {
         let posts: Vec<_> = {
             let mut state = self.lock();
             state.stopping = state.stopping.max(Some(order));
@@ -381,12 +385,12 @@ impl ConnectionRegistry {
     }
 
     /// Notes that the engine has stopped.
-    pub(super) fn close(&self) {
+    pub(in crate::engine) fn close(&self) {
         self.stopped.store(true, Relaxed);
     }
 
     /// Waits until no connection is open and none can come; `false` if that takes longer than `limit`.
-    pub(super) fn wait_empty(&self, limit: Duration) -> bool {
+    pub(in crate::engine) fn wait_empty(&self, limit: Duration) -> bool {
         let empty = self.changed.wait_timeout_while(self.lock(), limit, |state| {
             state.open > 0 || state.dialled > 0 || state.accepting
         });
@@ -396,7 +400,7 @@ impl ConnectionRegistry {
 
 /// What an acceptor may do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(in crate::engine) enum Turn {
     /// Accept a connection, to serve or to refuse it.
     Accept(Admission),
     /// Nothing, until then or until something changes.
@@ -406,7 +410,7 @@ pub(super) enum Turn {
 }
 
 /// An acceptor's time of work; ends when dropped.
-pub(super) struct Duty(Arc<ConnectionRegistry>);
+pub(in crate::engine) struct Duty(Arc<ConnectionRegistry>);
 
 impl Drop for Duty {
     fn drop(&mut self) {
@@ -416,16 +420,16 @@ impl Drop for Duty {
 }
 
 /// A connection's place in the registry; given back when dropped.
-pub(super) struct RegistrySlot {
+pub(in crate::engine) struct RegistrySlot {
     registry: Arc<ConnectionRegistry>,
     id: u64,
     dialled_by_session: bool,
-    pub(super) post: Arc<Inbox>,
+    pub(in crate::engine) post: Arc<Inbox>,
 }
 
 impl RegistrySlot {
     /// Why a connection attempt is to be given up now, if it is.
-    pub(super) fn gives_up(&self, request: &DialRequest) -> Option<io::Error> {
+    pub(in crate::engine) fn gives_up(&self, request: &DialRequest) -> Option<io::Error> {
         let stops = match self.post.lock().order {
             Some(Order::Stop) => true,
             Some(Order::Drain) => !request.is_by_session(),
@@ -459,7 +463,7 @@ impl Drop for RegistrySlot {
 }
 
 /// Mail and orders for one connection.
-pub(super) struct Inbox {
+pub(in crate::engine) struct Inbox {
     state: Mutex<PostState>,
     bound: usize,
     stopped: Arc<AtomicBool>,
@@ -476,7 +480,7 @@ struct PostState {
 }
 
 /// The token that a connection with a post box of its own has.
-pub(super) const ALONE: Token = Token { index: 0, generation: 0 };
+pub(in crate::engine) const ALONE: Token = Token { index: 0, generation: 0 };
 
 impl Inbox {
     fn lock(&self) -> MutexGuard<'_, PostState> {
@@ -507,7 +511,7 @@ impl Inbox {
     }
 
     /// Whom to wake from now on.
-    pub(super) fn wakes(&self, waker: &Waker) {
+    pub(in crate::engine) fn wakes(&self, waker: &Waker) {
         let mut state = self.lock();
         if !state.waker.as_ref().is_some_and(|w| w.will_wake(waker)) {
             state.waker = Some(waker.clone());
@@ -515,13 +519,13 @@ impl Inbox {
     }
 
     /// Whether there is an order or mail.
-    pub(super) fn has_delivery(&self) -> bool {
+    pub(in crate::engine) fn has_delivery(&self) -> bool {
         let state = self.lock();
         state.order.is_some() || !state.mail.is_empty()
     }
 
     /// Pieces of mail that wait; an order counts as more than any number of them. `None` if there is neither.
-    pub(super) fn waiting(&self) -> Option<usize> {
+    pub(in crate::engine) fn waiting(&self) -> Option<usize> {
         let state = self.lock();
         match (state.order, state.mail.len()) {
             (Some(_), _) => Some(usize::MAX),
@@ -531,7 +535,7 @@ impl Inbox {
     }
 
     /// The next order or piece of mail.
-    pub(super) fn take(&self) -> Option<Delivery> {
+    pub(in crate::engine) fn take(&self) -> Option<Delivery> {
         let mut state = self.lock();
         match state.order.take() {
             Some(order) => Some(Delivery::Order(order)),
@@ -541,14 +545,14 @@ impl Inbox {
 }
 
 /// What a post box held.
-pub(super) enum Delivery {
+pub(in crate::engine) enum Delivery {
     Order(Order),
     Mail(Contained<Mail>),
 }
 
 impl Delivery {
     /// As an event of the core.
-    pub(super) fn into_event(self) -> crate::proto::Event<'static> {
+    pub(in crate::engine) fn into_event(self) -> crate::proto::Event<'static> {
         match self {
             Self::Order(Order::Drain) => crate::proto::Event::Drain,
             Self::Order(Order::Stop) => crate::proto::Event::Stop,

@@ -9,13 +9,13 @@ use super::registry::{ConnectionRegistry, Order};
 use super::{Command, CommandQueue, admission};
 
 /// Carries out the commands that come through its command_queue: dials, and the order to stop.
-pub(super) struct ControlThread {
-    pub(super) command_queue: Arc<CommandQueue>,
+pub(in crate::engine) struct ControlThread {
+    pub(in crate::engine) command_queue: Arc<CommandQueue>,
     thread: Arc<OnceLock<Thread>>,
 }
 
 impl ControlThread {
-    pub(super) fn new(mail_queue: usize) -> Self {
+    pub(in crate::engine) fn new(mail_queue: usize) -> Self {
         let thread: Arc<OnceLock<Thread>> = Arc::default();
         let sleeper = thread.clone();
         let command_queue = CommandQueue::new(mail_queue, move || {
@@ -27,7 +27,7 @@ impl ControlThread {
     }
 
     /// Works on the calling thread: dials what is asked for and, once told to, stops the registry. Returns when all connections are gone.
-    pub(super) fn run(self, registry: &Arc<ConnectionRegistry>) {
+    pub(in crate::engine) fn run(self, registry: &Arc<ConnectionRegistry>) {
         // Set once, here; before that nobody waits for this thread.
         let _ = self.thread.set(std::thread::current());
         let mut commands = VecDeque::new();

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::AcceptPause;
 use crate::engine::EngineConfig;
-use crate::engine::registry::{ConnectionRegistry, Order, RegistrySlot, Turn};
+use crate::engine::worker::registry::{ConnectionRegistry, Order, RegistrySlot, Turn};
 use crate::policy::Policy;
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE};
 use crate::stats::{Counters, Stats, Writers, sum};

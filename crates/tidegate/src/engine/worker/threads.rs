@@ -7,19 +7,19 @@ use std::thread::{Builder, JoinHandle};
 use tidegate_os::thread::Headroom;
 
 /// Stack of a thread where the policy does not say: what the standard library has.
-pub(super) const STACK_BYTES: usize = 2 << 20;
+pub(in crate::engine) const STACK_BYTES: usize = 2 << 20;
 
 /// What the standard library maps for a thread after its start, when it can no longer report an error.
 const AFTER_START_BYTES: usize = 256 * 1024;
 
 /// Address space that is left to the rest of the process in any case.
-pub(super) const LEAST_RESERVE: usize = 1 << 20;
+pub(in crate::engine) const LEAST_RESERVE: usize = 1 << 20;
 
 /// Starts a thread that can be joined.
 ///
 /// # Errors
 /// There is no memory for it, or the system refuses one more thread.
-pub(super) fn spawn(
+pub(in crate::engine) fn spawn(
     name: String,
     stack_bytes: usize,
     run: impl FnOnce() + Send + 'static,
@@ -38,7 +38,7 @@ pub(super) fn spawn(
 /// # Errors
 /// One of them could not be started.
 #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "the others start their threads one by one"))]
-pub(super) fn try_out(threads: usize) -> io::Result<()> {
+pub(in crate::engine) fn try_out(threads: usize) -> io::Result<()> {
     let (go, command_queue) = mpsc::channel::<()>();
     let command_queue = std::sync::Arc::new(std::sync::Mutex::new(command_queue));
     let mut started = Vec::new();

@@ -33,13 +33,13 @@ fn descriptors(limit: usize, own: usize) -> usize {
 }
 
 /// Descriptors that one of `threads` loops with a ring may use for connections.
-pub(super) fn descriptors_of_loop(threads: usize) -> usize {
+pub(in crate::engine) fn descriptors_of_loop(threads: usize) -> usize {
     descriptors(limit(), own_of_rings(threads)) / threads
 }
 
 /// Size of a ring's table for `share` connections, and how many of its slots connections may take.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only rings have a table"))]
-pub(super) fn table(share: usize) -> (usize, usize) {
+pub(in crate::engine) fn table(share: usize) -> (usize, usize) {
     let table = share.saturating_add(SLACK).min(limit());
     (table, slots(table))
 }
@@ -49,12 +49,12 @@ fn slots(table: usize) -> usize {
 }
 
 /// Whether the pool of buffers may be paged out.
-pub(super) fn residence(policy: &Policy) -> Residence {
+pub(in crate::engine) fn residence(policy: &Policy) -> Residence {
     if policy.lock_memory { Residence::Locked } else { Residence::Pageable }
 }
 
 /// Makes sure, before any thread starts, that so many bytes of buffers may be locked.
-pub(super) fn check_locked(policy: &Policy, model: Model) -> io::Result<()> {
+pub(in crate::engine) fn check_locked(policy: &Policy, model: Model) -> io::Result<()> {
     let threads = policy.threads.map_or(model.default_threads(), Into::into);
     let each = match model {
         Model::Uring => policy.buffers.next_power_of_two(),
@@ -73,7 +73,7 @@ pub(super) fn check_locked(policy: &Policy, model: Model) -> io::Result<()> {
 }
 
 /// Workers of `pool`, where the policy leaves it open.
-pub(super) const POOL_WORKERS: usize = 256;
+pub(in crate::engine) const POOL_WORKERS: usize = 256;
 
 /// Threads of `async-select`, where the policy leaves it open: as many as in the source's table.
 const WINDOW_THREADS: usize = 3;

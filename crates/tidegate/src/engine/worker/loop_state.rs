@@ -20,12 +20,12 @@ use crate::proto::{Connection, Context, Resolution, Timers, Token};
 use crate::service::Origin;
 
 /// The part of an event loop that is the same whatever it waits with.
-pub(super) struct LoopState {
-    pub(super) worker: WorkerContext,
+pub(in crate::engine) struct LoopState {
+    pub(in crate::engine) worker: WorkerContext,
     /// The time of the batch of events that is being worked on.
-    pub(super) now: Instant,
-    pub(super) commands: VecDeque<Command>,
-    pub(super) fired: Vec<u32>,
+    pub(in crate::engine) now: Instant,
+    pub(in crate::engine) commands: VecDeque<Command>,
+    pub(in crate::engine) fired: Vec<u32>,
     timers: Timers,
     /// A deadline that counts from now on is not due before this tick of the timers.
     soonest: u64,
@@ -36,17 +36,17 @@ pub(super) struct LoopState {
     dialled: usize,
     /// Others give it connections while it has fewer.
     takes: usize,
-    pub(super) permits: Permits,
+    pub(in crate::engine) permits: Permits,
     /// When there was last something to do.
     active: Instant,
     pause: AcceptPause,
     /// When connections that are still there are reset; set once the thread is told to stop.
-    pub(super) stop_at: Option<Instant>,
+    pub(in crate::engine) stop_at: Option<Instant>,
 }
 
 impl LoopState {
     /// The others give it connections while it has fewer than `takes`.
-    pub(super) fn new(worker: WorkerContext, takes: usize, now: Instant) -> Self {
+    pub(in crate::engine) fn new(worker: WorkerContext, takes: usize, now: Instant) -> Self {
         worker.balance.set_share(worker.index, worker.share, takes);
         Self {
             office: worker.command_queue.clone(),
@@ -68,7 +68,7 @@ impl LoopState {
 
     /// What a connection needs to know during one event.
     #[inline]
-    pub(super) fn context(&self, token: Token) -> Context<'_> {
+    pub(in crate::engine) fn context(&self, token: Token) -> Context<'_> {
         Context {
             now: self.now,
             policy: &self.worker.policy,
@@ -82,7 +82,7 @@ impl LoopState {
     /// Makes sure that the loop wakes up for the connection's next deadline. Follows every event, and so costs next
     /// to nothing while something that fires early enough is armed anyway.
     #[inline]
-    pub(super) fn arm(&mut self, token: Token, connection: &Connection) {
+    pub(in crate::engine) fn arm(&mut self, token: Token, connection: &Connection) {
         if !connection.has_own_deadline() && self.timers.fires_by(token.index, self.soonest) {
             return;
         }
@@ -92,38 +92,42 @@ impl LoopState {
     }
 
     /// Has the loop tell a connection that is being made [`Deadline`](crate::proto::Event::Deadline) then.
-    pub(super) fn alarm(&mut self, token: Token, at: Option<Instant>) {
+    pub(in crate::engine) fn alarm(&mut self, token: Token, at: Option<Instant>) {
         if let Some(at) = at {
             self.timers.arm_no_later(token.index, at, Resolution::Millisecond);
         }
     }
 
-    pub(super) fn disarm(&mut self, token: Token) {
+    pub(in crate::engine) fn disarm(&mut self, token: Token) {
         self.timers.disarm(token.index);
     }
 
     /// Makes the session of a connection that stands, or counts the refusal.
-    pub(super) fn admit(&mut self, addr: Option<SocketAddr>) -> Option<Connection> {
+    pub(in crate::engine) fn admit(&mut self, addr: Option<SocketAddr>) -> Option<Connection> {
         let WorkerContext { service, counters, index, .. } = &self.worker;
         let session = admission::open_accepted(&**service, counters, addr, *index)?;
         Some(Connection::new(session, Origin::Accepted, self.now))
     }
 
     /// Makes the connection that was dialled: with the session that was given with the dial, or one of the service.
-    pub(super) fn admit_dialled(&mut self, request: &mut DialRequest) -> Option<Connection> {
+    pub(in crate::engine) fn admit_dialled(&mut self, request: &mut DialRequest) -> Option<Connection> {
         let WorkerContext { service, counters, index, .. } = &self.worker;
         let session = admission::open_dialled(&**service, counters, request, *index)?;
         Some(Connection::new(session, Origin::Dialled { tag: request.dial().tag }, self.now))
     }
 
     /// The address of a connection.
-    pub(super) fn mailbox(&self, token: Token) -> Mailbox {
+    pub(in crate::engine) fn mailbox(&self, token: Token) -> Mailbox {
         Mailbox { office: self.office.clone(), token }
     }
 
     /// How long the thread may wait for the next event. After this it must [wake up](Self::woke).
     /// `clock` is read if it sleeps: a long batch would make a deadline late.
-    pub(super) fn rest(&self, has_more_to_do: bool, clock: impl FnOnce() -> Instant) -> Option<Duration> {
+    pub(in crate::engine) fn rest(
+        &self,
+        has_more_to_do: bool,
+        clock: impl FnOnce() -> Instant,
+    ) -> Option<Duration> {
         let spins = || wait::spins(self.worker.policy.wait, self.active, self.now);
         let has_more_to_do = has_more_to_do || !self.commands.is_empty();
         if has_more_to_do || spins() || !self.worker.command_queue.prepare_sleep() {
@@ -146,7 +150,7 @@ impl LoopState {
     }
 
     /// The thread has woken up: a new batch of events, and a new time.
-    pub(super) fn woke(&mut self, now: Instant) {
+    pub(in crate::engine) fn woke(&mut self, now: Instant) {
         self.now = now;
         self.permits.now = self.now;
         self.look_ahead();
@@ -161,7 +165,7 @@ impl LoopState {
     }
 
     /// Notes how many events the wake-up brought.
-    pub(super) fn batch(&mut self, events: usize) {
+    pub(in crate::engine) fn batch(&mut self, events: usize) {
         if events == 0 {
             return;
         }
@@ -172,22 +176,22 @@ impl LoopState {
     }
 
     /// Fills `fired` with the places whose deadline may have come.
-    pub(super) fn fire_timers(&mut self) {
+    pub(in crate::engine) fn fire_timers(&mut self) {
         self.timers.advance(self.now, &mut self.fired);
     }
 
     /// Fills `commands`.
-    pub(super) fn take_commands(&mut self) {
+    pub(in crate::engine) fn take_commands(&mut self) {
         self.worker.command_queue.take(&mut self.commands);
     }
 
     /// Whether accepting rests, because the process ran out of something.
-    pub(super) fn is_resting(&self) -> bool {
+    pub(in crate::engine) fn is_resting(&self) -> bool {
         self.pause.until(self.now).is_some()
     }
 
     /// May the next connection come in now?
-    pub(super) fn admission(&self) -> Admission {
+    pub(in crate::engine) fn admission(&self) -> Admission {
         if !self.worker.listens || self.stop_at.is_some() || self.is_resting() {
             return Admission::Wait;
         }
@@ -201,7 +205,7 @@ impl LoopState {
     }
 
     /// Whether a connection that came in nevertheless is one too many.
-    pub(super) fn is_full(&self) -> bool {
+    pub(in crate::engine) fn is_full(&self) -> bool {
         self.worker.total.load(Relaxed) >= self.most()
     }
 
@@ -211,7 +215,7 @@ impl LoopState {
     }
 
     /// Connections for which this thread has room.
-    pub(super) fn room(&self) -> usize {
+    pub(in crate::engine) fn room(&self) -> usize {
         self.worker.share.saturating_sub(self.open())
     }
 
@@ -222,74 +226,74 @@ impl LoopState {
 
     /// Takes a place for a connection that is about to be accepted, unless another thread has just taken the last one
     /// for this thread.
-    pub(super) fn claim(&self) -> bool {
+    pub(in crate::engine) fn claim(&self) -> bool {
         self.worker.balance.claim(self.worker.index)
     }
 
     /// Takes a place that nobody had claimed.
-    pub(super) fn claim_anyway(&self) {
+    pub(in crate::engine) fn claim_anyway(&self) {
         self.worker.balance.claim_anyway(self.worker.index);
     }
 
     /// Nothing came for a place that was claimed, or it goes to another thread.
-    pub(super) fn release(&self) {
+    pub(in crate::engine) fn release(&self) {
         self.worker.balance.release(self.worker.index);
     }
 
     /// Takes a place for an accept that is to be posted.
-    pub(super) fn claim_posted(&mut self) -> bool {
+    pub(in crate::engine) fn claim_posted(&mut self) -> bool {
         let claimed = self.claim();
         self.posted += usize::from(claimed);
         claimed
     }
 
     /// A posted accept has completed, and its place is that of what it brought. `false` if none was claimed for it.
-    pub(super) fn unpost(&mut self) -> bool {
+    pub(in crate::engine) fn unpost(&mut self) -> bool {
         let claimed = self.posted > 0;
         self.posted -= usize::from(claimed);
         claimed
     }
 
     /// Connections on their way to this thread.
-    pub(super) fn expected(&self) -> usize {
+    pub(in crate::engine) fn expected(&self) -> usize {
         self.worker.balance.expected(self.worker.index)
     }
 
     /// A connection was accepted, and has a place here: counts it, and says which other thread is to serve it, if one
     /// is. That one has a place for it, and expects it; the place here is to be [released](Self::release).
-    pub(super) fn assign(&self) -> Option<usize> {
+    pub(in crate::engine) fn assign(&self) -> Option<usize> {
         self.worker.total.fetch_add(1, Relaxed);
         self.worker.balance.assign(self.worker.index)
     }
 
     /// Counts a connection that is served by the thread that accepted it, where none is handed on.
-    pub(super) fn keep(&self) {
+    pub(in crate::engine) fn keep(&self) {
         self.worker.total.fetch_add(1, Relaxed);
     }
 
     /// Has another thread serve a connection that has a place there.
-    pub(super) fn hand_on(&self, to: usize, accepted: Accepted) {
+    pub(in crate::engine) fn hand_on(&self, to: usize, accepted: Accepted) {
         // Refused only by a thread that has panicked: its connections are gone, and so is this one.
         let _ = self.worker.balance.command_queue(to).push(Command::Serve(accepted));
     }
 
     /// A connection that another thread has accepted is here.
-    pub(super) fn arrived(&self) {
+    pub(in crate::engine) fn arrived(&self) {
         self.worker.balance.arrived(self.worker.index);
     }
 
     /// A connection could not be handed on.
-    pub(super) fn take_back(&self, from: usize) {
+    pub(in crate::engine) fn take_back(&self, from: usize) {
         self.worker.balance.take_back(self.worker.index, from);
     }
 
     /// Whether the thread may end: nothing is on its way to it, and nothing will be.
-    pub(super) fn may_leave(&self) -> bool {
+    pub(in crate::engine) fn may_leave(&self) -> bool {
         self.worker.balance.leave(self.worker.index)
     }
 
     /// Whether a connection may be dialled now.
-    pub(super) fn may_dial(&self, request: &DialRequest) -> io::Result<()> {
+    pub(in crate::engine) fn may_dial(&self, request: &DialRequest) -> io::Result<()> {
         let room = DialRoom {
             stopping: self.stop_at.is_some(),
             stopped: self.out_of_patience(),
@@ -301,7 +305,7 @@ impl LoopState {
     }
 
     /// A connection that is dialled takes its place.
-    pub(super) fn opened(&mut self, by_session: bool) {
+    pub(in crate::engine) fn opened(&mut self, by_session: bool) {
         if by_session {
             self.dialled += 1;
         } else {
@@ -311,19 +315,19 @@ impl LoopState {
     }
 
     /// An accepted connection is not served: its place is free again.
-    pub(super) fn turned_away(&self) {
+    pub(in crate::engine) fn turned_away(&self) {
         self.release();
         let open = self.worker.total.fetch_sub(1, Relaxed).saturating_sub(1);
         self.worker.peak.closed(open);
     }
 
     /// An accept has failed: see [`admission`].
-    pub(super) fn accept_failed(&mut self, e: &io::Error) {
+    pub(in crate::engine) fn accept_failed(&mut self, e: &io::Error) {
         self.pause.accept_failed(e, &self.worker.counters, self.now);
     }
 
     /// A connection is gone: what accepting rested for may be there again.
-    pub(super) fn closed(&mut self, token: Token, dialled_by_session: bool) {
+    pub(in crate::engine) fn closed(&mut self, token: Token, dialled_by_session: bool) {
         self.disarm(token);
         if dialled_by_session {
             self.dialled -= 1;
@@ -334,18 +338,18 @@ impl LoopState {
     }
 
     /// Counts a failed dial and tells who asked.
-    pub(super) fn dial_failed(&mut self, request: DialRequest, e: io::Error) {
+    pub(in crate::engine) fn dial_failed(&mut self, request: DialRequest, e: io::Error) {
         admission::dial_failed(&*self.worker.service, &self.worker.counters, request, e);
     }
 
     /// The loop has ended: whoever asked for a connection meanwhile is told that there will be none.
-    pub(super) fn shut(&mut self) {
+    pub(in crate::engine) fn shut(&mut self) {
         let WorkerContext { command_queue, service, counters, .. } = &self.worker;
         admission::close(command_queue, &mut self.commands, &**service, counters);
     }
 
     /// Goes on with other limits. All places are free then: connections have to ask for them again.
-    pub(super) fn set_policy(&mut self, policy: Arc<Policy>) {
+    pub(in crate::engine) fn set_policy(&mut self, policy: Arc<Policy>) {
         self.worker.set_policy(policy);
         self.worker.balance.set_share(self.worker.index, self.worker.share, self.takes);
         self.permits = Permits::new(&self.worker, self.now);
@@ -353,12 +357,12 @@ impl LoopState {
     }
 
     /// Notes the order to stop. It came `now`, which may be a long batch after the thread woke up.
-    pub(super) fn drain(&mut self, now: Instant) {
+    pub(in crate::engine) fn drain(&mut self, now: Instant) {
         self.stop_at.get_or_insert(now + self.worker.policy.drain_timeout);
     }
 
     /// Whether the time to let connections finish is over.
-    pub(super) fn out_of_patience(&self) -> bool {
+    pub(in crate::engine) fn out_of_patience(&self) -> bool {
         self.stop_at.is_some_and(|at| at <= self.now)
     }
 }

@@ -12,7 +12,7 @@ use crate::proto::dial::DialRequest;
 use crate::proto::{Event, PermitState, Token};
 
 /// What an event loop does between its events, the same whatever it waits with.
-pub(super) trait LoopDriver {
+pub(in crate::engine) trait LoopDriver {
     fn loop_state(&mut self) -> &mut LoopState;
     /// The token of a place in the table that is taken.
     fn token_at(&self, index: u32) -> Option<Token>;

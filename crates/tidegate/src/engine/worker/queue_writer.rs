@@ -10,7 +10,7 @@ use crate::proto::NextStep;
 use crate::proto::queue::Queue;
 
 /// The calls that a socket sends with.
-pub(super) trait Write {
+pub(in crate::engine) trait Write {
     /// Whether it can send from a file; else the file is read first.
     fn sends_files(&self) -> bool;
     /// Sends; may take less than all.
@@ -21,10 +21,10 @@ pub(super) trait Write {
 
 /// What one call took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Written {
-    pub(super) bytes: usize,
+pub(in crate::engine) struct Written {
+    pub(in crate::engine) bytes: usize,
     /// It was less than what was given. Of a file that cannot be told.
-    pub(super) short: bool,
+    pub(in crate::engine) short: bool,
 }
 
 /// Most pieces sent by one call.
@@ -33,7 +33,11 @@ const SLICES: usize = 64;
 /// Sends once: from memory, or from a file if that is next. `then` is what follows when all is sent. What was taken is
 /// still in the queue.
 #[inline]
-pub(super) fn write_next(mut to: impl Write, queue: &mut Queue, then: NextStep) -> io::Result<Written> {
+pub(in crate::engine) fn write_next(
+    mut to: impl Write,
+    queue: &mut Queue,
+    then: NextStep,
+) -> io::Result<Written> {
     if queue.next_file().is_some() {
         if to.sends_files() {
             return write_file(to, queue, then);
