@@ -23,9 +23,7 @@
 //! | `shared` | Linux: sealed memory that two processes share |
 //! | `overlapped`, `port`, `events` | Windows overlapped operations, told of by a completion port or by events |
 //! | `event_set`, `messages` | Windows readiness: events (`WSAEventSelect`), messages (`WSAAsyncSelect`) |
-//! | `reuse` | Windows sockets that are disconnected and used again |
-//! | `rio` | Windows Registered I/O, through a table of functions |
-//! | `transmit` | Windows `TransmitFile` and `TransmitPackets`, through a table of functions |
+//! | `registered` | Windows Registered I/O |
 //! | `extension` | Winsock's functions that are asked for at run time |
 //! | [`handover`] | passing descriptors to another process |
 //! | [`waker`] | waking a loop from another thread |
@@ -64,12 +62,12 @@ pub mod loopback;
 #[cfg(any(target_os = "linux", windows))]
 pub mod payload;
 #[cfg(any(windows, all(test, target_os = "linux")))]
-pub mod reuse;
+mod reuse;
 #[cfg(any(windows, all(test, target_os = "linux")))]
-pub mod rio;
+mod rio;
 pub mod terms;
 #[cfg(any(windows, all(test, target_os = "linux")))]
-pub mod transmit;
+mod transmit;
 
 #[cfg(unix)]
 mod unix;

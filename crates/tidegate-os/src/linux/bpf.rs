@@ -32,13 +32,39 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// The kernel's verifier judges it, so any values are safe; registers are 0 to 10.
+    /// The kernel's verifier judges it, so any values are safe; registers are 0 to 10. A [map](LOAD_MAP) is named by its place among
+    /// those that the [program](Program::load) is given, never by a descriptor.
     #[must_use]
     pub const fn new(code: u8, to: u8, from: u8, offset: i16, immediate: i32) -> Self {
         // Two bit fields of a C structure, whose order follows that of the bytes.
         let registers = if cfg!(target_endian = "little") { to | from << 4 } else { to << 4 | from };
         Self { code, registers, offset, immediate }
     }
+
+    const fn source(self) -> u8 {
+        if cfg!(target_endian = "little") { self.registers >> 4 } else { self.registers & 0xF }
+    }
+}
+
+/// Code and source register of the instruction that loads a map: the immediate is its place. The next instruction is all zeroes.
+pub const LOAD_MAP: (u8, u8) = (LOAD_64, 1);
+
+/// Loads 64 bits (`BPF_LD | BPF_IMM | BPF_DW`). The source register says what the immediate is; other than 0, a number, it names something.
+const LOAD_64: u8 = 0x18;
+
+/// The same code with descriptors where maps are named, which stay open as long as `maps` is borrowed.
+fn with_maps(code: &[Instruction], maps: &[&Map]) -> io::Result<Vec<Instruction>> {
+    let wrong = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let resolve = |&one: &Instruction| match (one.code, one.source()) {
+        LOAD_MAP => {
+            let map = usize::try_from(one.immediate).ok().and_then(|place| maps.get(place));
+            let map = map.ok_or_else(|| wrong("the program names a map that it was not given"))?;
+            Ok(Instruction { immediate: map.fd.as_raw_fd(), ..one })
+        }
+        (LOAD_64, 1..) => Err(wrong("the program loads what is neither a number nor a map")),
+        _ => Ok(one),
+    };
+    code.iter().map(resolve).collect()
 }
 
 /// Kinds of maps.
@@ -74,12 +100,6 @@ impl Map {
         // SAFETY: the request holds no pointers.
         let fd = unsafe { bpf_descriptor(MAP_CREATE, &request) }?;
         Ok(Self { fd, key_bytes: key_bytes as usize, value_bytes: value_bytes as usize })
-    }
-
-    /// What a program names it by.
-    #[must_use]
-    pub fn number(&self) -> RawFd {
-        self.fd.as_raw_fd()
     }
 
     /// All keys, at most `most` of them, as of about now.
@@ -145,11 +165,17 @@ pub struct LoadError {
 pub struct Program(OwnedFd);
 
 impl Program {
-    /// Has the kernel verify and load a program.
+    /// Has the kernel verify and load a program, whose maps are those at their places in `maps`; it keeps them.
     ///
     /// # Errors
     /// As [`Map::create`], and `EINVAL` or `EACCES`, with a log, if the verifier does not take it.
-    pub fn load(kind: ProgramKind, license: &CStr, code: &[Instruction]) -> Result<Self, LoadError> {
+    pub fn load(
+        kind: ProgramKind,
+        license: &CStr,
+        code: &[Instruction],
+        maps: &[&Map],
+    ) -> Result<Self, LoadError> {
+        let code = &with_maps(code, maps).map_err(|error| LoadError { error, log: String::new() })?;
         let mut log = Vec::new();
         let first = Self::try_load(kind, license, code, &mut log);
         first.map(Self).or_else(|error| match error.raw_os_error() {
@@ -304,4 +330,27 @@ struct LinkCreate {
     target: u32,
     place: u32,
     flags: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_names_maps_by_their_places_and_never_descriptors() {
+        let (load, map) = LOAD_MAP;
+        let end = [Instruction::new(0, 0, 0, 0, 0), Instruction::new(0x95, 0, 0, 0, 0)];
+        // 0 to 2 are descriptors of every process; 2 to 6 in place of a map are values in maps, variables and functions of the kernel.
+        for (source, named) in
+            [(map, 0), (map, 2), (map, -1)].into_iter().chain((2..=6).map(|kind| (kind, 0)))
+        {
+            let first = Instruction::new(load, 1, source, 0, named);
+            let code: Vec<_> = std::iter::once(first).chain(end).collect();
+            let refused = Program::load(ProgramKind::SkMsg, c"Dual MIT/GPL", &code, &[]).unwrap_err();
+            assert_eq!(refused.error.kind(), io::ErrorKind::InvalidInput, "{source} {named}");
+            assert!(refused.error.to_string().contains("the program"), "by the kernel: {}", refused.error);
+        }
+        let number = Instruction::new(load, 1, 0, 0, 7);
+        assert_eq!(with_maps(&[number], &[]).unwrap(), [number]);
+    }
 }

@@ -8,6 +8,8 @@ use crate::pages::{Pages, Residence};
 /// A piece of registered memory, with so many bytes received into it. Given back with [`Requests::recycle`](super::Requests::recycle).
 #[derive(Debug)]
 pub struct Buffer {
+    /// The registration that it is a piece of.
+    pub(super) of: isize,
     pub(super) index: u32,
     pub(super) filled: u32,
 }
@@ -44,10 +46,12 @@ impl Buffers {
     }
 
     pub(super) fn take(&mut self) -> Option<Buffer> {
-        self.free.pop().map(|index| Buffer { index, filled: 0 })
+        self.free.pop().map(|index| Buffer { of: self.id, index, filled: 0 })
     }
 
+    /// Takes it back. A piece of another registration would be given out twice here.
     pub(super) fn give_back(&mut self, buffer: Buffer) {
+        assert!(buffer.of == self.id, "a buffer of another queue");
         self.free.push(buffer.index);
     }
 
@@ -80,6 +84,7 @@ impl Buffers {
     }
 
     pub(super) fn received(&self, buffer: &Buffer) -> &[u8] {
+        assert!(buffer.of == self.id, "a buffer of another queue");
         let from = self.from(buffer);
         &self.pages[from..from + buffer.filled as usize]
     }

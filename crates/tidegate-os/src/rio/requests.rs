@@ -31,7 +31,11 @@ pub struct Setup {
 
 /// A socket's request queue: one receive and one send at a time. It goes with its socket.
 #[derive(Debug)]
-pub struct RequestQueue(usize);
+pub struct RequestQueue {
+    at: usize,
+    /// The completion queue that it was made with.
+    of: isize,
+}
 
 /// What is known of a request queue. It keeps its places in the completion queue until its last request has come back.
 struct Queue {
@@ -167,7 +171,8 @@ impl Requests {
             self.reserved -= EACH;
             return Err(why);
         }
-        Ok(RequestQueue(self.queues.insert(Queue { raw: made, under_way: 0, open: true })))
+        let at = self.queues.insert(Queue { raw: made, under_way: 0, open: true });
+        Ok(RequestQueue { at, of: self.completions })
     }
 
     /// Each request queue has its places in the completion queue: it would be corrupt if more came back than it has.
@@ -186,9 +191,16 @@ impl Requests {
 
     /// The socket of a queue is being closed. What is under way still comes back.
     pub fn close(&mut self, queue: RequestQueue) {
-        self.waiting.retain(|waiting| waiting.queue != queue.0);
-        self.queues[queue.0].open = false;
-        self.forget_if_over(queue.0);
+        let queue = self.place(&queue);
+        self.waiting.retain(|waiting| waiting.queue != queue);
+        self.queues[queue].open = false;
+        self.forget_if_over(queue);
+    }
+
+    /// Where a queue is in the table. The number of another thread's would lead to a stranger's socket.
+    fn place(&self, queue: &RequestQueue) -> usize {
+        assert!(queue.of == self.completions, "a request queue of another thread");
+        queue.at
     }
 
     fn forget_if_over(&mut self, queue: usize) {
@@ -201,19 +213,21 @@ impl Requests {
 
     /// Receives once.
     pub fn receive(&mut self, queue: &RequestQueue, key: u64) {
+        let queue = self.place(queue);
         let posts = self.posts && self.posted < self.buffers.count() / 2;
         let held = match posts.then(|| self.buffers.take()).flatten() {
             Some(buffer) => Held::Receive { buffer, posted: true },
             None => Held::Look,
         };
         self.posted += usize::from(matches!(held, Held::Receive { .. }));
-        self.submit(UnderWay { queue: queue.0, key, held });
+        self.submit(UnderWay { queue, key, held });
         self.send_waiting();
     }
 
     /// Sends as much of it as a buffer takes, as soon as there is one.
     pub fn send(&mut self, queue: &RequestQueue, payload: Payload, key: u64) {
-        self.waiting.push_back(Waiting { queue: queue.0, key, payload });
+        let queue = self.place(queue);
+        self.waiting.push_back(Waiting { queue, key, payload });
         self.send_waiting();
     }
 

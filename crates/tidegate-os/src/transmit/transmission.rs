@@ -122,11 +122,6 @@ impl Transmission {
         }
         (Ok(taken), self.parts.advance(taken))
     }
-
-    /// The parts of one that was never begun.
-    pub fn into_parts(self) -> Parts {
-        self.parts
-    }
 }
 
 // SAFETY: the pointers are to bytes, and a file, that `parts` holds, and that any thread may read.

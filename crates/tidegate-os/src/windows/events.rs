@@ -10,9 +10,9 @@ use slab::Slab;
 use windows_sys::Win32::Foundation::{HANDLE, WAIT_FAILED};
 use windows_sys::Win32::System::Threading::WaitForMultipleObjects;
 
-use super::descriptor::{AsRawFd, RawFd};
+use super::descriptor::BorrowedFd;
 use super::event::Event;
-use super::overlapped::{Notify, Operation, WOKEN};
+use super::overlapped::{Notify, OfQueue, Operation, WOKEN};
 use super::socket::Listener;
 use super::winsock::milliseconds;
 
@@ -68,7 +68,7 @@ impl Events {
 impl Notify for Events {
     type Acceptor = Listener;
 
-    fn attach(&self, _: RawFd) -> io::Result<()> {
+    fn attach(&self, _: BorrowedFd<'_>, _: OfQueue) -> io::Result<()> {
         Ok(()) // each operation says where it reports
     }
 
@@ -90,6 +90,7 @@ impl Notify for Events {
         timeout: Option<Duration>,
         operations: &Slab<Box<Operation>>,
         into: &mut VecDeque<usize>,
+        _: OfQueue,
     ) -> io::Result<()> {
         // First reset, then look: what ends after the look sets it again. (To begin an operation resets it, too.)
         self.shared.reset();
@@ -109,7 +110,7 @@ impl Notify for Events {
 
     fn join(&mut self, _: &Listener) {} // it has two accepts posted, and is not told
 
-    fn listener(door: &Listener) -> RawFd {
-        door.as_raw_fd()
+    fn listener(door: &Arc<Listener>) -> Arc<Listener> {
+        door.clone()
     }
 }

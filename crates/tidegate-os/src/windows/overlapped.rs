@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::windows::io::AsRawSocket;
+use std::sync::Arc;
 use std::time::Duration;
 
 use slab::Slab;
@@ -20,22 +21,31 @@ use socket2::Socket;
 use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
-use super::descriptor::RawFd;
+use super::descriptor::{BorrowedFd, RawFd};
 use super::pages::Residence;
 pub use super::pool::Buffer;
+use super::pool::PoolId;
+use super::socket::Listener;
 use super::status;
 pub use crate::payload::Payload;
 pub use crate::transmit::Parts;
 use crate::transmit::Transmission;
 pub use queue::Queue;
 
-/// How the kernel tells that an operation has ended.
+/// What only a queue has: without it nobody can ask a [`Notify`] for what has ended, or be one.
+mod seal {
+    #[derive(Clone, Copy)]
+    pub struct OfQueue(pub(in crate::windows) ());
+}
+pub(super) use seal::OfQueue;
+
+/// How the kernel tells that an operation has ended: what is told is the memory of a queue. Nobody else can be one.
 pub trait Notify: Sized {
     /// Where accepts are posted.
     type Acceptor;
 
     /// Has operations of a socket reported here.
-    fn attach(&self, socket: RawFd) -> io::Result<()>;
+    fn attach(&self, socket: BorrowedFd<'_>, _: OfQueue) -> io::Result<()>;
     /// Prepares an operation that is about to be handed over.
     fn prepare(&mut self, operation: &mut Operation);
     /// An operation that was prepared has come back, or was not taken.
@@ -46,11 +56,12 @@ pub trait Notify: Sized {
         timeout: Option<Duration>,
         operations: &Slab<Box<Operation>>,
         into: &mut VecDeque<usize>,
+        _: OfQueue,
     ) -> io::Result<()>;
     /// Is told from now on when a connection found no accept posted at a door, if it can be.
     fn join(&mut self, door: &Self::Acceptor);
     /// The listening socket behind a door.
-    fn listener(door: &Self::Acceptor) -> RawFd;
+    fn listener(door: &Arc<Self::Acceptor>) -> Arc<Listener>;
 }
 
 /// When an accept completes.
@@ -89,7 +100,8 @@ pub(super) struct Accept {
     socket: Socket,
     /// It had a connection before.
     used: bool,
-    listener: RawFd,
+    /// Open until the accept has come back.
+    listener: Arc<Listener>,
     /// Where the first data goes, with the addresses behind it; without it, the addresses have a place of their own.
     first: Option<Buffer>,
     addresses: Box<[u8; 2 * ADDRESS_BYTES]>,
@@ -137,9 +149,11 @@ impl Operation {
     }
 }
 
-/// A socket whose operations a [`Queue`] reports.
+/// A socket whose operations a [`Queue`] reports; other queues refuse it. To be given back with [`Queue::close`].
 pub struct Overlapped {
     socket: Socket,
+    /// The pool of its queue.
+    pool: PoolId,
     /// Where the receive that is armed, or the attempt to connect, is in the table. May be out of date.
     armed: Cell<Option<usize>>,
     /// First data that came with the accept.
@@ -149,12 +163,12 @@ pub struct Overlapped {
 }
 
 impl Overlapped {
-    fn accepted(socket: Socket, first: Option<Buffer>) -> Self {
-        Self { socket, armed: Cell::new(None), first: Cell::new(first), was_accepted: true }
+    fn accepted(socket: Socket, pool: PoolId, first: Option<Buffer>) -> Self {
+        Self { socket, pool, armed: Cell::new(None), first: Cell::new(first), was_accepted: true }
     }
 
-    fn dialled(socket: Socket) -> Self {
-        Self { socket, armed: Cell::new(None), first: Cell::new(None), was_accepted: false }
+    fn dialled(socket: Socket, pool: PoolId) -> Self {
+        Self { socket, pool, armed: Cell::new(None), first: Cell::new(None), was_accepted: false }
     }
 
     pub(super) fn raw(&self) -> RawFd {

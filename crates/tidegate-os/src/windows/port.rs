@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::windows::io::{AsRawSocket, AsSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,9 +13,9 @@ use windows_sys::Win32::System::IO::{
     PostQueuedCompletionStatus,
 };
 
-use super::descriptor::{AsRawFd, RawFd};
+use super::descriptor::BorrowedFd;
 use super::lookout::Lookout;
-use super::overlapped::{BEHIND, Notify, Operation, WOKEN};
+use super::overlapped::{BEHIND, Notify, OfQueue, Operation, WOKEN};
 use super::socket::Listener;
 use super::winsock::milliseconds;
 use crate::rio::NotifyByPort;
@@ -35,9 +36,9 @@ impl Handle {
         if port.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(port)) }
     }
 
-    fn attach(&self, socket: RawFd) -> io::Result<()> {
+    fn attach(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: both handles are open for the call.
-        let port = unsafe { CreateIoCompletionPort(socket as HANDLE, self.0, 0, 0) };
+        let port = unsafe { CreateIoCompletionPort(socket.as_raw_socket() as HANDLE, self.0, 0, 0) };
         if port.is_null() { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
@@ -132,7 +133,7 @@ impl CompletionPort {
 impl Notify for CompletionPort {
     type Acceptor = AcceptPort;
 
-    fn attach(&self, socket: RawFd) -> io::Result<()> {
+    fn attach(&self, socket: BorrowedFd<'_>, _: OfQueue) -> io::Result<()> {
         self.handle.attach(socket)
     }
 
@@ -147,6 +148,7 @@ impl Notify for CompletionPort {
         timeout: Option<Duration>,
         _: &Slab<Box<Operation>>,
         into: &mut VecDeque<usize>,
+        _: OfQueue,
     ) -> io::Result<()> {
         let taken = self.handle.take(&mut self.entries, timeout)?;
         for entry in &self.entries[..taken] {
@@ -172,8 +174,8 @@ impl Notify for CompletionPort {
         }
     }
 
-    fn listener(door: &AcceptPort) -> RawFd {
-        door.listener.as_raw_fd()
+    fn listener(door: &Arc<AcceptPort>) -> Arc<Listener> {
+        door.listener.clone()
     }
 }
 
@@ -198,7 +200,7 @@ impl AcceptPort {
     /// The socket reports to another port already: a socket cannot be given to a second one.
     pub fn new(listener: Arc<Listener>) -> io::Result<Self> {
         let handle = Arc::new(Handle::new()?);
-        handle.attach(listener.as_raw_fd()).map_err(|e| {
+        handle.attach(listener.as_socket()).map_err(|e| {
             io::Error::new(
                 e.kind(),
                 format!("{e}; the listening socket belongs to another completion port, of a server that runs: choose another model or port"),

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::io;
 use std::os::windows::io::{AsRawSocket, BorrowedSocket, FromRawSocket, RawSocket};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -19,6 +19,7 @@ use super::port::{AcceptPort, CompletionPort};
 use super::winsock::{control, handle, last_error, start};
 use crate::endpoint::Endpoint;
 use crate::payload::Payload;
+pub use crate::rio::Setup as RequestSetup;
 use crate::rio::{self, Completion, Functions, NotifyByPort, RequestQueue, Requests, Span};
 
 // The structures of `rio` are those of the system.
@@ -155,7 +156,7 @@ impl RegisteredQueue {
     ///
     /// # Errors
     /// This system has no Registered I/O, or no memory that can be registered.
-    pub fn new(setup: &rio::Setup, first: &QueueSetup, look: Look) -> io::Result<Self> {
+    pub fn new(setup: &RequestSetup, first: &QueueSetup, look: Look) -> io::Result<Self> {
         let functions = functions()?;
         let operations = Queue::new(CompletionPort::new(setup.events)?, first)?;
         // SAFETY: integers and handles: all zeroes are a value.
@@ -171,7 +172,7 @@ impl RegisteredQueue {
     }
 
     /// Posts an accept; see [`Queue::accept`].
-    pub fn accept(&mut self, door: &AcceptPort, key: u64, at: AcceptAt) {
+    pub fn accept(&mut self, door: &Arc<AcceptPort>, key: u64, at: AcceptAt) {
         self.operations.accept(door, key, at);
     }
 

@@ -25,7 +25,7 @@ const STEP: usize = 64 * 1024;
 
 struct Bench {
     queue: Queue<CompletionPort>,
-    door: AcceptPort,
+    door: Arc<AcceptPort>,
     addr: SocketAddr,
 }
 
@@ -44,7 +44,7 @@ impl Bench {
             reuse,
         };
         let queue = Queue::new(CompletionPort::new(16).unwrap(), &setup).unwrap();
-        Self { queue, door: AcceptPort::new(Arc::new(listener)).unwrap(), addr }
+        Self { queue, door: Arc::new(AcceptPort::new(Arc::new(listener)).unwrap()), addr }
     }
 
     fn next(&mut self) -> Done {

@@ -1,7 +1,7 @@
 //! Single calls on the sockets of operations.
 
 use std::io::{self, Read};
-use std::os::windows::io::BorrowedSocket;
+use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket};
@@ -31,8 +31,8 @@ pub(super) fn cancel(socket: RawFd, overlapped: &OVERLAPPED) {
 }
 
 /// The family of a socket.
-pub(super) fn domain(socket: RawFd) -> io::Result<Domain> {
-    with_socket(socket, |socket| Ok(SockRef::from(socket).local_addr()?.domain()))
+pub(super) fn domain(socket: &impl AsSocket) -> io::Result<Domain> {
+    Ok(SockRef::from(socket).local_addr()?.domain())
 }
 
 /// Uses a socket that somebody else owns.
@@ -51,8 +51,8 @@ pub(super) fn confirm_end(socket: RawFd) -> io::Result<()> {
 }
 
 /// Makes an accepted socket an ordinary one (`SO_UPDATE_ACCEPT_CONTEXT`).
-pub(super) fn update_accepted(socket: &Socket, listener: RawFd) -> io::Result<()> {
-    set_option(socket, SO_UPDATE_ACCEPT_CONTEXT, &handle(listener))
+pub(super) fn update_accepted(socket: &Socket, listener: &impl AsSocket) -> io::Result<()> {
+    set_option(socket, SO_UPDATE_ACCEPT_CONTEXT, &handle(listener.as_socket().as_raw_socket()))
 }
 
 /// Makes a connected socket an ordinary one (`SO_UPDATE_CONNECT_CONTEXT`).

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
+use std::sync::Arc;
 use std::time::Duration;
 
 use slab::Slab;
@@ -12,16 +13,16 @@ use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, HANDLE};
 use windows_sys::Win32::Networking::WinSock::{WSABUF, WSARecv, WSASend};
 use windows_sys::Win32::System::IO::CancelIoEx;
 
-use super::super::descriptor::RawFd;
+use super::super::descriptor::{AsRawFd, RawFd};
 use super::super::extension::{Extensions, no_reuse};
 use super::super::pool::{Buffer, Pool};
 use super::super::registered;
-use super::super::socket::address;
+use super::super::socket::{Listener, address};
 use super::super::winsock::{check, handle, last_error};
 use super::calls::{cancel, connected_for, describe, domain};
 use super::{
     ADDRESS_BYTES, Accept, AcceptAt, Closing, Done, Held, Notify, Operation, Outcome, Overlapped, Payload,
-    QueueSetup, SocketKind,
+    QueueSetup, SocketKind, seal::OfQueue,
 };
 use crate::endpoint::Endpoint;
 use crate::reuse::{self, Shelf};
@@ -126,9 +127,9 @@ impl<N: Notify> Queue<N> {
     /// Posts an accept, which completes then.
     ///
     /// With a socket that had a connection before, if one is kept. Should the system take none, none is kept from then on.
-    pub fn accept(&mut self, door: &N::Acceptor, key: u64, at: AcceptAt) {
+    pub fn accept(&mut self, door: &Arc<N::Acceptor>, key: u64, at: AcceptAt) {
         self.notify.join(door);
-        let listener = N::listener(door);
+        let listener = &N::listener(door);
         let used = self.shelf.take();
         let was_used = used.is_some();
         let mut posted = self.post_accept(listener, key, at, used);
@@ -145,12 +146,13 @@ impl<N: Notify> Queue<N> {
 
     fn post_accept(
         &mut self,
-        listener: RawFd,
+        listener: &Arc<Listener>,
         key: u64,
         at: AcceptAt,
         used: Option<Socket>,
     ) -> Result<(), (Held, io::Error)> {
         let accept = self.prepare_accept(listener, at, used).map_err(|e| (Held::Nothing, e))?;
+        let listener = listener.as_raw_fd();
         let submitted = self.submit((key, listener), Held::Accept(accept), |operation, pool, extensions| {
             let overlapped = &raw mut operation.overlapped;
             let Held::Accept(accept) = &mut operation.held else { return Ok(()) };
@@ -179,13 +181,18 @@ impl<N: Notify> Queue<N> {
         submitted.map(drop)
     }
 
-    fn prepare_accept(&mut self, listener: RawFd, at: AcceptAt, used: Option<Socket>) -> io::Result<Accept> {
+    fn prepare_accept(
+        &mut self,
+        listener: &Arc<Listener>,
+        at: AcceptAt,
+        used: Option<Socket>,
+    ) -> io::Result<Accept> {
         let was_used = used.is_some();
         let socket = match used {
             Some(socket) => socket, // it reports here already
             None => {
-                let socket = registered::open(domain(listener)?, self.sockets)?;
-                self.notify.attach(socket.as_raw_socket())?;
+                let socket = registered::open(domain(&**listener)?, self.sockets)?;
+                self.notify.attach(socket.as_socket(), OfQueue(()))?;
                 socket
             }
         };
@@ -194,7 +201,8 @@ impl<N: Notify> Queue<N> {
         let waits = at == AcceptAt::FirstData && free > count / 2;
         let first = if waits { self.pool.take() } else { None };
         self.pinned += usize::from(first.is_some());
-        Ok(Accept { socket, used: was_used, listener, first, addresses: Box::new([0; 2 * ADDRESS_BYTES]) })
+        let (listener, addresses) = (listener.clone(), Box::new([0; 2 * ADDRESS_BYTES]));
+        Ok(Accept { socket, used: was_used, listener, first, addresses })
     }
 
     /// Makes a connection to `to`, after what is to be done `before` with its socket; the outcome comes under `key`.
@@ -215,7 +223,7 @@ impl<N: Notify> Queue<N> {
         };
         socket.bind(&from.unwrap_or(any).into())?; // ConnectEx wants a bound socket
         before(&socket.as_socket())?;
-        self.notify.attach(socket.as_raw_socket())?;
+        self.notify.attach(socket.as_socket(), OfQueue(()))?;
         let (fd, address) = (socket.as_raw_socket(), SockAddr::from(to));
         let submitted = self.submit((key, fd), Held::Nothing, |operation, _, extensions| {
             // SAFETY: the socket is open and bound; the address is copied by the call; the OVERLAPPED is owned by the table.
@@ -233,13 +241,22 @@ impl<N: Notify> Queue<N> {
             if connected == 0 { Err(last_error()) } else { Ok(()) }
         });
         let place = submitted.map_err(|(_, e)| e)?;
-        let socket = Overlapped::dialled(socket);
+        let socket = Overlapped::dialled(socket, self.pool.id());
         socket.armed.set(Some(place));
         Ok(socket)
     }
 
+    /// A socket of another queue would have its operations told there, and their memory freed there.
+    fn check(&self, socket: &Overlapped) {
+        assert!(socket.pool == self.pool.id(), "a socket of another queue");
+    }
+
     /// Receives once.
+    ///
+    /// # Panics
+    /// The socket is another queue's: a mistake of the caller. So do all that take one, or a buffer.
     pub fn receive(&mut self, socket: &Overlapped, key: u64) {
+        self.check(socket);
         if let Some(first) = socket.first.take() {
             return self.ready.push_back(Done { key, outcome: Outcome::Received(Ok(Some(first))) });
         }
@@ -283,6 +300,7 @@ impl<N: Notify> Queue<N> {
 
     /// Sends it; of a file only so much as one operation may have.
     pub fn send(&mut self, socket: &Overlapped, payload: Payload, key: u64) {
+        self.check(socket);
         let fd = socket.raw();
         let held = match payload {
             Payload::Parts(parts) => {
@@ -326,6 +344,7 @@ impl<N: Notify> Queue<N> {
 
     /// Ends the receive that is armed on a socket, if it is; it still completes.
     pub fn stop_receiving(&self, socket: &Overlapped) {
+        self.check(socket);
         let armed = socket.armed.get().and_then(|place| self.operations.get(place));
         // The place may have been given to another operation since; but no other socket has this handle while it is open.
         if let Some(operation) = armed.filter(|operation| operation.is_armed_on(socket.raw())) {
@@ -343,7 +362,7 @@ impl<N: Notify> Queue<N> {
     pub fn stop_accepting(&self) {
         for (_, operation) in &self.operations {
             if let Held::Accept(accept) = &operation.held {
-                cancel(accept.listener, &operation.overlapped);
+                cancel(accept.listener.as_raw_fd(), &operation.overlapped);
             }
         }
     }
@@ -355,7 +374,7 @@ impl<N: Notify> Queue<N> {
                 && accept.first.is_some()
                 && connected_for(&accept.socket).is_some_and(|time| time >= limit)
             {
-                cancel(accept.listener, &operation.overlapped);
+                cancel(accept.listener.as_raw_fd(), &operation.overlapped);
             }
         }
     }
@@ -367,6 +386,7 @@ impl<N: Notify> Queue<N> {
 
     /// Closes; what is in flight comes back with an error.
     pub fn close(&mut self, socket: Overlapped, how: Closing) {
+        self.check(&socket);
         let armed = socket.armed.get().and_then(|place| self.operations.get_mut(place));
         if let Some(operation) = armed.filter(|operation| operation.is_armed_on(socket.raw())) {
             operation.socket = None; // its handle may soon be another's

@@ -10,6 +10,7 @@ use super::super::socket::{is_exhaustion, is_lost_connection};
 use super::super::status;
 use super::calls::{confirm_end, connected, receive_now, update_accepted};
 use super::queue::Queue;
+use super::seal::OfQueue;
 use super::{Accept, BEHIND, Done, Held, Notify, Operation, Outcome, Overlapped, Payload, WOKEN};
 
 impl<N: Notify> Queue<N> {
@@ -17,7 +18,7 @@ impl<N: Notify> Queue<N> {
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let has_more = !self.ready.is_empty() || !self.ended.is_empty();
         let timeout = if has_more { Some(Duration::ZERO) } else { timeout };
-        self.notify.wait(timeout, &self.operations, &mut self.ended)?;
+        self.notify.wait(timeout, &self.operations, &mut self.ended, OfQueue(()))?;
         // What was sent is told before what the peer said to it: an answer, or a reset, may end the connection.
         let receives =
             |place: &usize| self.operations.get(*place).is_some_and(|operation| operation.receives());
@@ -144,18 +145,19 @@ impl<N: Notify> Queue<N> {
             self.note_use(&result);
         }
         let made = result.and_then(|n| {
-            update_accepted(&accept.socket, accept.listener)?;
+            update_accepted(&accept.socket, &accept.listener)?;
             accept.socket.set_nonblocking(true)?;
             accept.socket.set_tcp_nodelay(true)?;
             Ok(n)
         });
         match (made, accept.first) {
             (Ok(n), Some(first)) if n > 0 => {
-                Ok(Overlapped::accepted(accept.socket, Some(Buffer { filled: n as u32, ..first })))
+                let first = Buffer { filled: n as u32, ..first };
+                Ok(Overlapped::accepted(accept.socket, self.pool.id(), Some(first)))
             }
             (made, first) => {
                 first.into_iter().for_each(|buffer| self.pool.recycle(buffer));
-                made.map(|_| Overlapped::accepted(accept.socket, None))
+                made.map(|_| Overlapped::accepted(accept.socket, self.pool.id(), None))
             }
         }
     }

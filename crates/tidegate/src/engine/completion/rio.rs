@@ -29,8 +29,7 @@ use std::time::Duration;
 use tidegate_os::overlapped::{AcceptAt, Closing, Done, Payload, QueueSetup, SocketKind};
 use tidegate_os::pages::Residence;
 use tidegate_os::port::AcceptPort;
-use tidegate_os::registered::{self, Bytes, Look, Registered, RegisteredQueue};
-use tidegate_os::rio;
+use tidegate_os::registered::{self, Bytes, Look, Registered, RegisteredQueue, RequestSetup};
 use tidegate_os::socket::Listener;
 use tidegate_os::waker::Waker;
 
@@ -74,7 +73,7 @@ impl Operations for RegisteredQueue {
 
     fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let policy = setup.policy;
-        let requests = rio::Setup {
+        let requests = RequestSetup {
             buffers: policy.buffers,
             buffer_bytes: policy.buffer_bytes,
             residence: capacity::residence(policy),
@@ -109,7 +108,7 @@ impl Operations for RegisteredQueue {
         door.listener().has_waiting()
     }
 
-    fn accept(&mut self, door: &AcceptPort, key: u64, at: AcceptAt) {
+    fn accept(&mut self, door: &Arc<AcceptPort>, key: u64, at: AcceptAt) {
         self.accept(door, key, at);
     }
 

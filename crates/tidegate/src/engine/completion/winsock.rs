@@ -55,7 +55,7 @@ pub(crate) trait Operations: Sized + 'static {
     fn hear(&self, waker: &Waker);
     fn files(&self) -> Files;
     fn has_waiting(door: &Self::Acceptor) -> bool;
-    fn accept(&mut self, door: &Self::Acceptor, key: u64, at: AcceptAt);
+    fn accept(&mut self, door: &Arc<Self::Acceptor>, key: u64, at: AcceptAt);
     fn stop_accepting(&self);
     /// Connections that came in on used sockets since this was asked last, and why there will be no more; told once.
     fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
@@ -115,7 +115,7 @@ where
         W::has_waiting(door)
     }
 
-    fn accept(&mut self, door: &W::Acceptor, key: u64, at: AcceptAt) {
+    fn accept(&mut self, door: &Arc<W::Acceptor>, key: u64, at: AcceptAt) {
         self.accept(door, key, at);
     }
 
@@ -397,7 +397,7 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
 }
 
 impl<O: Operations> Winsock<O> {
-    fn accept(&mut self, door: &O::Acceptor, kind: Kind) {
+    fn accept(&mut self, door: &Arc<O::Acceptor>, kind: Kind) {
         self.accept_at = match self.accept_at {
             AcceptAt::Connection if self.first_data => AcceptAt::FirstData,
             _ => AcceptAt::Connection,
@@ -420,7 +420,7 @@ impl<O: Operations> Winsock<O> {
 
 impl<O: Operations> Winsock<O> {
     /// Posts accepts until there are as many as there are to be.
-    fn post_endless(&mut self, door: &O::Acceptor) {
+    fn post_endless(&mut self, door: &Arc<O::Acceptor>) {
         while self.endless < self.wanted {
             self.endless += 1;
             self.accept(door, Kind::AcceptAll);

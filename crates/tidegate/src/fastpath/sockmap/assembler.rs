@@ -1,6 +1,6 @@
 //! Just enough of an assembler for the two programs: instructions of `linux/bpf.h`, and jumps forward to a label.
 
-use tidegate_os::bpf::Instruction;
+use tidegate_os::bpf::{Instruction, LOAD_MAP};
 
 /// A register: what a call returns, its arguments, what calls leave alone, and the end of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,6 @@ pub(super) struct Label(usize);
 
 // Operation codes: a class, how wide, and what.
 const LDX_W: u8 = 0x61;
-const LD_DW_IMM: u8 = 0x18;
 const ST_W: u8 = 0x62;
 const STX_W: u8 = 0x63;
 const STX_DW: u8 = 0x7b;
@@ -49,8 +48,6 @@ const JEQ_IMM: u8 = 0x15;
 const JNE_IMM: u8 = 0x55;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// In the register field of [`LD_DW_IMM`]: the value is the descriptor of a map.
-const MAP_FD: u8 = 1;
 
 /// A program that is being written.
 #[derive(Debug, Default)]
@@ -111,9 +108,10 @@ impl Code {
         self.push(ADD64_IMM, to as u8, 0, 0, at.into());
     }
 
-    /// `to = map`
-    pub(super) fn map(&mut self, to: Register, number: i32) {
-        self.push(LD_DW_IMM, to as u8, MAP_FD, 0, number);
+    /// `to = map`, by its place among those that the program is given
+    pub(super) fn map(&mut self, to: Register, place: i32) {
+        let (load, is_map) = LOAD_MAP;
+        self.push(load, to as u8, is_map, 0, place);
         self.push(0, 0, 0, 0, 0); // an instruction of twice the length
     }
 

@@ -120,12 +120,13 @@ impl Sockmap {
         let most = sockets as usize;
         let sockets = map("a map of sockets", MapKind::SockHash, 4)?;
         let directions = map("a table of connections", MapKind::LruHash, programs::DIRECTION_BYTES)?;
+        let maps = [&sockets, &directions];
         let load = |what, kind, code: &[_]| {
             // Helpers that are for free software only are not used, but what is said is true of this program.
-            Program::load(kind, c"Dual MIT/GPL", code)
+            Program::load(kind, c"Dual MIT/GPL", code, &maps)
                 .map_err(|refused| SockmapError::with(what, refused.error, refused.log))
         };
-        let (at, by) = (sockets.number(), directions.number());
+        let (at, by) = (0, 1); // places among the maps
         let follow =
             load("the program that follows connections", ProgramKind::SockOps, &programs::follow(at, by))?;
         let carry = load("the program that carries messages", ProgramKind::SkMsg, &programs::carry(at, by))?;

@@ -64,7 +64,7 @@ const OPS_DATA_SEGMENTS_OUT: i16 = 152;
 const SK_MSG: Fields =
     Fields { family: 16, far4: 20, near4: 24, far6: 28, near6: 44, far_port: 60, near_port: 64 };
 
-/// The program that follows connections. `sockets` and `directions` are the maps.
+/// The program that follows connections. `sockets` and `directions` are the places of the maps.
 pub(super) fn follow(sockets: i32, directions: i32) -> Vec<Instruction> {
     let mut code = Code::default();
     let (begin, established, out) = (code.label(), code.label(), code.label());
