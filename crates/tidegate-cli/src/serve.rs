@@ -18,8 +18,10 @@ mod udp;
 
 use std::path::PathBuf;
 
+use anyhow::anyhow;
 use clap::Subcommand;
 
+use crate::limits::in_users_words;
 use crate::{Failure, Outcome};
 use how::Common;
 pub use label::Label;
@@ -83,6 +85,15 @@ impl What {
 
 /// Runs the command. A file with several servers gives `more` of them.
 pub fn run(args: Args, more: impl Iterator<Item = Args>) -> Outcome {
+    let is_from_file = args.config.is_some();
+    let in_users_words = |e: anyhow::Error| anyhow!("{}", in_users_words(&format!("{e:#}"), is_from_file));
+    serve(args, more).map_err(|failure| match failure {
+        Failure::Usage(e) => Failure::Usage(in_users_words(e)),
+        Failure::Run(e) => Failure::Run(in_users_words(e)),
+    })
+}
+
+fn serve(args: Args, more: impl Iterator<Item = Args>) -> Outcome {
     if let Some(path) = &args.config {
         tracing::info!(path = %path.display(), "options come from a file, too");
     }

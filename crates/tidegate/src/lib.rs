@@ -49,6 +49,7 @@ pub mod client;
 pub mod engine;
 pub mod fastpath;
 pub mod link;
+mod model;
 pub mod policy;
 pub mod proto;
 pub mod server;

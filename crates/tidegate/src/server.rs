@@ -75,7 +75,7 @@ pub enum StartError {
     },
     /// The threads or their kernel objects could not be made.
     #[error(
-        "cannot start the model {model}: {error}; lower threads, max_connections or buffers, or raise the limits of the process"
+        "cannot start the model {model}: {error}; lower `threads`, `max_connections` or `buffers`, or raise the limits of the process"
     )]
     Engine {
         /// The model asked for.

@@ -21,7 +21,7 @@ use super::stage::{Bound, Hangup, Plan};
 use super::usage;
 use crate::Failure;
 use crate::life::{self, Change, End, Up, Word};
-use crate::limits::Strategy;
+use crate::limits::{Limits, Strategy};
 use crate::metrics::{Entry, Pages, Source};
 use crate::origin::{Asked, Listeners, Origin};
 use crate::out::complain;
@@ -90,6 +90,9 @@ impl Plan for StreamPlan {
         let each = descriptors / self.how.addresses();
         if let Some(text) = self.how.limits.fit(&mut self.policy, self.model, each)? {
             self.label.note("max-connections", &text);
+        }
+        for text in Limits::without_effect(&self.policy, self.model) {
+            self.label.note("no-effect", &text);
         }
         let memory = self.model.memory_bound(&self.policy);
         tracing::info!(

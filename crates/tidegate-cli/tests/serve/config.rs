@@ -84,7 +84,9 @@ fn limits_of_a_file_that_contradict_each_other_are_refused_like_options() {
         "[[server]]\nservice = \"http\"\nlisten = \"127.0.0.1:0\"\noutbox-low = \"64k\"\noutbox-high = \"16k\"\n",
     );
     let outcome = run(&mut tidegate(&["serve", "--config", file.name()]));
-    refused(&outcome, &["outbox.low", "outbox.high"]);
+    refused(&outcome, &["`outbox-low` (64KiB)", "`outbox-high` (16KiB)"]);
+    let beside = ["serve", "--config", file.name(), "http", "--outbox-low", "32k"];
+    refused(&run(&mut tidegate(&beside)), &["--outbox-low (32KiB)", "`outbox-high` (16KiB)"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use crate::kit::{Outcome, run, tidegate, with_descriptors, with_locked_memory};
+use crate::kit::{Outcome, Server, run, tidegate, with_descriptors, with_locked_memory};
 
 fn serve(args: &[&str]) -> Outcome {
     run(&mut tidegate(&[&["serve"], args].concat()))
@@ -67,25 +67,25 @@ fn a_page_that_can_not_be_served() {
 #[test]
 fn limits_that_contradict_each_other() {
     let marks = serve(&["http", "--outbox-low", "64k", "--outbox-high", "16KiB"]);
-    refused(&marks, 2, &["outbox.low (65536)", "outbox.high (16384)", "must lie below"]);
+    refused(&marks, 2, &["--outbox-low (64KiB)", "--outbox-high (16KiB)", "must lie below"]);
     let stale = serve(&["echo", "--idle-timeout", "1s"]);
-    refused(&stale, 2, &["first_byte_timeout", "idle_timeout"]);
+    refused(&stale, 2, &["--first-byte-timeout (30s)", "--idle-timeout (1s)", "make --first-byte-timeout"]);
     let head = serve(&["http", "--head-bytes", "128k"]);
     refused(
         &head,
         2,
-        &["head_bytes (131072)", "input_bytes (65536)", "lower head_bytes or raise input_bytes"],
+        &["--head-bytes (131072)", "--input-bytes (65536)", "lower --head-bytes or raise --input-bytes"],
     );
     let threads = serve(&["http", "--threads", "8", "--max-connections", "4"]);
-    refused(&threads, 2, &["threads (8)", "max_connections (4)"]);
+    refused(&threads, 2, &["--threads (8)", "--max-connections (4)"]);
 }
 
 #[test]
 fn values_that_are_none() {
-    refused(&serve(&["http", "--buffer-bytes", "5000"]), 2, &["buffer_bytes is 5000", "multiple of"]);
+    refused(&serve(&["http", "--buffer-bytes", "5000"]), 2, &["'5000'", "--buffer-bytes", "multiple of"]);
     refused(&serve(&["http", "--buffer-bytes", "much"]), 2, &["--buffer-bytes", "16KiB"]);
     refused(&serve(&["http", "--idle-timeout", "30"]), 2, &["--idle-timeout", "30s"]);
-    refused(&serve(&["http", "--request-timeout", "0s"]), 2, &["request_timeout is zero"]);
+    refused(&serve(&["http", "--request-timeout", "0s"]), 2, &["--request-timeout is zero"]);
     refused(&serve(&["http", "--linger-timeout", "none"]), 2, &["--linger-timeout"]);
     refused(&serve(&["http", "--threads", "0"]), 2, &["--threads"]);
     refused(&serve(&["http", "--cpus", "99999"]), 2, &["no processor 99999", "may use"]);
@@ -101,30 +101,57 @@ fn what_there_is_no_flag_for() {
 #[test]
 fn limits_that_mean_nothing_on_the_model() {
     let pool = serve(&["http", "--model", "pool", "--window", "10"]);
-    refused(&pool, 2, &["window", "pool", "number of threads"]);
+    refused(&pool, 2, &["--window", "pool", "number of threads"]);
     let spin = serve(&["echo", "--model", "blocking", "--wait", "spin"]);
-    refused(&spin, 2, &["wait", "blocking", "epoll"]);
+    refused(&spin, 2, &["--wait", "blocking", "epoll"]);
     let library = serve(&["echo", "--model", "tokio", "--busy-poll", "50us"]);
-    refused(&library, 2, &["busy_poll", "tokio", "epoll"]);
-    refused(&serve(&["echo", "--busy-poll", "2s"]), 2, &["busy_poll", "1000000"]);
+    refused(&library, 2, &["--busy-poll", "tokio", "epoll"]);
+    refused(&serve(&["echo", "--busy-poll", "2s"]), 2, &["--busy-poll", "between 1us and 1s"]);
     let marks = serve(&["echo", "--model", "poll", "--posted-accepts", "1:2"]);
-    refused(&marks, 2, &["accept.posted", "accept.batch"]);
-    refused(&serve(&["echo", "--posted-accepts", "3:2"]), 2, &["accept.posted.low (3)", "(2)"]);
+    refused(&marks, 2, &["--posted-accepts", "--accept-batch", "--backlog"]);
+    refused(&serve(&["echo", "--posted-accepts", "3:2"]), 2, &["--posted-accepts", "3:2", "low watermark"]);
     refused(&serve(&["echo", "--wait", "sleep"]), 2, &["--wait", "spin:50ms"]);
+}
+
+#[test]
+fn limits_that_change_nothing_on_the_model_are_said_and_the_server_runs() {
+    for (model, options, says) in [
+        ("poll", &["--events-per-wait", "7"][..], "events-per-wait has no effect on poll: each wait"),
+        ("epoll", &["--buffers", "7"], "buffers has no effect on epoll: it has no pool"),
+        (
+            "blocking",
+            &["--threads", "2"],
+            "threads has no effect on blocking: it has two threads for each connection: --max-connections",
+        ),
+        ("pool", &["--accept-batch", "2"], "accept-batch has no effect on pool"),
+        ("select", &["--thread-stack-bytes", "64k"], "thread-stack-bytes has no effect on select"),
+        (
+            "epoll",
+            &["--receive", "zero-byte"],
+            "receive has no effect on epoll: an idle connection pins no buffer",
+        ),
+    ] {
+        let args = ["serve", "echo", "--listen", "127.0.0.1:0", "--model", model];
+        let server = Server::start(&[&args, options].concat());
+        server.signal(rustix::process::Signal::TERM);
+        let (status, _, stderr) = server.ended();
+        assert_eq!(status.code(), Some(0), "{stderr:?}");
+        assert_eq!(stderr.iter().filter(|line| line.contains(says)).count(), 1, "{says:?} in {stderr:?}");
+    }
 }
 
 #[test]
 fn more_memory_than_may_be_locked() {
     let args =
         ["serve", "echo", "--model", "epoll", "--threads", "1", "--lock-memory", "--buffer-bytes", "16m"];
-    refused(&run(&mut with_locked_memory(64, &args)), 1, &["lock_memory", "RLIMIT_MEMLOCK", "ulimit -l"]);
+    refused(&run(&mut with_locked_memory(64, &args)), 1, &["--lock-memory", "RLIMIT_MEMLOCK", "ulimit -l"]);
 }
 
 #[test]
 fn more_connections_than_descriptors() {
     let args = ["serve", "http", "--listen", "127.0.0.1:0", "--model", "poll", "--max-connections", "1000"];
     let outcome = run(&mut with_descriptors(200, &args));
-    refused(&outcome, 2, &["max_connections is 1000", "descriptor limit of 200", "ulimit -n"]);
+    refused(&outcome, 2, &["--max-connections is 1000", "descriptor limit of 200", "ulimit -n"]);
     let none = run(&mut with_descriptors(5, &args[..6]));
     refused(&none, 2, &["too low for any connection", "ulimit -n"]);
 }

@@ -156,10 +156,10 @@ fn a_default_yields_to_the_descriptor_limit_and_says_so() {
         200,
         &["serve", "http", "--listen", "127.0.0.1:0", "--model", "poll", "--threads", "1"],
     ));
-    let note = server.wait_for("max_connections");
+    let note = server.wait_for("max-connections");
     assert_eq!(
         note,
-        "note: max_connections lowered to 148: the descriptor limit is 200; raise it with ulimit -n"
+        "note: max-connections lowered to 148: the descriptor limit is 200; raise it with ulimit -n"
     );
     assert!(server.talk(LAST).starts_with("HTTP/1.1 200 OK\r\n"));
 }

@@ -133,9 +133,9 @@ fn descriptors_are_shared_and_it_is_said_what_each_got() {
     // b needs 134 and 66 for itself; of what is left a and c have one half each, and keep a quarter of a small share for themselves.
     let server = Server::of(&mut with_descriptors(600, &["serve", "--config", file.name()]));
     for name in ["a", "c"] {
-        let line = server.wait_for("max_connections lowered to");
+        let line = server.wait_for("max-connections lowered to");
         let says = format!(
-            "note: {name}: max_connections lowered to 148: the descriptor limit is 600, of which this server has 200;"
+            "note: {name}: max-connections lowered to 148: the descriptor limit is 600, of which this server has 200;"
         );
         assert!(line.starts_with(&says), "{line}");
     }

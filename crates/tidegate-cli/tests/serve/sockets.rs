@@ -241,8 +241,8 @@ fn what_a_unix_socket_can_not_keep_is_bad_usage() {
     let at = format!("unix:{}", folder.path().join("socket").display());
     for (more, says) in [
         (&["--mptcp"][..], "one path only"),
-        (&["--socket-send-buffer", "64k"], "socket_send_buffer cannot be enforced on a Unix socket"),
-        (&["--fast-open", "16"], "accept.fast_open cannot be enforced on a Unix socket"),
+        (&["--socket-send-buffer", "64k"], "--socket-send-buffer cannot be enforced on a Unix socket"),
+        (&["--fast-open", "16"], "--fast-open cannot be enforced on a Unix socket"),
     ] {
         let outcome = run(&mut serve("http", &at, more));
         assert_eq!(outcome.code, Some(2), "{more:?}");

@@ -37,7 +37,8 @@ mod support;
 mod tokio;
 mod worker;
 
-pub use model::{Availability, Choice, Model, ParseModelError};
+pub use crate::model::{Model, ParseModelError};
+pub use model::{Availability, Choice};
 pub(crate) use support::{check, check_client, check_datagrams, check_endpoint};
 use worker::capacity;
 pub(crate) use worker::command_queue::{Command, CommandQueue};

@@ -1,39 +1,7 @@
-//! The I/O models by name, and what is available here.
+//! Which models are available here, and the best of them.
 
-use std::fmt;
-use std::str::FromStr;
-
+use crate::model::Model;
 use crate::policy::Policy;
-
-/// An I/O model. Those of the other system are listed too and say that they are unavailable, so that a
-/// table shows an honest blank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Model {
-    /// Two threads for each connection: one receives, one sends.
-    Blocking,
-    /// A fixed number of threads, fed by a queue of accepted sockets.
-    Pool,
-    /// Non-blocking sockets and `select`.
-    Select,
-    /// Non-blocking sockets and `poll`.
-    Poll,
-    /// Non-blocking sockets and Linux `epoll`, edge-triggered.
-    Epoll,
-    /// Linux io_uring: completions, provided buffers, direct descriptors.
-    Uring,
-    /// The tokio library.
-    Tokio,
-    /// Windows messages (`WSAAsyncSelect`).
-    AsyncSelect,
-    /// Windows network events (`WSAEventSelect`).
-    EventSelect,
-    /// Windows overlapped I/O with events.
-    Overlapped,
-    /// Windows I/O completion port.
-    Iocp,
-    /// Windows Registered I/O.
-    Rio,
-}
 
 /// Whether a model can be used here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,41 +30,6 @@ pub struct Choice {
 }
 
 impl Model {
-    /// Every model of every system, in the order of the source's table.
-    pub const ALL: [Self; 12] = [
-        Self::Blocking,
-        Self::Pool,
-        Self::Select,
-        Self::Poll,
-        Self::Epoll,
-        Self::Uring,
-        Self::Tokio,
-        Self::AsyncSelect,
-        Self::EventSelect,
-        Self::Overlapped,
-        Self::Iocp,
-        Self::Rio,
-    ];
-
-    /// The name used on the command line and in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Blocking => "blocking",
-            Self::Pool => "pool",
-            Self::Select => "select",
-            Self::Poll => "poll",
-            Self::Epoll => "epoll",
-            Self::Uring => "uring",
-            Self::Tokio => "tokio",
-            Self::AsyncSelect => "async-select",
-            Self::EventSelect => "event-select",
-            Self::Overlapped => "overlapped",
-            Self::Iocp => "iocp",
-            Self::Rio => "rio",
-        }
-    }
-
     /// Whether it can be used here, found out by trying.
     #[must_use]
     pub fn availability(self) -> Availability {
@@ -162,40 +95,9 @@ impl Model {
     }
 }
 
-impl fmt::Display for Model {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A name that no [`Model`] has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown model {name:?}; the models are: {}, and auto for the best one available", Model::ALL.map(Model::name).join(", "))]
-pub struct ParseModelError {
-    /// What was given.
-    pub name: String,
-}
-
-impl FromStr for Model {
-    type Err = ParseModelError;
-
-    fn from_str(s: &str) -> Result<Self, ParseModelError> {
-        let named = Self::ALL.into_iter().find(|model| model.name() == s);
-        named.ok_or_else(|| ParseModelError { name: s.to_owned() })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_name_leads_back_to_its_model() {
-        for model in Model::ALL {
-            assert_eq!(model.name().parse(), Ok(model));
-        }
-        assert!("kqueue".parse::<Model>().unwrap_err().to_string().contains("epoll"));
-    }
 
     #[test]
     fn every_model_says_what_it_is_here() {

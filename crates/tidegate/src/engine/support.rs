@@ -3,61 +3,39 @@
 use tidegate_os::endpoint::Endpoint;
 
 use super::Model;
-use crate::policy::{DatagramPath, DatagramPolicy, Policy, PolicyError, ReceiveStyle, Wait};
+use crate::policy::{DatagramPath, DatagramPolicy, Effect, Idle, Limit, Limited, Policy, PolicyError, Wait};
 
-/// Refuses a limit that the model cannot keep, rather than ignoring it.
-pub(crate) fn check(model: Model, policy: &Policy) -> Result<(), PolicyError> {
-    let loops = !matches!(model, Model::Blocking | Model::Pool | Model::Tokio);
-    let completes = matches!(model, Model::Uring | Model::Overlapped | Model::Iocp | Model::Rio);
-    let rules = [
-        (
-            policy.wait != Wait::Block && !loops,
-            "wait",
-            "choose a model with a loop of its own, such as epoll",
-        ),
-        (policy.lock_memory && !loops, "lock_memory", "it has no pool of buffers; choose epoll or uring"),
-        (
-            policy.outstanding_sends.is_some() && !loops,
-            "outstanding_sends",
-            "its threads or the library do the sending; choose epoll or uring, or limit threads and max_connections",
-        ),
-        (
-            policy.window.is_some() && !loops,
-            "window",
-            "choose epoll or uring; on pool the number of threads is the window",
-        ),
-        (
-            policy.receive == ReceiveStyle::ZeroByte && model == Model::Blocking,
-            "receive = ZeroByte",
-            "each of its threads has a buffer; choose any other model",
-        ),
-        (
-            policy.accept.posted.is_some() && !completes,
-            "accept.posted",
-            "it posts no accepts; set accept.batch and backlog instead",
-        ),
-        (
-            policy.accept.reuse.is_some() && model != Model::Iocp,
-            "accept.reuse",
-            "only iocp accepts with sockets that it has; leave it out",
-        ),
-    ];
-    let kept = (
-        policy.window.is_some() && model == Model::Rio,
-        "window",
-        "a request cannot be taken back; choose iocp",
-    );
-    let polls_cards = matches!(
-        model,
-        Model::Blocking | Model::Pool | Model::Select | Model::Poll | Model::Epoll | Model::Uring
-    );
-    let cards = (policy.busy_poll.is_some() && !polls_cards, "busy_poll", "choose epoll or uring on Linux");
-    let detour = policy.fast_path.and_then(|fast| super::platform::no_fast_path(model, &fast));
-    let fast = (detour.is_some(), "fast_path", detour.unwrap_or_default());
-    match rules.into_iter().chain([cards, fast, kept]).find(|(broken, ..)| *broken) {
-        Some((_, name, remedy)) => Err(PolicyError::NotOnModel { name, model: model.name(), remedy }),
-        None => Ok(()),
+impl Model {
+    /// What this model makes of a limit on this system.
+    #[must_use]
+    pub fn effect<P: Limited>(self, limit: &Limit<P>) -> Effect {
+        let of_system = super::platform::EFFECTS.iter().find(|(name, _)| *name == limit.name);
+        of_system.map_or_else(|| limit.on(self), |(_, effect)| *effect)
     }
+
+    /// Limits that a policy sets and that change nothing on this model.
+    #[must_use]
+    pub fn without_effect<P: Limited>(self, policy: &P) -> Vec<Idle> {
+        let set = P::limits().filter(|limit| limit.differs(policy));
+        let idle = set.filter_map(|limit| match self.effect(limit) {
+            Effect::NoEffect(why) => Some(Idle { name: limit.name, why }),
+            Effect::Kept | Effect::Refused(_) => None,
+        });
+        idle.collect()
+    }
+}
+
+/// Refuses a limit that the model cannot keep and that it would be a mistake to rely on; what has no effect is
+/// [listed](Model::without_effect) instead.
+pub(crate) fn check<P: Limited>(model: Model, policy: &P) -> Result<(), PolicyError> {
+    let refused =
+        P::limits().filter(|limit| limit.differs(policy)).find_map(|limit| match model.effect(limit) {
+            Effect::Refused(remedy) => {
+                Some(PolicyError::NotOnModel { name: limit.name, model: model.name(), remedy })
+            }
+            Effect::Kept | Effect::NoEffect(_) => None,
+        });
+    refused.map_or(Ok(()), Err)
 }
 
 /// Refuses a limit that is for accepted sockets on this model.
@@ -75,23 +53,11 @@ pub(crate) fn check_client(model: Model, policy: &Policy) -> Result<(), PolicyEr
 /// Refuses a limit that a Unix socket cannot keep. [`Accept::defer`](crate::policy::Accept::defer) is on by default and only
 /// spares a wake-up: it is left out there.
 pub(crate) fn check_endpoint(at: &Endpoint, policy: &Policy) -> Result<(), PolicyError> {
-    let buffers =
-        "its listener does not pass buffer sizes on (unix(7)); leave it out, or set net.core.wmem_default";
-    let rules = [
-        (
-            policy.accept.fast_open.is_some(),
-            "accept.fast_open",
-            "it has no handshake to shorten; leave it out",
-        ),
-        (policy.socket_send_buffer.is_some(), "socket_send_buffer", buffers),
-        (policy.socket_receive_buffer.is_some(), "socket_receive_buffer", buffers),
-    ];
-    let card = "there is no network card behind it; leave it out";
-    let rules = rules.into_iter().chain([(policy.busy_poll.is_some(), "busy_poll", card)]);
-    match rules.into_iter().find(|(broken, ..)| *broken && at.is_unix()) {
-        Some((_, name, remedy)) => Err(PolicyError::NotOnSocket { name, socket: "a Unix socket", remedy }),
-        None => Ok(()),
-    }
+    let refused = Policy::limits().find_map(|limit| {
+        let remedy = limit.unix_socket.filter(|_| at.is_unix() && limit.differs(policy))?;
+        Some(PolicyError::NotOnSocket { name: limit.name, socket: "a Unix socket", remedy })
+    });
+    refused.map_or(Ok(()), Err)
 }
 
 /// The same for datagrams.
@@ -138,6 +104,42 @@ mod tests {
             assert_eq!(check(model, &Policy::default()), Ok(()), "{model}");
         }
     }
+
+    #[test]
+    fn every_limit_is_kept_listed_or_refused_on_every_model() {
+        for limit in Policy::limits() {
+            let policy = crate::policy::limit::tests::with_another_value(limit);
+            for model in Model::ALL {
+                let listed = model.without_effect(&policy).iter().any(|idle| idle.name == limit.name);
+                let refused = match check(model, &policy) {
+                    Ok(()) => false,
+                    // What belongs to the fast path is refused with it.
+                    Err(PolicyError::NotOnModel { name, .. }) => {
+                        assert!(name == limit.name || limit.needs.is_some_and(|(needed, _)| needed == name));
+                        true
+                    }
+                    Err(e) => panic!("{e}"),
+                };
+                let expected = match model.effect(limit) {
+                    Effect::Kept => (false, false),
+                    Effect::NoEffect(_) => (true, false),
+                    Effect::Refused(_) => (false, true),
+                };
+                assert_eq!((listed, refused), expected, "{} on {model}", limit.name);
+            }
+        }
+    }
+
+    #[test]
+    fn no_preset_sets_what_a_model_does_not_keep() {
+        for policy in [Policy::default(), Policy::throughput(), Policy::connections()] {
+            for model in Model::ALL {
+                assert_eq!(check(model, &policy), Ok(()), "{model}");
+                assert_eq!(model.without_effect(&policy), [], "{model}");
+            }
+        }
+    }
+
     #[test]
     fn a_limit_of_datagrams_without_a_meaning_is_refused_too() {
         for model in Model::ALL {

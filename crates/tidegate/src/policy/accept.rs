@@ -4,46 +4,95 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::Policy;
+use super::table::limits;
 
+limits! {
 /// Accepting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accept {
-    /// Connections the kernel holds before they are accepted; the system caps it (Linux `net.core.somaxconn`).
-    /// Default 4,096.
-    pub backlog: u32,
-    /// Watermarks for accepts that are posted as operations. Default `None`: one operation without end (multishot), which
-    /// needs neither. Only for completion models.
-    pub posted: Option<PostedAccepts>,
-    /// Sockets of connections that have ended which each I/O thread keeps to accept with again (`DisconnectEx`), rather than close and make
-    /// anew. Default `None`: all are closed. Only on `iocp`; where the system cannot, they are closed, which is said once. Cost:
-    /// a socket is ready only when its connection is gone for good, after TIME_WAIT where this end closed first, and counts
-    /// until then; input that was not read is dropped without a reset.
-    pub reuse: Option<NonZeroU32>,
-    /// TCP Fast Open (RFC 7413): a client that was here before sends its first data with its SYN. This many connections may be
-    /// waiting in that way. Default `None`: off. Linux only, and only where `net.ipv4.tcp_fastopen` has bit 2 set.
-    pub fast_open: Option<NonZeroU32>,
-    /// First data with the accept: the kernel keeps a new connection to itself until its first data has come, at most for
-    /// about this long (whole seconds, rounded up by the kernel to its next SYN-ACK retransmission). Saves a wake-up for
-    /// each connection, and silent ones cost the server nothing. Linux only (`TCP_DEFER_ACCEPT`, `tcp(7)`); ignored for
-    /// services that [speak first](crate::Service::speaks_first). Default 1 s; `None` is off.
-    ///
-    /// Cost: connections that are kept back count towards `backlog`, so a client that opens many connections and
-    /// then stays silent fills it; and one that has sent nothing yet when the listener is closed is reset.
-    pub defer: Option<Duration>,
-    /// Connections an I/O thread takes in a row before it looks at the others. Default 64.
-    pub batch: usize,
-}
+pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
+    parts {}
 
-impl Default for Accept {
-    fn default() -> Self {
-        Self {
-            backlog: 4096,
-            posted: None,
-            reuse: None,
-            fast_open: None,
-            defer: Some(Duration::from_secs(1)),
-            batch: 64,
-        }
+    /// The system caps it (Linux `net.core.somaxconn`).
+    backlog: u32 = 4096 => {
+        what: "Connections the kernel holds before they are accepted",
+        cost: "kernel memory for each; too low: SYNs are dropped and clients retry after a second",
+        option: Some("backlog"),
+        unit: Count,
+        range: Within(1, i32::MAX as u128),
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+    }
+    /// First data with the accept: saves a wake-up for each connection, and silent ones cost the server nothing. Whole seconds, rounded
+    /// up by the kernel to its next SYN-ACK retransmission. Linux only (`TCP_DEFER_ACCEPT`, `tcp(7)`); ignored for
+    /// services that [speak first](crate::Service::speaks_first), and on a Unix socket.
+    defer: Option<Duration> = Some(Duration::from_secs(1)) => {
+        what: "How long the kernel may keep a connection until its first data has come",
+        cost: "silent connections fill the backlog for that long; who has sent nothing when the server stops is reset",
+        option: Some("defer-accept"),
+        unit: Time,
+        range: TIME,
+        change: Fixed,
+        on: &[
+            (&[Blocking, Pool, Select, Poll, Epoll, Uring, Tokio], Kept),
+            (WINDOWS, NoEffect("Windows has no deferred accepts")),
+        ],
+    }
+    batch: usize = 64 => {
+        what: "Connections a thread accepts in a row before it looks at the others",
+        cost: "higher: established connections wait longer in a burst",
+        option: Some("accept-batch"),
+        unit: Count,
+        range: Within(1, 65_536),
+        change: Live,
+        on: &[
+            (READINESS, Kept),
+            (COMPLETION, NoEffect("the kernel accepts, and completions come as many at a time as there are")),
+            (WITHOUT_LOOP, NoEffect("a thread or task of its own accepts and does nothing else")),
+        ],
+    }
+    posted: Option<PostedAccepts> = None => {
+        what: "Keep so many accepts posted: up to high when fewer than low are, up to the backlog while all are used up",
+        cost: "an operation for each; the fewer, the later who comes in a burst",
+        option: Some("posted-accepts"),
+        unit: Other("LOW:HIGH"),
+        range: Any,
+        change: WhileSet,
+        on: &[
+            (COMPLETION, Kept),
+            (READINESS, Refused("it posts no accepts; set `accept.batch` and `accept.backlog` instead")),
+            (WITHOUT_LOOP, Refused("it posts no accepts; set `accept.backlog` instead")),
+        ],
+        default_note: Some("one that never ends"),
+    }
+    /// `DisconnectEx`, rather than close and make anew. Where the system cannot, they are closed, which is said once. A
+    /// socket whose end was closed here first is ready only after TIME_WAIT.
+    reuse: Option<NonZeroU32> = None => {
+        what: "Keep so many sockets of ended connections in each thread, to accept with again (iocp)",
+        cost: "they count until their connection is gone for good; input that was not read is dropped without a reset",
+        option: Some("reuse-sockets"),
+        unit: Count,
+        range: Within(1, 65_536),
+        change: Fixed,
+        on: &[
+            (&[Iocp], Kept),
+            (READINESS, Refused("only iocp accepts with sockets that it has; leave it out")),
+            (WITHOUT_LOOP, Refused("only iocp accepts with sockets that it has; leave it out")),
+            (&[Uring, Overlapped, Rio], Refused("only iocp accepts with sockets that it has; leave it out")),
+        ],
+        default_note: Some("they are closed"),
+    }
+    /// RFC 7413: a client that was here before sends its first data with its SYN. Linux only, and refused where
+    /// `net.ipv4.tcp_fastopen` has it off for servers.
+    fast_open: Option<NonZeroU32> = None => {
+        what: "TCP Fast Open for this many waiting connections",
+        cost: "first data may come twice (RFC 7413, section 2.1)",
+        option: Some("fast-open"),
+        unit: Count,
+        range: Any,
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+        default_note: Some("off"),
+        unix_socket: Some("it has no handshake to shorten; leave it out"),
     }
 }
 
@@ -86,6 +135,13 @@ pub enum Admission {
 
 /// How long accepting rests after the process ran out of descriptors or memory, if no connection closes before.
 pub const EXHAUSTION_PAUSE: Duration = Duration::from_millis(100);
+
+/// Single accepts that a thread of a completion model keeps posted while other threads do, too. The kernel wakes the accept that
+/// waits longest: the fewer, the shorter are the turns; and a thread that is woken takes so many at once.
+pub const ACCEPTS_IN_TURN: usize = 16;
+
+/// Single accepts posted at once when the room is too small for an endless one, on completion models.
+pub const ACCEPTS_NEAR_LIMIT: usize = 64;
 
 /// How full a server is, seen from one of its I/O threads.
 #[derive(Clone, Copy, Debug)]

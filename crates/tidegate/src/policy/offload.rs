@@ -1,16 +1,30 @@
 //! Long work away from the I/O threads.
 
+use super::Policy;
+use super::table::limits;
+
+limits! {
 /// The threads that run what sessions [offload](crate::Outbox::offload).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offload {
-    /// Threads, started when they are needed. Default 4.
-    pub threads: usize,
-    /// Jobs that may wait for a thread; more are refused. Default 1,024.
-    pub queue: usize,
-}
+pub struct Offload, as "offload." of Policy, at |policy| Some(&mut policy.offload);
+    parts {}
 
-impl Default for Offload {
-    fn default() -> Self {
-        Self { threads: 4, queue: 1024 }
+    threads: usize = 4 => {
+        what: "Threads for offloaded jobs, started when needed",
+        cost: "a thread each",
+        option: Some("offload-threads"),
+        unit: Count,
+        range: Within(1, 65_536),
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+    }
+    queue: usize = 1024 => {
+        what: "Jobs that may wait for those threads; further ones are refused",
+        cost: "memory for waiting jobs; then `OffloadError::Full`",
+        option: Some("offload-queue"),
+        unit: Count,
+        range: Within(1, 1 << 30),
+        change: Fixed,
+        on: &[(EVERY, Kept)],
     }
 }

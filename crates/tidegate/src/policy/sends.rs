@@ -2,24 +2,52 @@
 
 use std::time::Duration;
 
+use super::Policy;
+use super::table::limits;
+
+limits! {
 /// Watermarks of a connection's outbox, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutboxMarks {
-    /// At or below this the session is asked for more, and receiving goes on. Default 16 KiB.
-    pub low: usize,
-    /// At or above this the connection receives nothing more. Default 64 KiB. A connection can hold this much
-    /// plus what one call of the session adds.
-    pub high: usize,
-}
+pub struct OutboxMarks, as "outbox." of Policy, at |policy| Some(&mut policy.outbox);
+    parts {}
 
-impl Default for OutboxMarks {
-    fn default() -> Self {
-        Self { low: 16 * 1024, high: 64 * 1024 }
+    /// Receiving goes on then, too.
+    low: usize = 16 * 1024 => {
+        what: "Unsent output at which a connection is asked for more again",
+        cost: "lower: more pauses",
+        option: Some("outbox-low"),
+        unit: Bytes,
+        range: Any,
+        change: Live,
+        on: &[(EVERY, Kept)],
+        relation: Some(Relation {
+            holds: Below,
+            other: "outbox.high",
+            remedy: "the low watermark must lie below the high one",
+        }),
+    }
+    high: usize = 64 * 1024 => {
+        what: "Unsent output above which a connection receives nothing more",
+        cost: "a connection can hold this much, and what one call of the session adds",
+        option: Some("outbox-high"),
+        unit: Bytes,
+        range: Any,
+        change: Live,
+        on: &[(EVERY, Kept)],
     }
 }
 
 /// How long a connection that says nothing keeps its place in the [window](crate::Policy::window) while others wait.
 pub const WINDOW_QUANTUM: Duration = Duration::from_millis(100);
+
+/// How long a quiet connection keeps its worker of `pool` while others wait.
+pub const QUIET_QUANTUM: Duration = Duration::from_millis(1);
+
+/// How long a `send` of `blocking` may sleep before mail, timers and orders are looked at.
+pub const SEND_QUANTUM: Duration = Duration::from_millis(200);
+
+/// How long a thread that dials sleeps before it looks whether it is to give up, on `blocking` and `pool`.
+pub const DIAL_QUANTUM: Duration = Duration::from_millis(100);
 
 /// Bytes of a file that are read at once, or sent by one operation whose progress shows only at its end: that of a slow reader has to show
 /// more often than [`Policy::send_timeout`](crate::Policy::send_timeout) and [`Policy::min_rate`](crate::Policy::min_rate) look for it.

@@ -4,6 +4,9 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use super::Policy;
+use super::limit::{Change, Effect, Limit, TIME};
+use super::setting::{Place, Unit};
+use super::table::EVERY;
 use crate::service::CloseReason;
 
 /// The slowest a peer may be in the middle of a message.
@@ -18,7 +21,28 @@ pub struct MinRate {
     pub grace: Duration,
 }
 
+const _: () = super::limit::declares_every_model(MinRate::ROWS);
+
 impl MinRate {
+    /// How long a peer may fall behind if nobody says so.
+    pub const GRACE: Duration = Duration::from_secs(5);
+
+    /// The row of its grace. That of the rate is [`Policy::min_rate`].
+    pub(super) const ROWS: &'static [Limit<Policy>] = &[Limit {
+        option: Some("min-rate-grace"),
+        unit: Unit::Time,
+        range: TIME,
+        change: Change::Live,
+        on: &[(EVERY, Effect::Kept)],
+        needs: Some(("min_rate", "1")),
+        ..Limit::base(
+            "min_rate.grace",
+            "How long a peer may fall behind the least rate",
+            "a trickling peer is cut that much later",
+            |policy| policy.min_rate.as_mut().map(|rate| &mut rate.grace as &mut dyn Place),
+        )
+    }];
+
     /// When a peer that was due at `due` (`None`: begins now) has fallen behind for good, after `bytes` more have moved.
     #[must_use]
     pub fn due(&self, due: Option<Instant>, bytes: usize, now: Instant) -> Instant {

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tidegate_os::descriptor::borrowed;
 
 use tidegate_os::poll::{Readiness, wait_pair};
@@ -14,6 +14,7 @@ use tidegate_os::waker::Waker;
 use super::super::readiness::{Settled, SocketTransport, Transport};
 use super::super::worker::registry::{ConnectionRegistry, RegistrySlot};
 use super::super::worker::threads;
+use crate::policy::sends::DIAL_QUANTUM;
 use crate::proto::dial::DialRequest;
 
 /// Starts a named thread with the stack the policy gives.
@@ -68,9 +69,6 @@ fn accept_all(
     registry.sweep(|| listener.accept(blocking), take);
 }
 
-/// How long a thread that waits for a connection sleeps before it looks whether it is to give up.
-const DIAL_SLICE: Duration = Duration::from_millis(100);
-
 /// Waits until it is settled what becomes of a connection attempt; gives it up at its deadline, or when the registry stops.
 pub(super) fn settle(
     mut line: SocketTransport,
@@ -85,7 +83,7 @@ pub(super) fn settle(
         }
         let patience = line.patience().map(|patience| begun + patience);
         let now = Instant::now();
-        let until = [Some(now + DIAL_SLICE), request.deadline(), patience].into_iter().flatten().min();
+        let until = [Some(now + DIAL_QUANTUM), request.deadline(), patience].into_iter().flatten().min();
         let limit = until.map(|at| at.saturating_duration_since(now));
         let ready = match wait_pair(line.borrowed(), line.interest(wants), None, limit) {
             Ok((ready, _)) => line.heed(ready, wants),

@@ -36,7 +36,7 @@ use super::super::worker::registry::{ALONE, Caller, ConnectionRegistry, Order, R
 use super::super::worker::threads::LEAST_RESERVE;
 use super::super::{Availability, EngineConfig, EngineHandle};
 use super::acceptor::{settle, spawn, start_acceptor};
-use crate::policy::sends::{GROUP_QUANTUM, MAIL_QUANTUM};
+use crate::policy::sends::{GROUP_QUANTUM, MAIL_QUANTUM, SEND_QUANTUM};
 use crate::proto::dial::DialRequest;
 use crate::proto::mail::MailSink;
 use crate::proto::queue::Queue;
@@ -197,9 +197,6 @@ struct State {
     sends: bool,
 }
 
-/// How long a `send` may sleep before mail, timers and orders are looked at.
-const SEND_SLICE: Duration = Duration::from_millis(200);
-
 /// Something a thread can sleep on while others ring.
 #[derive(Default)]
 struct Notify {
@@ -258,7 +255,7 @@ fn serve(
     let counters = registry.counters_in_turn(&seat);
     let Some(session) = registry.open_session(&mut caller, 0, &counters) else { return };
     // Without it a send could sleep for ever; the kernel refuses the option only for a socket that is gone.
-    let _ = stream.set_send_timeout(Some(SEND_SLICE));
+    let _ = stream.set_send_timeout(Some(SEND_QUANTUM));
     let (sender, receiver) = (Arc::new(Notify::default()), Arc::new(Notify::default()));
     seat.post.wakes(&Waker::from(Arc::new(Bells { sender: sender.clone(), receiver: receiver.clone() })));
     let line = Arc::new(SharedConnection {

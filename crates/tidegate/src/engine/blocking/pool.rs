@@ -38,14 +38,11 @@ use super::super::{Availability, Command, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
 use super::idle_set::IdleSet;
 use crate::policy::Policy;
-use crate::policy::sends::MAIL_QUANTUM;
+use crate::policy::sends::{MAIL_QUANTUM, QUIET_QUANTUM};
 use crate::proto::dial::DialRequest;
 use crate::proto::mail::MailSink;
 use crate::proto::{Connection, Context, Event};
 use crate::stats::{Counters, Writers};
-
-/// How long a quiet connection keeps its worker while others wait.
-const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Whether it works here.
 pub(crate) fn probe() -> Availability {
@@ -346,7 +343,7 @@ impl Worker {
             let ready = match held.turn {
                 Progress::Yield => self.wait(held, Some(Duration::ZERO)),
                 _ if has_mail => self.wait(held, Some(Duration::ZERO)),
-                _ => self.wait(held, others.then_some(PATIENCE)),
+                _ => self.wait(held, others.then_some(QUIET_QUANTUM)),
             };
             let policy = self.registry.policy();
             let context = self.context(&policy, &held.office);

@@ -20,7 +20,7 @@ use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::LoopDriver;
 use crate::engine::worker::loop_state::LoopState;
 use crate::engine::worker::permits::ConnectionPermits;
-use crate::policy::accept::Admission;
+use crate::policy::accept::{ACCEPTS_IN_TURN, ACCEPTS_NEAR_LIMIT, Admission};
 use crate::proto::dial::DialRequest;
 use crate::proto::{Event, NextStep, Table, Token};
 
@@ -95,13 +95,6 @@ pub(in crate::engine) struct Loop<P: CompletionDriver> {
 /// How often a thread that stops looks for connections nobody was woken for. If somebody still waits by then, there are many,
 /// and each new one wakes another ring.
 const LAST_LOOKS: u32 = 8;
-
-/// Single accepts that a thread keeps posted while others do, too. The kernel wakes the accept that waits longest:
-/// the fewer, the shorter are the turns; and a thread that is woken takes so many at once.
-const TURN: usize = 16;
-
-/// Single accepts posted at once when the room is too small for an endless one.
-const SINGLE_ACCEPTS: usize = 64;
 
 impl<P: CompletionDriver> Loop<P> {
     pub(in crate::engine) fn new(
@@ -437,7 +430,7 @@ impl<P: CompletionDriver> Loop<P> {
                 if self.is_owed() && !self.loop_state.is_resting() {
                     // Takes what is there, and ends in the same breath.
                     self.accepts.last_looks += 1;
-                    self.accept_singly(&listener, room.min(SINGLE_ACCEPTS));
+                    self.accept_singly(&listener, room.min(ACCEPTS_NEAR_LIMIT));
                     self.stop_accepting();
                 } else {
                     self.close_up(room);
@@ -447,13 +440,13 @@ impl<P: CompletionDriver> Loop<P> {
             Admission::Admit if self.loop_state.worker.policy.accept.posted.is_some() => {
                 self.keep_posted(&listener, room);
             }
-            Admission::Admit if turns => self.accept_singly(&listener, room.min(TURN)),
+            Admission::Admit if turns => self.accept_singly(&listener, room.min(ACCEPTS_IN_TURN)),
             // More may come in at once than there is room for: the whole backlog.
             Admission::Admit if room > self.loop_state.worker.policy.accept.backlog as usize => {
                 self.accept_all(&listener)
             }
             Admission::Admit if self.accepts.endless => self.stop_accepting(),
-            Admission::Admit => self.accept_singly(&listener, room.min(SINGLE_ACCEPTS)),
+            Admission::Admit => self.accept_singly(&listener, room.min(ACCEPTS_NEAR_LIMIT)),
             Admission::Refuse if self.accepts.single == 0 => {
                 self.accepts.most = 1;
                 self.post_one(&listener);

@@ -4,7 +4,7 @@ use std::io;
 
 use super::super::{Availability, EngineConfig, EngineHandle, Model, completion, datagram, readiness};
 use super::not_here;
-use crate::policy::FastPath;
+use crate::policy::Effect;
 
 /// What `auto` tries, best first.
 pub(in crate::engine) const BEST: &[Model] = &[Model::Uring, Model::Epoll, Model::Poll];
@@ -20,13 +20,8 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
     }
 }
 
-/// Why a model cannot have the fast path, if it cannot.
-pub(in crate::engine) fn no_fast_path(model: Model, _: &FastPath) -> Option<&'static str> {
-    let on_rings = matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Pool);
-    let remedy = "choose epoll, poll, select or pool: shared memory has no readiness and no completion of the system's own, \
-         so the loop itself has to look at it";
-    (!on_rings).then_some(remedy)
-}
+/// What every model of this system makes of a limit, where the table does not know the system.
+pub(in crate::engine) const EFFECTS: &[(&str, Effect)] = &[];
 
 /// Starts the threads of a model.
 pub(in crate::engine) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHandle> {

@@ -12,7 +12,7 @@ mod system;
 #[cfg_attr(not(unix), path = "../tokio/no_local.rs")]
 pub(super) mod local;
 
-pub(super) use system::{BEST, no_fast_path, probe, start, start_datagrams};
+pub(super) use system::{BEST, EFFECTS, probe, start, start_datagrams};
 
 use std::io;
 

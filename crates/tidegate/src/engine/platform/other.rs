@@ -4,7 +4,7 @@ use std::io;
 
 use super::super::{Availability, EngineConfig, EngineHandle, Model, datagram};
 use super::not_here;
-use crate::policy::FastPath;
+use crate::policy::Effect;
 
 /// What `auto` tries, best first.
 pub(in crate::engine) const BEST: &[Model] = &[Model::Poll];
@@ -14,10 +14,8 @@ pub(in crate::engine) fn probe(_: Model) -> Availability {
     Availability::Unavailable("a model of Linux or Windows; use poll".into())
 }
 
-/// Why a model cannot have the fast path, if it cannot. There is none, which is said when it is looked for.
-pub(in crate::engine) fn no_fast_path(_: Model, _: &FastPath) -> Option<&'static str> {
-    None
-}
+/// What every model of this system makes of a limit. That there is no fast path is said when it is looked for.
+pub(in crate::engine) const EFFECTS: &[(&str, Effect)] = &[("fast_path", Effect::Kept)];
 
 /// Starts the threads of a model.
 pub(in crate::engine) fn start(model: Model, _: EngineConfig) -> io::Result<EngineHandle> {

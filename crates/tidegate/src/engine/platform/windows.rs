@@ -17,7 +17,7 @@ mod winsock;
 
 use super::super::{Availability, EngineConfig, EngineHandle, Model, completion, datagram, readiness};
 use super::not_here;
-use crate::policy::FastPath;
+use crate::policy::Effect;
 
 /// What `auto` tries, best first.
 pub(in crate::engine) const BEST: &[Model] = &[Model::Iocp, Model::EventSelect, Model::Poll];
@@ -34,11 +34,19 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
     }
 }
 
-/// Why a model cannot have the fast path, if it cannot. It is an option of the sockets, which all of them can set.
-pub(in crate::engine) fn no_fast_path(_: Model, fast: &FastPath) -> Option<&'static str> {
-    let remedy = "TCP between two users of one host needs no leave here: leave fast_path.also_user out";
-    fast.also_user.map(|_| remedy)
-}
+const NO_MEMORY: Effect = Effect::NoEffect("the fast path of Windows has no memory of its own");
+
+/// What every model of this system makes of a limit: the fast path is an option of its sockets.
+pub(in crate::engine) const EFFECTS: &[(&str, Effect)] = &[
+    ("accept.defer", Effect::NoEffect("Windows has no deferred accepts")),
+    ("fast_path", Effect::Kept),
+    ("fast_path.ring_bytes", NO_MEMORY),
+    ("fast_path.patience", NO_MEMORY),
+    (
+        "fast_path.also_user",
+        Effect::Refused("TCP between two users of one host needs no leave here: leave it out"),
+    ),
+];
 
 /// Starts the threads of a model.
 pub(in crate::engine) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHandle> {

@@ -1,0 +1,90 @@
+//! What the library calls a limit, in the words of whoever wrote the command line or the file.
+
+use std::ffi::OsStr;
+
+use clap::{Command, CommandFactory};
+use tidegate::Policy;
+use tidegate::policy::Limited;
+
+/// The same text with options, or keys of a file, in the place of the names of fields.
+pub fn in_users_words(text: &str, is_from_file: bool) -> String {
+    let cli = crate::Cli::command();
+    let long = |name: &str| option(&cli, name);
+    replaced(text, long, |option| !is_from_file || is_given(option))
+}
+
+/// Whether an option stands on the command line.
+fn is_given(option: &str) -> bool {
+    let long = format!("--{option}");
+    std::env::args_os()
+        .any(|word| word == OsStr::new(&long) || word.to_string_lossy().starts_with(&format!("{long}=")))
+}
+
+/// The option of `serve` that sets a field.
+fn option(cli: &Command, name: &str) -> Option<String> {
+    if let Some(limit) = Policy::limit(name) {
+        return limit.option.map(str::to_owned);
+    }
+    let dashed = name.replace('_', "-");
+    let mut services = cli.find_subcommand("serve")?.get_subcommands();
+    let has = |command: &Command| command.get_arguments().any(|arg| arg.get_long() == Some(dashed.as_str()));
+    services.any(has).then_some(dashed)
+}
+
+/// Replaces names that cannot be ordinary words, because of what is in them or because they are in backticks.
+fn replaced(text: &str, option: impl Fn(&str) -> Option<String>, is_option: impl Fn(&str) -> bool) -> String {
+    let is_of_word = |c: char| c.is_ascii_alphanumeric() || "_./-`".contains(c);
+    let mut out = String::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(|c| !is_of_word(c)).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(end);
+        let bare = word.trim_end_matches('.');
+        let quoted = bare.strip_prefix('`').and_then(|word| word.strip_suffix('`'));
+        let name = quoted.or_else(|| Some(bare).filter(|word| word.contains(['_', '.'])));
+        match name.and_then(&option) {
+            Some(option) if is_option(&option) => out.push_str(&format!("--{option}")),
+            Some(option) => out.push_str(&format!("`{option}`")),
+            None => out.push_str(bare),
+        }
+        out.push_str(&word[bare.len()..]);
+        let next = after.find(is_of_word).unwrap_or(after.len());
+        let (between, from) = after.split_at(next);
+        out.push_str(between);
+        rest = from;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str, is_from_file: bool) -> String {
+        let cli = crate::Cli::command();
+        replaced(text, |name| option(&cli, name), |_| !is_from_file)
+    }
+
+    #[test]
+    fn fields_are_called_as_options_or_keys() {
+        let text = "`outbox.low` (64KiB) contradicts `outbox.high` (16KiB): lower head_bytes.";
+        assert_eq!(
+            said(text, false),
+            "--outbox-low (64KiB) contradicts --outbox-high (16KiB): lower --head-bytes."
+        );
+        assert_eq!(
+            said(text, true),
+            "`outbox-low` (64KiB) contradicts `outbox-high` (16KiB): lower `head-bytes`."
+        );
+        assert_eq!(said("`threads` of accept.batch", false), "--threads of --accept-batch");
+    }
+
+    #[test]
+    fn what_is_no_limit_stays() {
+        for text in
+            ["its threads wait", "/srv/head_bytes/x.html ü", "`poll` net.core.wmem_default, RLIMIT", ""]
+        {
+            assert_eq!(said(text, false), text);
+        }
+    }
+}

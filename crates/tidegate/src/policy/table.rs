@@ -1,0 +1,106 @@
+//! How a struct of limits is written down: `limits!`, and the groups of models that rows speak of.
+
+use crate::model::Model::{self, *};
+
+/// All models.
+pub(super) const EVERY: &[Model] = &Model::ALL;
+
+/// Those with a loop of this library's own.
+pub(super) const LOOPS: &[Model] =
+    &[Select, Poll, Epoll, Uring, AsyncSelect, EventSelect, Overlapped, Iocp, Rio];
+
+/// Those without one.
+pub(super) const WITHOUT_LOOP: &[Model] = &[Blocking, Pool, Tokio];
+
+/// Those that are told what is ready, and then receive and send.
+pub(super) const READINESS: &[Model] = &[Select, Poll, Epoll, AsyncSelect, EventSelect];
+
+/// Those that are told what is done.
+pub(super) const COMPLETION: &[Model] = &[Uring, Overlapped, Iocp, Rio];
+
+/// Those of Windows alone.
+pub(super) const WINDOWS: &[Model] = &[AsyncSelect, EventSelect, Overlapped, Iocp, Rio];
+
+/// Defines a struct of limits with its documentation, its defaults, and its rows of the table.
+///
+/// `parts` are structs with limits of their own. `at` says where a policy keeps this struct.
+macro_rules! limits {
+    (
+        $(#[$meta:meta])*
+        pub struct $Struct:ident, as $prefix:literal of $Policy:ty, at |$policy:ident| $at:expr;
+        parts { $( $(#[$part_meta:meta])* $part:ident: $Part:ty, )* }
+        $(
+            $(#[$field_meta:meta])*
+            $field:ident: $type:ty = $default:expr => {
+                what: $what:literal,
+                cost: $cost:literal,
+                option: $option:expr,
+                unit: $unit:expr,
+                range: $range:expr,
+                change: $change:expr,
+                on: $on:expr,
+                $($key:ident: $value:expr,)*
+            }
+        )*
+    ) => {
+        $(#[$meta])*
+        pub struct $Struct {
+            $( $(#[$part_meta])* pub $part: $Part, )*
+            $(
+                #[doc = concat!($what, ".")]
+                #[doc = ""]
+                #[doc = concat!("Default `", stringify!($default), "`. Cost: ", $cost, ".")]
+                #[doc = ""]
+                $(#[$field_meta])*
+                pub $field: $type,
+            )*
+        }
+
+        impl Default for $Struct {
+            fn default() -> Self {
+                Self {
+                    $( $part: Default::default(), )*
+                    $( $field: $default, )*
+                }
+            }
+        }
+
+        impl $Struct {
+            /// The rows of its limits.
+            pub(super) const ROWS: &'static [$crate::policy::Limit<$Policy>] = {
+                #[allow(unused_imports, reason = "not every struct needs all of them")]
+                use $crate::{
+                    model::Model::*,
+                    policy::{
+                        limit::{Change::*, Effect::*, Holds::*, Range::*, Relation, TIME, TIME_OR_ZERO},
+                        setting::{Place, Unit::*},
+                        table::*,
+                    },
+                };
+                &[$(
+                    $crate::policy::Limit {
+                        option: $option,
+                        unit: $unit,
+                        range: $range,
+                        change: $change,
+                        on: $on,
+                        $($key: $value,)*
+                        ..$crate::policy::Limit::base(
+                            concat!($prefix, stringify!($field)),
+                            $what,
+                            $cost,
+                            |$policy| {
+                                let part: Option<&mut $Struct> = $at;
+                                part.map(|part| &mut part.$field as &mut dyn Place)
+                            },
+                        )
+                    }
+                ),*]
+            };
+        }
+
+        const _: () = $crate::policy::limit::declares_every_model($Struct::ROWS);
+    };
+}
+
+pub(super) use limits;
