@@ -19,7 +19,7 @@
 //! steps: stop what is armed, join what is in flight, close. Memory that the kernel may still touch
 //! is owned until the completion came back.
 //!
-//! Every leaf file has the same public items in the same order, `MODEL`, `probe` and then its way of waiting, and a
+//! Every leaf file has a `Leaf`, which is an [`Engine`]: its `MODEL`, `probe` and `start`; then its way of waiting. It has a
 //! header with four headings: *How it waits*, *What it bounds*, *What it costs*, *Where it differs*.
 
 mod blocking;
@@ -46,15 +46,25 @@ pub(crate) use worker::{EngineConfig, EngineHandle, WorkerContext};
 
 use std::io;
 
+/// What every leaf has, for connections. Nobody outside this folder can see it, and so nobody else implements it.
+trait Engine {
+    /// The model it is.
+    const MODEL: Model;
+    /// Whether it works here, found out by trying, and with a remark on how.
+    fn probe() -> Availability;
+    /// Starts its threads; returns once all of them serve.
+    fn start(config: EngineConfig) -> io::Result<EngineHandle>;
+}
+
 /// Starts the threads of a model: the one place that matches on it.
 pub(crate) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHandle> {
     capacity::check_locked(&config.policy, model)?;
     match model {
-        Model::Blocking => blocking::duplex::start(config),
-        Model::Pool => blocking::pool::start(config),
-        Model::Select => readiness::start::<readiness::select::Select>(config, model),
-        Model::Poll => readiness::start::<readiness::poll::Poll>(config, model),
-        Model::Tokio => tokio::start(config),
+        Model::Blocking => blocking::duplex::Leaf::start(config),
+        Model::Pool => blocking::pool::Leaf::start(config),
+        Model::Select => readiness::select::Leaf::start(config),
+        Model::Poll => readiness::poll::Leaf::start(config),
+        Model::Tokio => tokio::Leaf::start(config),
         of_one_system => platform::start(of_one_system, config),
     }
 }

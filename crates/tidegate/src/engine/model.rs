@@ -1,5 +1,6 @@
 //! Which models are available here, and the best of them.
 
+use super::Engine;
 use crate::model::Model;
 use crate::policy::Policy;
 
@@ -34,11 +35,11 @@ impl Model {
     #[must_use]
     pub fn availability(self) -> Availability {
         match self {
-            Self::Blocking => super::blocking::duplex::probe(),
-            Self::Pool => super::blocking::pool::probe(),
-            Self::Select => super::readiness::select::probe(),
-            Self::Poll => super::readiness::poll::probe(),
-            Self::Tokio => super::tokio::probe(),
+            Self::Blocking => super::blocking::duplex::Leaf::probe(),
+            Self::Pool => super::blocking::pool::Leaf::probe(),
+            Self::Select => super::readiness::select::Leaf::probe(),
+            Self::Poll => super::readiness::poll::Leaf::probe(),
+            Self::Tokio => super::tokio::Leaf::probe(),
             of_one_system => super::platform::probe(of_one_system),
         }
     }

@@ -2,16 +2,27 @@
 
 use std::io;
 
-use super::{Availability, EngineConfig, EngineHandle};
+use super::{Availability, Engine, EngineConfig, EngineHandle, Model};
 
 const WHY: &str = "built without it; enable the feature `tokio` of the crate tidegate";
 
-/// Whether it works here: no.
-pub(crate) fn probe() -> Availability {
-    Availability::Unavailable(WHY.into())
+/// The model.
+pub(in crate::engine) struct Leaf;
+
+impl Engine for Leaf {
+    const MODEL: Model = Model::Tokio;
+
+    /// Whether it works here: no.
+    fn probe() -> Availability {
+        Availability::Unavailable(WHY.into())
+    }
+
+    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+        start(config)
+    }
 }
 
 /// Refuses, as everybody does who asked [`probe`] first.
-pub(crate) fn start(_: EngineConfig) -> io::Result<EngineHandle> {
+fn start(_: EngineConfig) -> io::Result<EngineHandle> {
     Err(io::Error::new(io::ErrorKind::Unsupported, WHY))
 }

@@ -43,7 +43,7 @@ use super::worker::control::ControlThread;
 use super::worker::queue_writer::{Write, write_next};
 use super::worker::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot, Turn};
 use super::worker::threads::{self, STACK_BYTES};
-use super::{Availability, EngineConfig, EngineHandle, Model};
+use super::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::fastpath::Ways;
 use crate::policy::accept::Admission;
 use crate::policy::sends::MAIL_QUANTUM;
@@ -53,13 +53,24 @@ use crate::proto::{Connection, Context, Event, NextStep, Receive};
 use crate::service::Dial;
 use crate::stats::{Counters, Writers};
 
-/// Whether it works here.
-pub(crate) fn probe() -> Availability {
-    Availability::Available("tokio 1, multi-threaded from two threads on".into())
+/// The model.
+pub(in crate::engine) struct Leaf;
+
+impl Engine for Leaf {
+    const MODEL: Model = Model::Tokio;
+
+    /// Whether it works here.
+    fn probe() -> Availability {
+        Availability::Available("tokio 1, multi-threaded from two threads on".into())
+    }
+
+    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+        start(config)
+    }
 }
 
 /// Starts the runtime, and the control that keeps it until all connections are gone.
-pub(crate) fn start(mut config: EngineConfig) -> io::Result<EngineHandle> {
+fn start(mut config: EngineConfig) -> io::Result<EngineHandle> {
     let (done, until_done) = oneshot::channel::<()>();
     let threads = config.threads(Model::Tokio);
     let (driver, runtime) = start_runtime(threads, until_done)?;

@@ -34,7 +34,7 @@ use super::super::worker::control::ControlThread;
 use super::super::worker::queue_writer::{Write, write_next};
 use super::super::worker::registry::{ALONE, Caller, ConnectionRegistry, Order, RegistrySlot};
 use super::super::worker::threads::LEAST_RESERVE;
-use super::super::{Availability, EngineConfig, EngineHandle};
+use super::super::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
 use crate::policy::sends::{GROUP_QUANTUM, MAIL_QUANTUM, SEND_QUANTUM};
 use crate::proto::dial::DialRequest;
@@ -43,14 +43,25 @@ use crate::proto::queue::Queue;
 use crate::proto::{Action, Connection, Context, Event, NextStep, Receive};
 use crate::stats::{Counters, Writers};
 
-/// Whether it works here.
-pub(crate) fn probe() -> Availability {
-    let room = most_threads().map_or(String::new(), |n| format!(": room for about {} here", n / 2));
-    Availability::Available(format!("two threads for each connection{room}"))
+/// The model.
+pub(in crate::engine) struct Leaf;
+
+impl Engine for Leaf {
+    const MODEL: Model = Model::Blocking;
+
+    /// Whether it works here.
+    fn probe() -> Availability {
+        let room = most_threads().map_or(String::new(), |n| format!(": room for about {} here", n / 2));
+        Availability::Available(format!("two threads for each connection{room}"))
+    }
+
+    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+        start(config)
+    }
 }
 
 /// Starts the acceptor and the control; connections bring their own threads.
-pub(crate) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+fn start(config: EngineConfig) -> io::Result<EngineHandle> {
     share_a_limited_heap();
     if let Some(listener) = &config.listener {
         listener.set_blocking(Blocking::Never)?;

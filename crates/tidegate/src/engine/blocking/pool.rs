@@ -34,7 +34,7 @@ use super::super::readiness::{Entry, Phase, Progress, SocketTransport, Transport
 use super::super::worker::capacity::POOL_WORKERS;
 use super::super::worker::control::ControlThread;
 use super::super::worker::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot};
-use super::super::{Availability, Command, EngineConfig, EngineHandle, Model};
+use super::super::{Availability, Command, Engine, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
 use super::idle_set::IdleSet;
 use crate::policy::Policy;
@@ -44,13 +44,24 @@ use crate::proto::mail::MailSink;
 use crate::proto::{Connection, Context, Event};
 use crate::stats::{Counters, Writers};
 
-/// Whether it works here.
-pub(crate) fn probe() -> Availability {
-    Availability::Available(format!("{POOL_WORKERS} threads unless told otherwise"))
+/// The model.
+pub(in crate::engine) struct Leaf;
+
+impl Engine for Leaf {
+    const MODEL: Model = Model::Pool;
+
+    /// Whether it works here.
+    fn probe() -> Availability {
+        Availability::Available(format!("{POOL_WORKERS} threads unless told otherwise"))
+    }
+
+    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+        start(config)
+    }
 }
 
 /// Starts the workers, the acceptor and the control.
-pub(crate) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+fn start(config: EngineConfig) -> io::Result<EngineHandle> {
     if let Some(listener) = &config.listener {
         listener.set_blocking(Blocking::Never)?;
     }

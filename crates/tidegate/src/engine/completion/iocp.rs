@@ -29,13 +29,24 @@ use tidegate_os::socket::Listener;
 use tidegate_os::waker::Waker;
 
 use super::winsock::{Waits, Winsock};
-use crate::engine::Availability;
+use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 
-/// Whether it works here: asks for the functions, and makes a port.
-pub(crate) fn probe() -> Availability {
-    match CompletionPort::new(1).and_then(|_| Queue::<CompletionPort>::probe()) {
-        Ok(()) => Availability::Available("AcceptEx, ConnectEx, batched completions".into()),
-        Err(e) => Availability::Unavailable(format!("{e}; use event-select or select")),
+/// The model.
+pub(in crate::engine) struct Leaf;
+
+impl Engine for Leaf {
+    const MODEL: Model = Model::Iocp;
+
+    /// Whether it works here: asks for the functions, and makes a port.
+    fn probe() -> Availability {
+        match CompletionPort::new(1).and_then(|_| Queue::<CompletionPort>::probe()) {
+            Ok(()) => Availability::Available("AcceptEx, ConnectEx, batched completions".into()),
+            Err(e) => Availability::Unavailable(format!("{e}; use event-select or select")),
+        }
+    }
+
+    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+        crate::engine::completion::start::<Iocp>(config, Self::MODEL, open)
     }
 }
 
@@ -43,7 +54,7 @@ pub(crate) fn probe() -> Availability {
 pub(crate) type Iocp = Winsock<Queue<CompletionPort>>;
 
 /// The listener as accepts are posted to it.
-pub(crate) fn open(listener: Arc<Listener>) -> io::Result<Arc<AcceptPort>> {
+fn open(listener: Arc<Listener>) -> io::Result<Arc<AcceptPort>> {
     AcceptPort::new(listener).map(Arc::new)
 }
 

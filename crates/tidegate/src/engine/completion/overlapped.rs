@@ -23,13 +23,24 @@ use tidegate_os::socket::Listener;
 use tidegate_os::waker::Waker;
 
 use super::winsock::{Waits, Winsock};
-use crate::engine::Availability;
+use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 
-/// Whether it works here: asks for the functions, and makes a thread's events.
-pub(crate) fn probe() -> Availability {
-    match Events::new().and_then(|_| Queue::<Events>::probe()) {
-        Ok(()) => Availability::Available(format!("{} connections for each thread", Events::RECEIVES)),
-        Err(e) => Availability::Unavailable(format!("{e}; use select")),
+/// The model.
+pub(in crate::engine) struct Leaf;
+
+impl Engine for Leaf {
+    const MODEL: Model = Model::Overlapped;
+
+    /// Whether it works here: asks for the functions, and makes a thread's events.
+    fn probe() -> Availability {
+        match Events::new().and_then(|_| Queue::<Events>::probe()) {
+            Ok(()) => Availability::Available(format!("{} connections for each thread", Events::RECEIVES)),
+            Err(e) => Availability::Unavailable(format!("{e}; use select")),
+        }
+    }
+
+    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+        crate::engine::completion::start::<Overlapped>(config, Self::MODEL, open)
     }
 }
 
@@ -37,7 +48,7 @@ pub(crate) fn probe() -> Availability {
 pub(crate) type Overlapped = Winsock<Queue<Events>>;
 
 /// The listener as accepts are posted to it.
-pub(crate) fn open(listener: Arc<Listener>) -> io::Result<Arc<Listener>> {
+fn open(listener: Arc<Listener>) -> io::Result<Arc<Listener>> {
     Ok(listener)
 }
 

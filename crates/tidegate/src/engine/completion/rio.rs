@@ -35,18 +35,31 @@ use tidegate_os::waker::Waker;
 
 use super::winsock::{Operations, Winsock};
 use crate::engine::completion::Setup;
-use crate::engine::{Availability, capacity};
+use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model, capacity};
 use crate::fastpath::Ways;
 use crate::policy::sends::FILE_QUANTUM;
 use crate::policy::{ReceiveStyle, Wait};
 use crate::proto::queue::Files;
 use crate::service::Dial;
 
-/// Whether it works here: asks for the table of functions.
-pub(crate) fn probe() -> Availability {
-    match registered::probe() {
-        Ok(()) => Availability::Available("registered buffers, notified through a completion port".into()),
-        Err(e) => Availability::Unavailable(format!("{e}; use iocp")),
+/// The model.
+pub(in crate::engine) struct Leaf;
+
+impl Engine for Leaf {
+    const MODEL: Model = Model::Rio;
+
+    /// Whether it works here: asks for the table of functions.
+    fn probe() -> Availability {
+        match registered::probe() {
+            Ok(()) => {
+                Availability::Available("registered buffers, notified through a completion port".into())
+            }
+            Err(e) => Availability::Unavailable(format!("{e}; use iocp")),
+        }
+    }
+
+    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+        crate::engine::completion::start::<Rio>(config, Self::MODEL, open)
     }
 }
 
@@ -54,7 +67,7 @@ pub(crate) fn probe() -> Availability {
 pub(crate) type Rio = Winsock<RegisteredQueue>;
 
 /// The listener as accepts are posted to it.
-pub(crate) fn open(listener: Arc<Listener>) -> io::Result<Arc<AcceptPort>> {
+fn open(listener: Arc<Listener>) -> io::Result<Arc<AcceptPort>> {
     AcceptPort::new(listener).map(Arc::new)
 }
 

@@ -50,7 +50,7 @@ use tidegate_os::socket::{
 use tidegate_os::waker::Waker;
 
 use super::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
-use crate::engine::{Availability, capacity};
+use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model, capacity};
 use crate::policy::sends::FILE_QUANTUM;
 use crate::proto::Token;
 use crate::proto::queue::{Files, Pieces};
@@ -59,15 +59,28 @@ use crate::service::Dial;
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests;
 
-/// Whether it works here: makes a small ring, on a thread of its own. The kernel signals the thread that made a ring some time after
-/// the ring was closed (`io_ring_exit_work` in its `io_uring/io_uring.c`), and whoever asks may just be reading from a socket
-/// with a time limit, which then fails with EINTR (`signal(7)`).
-pub(crate) fn probe() -> Availability {
-    let thread = std::thread::Builder::new().name("tidegate-probe".into()).spawn(make_one);
-    match thread.map(JoinHandle::join) {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(panic)) => std::panic::resume_unwind(panic),
-        Err(e) => Availability::Unavailable(format!("no thread could be started to look: {e}; use epoll")),
+/// The model.
+pub(in crate::engine) struct Leaf;
+
+impl Engine for Leaf {
+    const MODEL: Model = Model::Uring;
+
+    /// Whether it works here: makes a small ring, on a thread of its own. The kernel signals the thread that made a ring some time after
+    /// the ring was closed (`io_ring_exit_work` in its `io_uring/io_uring.c`), and whoever asks may just be reading from a socket
+    /// with a time limit, which then fails with EINTR (`signal(7)`).
+    fn probe() -> Availability {
+        let thread = std::thread::Builder::new().name("tidegate-probe".into()).spawn(make_one);
+        match thread.map(JoinHandle::join) {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(e) => {
+                Availability::Unavailable(format!("no thread could be started to look: {e}; use epoll"))
+            }
+        }
+    }
+
+    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+        crate::engine::completion::start::<Uring>(config, Self::MODEL, open)
     }
 }
 
@@ -142,7 +155,7 @@ fn remedy(e: &io::Error) -> String {
 }
 
 /// The listener as the ring accepts from it: the kernel waits, the program never does.
-pub(crate) fn open(listener: Arc<Listener>) -> io::Result<Arc<Listener>> {
+fn open(listener: Arc<Listener>) -> io::Result<Arc<Listener>> {
     listener.set_blocking(Blocking::Waits)?;
     Ok(listener)
 }

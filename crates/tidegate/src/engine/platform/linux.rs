@@ -2,7 +2,9 @@
 
 use std::io;
 
-use super::super::{Availability, EngineConfig, EngineHandle, Model, completion, datagram, readiness};
+use super::super::{
+    Availability, Engine, EngineConfig, EngineHandle, Model, completion, datagram, readiness,
+};
 use super::not_here;
 use crate::policy::Effect;
 
@@ -12,8 +14,8 @@ pub(in crate::engine) const BEST: &[Model] = &[Model::Uring, Model::Epoll, Model
 /// Whether a model works here.
 pub(in crate::engine) fn probe(model: Model) -> Availability {
     match model {
-        Model::Epoll => readiness::epoll::probe(),
-        Model::Uring => completion::uring::probe(),
+        Model::Epoll => readiness::epoll::Leaf::probe(),
+        Model::Uring => completion::uring::Leaf::probe(),
         _ => Availability::Unavailable(
             "a model of Windows; epoll and uring are its counterparts on Linux".into(),
         ),
@@ -26,8 +28,8 @@ pub(in crate::engine) const EFFECTS: &[(&str, Effect)] = &[];
 /// Starts the threads of a model.
 pub(in crate::engine) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHandle> {
     match model {
-        Model::Epoll => readiness::start::<readiness::epoll::Epoll>(config, model),
-        Model::Uring => completion::start::<completion::uring::Uring>(config, model, completion::uring::open),
+        Model::Epoll => readiness::epoll::Leaf::start(config),
+        Model::Uring => completion::uring::Leaf::start(config),
         other => Err(not_here(other)),
     }
 }

@@ -15,7 +15,7 @@ mod rio;
 #[path = "../completion/winsock.rs"]
 mod winsock;
 
-use super::super::{Availability, EngineConfig, EngineHandle, Model, completion, datagram, readiness};
+use super::super::{Availability, Engine, EngineConfig, EngineHandle, Model, datagram};
 use super::not_here;
 use crate::policy::Effect;
 
@@ -25,11 +25,11 @@ pub(in crate::engine) const BEST: &[Model] = &[Model::Iocp, Model::EventSelect, 
 /// Whether a model works here.
 pub(in crate::engine) fn probe(model: Model) -> Availability {
     match model {
-        Model::Iocp => iocp::probe(),
-        Model::Overlapped => overlapped::probe(),
-        Model::AsyncSelect => async_select::probe(),
-        Model::EventSelect => event_select::probe(),
-        Model::Rio => rio::probe(),
+        Model::Iocp => iocp::Leaf::probe(),
+        Model::Overlapped => overlapped::Leaf::probe(),
+        Model::AsyncSelect => async_select::Leaf::probe(),
+        Model::EventSelect => event_select::Leaf::probe(),
+        Model::Rio => rio::Leaf::probe(),
         _ => Availability::Unavailable("a model of Linux; iocp is its counterpart on Windows".into()),
     }
 }
@@ -51,11 +51,11 @@ pub(in crate::engine) const EFFECTS: &[(&str, Effect)] = &[
 /// Starts the threads of a model.
 pub(in crate::engine) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHandle> {
     match model {
-        Model::AsyncSelect => readiness::start::<async_select::AsyncSelect>(config, model),
-        Model::EventSelect => readiness::start::<event_select::EventSelect>(config, model),
-        Model::Iocp => completion::start::<iocp::Iocp>(config, model, iocp::open),
-        Model::Rio => completion::start::<rio::Rio>(config, model, rio::open),
-        Model::Overlapped => completion::start::<overlapped::Overlapped>(config, model, overlapped::open),
+        Model::AsyncSelect => async_select::Leaf::start(config),
+        Model::EventSelect => event_select::Leaf::start(config),
+        Model::Iocp => iocp::Leaf::start(config),
+        Model::Rio => rio::Leaf::start(config),
+        Model::Overlapped => overlapped::Leaf::start(config),
         other => Err(not_here(other)),
     }
 }

@@ -25,18 +25,29 @@ use tidegate_os::messages::{Messages, News, Subject};
 use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
-use crate::engine::Availability;
 use crate::engine::readiness::{Acceptor, Poller, Report, Source};
+use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;
 
-/// Whether it works here: makes a window.
-pub(crate) fn probe() -> Availability {
-    match Messages::new(1) {
-        Ok(_) => Availability::Available("a message-only window for each thread".into()),
-        Err(e) => {
-            Availability::Unavailable(format!("no window can be made: {e}; use event-select or select"))
+/// The model.
+pub(in crate::engine) struct Leaf;
+
+impl Engine for Leaf {
+    const MODEL: Model = Model::AsyncSelect;
+
+    /// Whether it works here: makes a window.
+    fn probe() -> Availability {
+        match Messages::new(1) {
+            Ok(_) => Availability::Available("a message-only window for each thread".into()),
+            Err(e) => {
+                Availability::Unavailable(format!("no window can be made: {e}; use event-select or select"))
+            }
         }
+    }
+
+    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+        crate::engine::readiness::start::<AsyncSelect>(config, Self::MODEL)
     }
 }
 

@@ -26,15 +26,26 @@ use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
 use super::{Acceptor, Poller, Report, Source};
-use crate::engine::Availability;
+use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;
 
-/// Whether it works here.
-pub(crate) fn probe() -> Availability {
-    match Instance::new() {
-        Ok(_) => Availability::Available("edge-triggered, EPOLLEXCLUSIVE listener".into()),
-        Err(e) => Availability::Unavailable(format!("epoll_create1: {e}")),
+/// The model.
+pub(in crate::engine) struct Leaf;
+
+impl Engine for Leaf {
+    const MODEL: Model = Model::Epoll;
+
+    /// Whether it works here.
+    fn probe() -> Availability {
+        match Instance::new() {
+            Ok(_) => Availability::Available("edge-triggered, EPOLLEXCLUSIVE listener".into()),
+            Err(e) => Availability::Unavailable(format!("epoll_create1: {e}")),
+        }
+    }
+
+    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+        crate::engine::readiness::start::<Epoll>(config, Self::MODEL)
     }
 }
 

@@ -25,16 +25,27 @@ use tidegate_os::event_set::{EventSet, News};
 use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
-use crate::engine::Availability;
 use crate::engine::readiness::{Acceptor, Poller, Report, Source};
+use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;
 
-/// Whether it works here: makes a thread's events.
-pub(crate) fn probe() -> Availability {
-    match EventSet::new() {
-        Ok(_) => Availability::Available(format!("{} connections for each thread", EventSet::SOCKETS)),
-        Err(e) => Availability::Unavailable(format!("{e}; use select")),
+/// The model.
+pub(in crate::engine) struct Leaf;
+
+impl Engine for Leaf {
+    const MODEL: Model = Model::EventSelect;
+
+    /// Whether it works here: makes a thread's events.
+    fn probe() -> Availability {
+        match EventSet::new() {
+            Ok(_) => Availability::Available(format!("{} connections for each thread", EventSet::SOCKETS)),
+            Err(e) => Availability::Unavailable(format!("{e}; use select")),
+        }
+    }
+
+    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+        crate::engine::readiness::start::<EventSelect>(config, Self::MODEL)
     }
 }
 

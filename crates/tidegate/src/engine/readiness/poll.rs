@@ -22,13 +22,24 @@ use tidegate_os::poll::{PollSet, REMARK, Readiness};
 use tidegate_os::waker::Waker;
 
 use super::{Acceptor, Poller, Report, Source};
-use crate::engine::Availability;
+use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;
 
-/// Whether it works here.
-pub(crate) fn probe() -> Availability {
-    Availability::Available(REMARK.into())
+/// The model.
+pub(in crate::engine) struct Leaf;
+
+impl Engine for Leaf {
+    const MODEL: Model = Model::Poll;
+
+    /// Whether it works here.
+    fn probe() -> Availability {
+        Availability::Available(REMARK.into())
+    }
+
+    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+        crate::engine::readiness::start::<Poll>(config, Self::MODEL)
+    }
 }
 
 /// The array, who each entry is, and where each connection is.
