@@ -126,7 +126,9 @@ fn nothing_runs(server: &tidegate::Running, threads: &Threads, what: &str) {
     const TIME: Duration = Duration::from_millis(1500);
     /// A busy machine may pause between two of the last events.
     const QUIET: Duration = Duration::from_millis(250);
-    const MOST: Cost = Cost { wake_ups: 15, cpu: Duration::from_millis(3) };
+    // Each of its threads looks every five seconds for connections that stand in its accepts and say nothing.
+    let looks = if server.model() == Model::Overlapped { server.thread_stats().len() as u64 } else { 0 };
+    let most = Cost { wake_ups: 15 + looks, cpu: Duration::from_millis(3) };
     let cost = || Cost { wake_ups: server.stats().wake_ups, cpu: threads.cpu() };
     let mut since = cost();
     kit::until(&format!("{what} have settled"), || {
@@ -138,5 +140,5 @@ fn nothing_runs(server: &tidegate::Running, threads: &Threads, what: &str) {
     let after = cost();
     let used = Cost { wake_ups: after.wake_ups - since.wake_ups, cpu: after.cpu.saturating_sub(since.cpu) };
     println!("{}, {what}: {used:?} in {TIME:?}", server.model());
-    assert!(used.wake_ups <= MOST.wake_ups && used.cpu <= MOST.cpu, "{what}: {used:?}, at most {MOST:?} in {TIME:?}");
+    assert!(used.wake_ups <= most.wake_ups && used.cpu <= most.cpu, "{what}: {used:?}, at most {most:?} in {TIME:?}");
 }

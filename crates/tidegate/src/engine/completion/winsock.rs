@@ -203,6 +203,11 @@ fn key(kind: Kind, token: Token) -> u64 {
 /// How often at most silent connections are looked for.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// How often they are looked for if they may be silent for so long: nobody is overdue by more than half of that.
+fn between_looks(silence: Duration) -> Duration {
+    (silence / 2).max(LOOK)
+}
+
 /// A thread's operations.
 pub(crate) struct Winsock<O: Operations> {
     queue: O,
@@ -241,6 +246,7 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let policy = setup.policy;
         let (queue, holds) = O::open(setup)?;
+        let silence = policy.first_byte_timeout.filter(|_| setup.first_data);
         let new = Self {
             queue,
             finished: VecDeque::new(),
@@ -252,8 +258,8 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
             accept_at: AcceptAt::Connection,
             peer_addr: setup.peer_addr,
             ways: setup.ways.clone(),
-            silence: policy.first_byte_timeout.filter(|_| setup.first_data),
-            next_look: Instant::now() + LOOK,
+            silence,
+            next_look: Instant::now() + between_looks(silence.unwrap_or_default()),
         };
         Ok((new, holds))
     }
@@ -411,7 +417,7 @@ impl<O: Operations> Winsock<O> {
         let now = Instant::now();
         if now >= self.next_look {
             self.queue.drop_silent(silence);
-            self.next_look = now + (silence / 2).max(LOOK);
+            self.next_look = now + between_looks(silence);
         }
         let look = self.next_look - now;
         Some(timeout.map_or(look, |timeout| timeout.min(look)))
