@@ -1,7 +1,7 @@
 //! A line protocol: `cargo run -p tidegate --example lines -- [MODEL] [ADDR:PORT]`, then `nc 127.0.0.1 PORT`.
 //!
-//! Each line is answered with its number and itself in capitals; `quit` ends the connection. Shows input that arrives in
-//! any pieces, an answer before the first question, and closing after the last byte.
+//! Each line is answered with its number and itself in capitals; `quit` ends the connection. Shows input that arrives
+//! in any pieces, an answer before the first question, and closing after the last byte.
 
 use std::fmt::Write;
 

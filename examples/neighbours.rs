@@ -1,8 +1,8 @@
 //! Two programs that do not know whether they share a host:
 //! `cargo run --release -p tidegate --example neighbours -- serve 127.0.0.1:7000`, then `… -- call 127.0.0.1:7000`.
 //!
-//! Both turn the fast path on. On one host their connection goes through shared memory; give the caller the address of another
-//! host and it is TCP. Nothing else changes: same sessions, same limits.
+//! Both turn the fast path on. On one host their connection goes through shared memory; give the caller the address of
+//! another host and it is TCP. Nothing else changes: same sessions, same limits.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};

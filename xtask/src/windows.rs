@@ -32,7 +32,8 @@ pub struct Args {
     /// Only build and run tests whose name contains this.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Only the wrappers, the library's own tests, what every model promises about datagrams and the loopback fast path, and the conformance suite but for its longest case.
+    /// Only the wrappers, the library's own tests, what every model promises about datagrams and the loopback fast
+    /// path, and the conformance suite but for its longest case.
     #[arg(long, conflicts_with = "only")]
     brief: bool,
     /// Leave the bench out.

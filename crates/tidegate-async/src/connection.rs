@@ -16,8 +16,8 @@ use crate::time::{Sleep, Timeout};
 
 /// One connection, as async code sees it. Implements the reading and writing traits of the features that are on.
 ///
-/// May be moved to another thread: then each read and write wakes the connection's I/O thread. The connection lives until the
-/// future that [`service`](crate::service()) made for it has returned, whoever holds this.
+/// May be moved to another thread: then each read and write wakes the connection's I/O thread. The connection lives
+/// until the future that [`service`](crate::service()) made for it has returned, whoever holds this.
 #[derive(Debug)]
 pub struct Connection {
     pub(crate) shared: Arc<Shared>,
@@ -80,7 +80,8 @@ impl Connection {
         (ReadHalf { shared: self.shared.clone() }, WriteHalf { shared: self.shared })
     }
 
-    /// Waits, on the timers of the connection's I/O thread. Never early; late by a millisecond at most while that thread is not busy.
+    /// Waits, on the timers of the connection's I/O thread. Never early; late by a millisecond at most while that
+    /// thread is not busy.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep::after(self.shared.clone(), duration)
     }
@@ -123,9 +124,11 @@ impl Connection {
     }
 
     /// Waits until the server drains. Code that asks decides for itself when its connection ends, within
-    /// [`Policy::drain_timeout`](tidegate::Policy::drain_timeout); without, a connection that waits for input is closed at once.
+    /// [`Policy::drain_timeout`](tidegate::Policy::drain_timeout); without, a connection that waits for input is closed
+    /// at once.
     ///
-    /// Code that reads ahead while it works, as hyper does, has to ask: a connection that reads counts as idle otherwise.
+    /// Code that reads ahead while it works, as hyper does, has to ask: a connection that reads counts as idle
+    /// otherwise.
     pub fn draining(&self) -> Draining {
         Draining { shared: self.shared.clone(), id: self.shared.timer().0 }
     }

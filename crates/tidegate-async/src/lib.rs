@@ -23,8 +23,9 @@
 //!
 //! # How it runs
 //!
-//! The future is polled on the I/O thread that owns its connection: when bytes arrive, when the outbox has drained, when a timer
-//! of the connection fires, and when its waker is called from any thread. There is no reactor besides the engine's own.
+//! The future is polled on the I/O thread that owns its connection: when bytes arrive, when the outbox has drained,
+//! when a timer of the connection fires, and when its waker is called from any thread. There is no reactor besides the
+//! engine's own.
 //!
 //! | situation | what happens |
 //! |---|---|

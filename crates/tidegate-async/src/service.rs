@@ -48,7 +48,8 @@ impl<F, T> AsyncService<F, T> {
         Self { needs_peer_addr: true, ..self }
     }
 
-    /// Enters this tokio runtime while the code runs, for code that calls `tokio::spawn` or uses tokio's timers and sockets.
+    /// Enters this tokio runtime while the code runs, for code that calls `tokio::spawn` or uses tokio's timers and
+    /// sockets.
     #[cfg(feature = "tokio")]
     #[must_use]
     pub fn enter(self, runtime: tokio::runtime::Handle) -> Self {

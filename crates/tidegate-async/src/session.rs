@@ -102,7 +102,8 @@ impl AsyncSession {
     fn hand_over(&mut self, out: &mut Outbox<'_>) -> Flow {
         let jobs = std::mem::take(&mut self.shared.lock().jobs);
         for job in jobs {
-            // One that is refused is dropped, and whoever waits for it hears of that. Not under the lock: it may own anything.
+            // One that is refused is dropped, and whoever waits for it hears of that. Not under the lock: it may own
+            // anything.
             let _ = out.offload(job);
         }
         let mut state = self.shared.lock();

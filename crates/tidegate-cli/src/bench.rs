@@ -34,17 +34,19 @@ pub struct Args {
     /// Only these models.
     #[arg(long, value_name = "MODELS", value_delimiter = ',')]
     models: Vec<Model>,
-    /// models: connections of each row, in place of 7,000 and 12,000. concurrency, peers: the points. connections: the rows of each model,
-    /// in place of 10,000 and 50,000. survival: well-behaved clients, in place of 50.
+    /// models: connections of each row, in place of 7,000 and 12,000. concurrency, peers: the points. connections: the
+    /// rows of each model, in place of 10,000 and 50,000. survival: well-behaved clients, in place of 50.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     connections: Vec<u32>,
-    /// models: seconds of each row. connections: of each probe, and so the time they rest. survival: of the attack. udp: of each run. latency: of each window.
+    /// models: seconds of each row. connections: of each probe, and so the time they rest. survival: of the attack.
+    /// udp: of each run. latency: of each window.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..3600))]
     seconds: Option<u32>,
     /// concurrency, peers: requests of each round.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// models, concurrency, udp, peers: rounds of each row; tidegate compare needs 4 or more. latency: windows of each line.
+    /// models, concurrency, udp, peers: rounds of each row; tidegate compare needs 4 or more. latency: windows of each
+    /// line.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1000))]
     repeats: Option<u32>,
     /// peers: a file with more servers to measure, like crates/tidegate-lab/peers/peers.toml.
@@ -53,7 +55,8 @@ pub struct Args {
     /// peers: only these other servers; the floor comes with them.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
-    /// concurrency: keep connections rather than making a new one for each request; without an experiment they are kept.
+    /// concurrency: keep connections rather than making a new one for each request; without an experiment they are
+    /// kept.
     #[arg(long)]
     keepalive: bool,
     /// app: what the program is asked for [default: /].
@@ -123,13 +126,15 @@ enum Experiment {
     Models,
     /// Responses a second and time per request at 10 to 10,000 concurrent.
     Concurrency,
-    /// What very many resting connections cost, for each of them and for a busy one; uring and epoll unless --models says otherwise.
+    /// What very many resting connections cost, for each of them and for a busy one; uring and epoll unless --models
+    /// says otherwise.
     Connections,
     /// What well-behaved clients get before, under and after a mixed attack, on every model.
     Survival,
     /// Datagrams a second: plain, batched and GSO/GRO, on every model, and what the source reckons from that for TCP.
     Udp,
-    /// nginx, h2o, node and others from the built-in peers.toml beside every model; only if it is named, because some are built first.
+    /// nginx, h2o, node and others from the built-in peers.toml beside every model; only if it is named, because some
+    /// are built first.
     Peers,
     /// Your own HTTP server on every model: `bench app -- ./my-server --model {model} --listen {listen}`.
     App,

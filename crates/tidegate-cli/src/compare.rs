@@ -19,7 +19,8 @@ pub struct Args {
     run_a: PathBuf,
     /// The run to set beside it.
     run_b: PathBuf,
-    /// The figure to compare, for example requests_per_s or p99_us [default: each row's own, CPU for 100,000 requests where it has it].
+    /// The figure to compare, for example requests_per_s or p99_us [default: each row's own, CPU for 100,000 requests
+    /// where it has it].
     #[arg(long, value_name = "NAME")]
     measure: Option<String>,
     /// Differences up to so many percent are not called significant, however sure they are.

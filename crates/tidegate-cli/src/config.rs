@@ -1,5 +1,5 @@
-//! `serve --config FILE`: the file is turned into the arguments it stands for. So every option has one definition, and its units, errors
-//! and defaults are the same in both places.
+//! `serve --config FILE`: the file is turned into the arguments it stands for. So every option has one definition, and
+//! its units, errors and defaults are the same in both places.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ use crate::Failure;
 const COMMAND: &str = "serve";
 const OPTION: &str = "config";
 
-/// The arguments `given` on the command line, with those that a file of `serve --config` stands for: one line of them for each server
-/// of the file. What is given on the command line wins over the file.
+/// The arguments `given` on the command line, with those that a file of `serve --config` stands for: one line of them
+/// for each server of the file. What is given on the command line wins over the file.
 pub fn expand(cli: &Command, given: Vec<OsString>) -> Result<Vec<Vec<OsString>>, Failure> {
     // What is wrong on the command line is reported when all arguments are parsed.
     let Ok(seen) = cli.clone().ignore_errors(true).try_get_matches_from(&given) else {

@@ -1,4 +1,5 @@
-//! `tidegate fastpath`: the TCP connections that unchanged programs on this host have with one another go through a map of sockets.
+//! `tidegate fastpath`: the TCP connections that unchanged programs on this host have with one another go through a map
+//! of sockets.
 
 use std::path::PathBuf;
 
@@ -6,14 +7,15 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "there is nothing to do with them"))]
 pub struct Args {
-    /// The control group (version 2) whose programs take part; made, and removed at the end, if it is not there [default: a new one].
+    /// The control group (version 2) whose programs take part; made, and removed at the end, if it is not there
+    /// [default: a new one].
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
     /// Connections in the map at most; further ones stay with TCP.
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     connections: u32,
-    /// A command to run in the group, for as long as it runs; its exit code is returned. Without one, this goes on until SIGINT or
-    /// SIGTERM. Connections that are in the map then stay there until they end.
+    /// A command to run in the group, for as long as it runs; its exit code is returned. Without one, this goes on
+    /// until SIGINT or SIGTERM. Connections that are in the map then stay there until they end.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<std::ffi::OsString>,
 }

@@ -78,8 +78,8 @@ pub enum Change {
 /// How often the I/O threads are looked at: one wake-up of a thread that does nothing else.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Waits for the end, looking now and then whether a server is broken, and follows other words. A server that has a successor stops
-/// at once; when none is left, that is the end.
+/// Waits for the end, looking now and then whether a server is broken, and follows other words. A server that has a
+/// successor stops at once; when none is left, that is the end.
 pub fn wait(words: &Receiver<Word>, servers: &mut [Box<dyn Up>]) -> End {
     loop {
         match words.recv_timeout(LOOK) {

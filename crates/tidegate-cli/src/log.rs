@@ -1,7 +1,8 @@
-//! What goes to stderr: notes about what was decided, logs of the library, and the last error; for people or for programs.
+//! What goes to stderr: notes about what was decided, logs of the library, and the last error; for people or for
+//! programs.
 //!
-//! As text, a note is one line `note: …`. As JSON, everything is one object a line with `timestamp`, `level`, `target` and `fields`;
-//! notes carry `fields.event`, a short stable name, beside `fields.message`.
+//! As text, a note is one line `note: …`. As JSON, everything is one object a line with `timestamp`, `level`, `target`
+//! and `fields`; notes carry `fields.event`, a short stable name, beside `fields.message`.
 
 use std::sync::OnceLock;
 
@@ -98,7 +99,8 @@ fn is_json() -> bool {
     FORMAT.get() == Some(&Format::Json)
 }
 
-/// One line about what was decided without being asked, or what happens to the server; `event` is its stable name for programs.
+/// One line about what was decided without being asked, or what happens to the server; `event` is its stable name for
+/// programs.
 pub fn note(event: &str, text: &str) {
     if is_json() {
         tracing::info!(target: NOTES, event, "{text}");

@@ -105,7 +105,8 @@ fn is_at(socket: &OwnedFd, asked: &Endpoint) -> bool {
     }
 }
 
-/// Inherited sockets must not silently stand for other addresses: each has to be one that was asked for, and the other way round.
+/// Inherited sockets must not silently stand for other addresses: each has to be one that was asked for, and the other
+/// way round.
 fn expected(sockets: Vec<OwnedFd>, asked: &[Endpoint]) -> Result<Vec<OwnedFd>, Failure> {
     let mut wanted: Vec<&Endpoint> = asked.iter().collect();
     wanted.sort_by_key(|at| at.addr().is_some_and(|addr| addr.port() == 0)); // who takes any port takes what is left

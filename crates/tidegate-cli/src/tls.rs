@@ -15,8 +15,8 @@ use crate::serve::Label;
 /// Options of TLS.
 #[derive(clap::Args)]
 pub struct TlsArgs {
-    /// Encrypt every connection (TLS 1.2 or 1.3) with the certificate in this file of PEM form, and those behind it that lead to its
-    /// authority. SIGHUP reads it and the key again.
+    /// Encrypt every connection (TLS 1.2 or 1.3) with the certificate in this file of PEM form, and those behind it
+    /// that lead to its authority. SIGHUP reads it and the key again.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// The key of the certificate, in PEM form.

@@ -42,10 +42,12 @@ pub struct Args {
     /// Try only these models.
     #[arg(long, value_name = "MODELS", value_delimiter = ',')]
     models: Vec<Model>,
-    /// Connections of the load while settings are compared [default: 100; for the goal connections 5000, with --quick 1000].
+    /// Connections of the load while settings are compared [default: 100; for the goal connections 5000, with --quick
+    /// 1000].
     #[arg(short, long, value_name = "CONNS", value_parser = clap::value_parser!(u32).range(1..))]
     connections: Option<u32>,
-    /// Numbers of connections to try for max-connections [default: 10 to 10000; for the goal connections 1000 to 50000].
+    /// Numbers of connections to try for max-connections [default: 10 to 10000; for the goal connections 1000 to
+    /// 50000].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     caps: Vec<u32>,
     /// Goal p99: requests a second of the load [default: half of what the default settings can answer].

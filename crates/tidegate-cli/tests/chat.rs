@@ -30,7 +30,8 @@ fn every_member_hears_everything_in_every_room() {
         let (code, report, stderr) = load(&server, &[&args[..], more, &["--server-pid", &pid]].concat());
         assert_eq!(code, Some(0), "{stderr}");
         assert_eq!((&report["joined"], &report["said"]), (&50.into(), &100.into()));
-        // Speakers and members take the rooms in turn: 17, 17 and 16 members; 34, 34 and 32 messages or as the turns fall.
+        // Speakers and members take the rooms in turn: 17, 17 and 16 members; 34, 34 and 32 messages or as the turns
+        // fall.
         let delivered = report["delivered"].as_u64().unwrap();
         assert!((100 * 16..=100 * 17).contains(&delivered), "{delivered}");
         assert_eq!((&report["wrong"], &report["undelivered"]), (&0.into(), &0.into()));

@@ -157,7 +157,8 @@ impl Access {
     }
 }
 
-/// The client itself does not look for who we are in the URL. A name without a password is a token, as for NATS's own tools.
+/// The client itself does not look for who we are in the URL. A name without a password is a token, as for NATS's own
+/// tools.
 fn of_url(options: ConnectOptions, addrs: &[ServerAddr]) -> ConnectOptions {
     let said = addrs.iter().find_map(|addr| Some((addr.username()?, addr.password())));
     match said {

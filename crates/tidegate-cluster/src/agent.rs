@@ -48,7 +48,8 @@ const MOST_PARTS: usize = 16;
 /// Events of a job that wait to be sent; a job says a few a second.
 const EVENTS: usize = 256;
 
-/// Waits for work and does it, until `interrupted` is true or it has done as much as it was to. `tell` hears of what happens: a short stable name, and words.
+/// Waits for work and does it, until `interrupted` is true or it has done as much as it was to. `tell` hears of what
+/// happens: a short stable name, and words.
 ///
 /// # Errors
 /// The broker cannot be reached at the start. Later the agent waits until it is there again.
@@ -194,8 +195,8 @@ impl Desk<'_> {
         }
     }
 
-    /// Takes an order on, if that is possible and allowed: the part of a run with this number, which may have begun already. Says
-    /// what it is about to do.
+    /// Takes an order on, if that is possible and allowed: the part of a run with this number, which may have begun
+    /// already. Says what it is about to do.
     fn take(
         &mut self,
         (run, share): (String, u32),
@@ -317,7 +318,8 @@ impl Desk<'_> {
         }
     }
 
-    /// The broker may be gone: then the client keeps some messages and we do not wait for it. What is missing is seen by its number.
+    /// The broker may be gone: then the client keeps some messages and we do not wait for it. What is missing is seen
+    /// by its number.
     async fn send(&mut self, subject: String, bytes: Vec<u8>) {
         let sent = tokio::time::timeout(TICK, self.client.publish(subject, bytes.into())).await;
         if !matches!(sent, Ok(Ok(()))) {

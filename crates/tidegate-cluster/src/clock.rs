@@ -1,8 +1,8 @@
 //! Clocks of hosts against each other.
 //!
-//! The start is by each host's *monotonic* clock, which nobody sets; its distance to ours comes from the quickest of several round
-//! trips (as NTP takes the sample with the least delay: RFC 5905, section 10). Wall clocks are only looked at: one that is wrong makes
-//! logs of that host lie, and the run says so.
+//! The start is by each host's *monotonic* clock, which nobody sets; its distance to ours comes from the quickest of
+//! several round trips (as NTP takes the sample with the least delay: RFC 5905, section 10). Wall clocks are only
+//! looked at: one that is wrong makes logs of that host lie, and the run says so.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -34,7 +34,8 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// From now on; the wall clock is shown so many seconds ahead, and so many more once it has [`jumped`](Self::jumped).
+    /// From now on; the wall clock is shown so many seconds ahead, and so many more once it has
+    /// [`jumped`](Self::jumped).
     pub(crate) fn new(ahead_s: f64, jump_s: f64) -> Self {
         Self { origin: Instant::now(), ahead_ns: (ahead_s * 1e9) as i64, jump_ns: (jump_s * 1e9) as i64 }
     }

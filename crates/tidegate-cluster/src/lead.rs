@@ -1,4 +1,5 @@
-//! Who hands the plan out: musters agents, compares clocks, starts them at one moment, watches, and brings the results together.
+//! Who hands the plan out: musters agents, compares clocks, starts them at one moment, watches, and brings the results
+//! together.
 
 mod member;
 mod muster;
@@ -60,11 +61,12 @@ const BEAT: Duration = Duration::from_millis(500);
 /// How long before the start it is announced; round trips come on top.
 const AHEAD: Duration = Duration::from_millis(300);
 
-/// Has agents carry out a plan. `tls` is what the plan's own was made of, and `observer` hears how all of them together do. Blocks.
+/// Has agents carry out a plan. `tls` is what the plan's own was made of, and `observer` hears how all of them together
+/// do. Blocks.
 ///
 /// # Errors
-/// [`ClusterError`] if there is no result at all. What goes wrong later is in [`Together::troubles`](tidegate_load::Together::troubles),
-/// and [`Report::is_clean`] then says no.
+/// [`ClusterError`] if there is no result at all. What goes wrong later is in
+/// [`Together::troubles`](tidegate_load::Together::troubles), and [`Report::is_clean`] then says no.
 pub fn carry_out(
     options: &LeadOptions,
     plan: &Plan,
@@ -121,7 +123,8 @@ async fn lead(
     outcome
 }
 
-/// Tells the agents of a run again and again that we are there, or that it is over for all: one word may be lost with a connection.
+/// Tells the agents of a run again and again that we are there, or that it is over for all: one word may be lost with a
+/// connection.
 async fn beat(client: Client, subject: String, stopped: Arc<AtomicBool>) {
     loop {
         let word = if stopped.load(Relaxed) { Word::Stop } else { Word::Beat };

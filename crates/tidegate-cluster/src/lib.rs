@@ -1,8 +1,8 @@
-//! tidegate past one machine, over [NATS](https://nats.io): a load that agents on many hosts carry together, and rooms of the messenger that
-//! span nodes.
+//! tidegate past one machine, over [NATS](https://nats.io): a load that agents on many hosts carry together, and rooms
+//! of the messenger that span nodes.
 //!
-//! [`agent::serve`] waits for work and does it; [`lead::carry_out`] hands a plan out, starts all agents at one moment, and brings
-//! what they say together. docs/cluster.md describes the messages.
+//! [`agent::serve`] waits for work and does it; [`lead::carry_out`] hands a plan out, starts all agents at one moment,
+//! and brings what they say together. docs/cluster.md describes the messages.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Seconds of several agents as one: counts are summed and histograms merged, so that the percentiles of a second are those of all
-//! its answers.
+//! Seconds of several agents as one: counts are summed and histograms merged, so that the percentiles of a second are
+//! those of all its answers.
 
 use std::collections::BTreeMap;
 

@@ -1,13 +1,13 @@
-//! Confidence intervals by resampling: B. Efron and R. J. Tibshirani, *An Introduction to the Bootstrap* (1993), chapter 13, the
-//! percentile interval. Nothing is assumed about how the figures are distributed, which suits rounds on a shared machine: they have
-//! a tail on one side.
+//! Confidence intervals by resampling: B. Efron and R. J. Tibshirani, *An Introduction to the Bootstrap* (1993),
+//! chapter 13, the percentile interval. Nothing is assumed about how the figures are distributed, which suits rounds on
+//! a shared machine: they have a tail on one side.
 //!
 //! Pure and repeatable: the same figures give the same interval, because the seed is fixed.
 
 use serde::{Deserialize, Serialize};
 
-/// Rounds below which a difference is not judged: of two times three exchangeable rounds, one side lies wholly above the other in
-/// two of twenty cases by chance alone; of two times four in two of seventy.
+/// Rounds below which a difference is not judged: of two times three exchangeable rounds, one side lies wholly above
+/// the other in two of twenty cases by chance alone; of two times four in two of seventy.
 pub const LEAST_ROUNDS: usize = 4;
 
 /// Resamples of an interval. At 20,000 the ends of a 99.8% interval still rest on 20 of them.
@@ -55,8 +55,8 @@ pub fn of_median(values: &[f64], confidence: f64) -> Option<Interval> {
     interval(values, &[1.0; LEAST_ROUNDS], confidence, || draw.median(values))
 }
 
-/// The interval of `median(b) / median(a)`, of rounds that have nothing to do with each other. `None` of fewer than [`LEAST_ROUNDS`] on
-/// either side, or if a figure of `a` is not above 0.
+/// The interval of `median(b) / median(a)`, of rounds that have nothing to do with each other. `None` of fewer than
+/// [`LEAST_ROUNDS`] on either side, or if a figure of `a` is not above 0.
 #[must_use]
 pub fn of_ratio(a: &[f64], b: &[f64], confidence: f64) -> Option<Interval> {
     if a.iter().any(|&v| v <= 0.0) {

@@ -1,8 +1,8 @@
 //! Two saved runs, row by row: better, worse, or no significant difference.
 //!
-//! A difference counts if the confidence interval of the ratio of medians does not hold 1. The runs have many rows, and of twenty true
-//! nothings one would be called a difference at 95%; so each row is judged at 1 − 5% / rows (C. E. Bonferroni, 1936), which makes
-//! it 95% for the table.
+//! A difference counts if the confidence interval of the ratio of medians does not hold 1. The runs have many rows, and
+//! of twenty true nothings one would be called a difference at 95%; so each row is judged at 1 − 5% / rows (C. E.
+//! Bonferroni, 1936), which makes it 95% for the table.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! tidegate's lab: experiments that measure every I/O model on this machine, and their reports.
 //!
-//! Server and load run as separate processes of the same binary, each kept on its own processor where there are two. What the
-//! server costs is read from the system's own accounting, not from the server.
+//! Server and load run as separate processes of the same binary, each kept on its own processor where there are two.
+//! What the server costs is read from the system's own accounting, not from the server.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -106,7 +106,8 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Server on one half of the processors this process may use and load on the other; both on the one if there is only one.
+    /// Server on one half of the processors this process may use and load on the other; both on the one if there is
+    /// only one.
     #[must_use]
     pub fn new(program: PathBuf, cpus: &[usize]) -> Self {
         let (server, load) = match cpus {

@@ -1,5 +1,5 @@
-//! Starting and stopping servers and loads. Every child leads a process group of its own, which is ended when its handle is dropped, or by
-//! [`end_all`] when the lab itself is told to end.
+//! Starting and stopping servers and loads. Every child leads a process group of its own, which is ended when its
+//! handle is dropped, or by [`end_all`] when the lab itself is told to end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -20,7 +20,8 @@ fn groups() -> MutexGuard<'static, Vec<(u32, Option<PathBuf>)>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends every child of the lab at once, and lets no other be started; for a program that ends before its handles are dropped.
+/// Ends every child of the lab at once, and lets no other be started; for a program that ends before its handles are
+/// dropped.
 pub fn end_all() {
     let groups = groups();
     for (group, folder) in groups.iter() {
@@ -32,7 +33,8 @@ pub fn end_all() {
     std::mem::forget(groups); // who starts another waits for the end
 }
 
-/// A process group that a child of the lab leads. Its id is nobody else's until the child has been waited for and all members are gone.
+/// A process group that a child of the lab leads. Its id is nobody else's until the child has been waited for and all
+/// members are gone.
 pub(crate) struct Group(u32);
 
 impl Group {

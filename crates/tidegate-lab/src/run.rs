@@ -1,4 +1,5 @@
-//! Saved runs: every round of every row, with all that has to be known to compare them later. One file a run, never overwritten.
+//! Saved runs: every round of every row, with all that has to be known to compare them later. One file a run, never
+//! overwritten.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -85,7 +86,8 @@ impl Circumstances {
     }
 }
 
-/// The words of the command line, without secrets. Where the program lies is left out: that says nothing to anybody else.
+/// The words of the command line, without secrets. Where the program lies is left out: that says nothing to anybody
+/// else.
 fn command() -> Vec<String> {
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_default();

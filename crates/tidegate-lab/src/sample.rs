@@ -1,4 +1,5 @@
-//! What a process uses while it is measured, as the system counts it: `/proc` (`proc(5)`), or the accounting of Windows.
+//! What a process uses while it is measured, as the system counts it: `/proc` (`proc(5)`), or the accounting of
+//! Windows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -134,7 +135,8 @@ impl Held {
     }
 }
 
-/// The most resident memory that a process and those it started had at any time, in bytes; `None` where it cannot be asked.
+/// The most resident memory that a process and those it started had at any time, in bytes; `None` where it cannot be
+/// asked.
 pub(crate) fn peak_bytes(pid: u32) -> Option<u64> {
     let of = |member: &Kin| field(&in_proc(member.pid, "status")?, "VmHWM:");
     let kib: Vec<u64> = family(pid).iter().filter_map(of).collect();
@@ -150,9 +152,11 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
-/// Processor time so far, in seconds, of a process, of those it has started and of the other members of its group; 0 if all are gone.
+/// Processor time so far, in seconds, of a process, of those it has started and of the other members of its group; 0 if
+/// all are gone.
 ///
-/// Those alive are counted to the nanosecond (`clock_getcpuclockid(3)`); those that ended and were waited for, to the tick.
+/// Those alive are counted to the nanosecond (`clock_getcpuclockid(3)`); those that ended and were waited for, to the
+/// tick.
 #[must_use]
 pub fn cpu_s(pid: u32) -> f64 {
     let per_s = system::clock_ticks_per_s() as f64;

@@ -48,7 +48,8 @@ impl Spread {
         }
     }
 
-    /// How far rounds lay apart, for bars and brackets: the confidence interval, or minimum and maximum if there is none.
+    /// How far rounds lay apart, for bars and brackets: the confidence interval, or minimum and maximum if there is
+    /// none.
     #[must_use]
     pub fn bounds(&self) -> Interval {
         self.interval.unwrap_or(Interval { low: self.min, high: self.max })

@@ -1,12 +1,12 @@
 //! Keeps a server to a share of its processors, so that the load has processor time left and the server is the limit.
 //!
-//! A load that is as dear as the server it measures is busy first, and then all servers look alike. With a share the cost of a request
-//! is the same, and the rate of a whole processor follows from it. Two ways, in this order:
+//! A load that is as dear as the server it measures is busy first, and then all servers look alike. With a share the
+//! cost of a request is the same, and the rate of a whole processor follows from it. Two ways, in this order:
 //!
-//! 1. A quota of a control group: `cpu.max`, or `cpu.cfs_quota_us` of version 1 (`cgroups(7)`, "CPU Bandwidth Control" of the
-//!    kernel's documentation). Needs a group that this user may make a child of.
-//! 2. Threads of the lab that never sleep, on the server's processors: the scheduler shares them out. The share is then exact for a
-//!    server with one busy thread, and more for one with many.
+//! 1. A quota of a control group: `cpu.max`, or `cpu.cfs_quota_us` of version 1 (`cgroups(7)`, "CPU Bandwidth Control"
+//!    of the kernel's documentation). Needs a group that this user may make a child of.
+//! 2. Threads of the lab that never sleep, on the server's processors: the scheduler shares them out. The share is then
+//!    exact for a server with one busy thread, and more for one with many.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,8 @@ impl Throttle {
         Self { cpus, group, competitors: Vec::new() }
     }
 
-    /// Sets the share of servers from now on, above 0 and at most 1; returns the one in effect, which is 1 if nothing can limit them.
+    /// Sets the share of servers from now on, above 0 and at most 1; returns the one in effect, which is 1 if nothing
+    /// can limit them.
     pub(crate) fn set(&mut self, share: f64) -> f64 {
         self.competitors.clear();
         if self.cpus.is_empty() {
@@ -123,8 +124,8 @@ impl Drop for Group {
     }
 }
 
-/// Groups that may have a child with a quota, the nearest first, and whether they are of version 2: this process's own, and for
-/// version 2 the one above, because one with processes of its own gives no quotas to its children.
+/// Groups that may have a child with a quota, the nearest first, and whether they are of version 2: this process's own,
+/// and for version 2 the one above, because one with processes of its own gives no quotas to its children.
 fn parents(groups: &str, mounts: &str) -> Vec<(PathBuf, bool)> {
     let own = |line: &str| {
         let mut parts = line.splitn(3, ':').skip(1);

@@ -1,5 +1,5 @@
-//! A bounded mixed attack on a server of one's own, to see that it survives: connections that never speak, that trickle, that
-//! flood and never read, that finish in mid-request, and that reset.
+//! A bounded mixed attack on a server of one's own, to see that it survives: connections that never speak, that
+//! trickle, that flood and never read, that finish in mid-request, and that reset.
 //!
 //! It is an ordinary client of the library, so it attacks only with what any peer could do. It goes to addresses of
 //! this machine and to no other: [`Attack::check`] asks the system whether the target is one. Sessions are in
@@ -159,8 +159,8 @@ impl Attack {
     }
 }
 
-/// Whether packets to this address stay here: then, and only then, the system sends from the very address it sends to. Nothing is
-/// sent to find out, and a setting that lets foreign addresses be bound does not matter.
+/// Whether packets to this address stay here: then, and only then, the system sends from the very address it sends to.
+/// Nothing is sent to find out, and a setting that lets foreign addresses be bound does not matter.
 fn is_of_this_machine(ip: IpAddr) -> bool {
     if ip.is_loopback() {
         return true;

@@ -36,8 +36,8 @@ pub fn run(plan: &Plan, observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadE
     run_until(&Arc::default(), plan, observer)
 }
 
-/// Like [`run`], but ends early once `interrupted` is true; the report is then about what was measured until there. Answers on their way
-/// are waited for, but not longer than a second.
+/// Like [`run`], but ends early once `interrupted` is true; the report is then about what was measured until there.
+/// Answers on their way are waited for, but not longer than a second.
 ///
 /// The calling thread and those it starts get exact timers ([`exact_sleeps`](system::exact_sleeps)).
 ///
@@ -143,7 +143,8 @@ const DESERTED: Duration = Duration::from_millis(500);
 /// How long the last answers of an interrupted run are waited for.
 const HURRY: Duration = Duration::from_secs(1);
 
-/// Connections that are made when their request is due are made so often at most; each time costs the conductor a wake-up.
+/// Connections that are made when their request is due are made so often at most; each time costs the conductor a
+/// wake-up.
 const PACE: Duration = Duration::from_micros(100);
 
 /// How long requests that were due in the window may still be begun after it: as long as a timer may be late.
@@ -160,7 +161,8 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
         Self { crew, client, tls, observer, pace, told: Instant::now(), before: Stats::default() }
     }
 
-    /// From the first dial to the last answer. `dial` makes connection number so-and-so, or says that none is needed any more.
+    /// From the first dial to the last answer. `dial` makes connection number so-and-so, or says that none is needed
+    /// any more.
     fn conduct(mut self, dial: impl FnMut(u64) -> bool) -> Report {
         let crew = self.crew;
         crew.set_dialler(self.client.dialler());
@@ -409,8 +411,8 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
         }
     }
 
-    /// Whether no connection is open or being made, so that nothing will ever come any more. It looks like that for a moment, too,
-    /// between a connection that was closed and the next one in its place.
+    /// Whether no connection is open or being made, so that nothing will ever come any more. It looks like that for a
+    /// moment, too, between a connection that was closed and the next one in its place.
     fn is_deserted(&self) -> bool {
         let stats = self.client.stats();
         let between = self.crew.pacer.is_some() && self.crew.plan.connection_per_request();

@@ -105,9 +105,9 @@ impl Crew {
         self.stage.load(Relaxed) == stage as u8
     }
 
-    /// Whether what happens to a request now counts. In a closed loop: inside the window, or while the last ones of a fixed
-    /// number come in. In an open loop a request counts by when it was due, however late its answer is: to leave out what is
-    /// still missing at the end would leave out the slowest.
+    /// Whether what happens to a request now counts. In a closed loop: inside the window, or while the last ones of a
+    /// fixed number come in. In an open loop a request counts by when it was due, however late its answer is: to leave
+    /// out what is still missing at the end would leave out the slowest.
     #[inline]
     pub(crate) fn counts(&self, flight: Flight) -> bool {
         match &self.pacer {
@@ -127,8 +127,8 @@ impl Crew {
         self.stage.load(Relaxed) > Stage::Measuring as u8
     }
 
-    /// Takes leave for a connection to begin one more request at `now`. If there is none yet, the connection is woken when
-    /// there is; `wake_up` is what it keeps for that.
+    /// Takes leave for a connection to begin one more request at `now`. If there is none yet, the connection is woken
+    /// when there is; `wake_up` is what it keeps for that.
     #[inline]
     pub(crate) fn begin(&self, now: Instant, wake_up: &mut WakeUp, out: &mut Outbox<'_>) -> Option<Flight> {
         match &self.pacer {

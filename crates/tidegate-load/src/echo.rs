@@ -148,7 +148,8 @@ impl EchoSession {
             let Some(flight) = self.crew.begin(now, &mut self.wake_up, out) else { return };
             let mut tally = self.crew.tally(self.thread);
             if let Some(schedule) = &mut self.schedule {
-                // Half an interval late, and the answer before it was the reason: it says so, and the schedule moves on.
+                // Half an interval late, and the answer before it was the reason: it says so, and the schedule moves
+                // on.
                 if now > schedule.due + schedule.interval / 2 {
                     tally.late_sends += 1;
                     schedule.due = now;

@@ -21,7 +21,8 @@ pub fn empty() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("valid bounds")
 }
 
-/// V2, compressed, base64: what the logs of HdrHistogram hold. Empty if it cannot be written, which does not happen in memory.
+/// V2, compressed, base64: what the logs of HdrHistogram hold. Empty if it cannot be written, which does not happen in
+/// memory.
 #[must_use]
 pub fn encode(histogram: &Histogram<u64>) -> String {
     let mut bytes = Vec::new();
@@ -100,7 +101,8 @@ fn check(plain: &[u8]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The percentile distribution as `.hgrm` text, which the plotter of HdrHistogram reads; values in milliseconds, as is usual there.
+/// The percentile distribution as `.hgrm` text, which the plotter of HdrHistogram reads; values in milliseconds, as is
+/// usual there.
 #[must_use]
 pub fn percentiles(histogram: &Histogram<u64>) -> String {
     let mut text =

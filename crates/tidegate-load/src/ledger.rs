@@ -71,8 +71,8 @@ impl Ledger {
         (sum as f64 / looks.max(1) as f64, looks)
     }
 
-    /// When the second that runs is over: a whole number of seconds from the beginning, so that lateness does not add up and the
-    /// seconds of generators that began together stay side by side.
+    /// When the second that runs is over: a whole number of seconds from the beginning, so that lateness does not add
+    /// up and the seconds of generators that began together stay side by side.
     pub(crate) fn next(&self) -> Instant {
         let over = self.since.saturating_duration_since(self.begun).as_secs();
         self.begun + Duration::from_secs(over + 1)
@@ -83,7 +83,8 @@ impl Ledger {
         &self.second_us
     }
 
-    /// Fetches what was counted since the last time. Each thread is held up for no longer than an exchange of two pointers.
+    /// Fetches what was counted since the last time. Each thread is held up for no longer than an exchange of two
+    /// pointers.
     pub(crate) fn collect(&mut self, crew: &Crew, now: Instant) -> Option<&Second> {
         let mut counts = Counts::default();
         self.second_us.reset();

@@ -1,10 +1,10 @@
 //! Open loop: which request is due when, and which connection begins it.
 //!
-//! All threads share one schedule: request `k` of the run is due at its start plus [`Schedule::due`]`(k)`, computed from `k`
-//! alone, so nothing adds up and nothing drifts. A request is taken by the first connection that is free when it is due, of
-//! whatever thread. A connection with nothing to do takes a *wake-up* for a request that nobody else will wake for, and
-//! sleeps until then; one whose answer has just come takes what is due at once. So waking up (a timer's tick of 1/64 ms, and what
-//! the system needs) delays only what is due while no answer comes.
+//! All threads share one schedule: request `k` of the run is due at its start plus [`Schedule::due`]`(k)`, computed
+//! from `k` alone, so nothing adds up and nothing drifts. A request is taken by the first connection that is free when
+//! it is due, of whatever thread. A connection with nothing to do takes a *wake-up* for a request that nobody else will
+//! wake for, and sleeps until then; one whose answer has just come takes what is due at once. So waking up (a timer's
+//! tick of 1/64 ms, and what the system needs) delays only what is due while no answer comes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -15,7 +15,8 @@ use tidegate::Mailbox;
 use crate::part::Part;
 use crate::plan::{Plan, Rate};
 
-/// A start later than this after its time counts as late: the coarsest timers of the library (model `poll`) may be 1 ms late.
+/// A start later than this after its time counts as late: the coarsest timers of the library (model `poll`) may be 1 ms
+/// late.
 pub(crate) const LATE: Duration = Duration::from_millis(2);
 
 /// When each request is due, as a function of its number.
@@ -43,7 +44,8 @@ impl Schedule {
         (self.from + self.to) / 2.0 * self.ramp_s
     }
 
-    /// Seconds from the start to request `k` of the whole load. While the rate grows, `k = from·t + (to − from)·t²/(2·ramp)`.
+    /// Seconds from the start to request `k` of the whole load. While the rate grows,
+    /// `k = from·t + (to − from)·t²/(2·ramp)`.
     fn due_s(&self, k: u64) -> f64 {
         let (k, ramp) = (k as f64, self.ramp_requests());
         if k >= ramp {
@@ -140,8 +142,8 @@ impl Pacer {
         })
     }
 
-    /// The run begins at `start`, and what is due from `measured` on counts. What was due before `now` is somebody else's, if this is a
-    /// part that joins later.
+    /// The run begins at `start`, and what is due from `measured` on counts. What was due before `now` is somebody
+    /// else's, if this is a part that joins later.
     pub(crate) fn begin(&self, start: Instant, measured: Instant, now: Instant) {
         let first = self.schedule.before(now.saturating_duration_since(start)).min(self.end());
         self.next.store(first, Relaxed);

@@ -1,10 +1,11 @@
 //! One of several equal parts of a load, for generators that carry it together.
 //!
-//! Connections and requests are numbered through the whole load and dealt out in turn: part `i` of `n` has the numbers `i`, `i + n`,
-//! `i + 2n`, and so on. So the parts always sum to the whole, and each part of a schedule is spread over all of it.
+//! Connections and requests are numbered through the whole load and dealt out in turn: part `i` of `n` has the numbers
+//! `i`, `i + n`, `i + 2n`, and so on. So the parts always sum to the whole, and each part of a schedule is spread over
+//! all of it.
 //!
-//! A part of a part is a part: part `j` of `m` of it is part `i + jn` of `nm` of the whole. That is how others take over what a lost
-//! generator had ([`Plan::joining`]).
+//! A part of a part is a part: part `j` of `m` of it is part `i + jn` of `nm` of the whole. That is how others take
+//! over what a lost generator had ([`Plan::joining`]).
 
 use std::time::{Duration, Instant};
 
@@ -57,8 +58,8 @@ impl Part {
 }
 
 impl Plan {
-    /// Part `index` (from 0) of `of`: its connections, its requests, and its places in the schedule. All parts together are exactly
-    /// this plan. Rates and limits for each connection stay as they are.
+    /// Part `index` (from 0) of `of`: its connections, its requests, and its places in the schedule. All parts together
+    /// are exactly this plan. Rates and limits for each connection stay as they are.
     ///
     /// # Errors
     /// [`LoadError::Plan`] if a part would have nothing to do, or this is a part already.
@@ -84,8 +85,9 @@ impl Plan {
         Ok(Self { connections, amount, part: Some(part), ..self.clone() })
     }
 
-    /// This part, of a load that began then, before this part does: what was due until this one begins is somebody else's, and it
-    /// ends when the whole does. Means nothing for a number of requests without a schedule, which is never too late.
+    /// This part, of a load that began then, before this part does: what was due until this one begins is somebody
+    /// else's, and it ends when the whole does. Means nothing for a number of requests without a schedule, which is
+    /// never too late.
     #[must_use]
     pub fn joining(mut self, begun: Instant) -> Self {
         let mut part = self.its_part();
@@ -102,7 +104,8 @@ impl Plan {
         }
     }
 
-    /// Requests of this part that are due from one time after the start of the schedule to another; none without a schedule.
+    /// Requests of this part that are due from one time after the start of the schedule to another; none without a
+    /// schedule.
     #[must_use]
     pub fn due_between(&self, from: Duration, until: Duration) -> Option<u64> {
         let schedule = Schedule::new(self.rate?, self.its_part());

@@ -228,8 +228,8 @@ impl Plan {
         self.target.addr().is_some_and(|addr| addr.is_ipv4() && addr.ip().is_loopback())
     }
 
-    /// Whether the window begins with the first dial, and not when all connections stand: a fixed number of requests without a
-    /// schedule.
+    /// Whether the window begins with the first dial, and not when all connections stand: a fixed number of requests
+    /// without a schedule.
     #[must_use]
     pub fn begins_at_once(&self) -> bool {
         self.rate.is_none() && matches!(self.amount, Amount::Requests(_))

@@ -1,5 +1,5 @@
-//! How busy the threads of a process are, from `/proc` (`proc_pid_schedstat`: time run and time waited for a processor, in
-//! nanoseconds). A mean over all threads would hide one that is at its end, so the busiest one counts.
+//! How busy the threads of a process are, from `/proc` (`proc_pid_schedstat`: time run and time waited for a processor,
+//! in nanoseconds). A mean over all threads would hide one that is at its end, so the busiest one counts.
 
 use std::collections::HashMap;
 use std::time::Duration;

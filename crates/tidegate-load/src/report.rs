@@ -110,7 +110,8 @@ pub struct Report {
     pub elapsed_s: f64,
     /// Requests (echo: messages) answered right in the window.
     pub requests: u64,
-    /// Requests that failed: refused, cut off, wrong, or with a status that is not right (2xx, if nothing else was asked for).
+    /// Requests that failed: refused, cut off, wrong, or with a status that is not right (2xx, if nothing else was
+    /// asked for).
     pub failed: u64,
     /// Of those, answers that were not what was sent, or not understood.
     pub wrong: u64,
@@ -130,10 +131,11 @@ pub struct Report {
     pub sent_bytes_per_s: f64,
     /// Bytes received a second.
     pub received_bytes_per_s: f64,
-    /// From a request's first byte leaving (connection per request: from the dial) to its answer's last byte. In an open
-    /// loop from when the request was *due*, whenever it left.
+    /// From a request's first byte leaving (connection per request: from the dial) to its answer's last byte. In an
+    /// open loop from when the request was *due*, whenever it left.
     pub latency_us: Latency,
-    /// All of `latency_us`: a histogram in microseconds, V2 encoding, compressed, base64. Any HdrHistogram tool reads it.
+    /// All of `latency_us`: a histogram in microseconds, V2 encoding, compressed, base64. Any HdrHistogram tool reads
+    /// it.
     #[serde(default)]
     pub latency_v2: String,
     /// Processor time of the generator in user mode during the window, in seconds.

@@ -15,7 +15,8 @@ pub struct HttpShape {
     pub paths: Vec<String>,
     /// The method.
     pub method: String,
-    /// Further fields, and fields in place of those that would be sent anyway (Host, User-Agent, Connection, Content-Length).
+    /// Further fields, and fields in place of those that would be sent anyway (Host, User-Agent, Connection,
+    /// Content-Length).
     pub headers: Vec<(String, String)>,
     /// The body; with one, its length is announced.
     pub body: Bytes,

@@ -42,7 +42,8 @@ pub(crate) struct Tally {
     pub(crate) late_sends: u64,
     /// How long after its time each request began; only in an open loop.
     pub(crate) delay_us: Option<Histogram<u64>>,
-    /// Requests begun on a schedule, those of them that were late, and those that were late although a connection was free.
+    /// Requests begun on a schedule, those of them that were late, and those that were late although a connection was
+    /// free.
     pub(crate) started: u64,
     pub(crate) late_starts: u64,
     pub(crate) late_wake_ups: u64,

@@ -49,8 +49,8 @@ impl Scheme {
 }
 
 impl Target {
-    /// Takes `http://HOST[:PORT][/PATH]`, `https://…`, `tcp://HOST:PORT`, `tls://HOST:PORT`, `HOST:PORT` or, with or without one of these
-    /// schemes, `unix:SOCKET[:/PATH]` apart and looks the host up.
+    /// Takes `http://HOST[:PORT][/PATH]`, `https://…`, `tcp://HOST:PORT`, `tls://HOST:PORT`, `HOST:PORT` or, with or
+    /// without one of these schemes, `unix:SOCKET[:/PATH]` apart and looks the host up.
     ///
     /// # Errors
     /// [`LoadError::Target`], with what is wrong.

@@ -10,8 +10,8 @@ use crate::report::Latency;
 pub struct Together {
     /// The agents, by name.
     pub agents: Vec<AgentReport>,
-    /// What went wrong between them, in words: an agent that was lost, a clock that is wrong, messages that are missing. A result with
-    /// any of these is not what was asked for.
+    /// What went wrong between them, in words: an agent that was lost, a clock that is wrong, messages that are
+    /// missing. A result with any of these is not what was asked for.
     pub troubles: Vec<String>,
 }
 
@@ -67,6 +67,7 @@ pub struct Loss {
     pub taken_over_by: Vec<String>,
     /// From when on they did, in seconds from the common start; none if nobody did, or before the start.
     pub taken_over_s: Option<f64>,
-    /// Requests of its part of the schedule, until the load ended, that are in nobody's result; none without a schedule.
+    /// Requests of its part of the schedule, until the load ended, that are in nobody's result; none without a
+    /// schedule.
     pub missing_requests: Option<u64>,
 }

@@ -29,8 +29,8 @@ pub enum Endpoint {
     Mptcp(SocketAddr),
     /// A Unix stream socket with a file.
     Unix(Arc<Path>),
-    /// A Unix stream socket with a name that is no file (`unix(7)`, abstract). Everybody on the machine, in the same network namespace,
-    /// may connect to it. Linux only.
+    /// A Unix stream socket with a name that is no file (`unix(7)`, abstract). Everybody on the machine, in the same
+    /// network namespace, may connect to it. Linux only.
     Abstract(Arc<[u8]>),
 }
 

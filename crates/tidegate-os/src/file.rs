@@ -52,7 +52,8 @@ impl FileRange {
         self.bytes -= n;
     }
 
-    /// Reads from its front into `into`, and returns how many bytes that were; [`advance`](Self::advance) is the caller's.
+    /// Reads from its front into `into`, and returns how many bytes that were; [`advance`](Self::advance) is the
+    /// caller's.
     ///
     /// # Errors
     /// [`io::ErrorKind::UnexpectedEof`] if the file is shorter than it was said to be, and what the system says.

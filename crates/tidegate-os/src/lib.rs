@@ -33,21 +33,21 @@
 //!
 //! # I/O safety
 //!
-//! The rule for every safe function of this crate, whatever it is given (`std::io`, *I/O Safety*; descriptors are handles of sockets on
-//! Windows):
+//! The rule for every safe function of this crate, whatever it is given (`std::io`, *I/O Safety*; descriptors are
+//! handles of sockets on Windows):
 //!
 //! - **A number is never a descriptor.** No safe function makes an owner of a number, or acts on one. Owners
-//!   ([`OwnedFd`](descriptor::OwnedFd), and the types here that are sockets, files, maps and instances) are made of what the system has
-//!   just made, or of another owner, and close it once.
-//! - **To act on a descriptor is to have it.** Such functions are methods of owners, or take `BorrowedFd` or `impl AsFd`; what closes a
-//!   descriptor or gives it away takes it by value. Where the kernel looks a descriptor up after the call (`ring`), its ownership is shared
-//!   until then.
-//! - **What the system makes is taken once.** The socket of an accept is a value in its completion (`ring::Completion::made`,
-//!   `overlapped::Outcome::Accepted`). Places in the table of a ring and its buffers (`ring::Slot`, `ring::Buffer`) are values that only a
-//!   ring makes, and another ring refuses them.
-//! - **To watch is to ask, and no more.** A set is given a `BorrowedFd`. From then on `select`, `poll` and the sets of Windows keep its
-//!   number, and epoll what it names; they ask whether it is ready, and neither read, write nor close. Whoever closes a descriptor
-//!   without taking it out hears of a stranger, or an error.
+//!   ([`OwnedFd`](descriptor::OwnedFd), and the types here that are sockets, files, maps and instances) are made of
+//!   what the system has just made, or of another owner, and close it once.
+//! - **To act on a descriptor is to have it.** Such functions are methods of owners, or take `BorrowedFd` or
+//!   `impl AsFd`; what closes a descriptor or gives it away takes it by value. Where the kernel looks a descriptor up
+//!   after the call (`ring`), its ownership is shared until then.
+//! - **What the system makes is taken once.** The socket of an accept is a value in its completion
+//!   (`ring::Completion::made`, `overlapped::Outcome::Accepted`). Places in the table of a ring and its buffers
+//!   (`ring::Slot`, `ring::Buffer`) are values that only a ring makes, and another ring refuses them.
+//! - **To watch is to ask, and no more.** A set is given a `BorrowedFd`. From then on `select`, `poll` and the sets of
+//!   Windows keep its number, and epoll what it names; they ask whether it is ready, and neither read, write nor close.
+//!   Whoever closes a descriptor without taking it out hears of a stranger, or an error.
 //! - **Errors are classified here** (`is_…` functions, `ring::Refusal`): other crates know no number of an error.
 //!
 //! ```compile_fail,E0308

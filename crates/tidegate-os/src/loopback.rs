@@ -1,8 +1,8 @@
 //! TCP on one host without most of TCP: `SIO_LOOPBACK_FAST_PATH` of Windows 8 and Windows Server 2012.
 //!
-//! It is an option of each socket, and counts only where both ends of a connection have it: a listener takes it before it listens, a
-//! dialling socket before it connects. Whoever is refused goes on as before. Wine has none; so everything here goes
-//! through the one call that it takes, for which the tests have one of their own.
+//! It is an option of each socket, and counts only where both ends of a connection have it: a listener takes it before
+//! it listens, a dialling socket before it connects. Whoever is refused goes on as before. Wine has none; so everything
+//! here goes through the one call that it takes, for which the tests have one of their own.
 
 /// How a socket's connections go, if their other end is on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +28,8 @@ mod ask {
             .map_err(|e| io::Error::new(e.kind(), format!("this system has no loopback fast path ({e})")))
     }
 
-    /// Asks for it if that is wanted, and only then does what it has to come before. A refusal is no failure: it comes back beside what
-    /// was done.
+    /// Asks for it if that is wanted, and only then does what it has to come before. A refusal is no failure: it comes
+    /// back beside what was done.
     pub(crate) fn hasten_before<T>(
         how: Loopback,
         control: impl FnOnce(u32, u32) -> io::Result<()>,

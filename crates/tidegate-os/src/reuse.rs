@@ -1,7 +1,9 @@
-//! Sockets that are used again on Windows: disconnected (`DisconnectEx` with `TF_REUSE_SOCKET`), and then accepted with once more.
+//! Sockets that are used again on Windows: disconnected (`DisconnectEx` with `TF_REUSE_SOCKET`), and then accepted with
+//! once more.
 //!
-//! Such a socket is ready only when the connection is gone for good, which may take minutes where this end closed first (TIME_WAIT). So
-//! those that are still leaving count for the bound as those that are ready do. The function is handed in: the tests have one of their own.
+//! Such a socket is ready only when the connection is gone for good, which may take minutes where this end closed first
+//! (TIME_WAIT). So those that are still leaving count for the bound as those that are ready do. The function is handed
+//! in: the tests have one of their own.
 
 use std::io;
 
@@ -13,8 +15,8 @@ pub type Disconnect = unsafe extern "system" fn(usize, *mut Overlapped, u32, u32
 /// The socket can be used again (`mswsock.h`).
 const TF_REUSE_SOCKET: u32 = 2;
 
-/// Asks for a connected socket to be made one that can be accepted with. As it is with overlapped operations, the error may say that it is
-/// pending.
+/// Asks for a connected socket to be made one that can be accepted with. As it is with overlapped operations, the error
+/// may say that it is pending.
 ///
 /// # Errors
 /// What the function said, as `last_error` has it.

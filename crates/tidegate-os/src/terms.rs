@@ -31,25 +31,27 @@ pub enum Blocking {
     Never,
 }
 
-/// Options a listener is created with. Those of TCP mean nothing on a Unix socket; its buffers are not inherited from the listener, so
-/// it is not given any.
+/// Options a listener is created with. Those of TCP mean nothing on a Unix socket; its buffers are not inherited from
+/// the listener, so it is not given any.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
     /// Connections the kernel may hold before they are accepted; capped by the system.
     pub backlog: u32,
-    /// Wait in the kernel for the first data of a connection, at most this long, before accepting it. On Windows the first data comes
-    /// with the accept, where the model's accept can do that (`AcceptEx`).
+    /// Wait in the kernel for the first data of a connection, at most this long, before accepting it. On Windows the
+    /// first data comes with the accept, where the model's accept can do that (`AcceptEx`).
     pub defer_accept: Option<Duration>,
-    /// TCP Fast Open: connections that may be waiting with their first data before their handshake is over. Refused on Windows.
+    /// TCP Fast Open: connections that may be waiting with their first data before their handshake is over. Refused on
+    /// Windows.
     pub fast_open: Option<NonZeroU32>,
     /// `SO_SNDBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
     pub send_buffer: Option<usize>,
     /// `SO_RCVBUF` of accepted sockets in bytes; `None` leaves the system's own tuning on.
     pub receive_buffer: Option<usize>,
-    /// `SO_BUSY_POLL` of accepted sockets (`socket(7)`); `None` leaves it as the system has it. Refused where it is not Linux.
+    /// `SO_BUSY_POLL` of accepted sockets (`socket(7)`); `None` leaves it as the system has it. Refused where it is not
+    /// Linux.
     pub busy_poll: Option<Duration>,
-    /// How connections from this host go. Where the system cannot shorten their way they go through TCP, and the listener says why
-    /// ([`slow_loopback`](crate::socket::Listener::slow_loopback)).
+    /// How connections from this host go. Where the system cannot shorten their way they go through TCP, and the
+    /// listener says why ([`slow_loopback`](crate::socket::Listener::slow_loopback)).
     pub loopback: Loopback,
 }
 
@@ -77,14 +79,16 @@ pub enum More {
     /// The socket is closed right away: the last bytes may wait for that and leave in one segment with the
     /// end of the stream (`MSG_MORE`, `send(2)`), which spares a packet and its acknowledgement.
     CloseFollows,
-    /// More bytes are sent right away: these wait for them, and leave in one segment with the first of them (`MSG_MORE`).
+    /// More bytes are sent right away: these wait for them, and leave in one segment with the first of them
+    /// (`MSG_MORE`).
     BytesFollow,
 }
 
 /// The most bytes that fit into one UDP datagram over IPv4 (RFC 768: 65,535 with 8 of its own header and 20 of IP).
 pub const LARGEST_PAYLOAD: usize = 65_507;
 
-/// What one receive may return where the kernel joins datagrams (`UDP_GRO`); elsewhere it is more than any datagram has.
+/// What one receive may return where the kernel joins datagrams (`UDP_GRO`); elsewhere it is more than any datagram
+/// has.
 pub const LARGEST_JOINED: usize = 65_535;
 
 /// Whether other sockets may be bound to the same port, each getting a part of the peers (`SO_REUSEPORT`).
@@ -125,7 +129,7 @@ pub struct DatagramOptions {
 pub enum Residence {
     /// Untouched pages cost nothing but a promise of memory; touched ones may be paged out.
     Pageable,
-    /// All of them are in memory from the start and stay there. Counts towards RLIMIT_MEMLOCK; on Windows the working set is raised by
-    /// as much first.
+    /// All of them are in memory from the start and stay there. Counts towards RLIMIT_MEMLOCK; on Windows the working
+    /// set is raised by as much first.
     Locked,
 }

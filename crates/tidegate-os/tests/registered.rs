@@ -1,4 +1,5 @@
-//! Registered I/O is asked for before anybody has made a socket. Alone in its file: any socket of the standard library starts Winsock.
+//! Registered I/O is asked for before anybody has made a socket. Alone in its file: any socket of the standard library
+//! starts Winsock.
 #![cfg(windows)]
 
 use tidegate_os::registered;

@@ -1,5 +1,5 @@
-//! The ring: everything that hands memory to the kernel, also when it ends early. What is wrong here, AddressSanitizer sees
-//! (`.ci/sanitize`).
+//! The ring: everything that hands memory to the kernel, also when it ends early. What is wrong here, AddressSanitizer
+//! sees (`.ci/sanitize`).
 #![cfg(target_os = "linux")]
 
 mod kit;
@@ -353,8 +353,8 @@ fn a_payload_advances_over_its_pieces() {
     assert!(pieces().advance(9).is_none() && Payload::One(Bytes::from_static(b"a")).advance(9).is_none());
 }
 
-/// Two rings that can hand each other sockets, the second with a table of so many slots, all but `free` of which are taken; and a
-/// socket in a slot of the first ring.
+/// Two rings that can hand each other sockets, the second with a table of so many slots, all but `free` of which are
+/// taken; and a socket in a slot of the first ring.
 fn two_rings(table: u32, free: u32) -> Option<(Bench, Bench, Slot, TcpStream)> {
     let (mut from, mut to) = (Bench::new(REGISTERS)?, Bench::new(RingSetup { table, ..SETUP })?);
     if !can_hand_on() {

@@ -6,8 +6,8 @@ use tidegate::{DatagramService, Joined, Replies};
 
 /// Sends each datagram back to where it came from.
 ///
-/// Who sends with a forged address gets the answers sent to somebody else; as long as they were, so nothing is amplified. Two echo
-/// services must not be pointed at each other.
+/// Who sends with a forged address gets the answers sent to somebody else; as long as they were, so nothing is
+/// amplified. Two echo services must not be pointed at each other.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UdpEcho;
 

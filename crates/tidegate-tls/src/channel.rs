@@ -58,8 +58,8 @@ thread_local! {
 /// One TLS connection.
 pub(crate) struct Channel<C> {
     connection: Box<C>,
-    /// What has arrived of a record, or a message of several, that is not complete. rustls decrypts in place and remembers what is
-    /// where, so these bytes stay as it left them. Owns no memory while empty.
+    /// What has arrived of a record, or a message of several, that is not complete. rustls decrypts in place and
+    /// remembers what is where, so these bytes stay as it left them. Owns no memory while empty.
     incoming: Vec<u8>,
     /// The handshake is over.
     pub(crate) established: bool,
@@ -141,8 +141,8 @@ impl<C: Side> Channel<C> {
         over.unwrap_or(Ok(()))
     }
 
-    /// Encrypts what the draft holds, until the outbox is full: the rest may be a part of a file, which is read no faster than the peer
-    /// takes it. After this end has said that it ends, there is nobody to hear it.
+    /// Encrypts what the draft holds, until the outbox is full: the rest may be a part of a file, which is read no
+    /// faster than the peer takes it. After this end has said that it ends, there is nobody to hear it.
     pub(crate) fn send(&mut self, draft: &mut LayerBuffer, out: &mut Outbox<'_>) -> Result<(), Error> {
         if draft.is_empty() {
             return Ok(());
@@ -196,7 +196,8 @@ impl<C: Side> Channel<C> {
     /// Has rustls send an alert where it fails without one: after too many messages that are allowed one by one.
     ///
     /// It sends one only for what it cannot read, so it is shown that. No message is half read in these cases, so that
-    /// it remembers no place in what came before. Not after this end has said that it ends: an alert would come too late.
+    /// it remembers no place in what came before. Not after this end has said that it ends: an alert would come too
+    /// late.
     #[cold]
     fn object(&mut self) {
         let mut no_record = [0xff, 3, 3, 0, 1, 0];

@@ -38,8 +38,8 @@ impl Trust {
         Self::in_roots(roots)
     }
 
-    /// Those that the authorities in this file of PEM form vouch for. A self-signed certificate is its own authority, whether or not it
-    /// says that it is one.
+    /// Those that the authorities in this file of PEM form vouch for. A self-signed certificate is its own authority,
+    /// whether or not it says that it is one.
     ///
     /// # Errors
     /// A file that cannot be read, or holds no certificate that could be an authority's.
@@ -96,8 +96,9 @@ impl Trust {
     }
 }
 
-/// Takes what the given certificates vouch for; also each of them itself, if it is one of an authority and yet shown by a server: such is
-/// what `openssl req -x509` makes. Whoever has the key of one could have it vouch for anything, so this trusts nobody more.
+/// Takes what the given certificates vouch for; also each of them itself, if it is one of an authority and yet shown by
+/// a server: such is what `openssl req -x509` makes. Whoever has the key of one could have it vouch for anything, so
+/// this trusts nobody more.
 #[derive(Debug)]
 struct Given {
     authorities: Arc<WebPkiServerVerifier>,
@@ -130,7 +131,8 @@ impl ServerCertVerifier for Given {
         if !outcome.as_ref().is_err_and(is_of_an_authority) || !self.certificates.contains(shown) {
             return outcome;
         }
-        // What webpki looks at before it says so: its time, and that there is nothing critical in it that is not understood. After: its name.
+        // What webpki looks at before it says so: its time, and that there is nothing critical in it that is not
+        // understood. After: its name.
         verify_server_name(&ParsedCertificate::try_from(shown)?, name)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -205,7 +207,8 @@ impl ServerCertVerifier for Anything {
 
 /// A service whose dialled connections are encrypted. Those that were accepted are refused.
 ///
-/// A connection whose handshake fails is told to [`Service::dial_failed`] of the service inside, as one that could not be made.
+/// A connection whose handshake fails is told to [`Service::dial_failed`] of the service inside, as one that could not
+/// be made.
 pub struct TlsClient<S> {
     shared: Arc<Shared<S>>,
     config: Arc<ClientConfig>,
@@ -213,8 +216,8 @@ pub struct TlsClient<S> {
 }
 
 impl<S: Service> TlsClient<S> {
-    /// Encrypts the connections of `service`, which go to `target`, whose certificate has to be for `name`: a host name or an
-    /// IP address.
+    /// Encrypts the connections of `service`, which go to `target`, whose certificate has to be for `name`: a host name
+    /// or an IP address.
     ///
     /// # Errors
     /// `name` is neither.

@@ -1,7 +1,7 @@
 //! TLS as a layer: a service inside it is spoken to in the clear and is none the wiser, on every I/O model.
 //!
-//! The protocol is [rustls](https://docs.rs/rustls), which does no I/O either; this crate puts it between the bytes of a connection
-//! and a session. TLS 1.2 and 1.3, and nothing older.
+//! The protocol is [rustls](https://docs.rs/rustls), which does no I/O either; this crate puts it between the bytes of
+//! a connection and a session. TLS 1.2 and 1.3, and nothing older.
 //!
 //! | part | what it is |
 //! |---|---|
@@ -13,16 +13,16 @@
 //!
 //! # What it bounds
 //!
-//! The layer buffers nothing that goes out: what a session says is encrypted at once into the connection's own outbox, whose
-//! marks hold as they do without it. Of what comes in it keeps at most one unfinished record (18 KiB), and what the session
-//! inside leaves; both count towards [`Policy::input_bytes`](tidegate::Policy::input_bytes).
+//! The layer buffers nothing that goes out: what a session says is encrypted at once into the connection's own outbox,
+//! whose marks hold as they do without it. Of what comes in it keeps at most one unfinished record (18 KiB), and what
+//! the session inside leaves; both count towards [`Policy::input_bytes`](tidegate::Policy::input_bytes).
 //!
 //! # Ends
 //!
-//! A `close_notify` is the end of a direction (RFC 8446, section 6.1): the session's [`on_end`](tidegate::Session::on_end) follows one,
-//! and its [`Flow::Shutdown`](tidegate::Flow::Shutdown), `Close` and `Linger` send one. A connection that ends without it may have been
-//! cut off by somebody in between: the session is told that it closed and not that it ended, and nothing that depends on its end may
-//! be believed.
+//! A `close_notify` is the end of a direction (RFC 8446, section 6.1): the session's
+//! [`on_end`](tidegate::Session::on_end) follows one, and its [`Flow::Shutdown`](tidegate::Flow::Shutdown), `Close` and
+//! `Linger` send one. A connection that ends without it may have been cut off by somebody in between: the session is
+//! told that it closed and not that it ended, and nothing that depends on its end may be believed.
 #![forbid(unsafe_code)]
 
 mod channel;

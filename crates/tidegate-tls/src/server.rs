@@ -37,8 +37,8 @@ struct Files {
 }
 
 impl Identity {
-    /// Reads the certificate, with those between it and the authority behind it, and the key. `protocols` are those of ALPN: a
-    /// client that names some, and none of these, is turned away.
+    /// Reads the certificate, with those between it and the authority behind it, and the key. `protocols` are those of
+    /// ALPN: a client that names some, and none of these, is turned away.
     ///
     /// # Errors
     /// A file that cannot be read, or that holds something else, or a key of another certificate.

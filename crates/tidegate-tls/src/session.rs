@@ -20,7 +20,8 @@ pub const RECORD_BYTES: usize = 5 + (1 << 14) + 2048;
 /// Bounds on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlsLimits {
-    /// Time from when the connection stands until its handshake is over; then it is reset. `None` waits for ever. Default 10 s.
+    /// Time from when the connection stands until its handshake is over; then it is reset. `None` waits for ever.
+    /// Default 10 s.
     pub handshake_timeout: Option<Duration>,
 }
 

@@ -153,8 +153,8 @@ pub struct Link {
     waited: u32,
 }
 
-/// The two halves of a link: the first for the connection that was accepted, whose bytes ask; the second for the one that
-/// answers. Each direction holds at most `bytes`.
+/// The two halves of a link: the first for the connection that was accepted, whose bytes ask; the second for the one
+/// that answers. Each direction holds at most `bytes`.
 #[must_use]
 pub fn pair(bytes: usize) -> (Link, Link) {
     let shared = Shared { pipes: Default::default(), wakers: Default::default(), most: bytes.max(1) };
@@ -309,8 +309,8 @@ impl Link {
         Flow::Continue
     }
 
-    /// Whether it is in the middle of something: there is input that it left, an answer is outstanding, or one stream has
-    /// ended and the other has not.
+    /// Whether it is in the middle of something: there is input that it left, an answer is outstanding, or one stream
+    /// has ended and the other has not.
     fn say_what_it_awaits(&self, out: &mut Outbox<'_>) {
         let half_closed = self.ended != self.other_ended;
         let in_the_middle = half_closed || self.last == Some(Side::Near);

@@ -143,9 +143,10 @@ impl<S: Service> Server<S> {
 
     /// Binds and listens: connections wait in the backlog from now on. Port 0 lets the system pick one.
     ///
-    /// The file of a Unix socket is made with the rights that the umask leaves (whoever may write to it may connect), and removed when
-    /// the server has stopped; a file that a dead server left behind is replaced. Limits of TCP that are on by default
-    /// ([`accept.defer`](crate::policy::Accept::defer)) mean nothing there; others are refused by name.
+    /// The file of a Unix socket is made with the rights that the umask leaves (whoever may write to it may connect),
+    /// and removed when the server has stopped; a file that a dead server left behind is replaced. Limits of TCP that
+    /// are on by default ([`accept.defer`](crate::policy::Accept::defer)) mean nothing there; others are refused by
+    /// name.
     ///
     /// # Errors
     /// A wrong policy, an unavailable model or an unusable address; nothing is left behind.
@@ -161,11 +162,13 @@ impl<S: Service> Server<S> {
         Ok(self.bound(model, listener, local_addr, file))
     }
 
-    /// Accepts from a TCP or Unix stream socket that listens already: from a service manager, or from the process this one succeeds.
+    /// Accepts from a TCP or Unix stream socket that listens already: from a service manager, or from the process this
+    /// one succeeds.
     ///
-    /// Gets the options that [`bind`](Self::bind) sets, the backlog among them. Other processes may hold the same socket and accept
-    /// from it at the same time, on models that [go together](Model::shares_listener_with); it is never shut down, only
-    /// closed. The file of a Unix socket stays when this server ends, unless it [takes it over](BoundServer::own_socket_file).
+    /// Gets the options that [`bind`](Self::bind) sets, the backlog among them. Other processes may hold the same
+    /// socket and accept from it at the same time, on models that [go together](Model::shares_listener_with); it is
+    /// never shut down, only closed. The file of a Unix socket stays when this server ends, unless it
+    /// [takes it over](BoundServer::own_socket_file).
     ///
     /// # Errors
     /// A wrong policy, an unavailable model, or a descriptor that is no listening stream socket.
@@ -333,11 +336,12 @@ impl Running {
         &self.policy
     }
 
-    /// Goes on with other limits, such as another strategy; connections that are open look at them at once. What was laid out
-    /// at the start has to stay: [`Policy::as_far_as_possible`] takes the rest over.
+    /// Goes on with other limits, such as another strategy; connections that are open look at them at once. What was
+    /// laid out at the start has to stay: [`Policy::as_far_as_possible`] takes the rest over.
     ///
     /// # Errors
-    /// A wrong policy, one that the model cannot keep, or one that changes a limit that is fixed; nothing is changed then.
+    /// A wrong policy, one that the model cannot keep, or one that changes a limit that is fixed; nothing is changed
+    /// then.
     pub fn set_policy(&self, policy: Policy) -> Result<(), PolicyError> {
         policy.check()?;
         engine::check(self.model, &policy)?;
@@ -347,8 +351,8 @@ impl Running {
         Ok(())
     }
 
-    /// The same counters for another thread, such as one that publishes them. Outlives the server; then they stand still.
-    /// Each call sums the counters of all I/O threads: microseconds, and no lock.
+    /// The same counters for another thread, such as one that publishes them. Outlives the server; then they stand
+    /// still. Each call sums the counters of all I/O threads: microseconds, and no lock.
     pub fn watch(&self) -> impl Fn() -> Stats + Clone + Send + Sync + use<> {
         let counters = self.threads.counters.clone();
         move || sum(&counters)

@@ -26,7 +26,8 @@ pub trait Service: Send + Sync + 'static {
     /// The state machine of one connection.
     type Session: Session;
 
-    /// Called when a connection is established; returns its session or refuses it. A refused connection is closed at once.
+    /// Called when a connection is established; returns its session or refuses it. A refused connection is closed at
+    /// once.
     ///
     /// Runs on an I/O thread; keep it short.
     fn open(&self, peer: &Peer) -> Result<Self::Session, Refusal>;
@@ -46,8 +47,8 @@ pub trait Service: Send + Sync + 'static {
     }
 
     /// How many connections each session may have [dialled](Outbox::dial) at once. So many places for each accepted
-    /// connection are set aside within [`Policy::max_connections`](crate::Policy::max_connections): with 1, half of them
-    /// are accepted, and half are dialled.
+    /// connection are set aside within [`Policy::max_connections`](crate::Policy::max_connections): with 1, half of
+    /// them are accepted, and half are dialled.
     fn dials(&self) -> usize {
         0
     }
@@ -103,8 +104,8 @@ impl<S: Service> Service for Arc<S> {
 /// # The end of a server
 /// When the server begins to stop, every session is called once with [`on_drain`](Self::on_drain), and from then on
 /// [`Outbox::is_draining`] is true. It may end the connection itself, at once or later. One that does not is closed
-/// between two messages (when it [awaits](Outbox::set_activity) nothing and everything is sent; after a second in which its
-/// peer may say a last word, whatever the session goes on sending by itself): then [`on_leave`](Self::on_leave) is
+/// between two messages (when it [awaits](Outbox::set_activity) nothing and everything is sent; after a second in which
+/// its peer may say a last word, whatever the session goes on sending by itself): then [`on_leave`](Self::on_leave) is
 /// called, what it says is sent, and [`on_close`](Self::on_close) follows. Whoever is still there after
 /// [`Policy::drain_timeout`](crate::Policy::drain_timeout) is reset.
 pub trait Session: Send + 'static {
@@ -163,8 +164,9 @@ pub trait Session: Send + 'static {
         Flow::Continue
     }
 
-    /// The server stops, and the connection is closed because it is between two messages. What is said here is still sent, as far as
-    /// the outbox has room for it: a protocol whose ends say that they end does so. Nothing but `on_close` is called after it.
+    /// The server stops, and the connection is closed because it is between two messages. What is said here is still
+    /// sent, as far as the outbox has room for it: a protocol whose ends say that they end does so. Nothing but
+    /// `on_close` is called after it.
     fn on_leave(&mut self, out: &mut Outbox<'_>) {
         let _ = out;
     }
@@ -323,15 +325,17 @@ pub enum Mail {
     Done(Box<dyn Any + Send>),
     /// An offloaded job panicked.
     JobPanicked,
-    /// What became of a connection that the session has [dialled](Outbox::dial): the address of its session, or why there is none.
+    /// What became of a connection that the session has [dialled](Outbox::dial): the address of its session, or why
+    /// there is none.
     Dialled(io::Result<Mailbox>),
     /// The [waker](Outbox::waker) of the session was called, once or several times.
     Wake,
 }
 
 impl Mail {
-    /// Whether [`Policy::mail_queue`](crate::Policy::mail_queue) bounds it. The results of jobs are bounded by the queue of jobs, those
-    /// of dials by the number of connections, and of wakes there is at most one for each connection.
+    /// Whether [`Policy::mail_queue`](crate::Policy::mail_queue) bounds it. The results of jobs are bounded by the
+    /// queue of jobs, those of dials by the number of connections, and of wakes there is at most one for each
+    /// connection.
     pub(crate) fn is_bounded(&self) -> bool {
         !matches!(self, Self::Done(_) | Self::JobPanicked | Self::Dialled(_) | Self::Wake)
     }

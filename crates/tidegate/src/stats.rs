@@ -86,7 +86,8 @@ counters! {
     /// Offers of shared memory that were turned down: by another user, for a connection that is not the offerer's, or
     /// too many.
     fast_paths_refused,
-    /// Of the attempted, connections that came in on a socket that had one before ([`Accept::reuse`](crate::policy::Accept::reuse)).
+    /// Of the attempted, connections that came in on a socket that had one before
+    /// ([`Accept::reuse`](crate::policy::Accept::reuse)).
     sockets_reused,
     /// Dialled connections that could not be made.
     dial_failed,

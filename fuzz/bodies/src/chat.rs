@@ -7,8 +7,8 @@ use tidegate_services::{Chat, ChatLimits};
 use crate::cuts::Cuts;
 use crate::wire::Wire;
 
-/// Any bytes to the messenger, in pieces: what the sender and another member hear does not depend on the pieces, and the other
-/// one hears lines of text without control characters, numbered one after the other.
+/// Any bytes to the messenger, in pieces: what the sender and another member hear does not depend on the pieces, and
+/// the other one hears lines of text without control characters, numbered one after the other.
 pub fn chat(data: &[u8]) {
     let Some(cuts) = Cuts::of(data) else { return };
     let whole = play(&[cuts.stream]);

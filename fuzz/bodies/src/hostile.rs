@@ -40,8 +40,8 @@ fn server(spins: bool) -> &'static Running {
     })
 }
 
-/// What the peer does: steps of six bytes, a kind, a place and a value. The server neither ends nor hangs, is rid of the peer when that
-/// goes, and serves the next one.
+/// What the peer does: steps of six bytes, a kind, a place and a value. The server neither ends nor hangs, is rid of
+/// the peer when that goes, and serves the next one.
 pub fn hostile(data: &[u8]) {
     let Some((&first, steps)) = data.split_first() else { return };
     let server = server(first & 1 != 0);
@@ -73,8 +73,8 @@ fn wait(what: &str, met: impl Fn() -> bool) {
     }
 }
 
-/// A socket bound to one of many addresses of this host, which is reset when dropped: thousands of peers a second for as long as
-/// one likes would otherwise leave no port, each being kept for a minute after its connection (TIME_WAIT).
+/// A socket bound to one of many addresses of this host, which is reset when dropped: thousands of peers a second for
+/// as long as one likes would otherwise leave no port, each being kept for a minute after its connection (TIME_WAIT).
 fn from_somewhere() -> Socket {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let [_, _, high, low] = (NEXT.fetch_add(1, Relaxed) % 0xfffe + 1).to_be_bytes();

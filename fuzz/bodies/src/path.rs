@@ -2,7 +2,8 @@
 
 use tidegate_services::files::path::place;
 
-/// Any text as a target: the name that comes out of it stays inside, is not hidden, and comes out again when it is asked for by itself.
+/// Any text as a target: the name that comes out of it stays inside, is not hidden, and comes out again when it is
+/// asked for by itself.
 pub fn path(data: &[u8]) {
     let Ok(target) = std::str::from_utf8(data) else { return };
     let Ok(place) = place(target) else { return };

@@ -10,7 +10,8 @@ use crate::wire::{Stands, Wire};
 /// Small, so that the bound is met.
 const MESSAGE_BYTES: usize = 300;
 
-/// Frames behind a handshake, in pieces: the answers do not depend on the pieces, are whole frames, and end with one close.
+/// Frames behind a handshake, in pieces: the answers do not depend on the pieces, are whole frames, and end with one
+/// close.
 pub fn websocket(data: &[u8]) {
     let Some(cuts) = Cuts::of(data) else { return };
     let whole = play(&[cuts.stream]);

@@ -27,8 +27,8 @@ pub enum Strategy {
     Connections,
 }
 
-/// Limits. Sizes are bytes, or `64k`, `16KiB`, `1MiB`; times are `500ms`, `30s`, `5m`, and `none` where there may be none.
-/// Unset limits come from --strategy, or are the default.
+/// Limits. Sizes are bytes, or `64k`, `16KiB`, `1MiB`; times are `500ms`, `30s`, `5m`, and `none` where there may be
+/// none. Unset limits come from --strategy, or are the default.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub struct Limits {
@@ -121,8 +121,8 @@ impl Limits {
         if self.given.has("max_connections") { Want::Exactly(needed) } else { Want::UpTo(needed) }
     }
 
-    /// Makes `max_connections` fit so many descriptors of this process: what the user set and cannot be had is an error,
-    /// a default is lowered. Returns what is to be said about that.
+    /// Makes `max_connections` fit so many descriptors of this process: what the user set and cannot be had is an
+    /// error, a default is lowered. Returns what is to be said about that.
     pub fn fit(&self, policy: &mut Policy, model: Model, share: usize) -> Result<Option<String>, Failure> {
         let all = usize::try_from(system::descriptor_limit().0).unwrap_or(usize::MAX);
         let most =

@@ -35,7 +35,8 @@ pub enum Kind {
     Ping(super::ping::PingArgs),
     /// Merge the JSON results of generators that ran at the same time.
     Merge(MergeArgs),
-    /// Attack a server of this machine, to see that it survives: silent, trickling, flooding, half-open and resetting connections.
+    /// Attack a server of this machine, to see that it survives: silent, trickling, flooding, half-open and resetting
+    /// connections.
     Attack(super::attack::AttackArgs),
 }
 
@@ -52,8 +53,8 @@ pub struct MergeArgs {
 /// Options that every load has.
 #[derive(clap::Args)]
 pub struct Common {
-    /// Where to: http://HOST:PORT/PATH, tcp://HOST:PORT or HOST:PORT; https:// and tls:// for TLS; unix:SOCKET or unix:SOCKET:/PATH in the
-    /// place of HOST:PORT/PATH for a Unix socket.
+    /// Where to: http://HOST:PORT/PATH, tcp://HOST:PORT or HOST:PORT; https:// and tls:// for TLS; unix:SOCKET or
+    /// unix:SOCKET:/PATH in the place of HOST:PORT/PATH for a Unix socket.
     target: String,
     /// Connections at once, opened in blocks of 1,000.
     #[arg(short, long, value_name = "CONNS", default_value_t = 100)]
@@ -64,8 +65,8 @@ pub struct Common {
     /// Stop after this many seconds [default: 10].
     #[arg(short, long, value_name = "SECONDS")]
     duration: Option<f64>,
-    /// Open loop: requests a second, all connections together, on an exact schedule; latency counts from when a request was
-    /// due [default: closed loop, each answer makes room for the next request].
+    /// Open loop: requests a second, all connections together, on an exact schedule; latency counts from when a request
+    /// was due [default: closed loop, each answer makes room for the next request].
     #[arg(long, value_name = "REQ_PER_S")]
     rate: Option<f64>,
     /// With --rate: begin with this rate and come to the other evenly, for example 0:30.
@@ -145,8 +146,8 @@ pub struct Output {
     /// in us, ms or s; errors and rps are plain numbers.
     #[arg(long, value_name = "CONDITION")]
     pub fail_if: Vec<Threshold>,
-    /// Say on standard output when connections stand and when measuring begins and ends, and keep the connections open until
-    /// a line comes in on standard input.
+    /// Say on standard output when connections stand and when measuring begins and ends, and keep the connections open
+    /// until a line comes in on standard input.
     #[arg(long)]
     pub phases: bool,
     /// Show no live view on the terminal.

@@ -21,8 +21,8 @@ use crate::{Failure, Outcome};
 /// Options of `load chat`.
 #[derive(clap::Args)]
 pub struct ChatArgs {
-    /// The messenger: http://HOST:PORT, ws://HOST:PORT, HOST:PORT or unix:SOCKET; https://, wss:// and tls:// for TLS. Of several nodes with the
-    /// same rooms, members of a room take one after the other.
+    /// The messenger: http://HOST:PORT, ws://HOST:PORT, HOST:PORT or unix:SOCKET; https://, wss:// and tls:// for TLS.
+    /// Of several nodes with the same rooms, members of a room take one after the other.
     #[arg(value_name = "TARGET", required = true)]
     targets: Vec<String>,
     #[command(flatten)]
@@ -60,8 +60,8 @@ pub struct ChatArgs {
     /// I/O threads of the generator.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// How these threads wait: block, spin, or spin:TIME to spin for so long and then block. One that sleeps is woken within the
-    /// server's send, and that costs the server.
+    /// How these threads wait: block, spin, or spin:TIME to spin for so long and then block. One that sleeps is woken
+    /// within the server's send, and that costs the server.
     #[arg(long, value_name = "HOW", default_value = "block", value_parser = wait)]
     wait: Wait,
     /// Run on these processors only, for example 1.

@@ -23,8 +23,8 @@ pub struct ClusterArgs {
     /// Seconds to wait until so many agents are there.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     agents_wait: f64,
-    /// What is done when an agent is lost, or its clock is wrong: end the load, go on with the others, or go on and let the others take
-    /// over what the lost one would still have done. The exit code is 1 in any case.
+    /// What is done when an agent is lost, or its clock is wrong: end the load, go on with the others, or go on and let
+    /// the others take over what the lost one would still have done. The exit code is 1 in any case.
     #[arg(long, value_name = "WHAT", default_value = "stop")]
     on_lost: Lost,
     /// Seconds of silence after which an agent is lost; without a lead for so long it ends its load by itself.

@@ -1,5 +1,5 @@
-//! Paints lines on the terminal, over those of the last time. The terminal is left in no other mode, so that nothing has to be
-//! restored however the process ends.
+//! Paints lines on the terminal, over those of the last time. The terminal is left in no other mode, so that nothing
+//! has to be restored however the process ends.
 
 use std::time::{Duration, Instant};
 

@@ -23,8 +23,8 @@ pub struct PingArgs {
     target: Option<String>,
     #[command(flatten)]
     agents: NoAgents,
-    /// Ping the process that runs --bare-echo, named as it says, in place of a server: shared memory and nothing else, the floor
-    /// of what any server can reach. Both spin.
+    /// Ping the process that runs --bare-echo, named as it says, in place of a server: shared memory and nothing else,
+    /// the floor of what any server can reach. Both spin.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["target", "requests", "connections", "fast_path", "wait"])]
     bare: Option<String>,
     /// Be the other side of --bare, once, and say under which name.

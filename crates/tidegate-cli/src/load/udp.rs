@@ -32,8 +32,8 @@ pub struct UdpArgs {
     /// Messages on their way at once in each flow, without --rate [default: 64].
     #[arg(long, value_name = "MESSAGES", conflicts_with = "rate")]
     window: Option<usize>,
-    /// Open loop: messages a second, all flows together, on an exact schedule; latency counts from when a message was due
-    /// [default: as fast as it goes].
+    /// Open loop: messages a second, all flows together, on an exact schedule; latency counts from when a message was
+    /// due [default: as fast as it goes].
     #[arg(long, value_name = "MESSAGES_PER_S")]
     rate: Option<f64>,
     /// Stop after this many messages.

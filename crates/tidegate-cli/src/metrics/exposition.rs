@@ -1,5 +1,5 @@
-//! Counters as Prometheus text, named by its rules: a prefix, a base unit, `_total` for what only grows. What belongs to a server has
-//! its name as the label `server`.
+//! Counters as Prometheus text, named by its rules: a prefix, a base unit, `_total` for what only grows. What belongs
+//! to a server has its name as the label `server`.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,8 @@ pub(super) struct Row<'a> {
     pub(super) source: Option<(Model, &'a Source)>,
 }
 
-/// The whole page. A registry is made for each scrape: the numbers live in the engines, and are read only when asked for.
+/// The whole page. A registry is made for each scrape: the numbers live in the engines, and are read only when asked
+/// for.
 pub(super) fn text(rows: &[Row<'_>]) -> Result<String, prometheus::Error> {
     let mut page = Page::default();
     let descriptors = IntGauge::new("process_max_fds", "Descriptors this process may have open.")?;

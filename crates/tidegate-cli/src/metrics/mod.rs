@@ -73,8 +73,8 @@ fn policy() -> Policy {
     }
 }
 
-/// Answers from now on: on `socket` if one was inherited, else on `addr`. Also gives a second descriptor of the socket, for a successor.
-/// The model is `poll`: everywhere available, and enough for this.
+/// Answers from now on: on `socket` if one was inherited, else on `addr`. Also gives a second descriptor of the socket,
+/// for a successor. The model is `poll`: everywhere available, and enough for this.
 fn serve(
     addr: SocketAddr,
     socket: Option<OwnedFd>,

@@ -51,11 +51,12 @@ pub(super) struct ChatArgs {
     /// Bytes that may wait in a room for the broker; more is refused [default: 64KiB].
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "nats")]
     waiting_bytes: Option<usize>,
-    /// A name, besides localhost and addresses, by which browsers may ask for the page and the WebSocket (the Host field), or * for any;
-    /// give it again for more.
+    /// A name, besides localhost and addresses, by which browsers may ask for the page and the WebSocket (the Host
+    /// field), or * for any; give it again for more.
     #[arg(long, value_name = "NAME", value_parser = host)]
     allow_host: Vec<Host>,
-    /// A site, such as `https://www.example`, whose pages may join besides those that came from here, or * for any; give it again for more.
+    /// A site, such as `https://www.example`, whose pages may join besides those that came from here, or * for any;
+    /// give it again for more.
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     allow_origin: Vec<Origin>,
     #[command(flatten)]

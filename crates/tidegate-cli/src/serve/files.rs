@@ -45,8 +45,8 @@ pub struct FilesArgs {
     /// How long a file is served without looking whether it has changed; 0s looks each time [default: 1s].
     #[arg(long, value_name = "TIME", value_parser = time)]
     valid: Option<Duration>,
-    /// Answer further connections with 503 while so many are open [default: 15/16 of max-connections where the full server refuses,
-    /// as with --strategy throughput].
+    /// Answer further connections with 503 while so many are open [default: 15/16 of max-connections where the full
+    /// server refuses, as with --strategy throughput].
     #[arg(long, value_name = "N")]
     busy_above: Option<usize>,
     #[command(flatten)]

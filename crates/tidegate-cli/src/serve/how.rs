@@ -24,7 +24,8 @@ pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOC
 /// Options of every server, of connections or of datagrams.
 #[derive(clap::Args, Clone)]
 pub struct Common {
-    /// What the server is called in metrics, statistics and notes [default: its service, with a number where several are alike].
+    /// What the server is called in metrics, statistics and notes [default: its service, with a number where several
+    /// are alike].
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub name: Option<String>,
     /// I/O model: blocking, pool, select, poll, epoll, uring, tokio, or auto for the best one available.
@@ -36,16 +37,17 @@ pub struct Common {
     /// Print all counters to stderr at exit, as one line of JSON.
     #[arg(long)]
     pub stats: bool,
-    /// Publish counters for Prometheus here (/metrics), and the probes /healthz and /readyz. Servers of one process may share an
-    /// address.
+    /// Publish counters for Prometheus here (/metrics), and the probes /healthz and /readyz. Servers of one process may
+    /// share an address.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub metrics: Option<SocketAddr>,
-    /// A name, besides localhost and addresses, by which the metrics may be asked for (the Host field), or * for any; give it again for
-    /// more. Others are refused: a page in somebody's browser must not read them by a name of its own.
+    /// A name, besides localhost and addresses, by which the metrics may be asked for (the Host field), or * for any;
+    /// give it again for more. Others are refused: a page in somebody's browser must not read them by a name of its
+    /// own.
     #[arg(long, value_name = "NAME", value_parser = host, requires = "metrics")]
     pub metrics_host: Vec<Host>,
-    /// After a signal, go on for so long while /readyz says 503 already, so that balancers look away first. Servers of one process wait
-    /// for the longest of theirs [default: 0s].
+    /// After a signal, go on for so long while /readyz says 503 already, so that balancers look away first. Servers of
+    /// one process wait for the longest of theirs [default: 0s].
     #[arg(long, value_name = "TIME", value_parser = time, requires = "metrics")]
     pub drain_delay: Option<Duration>,
 }
@@ -53,9 +55,9 @@ pub struct Common {
 /// Where and how any service of connections runs.
 #[derive(clap::Args)]
 pub struct How {
-    /// Where to listen: ADDR:PORT (port 0 lets the system pick one), unix:PATH for a Unix socket with this file, or unix:@NAME for
-    /// one without. Give it again for further addresses of the same service: each has I/O threads and limits of its own [default:
-    /// 127.0.0.1:8080, or the sockets that are passed].
+    /// Where to listen: ADDR:PORT (port 0 lets the system pick one), unix:PATH for a Unix socket with this file, or
+    /// unix:@NAME for one without. Give it again for further addresses of the same service: each has I/O threads and
+    /// limits of its own [default: 127.0.0.1:8080, or the sockets that are passed].
     #[arg(long, value_name = "ADDR:PORT", value_parser = endpoint)]
     listen: Vec<Endpoint>,
     /// Listen with Multipath TCP (RFC 8684); clients that have only plain TCP are served as well.

@@ -16,8 +16,8 @@ use crate::limits::{Limits, Optional, size, time_or_none};
 /// Any service over HTTP.
 pub const HTTP: Kind = Kind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
 
-/// How long a connection rests between two requests if nobody says so: longer than browsers and proxies let theirs rest (60 s, mostly), so
-/// that it is they who close, and no request meets a connection that is being closed.
+/// How long a connection rests between two requests if nobody says so: longer than browsers and proxies let theirs rest
+/// (60 s, mostly), so that it is they who close, and no request meets a connection that is being closed.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
 
 /// Options of `serve http`.
@@ -35,7 +35,8 @@ pub struct HttpArgs {
 /// What a client may ask of any HTTP service.
 #[derive(clap::Args)]
 pub struct HttpLimitArgs {
-    /// Largest head of a request; more is answered with 431, or 414 if already its first line is longer [default: 16KiB].
+    /// Largest head of a request; more is answered with 431, or 414 if already its first line is longer [default:
+    /// 16KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     head_bytes: Option<usize>,
     /// Largest body of a request; more is answered with 413 [default: 1MiB].

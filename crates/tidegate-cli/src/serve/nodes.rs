@@ -63,7 +63,8 @@ impl NodesArgs {
 /// Starts the bridge of a messenger, when all servers are bound; what is known of rooms is there when it returns.
 pub(super) type StartBridge = Box<dyn FnOnce() -> Result<Bridge, Failure>>;
 
-/// The messenger over several nodes, and how its bridge is started. The bridge has to outlive the threads of the server.
+/// The messenger over several nodes, and how its bridge is started. The bridge has to outlive the threads of the
+/// server.
 pub(super) fn spanning(limits: ChatLimits, options: BridgeOptions, label: &Label) -> (Chat, StartBridge) {
     let wake = Wake::default();
     let waker = wake.clone();

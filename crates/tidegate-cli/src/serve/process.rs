@@ -1,5 +1,5 @@
-//! All servers of this process: what they share (signals, the service manager, descriptors, the end), and their stages one after
-//! the other.
+//! All servers of this process: what they share (signals, the service manager, descriptors, the end), and their stages
+//! one after the other.
 
 use std::io::Write;
 use std::path::Path;
@@ -41,7 +41,8 @@ pub fn run(mut plans: Vec<Box<dyn Plan>>) -> Outcome {
         let server = processors.within(&cpus, || bound.start(number, &words, &pages));
         servers.push(server.map_err(|e| label.blame(e))?);
     }
-    // From here on a successor finds these servers and no longer those they follow, so all that is likely to fail is done.
+    // From here on a successor finds these servers and no longer those they follow, so all that is likely to fail is
+    // done.
     for server in &servers {
         server.open_door().map_err(|e| server.label().blame(e))?;
     }

@@ -1,5 +1,5 @@
-//! The stages of a server: planned (everything that can be wrong with its options is known), bound (connections wait), started.
-//! Each stage is done for all servers of the process before the next.
+//! The stages of a server: planned (everything that can be wrong with its options is known), bound (connections wait),
+//! started. Each stage is done for all servers of the process before the next.
 
 use std::sync::mpsc::Sender;
 

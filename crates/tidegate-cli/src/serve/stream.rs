@@ -86,7 +86,8 @@ impl Plan for StreamPlan {
     }
 
     fn fit(&mut self, descriptors: usize) -> Result<(), Failure> {
-        // Sockets may be passed for more addresses than are named; then connections find for themselves that descriptors are short.
+        // Sockets may be passed for more addresses than are named; then connections find for themselves that
+        // descriptors are short.
         let each = descriptors / self.how.addresses();
         if let Some(text) = self.how.limits.fit(&mut self.policy, self.model, each)? {
             self.label.note("max-connections", &text);

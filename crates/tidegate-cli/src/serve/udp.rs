@@ -48,7 +48,8 @@ pub struct UdpArgs {
     /// Address to receive at; port 0 lets the system pick one [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     listen: Option<SocketAddr>,
-    /// Take the sockets of the server that runs with the same PATH, which then exits; and let a successor find this one there.
+    /// Take the sockets of the server that runs with the same PATH, which then exits; and let a successor find this one
+    /// there.
     #[arg(long, value_name = "PATH")]
     handover: Option<PathBuf>,
     #[command(flatten)]
@@ -61,11 +62,12 @@ pub struct UdpArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Limits")]
 struct Limits {
-    /// How datagrams go through the kernel: plain (one a call), batched (several a call), or gso (several of one size and peer as
-    /// one) [default: batched; plain on uring].
+    /// How datagrams go through the kernel: plain (one a call), batched (several a call), or gso (several of one size
+    /// and peer as one) [default: batched; plain on uring].
     #[arg(long, value_name = "PATH")]
     path: Option<DatagramPath>,
-    /// I/O threads, each with a socket of its own; on pool, which has one socket, workers [default: one for each processor; 256 for pool].
+    /// I/O threads, each with a socket of its own; on pool, which has one socket, workers [default: one for each
+    /// processor; 256 for pool].
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
     /// Datagrams of one receive or send call; on uring receive buffers of each thread [default: 64].
@@ -199,7 +201,8 @@ impl Plan for UdpPlan {
     }
 }
 
-/// What a successor has to agree to: whether calls wait and whether datagrams come joined are properties of the shared sockets.
+/// What a successor has to agree to: whether calls wait and whether datagrams come joined are properties of the shared
+/// sockets.
 fn terms(model: Model, path: DatagramPath) -> String {
     format!("udp/{model}/{path}")
 }

@@ -1,5 +1,5 @@
-//! Who one is to the broker: with the right word agents, their lead and nodes of the messenger work, with a wrong one all say what to give,
-//! and end.
+//! Who one is to the broker: with the right word agents, their lead and nodes of the messenger work, with a wrong one
+//! all say what to give, and end.
 
 use crate::harness;
 use libtest_mimic::Trial;
@@ -54,7 +54,8 @@ impl Papers {
     }
 }
 
-/// An agent and its lead get to the broker with these arguments and carry a load, and a node of the messenger gets to its stream.
+/// An agent and its lead get to the broker with these arguments and carry a load, and a node of the messenger gets to
+/// its stream.
 fn taken(url: &str, args: &[&str]) {
     let (_server, addr) = server("echo");
     let (_node, room) = server_with("chat", &[&["--nats", url], args].concat());

@@ -1,4 +1,5 @@
-//! An agent is killed in the middle of a load, and the others go on: what it would have done is missing, or done by them. The result says which.
+//! An agent is killed in the middle of a load, and the others go on: what it would have done is missing, or done by
+//! them. The result says which.
 
 use crate::harness;
 use libtest_mimic::Trial;
@@ -20,7 +21,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     )
 }
 
-/// A load of 6 connections and 60 requests a second over three agents, of which the third is killed after the first second.
+/// A load of 6 connections and 60 requests a second over three agents, of which the third is killed after the first
+/// second.
 fn with_one_killed(on_lost: &str, amount: &[&str]) -> (Report, String) {
     let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");

@@ -1,4 +1,5 @@
-//! `tidegate load --nats` and `tidegate agent`, the built binary, with a real broker: three agents and one server on loopback.
+//! `tidegate load --nats` and `tidegate agent`, the built binary, with a real broker: three agents and one server on
+//! loopback.
 #[macro_use]
 #[path = "../../../tidegate/tests/harness/mod.rs"]
 mod harness;

@@ -1,5 +1,5 @@
-//! A bad way to the broker: every byte takes its time in either direction, waits until it is let go, or waits once something is said; or the
-//! connection breaks with that.
+//! A bad way to the broker: every byte takes its time in either direction, waits until it is let go, or waits once
+//! something is said; or the connection breaks with that.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -101,7 +101,8 @@ impl Relay {
         self.rule.lock().snare = Some((Way::ToBroker, part.as_bytes().to_vec(), Snare::Hold(time)));
     }
 
-    /// Breaks the connection to whom the broker tells something that has `part`, which is lost; what was held is let go.
+    /// Breaks the connection to whom the broker tells something that has `part`, which is lost; what was held is let
+    /// go.
     pub fn break_at(&self, part: &str) {
         self.rule.lock().snare = Some((Way::FromBroker, part.as_bytes().to_vec(), Snare::Break));
     }

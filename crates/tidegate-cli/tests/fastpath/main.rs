@@ -1,4 +1,5 @@
-//! `tidegate fastpath`, the built binary, with programs that are no tidegate: this test binary once more, told by the environment what to be.
+//! `tidegate fastpath`, the built binary, with programs that are no tidegate: this test binary once more, told by the
+//! environment what to be.
 #[macro_use]
 #[path = "../../../tidegate/tests/harness/mod.rs"]
 mod harness;

@@ -111,8 +111,8 @@ fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Receives once more where the map wakes a receiver for nothing (docs/fastpath.md): after its own half-close, or when the process is
-/// stopped and goes on.
+/// Receives once more where the map wakes a receiver for nothing (docs/fastpath.md): after its own half-close, or when
+/// the process is stopped and goes on.
 struct Patient<'a>(&'a TcpStream);
 
 impl Read for Patient<'_> {

@@ -23,8 +23,8 @@ pub struct Store {
     folder: tempfile::TempDir,
 }
 
-/// A port of 127.0.0.1, and a socket that has it but does not listen: Linux then chooses it for nobody, and lets those listen there who name it
-/// and set `SO_REUSEADDR`, as a Go program does (socket(7)).
+/// A port of 127.0.0.1, and a socket that has it but does not listen: Linux then chooses it for nobody, and lets those
+/// listen there who name it and set `SO_REUSEADDR`, as a Go program does (socket(7)).
 fn a_port() -> (u16, OwnedFd) {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).unwrap();
@@ -236,7 +236,8 @@ impl Member {
         self.stream.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// Says something to a node that is about to be cut off, and waits until it is; false if it was cut off before it heard that, and has refused it.
+    /// Says something to a node that is about to be cut off, and waits until it is; false if it was cut off before it
+    /// heard that, and has refused it.
     pub fn says_before_cut_off(&mut self, text: &str) -> bool {
         let before = self.all.len();
         self.say(text);

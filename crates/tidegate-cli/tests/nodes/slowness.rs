@@ -1,4 +1,5 @@
-//! A broker, or the way to it, that is only slow: what is said comes late, once and in order, and members are told who is cut off.
+//! A broker, or the way to it, that is only slow: what is said comes late, once and in order, and members are told who
+//! is cut off.
 
 use crate::harness;
 use libtest_mimic::Trial;

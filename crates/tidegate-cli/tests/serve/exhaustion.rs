@@ -46,8 +46,8 @@ fn answered(stream: &mut TcpStream) -> bool {
     answer_of(stream) == OK
 }
 
-/// Holders take every place and stay silent; then many clients ask. While nobody can be served the server must rest; once the holders have
-/// gone everybody must be.
+/// Holders take every place and stay silent; then many clients ask. While nobody can be served the server must rest;
+/// once the holders have gone everybody must be.
 fn holds_out(server: Server, holders: usize, model: Model) {
     let _ = tidegate::system::raise_descriptor_limit();
     let mut held: Vec<TcpStream> = (0..holders).map(|_| server.connect()).collect();

@@ -192,8 +192,8 @@ fn a_second_signal_does_not_wait_for_slow_readers() {
     assert_eq!(server.ended().0.code(), Some(1));
 }
 
-/// Asks again and again on one connection until the server says that it leaves; `None` where this thread was held up for so long that the
-/// server may have taken the connection for idle.
+/// Asks again and again on one connection until the server says that it leaves; `None` where this thread was held up
+/// for so long that the server may have taken the connection for idle.
 fn ask_until_told_to_leave(stream: TcpStream, answers: &AtomicUsize) -> Option<()> {
     const PAGE: usize = 4096;
     let mut stream = BufReader::new(stream);

@@ -130,7 +130,8 @@ fn descriptors_are_shared_and_it_is_said_what_each_got() {
         )
     };
     let file = File::of(&[one("a", ""), one("b", "max-connections = 134\n"), one("c", "")].concat());
-    // b needs 134 and 66 for itself; of what is left a and c have one half each, and keep a quarter of a small share for themselves.
+    // b needs 134 and 66 for itself; of what is left a and c have one half each, and keep a quarter of a small share
+    // for themselves.
     let server = Server::of(&mut with_descriptors(600, &["serve", "--config", file.name()]));
     for name in ["a", "c"] {
         let line = server.wait_for("max-connections lowered to");

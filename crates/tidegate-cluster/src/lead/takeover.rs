@@ -9,7 +9,8 @@ use super::{Lead, OnLost};
 use crate::wire::{Answer, Word};
 
 impl Lead<'_> {
-    /// Begins the account of a member that is lost or ended early, and has its part given to others if that is the setting.
+    /// Begins the account of a member that is lost or ended early, and has its part given to others if that is the
+    /// setting.
     pub(super) fn account_for(&mut self, at: usize) {
         let member = &self.members[at];
         let loss = Loss {
@@ -102,7 +103,8 @@ impl Lead<'_> {
         }
     }
 
-    /// Completes the accounts: who took over, and what nobody did until the load ended. `elapsed_s` is the length of its window.
+    /// Completes the accounts: who took over, and what nobody did until the load ended. `elapsed_s` is the length of
+    /// its window.
     pub(super) fn complete_accounts(&mut self, elapsed_s: f64) {
         let from = self.plan.warm_up;
         let until = from.saturating_add(Duration::try_from_secs_f64(elapsed_s).unwrap_or(Duration::MAX));
@@ -160,8 +162,8 @@ fn told(name: &str, loss: &Loss) -> String {
     format!("{when}: {heirs}{missing}")
 }
 
-/// When they begin that take over, and how long after the beginning of the window theirs does: whole seconds, so that theirs are seconds of
-/// the whole.
+/// When they begin that take over, and how long after the beginning of the window theirs does: whole seconds, so that
+/// theirs are seconds of the whole.
 fn when(soon: Instant, window: Instant) -> (Instant, Duration) {
     if soon <= window {
         return (soon, Duration::ZERO);

@@ -1,4 +1,5 @@
-//! The bridge at work: what comes from the stream goes to the rooms, and what waits in rooms gets its place in the stream.
+//! The bridge at work: what comes from the stream goes to the rooms, and what waits in rooms gets its place in the
+//! stream.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -209,8 +210,9 @@ impl Desk {
         }
     }
 
-    /// Says in all rooms what is due, and returns when something is due next. Ends once it had to wait for an answer of the broker, so that
-    /// this node is not silent for the sum of all rooms; the room after that one is the first next time.
+    /// Says in all rooms what is due, and returns when something is due next. Ends once it had to wait for an answer of
+    /// the broker, so that this node is not silent for the sum of all rooms; the room after that one is the first next
+    /// time.
     async fn say_what_is_due(&mut self) -> Instant {
         let mut next = Instant::now() + SELDOM;
         if self.log.is_none() || !self.standing.may_speak() {
@@ -350,7 +352,8 @@ impl Desk {
         self.held.is_none() && self.log.as_ref().is_some_and(|log| log.left == 0)
     }
 
-    /// Until where everything has come or is deleted. Not what is read on from: a replica may know less than the broker that was asked.
+    /// Until where everything has come or is deleted. Not what is read on from: a replica may know less than the broker
+    /// that was asked.
     pub(super) fn accounted_for(&self) -> u64 {
         let end = self.log.as_ref().filter(|_| self.has_read_all()).map_or(0, |log| log.end);
         self.seen.max(end)

@@ -1,11 +1,11 @@
-//! How what waits in one room gets its place in the order. The broker takes a message only if nothing has come into the room since the last
-//! that this node has seen (the expected last sequence of the subject), and the message carries the numbers it then has. So a place is had or
-//! not, whatever became of an answer: saying the same again is always safe.
+//! How what waits in one room gets its place in the order. The broker takes a message only if nothing has come into the
+//! room since the last that this node has seen (the expected last sequence of the subject), and the message carries the
+//! numbers it then has. So a place is had or not, whatever became of an answer: saying the same again is always safe.
 
 use std::time::{Duration, Instant};
 
-/// After a place was had, the room is left to other nodes for so long: one that is near the broker could always be first otherwise.
-/// What comes meanwhile goes in one message.
+/// After a place was had, the room is left to other nodes for so long: one that is near the broker could always be
+/// first otherwise. What comes meanwhile goes in one message.
 pub(super) const TURN: Duration = Duration::from_millis(10);
 
 /// What is said again if nothing was heard of it for so long.
@@ -120,7 +120,8 @@ impl Lane {
         }
     }
 
-    /// Something has come at this place. If it is not what was under way, that has lost its place, and what waits is put together anew.
+    /// Something has come at this place. If it is not what was under way, that has lost its place, and what waits is
+    /// put together anew.
     pub(super) fn came(&mut self, place: u64) {
         self.last = place;
         if self.under_way.take().is_some() {

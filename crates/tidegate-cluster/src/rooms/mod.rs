@@ -11,8 +11,9 @@
 //! | `standing` | whether this node is cut off, and its return |
 //! | `nodes` | who lives where |
 //!
-//! The stream gives each room its order and keeps what happened last; docs/chat.md says what that means for members. One thread carries
-//! everything; rooms never wait for it, and what may wait for it is bounded ([`Span::waiting_bytes`]).
+//! The stream gives each room its order and keeps what happened last; docs/chat.md says what that means for members.
+//! One thread carries everything; rooms never wait for it, and what may wait for it is bounded
+//! ([`Span::waiting_bytes`]).
 
 mod desk;
 mod intake;
@@ -149,7 +150,8 @@ pub type Tell = Box<dyn FnMut(&str, &str) + Send>;
 /// Longest time that the end waits until what was said last has its place.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// A bridge at work, on a thread of its own. Dropping it waits at most for two seconds until what was said last is with the others.
+/// A bridge at work, on a thread of its own. Dropping it waits at most for two seconds until what was said last is with
+/// the others.
 #[derive(Debug)]
 pub struct Bridge {
     stop: Arc<AtomicBool>,

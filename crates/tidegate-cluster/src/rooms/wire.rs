@@ -1,5 +1,5 @@
-//! What nodes tell each other, and where: things that happened in a room go into its subject of the stream, everything else to all nodes at
-//! once.
+//! What nodes tell each other, and where: things that happened in a room go into its subject of the stream, everything
+//! else to all nodes at once.
 
 use serde::{Deserialize, Serialize};
 use tidegate_services::chat::{Batch, Happened, MOST_NUMBER, is_name};
@@ -16,8 +16,8 @@ pub(super) const NODES: &str = "tidegate.chat.nodes";
 
 const ROOM: &str = "tidegate.chat.room.";
 
-/// The subject of a room: letters, digits and `-` as they are, any other byte as `_` and two hexadecimal digits. So a name is always one
-/// word of a subject, whatever it holds, and no two names are the same one.
+/// The subject of a room: letters, digits and `-` as they are, any other byte as `_` and two hexadecimal digits. So a
+/// name is always one word of a subject, whatever it holds, and no two names are the same one.
 pub(super) fn of_room(name: &str) -> String {
     let mut subject = String::from(ROOM);
     for byte in name.bytes() {

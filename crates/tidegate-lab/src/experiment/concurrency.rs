@@ -1,8 +1,8 @@
 //! Responses a second and processor time per request against concurrency: the figure of the second article.
 //!
-//! The server gets a [share](crate::throttle) of its processor that leaves the load time of its own, so that the server is the limit
-//! and not the load. A short calibration chooses the share of each point, the same for all models; rounds that prove otherwise are
-//! repeated with a smaller one. Rates are given for a whole processor.
+//! The server gets a [share](crate::throttle) of its processor that leaves the load time of its own, so that the server
+//! is the limit and not the load. A short calibration chooses the share of each point, the same for all models; rounds
+//! that prove otherwise are repeated with a smaller one. Rates are given for a whole processor.
 
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
@@ -227,7 +227,8 @@ impl Level<'_> {
     }
 }
 
-/// The share of a server at which the load is busy for [`LOAD_BUSY`] of its time, by what both used for a request in this round.
+/// The share of a server at which the load is busy for [`LOAD_BUSY`] of its time, by what both used for a request in
+/// this round.
 fn share_for(round: &Round) -> f64 {
     let Some(load) = round.certificate.evidence.generator else { return 1.0 };
     let load_us = load.ran * 1e6 / round.requests_per_s.max(1e-9);

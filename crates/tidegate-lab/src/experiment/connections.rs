@@ -174,8 +174,8 @@ pub(crate) fn measure(
     let probe_among = probe(bench, &server.url, window).ok();
     let held = Held::by(pid, port).sockets.map(|sockets| sockets.established);
     let held_s = rested.elapsed().as_secs_f64();
-    // The server first: the side that closes first keeps the address pairs for a while (TIME_WAIT, RFC 9293, section 3.4.1),
-    // and the load's ports are wanted again for the next row.
+    // The server first: the side that closes first keeps the address pairs for a while (TIME_WAIT, RFC 9293, section
+    // 3.4.1), and the load's ports are wanted again for the next row.
     drop(server);
     let report = crowd.disband()?;
     let each = |[before, after]: [u64; 2]| {

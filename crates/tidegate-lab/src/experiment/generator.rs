@@ -1,4 +1,5 @@
-//! Who generates a load: this machine, or agents on other hosts, which a process of this machine leads. An experiment does not ask which.
+//! Who generates a load: this machine, or agents on other hosts, which a process of this machine leads. An experiment
+//! does not ask which.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -53,8 +54,8 @@ impl<'a> Generator<'a> {
         count.into_iter().chain(agents.options.iter().cloned()).collect()
     }
 
-    /// Ends a load that holds its connections. One of this machine is killed, which is faster than closing them one by one; agents are told
-    /// so, and are free then.
+    /// Ends a load that holds its connections. One of this machine is killed, which is faster than closing them one by
+    /// one; agents are told so, and are free then.
     pub(super) fn end(&self, load: Process) -> Result<(), LabError> {
         if self.agents.is_some() {
             return load.finish(PATIENCE);

@@ -1,5 +1,6 @@
-//! The latency table of the source: one message to and fro between two processes of one thread each, for every model and way of
-//! waiting, over TCP, a Unix socket, a map of sockets and the fast path, and over bare shared memory as the floor.
+//! The latency table of the source: one message to and fro between two processes of one thread each, for every model
+//! and way of waiting, over TCP, a Unix socket, a map of sockets and the fast path, and over bare shared memory as the
+//! floor.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;

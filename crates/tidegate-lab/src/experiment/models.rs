@@ -125,8 +125,8 @@ pub struct Table {
     pub notes: Vec<String>,
 }
 
-/// Measures the table; within each round the models take turns, so that a slow moment of the machine hits all alike. `progress` is
-/// told of each row before it is measured.
+/// Measures the table; within each round the models take turns, so that a slow moment of the machine hits all alike.
+/// `progress` is told of each row before it is measured.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
     let mut table = Table { left_out, ..Table::default() };

@@ -8,13 +8,15 @@ const SPARE: usize = 64;
 /// I/O threads of the server, if it can do with so few.
 const LEAST_THREADS: usize = 2;
 
-/// I/O threads that are tried before it is said that descriptors do not suffice. Each `uring` thread has a table of its own.
+/// I/O threads that are tried before it is said that descriptors do not suffice. Each `uring` thread has a table of its
+/// own.
 const MOST_THREADS: usize = 256;
 
 /// Descriptors that a load which keeps one for each connection needs besides.
 const LOAD_RESERVE: usize = 64;
 
-/// Memory of an idle connection, both ends, kernel and user: an upper estimate, so that the machine does not run out in mid-run.
+/// Memory of an idle connection, both ends, kernel and user: an upper estimate, so that the machine does not run out in
+/// mid-run.
 const PAIR_BYTES: u64 = 8 * 1024;
 
 /// The same for `blocking`, with the stacks of two threads.
@@ -113,7 +115,8 @@ fn rings(connections: usize) -> usize {
     (LEAST_THREADS..MOST_THREADS).find(suffice).unwrap_or(MOST_THREADS)
 }
 
-/// The load dials each socket as an ordinary descriptor and then moves it into a ring's table, so its tables alone have to hold all.
+/// The load dials each socket as an ordinary descriptor and then moves it into a ring's table, so its tables alone have
+/// to hold all.
 fn load_threads(limits: Limits, load: Source, connections: usize) -> usize {
     match load {
         Source::Here(Model::Uring) => rings(connections.saturating_add(limits.descriptors())),

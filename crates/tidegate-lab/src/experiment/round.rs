@@ -70,8 +70,9 @@ impl Round {
     }
 }
 
-/// Judges a load again, with what the lab knows of the server: many threads that share one processor may fill it although none of
-/// them is busy, and of very many threads the load looks at none. `server_cpu_s` is what the server would have used of whole processors.
+/// Judges a load again, with what the lab knows of the server: many threads that share one processor may fill it
+/// although none of them is busy, and of very many threads the load looks at none. `server_cpu_s` is what the server
+/// would have used of whole processors.
 pub(super) fn certified(bench: &Bench, report: &Report, server_cpu_s: f64) -> Certificate {
     let mut evidence: Evidence = report.certificate.clone().map(|c| c.evidence).unwrap_or_default();
     let processors = bench.server_cpus.len().max(1) as f64;

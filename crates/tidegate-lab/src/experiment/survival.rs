@@ -1,5 +1,5 @@
-//! Survival: what well-behaved clients get before, under and after a mixed attack, and the memory of the server beside the bound that its
-//! policy sets.
+//! Survival: what well-behaved clients get before, under and after a mixed attack, and the memory of the server beside
+//! the bound that its policy sets.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Datagrams: messages a second on every model and path, and what the source reckons from that for TCP.
 //!
-//! One flow sends as fast as it can, one way; the server counts what it got. As in the source, that is how fast messages are
-//! *produced and consumed*, by two processes of one machine.
+//! One flow sends as fast as it can, one way; the server counts what it got. As in the source, that is how fast
+//! messages are *produced and consumed*, by two processes of one machine.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::sample::cpu_s;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
 
-/// Packets of one HTTP request with an answer of 4 KiB on a connection of its own, as the source counts them: three to begin, the
-/// request and its acknowledgement, three with data and three acknowledgements, four to end.
+/// Packets of one HTTP request with an answer of 4 KiB on a connection of its own, as the source counts them: three to
+/// begin, the request and its acknowledgement, three with data and three acknowledgements, four to end.
 pub const PACKETS_PER_REQUEST: f64 = 15.0;
 
 /// What to measure.

@@ -1,4 +1,5 @@
-//! Who was the limit, and what makes rows doubtful, for the whole report: the load's own list of warnings, each with its remedy.
+//! Who was the limit, and what makes rows doubtful, for the whole report: the load's own list of warnings, each with
+//! its remedy.
 
 use std::mem::discriminant;
 

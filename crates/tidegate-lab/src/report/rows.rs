@@ -93,8 +93,8 @@ fn siege(r: &survival::Row) -> Row {
     Row { experiment: "survival".into(), name: r.model.clone(), measures, certificates: Vec::new() }
 }
 
-/// Judged by its cost in floors, where there is one: the machine drifts by some percent from run to run, but hardly between two servers of
-/// one round.
+/// Judged by its cost in floors, where there is one: the machine drifts by some percent from run to run, but hardly
+/// between two servers of one round.
 fn peer(r: &peers::Row) -> Row {
     let mut row = row("peers", format!("{}, {}", r.name, r.case.words()), &r.figures);
     if let Some(times) = r.times_floor.as_ref().filter(|_| r.name != FLOOR) {

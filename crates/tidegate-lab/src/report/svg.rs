@@ -39,7 +39,8 @@ const BOTTOM: f64 = 64.0;
 const COLUMNS: usize = 3;
 const ROW: f64 = 30.0;
 
-/// Okabe and Ito's colours (2008), which people with any colour vision tell apart; the last is a grey that shows on both grounds.
+/// Okabe and Ito's colours (2008), which people with any colour vision tell apart; the last is a grey that shows on
+/// both grounds.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#b8a800", "#808080"];
 

@@ -44,8 +44,8 @@ impl Knob {
         }
     }
 
-    /// The values to try on a model whose server has so many processors; `None` is the default and comes first. Nothing where the model
-    /// has no use for the setting.
+    /// The values to try on a model whose server has so many processors; `None` is the default and comes first. Nothing
+    /// where the model has no use for the setting.
     #[must_use]
     pub fn values(self, model: Model, processors: usize, extent: Extent) -> Vec<Option<u64>> {
         let has_loop = matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Uring);

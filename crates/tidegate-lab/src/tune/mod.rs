@@ -1,9 +1,9 @@
-//! Finds, by testing on this machine, the settings of a server that serve a goal best. "There is no magical method" to know them
-//! (A. Jones and J. Ohlund, *Network Programming for Microsoft Windows*, chapter 6), so each is tried.
+//! Finds, by testing on this machine, the settings of a server that serve a goal best. "There is no magical method" to
+//! know them (A. Jones and J. Ohlund, *Network Programming for Microsoft Windows*, chapter 6), so each is tried.
 //!
-//! One setting after the other is changed (coordinate descent): the model first, then what it is given. Candidates take turns, round by
-//! round, so that a slow moment of the machine hits all alike. One replaces what is there only if the confidence interval of
-//! the ratio of medians says that it is better; otherwise the default stays.
+//! One setting after the other is changed (coordinate descent): the model first, then what it is given. Candidates take
+//! turns, round by round, so that a slow moment of the machine hits all alike. One replaces what is there only if the
+//! confidence interval of the ratio of medians says that it is better; otherwise the default stays.
 //!
 //! | module | what it holds |
 //! |---|---|

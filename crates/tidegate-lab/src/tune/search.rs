@@ -8,7 +8,8 @@ use crate::compare::{FALSE_ALARM, Judged, Verdict, judge};
 use crate::experiment::LeftOut;
 use crate::run::{Better, Measure, Row};
 
-/// How much better a value has to be for sure to take the place of the default: less is not worth a file that others have to understand.
+/// How much better a value has to be for sure to take the place of the default: less is not worth a file that others
+/// have to understand.
 const WORTH: f64 = 0.02;
 
 /// Part of the budget after which only the cap is looked for.
@@ -58,7 +59,8 @@ pub struct Stage {
     pub name: String,
     /// Every candidate that was measured; the first one is what the search came with.
     pub rows: Vec<Row>,
-    /// The others against the first, by the figure that the stage was judged by; nothing where another question is asked.
+    /// The others against the first, by the figure that the stage was judged by; nothing where another question is
+    /// asked.
     pub against_first: Vec<Judged>,
     /// The row that was taken, if there is one.
     pub chosen: Option<usize>,
@@ -102,7 +104,8 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
         setting
     }
 
-    /// Goes through all settings of the model, and through them again while that changes something, `passes` times at most.
+    /// Goes through all settings of the model, and through them again while that changes something, `passes` times at
+    /// most.
     pub(super) fn knobs(&mut self, mut setting: Setting, processors: usize, passes: usize) -> Setting {
         for pass in 0..passes {
             let before = setting.clone();
@@ -282,8 +285,8 @@ fn row(goal: Goal, stage: &str, name: &str, trials: &[Trial]) -> Row {
     Row { experiment: format!("tune: {stage}"), name: name.into(), measures, certificates }
 }
 
-/// Which of a row's figures decides, and a word about it. A rate that the load has set says nothing about the server; what the server spent
-/// on each answer still does.
+/// Which of a row's figures decides, and a word about it. A rate that the load has set says nothing about the server;
+/// what the server spent on each answer still does.
 fn judged_by(goal: Goal, rows: &[Row]) -> (usize, &'static str) {
     let all: Vec<_> = rows.iter().flat_map(|row| &row.certificates).collect();
     let of_load = all.iter().filter(|c| c.verdict == Limit::Generator).count();
@@ -310,8 +313,8 @@ fn against_first(rows: &[Row], by: usize) -> Vec<Judged> {
     others.iter().filter_map(|other| pair(first, other, by, confidence, WORTH)).collect()
 }
 
-/// The first row, unless another one is better for sure. Of several such the best; of those that it is not surely better than, the
-/// first, because simple values come first.
+/// The first row, unless another one is better for sure. Of several such the best; of those that it is not surely
+/// better than, the first, because simple values come first.
 fn choose(rows: &[Row], by: usize) -> Option<usize> {
     let against = against_first(rows, by);
     let sure: Vec<usize> = (1..rows.len())
@@ -337,7 +340,8 @@ fn best(rows: &[Row], by: usize, among: &[usize]) -> Option<usize> {
     found.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(i, _)| i)
 }
 
-/// The last row that is not surely worse than the best one by more than what is tolerated. `None` if they cannot be judged.
+/// The last row that is not surely worse than the best one by more than what is tolerated. `None` if they cannot be
+/// judged.
 fn knee(rows: &[Row], by: usize) -> Option<usize> {
     let all: Vec<usize> = (0..rows.len()).collect();
     let best = best(rows, by, &all)?;
@@ -347,7 +351,8 @@ fn knee(rows: &[Row], by: usize) -> Option<usize> {
     if verdicts.contains(&Verdict::TooFewRounds) {
         return None;
     }
-    // What is surely worse ends the search: beyond it the curve may be anything, and who goes there passes through the dip.
+    // What is surely worse ends the search: beyond it the curve may be anything, and who goes there passes through the
+    // dip.
     let end = (best..rows.len()).find(|&i| verdicts[i] == Verdict::Worse).unwrap_or(rows.len());
     end.checked_sub(1)
 }

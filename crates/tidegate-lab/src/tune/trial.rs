@@ -11,8 +11,8 @@ use crate::experiment::round::{self, Round};
 use crate::experiment::{Server, affordable, connections, room};
 use crate::{Bench, LabError};
 
-/// Part of what a server can answer that the open loop of [`Goal::P99`] asks for: enough to be busy, and away from the queue that
-/// grows without bound at all of it.
+/// Part of what a server can answer that the open loop of [`Goal::P99`] asks for: enough to be busy, and away from the
+/// queue that grows without bound at all of it.
 const PART_OF_CAPACITY: f64 = 0.5;
 
 /// Servers and loads of this machine.
@@ -117,7 +117,8 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
             return Err(failed(why));
         }
         let user = row.user_bytes_each.ok_or_else(|| failed("no connection stood".into()))?;
-        // Memory has no limit that a load could be: every connection stood and had its message back, or there is no figure.
+        // Memory has no limit that a load could be: every connection stood and had its message back, or there is no
+        // figure.
         let figure = user + row.kernel_bytes_each.unwrap_or(0.0);
         Ok(Trial { figure, cpu_s_per_100k: None, certificate: None })
     }

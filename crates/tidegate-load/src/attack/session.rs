@@ -128,8 +128,8 @@ pub(super) struct Attacker {
 
 impl Attacker {
     fn flood(&self, out: &mut Outbox<'_>) -> Flow {
-        // A full outbox is also what keeps this end from reading: the library receives nothing for a connection that has
-        // as much to send as it may.
+        // A full outbox is also what keeps this end from reading: the library receives nothing for a connection that
+        // has as much to send as it may.
         while !out.is_full() {
             out.share(self.words.flood.clone());
         }

@@ -25,9 +25,9 @@ const TELL: Duration = Duration::from_millis(100);
 /// How long the last messages of an interrupted run are waited for while none comes.
 const HURRY: Duration = Duration::from_secs(1);
 
-/// Carries a plan out; ends early once `interrupted` is true, and the report is then about what was said until there. `observer` is told
-/// how it goes, on the calling thread: what it hears as requests are deliveries in [`Phase::Second`], and messages said in
-/// [`Phase::Progress`].
+/// Carries a plan out; ends early once `interrupted` is true, and the report is then about what was said until there.
+/// `observer` is told how it goes, on the calling thread: what it hears as requests are deliveries in
+/// [`Phase::Second`], and messages said in [`Phase::Progress`].
 ///
 /// # Errors
 /// [`LoadError`] if it cannot be begun at all. What goes wrong on the way is in the report.
@@ -40,7 +40,8 @@ pub fn run_chat(
     let _ = system::raise_descriptor_limit();
     plan.check()?;
     let shared = Arc::new(Shared::new(plan.clone(), interrupted.clone()));
-    // Who speaks does so when it is due and not 50 µs later; where that cannot be asked for, the report shows the delay.
+    // Who speaks does so when it is due and not 50 µs later; where that cannot be asked for, the report shows the
+    // delay.
     let _ = system::exact_sleeps();
     let model = plan.model.unwrap_or_else(|| Model::best().model);
     let load = ChatLoad(shared.clone());

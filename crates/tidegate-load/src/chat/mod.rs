@@ -1,9 +1,10 @@
-//! Load of a messenger: members in rooms, some of whom speak on an exact schedule, and all of whom check what they hear.
+//! Load of a messenger: members in rooms, some of whom speak on an exact schedule, and all of whom check what they
+//! hear.
 //!
-//! Speakers say numbered messages that carry the time they were due. A member checks that what happens in its room comes with one number
-//! after the other (nothing lost, doubled or out of order), and that it is the same for all; the end checks that every message
-//! that was said reached every member that reads. Latency counts from when a message was due to when a member has read it: so many
-//! samples for each message as there are members.
+//! Speakers say numbered messages that carry the time they were due. A member checks that what happens in its room
+//! comes with one number after the other (nothing lost, doubled or out of order), and that it is the same for all; the
+//! end checks that every message that was said reached every member that reads. Latency counts from when a message was
+//! due to when a member has read it: so many samples for each message as there are members.
 
 mod conductor;
 mod deaf;

@@ -168,8 +168,9 @@ impl Shared {
         self.interrupted.load(Relaxed)
     }
 
-    /// A member of `thread` wants to say something, so late; `false` if it may not any more. Counted under the lock that
-    /// [`progress`](Self::progress) takes after it has been asked whether somebody interrupts: what is said is known there.
+    /// A member of `thread` wants to say something, so late; `false` if it may not any more. Counted under the lock
+    /// that [`progress`](Self::progress) takes after it has been asked whether somebody interrupts: what is said is
+    /// known there.
     pub(super) fn may_say(&self, thread: usize, room: usize, late_us: u64) -> bool {
         let mut tally = self.tally(thread);
         if self.is_interrupted() {

@@ -34,8 +34,8 @@ pub(crate) enum Step {
     Used(usize),
     /// So many bytes were read, of which the first `body` belong to the body; go on.
     Body { used: usize, body: usize },
-    /// The answer ends after so many bytes, the first `body` of which belong to its body; `open` is whether the connection
-    /// stays.
+    /// The answer ends after so many bytes, the first `body` of which belong to its body; `open` is whether the
+    /// connection stays.
     Complete { used: usize, body: usize, status: u16, open: bool },
     /// It makes no sense.
     Wrong(&'static str),

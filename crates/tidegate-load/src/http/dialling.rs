@@ -53,8 +53,8 @@ impl Places {
 }
 
 impl Common {
-    /// The next request of this place, on a connection of its own. `false` if there is none now: in an open loop the place
-    /// then waits until one is due.
+    /// The next request of this place, on a connection of its own. `false` if there is none now: in an open loop the
+    /// place then waits until one is due.
     pub(super) fn next(&self, tag: u64, thread: usize) -> bool {
         match self.crew.begin_anew() {
             Some(flight) => self.dial(tag, thread, flight, Cause::Room),

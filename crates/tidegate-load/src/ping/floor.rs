@@ -1,5 +1,5 @@
-//! The physical floor of the round trip: two processes, two rings in shared memory, and nothing else. No server, no session, no
-//! kernel; both sides spin. Nothing can be faster between two processes on these processors.
+//! The physical floor of the round trip: two processes, two rings in shared memory, and nothing else. No server, no
+//! session, no kernel; both sides spin. Nothing can be faster between two processes on these processors.
 
 use std::io::{self, IoSlice, Write};
 use std::os::fd::AsFd;

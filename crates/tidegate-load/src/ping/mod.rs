@@ -1,7 +1,7 @@
 //! Ping-pong: one message is in flight on each connection, carries the time it was sent, and comes back.
 //!
-//! The round trip is what is measured, in nanoseconds: one thread, Nagle off, a histogram for each session and nothing shared while
-//! messages fly.
+//! The round trip is what is measured, in nanoseconds: one thread, Nagle off, a histogram for each session and nothing
+//! shared while messages fly.
 
 #[cfg(target_os = "linux")]
 mod floor;
@@ -87,7 +87,8 @@ impl PingPlan {
             fast_path: self.fast_path,
             buffer_bytes: 64 * 1024,
             drain_timeout: Duration::from_millis(200),
-            // Answers are taken while a message is still being sent: a server that is held back by its answers takes no more of it.
+            // Answers are taken while a message is still being sent: a server that is held back by its answers takes no
+            // more of it.
             outbox: OutboxMarks {
                 high: OutboxMarks::default().high.max(2 * self.size),
                 ..OutboxMarks::default()

@@ -190,7 +190,8 @@ impl Flow {
         }
     }
 
-    /// Whether messages are sent now: until the end, and for a moment what was due before it; not once somebody interrupts.
+    /// Whether messages are sent now: until the end, and for a moment what was due before it; not once somebody
+    /// interrupts.
     fn is_time(&self, now: Duration) -> bool {
         if self.interrupted.load(Relaxed) {
             return false;

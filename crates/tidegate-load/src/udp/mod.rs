@@ -1,7 +1,7 @@
 //! Load of datagrams: numbered messages to an echo server, which have to come back, or to anybody, who just takes them.
 //!
-//! Each flow is a thread with a socket of its own, so a server that shares its port among threads sees several peers. A flow sends
-//! and receives in turns; nothing is shared while it runs.
+//! Each flow is a thread with a socket of its own, so a server that shares its port among threads sees several peers. A
+//! flow sends and receives in turns; nothing is shared while it runs.
 
 mod flow;
 mod message;
@@ -159,8 +159,8 @@ impl UdpPlan {
     }
 }
 
-/// Carries a plan out; ends early once `interrupted` is true, and the report is then about what was measured until there. `observer` is
-/// told how it goes, on the calling thread.
+/// Carries a plan out; ends early once `interrupted` is true, and the report is then about what was measured until
+/// there. `observer` is told how it goes, on the calling thread.
 ///
 /// # Errors
 /// [`LoadError`] if the plan cannot be carried out at all. What goes wrong on the way is in the report.

@@ -1,7 +1,8 @@
-//! `bpf(2)`, as far as maps of sockets need it: maps, programs that the caller has assembled, and links to a control group.
+//! `bpf(2)`, as far as maps of sockets need it: maps, programs that the caller has assembled, and links to a control
+//! group.
 //!
-//! Everything here is a descriptor; the kernel takes it all apart when the last holder closes it, however that process ends. The layouts
-//! are those of `linux/bpf.h`; the kernel takes what a shorter one leaves out as zero.
+//! Everything here is a descriptor; the kernel takes it all apart when the last holder closes it, however that process
+//! ends. The layouts are those of `linux/bpf.h`; the kernel takes what a shorter one leaves out as zero.
 
 use std::ffi::{CStr, c_long};
 use std::io;
@@ -32,8 +33,8 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// The kernel's verifier judges it, so any values are safe; registers are 0 to 10. A [map](LOAD_MAP) is named by its place among
-    /// those that the [program](Program::load) is given, never by a descriptor.
+    /// The kernel's verifier judges it, so any values are safe; registers are 0 to 10. A [map](LOAD_MAP) is named by
+    /// its place among those that the [program](Program::load) is given, never by a descriptor.
     #[must_use]
     pub const fn new(code: u8, to: u8, from: u8, offset: i16, immediate: i32) -> Self {
         // Two bit fields of a C structure, whose order follows that of the bytes.
@@ -46,10 +47,12 @@ impl Instruction {
     }
 }
 
-/// Code and source register of the instruction that loads a map: the immediate is its place. The next instruction is all zeroes.
+/// Code and source register of the instruction that loads a map: the immediate is its place. The next instruction is
+/// all zeroes.
 pub const LOAD_MAP: (u8, u8) = (LOAD_64, 1);
 
-/// Loads 64 bits (`BPF_LD | BPF_IMM | BPF_DW`). The source register says what the immediate is; other than 0, a number, it names something.
+/// Loads 64 bits (`BPF_LD | BPF_IMM | BPF_DW`). The source register says what the immediate is; other than 0, a number,
+/// it names something.
 const LOAD_64: u8 = 0x18;
 
 /// The same code with descriptors where maps are named, which stay open as long as `maps` is borrowed.
@@ -94,7 +97,8 @@ impl Map {
     /// Makes a map of at most `entries`.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_BPF` (and `CAP_NET_ADMIN` for sockets), `ENOSYS` without `bpf(2)`, `EINVAL` if this kernel has no such map.
+    /// `EPERM` without `CAP_BPF` (and `CAP_NET_ADMIN` for sockets), `ENOSYS` without `bpf(2)`, `EINVAL` if this kernel
+    /// has no such map.
     pub fn create(kind: MapKind, key_bytes: u32, value_bytes: u32, entries: u32) -> io::Result<Self> {
         let request = MapCreate { kind: kind as u32, key_bytes, value_bytes, entries, flags: 0 };
         // SAFETY: the request holds no pointers.
@@ -112,7 +116,8 @@ impl Map {
             let mut next = vec![0; self.key_bytes];
             let last = keys.last().map_or(0, |key| address(key));
             let request = Element::new(&self.fd, last, address_mut(&mut next));
-            // SAFETY: both pointers are to `key_bytes` bytes that outlive the call, or null, which asks for the first key.
+            // SAFETY: both pointers are to `key_bytes` bytes that outlive the call, or null, which asks for the first
+            // key.
             match unsafe { bpf(MAP_GET_NEXT_KEY, &request) } {
                 Ok(_) => keys.push(next),
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => break,
@@ -207,8 +212,8 @@ impl Program {
             log_bytes: u32::try_from(log.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
             log: if log.is_empty() { 0 } else { address_mut(log) },
         };
-        // SAFETY: code, license and log outlive the call and are as long as said; the kernel writes into the log only, which is
-        // borrowed mutably.
+        // SAFETY: code, license and log outlive the call and are as long as said; the kernel writes into the log only,
+        // which is borrowed mutably.
         unsafe { bpf_descriptor(PROG_LOAD, &request) }
     }
 
@@ -227,8 +232,8 @@ impl Program {
         unsafe { bpf(PROG_ATTACH, &request) }.map(drop)
     }
 
-    /// Has it follow the TCP connections of the processes in a control group, beside other programs that do (a link implies
-    /// `BPF_F_ALLOW_MULTI`), until the link is dropped or this process ends.
+    /// Has it follow the TCP connections of the processes in a control group, beside other programs that do (a link
+    /// implies `BPF_F_ALLOW_MULTI`), until the link is dropped or this process ends.
     ///
     /// # Errors
     /// What the system says; `EINVAL` before Linux 5.7, or if another program was attached so that it is alone.
@@ -259,7 +264,8 @@ fn address_mut(bytes: &mut [u8]) -> u64 {
 /// Calls `bpf(2)`.
 ///
 /// # Safety
-/// What the request points to is as the command expects: long enough, alive during the call, and exclusive where the kernel writes.
+/// What the request points to is as the command expects: long enough, alive during the call, and exclusive where the
+/// kernel writes.
 unsafe fn bpf<T>(command: c_long, request: &T) -> io::Result<c_long> {
     // SAFETY: the request is valid for its size; the caller has seen to what it points to.
     match unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(request), size_of::<T>()) } {
@@ -340,7 +346,8 @@ mod tests {
     fn a_program_names_maps_by_their_places_and_never_descriptors() {
         let (load, map) = LOAD_MAP;
         let end = [Instruction::new(0, 0, 0, 0, 0), Instruction::new(0x95, 0, 0, 0, 0)];
-        // 0 to 2 are descriptors of every process; 2 to 6 in place of a map are values in maps, variables and functions of the kernel.
+        // 0 to 2 are descriptors of every process; 2 to 6 in place of a map are values in maps, variables and functions
+        // of the kernel.
         for (source, named) in
             [(map, 0), (map, 2), (map, -1)].into_iter().chain((2..=6).map(|kind| (kind, 0)))
         {

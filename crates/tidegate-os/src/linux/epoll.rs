@@ -60,8 +60,8 @@ impl Epoll {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Has waits poll the queue of the network card that sockets are behind for so long before they sleep (`EPIOCSPARAMS`,
-    /// `ioctl_eventpoll(2)`).
+    /// Has waits poll the queue of the network card that sockets are behind for so long before they sleep
+    /// (`EPIOCSPARAMS`, `ioctl_eventpoll(2)`).
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] before Linux 6.9.

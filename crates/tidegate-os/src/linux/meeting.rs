@@ -1,5 +1,5 @@
-//! Unix sockets with abstract names (`unix(7)`): there is no file, a name lasts as long as its socket, and it is known only in the
-//! network namespace that the socket is in.
+//! Unix sockets with abstract names (`unix(7)`): there is no file, a name lasts as long as its socket, and it is known
+//! only in the network namespace that the socket is in.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -26,8 +26,8 @@ pub fn listen(name: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Lets nobody in any more; nothing waits. Returns who has connected and was not accepted: to close these may take long.
-/// The name is free when the listener is closed.
+/// Lets nobody in any more; nothing waits. Returns who has connected and was not accepted: to close these may take
+/// long. The name is free when the listener is closed.
 pub fn shut_down(listener: &UnixListener) -> Vec<UnixStream> {
     let _ = SockRef::from(listener).shutdown(Shutdown::Both); // nobody else gets into the queue
     std::iter::from_fn(|| Some(listener.accept().ok()?.0)).collect()
@@ -36,7 +36,8 @@ pub fn shut_down(listener: &UnixListener) -> Vec<UnixStream> {
 /// Connects to an abstract name at once or not at all; nothing waits.
 ///
 /// # Errors
-/// [`io::ErrorKind::ConnectionRefused`] if nobody listens there, [`io::ErrorKind::WouldBlock`] if too many wait already.
+/// [`io::ErrorKind::ConnectionRefused`] if nobody listens there, [`io::ErrorKind::WouldBlock`] if too many wait
+/// already.
 pub fn connect(name: &str) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     socket.connect(&SockAddr::unix(format!("\0{name}"))?)?;

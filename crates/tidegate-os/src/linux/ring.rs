@@ -5,12 +5,13 @@
 //! until the completion came back**. Bytes to send are moved into the ring and returned with the
 //! completion; received bytes lie in buffers that the ring owns and are lent out by reference.
 //!
-//! What a ring can be asked for is bounded, too: it is restricted to the operations of its [`Purpose`] and to [`MOST_WORKERS`] threads of
-//! the kernel before it is enabled.
+//! What a ring can be asked for is bounded, too: it is restricted to the operations of its [`Purpose`] and to
+//! [`MOST_WORKERS`] threads of the kernel before it is enabled.
 //!
-//! Descriptors follow the first rule. An entry of the queue names one by its number, and the kernel looks the number up when the entry
-//! is handed over: until then the ring holds what it belongs to. A socket that the kernel made is owned by the completion that says so
-//! ([`Completion::made`]) and can be taken from there once; no number that a caller has becomes a descriptor here.
+//! Descriptors follow the first rule. An entry of the queue names one by its number, and the kernel looks the number up
+//! when the entry is handed over: until then the ring holds what it belongs to. A socket that the kernel made is owned
+//! by the completion that says so ([`Completion::made`]) and can be taken from there once; no number that a caller has
+//! becomes a descriptor here.
 
 mod buffers;
 mod datagram;
@@ -126,8 +127,8 @@ pub struct Completion {
     pub key: u64,
     /// What the operation returned: bytes, for most.
     pub result: io::Result<u32>,
-    /// The socket that an accept or an [`install`](Ring::install) made, that another ring has sent, or that could not be
-    /// [sent to one](Ring::hand_on).
+    /// The socket that an accept or an [`install`](Ring::install) made, that another ring has sent, or that could not
+    /// be [sent to one](Ring::hand_on).
     pub made: Option<Handle>,
     /// The operation stays armed and will complete again.
     pub more: bool,
@@ -207,8 +208,8 @@ const GROUP: u16 = 0;
 
 impl Ring {
     /// Makes a ring for the calling thread. Features this kernel lacks are left out one by one;
-    /// [`features`](Self::features) says which are in use. Some time after a ring was closed, the kernel interrupts the thread that made it,
-    /// as a signal would: a `recv` with a time limit fails with EINTR then.
+    /// [`features`](Self::features) says which are in use. Some time after a ring was closed, the kernel interrupts the
+    /// thread that made it, as a signal would: a `recv` with a time limit fails with EINTR then.
     ///
     /// # Errors
     /// `EPERM` or `ENOSYS` where io_uring is forbidden or missing, `ENOMEM` under a small
@@ -244,8 +245,8 @@ impl Ring {
         self.features
     }
 
-    /// Accepts until told otherwise: each completion has [made](Completion::made) one connection, with `direct` in a slot of the table,
-    /// if the kernel [gives these out](Slots::Accepted).
+    /// Accepts until told otherwise: each completion has [made](Completion::made) one connection, with `direct` in a
+    /// slot of the table, if the kernel [gives these out](Slots::Accepted).
     pub fn accept_multi<L: AsFd + Send + Sync + 'static>(
         &mut self,
         listener: &Arc<L>,
@@ -273,8 +274,8 @@ impl Ring {
         self.push(entry.build().user_data(accept_data(key, direct)));
     }
 
-    /// Puts a socket into a free slot of the table, so that it costs no descriptor; gives it back if there is none, or the ring does not
-    /// [give them out](Slots::Registered).
+    /// Puts a socket into a free slot of the table, so that it costs no descriptor; gives it back if there is none, or
+    /// the ring does not [give them out](Slots::Registered).
     pub fn register(&mut self, socket: OwnedFd) -> Handle {
         let Some(slot) = self.free.pop() else { return socket.into() };
         match self.ring.submitter().register_files_update(slot, &[socket.as_raw_fd()]) {
@@ -293,7 +294,8 @@ impl Ring {
         self.push_on(socket, entry.user_data(key & KEY));
     }
 
-    /// Connects; the result is 0 when the connection stands. `to` comes from [`raw_address`](crate::socket::raw_address).
+    /// Connects; the result is 0 when the connection stands. `to` comes from
+    /// [`raw_address`](crate::socket::raw_address).
     pub fn connect(&mut self, socket: &Handle, to: SockAddr, key: u64) {
         let address = Box::new(to);
         let (pointer, length) = (address.as_ptr().cast::<libc::sockaddr>(), address.len());
@@ -310,13 +312,14 @@ impl Ring {
         self.push_on(socket, entry.flags(squeue::Flags::BUFFER_SELECT).user_data(key & KEY));
     }
 
-    /// Most bytes that the kernel sends until all of them are, in as many steps as that takes (`MSG_WAITALL`); of more it sends what it can
-    /// at once. A send that takes 128 steps goes to a worker thread and keeps it until the peer has read enough (`APOLL_MAX_RETRY` in
-    /// the kernel's `io_uring/poll.c`); a step is a third of a send buffer, and at least a segment.
+    /// Most bytes that the kernel sends until all of them are, in as many steps as that takes (`MSG_WAITALL`); of more
+    /// it sends what it can at once. A send that takes 128 steps goes to a worker thread and keeps it until the peer
+    /// has read enough (`APOLL_MAX_RETRY` in the kernel's `io_uring/poll.c`); a step is a third of a send buffer, and
+    /// at least a segment.
     pub const MOST_AT_ONCE: usize = 128 * 1024;
 
-    /// Sends `payload` in order: all of it, or if it is [more than that](Self::MOST_AT_ONCE) as much as the socket takes. Of a file it sends
-    /// what was read.
+    /// Sends `payload` in order: all of it, or if it is [more than that](Self::MOST_AT_ONCE) as much as the socket
+    /// takes. Of a file it sends what was read.
     pub fn send(&mut self, socket: &Handle, payload: Payload, more: More, key: u64) {
         let hold = if more == More::No { 0 } else { libc::MSG_MORE };
         let all = if bytes_in(&payload) <= Self::MOST_AT_ONCE { libc::MSG_WAITALL } else { 0 };
@@ -328,9 +331,10 @@ impl Ring {
     /// segment with the end of the stream (`MSG_MORE`). Gives the payload back, nothing done, if it is
     /// [more than the kernel sends in one go](Self::MOST_AT_ONCE): what is chained to it would begin too early.
     ///
-    /// If the send completes with all bytes, the slot is free once the close has completed under `close_key`, which may be
-    /// several calls later. If it does not, the chain is broken: the close completes with `ECANCELED`, and the slot is still open.
-    /// What is left of `socket` after a success is only to be dropped: the slot may be the next connection's.
+    /// If the send completes with all bytes, the slot is free once the close has completed under `close_key`, which may
+    /// be several calls later. If it does not, the chain is broken: the close completes with `ECANCELED`, and the slot
+    /// is still open. What is left of `socket` after a success is only to be dropped: the slot may be the next
+    /// connection's.
     pub fn send_and_close(
         &mut self,
         socket: &Handle,
@@ -370,7 +374,8 @@ impl Ring {
         entry.user_data(OWNED | self.in_flight.insert(op) as u64)
     }
 
-    /// Completes when the socket can take more, and gives the payload back: what is to be sent by other means than the ring.
+    /// Completes when the socket can take more, and gives the payload back: what is to be sent by other means than the
+    /// ring.
     pub fn poll_writable(&mut self, socket: &Handle, payload: Payload, key: u64) {
         let wanted = libc::POLLOUT as u32;
         let entry = entry_on!(self, socket, |fd| opcode::PollAdd::new(fd, wanted).build());
@@ -379,8 +384,8 @@ impl Ring {
         self.push_on(socket, entry.user_data(OWNED | at));
     }
 
-    /// [Makes](Completion::made) an ordinary descriptor of the socket in a slot, besides it, and gives the payload back.
-    /// `EINVAL` before Linux 6.8.
+    /// [Makes](Completion::made) an ordinary descriptor of the socket in a slot, besides it, and gives the payload
+    /// back. `EINVAL` before Linux 6.8.
     pub fn install(&mut self, slot: &Slot, payload: Payload, key: u64) {
         let entry = opcode::FixedFdInstall::new(self.fixed(slot), 0).build();
         let op = InFlight { payload: Some(payload), makes: true, ..InFlight::new(key) };
@@ -388,8 +393,8 @@ impl Ring {
         self.push(entry.user_data(OWNED | at));
     }
 
-    /// Ends one direction or both ([`std::net::Shutdown`]). A thread of the kernel does it, and looks the slot or the descriptor up
-    /// only then: until it has completed, the socket must not be [closed](Self::close).
+    /// Ends one direction or both ([`std::net::Shutdown`]). A thread of the kernel does it, and looks the slot or the
+    /// descriptor up only then: until it has completed, the socket must not be [closed](Self::close).
     pub fn shutdown(&mut self, socket: &Handle, how: std::net::Shutdown, key: u64) {
         let how = match how {
             std::net::Shutdown::Read => libc::SHUT_RD,
@@ -400,8 +405,8 @@ impl Ring {
         self.push_on(socket, entry.user_data(key & KEY));
     }
 
-    /// Closes. What is still in flight on the socket keeps it open, and may even be looked up after the close: it must have come back
-    /// before. Under `key` a slot's close completes when the number is free, if it `tells`.
+    /// Closes. What is still in flight on the socket keeps it open, and may even be looked up after the close: it must
+    /// have come back before. Under `key` a slot's close completes when the number is free, if it `tells`.
     pub fn close(&mut self, socket: Handle, key: u64, tells: Tells) {
         let entry = match socket {
             Handle::Direct(slot) => self.close_entry(&slot, key, tells),
@@ -427,7 +432,8 @@ impl Ring {
         entry.user_data(OWNED | self.in_flight.insert(op) as u64)
     }
 
-    /// Makes the coming close of the socket send a reset (`SO_LINGER` 0). Whether something will complete with `key`, if all goes well.
+    /// Makes the coming close of the socket send a reset (`SO_LINGER` 0). Whether something will complete with `key`,
+    /// if all goes well.
     ///
     /// On a direct descriptor this needs Linux 6.7; before that the close is an ordinary one.
     pub fn reset_on_close(&mut self, socket: &Handle, key: u64, tells: Tells) -> bool {
@@ -448,16 +454,16 @@ impl Ring {
         }
     }
 
-    /// Asks everything in flight on the socket to end; each operation still completes. One that is just being worked on is not found,
-    /// and goes on; so is one that waits for a thread of the kernel ([`shutdown`](Self::shutdown)).
+    /// Asks everything in flight on the socket to end; each operation still completes. One that is just being worked on
+    /// is not found, and goes on; so is one that waits for a thread of the kernel ([`shutdown`](Self::shutdown)).
     pub fn cancel_all(&mut self, socket: &Handle, key: u64, tells: Tells) {
         let what = entry_on!(self, socket, |fd| types::CancelBuilder::fd(fd));
         let entry = opcode::AsyncCancel2::new(what.all()).build();
         self.push_on(socket, entry.flags(tells.flags()).user_data(key & KEY));
     }
 
-    /// Asks the operations submitted with key `target` (that own no memory, and make nothing) to end; each of them still
-    /// completes.
+    /// Asks the operations submitted with key `target` (that own no memory, and make nothing) to end; each of them
+    /// still completes.
     pub fn cancel(&mut self, target: u64, key: u64, tells: Tells) {
         self.cancel_data(target & KEY, key, tells);
     }
@@ -496,7 +502,8 @@ impl Ring {
         types::Fixed(slot.index)
     }
 
-    /// The number of a descriptor that is going to be named; what it belongs to is held until the kernel has looked it up.
+    /// The number of a descriptor that is going to be named; what it belongs to is held until the kernel has looked it
+    /// up.
     fn watch<T: AsFd + Send + Sync + 'static>(&mut self, what: &Arc<T>) -> types::Fd {
         self.held.push(what.clone());
         types::Fd(what.as_fd().as_raw_fd())

@@ -1,8 +1,8 @@
 //! Memory that two processes share: a sealed file without a name (`memfd_create(2)`), mapped by both.
 //!
-//! The other process may be hostile. It can write anything into the memory at any time; so everything here is read by copying or
-//! as an atomic word, and never twice in the belief that it stayed the same. It cannot take the memory away (which would end this
-//! process with SIGBUS): that the size is sealed is checked before anything is mapped.
+//! The other process may be hostile. It can write anything into the memory at any time; so everything here is read by
+//! copying or as an atomic word, and never twice in the belief that it stayed the same. It cannot take the memory away
+//! (which would end this process with SIGBUS): that the size is sealed is checked before anything is mapped.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,7 +23,8 @@ pub struct Shared {
 
 // SAFETY: the mapping belongs to the value, not to a thread.
 unsafe impl Send for Shared {}
-// SAFETY: through `&self` the memory is only touched as atomic words, or by copies whose result may be any bytes at all.
+// SAFETY: through `&self` the memory is only touched as atomic words, or by copies whose result may be any bytes at
+// all.
 unsafe impl Sync for Shared {}
 
 impl Shared {
@@ -56,8 +57,8 @@ impl Shared {
     }
 
     fn map(fd: &OwnedFd, bytes: usize) -> io::Result<Self> {
-        // SAFETY: a fresh mapping at an address the kernel picks overlaps nothing. The size of the file is sealed (both callers
-        // have seen to that), so every page of it stays backed.
+        // SAFETY: a fresh mapping at an address the kernel picks overlaps nothing. The size of the file is sealed (both
+        // callers have seen to that), so every page of it stays backed.
         let at = unsafe {
             mmap(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)
         }?;
@@ -81,8 +82,8 @@ impl Shared {
             at.is_multiple_of(4) && at < self.bytes && self.bytes - at >= 4,
             "a word outside of shared memory"
         );
-        // SAFETY: in bounds and aligned (the mapping begins at a page), and mapped for as long as `self` lives. Nothing in this
-        // process touches these bytes other than atomically: copies go to other places of the layout.
+        // SAFETY: in bounds and aligned (the mapping begins at a page), and mapped for as long as `self` lives. Nothing
+        // in this process touches these bytes other than atomically: copies go to other places of the layout.
         unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(at).cast()) }
     }
 
@@ -93,8 +94,8 @@ impl Shared {
     #[inline]
     pub fn read(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
-        // SAFETY: in bounds; `into` is private memory, so the two do not overlap. Whatever the other process writes meanwhile,
-        // what is copied is bytes, of which every value is valid, and they are looked at only in the copy.
+        // SAFETY: in bounds; `into` is private memory, so the two do not overlap. Whatever the other process writes
+        // meanwhile, what is copied is bytes, of which every value is valid, and they are looked at only in the copy.
         unsafe { ptr::copy_nonoverlapping(self.at.as_ptr().add(at), into.as_mut_ptr(), into.len()) }
     }
 
@@ -105,8 +106,8 @@ impl Shared {
     #[inline]
     pub fn write(&self, at: usize, from: &[u8]) {
         self.check(at, from.len());
-        // SAFETY: in bounds; `from` is private memory, so the two do not overlap. No reference into the mapping exists but to
-        // atomic words, which the layout keeps apart from what is copied.
+        // SAFETY: in bounds; `from` is private memory, so the two do not overlap. No reference into the mapping exists
+        // but to atomic words, which the layout keeps apart from what is copied.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.at.as_ptr().add(at), from.len()) }
     }
 

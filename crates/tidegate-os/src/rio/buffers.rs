@@ -5,7 +5,8 @@ use std::io;
 use super::functions::{Functions, NO_BUFFER, Span};
 use crate::pages::{Pages, Residence};
 
-/// A piece of registered memory, with so many bytes received into it. Given back with [`Requests::recycle`](super::Requests::recycle).
+/// A piece of registered memory, with so many bytes received into it. Given back with
+/// [`Requests::recycle`](super::Requests::recycle).
 #[derive(Debug)]
 pub struct Buffer {
     /// The registration that it is a piece of.

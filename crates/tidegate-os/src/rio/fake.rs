@@ -1,4 +1,5 @@
-//! A table of functions that stands in for the system's: it keeps the rules of Registered I/O, and breaks off where the caller does not.
+//! A table of functions that stands in for the system's: it keeps the rules of Registered I/O, and breaks off where the
+//! caller does not.
 //!
 //! What the kernel would do is done by the tests: let bytes come, take what is sent, refuse a call.
 

@@ -29,8 +29,8 @@ pub struct Completion {
     pub request: u64,
 }
 
-/// How a completion queue tells that it is no longer empty: by a packet to a completion port (`RIO_NOTIFICATION_COMPLETION` of type
-/// `RIO_IOCP_COMPLETION`).
+/// How a completion queue tells that it is no longer empty: by a packet to a completion port
+/// (`RIO_NOTIFICATION_COMPLETION` of type `RIO_IOCP_COMPLETION`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NotifyByPort {

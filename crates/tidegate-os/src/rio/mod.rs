@@ -1,7 +1,8 @@
-//! Registered I/O (`mswsock.h`, Windows 8): requests are written into queues that the kernel reads, over memory that it has mapped once.
+//! Registered I/O (`mswsock.h`, Windows 8): requests are written into queues that the kernel reads, over memory that it
+//! has mapped once.
 //!
-//! Everything here goes through a table of functions ([`Functions`]) and knows nothing else of Windows, so that its tests give it a table of
-//! their own and run on every system. Wine has no Registered I/O.
+//! Everything here goes through a table of functions ([`Functions`]) and knows nothing else of Windows, so that its
+//! tests give it a table of their own and run on every system. Wine has no Registered I/O.
 
 mod buffers;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A thread's requests: one completion queue, a request queue for each socket, and the buffers that requests are about.
 //!
-//! The rule that keeps it safe: **a buffer that a request names belongs to that request**, in [`Requests::under_way`], until its completion
-//! was taken from the queue.
+//! The rule that keeps it safe: **a buffer that a request names belongs to that request**, in [`Requests::under_way`],
+//! until its completion was taken from the queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,7 +21,8 @@ pub struct Setup {
     pub buffer_bytes: usize,
     /// Whether they are locked in memory besides being registered.
     pub residence: Residence,
-    /// Whether a receive takes a buffer when it is made, while fewer than half of them are taken so, rather than when there is data.
+    /// Whether a receive takes a buffer when it is made, while fewer than half of them are taken so, rather than when
+    /// there is data.
     pub posted: bool,
     /// Sockets that there is room for at first.
     pub sockets: u32,
@@ -115,7 +116,8 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// For the calling thread. With `notify` an empty completion queue can tell when it is no longer; without, it is polled.
+    /// For the calling thread. With `notify` an empty completion queue can tell when it is no longer; without, it is
+    /// polled.
     ///
     /// # Errors
     /// The system has no memory left that can be registered or is not paged.
@@ -257,8 +259,8 @@ impl Requests {
         queue.under_way += 1;
         let (raw, place) = (queue.raw, self.under_way.insert(request));
         let context = std::ptr::without_provenance(place);
-        // SAFETY: the queue is one of an open socket; the span is copied by the call, and what it names belongs to the request until its
-        // completion was taken.
+        // SAFETY: the queue is one of an open socket; the span is copied by the call, and what it names belongs to the
+        // request until its completion was taken.
         if unsafe { call(raw, spans, count, 0, context) } == 0 {
             let why = (self.functions.last_error)();
             self.finish(place, Err(why));
@@ -397,8 +399,8 @@ fn outcome(done: &Completion) -> io::Result<u32> {
 
 impl Drop for Requests {
     fn drop(&mut self) {
-        // Every socket is closed by now, so what is under way has ended; if its completion cannot be found, the registered memory, the
-        // only one that the kernel has, is left alone.
+        // Every socket is closed by now, so what is under way has ended; if its completion cannot be found, the
+        // registered memory, the only one that the kernel has, is left alone.
         let _ = self.collect();
         if !self.under_way.is_empty() {
             let _ = self.buffers.abandon();

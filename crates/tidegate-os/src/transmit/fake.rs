@@ -1,5 +1,6 @@
-//! A table of functions that stands in for the system's: it keeps the rules of `TransmitFile` and `TransmitPackets`, breaks off where the
-//! caller does not, and remembers what it was asked for. The tests say when an operation ends, and how.
+//! A table of functions that stands in for the system's: it keeps the rules of `TransmitFile` and `TransmitPackets`,
+//! breaks off where the caller does not, and remembers what it was asked for. The tests say when an operation ends, and
+//! how.
 
 use std::cell::RefCell;
 use std::ffi::c_void;

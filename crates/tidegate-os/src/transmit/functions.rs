@@ -52,8 +52,8 @@ pub(super) const MOST_OF_A_CALL: usize = i32::MAX as usize - 1;
 /// The end of the file was reached (`ERROR_HANDLE_EOF`).
 pub(super) const END_OF_FILE: i32 = 38;
 
-/// `TransmitFile`: socket, file, bytes of the file (0 would be all of it), bytes of each send (0: the system's choice), operation, what is
-/// around it, flags.
+/// `TransmitFile`: socket, file, bytes of the file (0 would be all of it), bytes of each send (0: the system's choice),
+/// operation, what is around it, flags.
 pub type TransmitFile =
     unsafe extern "system" fn(usize, *mut c_void, u32, u32, *mut Overlapped, *const FileBuffers, u32) -> i32;
 
@@ -61,7 +61,8 @@ pub type TransmitFile =
 pub type TransmitPackets =
     unsafe extern "system" fn(usize, *const Element, u32, u32, *mut Overlapped, u32) -> i32;
 
-/// The functions that there are. Whoever makes a table vouches that each does what its namesake in `mswsock.h` is documented to do.
+/// The functions that there are. Whoever makes a table vouches that each does what its namesake in `mswsock.h` is
+/// documented to do.
 #[derive(Clone, Copy)]
 #[allow(missing_docs, reason = "each is named as in mswsock.h")]
 pub struct Functions {

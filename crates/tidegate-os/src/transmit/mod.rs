@@ -1,8 +1,8 @@
-//! Files out of sockets on Windows (`TransmitFile`, `TransmitPackets`): what comes before a part of a file, the part, and what comes after
-//! it, in one operation.
+//! Files out of sockets on Windows (`TransmitFile`, `TransmitPackets`): what comes before a part of a file, the part,
+//! and what comes after it, in one operation.
 //!
-//! Everything here goes through a table of functions ([`Functions`]) and knows nothing else of Windows, so that its tests give it a table of
-//! their own and run on every system. Wine has no `TransmitPackets`.
+//! Everything here goes through a table of functions ([`Functions`]) and knows nothing else of Windows, so that its
+//! tests give it a table of their own and run on every system. Wine has no `TransmitPackets`.
 
 #[cfg(test)]
 mod fake;

@@ -38,8 +38,8 @@ pub enum Begun {
 impl Transmission {
     /// Takes from the front of `parts` what one operation can have, and at most `most` bytes of the file.
     ///
-    /// With `TransmitPackets` all pieces are elements of their own. `TransmitFile` takes one piece before and one after the file: small ones
-    /// are put together, others go without it.
+    /// With `TransmitPackets` all pieces are elements of their own. `TransmitFile` takes one piece before and one after
+    /// the file: small ones are put together, others go without it.
     pub fn begin(mut parts: Parts, functions: &Functions, most: usize) -> Begun {
         let packets = functions.transmit_packets.is_some();
         if !packets {
@@ -71,8 +71,8 @@ impl Transmission {
     /// What the function said.
     ///
     /// # Safety
-    /// The socket is open, and the operation is one of it. `self` and what `overlapped` points to stay until it has ended; they may be moved
-    /// (`self`) only as a value, which leaves what the kernel reads in its place.
+    /// The socket is open, and the operation is one of it. `self` and what `overlapped` points to stay until it has
+    /// ended; they may be moved (`self`) only as a value, which leaves what the kernel reads in its place.
     pub unsafe fn start(
         &self,
         functions: &Functions,
@@ -81,8 +81,8 @@ impl Transmission {
     ) -> io::Result<()> {
         let done = match (&self.call, functions.transmit_packets, functions.transmit_file) {
             (Call::Packets(elements), Some(transmit), _) => {
-                // SAFETY: the array has so many elements, each of which describes bytes, or a part of an open file, that `self` holds; the
-                // rest is the caller's promise.
+                // SAFETY: the array has so many elements, each of which describes bytes, or a part of an open file,
+                // that `self` holds; the rest is the caller's promise.
                 unsafe { transmit(socket, elements.as_ptr(), elements.len() as u32, 0, overlapped, 0) }
             }
             (Call::File(around), _, Some(transmit)) => {
@@ -109,7 +109,8 @@ impl Transmission {
 
     /// What became of it: bytes that were taken, and what is left of the parts.
     ///
-    /// A file that has become shorter than it was said to be is an error: what came after it would be taken for its content.
+    /// A file that has become shorter than it was said to be is an error: what came after it would be taken for its
+    /// content.
     pub fn finish(self, outcome: io::Result<usize>) -> (io::Result<usize>, Left) {
         let taken = match outcome {
             Err(e) if e.raw_os_error() == Some(END_OF_FILE) => return (Err(shorter()), Left::Nothing),

@@ -64,8 +64,8 @@ impl Folder {
     /// Opens a file or folder inside for reading.
     ///
     /// # Errors
-    /// What the system says; a name that leads out is not found. With [`Patience::Never`] also [`io::ErrorKind::WouldBlock`]: the
-    /// disk would have to be looked at, or perhaps.
+    /// What the system says; a name that leads out is not found. With [`Patience::Never`] also
+    /// [`io::ErrorKind::WouldBlock`]: the disk would have to be looked at, or perhaps.
     pub fn open_file(&self, name: &str, patience: Patience) -> io::Result<File> {
         let path = Path::new(if name.is_empty() { "." } else { name });
         match self.way {

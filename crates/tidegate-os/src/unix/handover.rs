@@ -1,6 +1,7 @@
 //! Passing descriptors between processes over a Unix socket (`SCM_RIGHTS`, `unix(7)`), and who is at its other end.
 //!
-//! On a socket with time limits a process that was stopped and goes on gets EINTR even without a handler (`signal(7)`), so calls are repeated.
+//! On a socket with time limits a process that was stopped and goes on gets EINTR even without a handler (`signal(7)`),
+//! so calls are repeated.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,8 +19,8 @@ pub const MOST_DESCRIPTORS: usize = 253;
 
 /// Sends `message` (not empty) together with descriptors, which stay open here too.
 ///
-/// Fails with [`io::ErrorKind::InvalidInput`] for more than [`MOST_DESCRIPTORS`], and with [`io::ErrorKind::WriteZero`] if the socket
-/// did not take the whole message: keep it short.
+/// Fails with [`io::ErrorKind::InvalidInput`] for more than [`MOST_DESCRIPTORS`], and with [`io::ErrorKind::WriteZero`]
+/// if the socket did not take the whole message: keep it short.
 pub fn send(socket: &UnixStream, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -31,7 +32,8 @@ pub fn send(socket: &UnixStream, message: &[u8], descriptors: &[BorrowedFd<'_>])
     if sent == message.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Receives into `message`, and descriptors that came with it, closed on exec. 0 bytes mean that the other end is closed.
+/// Receives into `message`, and descriptors that came with it, closed on exec. 0 bytes mean that the other end is
+/// closed.
 pub fn receive(socket: &UnixStream, message: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -8,8 +8,8 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 /// Removes the file of a socket that nobody listens on any more, if there is one at `path`.
 ///
-/// Fails with [`io::ErrorKind::AddrInUse`] if somebody does, and with [`io::ErrorKind::AlreadyExists`], the file untouched, if it is
-/// no stream socket. Finding out is a connection that is closed at once.
+/// Fails with [`io::ErrorKind::AddrInUse`] if somebody does, and with [`io::ErrorKind::AlreadyExists`], the file
+/// untouched, if it is no stream socket. Finding out is a connection that is closed at once.
 pub fn make_way(path: &Path) -> io::Result<()> {
     let there = match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),

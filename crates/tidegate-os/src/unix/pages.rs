@@ -18,8 +18,8 @@ impl Pages {
     /// Maps `bytes` (more than none), rounded up to whole pages by the system.
     ///
     /// # Errors
-    /// `ENOMEM` when there is no memory or address space; with [`Residence::Locked`] also when RLIMIT_MEMLOCK is too low,
-    /// and `EPERM` when nothing may be locked.
+    /// `ENOMEM` when there is no memory or address space; with [`Residence::Locked`] also when RLIMIT_MEMLOCK is too
+    /// low, and `EPERM` when nothing may be locked.
     pub fn new(bytes: usize, residence: Residence) -> io::Result<Self> {
         // SAFETY: a fresh private mapping at an address the kernel picks overlaps nothing.
         let at = unsafe {

@@ -75,8 +75,8 @@ fn found(entry: &libc::pollfd) -> Readiness {
     Readiness { readable: broken || got & libc::POLLIN != 0, writable: broken || got & libc::POLLOUT != 0 }
 }
 
-/// A descriptor that waits for nothing is left out (negative, `poll(2)`): an error or a hang-up would be reported all the same,
-/// again and again, to an owner that does not want to know yet.
+/// A descriptor that waits for nothing is left out (negative, `poll(2)`): an error or a hang-up would be reported all
+/// the same, again and again, to an owner that does not want to know yet.
 fn entry(fd: RawFd, wanted: Readiness) -> libc::pollfd {
     let events = mask(wanted);
     libc::pollfd { fd: if events == 0 { !fd } else { fd }, events, revents: 0 }

@@ -57,7 +57,8 @@ pub fn cpu_time(pid: u32) -> io::Result<Duration> {
         e => return Err(io::Error::from_raw_os_error(e)),
     }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for writing one `timespec` during the call; a clock id of a process that has gone is refused.
+    // SAFETY: `time` is valid for writing one `timespec` during the call; a clock id of a process that has gone is
+    // refused.
     if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -128,7 +129,8 @@ pub fn trim_heap() {
     }
 }
 
-/// Memory of the machine, all of it and what can be had now, in bytes (`/proc/meminfo`); `None` where there is no such file.
+/// Memory of the machine, all of it and what can be had now, in bytes (`/proc/meminfo`); `None` where there is no such
+/// file.
 pub fn memory_bytes() -> Option<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let bytes = |name| field(&text, name).map(|kib| kib.saturating_mul(1024));
@@ -199,8 +201,8 @@ pub enum End {
     Kill,
 }
 
-/// Has a command start inside of a control group, whose `cgroup.procs` this is, opened for writing. The program finds itself there, so
-/// that all its sockets belong to the group (a socket belongs to the one in which it was made).
+/// Has a command start inside of a control group, whose `cgroup.procs` this is, opened for writing. The program finds
+/// itself there, so that all its sockets belong to the group (a socket belongs to the one in which it was made).
 ///
 /// A group that does not take it (it is gone, or not this user's) fails the start of the command.
 ///
@@ -209,8 +211,8 @@ pub enum End {
 pub fn start_in_group(command: &mut std::process::Command, processes: std::fs::File) -> io::Result<()> {
     use std::os::unix::process::CommandExt as _;
     let join = move || rustix::io::write(&processes, b"0").map(drop).map_err(io::Error::from);
-    // SAFETY: between fork and exec only `write(2)` is called, on a descriptor that was opened before: async-signal-safe, and no
-    // allocation.
+    // SAFETY: between fork and exec only `write(2)` is called, on a descriptor that was opened before:
+    // async-signal-safe, and no allocation.
     unsafe { command.pre_exec(join) };
     Ok(())
 }
@@ -246,8 +248,9 @@ pub fn allowed_cpus() -> Vec<usize> {
     (0..std::thread::available_parallelism().map_or(1, Into::into)).collect()
 }
 
-/// Lets the calling thread, and threads it starts from now on, sleep as long as they ask for and not up to 50 µs longer: the kernel
-/// then groups no wake-ups (`PR_SET_TIMERSLACK`, prctl(2)). Nothing to do on other systems than Linux.
+/// Lets the calling thread, and threads it starts from now on, sleep as long as they ask for and not up to 50 µs
+/// longer: the kernel then groups no wake-ups (`PR_SET_TIMERSLACK`, prctl(2)). Nothing to do on other systems than
+/// Linux.
 #[cfg(target_os = "linux")]
 pub fn exact_sleeps() -> io::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?)

@@ -85,8 +85,8 @@ impl SelectSet {
         self.writable.copy_from(&self.want_write, self.nfds);
         let timeout =
             timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
-        // SAFETY: both sets hold at least `nfds` bits. Every descriptor in them was open when it was added; one that was closed
-        // since is EBADF, or a stranger that is asked whether it is ready, and no more.
+        // SAFETY: both sets hold at least `nfds` bits. Every descriptor in them was open when it was added; one that
+        // was closed since is EBADF, or a stranger that is asked whether it is ready, and no more.
         let got = unsafe {
             rustix::event::select(
                 self.nfds as i32,

@@ -26,8 +26,8 @@ pub const DEFERS_ACCEPT: bool = cfg!(target_os = "linux");
 pub struct Listener(Socket);
 
 impl Listener {
-    /// Binds and listens. Port 0 lets the system pick one. The file of a Unix socket that nobody listens on any more is replaced
-    /// ([`local::make_way`]); it gets the rights that `umask(2)` leaves, and who may write to it may connect.
+    /// Binds and listens. Port 0 lets the system pick one. The file of a Unix socket that nobody listens on any more is
+    /// replaced ([`local::make_way`]); it gets the rights that `umask(2)` leaves, and who may write to it may connect.
     pub fn bind(at: &Endpoint, options: &ListenOptions) -> io::Result<Self> {
         let socket = open(at)?;
         if let Some(path) = at.path() {
@@ -46,9 +46,11 @@ impl Listener {
         Ok(Self(socket))
     }
 
-    /// Takes over a socket that listens already, and gives it these options; other holders of the same socket see them too.
+    /// Takes over a socket that listens already, and gives it these options; other holders of the same socket see them
+    /// too.
     ///
-    /// Fails with [`io::ErrorKind::InvalidInput`], the socket untouched, if it is not a listening TCP or Unix stream socket.
+    /// Fails with [`io::ErrorKind::InvalidInput`], the socket untouched, if it is not a listening TCP or Unix stream
+    /// socket.
     pub fn adopt(fd: OwnedFd, options: &ListenOptions) -> io::Result<Self> {
         let at = check_listens(&fd)?;
         let socket = Socket::from(fd);
@@ -140,7 +142,8 @@ fn busy_poll(_: &Socket, _: Duration) -> io::Result<()> {
     Err(unsupported("polling the network card (SO_BUSY_POLL) is for Linux only: leave busy_poll out"))
 }
 
-/// Whether a descriptor from elsewhere is what it is said to be: `SO_TYPE`, `SO_ACCEPTCONN` (`socket(7)`) and its family.
+/// Whether a descriptor from elsewhere is what it is said to be: `SO_TYPE`, `SO_ACCEPTCONN` (`socket(7)`) and its
+/// family.
 fn check_listens(fd: &OwnedFd) -> io::Result<Endpoint> {
     let wrong = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     let socket = SockRef::from(fd);
@@ -280,13 +283,15 @@ fn accept(socket: &Socket, blocking: Blocking) -> io::Result<(Stream, Option<Soc
     Ok((Stream(stream), peer.as_socket()))
 }
 
-/// Segments that a TCP connection has sent and received so far (`TCP_INFO`, `tcp(7)`): they stand still while its bytes go another way.
+/// Segments that a TCP connection has sent and received so far (`TCP_INFO`, `tcp(7)`): they stand still while its bytes
+/// go another way.
 ///
 /// # Errors
 /// It is no TCP socket.
 #[cfg(target_os = "linux")]
 pub fn segments(socket: &impl AsFd) -> io::Result<(u32, u32)> {
-    // A structure that grows with the kernel, and of which the C library knows more or less; its beginning is fixed (linux/tcp.h).
+    // A structure that grows with the kernel, and of which the C library knows more or less; its beginning is fixed
+    // (linux/tcp.h).
     const OUT: usize = 34;
     let mut info = [0_u32; 64];
     let mut bytes = size_of_val(&info) as libc::socklen_t;
@@ -315,15 +320,16 @@ impl Stream {
     /// `from` fixes the source address. With port 0 the port is chosen at connect time
     /// (`IP_BIND_ADDRESS_NO_PORT` on Linux), so that each source address has all ports.
     ///
-    /// A Unix socket is connected, or not, when this returns; with [`Blocking::Never`] a full backlog of the other side is an error,
-    /// as nobody would say when it has room (`connect(2)`, EAGAIN).
+    /// A Unix socket is connected, or not, when this returns; with [`Blocking::Never`] a full backlog of the other side
+    /// is an error, as nobody would say when it has room (`connect(2)`, EAGAIN).
     pub fn dial(to: &Endpoint, from: Option<SocketAddr>, blocking: Blocking) -> io::Result<Self> {
         let stream = Self::unconnected(to, from)?;
         stream.connect(to, blocking)?;
         Ok(stream)
     }
 
-    /// Connects a socket that is [`unconnected`](Self::unconnected); with [`Blocking::Never`] as [`dial`](Self::dial) does.
+    /// Connects a socket that is [`unconnected`](Self::unconnected); with [`Blocking::Never`] as [`dial`](Self::dial)
+    /// does.
     pub fn connect(&self, to: &Endpoint, blocking: Blocking) -> io::Result<()> {
         self.set_blocking(blocking)?;
         match self.0.connect(&to.sock_addr()?) {
@@ -462,7 +468,8 @@ pub fn raw_address(of: &Endpoint) -> io::Result<socket2::SockAddr> {
     of.sock_addr()
 }
 
-/// Whether an address is one of this machine's own, here in this network namespace: only then can a socket be bound to it.
+/// Whether an address is one of this machine's own, here in this network namespace: only then can a socket be bound to
+/// it.
 pub fn is_local(addr: std::net::IpAddr) -> bool {
     std::net::UdpSocket::bind((addr, 0)).is_ok()
 }
@@ -499,8 +506,8 @@ const FILE_STEP: usize = 1 << 20;
 
 /// Sends from a file without copying it through this process (`sendfile(2)`); may take less than all of it.
 ///
-/// `sendfile` has no flags. What a close is to follow is held back by an option of the socket (`TCP_CORK`, `tcp(7)`), which ends with the
-/// close; no other kind of `more` makes a difference.
+/// `sendfile` has no flags. What a close is to follow is held back by an option of the socket (`TCP_CORK`, `tcp(7)`),
+/// which ends with the close; no other kind of `more` makes a difference.
 ///
 /// # Errors
 /// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.

@@ -72,8 +72,9 @@ impl DatagramSocket {
         self.0.recv_buffer_size()
     }
 
-    /// Wakes every thread that sleeps in a receive of this socket: it returns an [arrival](Inbox::get) from nobody. From now on calls take what
-    /// has arrived, and do not sleep. (Its receiving side is not shut down: that would lose what has arrived.)
+    /// Wakes every thread that sleeps in a receive of this socket: it returns an [arrival](Inbox::get) from nobody.
+    /// From now on calls take what has arrived, and do not sleep. (Its receiving side is not shut down: that would lose
+    /// what has arrived.)
     pub fn wake_receivers(&self) {
         let _ = self.0.set_nonblocking(true); // first: who begins to receive after this does not sleep
         // SAFETY: the socket is open for the call, and no operation of it has memory of ours.

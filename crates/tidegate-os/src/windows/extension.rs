@@ -166,8 +166,8 @@ impl<F> Present for Option<F> {
 impl Extensions {
     pub(super) fn load() -> io::Result<Self> {
         let (accept, connect) = (find("AcceptEx")?, find("ConnectEx")?);
-        // SAFETY: Winsock gave these addresses for the identifiers of functions with these signatures (mswsock.h), and they stay
-        // valid as long as Winsock is loaded, which the standard library keeps it.
+        // SAFETY: Winsock gave these addresses for the identifiers of functions with these signatures (mswsock.h), and
+        // they stay valid as long as Winsock is loaded, which the standard library keeps it.
         unsafe {
             Ok(Self {
                 accept: std::mem::transmute::<usize, Required<LPFN_ACCEPTEX>>(accept),

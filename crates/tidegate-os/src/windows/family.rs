@@ -38,7 +38,8 @@ pub enum End {
 pub struct Held {
     /// Memory of its own, in bytes (`PrivateUsage`; the working set where that is not counted).
     pub user_bytes: u64,
-    /// Memory that the kernel holds for it and never pages out, in bytes (`QuotaNonPagedPoolUsage`); `None` where that is not counted.
+    /// Memory that the kernel holds for it and never pages out, in bytes (`QuotaNonPagedPoolUsage`); `None` where that
+    /// is not counted.
     pub kernel_bytes: Option<u64>,
     /// Its threads.
     pub threads: u64,
@@ -225,11 +226,12 @@ pub fn start_in_group(_: &mut Command, _: std::fs::File) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "control groups are for Linux only"))
 }
 
-/// Asks (Ctrl-Break) all processes of a group that have this console to end, or makes its leader and whom that has started end; a group
-/// that has gone is no error.
+/// Asks (Ctrl-Break) all processes of a group that have this console to end, or makes its leader and whom that has
+/// started end; a group that has gone is no error.
 ///
 /// # Errors
-/// The group is 0, which would mean other processes than its own; or it has another console, or belongs to another user.
+/// The group is 0, which would mean other processes than its own; or it has another console, or belongs to another
+/// user.
 pub fn end_group(group: u32, how: End) -> io::Result<()> {
     if group == 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no process group of one's own"));

@@ -37,7 +37,8 @@ impl Folder {
     /// Opens a file inside for reading; a folder, too, as on Unix.
     ///
     /// # Errors
-    /// What the system says; a name that leads out is not found. With [`Patience::Never`] always [`io::ErrorKind::WouldBlock`].
+    /// What the system says; a name that leads out is not found. With [`Patience::Never`] always
+    /// [`io::ErrorKind::WouldBlock`].
     pub fn open_file(&self, name: &str, patience: Patience) -> io::Result<File> {
         if patience == Patience::Never {
             return Err(io::ErrorKind::WouldBlock.into());

@@ -1,5 +1,5 @@
-//! The files of Unix sockets: there are none here, because nothing listens on a path ([`Listener::bind`](crate::socket::Listener::bind)
-//! refuses it).
+//! The files of Unix sockets: there are none here, because nothing listens on a path
+//! ([`Listener::bind`](crate::socket::Listener::bind) refuses it).
 
 use std::io;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The signal that too few accepts are posted: a connection came to a listening socket and found none (`FD_ACCEPT`, which Winsock
-//! tells only of such connections; posting an accept lets it tell again).
+//! The signal that too few accepts are posted: a connection came to a listening socket and found none (`FD_ACCEPT`,
+//! which Winsock tells only of such connections; posting an accept lets it tell again).
 
 use std::io;
 use std::sync::Arc;

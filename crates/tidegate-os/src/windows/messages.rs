@@ -28,8 +28,8 @@ use super::winsock::{check, handle, milliseconds};
 const WAKE: u32 = WM_USER;
 /// The message about a listener.
 const ARRIVAL: u32 = WM_USER + 1;
-/// Messages about sockets: as many kinds as an application may have, so that an old message is not taken for one about a
-/// socket that was given the same handle later.
+/// Messages about sockets: as many kinds as an application may have, so that an old message is not taken for one about
+/// a socket that was given the same handle later.
 const FIRST: u32 = WM_APP;
 const KINDS: u32 = 0xC000 - WM_APP;
 
@@ -68,7 +68,8 @@ impl Window {
             // SAFETY: the structure and its strings outlive the call.
             unsafe { RegisterClassW(&raw const class) }
         });
-        // SAFETY: an atom in place of a name (`MAKEINTATOM`; none makes the call fail), no title, no menu and no parameter.
+        // SAFETY: an atom in place of a name (`MAKEINTATOM`; none makes the call fail), no title, no menu and no
+        // parameter.
         let window = unsafe {
             let (name, none) = (std::ptr::without_provenance(class.into()), std::ptr::null_mut());
             CreateWindowExW(
@@ -96,8 +97,8 @@ impl Window {
     }
 
     fn post(self, message: u32, socket: WPARAM, news: LPARAM) {
-        // SAFETY: plain numbers. Fails when the window is gone, and nobody waits any more; or when 10,000 messages wait, and then the
-        // thread is awake.
+        // SAFETY: plain numbers. Fails when the window is gone, and nobody waits any more; or when 10,000 messages
+        // wait, and then the thread is awake.
         unsafe { PostMessageW(self.0, message, socket, news) };
     }
 }

@@ -47,7 +47,8 @@ impl News {
     }
 }
 
-/// Has `event` set whenever one of `kinds` is news of a socket; what is so already counts. Forgets what was set up before.
+/// Has `event` set whenever one of `kinds` is news of a socket; what is so already counts. Forgets what was set up
+/// before.
 pub(super) fn tell_by_event(socket: BorrowedFd<'_>, event: &Event, kinds: u32) -> io::Result<()> {
     // SAFETY: the socket and the event are open for the call, and Winsock keeps its own reference to the event.
     check(unsafe { WSAEventSelect(handle(socket.as_raw_socket()), event.handle() as isize, kinds as i32) })

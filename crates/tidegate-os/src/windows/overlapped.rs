@@ -1,8 +1,9 @@
-//! Overlapped operations on sockets: handed to the kernel, and their outcomes taken back, in one of two ways ([`Notify`]).
+//! Overlapped operations on sockets: handed to the kernel, and their outcomes taken back, in one of two ways
+//! ([`Notify`]).
 //!
 //! The safety of the whole module rests on one rule: **what the kernel may touch is owned here until the completion
-//! came back**. An [`Operation`] is boxed and in the queue's table, with its bytes, from the call until its `Internal` field no longer
-//! says *pending* and the [`Notify`] has said so.
+//! came back**. An [`Operation`] is boxed and in the queue's table, with its bytes, from the call until its `Internal`
+//! field no longer says *pending* and the [`Notify`] has said so.
 
 mod calls;
 mod queue;

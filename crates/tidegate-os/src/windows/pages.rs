@@ -29,7 +29,8 @@ impl Pages {
     /// Maps `bytes` (more than none), rounded up to whole pages by the system.
     ///
     /// # Errors
-    /// When there is no memory or address space; with [`Residence::Locked`] also when the working set cannot be raised by as much.
+    /// When there is no memory or address space; with [`Residence::Locked`] also when the working set cannot be raised
+    /// by as much.
     pub fn new(bytes: usize, residence: Residence) -> io::Result<Self> {
         if bytes == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -88,7 +89,8 @@ impl DerefMut for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: reserved by `new` at this address, and no slice of it is alive: they borrow `self`. Frees the lock too.
+        // SAFETY: reserved by `new` at this address, and no slice of it is alive: they borrow `self`. Frees the lock
+        // too.
         unsafe { VirtualFree(self.at.as_ptr().cast(), 0, MEM_RELEASE) };
     }
 }

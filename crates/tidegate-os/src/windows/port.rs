@@ -44,8 +44,8 @@ impl Handle {
 
     /// Queues a packet without an operation.
     fn post(&self, key: usize) {
-        // SAFETY: the port is open, and passes on what it is given. Fails only without memory; then whoever waits is woken by the
-        // next packet.
+        // SAFETY: the port is open, and passes on what it is given. Fails only without memory; then whoever waits is
+        // woken by the next packet.
         unsafe { PostQueuedCompletionStatus(self.0, 0, key, std::ptr::null()) };
     }
 
@@ -161,8 +161,8 @@ impl Notify for CompletionPort {
                 continue;
             }
             let operation = entry.lpOverlapped.cast::<Operation>();
-            // SAFETY: any other packet with an OVERLAPPED is of an operation that this queue's table still owns: it stays there until this
-            // packet was taken, and each operation has one. The OVERLAPPED is its first field.
+            // SAFETY: any other packet with an OVERLAPPED is of an operation that this queue's table still owns: it
+            // stays there until this packet was taken, and each operation has one. The OVERLAPPED is its first field.
             into.push_back(if operation.is_null() { WOKEN } else { unsafe { (*operation).place } });
         }
         Ok(())
@@ -181,8 +181,8 @@ impl Notify for CompletionPort {
 
 /// A listener whose accepts are posted by several threads.
 ///
-/// A socket reports to one port only, and each thread has its own. So accepts are reported to a port of their own, and a thread that
-/// does nothing else passes each packet on to the port of who posted it.
+/// A socket reports to one port only, and each thread has its own. So accepts are reported to a port of their own, and
+/// a thread that does nothing else passes each packet on to the port of who posted it.
 pub struct AcceptPort {
     listener: Arc<Listener>,
     handle: Arc<Handle>,
@@ -234,8 +234,8 @@ fn carry(port: &Handle) {
             if operation.is_null() {
                 return;
             }
-            // SAFETY: the operation stays in the table of who posted it until the packet that is sent here was taken there, and its port
-            // is open until then; `home` is not written any more.
+            // SAFETY: the operation stays in the table of who posted it until the packet that is sent here was taken
+            // there, and its port is open until then; `home` is not written any more.
             unsafe { PostQueuedCompletionStatus((*operation).home, 0, 0, entry.lpOverlapped) };
         }
     }

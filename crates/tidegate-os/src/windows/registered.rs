@@ -1,4 +1,5 @@
-//! Registered I/O of this system: its functions, sockets that are made for it, and a thread's requests beside its overlapped operations.
+//! Registered I/O of this system: its functions, sockets that are made for it, and a thread's requests beside its
+//! overlapped operations.
 
 use std::ffi::c_void;
 use std::io;
@@ -48,8 +49,9 @@ fn ask() -> io::Result<Functions> {
 
 /// The table of the system as that of [`rio`]; `None` if a function is missing.
 fn from_table(table: &RIO_EXTENSION_FUNCTION_TABLE) -> Option<Functions> {
-    // SAFETY: each pair of types is the same function of mswsock.h; the structures behind their pointers are alike, see above; handles
-    // are numbers of the size of a pointer. The functions stay as long as Winsock is loaded, which the standard library keeps it.
+    // SAFETY: each pair of types is the same function of mswsock.h; the structures behind their pointers are alike, see
+    // above; handles are numbers of the size of a pointer. The functions stay as long as Winsock is loaded, which the
+    // standard library keeps it.
     unsafe {
         use std::mem::transmute;
         Some(Functions {
@@ -197,7 +199,8 @@ impl RegisteredQueue {
         key: u64,
         before: impl FnOnce(&BorrowedSocket<'_>),
     ) -> io::Result<Registered> {
-        // The request queue comes first: a connection attempt that is under way could not be taken back if there is none to be had.
+        // The request queue comes first: a connection attempt that is under way could not be taken back if there is
+        // none to be had.
         let (requests, mut queue) = (&mut self.requests, None);
         let overlapped = self.operations.connect(to, from, key, |socket| {
             before(socket);

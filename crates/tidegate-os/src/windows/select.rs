@@ -1,7 +1,7 @@
 //! `select` past `FD_SETSIZE`.
 //!
-//! Winsock's `fd_set` is a counted array of handles. Its 64 places are a constant of the header, not of the call, which reads
-//! `fd_count` of them. [`SelectSet`] has arrays of its own.
+//! Winsock's `fd_set` is a counted array of handles. Its 64 places are a constant of the header, not of the call, which
+//! reads `fd_count` of them. [`SelectSet`] has arrays of its own.
 
 use std::collections::HashMap;
 use std::io;
@@ -102,8 +102,8 @@ impl SelectSet {
         let timeout =
             timeout.map(|ms| TIMEVAL { tv_sec: (ms / 1000) as i32, tv_usec: (ms % 1000 * 1000) as i32 });
         let limit = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: each set is laid out as FD_SET (a count of 32 bits, padding, handles) and holds as many handles as its
-        // count says; select only ever lowers the count and moves handles within it. `limit` outlives the call.
+        // SAFETY: each set is laid out as FD_SET (a count of 32 bits, padding, handles) and holds as many handles as
+        // its count says; select only ever lowers the count and moves handles within it. `limit` outlives the call.
         let n =
             unsafe { select(0, readable.as_mut_ptr(), writable.as_mut_ptr(), failed.as_mut_ptr(), limit) };
         let outcome = check(n);

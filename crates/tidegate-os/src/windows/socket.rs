@@ -43,7 +43,8 @@ pub struct Listener {
     socket: Socket,
     /// The fast path was asked for and refused.
     slow_loopback: Option<io::Error>,
-    /// Winsock tells of its connections to one event, or one window: threads share the event and take turns with their windows.
+    /// Winsock tells of its connections to one event, or one window: threads share the event and take turns with their
+    /// windows.
     arrival: Mutex<Option<Arc<Event>>>,
     turns: Turns,
 }
@@ -87,7 +88,8 @@ impl Listener {
         &self.turns
     }
 
-    /// Takes over a socket that listens already, and gives it these options; other holders of the same socket see them too.
+    /// Takes over a socket that listens already, and gives it these options; other holders of the same socket see them
+    /// too.
     ///
     /// Fails with [`io::ErrorKind::InvalidInput`], the socket untouched, if it is not a listening TCP socket.
     pub fn adopt(fd: OwnedFd, options: &ListenOptions) -> io::Result<Self> {
@@ -199,8 +201,8 @@ fn fast_open(queue: Option<NonZeroU32>) -> io::Result<()> {
     }
 }
 
-/// Whether a send that took less than all has found out that there is no more room, and that room will be reported. Network
-/// events tell of room only after a send was refused (`WSAEventSelect`, *FD_WRITE*).
+/// Whether a send that took less than all has found out that there is no more room, and that room will be reported.
+/// Network events tell of room only after a send was refused (`WSAEventSelect`, *FD_WRITE*).
 pub const SHORT_SEND_MEANS_FULL: bool = false;
 
 /// A connected stream socket, closed when dropped.
@@ -226,7 +228,8 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Connects a socket that is [`unconnected`](Self::unconnected); with [`Blocking::Never`] as [`dial`](Self::dial) does.
+    /// Connects a socket that is [`unconnected`](Self::unconnected); with [`Blocking::Never`] as [`dial`](Self::dial)
+    /// does.
     pub fn connect(&self, to: &Endpoint, blocking: Blocking) -> io::Result<()> {
         self.set_blocking(blocking)?;
         match self.socket.connect(&to.sock_addr()?) {
@@ -260,8 +263,8 @@ impl Stream {
         self.socket.set_nonblocking(blocking == Blocking::Never)
     }
 
-    /// How long a blocking send waits; `None` is for ever. Set once, before the first send. A send that took longer fails with
-    /// [`io::ErrorKind::TimedOut`] and must be made again with the same bytes.
+    /// How long a blocking send waits; `None` is for ever. Set once, before the first send. A send that took longer
+    /// fails with [`io::ErrorKind::TimedOut`] and must be made again with the same bytes.
     pub fn set_send_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         let Some(timeout) = timeout else { return Ok(()) };
         let again = || io::Error::new(io::ErrorKind::AlreadyExists, "the time limit of sends is set already");
@@ -316,8 +319,8 @@ impl Stream {
     pub fn shutdown_receive(&self) -> io::Result<()> {
         // A receive that begins from now on fails; one that sleeps already is not touched by that, and cancelled.
         let ended = self.socket.shutdown(std::net::Shutdown::Read);
-        // SAFETY: the socket is open for the call. No operation of ours with an OVERLAPPED is lost by it: a timed send has come back
-        // or is given up by whoever calls this.
+        // SAFETY: the socket is open for the call. No operation of ours with an OVERLAPPED is lost by it: a timed send
+        // has come back or is given up by whoever calls this.
         unsafe { CancelIoEx(self.as_raw_fd() as HANDLE, std::ptr::null()) };
         ended
     }
@@ -395,8 +398,8 @@ pub fn reset_on_close(socket: &impl AsSocket) -> io::Result<()> {
 
 /// What a receive of no bytes means: the end of the stream, or an error.
 ///
-/// Wine takes a reset off the socket while it waits for it, and then reports an end of the stream. It still knows better when
-/// it is asked to send: even nothing.
+/// Wine takes a reset off the socket while it waits for it, and then reports an end of the stream. It still knows
+/// better when it is asked to send: even nothing.
 pub fn confirm_end(socket: &impl AsSocket) -> io::Result<()> {
     if !version::is_wine() {
         return Ok(());

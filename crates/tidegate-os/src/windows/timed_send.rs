@@ -70,8 +70,8 @@ impl TimedSend {
         overlapped.hEvent = self.event.handle();
         let mut operation = Box::new(Operation { overlapped, socket, bytes });
         let buffer = WSABUF { len: operation.bytes.len() as u32, buf: operation.bytes.as_mut_ptr() };
-        // SAFETY: `buffer` is copied by the call. The OVERLAPPED and the bytes lie on the heap until the operation has come back:
-        // `send` keeps it until the event says so, and `drop` waits for that.
+        // SAFETY: `buffer` is copied by the call. The OVERLAPPED and the bytes lie on the heap until the operation has
+        // come back: `send` keeps it until the event says so, and `drop` waits for that.
         let sent = unsafe {
             WSASend(
                 handle(socket),

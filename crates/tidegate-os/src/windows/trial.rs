@@ -1,5 +1,5 @@
-//! What is done with functions that are asked for at run time, on the system itself: files, sockets that are used again, and the signal that
-//! too few accepts are posted.
+//! What is done with functions that are asked for at run time, on the system itself: files, sockets that are used
+//! again, and the signal that too few accepts are posted.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -31,8 +31,8 @@ fn version() -> Option<OSVERSIONINFOEXW> {
     (unsafe { get(&raw mut version) } == 0).then_some(version)
 }
 
-/// Whether this is an edition for clients, which carries out only two `TransmitFile`s at a time (*Remarks* there). Wine, which says that it
-/// is one, has no such limit.
+/// Whether this is an edition for clients, which carries out only two `TransmitFile`s at a time (*Remarks* there).
+/// Wine, which says that it is one, has no such limit.
 pub(super) fn is_for_clients() -> bool {
     const VER_NT_WORKSTATION: u8 = 1;
     !is_wine() && version().is_some_and(|v| v.wProductType == VER_NT_WORKSTATION)

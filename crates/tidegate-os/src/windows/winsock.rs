@@ -15,8 +15,8 @@ use super::descriptor::RawFd;
 /// The version of Winsock that is asked for: 2.2, the last there is.
 const VERSION: u16 = 0x0202;
 
-/// Starts Winsock; until then its calls fail with `WSANOTINITIALISED` (`WSAStartup`). The standard library does so before its own first socket:
-/// only who makes a socket without it has to. It stays until the process ends.
+/// Starts Winsock; until then its calls fail with `WSANOTINITIALISED` (`WSAStartup`). The standard library does so
+/// before its own first socket: only who makes a socket without it has to. It stays until the process ends.
 pub(super) fn start() -> io::Result<()> {
     static STARTED: LazyLock<i32> = LazyLock::new(|| {
         let mut about = WSADATA::default();
@@ -75,8 +75,8 @@ pub(super) unsafe fn control<I, O>(
     let (input_bytes, output_bytes) = (size_of::<I>() as u32, size_of::<O>() as u32);
     let (input, output) = (std::ptr::from_ref(input).cast(), std::ptr::from_mut(output).cast());
     let mut written = 0;
-    // SAFETY: the socket is open for the call; pointers and lengths describe `input` and `output`, which do not overlap; whoever calls
-    // this answers for what is written there.
+    // SAFETY: the socket is open for the call; pointers and lengths describe `input` and `output`, which do not
+    // overlap; whoever calls this answers for what is written there.
     check(unsafe {
         WSAIoctl(
             handle(socket.as_raw_socket()),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Counters of a messenger, written by all its I/O threads. Each is exact; one of them may be ahead of another for a moment.
+/// Counters of a messenger, written by all its I/O threads. Each is exact; one of them may be ahead of another for a
+/// moment.
 #[derive(Debug, Default)]
 pub struct ChatCounters {
     pub(super) members: AtomicU64,
@@ -73,8 +74,8 @@ pub struct ChatStats {
     pub rooms: u64,
     /// Messages that members said and that were taken, since the start.
     pub messages: u64,
-    /// Messages and other news of a room that were put into a member's outbox, each counted for each member, since the start. A
-    /// newcomer's history is not among them.
+    /// Messages and other news of a room that were put into a member's outbox, each counted for each member, since the
+    /// start. A newcomer's history is not among them.
     pub deliveries: u64,
     /// Members that were cut off because too much waited for them, since the start.
     pub cut_off: u64,

@@ -15,8 +15,8 @@ pub struct ChatLimits {
     pub members: usize,
     /// Bytes of a line or message from a member; a longer one ends the connection. Default 1 KiB.
     pub line_bytes: usize,
-    /// Lines a second that a member may send, commands included; more are refused, each with an answer. `None` is as many as it likes.
-    /// Default 10.
+    /// Lines a second that a member may send, commands included; more are refused, each with an answer. `None` is as
+    /// many as it likes. Default 10.
     pub lines_per_s: Option<NonZeroU32>,
     /// Lines that a member who was quiet may send at once. Default 20.
     pub burst: NonZeroU32,
@@ -24,14 +24,16 @@ pub struct ChatLimits {
     pub history: usize,
     /// Bytes of them. Default 64 KiB. Each room keeps so much.
     pub history_bytes: usize,
-    /// Bytes that may wait for a member. One that is further behind is cut off with a reset. Default 256 KiB, on top of what the
-    /// kernel's buffers hold. All that wait for the same message share its memory; each costs about 40 bytes of its own for it.
+    /// Bytes that may wait for a member. One that is further behind is cut off with a reset. Default 256 KiB, on top of
+    /// what the kernel's buffers hold. All that wait for the same message share its memory; each costs about 40 bytes
+    /// of its own for it.
     pub behind_bytes: usize,
-    /// Coming, going and renaming is told to a room with at most so many members, and so many are listed. Default 200: a room that
-    /// fills to n members costs n²/2 of these messages.
+    /// Coming, going and renaming is told to a room with at most so many members, and so many are listed. Default 200:
+    /// a room that fills to n members costs n²/2 of these messages.
     pub announced: usize,
-    /// Bytes of what may wait in a room to be put into its order, where rooms span nodes ([`Chat::spanning`](super::Chat::spanning)); more is
-    /// refused. Default 64 KiB. Each thing that happens counts as its text and 32 bytes.
+    /// Bytes of what may wait in a room to be put into its order, where rooms span nodes
+    /// ([`Chat::spanning`](super::Chat::spanning)); more is refused. Default 64 KiB. Each thing that happens counts as
+    /// its text and 32 bytes.
     pub waiting_bytes: usize,
 }
 

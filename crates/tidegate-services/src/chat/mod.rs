@@ -13,10 +13,10 @@
 //! | `lines`, `web` | members that speak lines, and over WebSocket |
 //! | `session` | one connection: its first bytes say which of them it is |
 //!
-//! What happens in a room has a number, one more than what happened before, and every member is told of it in this order. A
-//! message is in memory once, as frame and as line; it goes to each I/O thread once ([`Group`](tidegate::Group)), and the members
-//! that live there share it. Whoever takes too little is cut off ([`ChatLimits::behind_bytes`]); nobody waits for anybody.
-//! docs/chat.md has the protocol.
+//! What happens in a room has a number, one more than what happened before, and every member is told of it in this
+//! order. A message is in memory once, as frame and as line; it goes to each I/O thread once
+//! ([`Group`](tidegate::Group)), and the members that live there share it. Whoever takes too little is cut off
+//! ([`ChatLimits::behind_bytes`]); nobody waits for anybody. docs/chat.md has the protocol.
 
 mod command;
 mod counters;
@@ -63,8 +63,8 @@ impl Chat {
         Self::of(Arc::new(Hall::new(limits, None)))
     }
 
-    /// One whose rooms span nodes, within `limits`, and the end that the bridge to the others holds. `wake` is called, from any thread,
-    /// when there is something to do for the bridge; it must not wait.
+    /// One whose rooms span nodes, within `limits`, and the end that the bridge to the others holds. `wake` is called,
+    /// from any thread, when there is something to do for the bridge; it must not wait.
     #[must_use]
     pub fn spanning(limits: ChatLimits, wake: impl Fn() + Send + Sync + 'static) -> (Self, Span) {
         let link = Arc::new(Link::new(Box::new(wake)));
@@ -77,8 +77,8 @@ impl Chat {
         Self { web: Arc::new(Front { service: WebMembers::new(hall.clone()), limits, access }), hall }
     }
 
-    /// The names by which browsers may ask, and the origins whose pages may join. Without it: addresses and `localhost`, and pages that
-    /// came from here.
+    /// The names by which browsers may ask, and the origins whose pages may join. Without it: addresses and
+    /// `localhost`, and pages that came from here.
     #[must_use]
     pub fn with_access(self, access: Access) -> Self {
         let (service, limits) = (WebMembers::new(self.hall.clone()), self.hall.limits.websocket());

@@ -178,7 +178,8 @@ impl Room {
         Census { members: state.members(), nicks: nicks.into_iter().take(most).cloned().collect() }
     }
 
-    /// The one way in which anything happens: at once, or, in a room that spans nodes, when its place in the order has been found.
+    /// The one way in which anything happens: at once, or, in a room that spans nodes, when its place in the order has
+    /// been found.
     fn happen(&self, state: &mut State, happened: Happened, limits: &ChatLimits) -> Result<(), Fault> {
         let (Some(link), Some(far)) = (&self.link, &mut state.far) else {
             return state.publish(self.id, &happened, limits);
@@ -288,8 +289,8 @@ impl State {
         self.nicks.contains(nick) || self.far.as_ref().is_some_and(|far| far.has(nick))
     }
 
-    /// Whether what begins with this number comes next. What was lost before it, members are told of; if they cannot be, nothing has changed:
-    /// who had not heard that numbers begin again would take the next ones for old.
+    /// Whether what begins with this number comes next. What was lost before it, members are told of; if they cannot
+    /// be, nothing has changed: who had not heard that numbers begin again would take the next ones for old.
     fn follows(&mut self, room: u64, first: u64, batched: Batched) -> Result<bool, Fault> {
         let Some(far) = &self.far else { return Ok(false) };
         let was_known = far.is_known;

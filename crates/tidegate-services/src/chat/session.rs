@@ -33,8 +33,8 @@ const METHODS: [&[u8]; 9] =
 
 /// Whether it is a request, by its first line of at most so many bytes; `None` if there is too little of it.
 ///
-/// Whatever might be a request line is one, with any method: a browser that is made to send something here must not get to speak lines
-/// with its body. A member begins with a command, and so with a slash, which no method has.
+/// Whatever might be a request line is one, with any method: a browser that is made to send something here must not get
+/// to speak lines with its body. A member begins with a command, and so with a slash, which no method has.
 fn is_request(input: &[u8], line_bytes: usize) -> Option<bool> {
     if METHODS.iter().any(|method| input.starts_with(method)) {
         return Some(true);

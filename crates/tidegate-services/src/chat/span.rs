@@ -1,8 +1,8 @@
 //! The end that a bridge to other nodes holds.
 //!
-//! A room that spans nodes gets its order from outside: what happens here waits until the bridge has put it into that order
-//! ([`Span::offer`]), and is told to members, also to those here, when it comes back in its place ([`Span::receive`]). Nothing here
-//! does I/O or knows what carries it.
+//! A room that spans nodes gets its order from outside: what happens here waits until the bridge has put it into that
+//! order ([`Span::offer`]), and is told to members, also to those here, when it comes back in its place
+//! ([`Span::receive`]). Nothing here does I/O or knows what carries it.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -105,8 +105,8 @@ pub enum Received {
     NoRoom,
 }
 
-/// The handle of a bridge. It is to be called from one thread. Dropping it [cuts the node off](Self::cut_off) for good: nobody carries
-/// anything any more.
+/// The handle of a bridge. It is to be called from one thread. Dropping it [cuts the node off](Self::cut_off) for good:
+/// nobody carries anything any more.
 pub struct Span {
     hall: Arc<Hall>,
     link: Arc<Link>,
@@ -143,8 +143,9 @@ impl Span {
         std::mem::take(&mut *lock(&self.link.attend)).into_iter().collect()
     }
 
-    /// What waits in a room, with the numbers it has if nothing else comes in between; `None` if nothing does. It goes on waiting until it is
-    /// received as [`Batched::Here`]. Numbers of a room that is not [known](Self::knows) are a guess.
+    /// What waits in a room, with the numbers it has if nothing else comes in between; `None` if nothing does. It goes
+    /// on waiting until it is received as [`Batched::Here`]. Numbers of a room that is not [known](Self::knows) are a
+    /// guess.
     #[must_use]
     pub fn offer(&self, room: &str) -> Option<Batch> {
         self.hall.find(room)?.offer()
@@ -195,7 +196,8 @@ impl Span {
         received
     }
 
-    /// This node is cut off from the others: tells members so, and refuses what they say from now on. What waits goes on waiting.
+    /// This node is cut off from the others: tells members so, and refuses what they say from now on. What waits goes
+    /// on waiting.
     pub fn cut_off(&self) {
         if !self.link.counters.is_cut_off.swap(true, Relaxed) {
             add(&self.link.counters.cut_offs);

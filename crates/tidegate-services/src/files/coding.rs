@@ -56,7 +56,8 @@ impl FromStr for Coding {
     }
 }
 
-/// How much a coding is wanted, in thousandths; `None` is the file as it is. What is not named is not wanted, except the file as it is.
+/// How much a coding is wanted, in thousandths; `None` is the file as it is. What is not named is not wanted, except
+/// the file as it is.
 pub(super) fn quality<'a>(accepts: impl Iterator<Item = &'a [u8]>, coding: Option<Coding>) -> u16 {
     let name = coding.map_or("identity", Coding::name).as_bytes();
     let (mut named, mut any) = (None, None);

@@ -95,8 +95,9 @@ pub(super) fn verdict(asked: Asked<'_>, etag: &str, modified: SystemTime) -> Ver
     } else if asked.date("if-modified-since").is_some_and(|since| modified <= since) {
         return Verdict::NotModified;
     }
-    // Section 13.1.5: a date counts only if it is a strong validator, and none is here: a file may change twice within the second that
-    // it names (section 8.8.2.2), and then the parts would be of two files. Every answer has a strong tag to ask with instead.
+    // Section 13.1.5: a date counts only if it is a strong validator, and none is here: a file may change twice within
+    // the second that it names (section 8.8.2.2), and then the parts would be of two files. Every answer has a strong
+    // tag to ask with instead.
     let same = asked.one("if-range").is_none_or(|value| value == etag.as_bytes());
     if same { Verdict::Proceed } else { Verdict::Whole }
 }

@@ -10,7 +10,8 @@
 //! | `session` | answering one connection; reading its requests is [`http`](crate::http)'s |
 //!
 //! Small files are kept in memory with their heads, and leave in one send. Larger ones are kept open, and leave by
-//! [`Outbox::file`](tidegate::Outbox::file). What may have to wait for the disk is offloaded; what the kernel has at hand is not.
+//! [`Outbox::file`](tidegate::Outbox::file). What may have to wait for the disk is offloaded; what the kernel has at
+//! hand is not.
 
 mod answer;
 mod cache;
@@ -47,11 +48,11 @@ pub struct FilesOptions {
     pub index: Vec<String>,
     /// Whether a folder without an index is answered with a list of what is in it. Default off: 403.
     pub listing: Listing,
-    /// Codings in which files may lie beside a file, such as `a.css.gz` beside `a.css`. One that is older than the file is not
-    /// used. Default all. Each costs a look into the folder when a file is looked for.
+    /// Codings in which files may lie beside a file, such as `a.css.gz` beside `a.css`. One that is older than the file
+    /// is not used. Default all. Each costs a look into the folder when a file is looked for.
     pub precompressed: Vec<Coding>,
-    /// Bytes of memory for small files, over all I/O threads. Each of them has an equal share, and so a copy of what it serves.
-    /// Default 64 MiB; 0 keeps nothing.
+    /// Bytes of memory for small files, over all I/O threads. Each of them has an equal share, and so a copy of what it
+    /// serves. Default 64 MiB; 0 keeps nothing.
     pub cache_bytes: usize,
     /// Files of at most this many bytes are kept in memory. Default 64 KiB.
     pub small_bytes: usize,
@@ -59,8 +60,9 @@ pub struct FilesOptions {
     pub open_files: usize,
     /// How long what was found is served without looking at the file again. Default 1 s; zero looks each time.
     pub valid: Duration,
-    /// Connections that are served; who comes while so many are open is answered with 503 and Retry-After. Default `None`: as many as
-    /// the policy lets in. Of use only below [`Policy::max_connections`](tidegate::Policy::max_connections).
+    /// Connections that are served; who comes while so many are open is answered with 503 and Retry-After. Default
+    /// `None`: as many as the policy lets in. Of use only below
+    /// [`Policy::max_connections`](tidegate::Policy::max_connections).
     pub busy_above: Option<usize>,
 }
 

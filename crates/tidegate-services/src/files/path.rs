@@ -1,5 +1,5 @@
-//! From the target of a request to the name of a file. Pure: no name that comes out of it begins with `/`, has a part `..`, or a
-//! part that is hidden.
+//! From the target of a request to the name of a file. Pure: no name that comes out of it begins with `/`, has a part
+//! `..`, or a part that is hidden.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,8 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// A file or folder that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
-    /// Its name from the folder that is served, with a slash at its end if the target has one. The folder itself is empty.
+    /// Its name from the folder that is served, with a slash at its end if the target has one. The folder itself is
+    /// empty.
     pub key: Cow<'a, str>,
     /// The query, with its question mark, if there is one.
     pub query: &'a str,

@@ -97,8 +97,8 @@ impl Transfer {
     }
 }
 
-/// Sees to it that sending these bytes does not wait for the disk on an I/O thread. Only the last byte is looked at: the kernel reads
-/// files ahead, from front to end.
+/// Sees to it that sending these bytes does not wait for the disk on an I/O thread. Only the last byte is looked at:
+/// the kernel reads files ahead, from front to end.
 fn warm(file: &Arc<File>, at: u64, bytes: u64, out: &mut Outbox<'_>) -> Reading {
     let cold = read_cached(file, &mut [0], at + bytes - 1);
     if !matches!(&cold, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {

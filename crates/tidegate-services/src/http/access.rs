@@ -1,8 +1,9 @@
 //! By which names a server may be asked, and from whose pages.
 //!
-//! A browser lets any page connect to any server, and tells the server whose page it was (`Origin`; RFC 6455, section 10.2). And a page
-//! whose name is pointed at another address (*DNS rebinding*) is one of that server, as far as the browser knows; only its name, in the Host
-//! field, gives it away. So who serves browsers on a loopback or inner address has to look at both.
+//! A browser lets any page connect to any server, and tells the server whose page it was (`Origin`; RFC 6455, section
+//! 10.2). And a page whose name is pointed at another address (*DNS rebinding*) is one of that server, as far as the
+//! browser knows; only its name, in the Host field, gives it away. So who serves browsers on a loopback or inner
+//! address has to look at both.
 
 use std::str::FromStr;
 
@@ -11,8 +12,8 @@ use super::fault::{Fault, Status};
 
 /// The names by which a server may be asked, and the origins whose pages may open a WebSocket.
 ///
-/// Addresses and `localhost` are names of every server: nobody can point them elsewhere. A page that came from the server itself may
-/// always open a WebSocket to it, and so may whatever is no browser: it names no origin.
+/// Addresses and `localhost` are names of every server: nobody can point them elsewhere. A page that came from the
+/// server itself may always open a WebSocket to it, and so may whatever is no browser: it names no origin.
 ///
 /// ```
 /// use tidegate_services::http::Access;
@@ -101,8 +102,8 @@ impl Origin {
         (!host.is_empty()).then(|| Self::Of(scheme, plain(host), port.unwrap_or(usual)))
     }
 
-    /// Whether a page of this origin came from the server that is asked as this. Whether it is asked with TLS is not known here, as a
-    /// proxy may have taken it off: a port that is not said is the one that goes with the origin.
+    /// Whether a page of this origin came from the server that is asked as this. Whether it is asked with TLS is not
+    /// known here, as a proxy may have taken it off: a port that is not said is the one that goes with the origin.
     fn is_same(&self, asked: &Authority<'_>) -> bool {
         let Self::Of(scheme, host, port) = self else { return false };
         let usual = if scheme == "http" { 80 } else { 443 };
@@ -111,7 +112,8 @@ impl Origin {
 }
 
 impl Access {
-    /// Everybody, by every name: for what may be known and done by anyone who reaches the port, and by any page they look at.
+    /// Everybody, by every name: for what may be known and done by anyone who reaches the port, and by any page they
+    /// look at.
     #[must_use]
     pub fn any() -> Self {
         Self { hosts: vec![Host::Any], origins: vec![Origin::Any] }

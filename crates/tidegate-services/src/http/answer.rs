@@ -97,8 +97,8 @@ impl Slot {
     }
 }
 
-/// When the second began that it is now by the clock of the system: a date that is made with each second from then on is never behind by one.
-/// A millisecond late, so that none is made in the last moment of the second before.
+/// When the second began that it is now by the clock of the system: a date that is made with each second from then on
+/// is never behind by one. A millisecond late, so that none is made in the last moment of the second before.
 pub(crate) fn second_begun(now: Instant) -> Instant {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let into = Duration::from_nanos(since.subsec_nanos().into()).saturating_sub(Duration::from_millis(1));

@@ -1,4 +1,5 @@
-//! A service whose pages are made for each request: for what changes, is small and seldom asked for, such as counters and probes.
+//! A service whose pages are made for each request: for what changes, is small and seldom asked for, such as counters
+//! and probes.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
-//! A request's head: what it asks for, how its body is framed, and what becomes of the connection. The one parser of requests: every
-//! service that speaks HTTP reads with it.
+//! A request's head: what it asks for, how its body is framed, and what becomes of the connection. The one parser of
+//! requests: every service that speaks HTTP reads with it.
 //!
-//! Most heads come in one piece. They are taken apart by `httparse`, which is the faster, and looked at as a whole. What is not whole, or
-//! is odd, is [scanned](Scan) byte by byte and taken apart once it is whole. `httparse` accepts nothing here that the scan refuses.
+//! Most heads come in one piece. They are taken apart by `httparse`, which is the faster, and looked at as a whole.
+//! What is not whole, or is odd, is [scanned](Scan) byte by byte and taken apart once it is whole. `httparse` accepts
+//! nothing here that the scan refuses.
 
 use std::mem::MaybeUninit;
 
@@ -85,8 +86,8 @@ pub(crate) enum Front<T> {
     Whole(T),
 }
 
-/// Reads a head of at most `limit` bytes from the front of the input, and has `then` look at it. `scan` is how far earlier calls got with
-/// the same head.
+/// Reads a head of at most `limit` bytes from the front of the input, and has `then` look at it. `scan` is how far
+/// earlier calls got with the same head.
 #[inline]
 pub(crate) fn parse<T>(
     scan: &mut Scan,
@@ -118,7 +119,8 @@ pub(crate) fn parse<T>(
     }
 }
 
-/// Whether the lines of a head that `httparse` accepts end in CR LF: it takes a lone LF as well, but a CR only before an LF.
+/// Whether the lines of a head that `httparse` accepts end in CR LF: it takes a lone LF as well, but a CR only before
+/// an LF.
 #[inline]
 fn lines_end_whole(head: &[u8], fields: usize) -> bool {
     let request_and_empty_line = 2;
@@ -250,8 +252,8 @@ impl<'a> Fields<'a> {
         Ok(target.authority.map_or(host, str::as_bytes))
     }
 
-    /// RFC 9112, section 6.3, point 5: only digits. The same number again, in a list or in a second field, may be refused, and is: who
-    /// forwards it may have understood something else.
+    /// RFC 9112, section 6.3, point 5: only digits. The same number again, in a list or in a second field, may be
+    /// refused, and is: who forwards it may have understood something else.
     fn content_length(&mut self, value: &[u8]) -> Result<(), Fault> {
         if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
             return Err(Fault::bad("Content-Length is not a number (RFC 9110, section 8.6)"));

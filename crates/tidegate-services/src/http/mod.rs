@@ -43,8 +43,8 @@ use answer::Slot;
 /// What a client may ask of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// Bytes of a request's head, and of the trailers of a chunked body. More is answered with 431, or with 414 if already the request
-    /// line is longer. Default 16 KiB.
+    /// Bytes of a request's head, and of the trailers of a chunked body. More is answered with 431, or with 414 if
+    /// already the request line is longer. Default 16 KiB.
     ///
     /// An unfinished head is input the session leaves, so this must not be above
     /// [`Policy::input_bytes`](tidegate::Policy::input_bytes): the connection would be reset without an answer.

@@ -1,8 +1,9 @@
 //! The syntax of a request's head, one byte after the other (RFC 9112, sections 2 to 5).
 //!
-//! What a head comes to must not depend on where the network cuts it. So each byte is looked at once, in a state that says what may
-//! stand there, and the first wrong byte decides: nothing before it does, and nothing behind it is waited for. A whole head that comes
-//! in one piece need not pass here (see [`head`](super::head)); what is accepted there is accepted here.
+//! What a head comes to must not depend on where the network cuts it. So each byte is looked at once, in a state that
+//! says what may stand there, and the first wrong byte decides: nothing before it does, and nothing behind it is waited
+//! for. A whole head that comes in one piece need not pass here (see [`head`](super::head)); what is accepted there is
+//! accepted here.
 
 use super::fault::{Fault, Status};
 
@@ -152,8 +153,8 @@ pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Whether it may stand in a target: what RFC 3986 knows, and what browsers do not encode in a query (the URL standard, query
-/// percent-encode set). No fragment: it is not sent.
+/// Whether it may stand in a target: what RFC 3986 knows, and what browsers do not encode in a query (the URL standard,
+/// query percent-encode set). No fragment: it is not sent.
 #[inline]
 pub(super) fn may_stand_in_target(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~') && !matches!(byte, b'"' | b'#' | b'<' | b'>')

@@ -195,8 +195,8 @@ impl<R: Responder> Conversation<R> {
     ) -> Flow {
         self.reading = Reading::Head(Scan::new());
         self.untime(out);
-        // A server that stops says so with the last answer it owes (RFC 9112, section 9.6). The client did not ask for the
-        // end and may be sending already, so that it could miss the answer.
+        // A server that stops says so with the last answer it owes (RFC 9112, section 9.6). The client did not ask for
+        // the end and may be sending already, so that it could miss the answer.
         let leaves = is_last && connection != Connection::Closes && out.is_draining();
         let connection = if leaves { Connection::Closes } else { connection };
         let flow = match connection {

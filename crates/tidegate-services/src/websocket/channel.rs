@@ -1,10 +1,11 @@
 //! Frames in, messages out.
 //!
-//! The protocol itself is tungstenite's: its `WebSocketContext` is given what to read from and to write to with each call, so over
-//! a slice and an outbox it does no I/O. (The other crates that were looked at are asynchronous, as fastwebsockets, soketto
-//! and ratchet, or know frames only, as websocket-sans-io.) It is shown one whole frame at a time; what is not whole yet stays
-//! unconsumed input of the connection. So nothing is buffered twice, an idle connection pins next to nothing, the outbox can hold
-//! input back between any two frames, and the policy's limits on unfinished input hold as they do for every service.
+//! The protocol itself is tungstenite's: its `WebSocketContext` is given what to read from and to write to with each
+//! call, so over a slice and an outbox it does no I/O. (The other crates that were looked at are asynchronous, as
+//! fastwebsockets, soketto and ratchet, or know frames only, as websocket-sans-io.) It is shown one whole frame at a
+//! time; what is not whole yet stays unconsumed input of the connection. So nothing is buffered twice, an idle
+//! connection pins next to nothing, the outbox can hold input back between any two frames, and the policy's limits on
+//! unfinished input hold as they do for every service.
 
 use std::io::{self, Cursor, Read, Write};
 

@@ -8,10 +8,11 @@
 //! | `session` | one connection |
 //! | [`EchoMessages`] | sends back what it receives: for test suites |
 //!
-//! [`WebSocket`] wraps a [`MessageService`] as layers wrap a service, so TLS and the PROXY protocol go around it. Text is
-//! checked to be UTF-8, control frames are answered between the fragments of a message, and messages and their fragments
-//! together are bounded by [`WebSocketLimits::message_bytes`]. Pages of other sites may not connect unless [`Access`] lets them. There are no extensions (no compression) and no subprotocols. A
-//! server that stops, or is succeeded, closes with code 1001.
+//! [`WebSocket`] wraps a [`MessageService`] as layers wrap a service, so TLS and the PROXY protocol go around it. Text
+//! is checked to be UTF-8, control frames are answered between the fragments of a message, and messages and their
+//! fragments together are bounded by [`WebSocketLimits::message_bytes`]. Pages of other sites may not connect unless
+//! [`Access`] lets them. There are no extensions (no compression) and no subprotocols. A server that stops, or is
+//! succeeded, closes with code 1001.
 
 mod channel;
 mod echo;
@@ -47,7 +48,8 @@ pub trait MessageService: Send + Sync + 'static {
     }
 }
 
-/// The state machine of one WebSocket. As a [`Session`](tidegate::Session), it must not block; it sends with the functions of [`frame`].
+/// The state machine of one WebSocket. As a [`Session`](tidegate::Session), it must not block; it sends with the
+/// functions of [`frame`].
 pub trait MessageSession: Send + 'static {
     /// The handshake is over. Called once, before everything else.
     fn on_open(&mut self, out: &mut Outbox<'_>) -> MessageFlow {
@@ -95,11 +97,13 @@ pub struct WebSocketLimits {
     /// An unfinished frame is input the session leaves, so this must be [`FRAMING_BYTES`] below
     /// [`Policy::input_bytes`](tidegate::Policy::input_bytes).
     pub message_bytes: usize,
-    /// Time until the request has arrived, once the connection stands; then it is reset. `None` waits for ever. Default 10 s.
+    /// Time until the request has arrived, once the connection stands; then it is reset. `None` waits for ever. Default
+    /// 10 s.
     pub request_timeout: Option<Duration>,
 }
 
-/// Input besides a message that may lie unfinished: the head of a frame and a control frame, or the head of a request's lines.
+/// Input besides a message that may lie unfinished: the head of a frame and a control frame, or the head of a request's
+/// lines.
 pub const FRAMING_BYTES: usize = 256;
 
 /// Largest head of a request; more is answered with 431, or 414.

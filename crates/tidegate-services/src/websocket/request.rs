@@ -1,4 +1,5 @@
-//! What a request in front asks for: an upgrade to WebSocket (RFC 6455, section 4), or a page. It is read as every request is.
+//! What a request in front asks for: an upgrade to WebSocket (RFC 6455, section 4), or a page. It is read as every
+//! request is.
 
 use tungstenite::handshake::derive_accept_key;
 
@@ -26,7 +27,8 @@ pub(super) fn switch(accept: &str) -> String {
     )
 }
 
-/// The head of the answer with a page of so many bytes. It may do nothing but what is in it, and speak to where it came from.
+/// The head of the answer with a page of so many bytes. It may do nothing but what is in it, and speak to where it came
+/// from.
 pub(super) fn page(length: usize) -> String {
     format!(
         "HTTP/1.1 200 OK\r\nServer: tidegate\r\nDate: {}\r\nConnection: close\r\nContent-Type: text/html; charset=utf-8\r\n\

@@ -170,7 +170,8 @@ fn that_a_room_begins_again_is_heard_also_by_those_whose_queue_was_full() {
     let first = node.offer();
     let at = |first: u64, batch: &Batch| Batch { first, all: batch.all.clone() };
     assert_eq!(node.receive(&first, Batched::Here), Received::Told);
-    // The one place in her queue is taken. She is told that numbers begin again before anything else, and then all of them.
+    // The one place in her queue is taken. She is told that numbers begin again before anything else, and then all of
+    // them.
     let anew = at(1, &first);
     assert_eq!(node.receive(&anew, Batched::Anew), Received::Full(0));
     assert_eq!(ann.hears()[1..], ["#1 + ann"]);

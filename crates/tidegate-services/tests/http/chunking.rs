@@ -42,7 +42,8 @@ fn play<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, Stands) {
     for piece in pieces {
         wire.send(piece);
     }
-    // What follows a last request may have been cut off it or not: closed in order, or lingering until the peer is done.
+    // What follows a last request may have been cut off it or not: closed in order, or lingering until the peer is
+    // done.
     if wire.stands == Stands::Lingers {
         wire.end();
     }

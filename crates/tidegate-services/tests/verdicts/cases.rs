@@ -1,9 +1,10 @@
 //! The data files: what is sent, and what has to come of it.
 //!
-//! A file is blocks of lines `key: value`, with empty lines between them; lines with `#` in front are left out. Every block has
-//! `name`, `rfc` (where it says so), `send` and `gives`; `rest` is what is sent after it where nothing may be answered yet; `warn` says why
-//! something is accepted that could be refused, or the other way round; `only` names the one service that it is for, or is `memory`: not through sockets. In what is sent,
-//! `\r`, `\n`, `\t`, `\\` and `\xHH` are bytes, and `\{N*text}` is the text N times.
+//! A file is blocks of lines `key: value`, with empty lines between them; lines with `#` in front are left out. Every
+//! block has `name`, `rfc` (where it says so), `send` and `gives`; `rest` is what is sent after it where nothing may be
+//! answered yet; `warn` says why something is accepted that could be refused, or the other way round; `only` names the
+//! one service that it is for, or is `memory`: not through sockets. In what is sent, `\r`, `\n`, `\t`, `\\` and `\xHH`
+//! are bytes, and `\{N*text}` is the text N times.
 
 /// One of them.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! HTTP: `http-*.txt`. A verdict is the statuses of the answers and what becomes of the connection, `open` or `close`; `wait` is that
-//! nothing is answered until `rest` is there, and the verdict behind it is that of all of it.
+//! HTTP: `http-*.txt`. A verdict is the statuses of the answers and what becomes of the connection, `open` or `close`;
+//! `wait` is that nothing is answered until `rest` is there, and the verdict behind it is that of all of it.
 
 use std::path::Path;
 
@@ -141,8 +141,8 @@ fn every_model_gives_every_verdict() {
                 [vec![first, rest], random_pieces(&script, seed), random_pieces(&script, seed + 1000)]
             {
                 let pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
-                // Who asked for the end must send nothing more (RFC 9112, section 9.6): it would meet a closed socket. So the end is
-                // waited for where there has to be one.
+                // Who asked for the end must send nothing more (RFC 9112, section 9.6): it would meet a closed socket.
+                // So the end is waited for where there has to be one.
                 let probe = gives.ends_with("open").then_some(PROBE.as_bytes());
                 let got = exchange(server.local_addr(), pieces.chain(probe));
                 let got = got.map_or("reset".into(), |output| verdict(&output));

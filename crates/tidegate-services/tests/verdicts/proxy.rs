@@ -64,7 +64,8 @@ fn fault(verdict: &str) -> Option<HeaderFault> {
     HeaderFault::ALL.into_iter().find(|fault| fault.name() == verdict)
 }
 
-/// What the service says to who comes through a proxy; a connection without a header of its own has the address `socket`.
+/// What the service says to who comes through a proxy; a connection without a header of its own has the address
+/// `socket`.
 fn answer(verdict: &str, socket: &str) -> String {
     let client = if verdict == "socket" { socket } else { verdict };
     format!("{client} {}", String::from_utf8_lossy(REST))

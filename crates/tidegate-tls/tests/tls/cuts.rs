@@ -83,7 +83,8 @@ fn every_model_gives_every_verdict() {
         let mut left = 0;
         for version in [&TLS12, &TLS13] {
             let hello = Far::new(&Arc::new(papers.trusting(&[version]))).says();
-            // The type, the version, the length, the message's head, its version, its random, a session, and what follows.
+            // The type, the version, the length, the message's head, its version, its random, a session, and what
+            // follows.
             for cut in [1, 2, 3, 4, 5, 6, 8, 9, 11, 20, 43, 44, hello.len() / 2, hello.len() - 1] {
                 let (a, b) = hello.split_at(cut);
                 let got = (answer(at, &[a, b], false), answer(at, &[a], true));

@@ -1,5 +1,5 @@
-//! The layer against rustls' own buffered connections, which know nothing of it: without a network, so that every step can be
-//! chosen, and over real sockets on every model.
+//! The layer against rustls' own buffered connections, which know nothing of it: without a network, so that every step
+//! can be chosen, and over real sockets on every model.
 #![forbid(unsafe_code)]
 
 #[path = "../../../tidegate-services/tests/proxy/wire.rs"]

@@ -1,4 +1,5 @@
-//! Whatever the steps in which bytes come, each comes back once and in order; both versions, full handshakes and resumed ones.
+//! Whatever the steps in which bytes come, each comes back once and in order; both versions, full handshakes and
+//! resumed ones.
 
 use std::sync::Arc;
 

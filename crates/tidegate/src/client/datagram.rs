@@ -24,8 +24,8 @@ pub struct DatagramClient {
 }
 
 impl DatagramClient {
-    /// A socket for this peer, with the path, batch, segments and buffers of the policy; its other limits are of servers. The
-    /// path is plain unless the policy names one.
+    /// A socket for this peer, with the path, batch, segments and buffers of the policy; its other limits are of
+    /// servers. The path is plain unless the policy names one.
     ///
     /// # Errors
     /// A wrong policy, an unavailable path, or an address without a route.
@@ -68,8 +68,8 @@ impl DatagramClient {
         self.per_call * self.limits.joined(size)
     }
 
-    /// Sends datagrams of `size` bytes each (the last may be shorter) with one system call; returns how many the kernel took,
-    /// from the front. More than [`most_per_send`](Self::most_per_send) are never taken.
+    /// Sends datagrams of `size` bytes each (the last may be shorter) with one system call; returns how many the kernel
+    /// took, from the front. More than [`most_per_send`](Self::most_per_send) are never taken.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket takes nothing now;
@@ -98,7 +98,8 @@ impl DatagramClient {
     /// Waits for at most `limit`, receives with one system call and shows each datagram; returns how many there were.
     ///
     /// # Errors
-    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) if nobody listens at the peer. Nothing received is no error.
+    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) if nobody listens at the peer. Nothing received is no
+    /// error.
     pub fn receive(&mut self, limit: Duration, mut show: impl FnMut(&[u8])) -> io::Result<usize> {
         let readable = Readiness { readable: true, writable: false };
         if !limit.is_zero() && !self.socket.wait(readable, Some(limit))? {

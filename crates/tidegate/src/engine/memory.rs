@@ -4,8 +4,8 @@ use super::Model;
 use crate::policy::Policy;
 use crate::policy::memory::{Footprint, MemoryBound, bound};
 
-/// Buffers the kernel fills for one connection in one go before its thread can pause it (`MULTISHOT_MAX_RETRY` in Linux'
-/// `io_uring/net.c`).
+/// Buffers the kernel fills for one connection in one go before its thread can pause it (`MULTISHOT_MAX_RETRY` in
+/// Linux' `io_uring/net.c`).
 const RING_BURST: usize = 32;
 
 impl Model {

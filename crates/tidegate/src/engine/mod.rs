@@ -19,8 +19,8 @@
 //! steps: stop what is armed, join what is in flight, close. Memory that the kernel may still touch
 //! is owned until the completion came back.
 //!
-//! Every leaf file has a `Leaf`, which is an [`Engine`]: its `MODEL`, `probe` and `start`; then its way of waiting. It has a
-//! header with four headings: *How it waits*, *What it bounds*, *What it costs*, *Where it differs*.
+//! Every leaf file has a `Leaf`, which is an [`Engine`]: its `MODEL`, `probe` and `start`; then its way of waiting. It
+//! has a header with four headings: *How it waits*, *What it bounds*, *What it costs*, *Where it differs*.
 
 mod blocking;
 #[cfg(any(target_os = "linux", windows))]

@@ -44,11 +44,12 @@ impl Model {
         }
     }
 
-    /// Whether servers on this model and on `other`, in two processes, can accept from one and the same listening socket.
+    /// Whether servers on this model and on `other`, in two processes, can accept from one and the same listening
+    /// socket.
     ///
-    /// Whether accepting waits is a property of the socket, not of its descriptor (`O_NONBLOCK`, `open(2)`): `uring` needs it to
-    /// wait, all others need it not to. On Windows a socket reports its events to one server,
-    /// and ending an accept that is posted may cost a connection that it was just taking.
+    /// Whether accepting waits is a property of the socket, not of its descriptor (`O_NONBLOCK`, `open(2)`): `uring`
+    /// needs it to wait, all others need it not to. On Windows a socket reports its events to one server, and ending an
+    /// accept that is posted may cost a connection that it was just taking.
     #[must_use]
     pub fn shares_listener_with(self, other: Self) -> bool {
         let keeps_it = |model| {

@@ -50,8 +50,8 @@ pub(crate) fn check_client(model: Model, policy: &Policy) -> Result<(), PolicyEr
     }
 }
 
-/// Refuses a limit that a Unix socket cannot keep. [`Accept::defer`](crate::policy::Accept::defer) is on by default and only
-/// spares a wake-up: it is left out there.
+/// Refuses a limit that a Unix socket cannot keep. [`Accept::defer`](crate::policy::Accept::defer) is on by default and
+/// only spares a wake-up: it is left out there.
 pub(crate) fn check_endpoint(at: &Endpoint, policy: &Policy) -> Result<(), PolicyError> {
     let refused = Policy::limits().find_map(|limit| {
         let remedy = limit.unix_socket.filter(|_| at.is_unix() && limit.differs(policy))?;

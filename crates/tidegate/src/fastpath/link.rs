@@ -1,8 +1,9 @@
 //! A connection over shared memory: two rings, and the TCP connection they stand for.
 //!
-//! The TCP connection stays open. Bytes do not go through it; it wakes a side that sleeps (one byte, a *doorbell*), and when a
-//! process ends, in whatever way, its kernel closes it and the other side knows at once. So nothing has to be found out by asking,
-//! a connection costs no more descriptors than before, and what looks at TCP connections (`ss`, limits, firewalls) still sees it.
+//! The TCP connection stays open. Bytes do not go through it; it wakes a side that sleeps (one byte, a *doorbell*), and
+//! when a process ends, in whatever way, its kernel closes it and the other side knows at once. So nothing has to be
+//! found out by asking, a connection costs no more descriptors than before, and what looks at TCP connections (`ss`,
+//! limits, firewalls) still sees it.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};

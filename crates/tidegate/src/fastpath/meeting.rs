@@ -93,8 +93,8 @@ impl Meeting {
         self.0.counters.clone()
     }
 
-    /// Whether an accepted connection has left an offer. If so the connection is handed over to shared memory; else, or if the
-    /// offer is no good, it is given back as it is.
+    /// Whether an accepted connection has left an offer. If so the connection is handed over to shared memory; else, or
+    /// if the offer is no good, it is given back as it is.
     ///
     /// A dialler leaves its offer before it connects, so the offer is there when its connection is.
     pub(crate) fn claim(&self, tcp: Stream, peer: SocketAddr) -> Result<Link, Stream> {

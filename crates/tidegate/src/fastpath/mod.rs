@@ -1,4 +1,5 @@
-//! The fast path: a connection between two processes of one host goes through shared memory, and is a connection all the same.
+//! The fast path: a connection between two processes of one host goes through shared memory, and is a connection all
+//! the same.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -16,8 +17,9 @@
 //!
 //! Nothing is guessed from an address; the kernel answers each question.
 //!
-//! 1. *Is it here?* A listener with the option also listens on an abstract Unix socket named after its TCP address. Such names
-//!    are known only in their network namespace. The dialler looks for the name if the address is one it could bind itself.
+//! 1. *Is it here?* A listener with the option also listens on an abstract Unix socket named after its TCP address.
+//!    Such names are known only in their network namespace. The dialler looks for the name if the address is one it
+//!    could bind itself.
 //! 2. *Who is it?* Both look at the user of the other (`SO_PEERCRED`) before anything else; the dialler also whether
 //!    the socket that listens by TCP is of the same user (`sock_diag`).
 //! 3. *Is it the same connection?* The dialler binds its TCP socket, and sends over the Unix socket: the memory (a
@@ -34,10 +36,11 @@
 //!
 //! `ring`, `layout` and `protocol` are public for programs that speak to a tidegate without being one.
 //!
-//! That is Linux. Windows has an option of sockets for the same purpose (`SIO_LOOPBACK_FAST_PATH`): there a listener and a dialling socket only
-//! ask for it, and the connection stays one of TCP for whoever looks.
+//! That is Linux. Windows has an option of sockets for the same purpose (`SIO_LOOPBACK_FAST_PATH`): there a listener
+//! and a dialling socket only ask for it, and the connection stays one of TCP for whoever looks.
 //!
-//! Whoever does not take part (another program, another user or namespace, an end without the option) sees a plain TCP connection.
+//! Whoever does not take part (another program, another user or namespace, an end without the option) sees a plain TCP
+//! connection.
 
 #[cfg(target_os = "linux")]
 mod closer;
@@ -118,7 +121,8 @@ impl Ways {
         Ok(self.closer.get_or_init(|| closer))
     }
 
-    /// For a socket that is about to be connected, where the fast path is an option of the socket: sets it, or says why not.
+    /// For a socket that is about to be connected, where the fast path is an option of the socket: sets it, or says why
+    /// not.
     pub(crate) fn hasten(&self, socket: &impl AsFd) {
         if self.fast_path.is_some()
             && let Err(why) = hasten_loopback(socket)

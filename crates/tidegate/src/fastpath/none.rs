@@ -1,5 +1,5 @@
-//! What takes the place of shared memory on a system without it: types of which there is no value, and the option of sockets that Windows
-//! has.
+//! What takes the place of shared memory on a system without it: types of which there is no value, and the option of
+//! sockets that Windows has.
 
 use std::convert::Infallible;
 use std::io::{self, IoSlice};

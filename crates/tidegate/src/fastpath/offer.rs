@@ -50,8 +50,8 @@ pub(crate) fn begin(
 }
 
 impl Offer {
-    /// Begins to connect to `to`, with an offer; or says why there can be none. Nothing waits, unless `blocking` says so of the
-    /// TCP connection.
+    /// Begins to connect to `to`, with an offer; or says why there can be none. Nothing waits, unless `blocking` says
+    /// so of the TCP connection.
     fn make(
         fast: &FastPath,
         to: SocketAddr,

@@ -103,8 +103,8 @@ impl Pending {
         self.callers.is_empty() && self.offers.is_empty()
     }
 
-    /// What to wait for: readable when somebody calls; `None` if it is time that has to pass. Open as long as it is kept, and
-    /// with it the name.
+    /// What to wait for: readable when somebody calls; `None` if it is time that has to pass. Open as long as it is
+    /// kept, and with it the name.
     pub(super) fn wakes(&self) -> Option<Arc<UnixListener>> {
         let is_idle = self.is_empty() && !self.is_held_up;
         self.listener.as_ref().filter(|_| is_idle).cloned()

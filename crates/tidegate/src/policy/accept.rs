@@ -22,9 +22,9 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
         change: Fixed,
         on: &[(EVERY, Kept)],
     }
-    /// First data with the accept: saves a wake-up for each connection, and silent ones cost the server nothing. Whole seconds, rounded
-    /// up by the kernel to its next SYN-ACK retransmission. Linux only (`TCP_DEFER_ACCEPT`, `tcp(7)`); ignored for
-    /// services that [speak first](crate::Service::speaks_first), and on a Unix socket.
+    /// First data with the accept: saves a wake-up for each connection, and silent ones cost the server nothing. Whole
+    /// seconds, rounded up by the kernel to its next SYN-ACK retransmission. Linux only (`TCP_DEFER_ACCEPT`, `tcp(7)`);
+    /// ignored for services that [speak first](crate::Service::speaks_first), and on a Unix socket.
     defer: Option<Duration> = Some(Duration::from_secs(1)) => {
         what: "How long the kernel may keep a connection until its first data has come",
         cost: "silent connections fill the backlog for that long; who has sent nothing when the server stops is reset",
@@ -115,8 +115,8 @@ pub enum WhenFull {
     Refuse,
 }
 
-/// How long the kernel may keep a new connection until its first data has come. Not with a fast path: the first data of a
-/// connection that leaves TCP does not come by TCP.
+/// How long the kernel may keep a new connection until its first data has come. Not with a fast path: the first data of
+/// a connection that leaves TCP does not come by TCP.
 #[must_use]
 pub fn deferral(policy: &Policy) -> Option<Duration> {
     policy.accept.defer.filter(|_| policy.fast_path.is_none())
@@ -136,8 +136,8 @@ pub enum Admission {
 /// How long accepting rests after the process ran out of descriptors or memory, if no connection closes before.
 pub const EXHAUSTION_PAUSE: Duration = Duration::from_millis(100);
 
-/// Single accepts that a thread of a completion model keeps posted while other threads do, too. The kernel wakes the accept that
-/// waits longest: the fewer, the shorter are the turns; and a thread that is woken takes so many at once.
+/// Single accepts that a thread of a completion model keeps posted while other threads do, too. The kernel wakes the
+/// accept that waits longest: the fewer, the shorter are the turns; and a thread that is woken takes so many at once.
 pub const ACCEPTS_IN_TURN: usize = 16;
 
 /// Single accepts posted at once when the room is too small for an endless one, on completion models.

@@ -3,7 +3,8 @@
 use super::{Policy, PolicyError, limit};
 
 impl Policy {
-    /// Whether a server that runs under this policy can go on under another one: what was laid out at the start has to stay.
+    /// Whether a server that runs under this policy can go on under another one: what was laid out at the start has to
+    /// stay.
     ///
     /// # Errors
     /// The first limit that is fixed and differs.

@@ -21,9 +21,9 @@ pub enum DatagramPath {
     Plain,
     /// Several a call (`recvmmsg(2)`, `sendmmsg(2)`). Saves system calls, but each datagram still travels alone.
     Batched,
-    /// Several of one size and peer as one (`UDP_SEGMENT`, `UDP_GRO`; `udp(7)`): they travel through the kernel together.
-    /// Sending so needs a network device with checksum offload before Linux 6.11; without, the kernel refuses with `EIO`,
-    /// which is counted and not mended.
+    /// Several of one size and peer as one (`UDP_SEGMENT`, `UDP_GRO`; `udp(7)`): they travel through the kernel
+    /// together. Sending so needs a network device with checksum offload before Linux 6.11; without, the kernel refuses
+    /// with `EIO`, which is counted and not mended.
     Segments,
 }
 
@@ -62,31 +62,33 @@ impl FromStr for DatagramPath {
 /// Every limit of a datagram server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DatagramPolicy {
-    /// How datagrams go through the kernel. Default `None`: [`DatagramPath::default_on`](DatagramPath::default_on) the model. One asked for by name is
-    /// never replaced by another.
+    /// How datagrams go through the kernel. Default `None`: [`DatagramPath::default_on`](DatagramPath::default_on) the
+    /// model. One asked for by name is never replaced by another.
     pub path: Option<DatagramPath>,
-    /// I/O threads. Default `None`: one for each processor; 256 on `pool`. With several, each has a socket of its own on the same
-    /// port and the kernel shares the peers out (`SO_REUSEPORT`); on `pool` all take from one socket.
+    /// I/O threads. Default `None`: one for each processor; 256 on `pool`. With several, each has a socket of its own
+    /// on the same port and the kernel shares the peers out (`SO_REUSEPORT`); on `pool` all take from one socket.
     pub threads: Option<NonZeroUsize>,
-    /// Receives or sends of one system call on the other paths than plain; on `uring` receive buffers of each thread, rounded up to
-    /// a power of two. Default 64. Cost: so many receive buffers for each thread, of which only touched pages are real memory.
+    /// Receives or sends of one system call on the other paths than plain; on `uring` receive buffers of each thread,
+    /// rounded up to a power of two. Default 64. Cost: so many receive buffers for each thread, of which only touched
+    /// pages are real memory.
     pub batch: usize,
     /// Receive calls in a row before a loop looks whether it is to stop. Default 16.
     pub burst: usize,
-    /// Longest datagram that is taken, in bytes; a longer one is dropped and counted. Default 65,507, the most that UDP carries.
-    /// Cost: the size of a receive buffer (but 65,535 on the path gso).
+    /// Longest datagram that is taken, in bytes; a longer one is dropped and counted. Default 65,507, the most that UDP
+    /// carries. Cost: the size of a receive buffer (but 65,535 on the path gso).
     pub largest_datagram: usize,
     /// Replies of one thread that may wait for the kernel; further ones are dropped and counted. Default 8,192.
     pub replies: usize,
     /// Bytes of the replies of one thread that may wait. Default 1 MiB; at least two of the largest datagrams.
     pub reply_bytes: usize,
-    /// Datagrams that one send joins on the path gso. Default 64, which every kernel with `UDP_SEGMENT` takes (128 from Linux 6.9).
+    /// Datagrams that one send joins on the path gso. Default 64, which every kernel with `UDP_SEGMENT` takes (128 from
+    /// Linux 6.9).
     pub segments: usize,
-    /// Longest datagram that is joined with others for sending, in bytes; what does not fit the device's MTU cannot be. Default
-    /// 1,452, for an MTU of 1,500 on IPv4 and IPv6. Longer replies go alone.
+    /// Longest datagram that is joined with others for sending, in bytes; what does not fit the device's MTU cannot be.
+    /// Default 1,452, for an MTU of 1,500 on IPv4 and IPv6. Longer replies go alone.
     pub segment_bytes: usize,
-    /// `SO_RCVBUF` in bytes: what the kernel keeps while the server is busy. Default `None`: `net.core.rmem_default`. More than
-    /// `net.core.rmem_max` is cut to that, silently, by Linux.
+    /// `SO_RCVBUF` in bytes: what the kernel keeps while the server is busy. Default `None`: `net.core.rmem_default`.
+    /// More than `net.core.rmem_max` is cut to that, silently, by Linux.
     pub socket_receive_buffer: Option<usize>,
     /// `SO_SNDBUF` in bytes. Default `None`: `net.core.wmem_default`.
     pub socket_send_buffer: Option<usize>,
@@ -236,7 +238,8 @@ impl ReplyLimits {
 
 /// How much of what arrived before a stop is still served: a flood may not make a stop last.
 ///
-/// `queued` is what the kernel can hold for the socket (`SO_RCVBUF`); it counts at least 256 bytes for each datagram it keeps.
+/// `queued` is what the kernel can hold for the socket (`SO_RCVBUF`); it counts at least 256 bytes for each datagram it
+/// keeps.
 #[must_use]
 pub fn receives_after_stop(queued: usize) -> usize {
     queued / 256 + 1

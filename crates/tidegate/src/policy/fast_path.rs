@@ -31,8 +31,8 @@ limits! {
 pub struct FastPath, as "fast_path." of Policy, at |policy| policy.fast_path.as_mut();
     parts {}
 
-    /// The dialler's counts; a listener takes none that are larger than its own. Pages cost memory once they are touched, on both
-    /// sides together once.
+    /// The dialler's counts; a listener takes none that are larger than its own. Pages cost memory once they are
+    /// touched, on both sides together once.
     ring_bytes: usize = 256 * 1024 => {
         what: "Bytes of shared memory for each direction of a connection on the fast path, a power of two",
         cost: "two rings for each such connection, of which touched pages are memory",

@@ -1,7 +1,8 @@
 //! What a limit is: a row of the one table that defaults, checks, options, keys, pages and refusals are read from.
 //!
-//! The rows stand with the fields, in the `limits!` of each struct ([`Policy`](super::Policy), [`Accept`](super::Accept), …): a new
-//! limit is one entry there, and the compiler asks for every part of it, what it does on every model included.
+//! The rows stand with the fields, in the `limits!` of each struct ([`Policy`](super::Policy),
+//! [`Accept`](super::Accept), …): a new limit is one entry there, and the compiler asks for every part of it, what it
+//! does on every model included.
 
 use super::PolicyError;
 use super::setting::{Place, Unit};

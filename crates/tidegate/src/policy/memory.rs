@@ -9,7 +9,8 @@ pub struct Footprint {
     pub threads: usize,
     /// Receive buffers of each.
     pub buffers: usize,
-    /// Whether each has a stack of [`Policy::thread_stack_bytes`]; those of the other models are counted with the process.
+    /// Whether each has a stack of [`Policy::thread_stack_bytes`]; those of the other models are counted with the
+    /// process.
     pub stack: bool,
     /// Receive buffers that each connection has for itself.
     pub own_buffers: usize,
@@ -21,13 +22,13 @@ pub struct Footprint {
 
 /// The most user memory that a policy allows, in bytes.
 ///
-/// In it are, for each connection: the outbox up to its high watermark and what one call of the session adds beyond it (at
-/// most as much as the input it is shown); the input it may leave unconsumed, and what is received before it is paused, twice,
-/// because a buffer that grows doubles; the rings of the fast path; threads and buffers of its own; and [`CONNECTION_BYTES`]. For the process: threads, buffer
-/// pools, and [`PROCESS_BYTES`].
+/// In it are, for each connection: the outbox up to its high watermark and what one call of the session adds beyond it
+/// (at most as much as the input it is shown); the input it may leave unconsumed, and what is received before it is
+/// paused, twice, because a buffer that grows doubles; the rings of the fast path; threads and buffers of its own; and
+/// [`CONNECTION_BYTES`]. For the process: threads, buffer pools, and [`PROCESS_BYTES`].
 ///
-/// Not in it are kernel memory (`net.ipv4.tcp_mem` bounds that of all sockets, the two `socket_*_buffer` limits that of each), and
-/// what the application keeps: its own state, bytes it shares, mail and jobs.
+/// Not in it are kernel memory (`net.ipv4.tcp_mem` bounds that of all sockets, the two `socket_*_buffer` limits that of
+/// each), and what the application keeps: its own state, bytes it shares, mail and jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBound {
     /// For each connection.
@@ -38,12 +39,12 @@ pub struct MemoryBound {
     pub process: u64,
 }
 
-/// What a connection takes with nothing to send and nothing received: its state and its session's, places in tables and timers,
-/// a task or a mailbox. Idle connections measure at a fraction of this on every model (docs/measurements.md).
+/// What a connection takes with nothing to send and nothing received: its state and its session's, places in tables and
+/// timers, a task or a mailbox. Idle connections measure at a fraction of this on every model (docs/measurements.md).
 pub const CONNECTION_BYTES: u64 = 4096;
 
-/// What a process takes without threads and buffers of the policy: runtime, stacks of a few threads, rings, logging, and what the
-/// allocator keeps for itself.
+/// What a process takes without threads and buffers of the policy: runtime, stacks of a few threads, rings, logging,
+/// and what the allocator keeps for itself.
 pub const PROCESS_BYTES: u64 = 32 << 20;
 
 impl MemoryBound {

@@ -5,10 +5,10 @@
 //! both limits and what to do. Engines never read a limit and decide: they ask the functions beside
 //! the limits ([`accept`], [`timeouts`], [`sends`]) or obey an action of the core.
 //!
-//! Everything that is known of a limit is one entry of a table ([`limit`]): name, default, range, relations, option and key,
-//! what becomes of it on each model, whether it may change while a server runs. A limit that a model has no use for is
-//! refused by name where relying on it would be a mistake, and listed as [without effect](crate::Model::without_effect)
-//! elsewhere: there is no silent knob.
+//! Everything that is known of a limit is one entry of a table ([`limit`]): name, default, range, relations, option and
+//! key, what becomes of it on each model, whether it may change while a server runs. A limit that a model has no use
+//! for is refused by name where relying on it would be a mistake, and listed as
+//! [without effect](crate::Model::without_effect) elsewhere: there is no silent knob.
 
 pub mod accept;
 pub mod buffers;
@@ -132,7 +132,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         change: Live,
         on: &[(EVERY, Kept)],
     }
-    /// It may fall behind by [`MinRate::grace`]; each byte is worth 1/rate seconds, and no more than the grace is saved up.
+    /// It may fall behind by [`MinRate::grace`]; each byte is worth 1/rate seconds, and no more than the grace is saved
+    /// up.
     min_rate: Option<MinRate> = None => {
         what: "Reset a peer that is slower than this in the middle of a message, either way, in bytes a second",
         cost: "48 bytes for each connection in mid-message; legitimate but very slow clients are cut",
@@ -152,8 +153,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         change: Live,
         on: &[(EVERY, Kept)],
     }
-    /// A connection that was accepted, or on which something moved, within the last second has the rest of it for one more
-    /// request; what a session goes on sending of its own does not prolong that.
+    /// A connection that was accepted, or on which something moved, within the last second has the rest of it for one
+    /// more request; what a session goes on sending of its own does not prolong that.
     drain_timeout: Duration = Duration::from_secs(10) => {
         what: "How long a stop lets connections finish before it resets them",
         cost: "how long a stop takes at worst",
@@ -163,7 +164,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         change: Live,
         on: &[(EVERY, Kept)],
     }
-    /// On `uring` and `rio` a receive buffer of the pool; on `blocking` one for each connection; else one for each thread.
+    /// On `uring` and `rio` a receive buffer of the pool; on `blocking` one for each connection; else one for each
+    /// thread.
     buffer_bytes: usize = 16 * 1024 => {
         what: "Bytes of one receive buffer, a multiple of 4096",
         cost: "memory: one for each thread (blocking: each connection); smaller: more receives for large input",
@@ -215,7 +217,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
             (&[Blocking], Refused("each of its threads has a buffer; choose any other model")),
         ],
     }
-    /// At more the session says a last word ([`Session::on_input_limit`](crate::Session::on_input_limit)), or the connection is reset.
+    /// At more the session says a last word ([`Session::on_input_limit`](crate::Session::on_input_limit)), or the
+    /// connection is reset.
     input_bytes: usize = 64 * 1024 => {
         what: "Bytes of input that a session may leave unconsumed",
         cost: "bytes for each connection that holds a partial message",
@@ -245,7 +248,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         ],
         default_note: Some("no limit"),
     }
-    /// One that has had an answer, or has been silent for 100 ms, makes room for the next. Each I/O thread has an equal share.
+    /// One that has had an answer, or has been silent for 100 ms, makes room for the next. Each I/O thread has an equal
+    /// share.
     window: Option<NonZeroUsize> = None => {
         what: "Connections that may receive at once, first in, first out (the throughput strategy)",
         cost: "the others wait for their turn",
@@ -315,9 +319,9 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
             (WITHOUT_LOOP, Refused("choose a model with a loop of its own, such as epoll")),
         ],
     }
-    /// `SO_BUSY_POLL` of accepted sockets, `EPIOCSPARAMS` of `epoll`, `IORING_REGISTER_NAPI` of `uring`. Without a card (loopback,
-    /// Unix sockets) nothing is polled. `select` and `poll` poll when they receive, and while they wait only if
-    /// `net.core.busy_poll` is set; a client has it on `epoll` and `uring`. Not run on a card.
+    /// `SO_BUSY_POLL` of accepted sockets, `EPIOCSPARAMS` of `epoll`, `IORING_REGISTER_NAPI` of `uring`. Without a card
+    /// (loopback, Unix sockets) nothing is polled. `select` and `poll` poll when they receive, and while they wait only
+    /// if `net.core.busy_poll` is set; a client has it on `epoll` and `uring`. Not run on a card.
     busy_poll: Option<Duration> = None => {
         what: "How long a wait in the kernel polls the queue of the network card before it sleeps",
         cost: "a processor, for that time in each wait; it takes CAP_NET_ADMIN",
@@ -333,8 +337,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         unix_socket: Some("there is no network card behind it; leave it out"),
     }
     /// A listener with it does not defer accepts ([`Accept::defer`]). On Windows it is an option of the sockets instead
-    /// (`SIO_LOOPBACK_FAST_PATH`), on every model; who connects may be any program that sets it. Where that is refused connections
-    /// are plain TCP, which is said once.
+    /// (`SIO_LOOPBACK_FAST_PATH`), on every model; who connects may be any program that sets it. Where that is refused
+    /// connections are plain TCP, which is said once.
     fast_path: Option<FastPath> = None => {
         what: "Shared memory in place of TCP for connections with a tidegate on this host that has this option too",
         cost: "two rings of memory for each connection that uses it",

@@ -49,8 +49,9 @@ pub const SEND_QUANTUM: Duration = Duration::from_millis(200);
 /// How long a thread that dials sleeps before it looks whether it is to give up, on `blocking` and `pool`.
 pub const DIAL_QUANTUM: Duration = Duration::from_millis(100);
 
-/// Bytes of a file that are read at once, or sent by one operation whose progress shows only at its end: that of a slow reader has to show
-/// more often than [`Policy::send_timeout`](crate::Policy::send_timeout) and [`Policy::min_rate`](crate::Policy::min_rate) look for it.
+/// Bytes of a file that are read at once, or sent by one operation whose progress shows only at its end: that of a slow
+/// reader has to show more often than [`Policy::send_timeout`](crate::Policy::send_timeout) and
+/// [`Policy::min_rate`](crate::Policy::min_rate) look for it.
 pub const FILE_QUANTUM: usize = 64 * 1024;
 
 /// Pieces of mail that sessions of one thread are shown before the thread looks at its sockets and timers again.

@@ -11,8 +11,8 @@ use crate::service::CloseReason;
 
 /// The slowest a peer may be in the middle of a message.
 ///
-/// A peer is given `grace` at first, and 1/`bytes_per_s` seconds more for each byte, but never more than `grace` ahead: so one
-/// byte a second saves nobody, and a fast beginning does not pay for a long silence afterwards.
+/// A peer is given `grace` at first, and 1/`bytes_per_s` seconds more for each byte, but never more than `grace` ahead:
+/// so one byte a second saves nobody, and a fast beginning does not pay for a long silence afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinRate {
     /// Bytes a second, in each direction, while there is something to receive or to send.
@@ -43,7 +43,8 @@ impl MinRate {
         )
     }];
 
-    /// When a peer that was due at `due` (`None`: begins now) has fallen behind for good, after `bytes` more have moved.
+    /// When a peer that was due at `due` (`None`: begins now) has fallen behind for good, after `bytes` more have
+    /// moved.
     #[must_use]
     pub fn due(&self, due: Option<Instant>, bytes: usize, now: Instant) -> Instant {
         let furthest = now + self.grace;
@@ -62,7 +63,8 @@ pub struct Pace {
     pub send: Option<Instant>,
 }
 
-/// How long after something last moved on it, or it was accepted, a connection may say one more word when the server stops.
+/// How long after something last moved on it, or it was accepted, a connection may say one more word when the server
+/// stops.
 pub const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// What is known of a connection's past, for the question when it has to end.

@@ -143,8 +143,8 @@ impl Connection {
         self.queue.take(most, files)
     }
 
-    /// If a part of a file is next, reads some of it, which is next from then on. For engines that cannot send from files. The
-    /// caller says [`Event::Failed`] if that fails.
+    /// If a part of a file is next, reads some of it, which is next from then on. For engines that cannot send from
+    /// files. The caller says [`Event::Failed`] if that fails.
     ///
     /// # Errors
     /// The file cannot be read, or has become shorter.
@@ -216,8 +216,8 @@ impl Connection {
         }
     }
 
-    /// Whether its next deadline may be earlier than [`timeouts::soonest`] says: the session has asked to be woken, it lingers, or a
-    /// stop waits for its last word.
+    /// Whether its next deadline may be earlier than [`timeouts::soonest`] says: the session has asked to be woken, it
+    /// lingers, or a stop waits for its last word.
     #[inline]
     #[must_use]
     pub fn has_own_deadline(&self) -> bool {

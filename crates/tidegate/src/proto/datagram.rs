@@ -1,11 +1,13 @@
-//! Replies of a datagram service on their way out: a bounded queue, in which replies of one size to one peer lie as one run.
+//! Replies of a datagram service on their way out: a bounded queue, in which replies of one size to one peer lie as one
+//! run.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use crate::policy::datagram::ReplyLimits;
 
-/// Where a [`DatagramService`](crate::DatagramService) puts its answers. They are sent, in order, when the service returns.
+/// Where a [`DatagramService`](crate::DatagramService) puts its answers. They are sent, in order, when the service
+/// returns.
 #[derive(Debug)]
 pub struct Replies {
     limits: ReplyLimits,
@@ -70,8 +72,8 @@ impl Replies {
         }
     }
 
-    /// Answers with one datagram; the bytes are copied. Returns whether it was taken: one too many, or one longer than any
-    /// datagram (65,507 bytes), is dropped and counted.
+    /// Answers with one datagram; the bytes are copied. Returns whether it was taken: one too many, or one longer than
+    /// any datagram (65,507 bytes), is dropped and counted.
     pub fn send(&mut self, to: SocketAddr, bytes: &[u8]) -> bool {
         if bytes.len() > self.limits.longest() {
             self.lost.too_long += 1;
@@ -101,8 +103,8 @@ impl Replies {
         true
     }
 
-    /// Answers with datagrams of `segment` bytes each, of which the last may be shorter; returns how many were taken. Cheaper than
-    /// one by one, where they are sent [joined](crate::policy::DatagramPath::Segments).
+    /// Answers with datagrams of `segment` bytes each, of which the last may be shorter; returns how many were taken.
+    /// Cheaper than one by one, where they are sent [joined](crate::policy::DatagramPath::Segments).
     pub fn send_joined(&mut self, to: SocketAddr, bytes: &[u8], segment: usize) -> usize {
         let segment = segment.max(1);
         let before = self.waiting;

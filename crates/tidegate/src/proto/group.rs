@@ -11,10 +11,10 @@ use super::table::Token;
 
 /// Sessions that get the same mail, in the same order: the members of a chat room, the watchers of a price.
 ///
-/// A value goes to each I/O thread once, however many members live there, with one wake-up; each member is shown the same
-/// [`Arc`] as [`Mail::Group`](crate::Mail::Group). So sending costs what the threads cost, not the members, and the work of the
-/// members is done where they live. (`blocking`, `pool` and `tokio` have a queue for each connection: there it costs one entry a
-/// member.)
+/// A value goes to each I/O thread once, however many members live there, with one wake-up; each member is shown the
+/// same [`Arc`] as [`Mail::Group`](crate::Mail::Group). So sending costs what the threads cost, not the members, and
+/// the work of the members is done where they live. (`blocking`, `pool` and `tokio` have a queue for each connection:
+/// there it costs one entry a member.)
 ///
 /// A group has no lock of its own. Who shares one puts it beside what the order depends on, into one mutex: then all
 /// members see one order, and a member that joins knows exactly what it has missed.

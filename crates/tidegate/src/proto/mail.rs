@@ -26,8 +26,8 @@ pub trait MailSink: Send + Sync {
         true
     }
 
-    /// Queues the same for several connections; who asks whether there is [room](Self::has_room) does so before. An office of
-    /// many connections queues it once.
+    /// Queues the same for several connections; who asks whether there is [room](Self::has_room) does so before. An
+    /// office of many connections queues it once.
     fn post_all(&self, to: &Arc<Vec<Token>>, message: &Arc<dyn Any + Send + Sync>) {
         for &token in &**to {
             // Only a thread that has stopped does not take it, and its connections are gone.
@@ -48,7 +48,8 @@ pub trait Workers: Send + Sync {
 /// A job was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OffloadError {
-    /// The queue is at its bound ([`Offload::queue`](crate::policy::Offload::queue)): answer that the server is busy, or try later.
+    /// The queue is at its bound ([`Offload::queue`](crate::policy::Offload::queue)): answer that the server is busy,
+    /// or try later.
     #[error("the queue of offloaded jobs is full; answer busy, or raise offload.queue or offload.threads")]
     Full,
     /// Not one worker thread could be started.

@@ -88,14 +88,17 @@ impl Outbox<'_> {
         self.queue.push_shared(bytes);
     }
 
-    /// Appends a part of a file. On Linux the kernel takes it from its page cache to the socket (`sendfile(2)`), and what was appended
-    /// before it leaves in one segment with its beginning; `iocp` and `overlapped` hand it to the system with the bytes around it (on server editions of Windows). Elsewhere, and
-    /// through a layer or the fast path, it is read in pieces as the peer takes them. Its bytes count for the marks of the outbox as others do, though they occupy no memory.
+    /// Appends a part of a file. On Linux the kernel takes it from its page cache to the socket (`sendfile(2)`), and
+    /// what was appended before it leaves in one segment with its beginning; `iocp` and `overlapped` hand it to the
+    /// system with the bytes around it (on server editions of Windows). Elsewhere, and through a layer or the fast
+    /// path, it is read in pieces as the peer takes them. Its bytes count for the marks of the outbox as others do,
+    /// though they occupy no memory.
     ///
-    /// Costs: a file that is not in the page cache holds its I/O thread up while the disk is read; a session that minds has it
-    /// read by [`offload`](Self::offload) first. What the kernel has taken and not yet sent is the file's own memory (`sendfile(2)`):
-    /// writing to the file in its place changes it; one that is replaced by renaming another is safe. A file that has become shorter, or cannot be read, ends the connection with a reset:
-    /// its peer was promised bytes that do not exist.
+    /// Costs: a file that is not in the page cache holds its I/O thread up while the disk is read; a session that minds
+    /// has it read by [`offload`](Self::offload) first. What the kernel has taken and not yet sent is the file's own
+    /// memory (`sendfile(2)`): writing to the file in its place changes it; one that is replaced by renaming another is
+    /// safe. A file that has become shorter, or cannot be read, ends the connection with a reset: its peer was promised
+    /// bytes that do not exist.
     pub fn file(&mut self, range: FileRange) {
         self.queue.push_file(range);
     }
@@ -121,9 +124,9 @@ impl Outbox<'_> {
         self.context.now
     }
 
-    /// Asks for [`Mail::Timer`] at `when`, in place of what was asked for before.
-    /// Never early. On `epoll`, `select` and `uring` late by at most 1/64 ms and what the system needs to wake a thread (on Linux 50 µs
-    /// of timer slack, unless [`exact_sleeps`](crate::system::exact_sleeps) was called before the threads were started); on the other
+    /// Asks for [`Mail::Timer`] at `when`, in place of what was asked for before. Never early. On `epoll`, `select` and
+    /// `uring` late by at most 1/64 ms and what the system needs to wake a thread (on Linux 50 µs of timer slack,
+    /// unless [`exact_sleeps`](crate::system::exact_sleeps) was called before the threads were started); on the other
     /// models by a millisecond more.
     pub fn wake_at(&mut self, when: Instant) {
         self.state_of_session.timers.wake_at(Some(when));
@@ -166,7 +169,8 @@ impl Outbox<'_> {
     }
 
     /// From now on input is received and shown also while the outbox is full. For sessions whose input does not become
-    /// output of the same connection: the peer of one that links two connections may read nothing before it could write.
+    /// output of the same connection: the peer of one that links two connections may read nothing before it could
+    /// write.
     pub fn takes_input_while_full(&mut self) {
         self.state_of_session.takes_input_while_full = true;
     }
@@ -200,19 +204,19 @@ impl Outbox<'_> {
         Ok(())
     }
 
-    /// Makes a connection on the I/O thread of this one, and gives it to `session`. Then, or when there is none `within` so
-    /// long, this session gets [`Mail::Dialled`]; until then it counts as [at work](Activity::Work), so that a stop waits
-    /// for it. [`Dial::thread`] is not looked at. The service must say that its sessions dial
+    /// Makes a connection on the I/O thread of this one, and gives it to `session`. Then, or when there is none
+    /// `within` so long, this session gets [`Mail::Dialled`]; until then it counts as [at work](Activity::Work), so
+    /// that a stop waits for it. [`Dial::thread`] is not looked at. The service must say that its sessions dial
     /// ([`Service::dials`](crate::Service::dials)), which sets places aside within
     /// [`Policy::max_connections`](crate::Policy::max_connections).
     ///
-    /// On the models without loops there is no I/O thread to share: `blocking` starts a thread, a worker of `pool` waits for
-    /// the connection, and `tokio` starts a task.
+    /// On the models without loops there is no I/O thread to share: `blocking` starts a thread, a worker of `pool`
+    /// waits for the connection, and `tokio` starts a task.
     ///
     /// # Errors
     /// The thread has stopped, or [`Policy::mail_queue`](crate::Policy::mail_queue) dials wait already; `session` is
-    /// dropped, and no mail follows. That the connection cannot be made is told by mail; [`io::ErrorKind::QuotaExceeded`]
-    /// says that all places are taken, and that there may be one soon.
+    /// dropped, and no mail follows. That the connection cannot be made is told by mail;
+    /// [`io::ErrorKind::QuotaExceeded`] says that all places are taken, and that there may be one soon.
     pub fn dial(&mut self, dial: Dial, within: Duration, session: impl Session) -> Result<(), MailboxError> {
         let until = self.now().checked_add(within).unwrap_or_else(|| self.now() + LONGEST);
         let request = DialRequest::of(self.mailbox(), dial, until, Box::new(session));
@@ -221,9 +225,9 @@ impl Outbox<'_> {
         Ok(())
     }
 
-    /// For a layer that puts what the session inside says into another form: the outbox to call that session with. What it
-    /// says goes to `draft`, and everything else to this connection. It is full when this one is; the layer empties the
-    /// draft into this one after each call, so that the limits of the outbox hold as they do without a layer.
+    /// For a layer that puts what the session inside says into another form: the outbox to call that session with. What
+    /// it says goes to `draft`, and everything else to this connection. It is full when this one is; the layer empties
+    /// the draft into this one after each call, so that the limits of the outbox hold as they do without a layer.
     pub fn layered<'b>(&'b mut self, draft: &'b mut LayerBuffer) -> Outbox<'b> {
         Outbox {
             ahead: self.queued(),
@@ -234,9 +238,9 @@ impl Outbox<'_> {
         }
     }
 
-    /// For a layer: it has taken so many bytes that the session inside has not, or that are not enough for it yet. They count as
-    /// input left unconsumed, with all that follows from it ([`Policy::input_bytes`](crate::Policy::input_bytes) among it). Holds
-    /// until it says something else.
+    /// For a layer: it has taken so many bytes that the session inside has not, or that are not enough for it yet. They
+    /// count as input left unconsumed, with all that follows from it
+    /// ([`Policy::input_bytes`](crate::Policy::input_bytes) among it). Holds until it says something else.
     pub fn set_buffered(&mut self, bytes: usize) {
         // The session inside may keep some, too: what one says does not replace what the other has said.
         let depth = usize::from(self.layer > 0);
@@ -250,8 +254,8 @@ impl Outbox<'_> {
         self.context.policy.outbox.high.saturating_sub(self.queued())
     }
 
-    /// Wakes this session from any thread: it gets [`Mail::Wake`]. Several calls before that has arrived are one, and it
-    /// always arrives: [`Policy::mail_queue`](crate::Policy::mail_queue) does not bound it.
+    /// Wakes this session from any thread: it gets [`Mail::Wake`]. Several calls before that has arrived are one, and
+    /// it always arrives: [`Policy::mail_queue`](crate::Policy::mail_queue) does not bound it.
     #[must_use]
     pub fn waker(&mut self) -> Waker {
         let mailbox = self.mailbox();
@@ -277,7 +281,8 @@ impl LayerBuffer {
         self.0.is_empty()
     }
 
-    /// Moves bytes from the front into `into`, as many as there are and it has room for; returns how many. Parts of files are read.
+    /// Moves bytes from the front into `into`, as many as there are and it has room for; returns how many. Parts of
+    /// files are read.
     ///
     /// # Errors
     /// A file cannot be read, or has become shorter ([`io::ErrorKind::UnexpectedEof`]); the layer ends the connection.

@@ -160,8 +160,8 @@ impl Queue {
         }
     }
 
-    /// If a part of a file is next, reads at most `most` bytes of it, which are next from then on. For engines that cannot
-    /// send from files.
+    /// If a part of a file is next, reads at most `most` bytes of it, which are next from then on. For engines that
+    /// cannot send from files.
     ///
     /// # Errors
     /// The file cannot be read, or has become shorter.
@@ -192,8 +192,8 @@ impl Queue {
         n
     }
 
-    /// Hands out at most `most` pieces, or one part of a file, for an operation that owns them until its completion; a part of a file
-    /// with at most so many pieces on each side, if it may be among others.
+    /// Hands out at most `most` pieces, or one part of a file, for an operation that owns them until its completion; a
+    /// part of a file with at most so many pieces on each side, if it may be among others.
     pub fn take(&mut self, most: usize, files: Files) -> Pieces {
         let pieces = self.take_some(most);
         if files != Files::Among {

@@ -55,7 +55,8 @@ impl Timers {
         }
     }
 
-    /// Makes sure that `index` fires at `when`, rounded up to the resolution, or before: a no-op if an earlier deadline is armed.
+    /// Makes sure that `index` fires at `when`, rounded up to the resolution, or before: a no-op if an earlier deadline
+    /// is armed.
     ///
     /// That is what makes deadlines that move with every byte cost nothing: the wheel fires at
     /// the old time, the owner sees that its deadline has moved, and arms again.

@@ -42,8 +42,8 @@ pub struct DatagramServer<F> {
 }
 
 impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
-    /// With the default policy and the best model available. `make` makes the service of each I/O thread; it is given the thread's
-    /// number, from 0.
+    /// With the default policy and the best model available. `make` makes the service of each I/O thread; it is given
+    /// the thread's number, from 0.
     pub fn new(make: F) -> Self {
         Self { make, policy: DatagramPolicy::default(), model: None }
     }
@@ -85,13 +85,13 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
         Ok(BoundDatagramServer { make: erased(self.make), plan, local_addr })
     }
 
-    /// Receives from sockets that another process has bound and [shared](BoundDatagramServer::share_sockets), on a thread for each.
-    /// Both may serve them at the same time, on models that [go together](Model::shares_listener_with) and on the same path: each
-    /// datagram goes to one of them.
+    /// Receives from sockets that another process has bound and [shared](BoundDatagramServer::share_sockets), on a
+    /// thread for each. Both may serve them at the same time, on models that [go together](Model::shares_listener_with)
+    /// and on the same path: each datagram goes to one of them.
     ///
     /// # Errors
-    /// As [`bind`](Self::bind); and sockets that are none of datagrams or not of one address, another number of them than
-    /// [`DatagramPolicy::threads`] says, or `blocking` and `pool`, which cannot.
+    /// As [`bind`](Self::bind); and sockets that are none of datagrams or not of one address, another number of them
+    /// than [`DatagramPolicy::threads`] says, or `blocking` and `pool`, which cannot.
     pub fn receive_on(self, sockets: Vec<OwnedFd>) -> Result<BoundDatagramServer, StartError> {
         let adopt = |error| StartError::AdoptDatagrams { error };
         let wrong = |why: String| adopt(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -236,7 +236,8 @@ impl RunningDatagrams {
         DatagramStats::sum(&self.counters)
     }
 
-    /// The same counters for another thread, such as one that publishes them. Outlives the server; then they stand still.
+    /// The same counters for another thread, such as one that publishes them. Outlives the server; then they stand
+    /// still.
     pub fn watch(&self) -> impl Fn() -> DatagramStats + Clone + Send + Sync + use<> {
         let counters = self.counters.clone();
         move || DatagramStats::sum(&counters)
@@ -261,9 +262,10 @@ impl RunningDatagrams {
         StopSignal::ask(&self.halts, Order::Serve);
     }
 
-    /// Stops, and leaves what waits in the sockets to the process that [shares](BoundDatagramServer::share_sockets) them: nothing more is
-    /// received, and what was received already is answered, at most until [`DatagramPolicy::drain_timeout`]. Returns at once. Models whose
-    /// threads sleep in the receive (`blocking`, `pool`) cannot share sockets; there it loses what waits.
+    /// Stops, and leaves what waits in the sockets to the process that [shares](BoundDatagramServer::share_sockets)
+    /// them: nothing more is received, and what was received already is answered, at most until
+    /// [`DatagramPolicy::drain_timeout`]. Returns at once. Models whose threads sleep in the receive (`blocking`,
+    /// `pool`) cannot share sockets; there it loses what waits.
     pub fn leave(&self) {
         self.stopping.store(true, Relaxed);
         StopSignal::ask(&self.halts, Order::Leave);

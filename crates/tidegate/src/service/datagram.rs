@@ -6,9 +6,9 @@ pub use crate::proto::datagram::Replies;
 
 /// Answers datagrams. A state machine without I/O: it is shown what arrived and puts answers into [`Replies`].
 ///
-/// Each I/O thread has one of its own, made by the function that [`DatagramServer::new`](crate::DatagramServer::new) takes, so it
-/// needs no lock. It runs on that thread and must not block. One that panics loses the datagram it was shown (and, where the
-/// kernel had joined several, those that came with it), is counted, and goes on as it then is.
+/// Each I/O thread has one of its own, made by the function that [`DatagramServer::new`](crate::DatagramServer::new)
+/// takes, so it needs no lock. It runs on that thread and must not block. One that panics loses the datagram it was
+/// shown (and, where the kernel had joined several, those that came with it), is counted, and goes on as it then is.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -27,7 +27,8 @@ pub trait DatagramService: Send + 'static {
     fn on_datagram(&mut self, from: SocketAddr, bytes: &[u8], out: &mut Replies);
 
     /// Several datagrams of one peer and one size have arrived together; only the last may be shorter. Happens on
-    /// [`DatagramPath::Segments`](crate::policy::DatagramPath::Segments), where looking at each of them may be what costs most.
+    /// [`DatagramPath::Segments`](crate::policy::DatagramPath::Segments), where looking at each of them may be what
+    /// costs most.
     ///
     /// The default shows them one by one.
     fn on_datagrams(&mut self, joined: &Joined<'_>, out: &mut Replies) {

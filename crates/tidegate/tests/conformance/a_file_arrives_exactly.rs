@@ -1,5 +1,5 @@
-//! [`Outbox::file`]: what was said before a part of a file, the part and what was said after it arrive in this order and whole,
-//! for parts of every size, pipelined, and to a peer that has finished sending.
+//! [`Outbox::file`]: what was said before a part of a file, the part and what was said after it arrive in this order
+//! and whole, for parts of every size, pipelined, and to a peer that has finished sending.
 
 use std::io::Write;
 use std::net::Shutdown;

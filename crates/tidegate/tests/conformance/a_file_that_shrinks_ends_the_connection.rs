@@ -1,5 +1,5 @@
-//! A file becomes shorter than the part of it that was promised: the peer gets what there was of it and then an end before its
-//! time, never other bytes; and nobody waits for what will not come.
+//! A file becomes shorter than the part of it that was promised: the peer gets what there was of it and then an end
+//! before its time, never other bytes; and nobody waits for what will not come.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ on_every_model!(case);
 
 /// More than the kernel holds of a connection.
 const TOTAL: usize = 24 << 20;
-/// What is left of it. Nothing, as the kernel clears the rest of a page that is cut off in the middle also where it is on its way
-/// to a socket, and it has pages of many sizes.
+/// What is left of it. Nothing, as the kernel clears the rest of a page that is cut off in the middle also where it is
+/// on its way to a socket, and it has pages of many sizes.
 const LEFT: u64 = 0;
 
 struct Sender(Arc<std::fs::File>);

@@ -1,4 +1,5 @@
-//! With [`WhenFull::Refuse`] a connection beyond [`Policy::max_connections`] sees the end of its stream, and is counted.
+//! With [`WhenFull::Refuse`] a connection beyond [`Policy::max_connections`] sees the end of its stream, and is
+//! counted.
 
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering::SeqCst;

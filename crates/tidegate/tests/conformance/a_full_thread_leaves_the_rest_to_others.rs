@@ -1,5 +1,5 @@
-//! With [`WhenFull::Refuse`] and several I/O threads nobody is refused before [`Policy::max_connections`] are open, whichever
-//! thread a connection happens to come to.
+//! With [`WhenFull::Refuse`] and several I/O threads nobody is refused before [`Policy::max_connections`] are open,
+//! whichever thread a connection happens to come to.
 
 use tidegate::policy::WhenFull;
 use tidegate::{Model, Policy};

@@ -1,5 +1,5 @@
-//! A group: what several sessions send to it at once reaches every member once, and all of them in one order, across I/O
-//! threads. Who has left gets nothing more.
+//! A group: what several sessions send to it at once reaches every member once, and all of them in one order, across
+//! I/O threads. Who has left gets nothing more.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};

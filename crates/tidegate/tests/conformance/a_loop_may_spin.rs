@@ -1,4 +1,5 @@
-//! [`Policy::wait`]: a loop that spins serves, keeps time, takes mail and stops like one that sleeps; spinning for a time ends.
+//! [`Policy::wait`]: a loop that spins serves, keeps time, takes mail and stops like one that sleeps; spinning for a
+//! time ends.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A peer that does not read holds up its own file, and nobody else of its thread; when it reads, all of it comes. One that reads
-//! nothing for too long is cut off.
+//! A peer that does not read holds up its own file, and nobody else of its thread; when it reads, all of it comes. One
+//! that reads nothing for too long is cut off.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A stop closes connections that rest, and waits for those whose session says that it is in the middle of something; the
-//! session can see that the server stops.
+//! A stop closes connections that rest, and waits for those whose session says that it is in the middle of something;
+//! the session can see that the server stops.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::kit::{self, Ending};
 
 on_every_model!(case);
 
-/// A message ends with a full stop; it is answered with what was understood. `?` waits for work, `!` asks whether the server
-/// stops.
+/// A message ends with a full stop; it is answered with what was understood. `?` waits for work, `!` asks whether the
+/// server stops.
 #[derive(Default)]
 struct Sentences(usize);
 

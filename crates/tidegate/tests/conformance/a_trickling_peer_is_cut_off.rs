@@ -1,5 +1,5 @@
-//! [`Policy::min_rate`]: a peer that trickles in the middle of a message is reset, in either direction. One that rests between
-//! two messages is not.
+//! [`Policy::min_rate`]: a peer that trickles in the middle of a message is reset, in either direction. One that rests
+//! between two messages is not.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,8 @@ use crate::kit::{self, Producer, Tape};
 
 on_every_model!(case);
 
-/// Takes messages of a million bytes that begin with x, and of ten that do not; either leaves what is not a whole one, or takes it and says that more is to come.
+/// Takes messages of a million bytes that begin with x, and of ten that do not; either leaves what is not a whole one,
+/// or takes it and says that more is to come.
 struct Tens {
     keeps: bool,
     have: usize,

@@ -1,4 +1,5 @@
-//! [`Accept::posted`](tidegate::policy::Accept::posted): accepts are posted one by one between two watermarks; nobody is lost.
+//! [`Accept::posted`](tidegate::policy::Accept::posted): accepts are posted one by one between two watermarks; nobody
+//! is lost.
 
 use std::num::NonZeroU32;
 

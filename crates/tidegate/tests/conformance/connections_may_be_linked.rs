@@ -1,5 +1,5 @@
-//! A session may dial on the thread of its connection, and two connections may be linked: bytes, back-pressure, the end of
-//! a stream and a reset go from one to the other.
+//! A session may dial on the thread of its connection, and two connections may be linked: bytes, back-pressure, the end
+//! of a stream and a reset go from one to the other.
 
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! [`Running::set_policy`](tidegate::Running::set_policy): other limits hold at once, for open connections too; those that were
-//! laid out at the start are refused by name.
+//! [`Running::set_policy`](tidegate::Running::set_policy): other limits hold at once, for open connections too; those
+//! that were laid out at the start are refused by name.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;

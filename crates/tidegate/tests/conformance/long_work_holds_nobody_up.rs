@@ -1,5 +1,5 @@
-//! [`Outbox::offload`]: a job runs beside the I/O threads, its result comes back as mail, its queue is bounded, and a stop
-//! waits for it.
+//! [`Outbox::offload`]: a job runs beside the I/O threads, its result comes back as mail, its queue is bounded, and a
+//! stop waits for it.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Condvar, Mutex};

@@ -1,4 +1,5 @@
-//! Multipath TCP serves those who have it and those who have not; a kernel without it says so, and nothing else is put in its place.
+//! Multipath TCP serves those who have it and those who have not; a kernel without it says so, and nothing else is put
+//! in its place.
 #![cfg(target_os = "linux")]
 
 use std::io::ErrorKind;

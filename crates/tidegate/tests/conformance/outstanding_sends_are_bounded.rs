@@ -1,4 +1,5 @@
-//! [`Policy::outstanding_sends`]: a reader that takes nothing keeps its place until `send_timeout`; others wait, and are served.
+//! [`Policy::outstanding_sends`]: a reader that takes nothing keeps its place until `send_timeout`; others wait, and
+//! are served.
 
 use std::io::Write;
 use std::num::NonZeroU32;

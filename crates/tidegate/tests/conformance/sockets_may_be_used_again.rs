@@ -1,4 +1,5 @@
-//! `accept.reuse`: who comes after somebody has left is served, on whatever socket; models that cannot keep sockets refuse it by name.
+//! `accept.reuse`: who comes after somebody has left is served, on whatever socket; models that cannot keep sockets
+//! refuse it by name.
 
 use std::io::Write;
 use std::net::Shutdown;

@@ -1,5 +1,5 @@
-//! More quiet connections than I/O threads: each is found again when it speaks, when mail or its timer comes, and when the
-//! server stops.
+//! More quiet connections than I/O threads: each is found again when it speaks, when mail or its timer comes, and when
+//! the server stops.
 
 use std::io::Write;
 use std::num::NonZeroUsize;

@@ -62,8 +62,8 @@ fn shares(
     check(&format!("{model}, {what}"), &each());
 }
 
-/// How far a thread may be ahead of another by design: the lead that it keeps, and what was on its way when it was reached. With
-/// few connections for each thread that is more than the ratio allows.
+/// How far a thread may be ahead of another by design: the lead that it keeps, and what was on its way when it was
+/// reached. With few connections for each thread that is more than the ratio allows.
 const LEAD: u64 = 16;
 
 /// The busiest thread served at most 1.2 times as many as the one with the least to do.

@@ -101,8 +101,8 @@ impl Threads {
         self.0.lock().expect("threads").insert(format!("/proc/{}/schedstat", own.display()));
     }
 
-    /// The first number of `schedstat` is nanoseconds on a processor (Documentation/scheduler/sched-stats.rst). A thread that is gone
-    /// costs nothing more.
+    /// The first number of `schedstat` is nanoseconds on a processor (Documentation/scheduler/sched-stats.rst). A
+    /// thread that is gone costs nothing more.
     fn cpu(&self) -> Duration {
         let threads = self.0.lock().expect("threads");
         let texts = threads.iter().filter_map(|path| std::fs::read_to_string(path).ok());
@@ -121,7 +121,8 @@ impl Threads {
     }
 }
 
-/// What it has cost settles, and then a long time costs next to nothing, in all of it: a loop that spins now and then does not pass.
+/// What it has cost settles, and then a long time costs next to nothing, in all of it: a loop that spins now and then
+/// does not pass.
 fn nothing_runs(server: &tidegate::Running, threads: &Threads, what: &str) {
     const TIME: Duration = Duration::from_millis(1500);
     /// A busy machine may pause between two of the last events.

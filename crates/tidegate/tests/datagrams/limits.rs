@@ -67,8 +67,8 @@ fn a_reply_that_no_datagram_can_carry_is_dropped_and_counted() {
     });
 }
 
-/// Far more than the server's socket can hold, from peers that never read: the server loses some, as it may, keeps count of the
-/// rest, and then answers as before.
+/// Far more than the server's socket can hold, from peers that never read: the server loses some, as it may, keeps
+/// count of the rest, and then answers as before.
 #[test]
 fn a_flood_is_survived_and_accounted_for() {
     everywhere("flood", |model, policy| {

@@ -1,4 +1,5 @@
-//! A process that is killed at any moment leaves the other with a reset, at once, whichever of the two it is and whatever it did.
+//! A process that is killed at any moment leaves the other with a reset, at once, whichever of the two it is and
+//! whatever it did.
 //!
 //! The other process is this test binary once more, told by the environment what to be.
 

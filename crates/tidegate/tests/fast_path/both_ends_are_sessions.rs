@@ -1,5 +1,5 @@
-//! A server and a client of the library, on any of the models and however they wait: every byte comes back, and both count the
-//! connections as what they are.
+//! A server and a client of the library, on any of the models and however they wait: every byte comes back, and both
+//! count the connections as what they are.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ fn play(server_model: Model, client_model: Model, wait: Wait) {
     assert_eq!(game.right(), TIMES * game.bytes);
     client.stop();
     let (there, here) = (client.join(), kit::finish(server));
-    // Both ends agree. A connection may stay TCP where the machine is too busy to answer an offer in time; not all of them.
+    // Both ends agree. A connection may stay TCP where the machine is too busy to answer an offer in time; not all of
+    // them.
     assert_eq!(there.fast_paths, here.fast_paths);
     assert!((1..=TIMES as u64).contains(&here.fast_paths), "{}", here.fast_paths);
     assert_eq!((there.bytes_in, here.bytes_in), (game.right() as u64, game.right() as u64));

@@ -32,8 +32,8 @@ pub fn waits(model: Model, wait: Wait) -> bool {
 pub struct Game {
     pub tape: Tape,
     pub bytes: usize,
-    /// Bytes under way at most. Two ends that both wait to be rid of something before they take anything would wait for ever, over
-    /// whatever transport; this is more than a ring holds and less than all there is room for.
+    /// Bytes under way at most. Two ends that both wait to be rid of something before they take anything would wait for
+    /// ever, over whatever transport; this is more than a ring holds and less than all there is room for.
     pub window: usize,
     pub witness: Arc<Witness>,
     pub right: Arc<AtomicUsize>,

@@ -1,7 +1,7 @@
 //! A key-value server that Redis' clients can use: GET, SET, DEL, EXISTS, INCR, PING, FLUSHALL (RESP2).
 //!
-//! A session without I/O: it takes whole commands from what has arrived and leaves the rest, so pipelines are answered with one
-//! send. `cargo run --release --bin kv -- --listen 127.0.0.1:6379`, then `redis-benchmark -t set,get -P 16`.
+//! A session without I/O: it takes whole commands from what has arrived and leaves the rest, so pipelines are answered
+//! with one send. `cargo run --release --bin kv -- --listen 127.0.0.1:6379`, then `redis-benchmark -t set,get -P 16`.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

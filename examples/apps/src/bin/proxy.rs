@@ -1,7 +1,7 @@
 //! A TCP proxy: every connection is linked to one that is dialled on the same I/O thread.
 //!
-//! `cargo run --release --bin proxy -- --to 127.0.0.1:9000 --listen 127.0.0.1:8080`. What `tidegate serve proxy` does besides
-//! (several upstreams, health, PROXY protocol) is in `tidegate_services::proxy`.
+//! `cargo run --release --bin proxy -- --to 127.0.0.1:9000 --listen 127.0.0.1:8080`. What `tidegate serve proxy` does
+//! besides (several upstreams, health, PROXY protocol) is in `tidegate_services::proxy`.
 
 use std::time::Duration;
 

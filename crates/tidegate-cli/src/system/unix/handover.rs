@@ -11,10 +11,11 @@
 //!     ── "ready" ───────────────────▶  drains, exits 0
 //! ```
 //!
-//! Servers of datagrams give `udp/MODEL/PATH` for the model. Behind it stands the number of listening sockets, if it is not one; that of the metrics, if there is one, comes last.
+//! Servers of datagrams give `udp/MODEL/PATH` for the model. Behind it stands the number of listening sockets, if it is
+//! not one; that of the metrics, if there is one, comes last.
 //!
-//! The socket is made beside PATH and moved there when every server of the process accepts, so that whatever goes wrong until then
-//! leaves the first as it is, and there is never none at PATH. In between both accept from the same socket.
+//! The socket is made beside PATH and moved there when every server of the process accepts, so that whatever goes wrong
+//! until then leaves the first as it is, and there is never none at PATH. In between both accept from the same socket.
 
 use std::collections::VecDeque;
 use std::fs::Permissions;
@@ -125,7 +126,8 @@ pub struct Estate {
     pub metrics: Option<OwnedFd>,
 }
 
-/// The socket by which a successor finds this process, at PATH once it is open. Removed when dropped, unless a successor's stands there.
+/// The socket by which a successor finds this process, at PATH once it is open. Removed when dropped, unless a
+/// successor's stands there.
 pub struct Door {
     path: PathBuf,
     /// Where it is made.
@@ -135,7 +137,8 @@ pub struct Door {
 }
 
 impl Door {
-    /// Makes a socket beside `path`, and answers on a thread of its own. `taken` is called once, when a successor accepts.
+    /// Makes a socket beside `path`, and answers on a thread of its own. `taken` is called once, when a successor
+    /// accepts.
     ///
     /// # Errors
     /// The folder does not exist or may not be written.

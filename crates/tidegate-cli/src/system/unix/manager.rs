@@ -1,4 +1,5 @@
-//! The service manager, if there is one: the sockets it passes (`LISTEN_FDS`), and what it is told (`NOTIFY_SOCKET`, `sd_notify(3)`).
+//! The service manager, if there is one: the sockets it passes (`LISTEN_FDS`), and what it is told (`NOTIFY_SOCKET`,
+//! `sd_notify(3)`).
 
 use anyhow::Context;
 use listenfd::ListenFd;

@@ -12,8 +12,9 @@ use crate::life::{Change, Word};
 use crate::limits::Strategy;
 use crate::serve::Hangup;
 
-/// SIGTERM and SIGINT: the first is reported through `words`, the second ends the process with code 1. SIGUSR1 asks for the
-/// throughput strategy, SIGUSR2 for the one of many connections. SIGHUP ends the process as ever, unless something is to be read again.
+/// SIGTERM and SIGINT: the first is reported through `words`, the second ends the process with code 1. SIGUSR1 asks for
+/// the throughput strategy, SIGUSR2 for the one of many connections. SIGHUP ends the process as ever, unless something
+/// is to be read again.
 pub fn report(words: Sender<Word>, hangup: Hangup) -> anyhow::Result<()> {
     flag_of(&[SIGTERM, SIGINT])?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;

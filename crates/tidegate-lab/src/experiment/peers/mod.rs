@@ -1,4 +1,5 @@
-//! Other servers beside tidegate's own models: the same page, the same load, in turn, and how many times the floor each costs.
+//! Other servers beside tidegate's own models: the same page, the same load, in turn, and how many times the floor each
+//! costs.
 
 pub mod program;
 mod running;
@@ -24,7 +25,8 @@ pub const PAGE_BYTES: usize = 4096;
 /// The most bytes of an answer's head; more, or less than the page, is another answer than was asked for.
 const HEAD_BYTES: f64 = 1024.0;
 
-/// One part of the requests of a round comes before it and does not count: programs that compile while they run need it.
+/// One part of the requests of a round comes before it and does not count: programs that compile while they run need
+/// it.
 const WARM_UP: u64 = 8;
 
 /// How the load asks.
@@ -115,8 +117,8 @@ impl Contestant {
     }
 }
 
-/// Builds and measures all; within each round they take turns, so that a slow moment of the machine hits all alike. `progress` is told
-/// of each step before it is done.
+/// Builds and measures all; within each round they take turns, so that a slow moment of the machine hits all alike.
+/// `progress` is told of each step before it is done.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
     let mut table =

@@ -1,4 +1,5 @@
-//! Which peers there are: `peers/peers.toml` of this crate, which this program carries within it, and files like it that a user gives.
+//! Which peers there are: `peers/peers.toml` of this crate, which this program carries within it, and files like it
+//! that a user gives.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -79,7 +80,8 @@ struct File {
     peer: Vec<Peer>,
 }
 
-/// The built-in peers, and those of `file`; of two with the same name the later one counts. Writes what the built-in ones are made of below `cache`.
+/// The built-in peers, and those of `file`; of two with the same name the later one counts. Writes what the built-in
+/// ones are made of below `cache`.
 ///
 /// # Errors
 /// A file cannot be read or written, or says something wrong.

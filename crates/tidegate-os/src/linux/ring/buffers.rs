@@ -86,8 +86,9 @@ impl Buffers {
     pub(super) fn give_back(&mut self, buffer: Buffer) {
         assert!(buffer.ring == self.ring, "a buffer of another ring");
         let at = usize::from(self.tail & (self.count - 1));
-        // SAFETY: `at` < `count` entries are mapped, and `id` is one of this ring's buffers, which nobody else has: it came by value; the kernel reads this entry only after the
-        // tail below was published. Only the thread of the ring writes the tail.
+        // SAFETY: `at` < `count` entries are mapped, and `id` is one of this ring's buffers, which nobody else has: it
+        // came by value; the kernel reads this entry only after the tail below was published. Only the thread of the
+        // ring writes the tail.
         unsafe {
             let entry = &mut *self.entries().add(at);
             entry.set_addr(self.memory.as_ptr().add(usize::from(buffer.id) * self.each) as u64);

@@ -20,8 +20,9 @@ impl Ring {
     /// How other rings [reach](Self::hand_on) this one; a descriptor more.
     ///
     /// # Errors
-    /// The process has no descriptor left. `Unsupported` if it is the ring that gives out [its slots](super::Slots), as the kernel would
-    /// find one for what other rings send; or if the kernel [does not tell](can_hand_on) which one that is.
+    /// The process has no descriptor left. `Unsupported` if it is the ring that gives out [its slots](super::Slots), as
+    /// the kernel would find one for what other rings send; or if the kernel [does not tell](can_hand_on) which one
+    /// that is.
     pub fn address(&self) -> io::Result<Address> {
         if self.slots == Slots::Registered || !can_hand_on() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -38,10 +39,10 @@ impl Ring {
     /// Sends the socket in a slot of the table to a free slot of another ring's table, and then closes it here, in
     /// one chain.
     ///
-    /// The other ring completes with `there` and what that has [made](super::Completion::made). This one completes with `key`;
-    /// only if that is a success, the slot is free here once the close has completed with `close_key`. Otherwise the
-    /// completion gives the socket back, and the close completes with `ECANCELED`. The other thread is interrupted as by a signal, and does the work when
-    /// it next is in the kernel or leaves it.
+    /// The other ring completes with `there` and what that has [made](super::Completion::made). This one completes with
+    /// `key`; only if that is a success, the slot is free here once the close has completed with `close_key`. Otherwise
+    /// the completion gives the socket back, and the close completes with `ECANCELED`. The other thread is interrupted
+    /// as by a signal, and does the work when it next is in the kernel or leaves it.
     pub fn hand_on(&mut self, slot: Slot, to: &Address, key: u64, close_key: u64, there: u64) {
         let ring = types::Fd(to.0.as_raw_fd());
         let target = types::DestinationSlot::auto_target();

@@ -1,8 +1,8 @@
 //! What a ring may do at all (`io_uring_register_restrictions(3)`): the operations of this table, and nothing else.
 //!
-//! A ring begins disabled. It is set up, told its restrictions and the limit of its worker threads, and then enabled, all by the thread
-//! that it belongs to (with `SINGLE_ISSUER` that is whoever enables it). From then on the kernel refuses everything that is not listed
-//! here with `EACCES`, whoever asks for it.
+//! A ring begins disabled. It is set up, told its restrictions and the limit of its worker threads, and then enabled,
+//! all by the thread that it belongs to (with `SINGLE_ISSUER` that is whoever enables it). From then on the kernel
+//! refuses everything that is not listed here with `EACCES`, whoever asks for it.
 
 use std::io;
 
@@ -47,13 +47,14 @@ operations! {
     RecvMulti for Streams;
     Send for Streams;
     SendMsg for Streams and Datagrams;
-    // A command to the socket (`IORING_OP_URING_CMD`). The kernel cannot be told which commands; there are only sockets to give them to.
+    // A command to the socket (`IORING_OP_URING_CMD`). The kernel cannot be told which commands; there are only sockets
+    // to give them to.
     SetSockOpt for Streams;
     Shutdown for Streams;
 }
 
-/// What may be registered once the ring is enabled; everything else was before. The crate that builds entries keeps these numbers
-/// to itself: `enum io_uring_register_op`, `linux/io_uring.h`.
+/// What may be registered once the ring is enabled; everything else was before. The crate that builds entries keeps
+/// these numbers to itself: `enum io_uring_register_op`, `linux/io_uring.h`.
 const REGISTRATIONS: [(u8, &[Purpose]); 3] = [
     (FILES_UPDATE, &[Purpose::Streams]),
     (UNREGISTER_RING_FDS, &[Purpose::Streams, Purpose::Datagrams]),
@@ -69,10 +70,11 @@ const SYNC_CANCEL: u8 = 24;
 const FLAGS: Flags =
     Flags::FIXED_FILE.union(Flags::BUFFER_SELECT).union(Flags::IO_LINK).union(Flags::SKIP_SUCCESS);
 
-/// Most worker threads that the kernel starts for one thread with rings: for work that ends soon, and for work that may wait.
+/// Most worker threads that the kernel starts for one thread with rings: for work that ends soon, and for work that may
+/// wait.
 ///
-/// Only a shutdown of one direction needs such a thread, and ends soon. An accept gets one if it was woken in vain 127 times
-/// (`APOLL_MAX_RETRY` in the kernel's `io_uring/poll.c`); the next connection ends it.
+/// Only a shutdown of one direction needs such a thread, and ends soon. An accept gets one if it was woken in vain 127
+/// times (`APOLL_MAX_RETRY` in the kernel's `io_uring/poll.c`); the next connection ends it.
 pub const MOST_WORKERS: [u32; 2] = [4, 4];
 
 /// Restricts a disabled ring for good, and enables it.

@@ -37,7 +37,8 @@ pub struct RingSetup {
     pub table: u32,
     /// Who gives them out.
     pub slots: Slots,
-    /// How long a wait polls the queues of the network cards that its sockets are behind (`IORING_REGISTER_NAPI`); `None` for never.
+    /// How long a wait polls the queues of the network cards that its sockets are behind (`IORING_REGISTER_NAPI`);
+    /// `None` for never.
     pub busy_poll: Option<Duration>,
 }
 

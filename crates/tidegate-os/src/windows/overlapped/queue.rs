@@ -91,7 +91,8 @@ impl<N: Notify> Queue<N> {
         &mut self.notify
     }
 
-    /// Puts an operation into the table and its address into the kernel's hands by `call`, which returns whether it was taken.
+    /// Puts an operation into the table and its address into the kernel's hands by `call`, which returns whether it was
+    /// taken.
     fn submit(
         &mut self,
         (key, socket): (u64, RawFd),
@@ -126,7 +127,8 @@ impl<N: Notify> Queue<N> {
 
     /// Posts an accept, which completes then.
     ///
-    /// With a socket that had a connection before, if one is kept. Should the system take none, none is kept from then on.
+    /// With a socket that had a connection before, if one is kept. Should the system take none, none is kept from then
+    /// on.
     pub fn accept(&mut self, door: &Arc<N::Acceptor>, key: u64, at: AcceptAt) {
         self.notify.join(door);
         let listener = &N::listener(door);
@@ -162,8 +164,8 @@ impl<N: Notify> Queue<N> {
             };
             let (socket, each) = (handle(accept.socket.as_raw_socket()), ADDRESS_BYTES as u32);
             let mut at_once = 0; // set only if it completes at once, and then known from the OVERLAPPED too
-            // SAFETY: both sockets are open; `space` has `bytes` and two addresses, and it and the OVERLAPPED are owned by the table
-            // until the operation has ended.
+            // SAFETY: both sockets are open; `space` has `bytes` and two addresses, and it and the OVERLAPPED are owned
+            // by the table until the operation has ended.
             let accepted = unsafe {
                 (extensions.accept)(
                     handle(listener),
@@ -226,7 +228,8 @@ impl<N: Notify> Queue<N> {
         self.notify.attach(socket.as_socket(), OfQueue(()))?;
         let (fd, address) = (socket.as_raw_socket(), SockAddr::from(to));
         let submitted = self.submit((key, fd), Held::Nothing, |operation, _, extensions| {
-            // SAFETY: the socket is open and bound; the address is copied by the call; the OVERLAPPED is owned by the table.
+            // SAFETY: the socket is open and bound; the address is copied by the call; the OVERLAPPED is owned by the
+            // table.
             let connected = unsafe {
                 (extensions.connect)(
                     handle(fd),
@@ -270,8 +273,8 @@ impl<N: Notify> Queue<N> {
                 _ => WSABUF { len: 0, buf: std::ptr::null_mut() },
             };
             let mut flags = 0;
-            // SAFETY: the socket is open; `space` is copied by the call and lies in a buffer that the operation owns until it has ended,
-            // as is the OVERLAPPED.
+            // SAFETY: the socket is open; `space` is copied by the call and lies in a buffer that the operation owns
+            // until it has ended, as is the OVERLAPPED.
             check(unsafe {
                 WSARecv(
                     handle(fd),
@@ -315,15 +318,16 @@ impl<N: Notify> Queue<N> {
             let mut slices = [const { WSABUF { len: 0, buf: std::ptr::null_mut() } }; Payload::MAX_PIECES];
             let overlapped = &raw mut operation.overlapped;
             let count = match &operation.held {
-                // SAFETY: the socket is open; the transmission and the OVERLAPPED are owned by the table until the operation has ended.
+                // SAFETY: the socket is open; the transmission and the OVERLAPPED are owned by the table until the
+                // operation has ended.
                 Held::Transmit(transmission) => unsafe {
                     return transmission.start(&extensions.transmit, handle(fd), overlapped.cast());
                 },
                 Held::Send(payload) => describe(payload, &mut slices),
                 _ => 0,
             };
-            // SAFETY: the socket is open; the array is copied by the call; the bytes are shared ones that the operation holds until it has
-            // ended, and Winsock only reads them; the OVERLAPPED is owned by the table.
+            // SAFETY: the socket is open; the array is copied by the call; the bytes are shared ones that the operation
+            // holds until it has ended, and Winsock only reads them; the OVERLAPPED is owned by the table.
             check(unsafe {
                 WSASend(handle(fd), slices.as_ptr(), count, std::ptr::null_mut(), 0, overlapped, None)
             })
@@ -346,7 +350,8 @@ impl<N: Notify> Queue<N> {
     pub fn stop_receiving(&self, socket: &Overlapped) {
         self.check(socket);
         let armed = socket.armed.get().and_then(|place| self.operations.get(place));
-        // The place may have been given to another operation since; but no other socket has this handle while it is open.
+        // The place may have been given to another operation since; but no other socket has this handle while it is
+        // open.
         if let Some(operation) = armed.filter(|operation| operation.is_armed_on(socket.raw())) {
             cancel(socket.raw(), &operation.overlapped);
         }
@@ -367,7 +372,8 @@ impl<N: Notify> Queue<N> {
         }
     }
 
-    /// Ends accepts whose connection has stood for `limit` without a byte (`SO_CONNECT_TIME`); each completes as aborted.
+    /// Ends accepts whose connection has stood for `limit` without a byte (`SO_CONNECT_TIME`); each completes as
+    /// aborted.
     pub fn drop_silent(&self, limit: Duration) {
         for (_, operation) in &self.operations {
             if let Held::Accept(accept) = &operation.held

@@ -58,8 +58,8 @@ impl<N: Notify> Queue<N> {
         }
     }
 
-    /// A send on the same socket that has ended before this receive, but was not reported yet: the answer to it, or a reset, may end
-    /// the connection, and then nobody would count what was sent.
+    /// A send on the same socket that has ended before this receive, but was not reported yet: the answer to it, or a
+    /// reset, may end the connection, and then nobody would count what was sent.
     fn send_to_be_told_first(&self, place: usize) -> Option<usize> {
         let receive = self.operations.get(place).filter(|operation| operation.receives())?;
         let send = *self.sends.get(&receive.socket?)?;
@@ -173,7 +173,8 @@ impl<N: Notify> Queue<N> {
         }
     }
 
-    /// The system did not accept with such a socket. Unless that was for want of memory, or about this one connection, it never will.
+    /// The system did not accept with such a socket. Unless that was for want of memory, or about this one connection,
+    /// it never will.
     pub(super) fn note_refusal(&mut self, why: io::Error) {
         if !is_lost_connection(&why) && !is_exhaustion(&why) {
             self.shelf.give_up(why);

@@ -21,7 +21,8 @@ pub(super) enum Seen {
 pub(super) enum Client {
     /// A client at this address; `None` if it has none that is an IP address (a Unix socket).
     Behind(Option<SocketAddr>),
-    /// The proxy's own (`LOCAL`: a health check), or the proxy does not know (`UNKNOWN`, `UNSPEC`): the address of the socket counts.
+    /// The proxy's own (`LOCAL`: a health check), or the proxy does not know (`UNKNOWN`, `UNSPEC`): the address of the
+    /// socket counts.
     Socket,
 }
 

@@ -1,8 +1,8 @@
 //! The PROXY protocol, versions 1 and 2: a proxy says in front of each connection whose it is
 //! ([specification](https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt)).
 //!
-//! [`ProxyProtocol`] wraps a service. The session inside is opened when the header is complete, with the client's address in
-//! [`Peer::addr`]; what follows the header is shown to it in the same call, from where it lies.
+//! [`ProxyProtocol`] wraps a service. The session inside is opened when the header is complete, with the client's
+//! address in [`Peer::addr`]; what follows the header is shown to it in the same call, from where it lies.
 //!
 //! The header is *required*: a connection without one is reset. To accept both would let everybody name an address
 //! (section 2). For the same reason the port must be reachable by the proxy only.
@@ -103,7 +103,8 @@ pub enum HeaderFault {
     TooLong,
     /// It took too long to arrive.
     TooLate,
-    /// The peer finished sending in the middle of it. (Before it, a connection says nothing wrong: port checks do that.)
+    /// The peer finished sending in the middle of it. (Before it, a connection says nothing wrong: port checks do
+    /// that.)
     Truncated,
 }
 

@@ -69,7 +69,8 @@ fn accept_all(
     registry.sweep(|| listener.accept(blocking), take);
 }
 
-/// Waits until it is settled what becomes of a connection attempt; gives it up at its deadline, or when the registry stops.
+/// Waits until it is settled what becomes of a connection attempt; gives it up at its deadline, or when the registry
+/// stops.
 pub(super) fn settle(
     mut line: SocketTransport,
     request: &DialRequest,

@@ -2,7 +2,8 @@
 //!
 //! # How it waits
 //! The receiving thread sleeps in `recv`, shows what came to the session, and wakes the sending thread, which sleeps on
-//! a condition and then in `send`. An acceptor sleeps in `poll` on the listener when nobody waits there. This is the blocking server of the source.
+//! a condition and then in `send`. An acceptor sleeps in `poll` on the listener when nobody waits there. This is the
+//! blocking server of the source.
 //!
 //! # What it bounds
 //! Two threads for each connection: the first limit is the number of threads (`kernel.threads-max`, `kernel.pid_max`,
@@ -11,9 +12,9 @@
 //! `events_per_wait` mean nothing here.
 //!
 //! # What it costs
-//! Two stacks and two kernel stacks (16 KiB each) for each connection, a receive buffer of `buffer_bytes` on the heap, and
-//! two thread switches for each request. Connections take 8 sets of counters for each processor in turn (at least 16, at
-//! most 256, of 512 bytes), so that threads which run at once seldom write the same cache line.
+//! Two stacks and two kernel stacks (16 KiB each) for each connection, a receive buffer of `buffer_bytes` on the heap,
+//! and two thread switches for each request. Connections take 8 sets of counters for each processor in turn (at least
+//! 16, at most 256, of 512 bytes), so that threads which run at once seldom write the same cache line.
 //!
 //! # Where it differs
 //! While the sending thread sleeps in `send`, mail and timers of the session wait for it, at most for 200 ms
@@ -68,7 +69,8 @@ fn start(config: EngineConfig) -> io::Result<EngineHandle> {
     }
     let control = ControlThread::new(config.policy.mail_queue);
     let command_queue = control.command_queue.clone();
-    // Many writers, because connections share a set; so many sets that those which run at once seldom have the same one.
+    // Many writers, because connections share a set; so many sets that those which run at once seldom have the same
+    // one.
     let sets = std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(8).clamp(16, 256);
     let registry = ConnectionRegistry::new(config, Counters::sets(sets, Writers::Many));
     let (front, back) = (registry.clone(), registry.clone());
@@ -189,8 +191,8 @@ struct SharedConnection {
     state: Mutex<State>,
     /// Wakes the sending thread: there is something to send, mail, or an order.
     sender: Arc<Notify>,
-    /// Wakes the receiving thread: the outbox has drained, the connection is over, or mail has come that may end the work
-    /// for which it receives nothing.
+    /// Wakes the receiving thread: the outbox has drained, the connection is over, or mail has come that may end the
+    /// work for which it receives nothing.
     receiver: Arc<Notify>,
     /// Held by whoever hands out mail, so that it is read in the order in which it was sent.
     deliveries: Mutex<()>,

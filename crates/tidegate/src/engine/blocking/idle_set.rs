@@ -1,8 +1,8 @@
 //! Where `pool` parks connections that have nothing to say while others wait for a worker.
 //!
-//! One thread sleeps in `epoll_wait` for all of them. A connection leaves the lot for the queue of the workers when its socket is
-//! ready, when mail comes for it, or when its deadline does; so a worker never looks at one that has nothing to do, and
-//! any number of silent peers costs the others nothing.
+//! One thread sleeps in `epoll_wait` for all of them. A connection leaves the lot for the queue of the workers when its
+//! socket is ready, when mail comes for it, or when its deadline does; so a worker never looks at one that has nothing
+//! to do, and any number of silent peers costs the others nothing.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -78,8 +78,8 @@ impl IdleSet {
         let (wanted, deadline) = (held.entry.interest(), held.deadline(&policy));
         let post = held.seat.post.clone();
         let token = self.lock().parked.insert(held);
-        // Not under the lock: whoever sends mail holds the lock of the post when it comes for ours. And before it is watched: the
-        // next worker to have it says whom mail is to wake, and nobody may say so after that.
+        // Not under the lock: whoever sends mail holds the lock of the post when it comes for ours. And before it is
+        // watched: the next worker to have it says whom mail is to wake, and nobody may say so after that.
         post.wakes(&TaskWaker::from(Arc::new(Call { lot: Arc::downgrade(self), token })));
         let mut state = self.lock();
         let State { parked, timers, sleeps_until, .. } = &mut *state;

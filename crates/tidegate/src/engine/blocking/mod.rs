@@ -5,7 +5,8 @@
 //! | [`duplex`] | two for each connection, as in the source: one receives, one sends |
 //! | [`pool`] | a fixed number, fed by a queue of accepted sockets |
 //!
-//! `pool` parks quiet connections in a [`idle_set`]. Both have an acceptor that sleeps in `accept` ([`acceptor`]), and a control thread that dials and stops.
+//! `pool` parks quiet connections in a [`idle_set`]. Both have an acceptor that sleeps in `accept` ([`acceptor`]), and
+//! a control thread that dials and stops.
 
 mod acceptor;
 pub(super) mod duplex;

@@ -1,18 +1,20 @@
 //! `pool`: a fixed number of threads, fed by a queue of accepted sockets.
 //!
 //! # How it waits
-//! An acceptor puts sockets into a queue; each worker takes one and stays with it, sleeping in `poll` on that one socket.
-//! While others queue, a worker gives a connection back to the end of the queue when it
-//! has had its turn ([`drain_budget`](crate::Policy::drain_budget) batches), so that more connections than workers are all served.
-//! One that has been quiet for 1 ms is parked: a thread of its own watches all that are, and puts them into the queue when there
-//! is something to do.
+//! An acceptor puts sockets into a queue; each worker takes one and stays with it, sleeping in `poll` on that one
+//! socket. While others queue, a worker gives a connection back to the end of the queue when it has had its turn
+//! ([`drain_budget`](crate::Policy::drain_budget) batches), so that more connections than workers are all served. One
+//! that has been quiet for 1 ms is parked: a thread of its own watches all that are, and puts them into the queue when
+//! there is something to do.
 //!
 //! # What it bounds
-//! `threads` workers (256 by default), each with a stack and a receive buffer. Connections beyond that are open and wait.
+//! `threads` workers (256 by default), each with a stack and a receive buffer. Connections beyond that are open and
+//! wait.
 //!
 //! # What it costs
-//! A `poll`, a receive and a send for each request of a connection that is kept alive; the first receive is tried at once.
-//! With more connections than workers, two `epoll_ctl` and a thread switch for each that is parked and comes back.
+//! A `poll`, a receive and a send for each request of a connection that is kept alive; the first receive is tried at
+//! once. With more connections than workers, two `epoll_ctl` and a thread switch for each that is parked and comes
+//! back.
 //!
 //! # Where it differs
 //! Timers and mail of a connection that is in the queue wait for its turn. `Peer::thread` is the worker it first had.

@@ -27,8 +27,9 @@ pub(super) struct Entry<P: CompletionDriver> {
     pub(super) chained: bool,
     /// It is over as soon as the chained send has come back.
     doomed: bool,
-    /// The next receive does not have to stay armed: the first data came with the accept, or the connection was held back. Who is
-    /// held back once will be again, and a receive that stays armed would meanwhile fill buffer upon buffer that must be kept.
+    /// The next receive does not have to stay armed: the first data came with the accept, or the connection was held
+    /// back. Who is held back once will be again, and a receive that stays armed would meanwhile fill buffer upon
+    /// buffer that must be kept.
     pub(super) once: bool,
     /// The shutdown of the sending side is in flight.
     pub(super) finishing: bool,
@@ -108,8 +109,8 @@ impl<P: CompletionDriver> Entry<P> {
             let pieces = connection.take_pieces(PIECES, files);
             let last = is_last(connection);
             if last && P::JOINS && (self.receiving || self.finishing) {
-                // A chain that closes must find nothing else in flight, and that has not come back yet. The close is not far. A
-                // shutdown that a kernel worker still has would otherwise find the slot's next owner.
+                // A chain that closes must find nothing else in flight, and that has not come back yet. The close is
+                // not far. A shutdown that a kernel worker still has would otherwise find the slot's next owner.
                 port.send(token, &self.socket, pieces, More::CloseFollows);
             } else if last {
                 self.chained = port.send_last(token, &self.socket, pieces) == Chained::Yes;
@@ -152,8 +153,8 @@ impl<P: CompletionDriver> Entry<P> {
         InFlight { receiving: self.receiving, sending, finishing: self.finishing, ..InFlight::default() }
     }
 
-    /// Ends a send that has a close chained to it; either the chain has closed the socket then, or it is broken. By then the slot may be
-    /// a stranger's, so it is the send that is named.
+    /// Ends a send that has a close chained to it; either the chain has closed the socket then, or it is broken. By
+    /// then the slot may be a stranger's, so it is the send that is named.
     pub(super) fn doom(&mut self, token: Token, port: &mut P) {
         if !std::mem::replace(&mut self.doomed, true) {
             port.stop_sending(token, &self.socket);

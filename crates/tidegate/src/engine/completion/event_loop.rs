@@ -92,8 +92,8 @@ pub(in crate::engine) struct Loop<P: CompletionDriver> {
     data_with_accept: bool,
 }
 
-/// How often a thread that stops looks for connections nobody was woken for. If somebody still waits by then, there are many,
-/// and each new one wakes another ring.
+/// How often a thread that stops looks for connections nobody was woken for. If somebody still waits by then, there are
+/// many, and each new one wakes another ring.
 const LAST_LOOKS: u32 = 8;
 
 impl<P: CompletionDriver> Loop<P> {
@@ -168,8 +168,9 @@ impl<P: CompletionDriver> Loop<P> {
         idle && self.leaving == 0 && !may_accept() && self.loop_state.may_leave()
     }
 
-    /// Whether connections wait that another ring was perhaps not woken for. The kernel wakes one accept for each connection
-    /// (`poll_exclusive` of IORING_OP_ACCEPT); if that was one of this ring and was being ended, nobody else hears of it.
+    /// Whether connections wait that another ring was perhaps not woken for. The kernel wakes one accept for each
+    /// connection (`poll_exclusive` of IORING_OP_ACCEPT); if that was one of this ring and was being ended, nobody else
+    /// hears of it.
     fn is_owed(&self) -> bool {
         let waits = || self.listener.as_ref().is_some_and(|listener| P::has_waiting(listener));
         self.room() > 0
@@ -181,8 +182,8 @@ impl<P: CompletionDriver> Loop<P> {
     /// Waits once, and does what follows.
     pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
         self.look_after_accepts();
-        // A stop without connections has nothing to sleep for: either accepts are to be asked to end again, or it is over.
-        // But while accepting rests, because there are no descriptors, it cannot go on either.
+        // A stop without connections has nothing to sleep for: either accepts are to be asked to end again, or it is
+        // over. But while accepting rests, because there are no descriptors, it cannot go on either.
         let idle = self.table.is_empty() && self.closing.is_empty() && !self.loop_state.is_resting();
         let ends = self.loop_state.stop_at.is_some() && (self.accepts.stopping || idle);
         let waited = self.port.wait(self.loop_state.rest(ends, || self.port.now()));
@@ -335,8 +336,8 @@ impl<P: CompletionDriver> Loop<P> {
         }
     }
 
-    /// Closes in three steps: what is in flight is stopped, what was stopped is joined, and the socket is closed. Where nothing is in
-    /// flight, or the port does not need it, there is one step.
+    /// Closes in three steps: what is in flight is stopped, what was stopped is joined, and the socket is closed. Where
+    /// nothing is in flight, or the port does not need it, there is one step.
     fn remove(&mut self, token: Token) {
         drop(self.take(token));
     }
@@ -416,8 +417,9 @@ impl<P: CompletionDriver> Loop<P> {
         let posted = self.accepts.are_posted();
         if self.accepts.stopping {
             if posted && self.loop_state.stop_at.is_some() {
-                // One that is just being carried out is not found (io_uring_prep_cancel(3)) and then waits on; if others were found,
-                // that does not even show. So the loop does not sleep before all have come back, and asks again.
+                // One that is just being carried out is not found (io_uring_prep_cancel(3)) and then waits on; if
+                // others were found, that does not even show. So the loop does not sleep before all have come back, and
+                // asks again.
                 self.port.stop_accepting();
             }
             return; // until all of them have come back

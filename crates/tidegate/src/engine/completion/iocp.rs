@@ -1,24 +1,27 @@
 //! `iocp`: Windows I/O completion ports, one for each I/O thread.
 //!
 //! # How it waits
-//! `GetQueuedCompletionStatusEx` takes a batch of completions. Accepts (`AcceptEx`), receives, sends and dials (`ConnectEx`) are
-//! overlapped operations: handed over one by one, and reported here when they have ended.
+//! `GetQueuedCompletionStatusEx` takes a batch of completions. Accepts (`AcceptEx`), receives, sends and dials
+//! (`ConnectEx`) are overlapped operations: handed over one by one, and reported here when they have ended.
 //!
 //! # What it bounds
-//! A receive is posted with a buffer of the thread's pool while there are enough; else, and always with `receive = ZeroByte`, with none:
-//! then it completes when there is data, a buffer is taken and what is there is received at once. So the pool bounds what is pinned,
-//! however many connections are idle. 64 accepts are posted by each thread, or what `accept.posted` says, and more while connections
-//! find none (FD_ACCEPT); every second of them completes with the first data of its connection (`accept.defer`). Sockets that are kept
-//! to be accepted with again are bounded by `accept.reuse`.
+//! A receive is posted with a buffer of the thread's pool while there are enough; else, and always with
+//! `receive = ZeroByte`, with none: then it completes when there is data, a buffer is taken and what is there is
+//! received at once. So the pool bounds what is pinned, however many connections are idle. 64 accepts are posted by
+//! each thread, or what `accept.posted` says, and more while connections find none (FD_ACCEPT); every second of them
+//! completes with the first data of its connection (`accept.defer`). Sockets that are kept to be accepted with again
+//! are bounded by `accept.reuse`.
 //!
 //! # What it costs
-//! A call for each operation, and a completion; a wait for each batch. The pool (`buffers` x `buffer_bytes` for each thread), and an
-//! operation of about 200 bytes for each that is in flight. One thread waits for FD_ACCEPT. Each accept passes through a thread that
-//! hands it to the port of who posted it: a socket reports to one port only, and the listener is shared.
+//! A call for each operation, and a completion; a wait for each batch. The pool (`buffers` x `buffer_bytes` for each
+//! thread), and an operation of about 200 bytes for each that is in flight. One thread waits for FD_ACCEPT. Each accept
+//! passes through a thread that hands it to the port of who posted it: a socket reports to one port only, and the
+//! listener is shared.
 //!
 //! # Where it differs
-//! A connection that stands in an accept and says nothing for `first_byte_timeout` is dropped there (`SO_CONNECT_TIME`): it is counted as
-//! attempted, and was never accepted. A listening socket that reports to the port of one server cannot be taken over by another.
+//! A connection that stands in an accept and says nothing for `first_byte_timeout` is dropped there
+//! (`SO_CONNECT_TIME`): it is counted as attempted, and was never accepted. A listening socket that reports to the port
+//! of one server cannot be taken over by another.
 
 use std::io;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Sockets that are being closed: their connections are gone, and the kernel still works on them.
 //!
-//! The kernel may look up late what a slot or a descriptor number names: a shutdown waits for one of its threads, for one. So a number
-//! is free only when everything that was asked for under it has come back; else that would be done to the next socket with the number.
+//! The kernel may look up late what a slot or a descriptor number names: a shutdown waits for one of its threads, for
+//! one. So a number is free only when everything that was asked for under it has come back; else that would be done to
+//! the next socket with the number.
 
 use std::collections::HashMap;
 
@@ -34,8 +35,8 @@ impl InFlight {
         self.found = self.found.saturating_add(found);
     }
 
-    /// Whether something is left that no request to stop has found: what is just being worked on is not (io_uring_prep_cancel(3)),
-    /// and goes on.
+    /// Whether something is left that no request to stop has found: what is just being worked on is not
+    /// (io_uring_prep_cancel(3)), and goes on.
     fn was_missed(self) -> bool {
         let left = self.stoppable();
         self.stops == 0 && left > 0 && (self.found < left || self.doubtful)

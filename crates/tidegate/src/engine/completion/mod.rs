@@ -1,14 +1,15 @@
 //! The completion family: operations are handed to the kernel, and their outcomes come back.
 //!
-//! One loop ([`event_loop`]) for each I/O thread; a leaf brings its kernel queue, as a [`CompletionDriver`]. Those of Windows are
-//! declared in [`platform`](super::platform).
+//! One loop ([`event_loop`]) for each I/O thread; a leaf brings its kernel queue, as a [`CompletionDriver`]. Those of
+//! Windows are declared in [`platform`](super::platform).
 //!
 //! # Contract of a leaf
 //!
 //! A leaf owns every buffer that the kernel may touch until the completion came back. It never retries and never
 //! decides: a receive that ended is armed again by the loop. At most one receive and one send are in flight for each
-//! connection. Closing is told once. A leaf whose kernel looks sockets up late ([`CompletionDriver::JOINS`]) is told to close when everything
-//! that was in flight has come back; with the others it still completes afterwards, with a token that finds nothing.
+//! connection. Closing is told once. A leaf whose kernel looks sockets up late ([`CompletionDriver::JOINS`]) is told to
+//! close when everything that was in flight has come back; with the others it still completes afterwards, with a token
+//! that finds nothing.
 
 mod entry;
 mod event_loop;
@@ -118,8 +119,8 @@ pub(super) struct Setup<'a> {
 
 /// A queue between a thread and the kernel.
 pub(super) trait CompletionDriver: Sized + 'static {
-    /// Whether what is in flight may look its socket up late, by a number that another one can have by then. If so, a socket is closed
-    /// only when everything has come back.
+    /// Whether what is in flight may look its socket up late, by a number that another one can have by then. If so, a
+    /// socket is closed only when everything has come back.
     const JOINS: bool;
 
     /// A socket as this port knows it.
@@ -179,16 +180,16 @@ pub(super) trait CompletionDriver: Sized + 'static {
     fn stop_receiving(&mut self, token: Token, socket: &Self::Socket);
     /// Ends the send, which may have a close chained to it; it still completes, and so does the request.
     fn stop_sending(&mut self, token: Token, socket: &Self::Socket);
-    /// The first step of closing, for ports that join: ends what is in flight, and prepares a reset. How many requests that were; each
-    /// completes.
+    /// The first step of closing, for ports that join: ends what is in flight, and prepares a reset. How many requests
+    /// that were; each completes.
     fn stop(&mut self, token: Token, socket: &Self::Socket, how: Close) -> u32 {
         let _ = (token, socket, how);
         0
     }
     /// Sends all pieces in order.
     fn send(&mut self, token: Token, socket: &Self::Socket, pieces: Pieces, more: More);
-    /// Goes on with a send that this port makes in steps, and that `more` follows: what was sent at once, and what was not. For
-    /// ports that say [`Completion::MayGoOn`].
+    /// Goes on with a send that this port makes in steps, and that `more` follows: what was sent at once, and what was
+    /// not. For ports that say [`Completion::MayGoOn`].
     fn go_on(
         &mut self,
         socket: &Self::Socket,
@@ -198,8 +199,8 @@ pub(super) trait CompletionDriver: Sized + 'static {
         let _ = (socket, more);
         (Ok(0), Some(unsent))
     }
-    /// Sends all pieces and then closes, if this port can chain the two; else just sends. If it chains and all is sent, the
-    /// socket is closed, and [`closed`](Self::closed) is to be told.
+    /// Sends all pieces and then closes, if this port can chain the two; else just sends. If it chains and all is sent,
+    /// the socket is closed, and [`closed`](Self::closed) is to be told.
     fn send_last(&mut self, token: Token, socket: &Self::Socket, pieces: Pieces) -> Chained;
     /// A socket was closed by a chain.
     fn closed(&mut self, socket: Self::Socket);

@@ -5,14 +5,17 @@
 //! `WaitForMultipleObjects` waits for all of them, and then each operation says for itself whether it has ended.
 //!
 //! # What it bounds
-//! A thread waits for 64 events at most, so it has 62 connections. 64 threads are started unless `threads` says otherwise, which makes
-//! 3,968 connections; whoever needs more asks for more threads. Two accepts are posted by each thread.
+//! A thread waits for 64 events at most, so it has 62 connections. 64 threads are started unless `threads` says
+//! otherwise, which makes 3,968 connections; whoever needs more asks for more threads. Two accepts are posted by each
+//! thread.
 //!
 //! # What it costs
-//! A thread with its stack and its buffers for each 62 connections, and a look at each of its operations after each wait.
+//! A thread with its stack and its buffers for each 62 connections, and a look at each of its operations after each
+//! wait.
 //!
 //! # Where it differs
-//! As in `iocp`, a connection that stands in an accept and says nothing is dropped there. The events of a thread are made at its start.
+//! As in `iocp`, a connection that stands in an accept and says nothing is dropped there. The events of a thread are
+//! made at its start.
 
 use std::io;
 use std::sync::Arc;

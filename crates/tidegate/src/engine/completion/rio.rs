@@ -1,25 +1,25 @@
 //! `rio`: Windows Registered I/O, over memory that the kernel has mapped once.
 //!
 //! # How it waits
-//! Receives and sends are requests, written into queues that the kernel reads; each thread has one completion queue for all its sockets. While a
-//! loop spins (`wait`) it looks there and makes no system call for it; before it sleeps it has the queue announce itself (`RIONotify`)
-//! at the completion port of the thread, where accepts (`AcceptEx`) and dials (`ConnectEx`) end, too. With `wait = Spin` the queue is
-//! only ever polled.
+//! Receives and sends are requests, written into queues that the kernel reads; each thread has one completion queue for
+//! all its sockets. While a loop spins (`wait`) it looks there and makes no system call for it; before it sleeps it has
+//! the queue announce itself (`RIONotify`) at the completion port of the thread, where accepts (`AcceptEx`) and dials
+//! (`ConnectEx`) end, too. With `wait = Spin` the queue is only ever polled.
 //!
 //! # What it bounds
-//! The buffers of the thread are registered at the start, and what is sent is copied into them: `buffers` bounds receives and sends together. At
-//! most half of them are posted with receives; else, and always with `receive = ZeroByte`, a receive has none until there is data. A
-//! send waits until there is one, and one that is longer than a buffer goes piece by piece. Two places of the completion queue belong to
-//! each connection.
+//! The buffers of the thread are registered at the start, and what is sent is copied into them: `buffers` bounds
+//! receives and sends together. At most half of them are posted with receives; else, and always with
+//! `receive = ZeroByte`, a receive has none until there is data. A send waits until there is one, and one that is
+//! longer than a buffer goes piece by piece. Two places of the completion queue belong to each connection.
 //!
 //! # What it costs
-//! One copy of what is sent, and memory that stays in place: it is locked by being registered. No call into the kernel to find out
-//! what has ended.
+//! One copy of what is sent, and memory that stays in place: it is locked by being registered. No call into the kernel
+//! to find out what has ended.
 //!
 //! # Where it differs
-//! A request takes one buffer or none. It cannot be taken back, only ended with its socket: who is told to pause may be given what one receive
-//! brings, and a `window` of receives is refused. Sockets have to be made for it (`WSA_FLAG_REGISTERED_IO`), which those of a
-//! plain accept are not. Wine has none of it: it was not run there.
+//! A request takes one buffer or none. It cannot be taken back, only ended with its socket: who is told to pause may be
+//! given what one receive brings, and a `window` of receives is refused. Sockets have to be made for it
+//! (`WSA_FLAG_REGISTERED_IO`), which those of a plain accept are not. Wine has none of it: it was not run there.
 
 use std::io;
 use std::net::SocketAddr;

@@ -7,11 +7,11 @@
 //! completion work on this thread, in that call, and interrupts nobody.
 //!
 //! # What it bounds
-//! Received bytes lie in a pool of provided buffers shared by all connections of the thread, so an idle connection
-//! pins none. An empty pool ends a receive with ENOBUFS; it is armed again once buffers have come back. Connections
-//! are slots of the ring's own table (direct descriptors) and cost no descriptor of the process. A table holds at most
-//! RLIMIT_NOFILE; when it is full, further connections take ordinary descriptors, so that a process can hold its limit once
-//! for each thread and once more. A multishot accept into a full table would lose a connection, so near its end
+//! Received bytes lie in a pool of provided buffers shared by all connections of the thread, so an idle connection pins
+//! none. An empty pool ends a receive with ENOBUFS; it is armed again once buffers have come back. Connections are
+//! slots of the ring's own table (direct descriptors) and cost no descriptor of the process. A table holds at most
+//! RLIMIT_NOFILE; when it is full, further connections take ordinary descriptors, so that a process can hold its limit
+//! once for each thread and once more. A multishot accept into a full table would lose a connection, so near its end
 //! connections are accepted one by one.
 //!
 //! # What it costs
@@ -20,11 +20,12 @@
 //! thread.
 //!
 //! # Where it differs
-//! io_uring has no `sendfile`, and hands every `splice` to a worker thread (`io_splice` in the kernel's `io_uring/splice.c`). So a part
-//! of a file is sent by `sendfile(2)` from the loop's own thread when the ring reports that the socket can take more; the
-//! first one gives the connection an ordinary descriptor besides its slot (Linux 6.8; before that files are read in pieces and sent
-//! by the ring). The peer's address is not known for a direct descriptor: a service that needs it gets ordinary descriptors. The
-//! shutdown of one direction runs on a kernel worker thread.
+//! io_uring has no `sendfile`, and hands every `splice` to a worker thread (`io_splice` in the kernel's
+//! `io_uring/splice.c`). So a part of a file is sent by `sendfile(2)` from the loop's own thread when the ring reports
+//! that the socket can take more; the first one gives the connection an ordinary descriptor besides its slot (Linux
+//! 6.8; before that files are read in pieces and sent by the ring). The peer's address is not known for a direct
+//! descriptor: a service that needs it gets ordinary descriptors. The shutdown of one direction runs on a kernel worker
+//! thread.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -65,9 +66,9 @@ pub(in crate::engine) struct Leaf;
 impl Engine for Leaf {
     const MODEL: Model = Model::Uring;
 
-    /// Whether it works here: makes a small ring, on a thread of its own. The kernel signals the thread that made a ring some time after
-    /// the ring was closed (`io_ring_exit_work` in its `io_uring/io_uring.c`), and whoever asks may just be reading from a socket
-    /// with a time limit, which then fails with EINTR (`signal(7)`).
+    /// Whether it works here: makes a small ring, on a thread of its own. The kernel signals the thread that made a
+    /// ring some time after the ring was closed (`io_ring_exit_work` in its `io_uring/io_uring.c`), and whoever asks
+    /// may just be reading from a socket with a time limit, which then fails with EINTR (`signal(7)`).
     fn probe() -> Availability {
         let thread = std::thread::Builder::new().name("tidegate-probe".into()).spawn(make_one);
         match thread.map(JoinHandle::join) {
@@ -107,7 +108,8 @@ fn make_one() -> Availability {
     }
 }
 
-/// Receives one byte in the way connections do. No flag of a ring says whether the kernel can; it refuses, or does not stay armed.
+/// Receives one byte in the way connections do. No flag of a ring says whether the kernel can; it refuses, or does not
+/// stay armed.
 fn try_receive(ring: &mut Ring) -> Result<Raw, String> {
     let failed = |e: io::Error| format!("a receive could not be tried: {e}; use epoll");
     let (near, mut far) = UnixStream::pair().map_err(failed)?;
@@ -416,9 +418,9 @@ impl CompletionDriver for Uring {
     }
 
     fn closed(&mut self, _socket: Handle) {
-        // Its slot is free when the close itself has come back. The kernel tells of the send first, and closes when it gets to it (it
-        // does only some of what is due in each call): an accept into a table that is still full would lose its connection, and a
-        // socket put into the slot meanwhile would be closed in the place of the old one.
+        // Its slot is free when the close itself has come back. The kernel tells of the send first, and closes when it
+        // gets to it (it does only some of what is due in each call): an accept into a table that is still full would
+        // lose its connection, and a socket put into the slot meanwhile would be closed in the place of the old one.
     }
 
     fn send_rest(&mut self, token: Token, socket: &Handle, unsent: Payload) {
@@ -576,7 +578,8 @@ impl Uring {
     }
 }
 
-/// Sends from a file without waiting. Only that: the ring waits for sockets that can wait, and gives up on others (EAGAIN).
+/// Sends from a file without waiting. Only that: the ring waits for sockets that can wait, and gives up on others
+/// (EAGAIN).
 fn send_at_once(socket: &OwnedFd, range: &FileRange, more: More) -> io::Result<usize> {
     set_blocking(socket, Blocking::Never)?;
     let sent = send_file(socket, range, more);
@@ -620,7 +623,8 @@ fn received(token: Token, raw: Raw) -> Completion<Uring> {
     Completion::Received { token, outcome, ended: !raw.more }
 }
 
-/// How many operations a request to stop has found (IORING_ASYNC_CANCEL_ALL). A reset completes in the same way, and finds none.
+/// How many operations a request to stop has found (IORING_ASYNC_CANCEL_ALL). A reset completes in the same way, and
+/// finds none.
 fn found(raw: &Raw) -> u32 {
     raw.result.as_ref().map_or(0, |&n| n)
 }

@@ -1,4 +1,5 @@
-//! What the completion models of Windows do alike, whatever their [`Operations`] are: accepts that stay posted, first data, silent connections.
+//! What the completion models of Windows do alike, whatever their [`Operations`] are: accepts that stay posted, first
+//! data, silent connections.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -40,7 +41,8 @@ pub(crate) trait Waits: Notify + 'static {
     fn has_waiting(door: &Self::Acceptor) -> bool;
 }
 
-/// A thread's operations, each under a key: with those the kernel is asked to do something, and [`next`](Self::next) says what became of it.
+/// A thread's operations, each under a key: with those the kernel is asked to do something, and [`next`](Self::next)
+/// says what became of it.
 pub(crate) trait Operations: Sized + 'static {
     type Socket;
     type Buffer;
@@ -213,16 +215,16 @@ pub(crate) struct Winsock<O: Operations> {
     queue: O,
     /// The sending sides that were shut down.
     finished: VecDeque<(Token, io::Result<()>)>,
-    /// Accepts that are posted to go on without end, and how many of them there are to be: more while the server is behind, at most
-    /// as many as the backlog holds.
+    /// Accepts that are posted to go on without end, and how many of them there are to be: more while the server is
+    /// behind, at most as many as the backlog holds.
     endless: usize,
     wanted: usize,
     backlog: usize,
     /// Where they are posted, until they are to end.
     door: Option<Arc<O::Acceptor>>,
     first_data: bool,
-    /// When the last accept completes: every second one waits for first data. Were it all of them, connections that say nothing could
-    /// keep everybody out.
+    /// When the last accept completes: every second one waits for first data. Were it all of them, connections that say
+    /// nothing could keep everybody out.
     accept_at: AcceptAt,
     peer_addr: bool,
     ways: Arc<Ways>,
@@ -433,8 +435,8 @@ impl<O: Operations> Winsock<O> {
         }
     }
 
-    /// A connection came and found no accept: twice as many from now on. Single ones are the loop's, which looks at them when it is
-    /// woken, as it was by this.
+    /// A connection came and found no accept: twice as many from now on. Single ones are the loop's, which looks at
+    /// them when it is woken, as it was by this.
     fn behind(&mut self) -> Completion<Self> {
         if let Some(door) = self.door.clone() {
             self.wanted = (2 * self.wanted).min(self.backlog).max(O::ACCEPTS).min(O::MOST_ACCEPTS);

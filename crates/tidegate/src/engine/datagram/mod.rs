@@ -10,10 +10,10 @@
 //! All but the ring share the [`pump`], which moves datagrams between a socket and a service; all share the
 //! [`state`], which is the only place that calls the service.
 //!
-//! Threads have sockets of their own on one port (`SO_REUSEPORT`) because one receive queue shared by several threads is
-//! one lock, and because the kernel then keeps each peer on one thread: its datagrams stay in order. The price is that one
-//! peer alone never keeps more than one thread busy. On `pool` it is the other way round: whoever is free takes the next
-//! datagram, so a slow service holds nobody up, and a peer's replies may overtake each other.
+//! Threads have sockets of their own on one port (`SO_REUSEPORT`) because one receive queue shared by several threads
+//! is one lock, and because the kernel then keeps each peer on one thread: its datagrams stay in order. The price is
+//! that one peer alone never keeps more than one thread busy. On `pool` it is the other way round: whoever is free
+//! takes the next datagram, so a slow service holds nobody up, and a peer's replies may overtake each other.
 
 mod pump;
 pub(super) mod readiness;
@@ -210,8 +210,8 @@ pub(crate) fn start(config: &DatagramConfig, make: MakeService<'_>) -> io::Resul
 
 /// Starts one thread for each worker and waits until all of them serve.
 ///
-/// `prepare` makes the worker's way of being woken and whatever goes with it; `run` runs on the worker's own thread, says
-/// through `Ready` whether it could start, and returns when it has stopped.
+/// `prepare` makes the worker's way of being woken and whatever goes with it; `run` runs on the worker's own thread,
+/// says through `Ready` whether it could start, and returns when it has stopped.
 pub(super) fn start_workers<W: Send + 'static>(
     config: &DatagramConfig,
     make: MakeService<'_>,

@@ -18,7 +18,8 @@ pub(super) enum Step {
     Again,
     /// Nothing to receive: wait until there is.
     Idle,
-    /// The socket takes nothing: wait until it does. Nothing is received meanwhile; what waits in the kernel costs nothing here.
+    /// The socket takes nothing: wait until it does. Nothing is received meanwhile; what waits in the kernel costs
+    /// nothing here.
     Full,
     /// Stopped, and nothing is left to be done.
     Ended,
@@ -35,7 +36,8 @@ pub(super) struct Pump {
     /// Datagrams of one system call.
     per_call: usize,
     drain: Option<Drain>,
-    /// Nothing more is received: the receivers were woken and nothing is queued, or what is queued is for somebody else.
+    /// Nothing more is received: the receivers were woken and nothing is queued, or what is queued is for somebody
+    /// else.
     drained: bool,
 }
 

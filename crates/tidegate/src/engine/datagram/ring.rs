@@ -1,12 +1,12 @@
 //! `uring` for datagrams: one receive that never ends, into provided buffers, and a send for each run of replies.
 //!
 //! # How it waits
-//! For completions. `recvmsg` is armed once (multishot, Linux 6.0) and completes for every datagram; many sends are handed over
-//! with the call that waits.
+//! For completions. `recvmsg` is armed once (multishot, Linux 6.0) and completes for every datagram; many sends are
+//! handed over with the call that waits.
 //!
 //! # What it bounds
-//! Receive buffers: when all are out the receive ends by itself (`ENOBUFS`) and is armed again when they are back. Replies: while
-//! half of what the policy allows is with the kernel, what was received is held back.
+//! Receive buffers: when all are out the receive ends by itself (`ENOBUFS`) and is armed again when they are back.
+//! Replies: while half of what the policy allows is with the kernel, what was received is held back.
 //!
 //! # What it costs
 //! One system call for as many datagrams as there are; an allocation for each send.

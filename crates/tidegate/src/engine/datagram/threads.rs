@@ -1,8 +1,9 @@
 //! `blocking` and `pool` for datagrams: a thread sleeps in the receive itself.
 //!
 //! # How it waits
-//! In `recvmsg` or `recvmmsg` (with `MSG_WAITFORONE`, so for the first datagram only). A stop wakes it by ending the receiving
-//! side of the socket; on Windows, where that would lose what has arrived, by ending the call, and calls do not sleep from then on.
+//! In `recvmsg` or `recvmmsg` (with `MSG_WAITFORONE`, so for the first datagram only). A stop wakes it by ending the
+//! receiving side of the socket; on Windows, where that would lose what has arrived, by ending the call, and calls do
+//! not sleep from then on.
 //!
 //! # What it bounds
 //! Threads: one for each socket on `blocking`, as many as the policy says on the one socket of `pool`.

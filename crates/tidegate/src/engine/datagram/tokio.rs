@@ -1,7 +1,7 @@
 //! `tokio` for datagrams: the library waits, on a runtime of one thread for each socket.
 //!
-//! One runtime for each thread rather than tasks that move between threads: a socket's datagrams are served by one service in
-//! order, and nothing is shared.
+//! One runtime for each thread rather than tasks that move between threads: a socket's datagrams are served by one
+//! service in order, and nothing is shared.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -57,8 +57,8 @@ async fn serve(mut pump: Pump, socket: &UdpSocket, notify: &Notify) {
             Step::Idle => Interest::READABLE,
             Step::Full => Interest::WRITABLE,
         };
-        // Tells the library that the socket would block. Its reports come on this very thread, so none is lost between the
-        // pump's try and this.
+        // Tells the library that the socket would block. Its reports come on this very thread, so none is lost between
+        // the pump's try and this.
         let _ = socket.try_io(wanted, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
         let deadline = pump.deadline();
         let mut ready = pin!(socket.ready(wanted));

@@ -1,21 +1,22 @@
 //! `async-select`: window messages (`WSAAsyncSelect`), a window that nobody sees for each thread.
 //!
 //! # How it waits
-//! Winsock posts a message to the window of the thread when there is news of a socket; the thread pumps its messages. News is told
-//! once, and again after a call that found no more: edge-triggered. A listener tells one window at a time, so the threads take turns: who
-//! was told accepts what is there and passes the turn on.
+//! Winsock posts a message to the window of the thread when there is news of a socket; the thread pumps its messages.
+//! News is told once, and again after a call that found no more: edge-triggered. A listener tells one window at a time,
+//! so the threads take turns: who was told accepts what is there and passes the turn on.
 //!
 //! # What it bounds
-//! Three threads are started unless `threads` says otherwise. A queue takes 10,000 messages (`USERPostMessageLimit`), then the system throws
-//! further ones away: a thread should have fewer connections than that.
+//! Three threads are started unless `threads` says otherwise. A queue takes 10,000 messages (`USERPostMessageLimit`),
+//! then the system throws further ones away: a thread should have fewer connections than that.
 //!
 //! # What it costs
-//! A message, with its way through the window system, for each piece of news; no call has to be made to learn what it means. A desktop heap
-//! that services share bounds how many windows there are, not how many connections.
+//! A message, with its way through the window system, for each piece of news; no call has to be made to learn what it
+//! means. A desktop heap that services share bounds how many windows there are, not how many connections.
 //!
 //! # Where it differs
-//! Whoever comes while it is the turn of a thread that is busy waits for that thread, though others may be idle. Room to send is told only
-//! after a send was refused. A message that was posted for a socket closed meanwhile is recognised by its number.
+//! Whoever comes while it is the turn of a thread that is busy waits for that thread, though others may be idle. Room
+//! to send is told only after a send was refused. A message that was posted for a socket closed meanwhile is recognised
+//! by its number.
 
 use std::io;
 use std::time::Duration;

@@ -291,8 +291,8 @@ impl<P: Poller> Loop<P> {
         }
     }
 
-    /// Serves an accepted socket. If its first data came with the accept, it is looked at before the poller hears of it:
-    /// a connection that is answered and closed at once never costs a registration.
+    /// Serves an accepted socket. If its first data came with the accept, it is looked at before the poller hears of
+    /// it: a connection that is answered and closed at once never costs a registration.
     fn serve(&mut self, stream: Stream<P>, connection: Connection) {
         self.loop_state.worker.counters.fast_paths.add(stream.is_shared().into());
         let token = self.table.insert(Entry::new(stream, Phase::Open(connection)));
@@ -342,7 +342,8 @@ impl<P: Poller> Loop<P> {
         }
     }
 
-    /// Its patience is over, or the limits have changed: an attempt that waits for more than the connection goes on without.
+    /// Its patience is over, or the limits have changed: an attempt that waits for more than the connection goes on
+    /// without.
     fn settle_anyway(&mut self, token: Token) {
         let Some(Entry { stream, phase: Phase::Dialling(request), .. }) = self.table.get_mut(token) else {
             return;

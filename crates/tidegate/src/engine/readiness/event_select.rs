@@ -1,21 +1,23 @@
 //! `event-select`: network events of Windows (`WSAEventSelect`), threads of 64 of them.
 //!
 //! # How it waits
-//! Each socket has an event, which Winsock sets when there is news of it: `WaitForMultipleObjects` waits for all events of the thread, and
-//! `WSAEnumNetworkEvents` says what the news is. News is told once, and again after a call that found no more: edge-triggered.
-//! All threads share the event of the listener, which lets one of them through each time it is set.
+//! Each socket has an event, which Winsock sets when there is news of it: `WaitForMultipleObjects` waits for all events
+//! of the thread, and `WSAEnumNetworkEvents` says what the news is. News is told once, and again after a call that
+//! found no more: edge-triggered. All threads share the event of the listener, which lets one of them through each time
+//! it is set.
 //!
 //! # What it bounds
-//! A thread waits for 64 events at most: one wakes it, one is the listener's, so it has 62 connections. 64 threads are started unless
-//! `threads` says otherwise, which makes 3,968 connections; whoever needs more asks for more threads.
+//! A thread waits for 64 events at most: one wakes it, one is the listener's, so it has 62 connections. 64 threads are
+//! started unless `threads` says otherwise, which makes 3,968 connections; whoever needs more asks for more threads.
 //!
 //! # What it costs
-//! A thread with its stack and one receive buffer for each 62 connections, and an event for each connection. A wait finds one event; each
-//! other that is set at the same time costs a wait without waiting, and each a call to learn what it means.
+//! A thread with its stack and one receive buffer for each 62 connections, and an event for each connection. A wait
+//! finds one event; each other that is set at the same time costs a wait without waiting, and each a call to learn what
+//! it means.
 //!
 //! # Where it differs
-//! Room to send is told only after a send was refused, so one that took less than all is followed by another. Timeouts have a resolution of
-//! one millisecond, rounded up.
+//! Room to send is told only after a send was refused, so one that took less than all is followed by another. Timeouts
+//! have a resolution of one millisecond, rounded up.
 
 use std::io;
 use std::time::Duration;

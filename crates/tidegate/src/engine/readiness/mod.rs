@@ -1,7 +1,7 @@
 //! The readiness family: non-blocking sockets, and a call that says which of them are ready.
 //!
-//! One loop ([`event_loop`]) for each I/O thread; a leaf brings only its way of waiting, as a [`Poller`]. Those of Windows are
-//! declared in [`platform`](super::platform).
+//! One loop ([`event_loop`]) for each I/O thread; a leaf brings only its way of waiting, as a [`Poller`]. Those of
+//! Windows are declared in [`platform`](super::platform).
 //!
 //! # Contract of a leaf
 //!
@@ -68,7 +68,8 @@ pub(super) trait Poller: Sized + 'static {
     /// Connections that one thread can wait for.
     const HOLDS: usize = usize::MAX;
 
-    /// Takes at most so many reports from the kernel at once as the policy says, and waits as it says, where it can be told.
+    /// Takes at most so many reports from the kernel at once as the policy says, and waits as it says, where it can be
+    /// told.
     fn new(policy: &Policy) -> io::Result<Self>;
     /// Watches the waker for ever.
     fn watch_waker(&mut self, waker: &Waker) -> io::Result<()>;

@@ -1,5 +1,5 @@
-//! The connections of a loop that go through shared memory. No call of the kernel reports them while both sides are awake: the loop
-//! looks at their memory itself, and has them wake it before it sleeps.
+//! The connections of a loop that go through shared memory. No call of the kernel reports them while both sides are
+//! awake: the loop looks at their memory itself, and has them wake it before it sleeps.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use super::Transport;
 use super::entry::Entry;
 use crate::proto::{Table, Token};
 
-/// While shared memory is looked at again and again, the kernel is asked so often: rarely if it has had nothing to say for a while.
+/// While shared memory is looked at again and again, the kernel is asked so often: rarely if it has had nothing to say
+/// for a while.
 const KERNEL_OFTEN: Duration = Duration::from_micros(10);
 const KERNEL_RARELY: Duration = Duration::from_micros(200);
 /// Looks in a row, over all connections, before the loop looks at its clock and its commands: half a microsecond.
@@ -43,8 +44,8 @@ impl Rings {
         }
     }
 
-    /// Looks at the memory of those that are awake, before the loop waits as `rest` says. If it is to sleep they are put to
-    /// sleep first; if it spins, and is not `busy` with something else, it spins here.
+    /// Looks at the memory of those that are awake, before the loop waits as `rest` says. If it is to sleep they are
+    /// put to sleep first; if it spins, and is not `busy` with something else, it spins here.
     pub(super) fn before<W: Transport>(
         &mut self,
         rest: Option<Duration>,

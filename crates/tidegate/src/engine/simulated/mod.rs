@@ -1,7 +1,7 @@
 //! Seeded faults in virtual time, over the real core, policy and event loops.
 //!
-//! A seed decides everything: the limits, what peers and sessions do, and what the kernel does of what it may do. The loops
-//! of `readiness` and `completion` run over it one turn at a time, and are held against what must never happen.
+//! A seed decides everything: the limits, what peers and sessions do, and what the kernel does of what it may do. The
+//! loops of `readiness` and `completion` run over it one turn at a time, and are held against what must never happen.
 //! `docs/simulation.md` says how to run many seeds and how to replay one.
 //!
 //! | part | what it is |

@@ -10,7 +10,8 @@ use tidegate_os::file::FileRange;
 use super::script::chance;
 use crate::proto::queue::Files;
 
-/// What a seed decides about files. It has its own randomness, so that seeds without files stay as they were before there were any.
+/// What a seed decides about files. It has its own randomness, so that seeds without files stay as they were before
+/// there were any.
 pub(super) struct Shelf {
     rng: Rng,
     /// Pieces that are parts of a file, of 256. Three seeds in four have none.

@@ -1,7 +1,7 @@
 //! One connection: what the kernel holds of it, and what has to come out of it.
 //!
-//! Bytes are not stored: byte `n` of each direction follows from `n`, so that positions are enough. What the loop hands to
-//! the kernel, and what sessions are shown, is compared with that byte by byte.
+//! Bytes are not stored: byte `n` of each direction follows from `n`, so that positions are enough. What the loop hands
+//! to the kernel, and what sessions are shown, is compared with that byte by byte.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr};

@@ -100,8 +100,8 @@ pub(super) struct World {
     pub(super) woken: Arc<AtomicBool>,
     pub(super) tally: Tally,
     pub(super) drained_at: Option<Instant>,
-    /// The limits it is changed to. From then on it depends on the order of events which limits apply, and what follows from
-    /// the limits alone is no longer looked at.
+    /// The limits it is changed to. From then on it depends on the order of events which limits apply, and what follows
+    /// from the limits alone is no longer looked at.
     switch: Option<Arc<Policy>>,
     pub(super) switched: bool,
     agenda: BTreeMap<(Instant, u64), Happening>,

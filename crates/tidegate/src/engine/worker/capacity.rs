@@ -27,7 +27,8 @@ fn limit() -> usize {
     usize::try_from(descriptor_limit().0).unwrap_or(usize::MAX)
 }
 
-/// Descriptors for connections, where I/O threads take `own` for themselves. A small limit is not eaten up by the reserve.
+/// Descriptors for connections, where I/O threads take `own` for themselves. A small limit is not eaten up by the
+/// reserve.
 fn descriptors(limit: usize, own: usize) -> usize {
     limit.saturating_sub(RESERVED.min(limit / 4) + own)
 }
@@ -85,8 +86,9 @@ const EVENT_THREADS: usize = 64;
 const EVENT_CONNECTIONS: usize = 62;
 
 impl Model {
-    /// I/O threads where [`Policy::threads`](crate::Policy::threads) leaves it open: one for each processor this process may
-    /// run on, 256 for `pool`, three for `async-select`, and 64 for `event-select` and `overlapped`, whose threads have 62 connections each. (`blocking` has two for each connection whatever the policy says.)
+    /// I/O threads where [`Policy::threads`](crate::Policy::threads) leaves it open: one for each processor this
+    /// process may run on, 256 for `pool`, three for `async-select`, and 64 for `event-select` and `overlapped`, whose
+    /// threads have 62 connections each. (`blocking` has two for each connection whatever the policy says.)
     #[must_use]
     pub fn default_threads(self) -> usize {
         match self {
@@ -103,14 +105,16 @@ impl Model {
         self.most_connections_within(limit(), threads)
     }
 
-    /// The same for a server that is to take at most `descriptors` of the limit, because others of this process need the rest.
+    /// The same for a server that is to take at most `descriptors` of the limit, because others of this process need
+    /// the rest.
     #[must_use]
     pub fn most_connections_within(self, descriptors: usize, threads: usize) -> usize {
         self.most_under(limit(), descriptors, threads.max(1))
     }
 
-    /// Descriptors with which [`most_connections_within`](Self::most_connections_within) is at least `connections`. Never fewer, and a few
-    /// more than needed; what no number of descriptors allows (64 events a thread) is not looked at.
+    /// Descriptors with which [`most_connections_within`](Self::most_connections_within) is at least `connections`.
+    /// Never fewer, and a few more than needed; what no number of descriptors allows (64 events a thread) is not looked
+    /// at.
     #[must_use]
     pub fn descriptors_for(self, connections: usize, threads: usize) -> usize {
         self.needed_under(limit(), connections, threads.max(1))

@@ -16,8 +16,8 @@ use crate::proto::panics::Contained;
 use crate::service::Mail;
 use sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 
-/// What the command_queue shares between threads with: of the standard library, or of loom, which tries every order in which the
-/// threads can run (see `model`).
+/// What the command_queue shares between threads with: of the standard library, or of loom, which tries every order in
+/// which the threads can run (see `model`).
 mod sync {
     #[cfg(tidegate_loom)]
     pub(super) use loom::sync::{
@@ -103,8 +103,8 @@ pub(crate) struct CommandQueue {
     queue: Mutex<Commands>,
     /// Pieces of mail in the queue, to look at without the lock.
     waiting: AtomicUsize,
-    /// The thread sleeps, or is about to: whoever queues something must wake it. Always exchanged, never just stored: who
-    /// reads what the other left here also sees what the other did to `waiting` before.
+    /// The thread sleeps, or is about to: whoever queues something must wake it. Always exchanged, never just stored:
+    /// who reads what the other left here also sees what the other did to `waiting` before.
     asleep: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
     bound: usize,

@@ -26,7 +26,8 @@ impl ControlThread {
         Self { command_queue: Arc::new(command_queue), thread }
     }
 
-    /// Works on the calling thread: dials what is asked for and, once told to, stops the registry. Returns when all connections are gone.
+    /// Works on the calling thread: dials what is asked for and, once told to, stops the registry. Returns when all
+    /// connections are gone.
     pub(in crate::engine) fn run(self, registry: &Arc<ConnectionRegistry>) {
         // Set once, here; before that nobody waits for this thread.
         let _ = self.thread.set(std::thread::current());

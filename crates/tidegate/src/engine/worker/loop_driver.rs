@@ -28,8 +28,8 @@ pub(in crate::engine) trait LoopDriver {
     fn resume(&mut self, token: Token);
     /// A connection has to wait before it may receive again.
     fn step_back(&mut self, token: Token);
-    /// Lets those in for whom the kernel has already opened the connection, closes the listener, since who comes later would not
-    /// be served, and tells every connection to finish.
+    /// Lets those in for whom the kernel has already opened the connection, closes the listener, since who comes later
+    /// would not be served, and tells every connection to finish.
     fn begin_to_stop(&mut self);
     /// Begins to make a connection.
     fn begin_dial(&mut self, request: DialRequest) -> Result<(), (DialRequest, io::Error)>;

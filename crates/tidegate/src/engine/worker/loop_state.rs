@@ -138,7 +138,8 @@ impl LoopState {
 
     /// How long the thread may sleep from `now`; `None` is for ever.
     fn sleep(&self, now: Instant) -> Option<Duration> {
-        // Once it has passed, all were told to stop: what is left is on its way back, and asking does not make it faster.
+        // Once it has passed, all were told to stop: what is left is on its way back, and asking does not make it
+        // faster.
         let stop = self.stop_at.filter(|&at| at > self.now);
         let deadline =
             [self.pause.until(self.now), stop, self.permits.rotation()].into_iter().flatten().min();

@@ -9,7 +9,8 @@
 //! | open connections, their inboxes, accepting and stopping | [`registry`], [`control`] | models without a loop |
 //! | offloaded jobs; starting threads; what the machine holds; memory given back | [`blocking_pool`], [`threads`], [`capacity`], [`trim`] | all |
 //!
-//! Arrows point from the families to here, and from here to [`proto`](crate::proto): nothing in this folder knows a family.
+//! Arrows point from the families to here, and from here to [`proto`](crate::proto): nothing in this folder knows a
+//! family.
 
 pub(in crate::engine) mod admission;
 pub(in crate::engine) mod balance;
@@ -204,8 +205,8 @@ impl EngineConfig {
 
     /// Starts one thread for each worker and waits until all of them are ready to work.
     ///
-    /// `prepare` runs on the caller's thread and makes the worker's command_queue and whatever goes with it; `run` runs on
-    /// the worker's own thread, says through `Ready` whether it could start, and returns when it has stopped.
+    /// `prepare` runs on the caller's thread and makes the worker's command_queue and whatever goes with it; `run` runs
+    /// on the worker's own thread, says through `Ready` whether it could start, and returns when it has stopped.
     pub(crate) fn start_workers<W: Send + 'static>(
         &self,
         count: usize,

@@ -56,7 +56,8 @@ pub(in crate::engine) fn write_next(
     Ok(Written { bytes, short: bytes < asked })
 }
 
-/// A file gives less than was asked for also where it is cut into steps, and where it ends too early: only the next call tells.
+/// A file gives less than was asked for also where it is cut into steps, and where it ends too early: only the next
+/// call tells.
 fn write_file(mut to: impl Write, queue: &Queue, then: NextStep) -> io::Result<Written> {
     let Some(range) = queue.next_file() else { return Ok(Written { bytes: 0, short: false }) };
     let more = match then {

@@ -153,7 +153,8 @@ impl ConnectionRegistry {
         self.io_counters[seat.id as usize % self.io_counters.len()].clone()
     }
 
-    /// Hands over the listener to the one who accepts. When that one ends, so that nobody comes who would not be served, it is closed.
+    /// Hands over the listener to the one who accepts. When that one ends, so that nobody comes who would not be
+    /// served, it is closed.
     pub(in crate::engine) fn take_listener(&self) -> Option<Arc<Listener>> {
         self.listener.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -346,7 +347,8 @@ impl ConnectionRegistry {
         true
     }
 
-    /// Takes those for whom the kernel had already opened the connection when the registry was told to stop, without waiting for more.
+    /// Takes those for whom the kernel had already opened the connection when the registry was told to stop, without
+    /// waiting for more.
     pub(in crate::engine) fn sweep<T>(
         self: &Arc<Self>,
         mut accept: impl FnMut() -> io::Result<T>,

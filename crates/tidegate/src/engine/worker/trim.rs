@@ -1,7 +1,7 @@
 //! Gives the memory of a crowd back to the system when the crowd has left.
 //!
-//! Allocators keep what is freed, and give back only what lies at the end of a heap. The buffers of a crowd grow side by side, so one small
-//! thing that stays keeps all that was freed before it.
+//! Allocators keep what is freed, and give back only what lies at the end of a heap. The buffers of a crowd grow side
+//! by side, so one small thing that stays keeps all that was freed before it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;

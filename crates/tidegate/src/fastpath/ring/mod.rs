@@ -1,12 +1,14 @@
-//! A byte ring between one writer and one reader that do not trust each other. Pure: what memory it is in is a parameter.
+//! A byte ring between one writer and one reader that do not trust each other. Pure: what memory it is in is a
+//! parameter.
 //!
-//! Each side keeps its own position to itself and only publishes it; of the other side it believes nothing but that the distance
-//! between the two positions is at most the capacity, and it looks at that every time. A distance that cannot be is
-//! [`Corrupt`]: the connection is over. So whatever the other side writes, no byte outside of the ring is touched.
+//! Each side keeps its own position to itself and only publishes it; of the other side it believes nothing but that the
+//! distance between the two positions is at most the capacity, and it looks at that every time. A distance that cannot
+//! be is [`Corrupt`]: the connection is over. So whatever the other side writes, no byte outside of the ring is
+//! touched.
 //!
-//! A side that is about to sleep says so and looks once more; a side that has moved its position looks whether the other sleeps. A
-//! full barrier stands between the two steps on both sides, so at least one of them sees the other (Dekker). The word that says
-//! so is taken back by whoever rings, so each sleep is rung for at most once.
+//! A side that is about to sleep says so and looks once more; a side that has moved its position looks whether the
+//! other sleeps. A full barrier stands between the two steps on both sides, so at least one of them sees the other
+//! (Dekker). The word that says so is taken back by whoever rings, so each sleep is rung for at most once.
 
 mod memory;
 #[cfg(all(test, tidegate_loom))]

@@ -1,5 +1,5 @@
-//! For programs that are not written for the fast path: the bytes of their TCP connections with one another go from socket to socket
-//! through a map in the kernel (BPF sockmap), and not through TCP.
+//! For programs that are not written for the fast path: the bytes of their TCP connections with one another go from
+//! socket to socket through a map in the kernel (BPF sockmap), and not through TCP.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -7,10 +7,10 @@
 //! | `programs` | what runs in the kernel |
 //! | `assembler` | how that is written without a compiler |
 //!
-//! The programs need not know. What TCP has and this has not (Linux 6.18): firewalls, `tcpdump` and the counters of TCP do not see the bytes;
-//! nothing holds a sender back whose receiver does not read, until the memory of TCP as a whole is used up (`net.ipv4.tcp_mem`); and a
-//! receive that sleeps and is woken for something else than input, as by the acknowledgement of one's own half-close, fails with
-//! `EAGAIN` even on a socket that waits.
+//! The programs need not know. What TCP has and this has not (Linux 6.18): firewalls, `tcpdump` and the counters of TCP
+//! do not see the bytes; nothing holds a sender back whose receiver does not read, until the memory of TCP as a whole
+//! is used up (`net.ipv4.tcp_mem`); and a receive that sleeps and is woken for something else than input, as by the
+//! acknowledgement of one's own half-close, fails with `EAGAIN` even on a socket that waits.
 
 mod assembler;
 mod group;
@@ -94,8 +94,8 @@ pub struct Carried {
 
 /// The map and its programs; attached to a control group, or not yet.
 ///
-/// When it is dropped, or this process ends however it may, new connections stay with TCP. Those in the map stay there until they end,
-/// and the kernel keeps the map for them: nothing of them is lost.
+/// When it is dropped, or this process ends however it may, new connections stay with TCP. Those in the map stay there
+/// until they end, and the kernel keeps the map for them: nothing of them is lost.
 #[derive(Debug)]
 pub struct Sockmap {
     sockets: Map,
@@ -108,7 +108,8 @@ pub struct Sockmap {
 }
 
 impl Sockmap {
-    /// Makes map and programs for so many connections, and attaches them to nothing. Cost: about 500 bytes of kernel memory for each.
+    /// Makes map and programs for so many connections, and attaches them to nothing. Cost: about 500 bytes of kernel
+    /// memory for each.
     ///
     /// # Errors
     /// The kernel has no such thing, or this process may not have it.
@@ -134,8 +135,9 @@ impl Sockmap {
         Ok(Self { sockets, directions, follow, _carry: carry, link: None, most })
     }
 
-    /// Has connections follow that programs of the group make from now on. Both ends have to belong to it, or to groups inside; a socket
-    /// belongs to the group that its process was in when it made it, an accepted one to that of its listener.
+    /// Has connections follow that programs of the group make from now on. Both ends have to belong to it, or to groups
+    /// inside; a socket belongs to the group that its process was in when it made it, an accepted one to that of its
+    /// listener.
     ///
     /// # Errors
     /// The group cannot be opened, or the kernel does not take it.

@@ -1,19 +1,20 @@
 //! The two programs, and what they keep in maps.
 //!
-//! *Follow* is told of each TCP connection of the control group and puts both its sockets into the map. *Carry* is asked about each
-//! message that one of these sockets sends: it goes to the queue of the other end, or by TCP.
+//! *Follow* is told of each TCP connection of the control group and puts both its sockets into the map. *Carry* is
+//! asked about each message that one of these sockets sends: it goes to the queue of the other end, or by TCP.
 //!
-//! A byte that went by TCP must not be overtaken by one that goes through the map, and the kernel does not see to that: a receiver
-//! reads what came through the map first. The sockets of a connection are not established at the same moment, and one may send
-//! before the other end is in the map. So each *direction* is decided once, by whoever is first to make its entry: the receiver,
-//! when it is in the map (`MAPPED`), or the sender, when it sends and finds none (`TCP`). From then on all of that direction goes the same way.
+//! A byte that went by TCP must not be overtaken by one that goes through the map, and the kernel does not see to that:
+//! a receiver reads what came through the map first. The sockets of a connection are not established at the same
+//! moment, and one may send before the other end is in the map. So each *direction* is decided once, by whoever is
+//! first to make its entry: the receiver, when it is in the map (`MAPPED`), or the sender, when it sends and finds none
+//! (`TCP`). From then on all of that direction goes the same way.
 
 use tidegate_os::bpf::Instruction;
 
 use super::assembler::{Call, Code, Label, Register};
 
-/// A socket: near and far address (IPv4 as `::ffff:a.b.c.d`, so that both ends of a connection agree), near and far port in network
-/// order, and the network namespace, for the same addresses may be in use in another.
+/// A socket: near and far address (IPv4 as `::ffff:a.b.c.d`, so that both ends of a connection agree), near and far
+/// port in network order, and the network namespace, for the same addresses may be in use in another.
 pub(super) const KEY_BYTES: u32 = 48;
 const FAR: i16 = 16;
 const PORTS: i16 = 32;
@@ -127,8 +128,8 @@ pub(super) fn carry(sockets: i32, directions: i32) -> Vec<Instruction> {
     code.assemble()
 }
 
-/// Writes the keys of this socket and of the other end, or one of them. `other` is where sockets go that are neither IPv4 nor IPv6.
-/// Register 6 is the context.
+/// Writes the keys of this socket and of the other end, or one of them. `other` is where sockets go that are neither
+/// IPv4 nor IPv6. Register 6 is the context.
 fn keys(code: &mut Code, at: &Fields, which: &[i16], other: Label) {
     // A key, and where in it that is what is near and what is far to this socket.
     let places: Vec<_> =

@@ -50,9 +50,9 @@ impl Connection {
         }
     }
 
-    /// Ends a connection that was told to leave, between two messages. What its peer may be sending must not be met by a reset: a
-    /// next request may be on its way, or here and not yet looked at, so for a moment it is waited for; and behind that one nothing
-    /// is answered any more, but the peer gets to read what was.
+    /// Ends a connection that was told to leave, between two messages. What its peer may be sending must not be met by
+    /// a reset: a next request may be on its way, or here and not yet looked at, so for a moment it is waited for; and
+    /// behind that one nothing is answered any more, but the peer gets to read what was.
     #[inline]
     pub(super) fn leave(&mut self, context: &Context<'_>) {
         if !self.state_of_session.leaving || self.is_busy() || self.state != State::Open {

@@ -20,7 +20,8 @@ pub enum Ending {
 
 /// Connects; no read or write waits longer than [`patience`].
 ///
-/// A Unix socket comes as a `TcpStream`, too: what the cases do with it, reading, writing and shutting down, is the same for both.
+/// A Unix socket comes as a `TcpStream`, too: what the cases do with it, reading, writing and shutting down, is the
+/// same for both.
 #[track_caller]
 pub fn connect(to: impl Into<Endpoint>) -> TcpStream {
     let to = to.into();
@@ -137,8 +138,8 @@ pub struct Hatch {
     finished: Arc<AtomicUsize>,
 }
 
-/// More than a case dials at once. Past the 128 of the standard library the kernel may reset connections that their callers take for open,
-/// if accepting is slow, as it is under Wine.
+/// More than a case dials at once. Past the 128 of the standard library the kernel may reset connections that their
+/// callers take for open, if accepting is slow, as it is under Wine.
 const HATCH_BACKLOG: i32 = 1024;
 
 impl Hatch {

@@ -73,7 +73,8 @@ pub fn on_every_model(module: &'static str, run: fn(&str, Model, fn(Model)), cas
 /// The models that have the fast path.
 const FAST: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model::Pool];
 
-/// Whether this is the suite over the fast path: servers have it, and the callers' connections go through shared memory.
+/// Whether this is the suite over the fast path: servers have it, and the callers' connections go through shared
+/// memory.
 pub fn is_fast() -> bool {
     module_path!().starts_with("fast_path")
 }

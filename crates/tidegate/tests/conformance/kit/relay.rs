@@ -1,5 +1,5 @@
-//! A caller of the fast path, written on its own from the layout and the protocol: it carries what a plain socket of a case says
-//! through shared memory, and back. Two threads for each connection; one sends, one receives.
+//! A caller of the fast path, written on its own from the layout and the protocol: it carries what a plain socket of a
+//! case says through shared memory, and back. Two threads for each connection; one sends, one receives.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -148,7 +148,8 @@ impl Both {
                 }
                 left = &left[moved.bytes..];
                 if moved.bytes == 0 {
-                    // The bells are the other thread's to hear: this one looks now and then, and for a caller that has gone.
+                    // The bells are the other thread's to hear: this one looks now and then, and for a caller that has
+                    // gone.
                     if SockRef::from(&self.inner).take_error().expect("an error or none").is_some() {
                         return self.give_up(&mut writer);
                     }

@@ -250,8 +250,8 @@ impl SimPort {
         self.complete(at, true, Completion::MayGoOn { token, outcome, unsent });
     }
 
-    /// The close that was chained to a send: nothing else may be in flight, or the socket stays open. The kernel tells of the send
-    /// first, and closes when it gets to it.
+    /// The close that was chained to a send: nothing else may be in flight, or the socket stays open. The kernel tells
+    /// of the send first, and closes when it gets to it.
     fn close_chained(&mut self, at: usize, world: &mut World) {
         let Operation { token, slot, id, .. } = self.operations[at];
         let others = self.operations.iter().filter(|o| o.meant == id && !o.over).count();
@@ -308,7 +308,8 @@ impl SimPort {
                 }
             }
             Completion::Sent { outcome, unsent, .. } => {
-                // What comes back is sent again by the loop, if the connection is still there: for it the send is still in flight.
+                // What comes back is sent again by the loop, if the connection is still there: for it the send is still
+                // in flight.
                 flying.send = unsent.is_some() && !leaving;
                 if let Ok(n) = outcome {
                     world.was_confirmed(id, *n as u64);

@@ -1,7 +1,7 @@
 //! A simulated port: operations of a kernel queue that complete in any order, late, in part, or not as asked.
 //!
-//! Sockets are slots of a table, and a slot that was given back is the first to be given out again. What is asked for by slot is done
-//! to whoever has it when the kernel gets to it, which may be late; it must be who was meant.
+//! Sockets are slots of a table, and a slot that was given back is the first to be given out again. What is asked for
+//! by slot is done to whoever has it when the kernel gets to it, which may be late; it must be who was meant.
 
 mod kernel;
 

@@ -1,7 +1,7 @@
 //! The command_queue under loom: every order in which a few threads can run, and every value that they can see.
 //!
-//! `RUSTFLAGS="--cfg tidegate_loom" cargo test -p tidegate --lib command_queue::model`. A flag of its own rather than `loom`, under
-//! which tokio has no sockets.
+//! `RUSTFLAGS="--cfg tidegate_loom" cargo test -p tidegate --lib command_queue::model`. A flag of its own rather than
+//! `loom`, under which tokio has no sockets.
 
 use std::collections::VecDeque;
 
@@ -109,7 +109,8 @@ fn commands_of_one_caller_stay_in_order_and_all_arrive() {
     });
 }
 
-/// What a caller was told is what happens: taken commands come out, before the close or with it, and refused ones do not.
+/// What a caller was told is what happens: taken commands come out, before the close or with it, and refused ones do
+/// not.
 #[test]
 fn no_command_is_lost_at_the_close() {
     explore(|| {
