@@ -13,8 +13,8 @@
 //! # Contract
 //!
 //! An engine owns sockets and threads and nothing else. It turns what the kernel answers into a
-//! [`core::Event`](crate::proto::Event), hands it to the connection, and carries out the
-//! [`core::Action`](crate::proto::Action) that comes back. It never reads a limit and decides; it asks
+//! [`proto::Event`](crate::proto::Event), hands it to the connection, and carries out the
+//! [`proto::Action`](crate::proto::Action) that comes back. It never reads a limit and decides; it asks
 //! [`policy`](crate::policy) or obeys. It fills every counter of [`stats`](crate::stats). It closes in three
 //! steps: stop what is armed, join what is in flight, close. Memory that the kernel may still touch
 //! is owned until the completion came back.
