@@ -273,6 +273,21 @@ mod tests {
     }
 
     #[test]
+    fn of_two_roundings_the_one_that_fires_first_is_kept() {
+        let base = Instant::now();
+        let mut timers = Timers::new(base);
+        let mut fired = Vec::new();
+        timers.arm_no_later(1, base + us(5_999), Resolution::Millisecond); // fires at 6 ms
+        timers.arm_no_later(1, base + us(6_500), Resolution::Tick); // would fire later
+        timers.advance(base + ms(6), &mut fired);
+        assert_eq!(fired, [1]);
+        timers.arm_no_later(2, base + us(7_100), Resolution::Millisecond); // fires at 8 ms
+        timers.arm_no_later(2, base + us(7_500), Resolution::Tick); // fires before that
+        timers.advance(base + us(7_516), &mut fired);
+        assert_eq!(fired, [1, 2]);
+    }
+
+    #[test]
     fn limits_of_one_millisecond_share_a_wake_up_and_wakes_are_exact() {
         let base = Instant::now();
         let mut timers = Timers::new(base);
@@ -300,15 +315,17 @@ mod tests {
             let base = Instant::now();
             let mut timers = Timers::new(base);
             let mut now = base;
-            let mut want = std::collections::BTreeMap::new();
+            // When each fires, in ns from the base: what is armed with a rounding is due only then.
+            let mut want = std::collections::BTreeMap::<u32, u128>::new();
+            let since = |time: Instant| time.saturating_duration_since(base).as_nanos();
             let mut fired = Vec::new();
-            let drain = |timers: &mut Timers, now: Instant, want: &mut std::collections::BTreeMap<u32, (Instant, Duration)>, fired: &mut Vec<u32>| {
+            let drain = |timers: &mut Timers, now, want: &mut std::collections::BTreeMap<u32, u128>, fired: &mut Vec<u32>| {
                 timers.advance(now, fired);
                 for index in fired.drain(..) {
-                    let (when, _) = want.remove(&index).expect("fired but not armed");
-                    assert!(when <= now, "early");
+                    let due = want.remove(&index).expect("fired but not armed");
+                    assert!(due <= since(now), "early");
                 }
-                assert!(want.values().all(|&(when, late)| when + late > now), "late");
+                assert!(want.values().all(|&due| due > since(now)), "late");
             };
             for (index, delay, what) in steps {
                 match what {
@@ -319,14 +336,14 @@ mod tests {
                     }
                     _ => {
                         let when = now + us(delay);
-                        let (resolution, late) = match what {
-                            2 => (Resolution::Tick, Duration::from_nanos(TICK_NS)),
-                            _ => (Resolution::Millisecond, ms(1)),
+                        let (resolution, unit) = match what {
+                            2 => (Resolution::Tick, u128::from(TICK_NS)),
+                            _ => (Resolution::Millisecond, 1_000_000),
                         };
                         timers.arm_no_later(index, when, resolution);
-                        // Kept as the wheel keeps it: by when it fires at the latest.
-                        let earlier = want.get(&index).is_none_or(|&(old, old_late)| when + late < old + old_late);
-                        if earlier { want.insert(index, (when, late)); }
+                        let due = since(when).div_ceil(unit) * unit;
+                        let earliest = want.entry(index).or_insert(due);
+                        *earliest = due.min(*earliest);
                     }
                 }
             }

@@ -82,6 +82,7 @@ fn bursts(to: &Endpoint, count: usize) {
         let mut streams: Vec<_> = (0..burst).map(|_| kit::connect(to)).collect();
         streams.iter_mut().for_each(|stream| stream.write_all(b"burst").expect("send"));
         streams.iter_mut().for_each(|stream| assert_eq!(kit::hear(stream, 5), b"burst"));
+        streams.into_iter().for_each(leave);
         left -= burst;
     }
 }
@@ -94,9 +95,16 @@ fn slow_arrivals(to: &Endpoint, count: usize) {
         kit::exchange(&mut stream, b"slow");
         streams.push_back(stream);
         if streams.len() > AT_ONCE {
-            streams.pop_front();
+            streams.pop_front().into_iter().for_each(leave);
         }
     }
+    streams.into_iter().for_each(leave);
+}
+
+/// By a reset: a connection that is closed keeps its caller's port for a minute (TIME-WAIT), and all models together
+/// would use up those of the system.
+fn leave(stream: TcpStream) {
+    kit::reset(stream);
 }
 
 /// Several callers make a connection for each request.
