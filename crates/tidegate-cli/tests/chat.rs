@@ -231,7 +231,7 @@ fn what_makes_no_sense_is_said_before_anything_starts() {
         (&["serve", "chat", "--line-bytes", "10"], "at least 256"),
         (&["serve", "chat", "--rooms", "0"], "rooms is 0"),
         (&["serve", "chat", "--behind-bytes", "1KiB"], "ten longest lines"),
-        (&["serve", "chat", "--line-bytes", "8KiB", "--input-bytes", "4096"], "raise input_bytes"),
+        (&["serve", "chat", "--line-bytes", "8KiB", "--input-bytes", "4096"], "raise --input-bytes"),
         (&["serve", "echo", "--message-bytes", "1KiB"], "--websocket"),
     ] {
         let outcome = run(&mut tidegate(args));
