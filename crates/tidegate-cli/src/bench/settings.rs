@@ -42,6 +42,7 @@ impl Args {
     }
 
     fn refuse_what_does_not_belong(&self) -> Result<(), Failure> {
+        self.agents.settings(self.experiment)?; // not every experiment can have them
         let is = |experiment| self.experiment == Some(experiment);
         let alien = match () {
             () if !is(Experiment::Peers) && (self.peers.is_some() || !self.only.is_empty()) => {
