@@ -322,7 +322,7 @@ impl LoopState {
         self.worker.peak.closed(open);
     }
 
-    /// An accept has failed: see [`admission`].
+    /// An accept has failed: see [the table](mod@super::admission).
     pub(in crate::engine) fn accept_failed(&mut self, e: &io::Error) {
         self.pause.accept_failed(e, &self.worker.counters, self.now);
     }

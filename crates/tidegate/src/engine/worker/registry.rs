@@ -362,7 +362,7 @@ impl ConnectionRegistry {
         }
     }
 
-    /// An accept has failed: see [`admission`].
+    /// An accept has failed: see [the table](mod@super::admission).
     pub(in crate::engine) fn accept_failed(&self, e: &io::Error) {
         self.lock().pause.accept_failed(e, &self.counters, Instant::now());
     }
