@@ -45,7 +45,7 @@ impl Session for Counts {
     }
 }
 
-/// Asks for the successor of what it was told, again and again.
+/// Asks for the successor of the last answer, again and again.
 struct Caller {
     done: Sender<CloseReason>,
 }

@@ -1,4 +1,4 @@
-//! What async code holds of its connection.
+//! The connection handle given to async code.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -14,23 +14,23 @@ use crate::shared::Shared;
 use crate::spawn::Spawner;
 use crate::time::{Sleep, Timeout};
 
-/// One connection, as async code sees it. Implements the reading and writing traits of the features that are on.
+/// One connection as async code sees it. Implements the read and write traits of the enabled features.
 ///
-/// May be moved to another thread: then each read and write wakes the connection's I/O thread. The connection lives
-/// until the future that [`service`](crate::service()) made for it has returned, whoever holds this.
+/// Can be moved to another thread: then each read and write wakes the connection's I/O thread. The connection lives
+/// until the future that [`service`](crate::service()) created for it has returned, even if handles remain.
 #[derive(Debug)]
 pub struct Connection {
     pub(crate) shared: Arc<Shared>,
     peer: Peer,
 }
 
-/// The reading half of a [`Connection`].
+/// The read half of a [`Connection`].
 #[derive(Debug)]
 pub struct ReadHalf {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// The writing half of a [`Connection`]. Dropping it shuts the sending side down.
+/// The write half of a [`Connection`]. Dropping it shuts the sending side down.
 #[derive(Debug)]
 pub struct WriteHalf {
     pub(crate) shared: Arc<Shared>,
@@ -42,7 +42,7 @@ impl Drop for WriteHalf {
     }
 }
 
-/// An offloaded job gave no result.
+/// An offloaded job returned no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadFailed;
 
@@ -50,7 +50,7 @@ impl std::fmt::Display for OffloadFailed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(
             "the job panicked or was not run: the queue of offloaded jobs is full, or no thread could be started; \
-             answer busy, or raise offload.queue or offload.threads",
+             reply busy, or raise offload.queue or offload.threads",
         )
     }
 }
@@ -62,16 +62,22 @@ impl Connection {
         Self { shared, peer }
     }
 
-    /// Who is at the other end, and which I/O thread the connection is on.
+    /// The peer, and the I/O thread that the connection is on.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// The peer's address, where the service [asked for it](crate::AsyncService::needs_peer_addr).
+    /// The peer's address, if the service [asks for it](crate::AsyncService::needs_peer_addr).
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.peer.addr
+    }
+
+    /// The address of this end, where the service [asked for it](crate::AsyncService::needs_local_addr).
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.peer.local_addr
     }
 
     /// Splits it into halves that can be used side by side.
@@ -80,13 +86,14 @@ impl Connection {
         (ReadHalf { shared: self.shared.clone() }, WriteHalf { shared: self.shared })
     }
 
-    /// Waits, on the timers of the connection's I/O thread. Never early; late by a millisecond at most while that
-    /// thread is not busy.
+    /// Sleeps, on the timers of the connection's I/O thread. Never early while the connection lives; late by at most a
+    /// millisecond if that thread is not busy. Returns immediately when the connection has ended: a loop on another
+    /// thread that sleeps should end when a read or a write fails.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep::after(self.shared.clone(), duration)
     }
 
-    /// Waits until `at`; see [`sleep`](Self::sleep).
+    /// Sleeps until `at`; see [`sleep`](Self::sleep).
     pub fn sleep_until(&self, at: Instant) -> Sleep {
         Sleep::until(self.shared.clone(), at)
     }
@@ -96,7 +103,7 @@ impl Connection {
         Timeout::new(self.sleep(limit), future)
     }
 
-    /// Runs a further future of this connection beside the first, on the same I/O thread; see [`Spawner::spawn`].
+    /// Runs another future of this connection concurrently, on the same I/O thread; see [`Spawner::spawn`].
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         self.spawner().spawn(future);
     }
@@ -107,34 +114,33 @@ impl Connection {
         Spawner::new(self.shared.clone())
     }
 
-    /// Runs a job that takes long, or blocks, away from the I/O threads; bounded by
-    /// [`Policy::offload`](tidegate::Policy::offload).
+    /// Runs a long or blocking job on a worker thread; bounded by [`Policy::offload`](tidegate::Policy::offload).
     ///
     /// # Errors
-    /// [`OffloadFailed`] when there is no room for the job, or it panicked.
+    /// [`OffloadFailed`] when the queue is full or the job panicked.
     pub fn offload<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> impl Future<Output = Result<T, OffloadFailed>> + Send + 'static {
         let (done, result) = oneshot::channel();
         self.shared.offload(Box::new(move || {
-            let _ = done.send(job()); // whoever asked may be gone
+            let _ = done.send(job()); // the receiver may be gone
         }));
         async move { result.await.map_err(|_| OffloadFailed) }
     }
 
-    /// Waits until the server drains. Code that asks decides for itself when its connection ends, within
-    /// [`Policy::drain_timeout`](tidegate::Policy::drain_timeout); without, a connection that waits for input is closed
-    /// at once.
+    /// Waits until the server drains. Code that calls this decides itself when its connection ends, within
+    /// [`Policy::drain_timeout`](tidegate::Policy::drain_timeout); otherwise a connection that waits for input is
+    /// closed immediately.
     ///
-    /// Code that reads ahead while it works, as hyper does, has to ask: a connection that reads counts as idle
-    /// otherwise.
+    /// Code that reads ahead while it works, as hyper does, must call this: otherwise a connection that reads counts as
+    /// idle.
     pub fn draining(&self) -> Draining {
         Draining { shared: self.shared.clone(), id: self.shared.timer().0 }
     }
 }
 
-/// Waits until the server drains; made by [`Connection::draining`].
+/// A future that waits until the server drains; created by [`Connection::draining`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Draining {

@@ -1,7 +1,7 @@
-//! Ordinary async code as tidegate sessions: one future for each connection, on every I/O model.
+//! Runs ordinary async code as tidegate sessions: one future for each connection, on every I/O model.
 //!
-//! For people who have async code (hyper, axum, tonic, a protocol of their own) and want to run it on `uring`,
-//! `epoll` or any other [`Model`](tidegate::Model) without changing it.
+//! For existing async code (hyper, axum, tonic, custom protocols) that should run on `uring`, `epoll` or any other
+//! [`Model`](tidegate::Model) without changes.
 //!
 //! ```
 //! use tidegate::{Model, Server};
@@ -25,25 +25,24 @@
 //!
 //! The future is polled on the I/O thread that owns its connection: when bytes arrive, when the outbox has drained,
 //! when a timer of the connection fires, and when its waker is called from any thread. There is no reactor besides the
-//! engine's own.
+//! engine.
 //!
 //! | situation | what happens |
 //! |---|---|
-//! | the future does not read | receiving pauses; the peer is held back by TCP |
-//! | the future writes more than [`Policy::outbox`](tidegate::Policy::outbox) | its write waits until the peer took enough |
-//! | the future wakes itself forever | other connections of the thread get their turn in between |
+//! | the future does not read | receiving pauses; TCP flow control stops the peer |
+//! | the future writes more than [`Policy::outbox`](tidegate::Policy::outbox) | its write waits until the peer has accepted enough |
+//! | the future wakes itself forever | other connections of the thread are served in between |
 //! | the connection ends, or the server's drain timeout passes | the future is dropped |
-//! | the future panics | its connection is reset, and no other |
-//! | the server drains | an idle connection closes; one that called [`Connection::draining`] decides for itself |
+//! | the future panics | only its connection is reset |
+//! | the server drains | an idle connection closes; one that called [`Connection::draining`] decides itself |
 //! | the future returns | what was written is sent, then the connection closes |
 //!
-//! A future that computes for long, or blocks, holds up every connection of its thread: see [`Connection::offload`].
+//! A future that computes for long, or blocks, blocks every connection of its thread: see [`Connection::offload`].
 //! The limits of the policy (idle, first byte, send timeout, minimum rate) apply as to any session.
 //!
 //! # Costs
 //!
-//! Three allocations for each connection, none for each poll. Bytes are copied once on their way in and at most once on
-//! their way out.
+//! Three allocations for each connection, none for each poll. Input is copied once, and output at most once.
 //!
 //! # Features
 //!
@@ -67,7 +66,7 @@ pub use session::AsyncSession;
 pub use spawn::Spawner;
 pub use time::{Elapsed, Sleep, Timeout};
 
-/// The example on the package's front page compiles.
+/// Compiles the example of README.md.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct FrontPage;

@@ -1,4 +1,4 @@
-//! A function that makes a future of a connection, as a service.
+//! Turns an async function into a service.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -7,9 +7,9 @@ use tidegate::{Peer, Refusal, Service};
 
 use crate::{AsyncSession, Connection};
 
-/// Makes a [`Service`] of a function that serves one connection; see the [crate].
+/// Creates a [`Service`] from an async function that serves one connection; see the [crate].
 ///
-/// The future has to be [`Send`]: `pool` and `tokio` move connections between threads. What it returns is ignored.
+/// The future must be [`Send`]: `pool` and `tokio` move connections between threads. Its result is ignored.
 pub fn service<F, T>(serve: F) -> AsyncService<F, T>
 where
     F: Fn(Connection) -> T + Send + Sync + 'static,
@@ -19,33 +19,41 @@ where
         serve,
         speaks_first: false,
         needs_peer_addr: false,
+        needs_local_addr: false,
         #[cfg(feature = "tokio")]
         runtime: None,
         future: PhantomData,
     }
 }
 
-/// A service whose sessions are futures; made by [`service`].
+/// A service whose sessions are futures; created by [`service`].
 pub struct AsyncService<F, T> {
     serve: F,
     speaks_first: bool,
     needs_peer_addr: bool,
+    needs_local_addr: bool,
     #[cfg(feature = "tokio")]
     runtime: Option<tokio::runtime::Handle>,
     future: PhantomData<fn() -> T>,
 }
 
 impl<F, T> AsyncService<F, T> {
-    /// Says that the code writes before it has read; see [`Service::speaks_first`].
+    /// Declares that the code writes before it has read; see [`Service::speaks_first`].
     #[must_use]
     pub fn speaks_first(self) -> Self {
         Self { speaks_first: true, ..self }
     }
 
-    /// Fills the address of [`Connection::peer`]; see [`Service::needs_peer_addr`] for what that costs.
+    /// Fills in the address of [`Connection::peer`]; see [`Service::needs_peer_addr`] for its cost.
     #[must_use]
     pub fn needs_peer_addr(self) -> Self {
         Self { needs_peer_addr: true, ..self }
+    }
+
+    /// Fills the local address of [`Connection::peer`]; see [`Service::needs_local_addr`] for what that costs.
+    #[must_use]
+    pub fn needs_local_addr(self) -> Self {
+        Self { needs_local_addr: true, ..self }
     }
 
     /// Enters this tokio runtime while the code runs, for code that calls `tokio::spawn` or uses tokio's timers and
@@ -88,5 +96,9 @@ where
 
     fn needs_peer_addr(&self) -> bool {
         self.needs_peer_addr
+    }
+
+    fn needs_local_addr(&self) -> bool {
+        self.needs_local_addr
     }
 }

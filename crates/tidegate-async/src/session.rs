@@ -13,16 +13,16 @@ use crate::Connection;
 use crate::shared::{Shared, State};
 use crate::waker::SessionWake;
 
-/// How often the futures of one connection are polled before other connections get their turn.
+/// How often the futures of one connection are polled before other connections are served.
 const POLL_QUANTUM: usize = 8;
 
 /// The session of an [`AsyncService`](crate::AsyncService).
 pub struct AsyncSession {
     shared: Arc<Shared>,
     waker: Waker,
-    /// The future of the connection, until it has returned.
+    /// The connection's future, until it has returned.
     root: Option<BoxFuture<'static, ()>>,
-    /// Further ones, if it has spawned any.
+    /// Spawned futures, if any.
     spawned: Option<FuturesUnordered<BoxFuture<'static, ()>>>,
     /// The sending side was shut down.
     finished: bool,
@@ -34,7 +34,7 @@ impl AsyncSession {
     pub(crate) fn new(peer: &Peer, start: impl FnOnce(Connection) -> BoxFuture<'static, ()>) -> Self {
         let wake = Arc::new(SessionWake::default());
         let shared = Arc::new(Shared::new(wake.clone()));
-        let root = start(Connection::new(shared.clone(), *peer));
+        let root = start(Connection::new(shared.clone(), peer.clone()));
         Self {
             shared,
             waker: wake.into(),
@@ -52,7 +52,7 @@ impl AsyncSession {
         self
     }
 
-    /// Takes an event in, polls what it has woken, and hands over what came of that.
+    /// Handles an event, polls the woken futures, and processes their requests.
     fn run(&mut self, out: &mut Outbox<'_>, event: impl FnOnce(&mut State) -> Option<Waker>) -> Flow {
         self.shared.wake.begin(|| out.waker());
         self.take_in(out, event);
@@ -98,12 +98,12 @@ impl AsyncSession {
         }
     }
 
-    /// Hands what was written and asked for to the outbox, and says how the connection goes on.
+    /// Moves written bytes and requests to the outbox, and returns how the connection goes on.
     fn hand_over(&mut self, out: &mut Outbox<'_>) -> Flow {
         let jobs = std::mem::take(&mut self.shared.lock().jobs);
         for job in jobs {
-            // One that is refused is dropped, and whoever waits for it hears of that. Not under the lock: it may own
-            // anything.
+            // A refused job is dropped, which notifies its waiter. Not under the lock: its destructor is application
+            // code.
             let _ = out.offload(job);
         }
         let mut state = self.shared.lock();
@@ -118,24 +118,27 @@ impl AsyncSession {
         out.set_activity(match (&self.root, state.is_reading()) {
             (None, _) => Activity::Nothing,
             (Some(_), true) if !decides => Activity::Nothing,
-            // A stop waits for it, and receiving goes on.
+            // A stop waits for it, and receiving continues.
             (Some(_), true) => Activity::Input,
             (Some(_), false) => Activity::Work,
         });
-        // Receiving pauses while there is input that nobody reads.
+        // Receiving pauses while there is unread input.
         out.set_buffered(if self.root.is_none() { 0 } else { state.input.len() });
         state.give_back_memory();
         let finishes = state.finished && !self.finished;
         let lingers = !state.ended;
-        state.finished |= self.root.is_none(); // nothing that is written from now on would be sent
+        state.finished |= self.root.is_none(); // nothing written from now on would be sent
         if !state.jobs.is_empty() {
-            self.shared.wake.wake_again(); // another thread has added one since, and was not told to wake the session
+            self.shared.wake.wake_again(); // another thread has added one since, without waking the session
         }
         state.running = false;
         drop(state);
+        if self.root.is_none() {
+            self.shared.close(); // the session is not called any more: remaining handles must not wait for it
+        }
         self.finished |= finishes;
         match &self.root {
-            // The peer may still be sending: what it was told last must not be lost in a reset.
+            // The peer may still be sending: the last output must not be lost in a reset.
             None if lingers => Flow::Linger,
             None => Flow::Close,
             Some(_) if finishes => Flow::Shutdown,

@@ -1,4 +1,5 @@
-//! What a connection's session and its handles share: bytes in both directions, timers, and requests to the session.
+//! State shared by a connection's session and its handles: bytes in both directions, timers, and requests to the
+//! session.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice};
@@ -11,10 +12,11 @@ use futures_util::future::BoxFuture;
 
 use crate::waker::SessionWake;
 
-/// A job that is offloaded once the session has its outbox at hand.
+/// A job that is offloaded when the session next has its outbox.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// What is shared. The lock is held for moves of bytes only, never while code of the application runs.
+/// The shared state. The lock is held only while bytes are moved, never while application code runs; cloning, waking
+/// and dropping wakers is application code, too.
 pub(crate) struct Shared {
     state: Mutex<State>,
     pub(crate) wake: Arc<SessionWake>,
@@ -27,10 +29,10 @@ pub(crate) struct State {
     pub(crate) ended: bool,
     reader: Option<Waker>,
     pub(crate) output: BytesMut,
-    /// Bytes that may be written before writes have to wait.
+    /// Bytes that may be written before writes must wait.
     pub(crate) room: usize,
     writer: Option<Waker>,
-    /// The sending side is to be shut down once the output is sent.
+    /// The sending side is to be shut down when the output is sent.
     pub(crate) finished: bool,
     /// The connection is gone.
     closed: bool,
@@ -40,15 +42,15 @@ pub(crate) struct State {
     now: Option<Instant>,
     pub(crate) spawned: Vec<BoxFuture<'static, ()>>,
     pub(crate) jobs: VecDeque<Job>,
-    /// The session runs, and looks at this state again before it returns.
+    /// The session runs, and checks this state again before it returns.
     pub(crate) running: bool,
 }
 
-/// Whether the server drains, and who wants to know.
+/// Whether the server drains, and the wakers of tasks waiting for that.
 #[derive(Default)]
 pub(crate) struct Draining {
     pub(crate) begun: bool,
-    /// The code has asked: it decides when the connection ends.
+    /// The code waits for the drain: it decides when the connection ends.
     pub(crate) watched: bool,
     waiting: BTreeMap<u64, Waker>,
 }
@@ -59,7 +61,7 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that can panic runs under the lock but wakers, and they leave the state whole.
+        // Nothing that can panic runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,30 +72,38 @@ impl Shared {
         most: usize,
         take: impl FnOnce(&[u8]),
     ) -> Poll<io::Result<usize>> {
-        let mut state = self.lock();
         if most == 0 {
             return Poll::Ready(Ok(0));
         }
-        if state.input.is_empty() {
+        let mut own = None;
+        loop {
+            let mut state = self.lock();
+            if !state.input.is_empty() {
+                let n = most.min(state.input.len());
+                take(&state.input[..n]);
+                state.input.advance(n);
+                self.notify(state); // receiving may have been paused
+                return Poll::Ready(Ok(n));
+            }
             if state.ended {
                 return Poll::Ready(Ok(0));
             }
             if state.closed {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
-            let first = state.reader.is_none();
-            register(&mut state.reader, task);
-            if first {
-                self.notify(&state); // an idle reader on another thread is one that a stop need not wait for
+            let Some(waker) = own.take() else {
+                drop(state);
+                own = Some(task.waker().clone());
+                continue;
+            };
+            let before = state.reader.replace(waker);
+            if before.is_none() {
+                self.notify(state); // a stop need not wait for an idle reader on another thread
+            } else {
+                drop(state);
             }
-            return Poll::Pending;
+            return Poll::Pending; // `before` is dropped without the lock
         }
-        let n = state.input.len().min(most);
-        take(state.input.get(..n).unwrap_or_default());
-        state.input.advance(n);
-        // Receiving may have been paused for this.
-        self.notify(&state);
-        Poll::Ready(Ok(n))
     }
 
     /// Writes as much as there is room for.
@@ -107,25 +117,36 @@ impl Shared {
         task: &Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut state = self.lock();
-        if state.closed || state.finished {
-            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-        }
-        if state.room == 0 && pieces.iter().any(|piece| !piece.is_empty()) {
-            register(&mut state.writer, task);
+        let mut own = None;
+        loop {
+            let mut state = self.lock();
+            if state.closed || state.finished {
+                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            }
+            if state.room > 0 || pieces.iter().all(|piece| piece.is_empty()) {
+                let before = state.room;
+                for piece in pieces {
+                    let taken = piece.get(..state.room.min(piece.len())).unwrap_or_default();
+                    state.output.extend_from_slice(taken);
+                    state.room -= taken.len();
+                }
+                let taken = before - state.room;
+                self.notify(state);
+                return Poll::Ready(Ok(taken));
+            }
+            let Some(waker) = own.take() else {
+                drop(state);
+                own = Some(task.waker().clone());
+                continue;
+            };
+            let before = state.writer.replace(waker);
+            drop(state);
+            drop(before);
             return Poll::Pending;
         }
-        let before = state.room;
-        for piece in pieces {
-            let taken = piece.get(..state.room.min(piece.len())).unwrap_or_default();
-            state.output.extend_from_slice(taken);
-            state.room -= taken.len();
-        }
-        self.notify(&state);
-        Poll::Ready(Ok(before - state.room))
     }
 
-    /// Everything written is the engine's to send; there is nothing to wait for but room.
+    /// Everything written is sent by the engine; a flush never waits.
     pub(crate) fn poll_flush(&self) -> Poll<io::Result<()>> {
         let state = self.lock();
         if state.closed { Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())) } else { Poll::Ready(Ok(())) }
@@ -136,19 +157,22 @@ impl Shared {
         let mut state = self.lock();
         if !state.closed {
             state.finished = true;
-            self.notify(&state);
+            self.notify(state);
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Waits until the server drains, under a number of [`timer`](Self::timer).
+    /// Waits until the server drains, under a key of [`timer`](Self::timer).
     pub(crate) fn poll_draining(&self, task: &Context<'_>, id: u64) -> Poll<()> {
+        let waker = task.waker().clone();
         let mut state = self.lock();
         state.draining.watched = true;
         if state.draining.begun || state.closed {
             return Poll::Ready(());
         }
-        state.draining.waiting.insert(id, task.waker().clone());
+        let before = state.draining.waiting.insert(id, waker);
+        drop(state);
+        drop(before);
         Poll::Pending
     }
 
@@ -162,13 +186,14 @@ impl Shared {
         let mut state = self.lock();
         if state.closed {
             drop(state);
-            return drop(future); // code of the application: not under the lock
+            return drop(future); // application code: not under the lock
         }
         state.spawned.push(future);
+        drop(state);
         self.wake.wake_again();
     }
 
-    /// Has a job offloaded. Dropped unrun if the connection is gone.
+    /// Offloads a job; dropped unrun if the connection is gone.
     pub(crate) fn offload(&self, job: Job) {
         let mut state = self.lock();
         if state.closed {
@@ -176,17 +201,19 @@ impl Shared {
             return drop(job);
         }
         state.jobs.push_back(job);
-        self.notify(&state);
+        self.notify(state);
     }
 
-    /// The session looks at the state; from another thread than its own it has to be woken for that.
-    fn notify(&self, state: &State) {
-        if !state.running {
+    /// Makes the session check the state; wakes it if called from another thread.
+    fn notify(&self, state: MutexGuard<'_, State>) {
+        let runs = state.running;
+        drop(state);
+        if !runs {
             self.wake.wake_again();
         }
     }
 
-    /// The connection is gone: everything that waits hears of it.
+    /// The connection is gone, or the session is not called any more: wakes everything that waits.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -206,33 +233,34 @@ impl Shared {
         drop((spawned, jobs));
     }
 
-    /// A number for a timer of this connection, and the time it counts from.
+    /// A key for a timer of this connection, and the time it counts from.
     pub(crate) fn timer(&self) -> (u64, Instant) {
         let mut state = self.lock();
         state.next_timer += 1;
-        // Virtual time runs ahead of the clock; the time of a batch of events lags behind it.
+        // Virtual time is ahead of the clock; the time of a batch of events is behind it.
         let clock = Instant::now();
         (state.next_timer, state.now.map_or(clock, |now| now.max(clock)))
     }
 
-    /// Waits until `at`.
+    /// Waits until `at`. Returns immediately if the connection is gone, because no thread would fire the timer.
     pub(crate) fn poll_timer(&self, task: &Context<'_>, at: Instant, id: u64) -> Poll<()> {
+        let waker = task.waker().clone();
         let mut state = self.lock();
         let now = state.now.filter(|_| state.running).unwrap_or_else(Instant::now);
-        if at <= now || state.closed {
-            state.timers.remove(&(at, id));
-            return Poll::Ready(());
+        let over = at <= now || state.closed;
+        let before = if over { state.timers.remove(&(at, id)) } else { state.timers.insert((at, id), waker) };
+        if over || before.is_some() {
+            drop(state); // the waker has changed, not the time
+        } else {
+            self.notify(state);
         }
-        let waker = state.timers.entry((at, id)).or_insert_with(|| task.waker().clone());
-        if !waker.will_wake(task.waker()) {
-            waker.clone_from(task.waker());
-        }
-        self.notify(&state);
-        Poll::Pending
+        drop(before);
+        if over { Poll::Ready(()) } else { Poll::Pending }
     }
 
     pub(crate) fn cancel_timer(&self, at: Instant, id: u64) {
-        self.lock().timers.remove(&(at, id));
+        let waker = self.lock().timers.remove(&(at, id));
+        drop(waker); // not under the lock
     }
 }
 
@@ -249,13 +277,13 @@ impl State {
         self.reader.take()
     }
 
-    /// There is room for so many bytes.
+    /// Sets the bytes that may be written.
     pub(crate) fn set_room(&mut self, room: usize) -> Option<Waker> {
         self.room = room;
         if room > 0 { self.writer.take() } else { None }
     }
 
-    /// The time of this event; who has waited for it is woken.
+    /// Sets the time of this event, and wakes expired timers.
     pub(crate) fn set_now(&mut self, now: Instant) -> Vec<Waker> {
         self.now = Some(now);
         let mut due = Vec::new();
@@ -278,12 +306,12 @@ impl State {
         std::mem::take(&mut self.draining.waiting).into_values()
     }
 
-    /// Whether somebody waits for input, and there is none.
+    /// Whether a reader waits and there is no input.
     pub(crate) fn is_reading(&self) -> bool {
         self.reader.is_some() && self.input.is_empty()
     }
 
-    /// What was written, to be sent.
+    /// Takes the written bytes to be sent.
     pub(crate) fn take_output(&mut self) -> Bytes {
         self.output.split().freeze()
     }
@@ -293,12 +321,5 @@ impl State {
         if self.input.is_empty() {
             self.input = BytesMut::new();
         }
-    }
-}
-
-fn register(slot: &mut Option<Waker>, task: &Context<'_>) {
-    match slot {
-        Some(waker) => waker.clone_from(task.waker()),
-        None => *slot = Some(task.waker().clone()),
     }
 }

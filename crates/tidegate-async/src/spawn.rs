@@ -1,4 +1,4 @@
-//! Further futures of a connection.
+//! Spawned futures of a connection.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Waiting for a time, on the timers of a connection's I/O thread.
+//! Sleeps and timeouts on the timers of a connection's I/O thread.
 
 use std::fmt;
 use std::future::Future;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::shared::Shared;
 
-/// Waits until a time; made by [`Connection::sleep`](crate::Connection::sleep).
+/// Waits until a time; created by [`Connection::sleep`](crate::Connection::sleep).
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Sleep {
@@ -21,7 +21,7 @@ pub struct Sleep {
 impl Sleep {
     pub(crate) fn after(shared: Arc<Shared>, duration: Duration) -> Self {
         let (id, now) = shared.timer();
-        // A time that cannot be represented is as good as never.
+        // A time that cannot be represented is treated as never.
         let at = now.checked_add(duration).unwrap_or_else(|| now + Duration::from_secs(1 << 32));
         Self { shared, at, id }
     }
@@ -52,7 +52,7 @@ impl Drop for Sleep {
     }
 }
 
-/// The time of a [`Timeout`] is over.
+/// The error of a [`Timeout`] that expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
 
@@ -64,7 +64,7 @@ impl fmt::Display for Elapsed {
 
 impl std::error::Error for Elapsed {}
 
-/// A future with a time limit; made by [`Connection::timeout`](crate::Connection::timeout).
+/// A future with a time limit; created by [`Connection::timeout`](crate::Connection::timeout).
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Timeout<F> {

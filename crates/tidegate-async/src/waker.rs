@@ -1,12 +1,12 @@
-//! Wakes a session: by a note while it runs, by mail otherwise.
+//! Wakes a session: by a flag while it runs, by mail otherwise.
 
 use std::sync::atomic::{AtomicU8, Ordering::AcqRel, Ordering::Acquire};
 use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
 
-/// Nobody has woken it.
+/// Not woken.
 const IDLE: u8 = 0;
-/// Mail is on its way.
+/// Mail is queued.
 const SCHEDULED: u8 = 1;
 /// It runs on its I/O thread.
 const RUNNING: u8 = 2;
@@ -17,23 +17,23 @@ const RUNNING_WOKEN: u8 = 3;
 #[derive(Default)]
 pub(crate) struct SessionWake {
     state: AtomicU8,
-    /// How its thread is reached; known from its first call on.
+    /// How to reach its thread; known from the first call on.
     mail: OnceLock<Waker>,
 }
 
 impl SessionWake {
-    /// The session runs. `mail` makes what reaches its thread.
+    /// The session runs. `mail` creates the waker of its thread.
     pub(crate) fn begin(&self, mail: impl FnOnce() -> Waker) {
         self.mail.get_or_init(mail);
         self.state.store(RUNNING, std::sync::atomic::Ordering::Release);
     }
 
-    /// Whether it was woken since it [began](Self::begin), or since this was asked last.
+    /// Whether it was woken since it [began](Self::begin), or since the last call of this.
     pub(crate) fn take_woken(&self) -> bool {
         self.state.compare_exchange(RUNNING_WOKEN, RUNNING, AcqRel, Acquire).is_ok()
     }
 
-    /// The session returns. If it was woken meanwhile it is called again, after others.
+    /// The session returns. If it was woken meanwhile it is called again, after other connections.
     pub(crate) fn end(&self) {
         if self.state.compare_exchange(RUNNING, IDLE, AcqRel, Acquire).is_err() {
             self.state.store(SCHEDULED, std::sync::atomic::Ordering::Release);
@@ -41,7 +41,7 @@ impl SessionWake {
         }
     }
 
-    /// Has the session called again: in this call, if it runs, or soon.
+    /// Makes the session run again: in the current call if it runs, otherwise soon.
     pub(crate) fn wake_again(&self) {
         let next = |state| match state {
             IDLE => Some(SCHEDULED),

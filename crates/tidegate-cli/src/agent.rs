@@ -15,42 +15,42 @@ use crate::{Failure, Outcome};
 /// Options of `agent`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The broker, nats://HOST:PORT; tls:// if it must encrypt.
+    /// The broker, nats://HOST:PORT; tls:// to require encryption.
     #[arg(long, value_name = "URL")]
     nats: String,
     #[command(flatten)]
     access: NatsArgs,
-    /// What this agent is called in results [default: HOSTNAME].
+    /// Name of this agent in results [default: HOSTNAME].
     #[arg(long)]
     name: Option<String>,
-    /// Where loads may go: a network like 10.0.0.0/8, an address, a host name, or unix; may be given several times.
-    /// Nothing is allowed without it, this machine no more than another.
+    /// Allowed targets: a network like 10.0.0.0/8, an address, a host name, or unix; may be given several times.
+    /// Without it nothing is allowed, not even this machine.
     #[arg(long, value_name = "CIDR|HOST", value_delimiter = ',')]
     allow: Vec<String>,
-    /// End after so many loads [default: never].
+    /// Exit after this many loads [default: never].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     runs: Option<u64>,
     /// Run on these processors only, for example 1 or 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Show the wall clock so many seconds ahead: for tests of clocks that are wrong.
+    /// Report the wall clock this many seconds ahead: for tests of wrong clocks.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, allow_negative_numbers = true, hide = true)]
     clock_offset: f64,
-    /// Show it so many more seconds ahead once a load has begun.
+    /// Report it this many more seconds ahead once a load has begun.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, allow_negative_numbers = true, hide = true)]
     clock_jump: f64,
 }
 
-/// Waits for work until a signal.
+/// Waits for loads until a signal.
 pub fn run(args: &Args) -> Outcome {
     let allow = AllowList::parse(&args.allow).map_err(|why| Failure::Usage(anyhow!(why)))?;
     if !args.cpus.is_empty() {
         let pinned = system::pin_to_cpus(&args.cpus);
-        pinned.with_context(|| format!("--cpus {:?} cannot be used", args.cpus)).map_err(Failure::Usage)?;
+        pinned.with_context(|| format!("cannot use --cpus {:?}", args.cpus)).map_err(Failure::Usage)?;
     }
     let name = name_or_host("--name", args.name.as_deref(), "agent")?;
     let access = args.access.access(&args.nats);
-    let interrupted = signals::flag_of_the_first().context("signals cannot be watched")?;
+    let interrupted = signals::flag_of_the_first().context("cannot install signal handlers")?;
     let (clock_ahead_s, clock_jump_s) = (args.clock_offset, args.clock_jump);
     let options = AgentOptions { access, name, allow, runs: args.runs, clock_ahead_s, clock_jump_s };
     serve(&options, &interrupted, &mut |event, text| note(event, text)).map_err(failure)?;

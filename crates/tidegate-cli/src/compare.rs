@@ -3,27 +3,26 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow};
-use comfy_table::{Table, presets};
+use anyhow::anyhow;
 use tidegate_lab::compare::{Comparison, Judged, Question, compare};
 use tidegate_lab::run::{Circumstances, Run};
-use tidegate_lab::save::ResultFile;
 
-use crate::out::say;
+use crate::out;
+use crate::out::json::Json;
 use crate::{Failure, Outcome};
 
 /// Options of `compare`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A run saved by bench, or a report's folder for the latest in it.
+    /// A run saved by bench, or a report directory for its latest run.
     run_a: PathBuf,
-    /// The run to set beside it.
+    /// The run to compare it with.
     run_b: PathBuf,
-    /// The figure to compare, for example requests_per_s or p99_us [default: each row's own, CPU for 100,000 requests
-    /// where it has it].
+    /// The figure to compare, for example requests_per_s or p99_us [default: each row's main figure, CPU for 100,000
+    /// requests where available].
     #[arg(long, value_name = "NAME")]
     measure: Option<String>,
-    /// Differences up to so many percent are not called significant, however sure they are.
+    /// Differences up to this many percent are not reported as significant.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
     margin: f64,
     /// Write the comparison as JSON to this file, or to standard output for -.
@@ -36,6 +35,7 @@ pub fn run(args: Args) -> Outcome {
     if !(0.0..100.0).contains(&args.margin) {
         return Err(Failure::Usage(anyhow!("--margin {} is not from 0 to 100 percent", args.margin)));
     }
+    let mut json = Json::open(args.json.as_deref())?;
     let load = |path: &Path| Run::load(path).map_err(|e| Failure::Usage(e.into()));
     let (a, b) = (load(&args.run_a)?, load(&args.run_b)?);
     let question = Question { measure: args.measure.clone(), margin: args.margin / 100.0 };
@@ -43,19 +43,7 @@ pub fn run(args: Args) -> Outcome {
     if comparison.rows.is_empty() {
         return Err(Failure::Usage(nothing_to_compare(&a, &args)));
     }
-    match &args.json {
-        None => show(&a, &b, &comparison)?,
-        Some(path) => {
-            let text = serde_json::to_string_pretty(&comparison).context("the comparison is no JSON")?;
-            if path.as_os_str() == "-" {
-                say!("{text}")?;
-            } else {
-                let written = ResultFile::create(path).and_then(|file| file.write((text + "\n").as_bytes()));
-                show(&a, &b, &comparison)?; // also if it cannot be saved
-                written.with_context(|| format!("--json {} cannot be written", path.display()))?;
-            }
-        }
-    }
+    json.put_or_print(&comparison, &shown(&a, &b, &comparison))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -69,34 +57,33 @@ fn nothing_to_compare(a: &Run, args: &Args) -> anyhow::Error {
             anyhow!("{} has no --measure {name}; it has {}", args.run_a.display(), measures.join(", "))
         }
         _ => anyhow!(
-            "{} and {} have no row in common; compare two runs of the same experiment",
+            "{} and {} have no rows in common; compare two runs of the same experiment",
             args.run_a.display(),
             args.run_b.display()
         ),
     }
 }
 
-fn show(a: &Run, b: &Run, comparison: &Comparison) -> anyhow::Result<()> {
-    say!("A: {}\nB: {}", origin(&a.circumstances), origin(&b.circumstances))?;
+fn shown(a: &Run, b: &Run, comparison: &Comparison) -> String {
+    let mut text = format!("A: {}\nB: {}\n", origin(&a.circumstances), origin(&b.circumstances));
     for warning in &comparison.warnings {
-        say!("warning: {warning}")?;
+        text += &format!("warning: {warning}\n");
     }
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["row", "measure", "A", "B", "rounds", "B against A"]);
+    let mut table = out::table(["row", "measure", "A", "B", "rounds", "B against A"]);
     for row in &comparison.rows {
         table.add_row(cells(row));
     }
-    say!("{table}")?;
+    text += &format!("{table}\n");
     for (name, only) in [("A", &comparison.only_a), ("B", &comparison.only_b)] {
         for row in only {
-            say!("note: only {name} has {row}")?;
+            text += &format!("note: only {name} has {row}\n");
         }
     }
-    say!(
-        "Medians; in brackets the {:.4}% confidence interval of their ratio, so that all rows together are 95% sure.",
+    text += &format!(
+        "Medians; in brackets the {:.4}% confidence interval of their ratio, so that all rows together are 95% sure.\n",
         comparison.confidence * 100.0
-    )
+    );
+    text
 }
 
 fn origin(c: &Circumstances) -> String {

@@ -1,7 +1,8 @@
-//! `serve --config FILE`: the file is turned into the arguments it stands for. So every option has one definition, and
-//! its units, errors and defaults are the same in both places.
+//! `serve --config FILE`: the file is translated into command-line arguments. So every option has one definition, with
+//! the same units, errors and defaults in both places.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -16,10 +17,10 @@ use crate::Failure;
 const COMMAND: &str = "serve";
 const OPTION: &str = "config";
 
-/// The arguments `given` on the command line, with those that a file of `serve --config` stands for: one line of them
-/// for each server of the file. What is given on the command line wins over the file.
+/// The command line `given`, combined with the arguments of a file of `serve --config`: one set for each server of the
+/// file. Options on the command line override the file.
 pub fn expand(cli: &Command, given: Vec<OsString>) -> Result<Vec<Vec<OsString>>, Failure> {
-    // What is wrong on the command line is reported when all arguments are parsed.
+    // Errors on the command line are reported when all arguments are parsed.
     let Ok(seen) = cli.clone().ignore_errors(true).try_get_matches_from(&given) else {
         return Ok(vec![given]);
     };
@@ -32,12 +33,18 @@ pub fn expand(cli: &Command, given: Vec<OsString>) -> Result<Vec<Vec<OsString>>,
 }
 
 fn lines(path: &Path, beside: &Beside<'_>) -> anyhow::Result<Vec<Vec<OsString>>> {
-    let text = std::fs::read_to_string(path).context("cannot be read; name a file that exists")?;
+    let text = std::fs::read(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => anyhow!("cannot be read: {e}; give a file that exists"),
+        _ => anyhow!("cannot be read: {e}"),
+    })?;
+    let text = String::from_utf8(text).map_err(|e| {
+        anyhow!("is not UTF-8 from byte {} on; save it as UTF-8", e.utf8_error().valid_up_to())
+    })?;
     let mut process: Table = text.parse().map_err(|e: toml::de::Error| anyhow!("{e}"))?;
     let servers = servers(process.remove("server"))?;
     if let ([_, _, ..], Some((service, _))) = (servers.as_slice(), beside.seen.subcommand()) {
         return Err(anyhow!(
-            "has {} [[server]] parts, and it is not clear which of them {service} and its options are for; \
+            "has {} [[server]] tables, so {service} and its options are ambiguous; \
              write them into the file",
             servers.len()
         ));
@@ -62,7 +69,7 @@ impl Beside<'_> {
     /// The arguments for one server.
     fn arguments(&self, table: &str, process: &Table, mut server: Table) -> anyhow::Result<Vec<OsString>> {
         let Self { cli, seen, given } = self;
-        let serve = cli.find_subcommand(COMMAND).context("has no command to go with")?;
+        let serve = cli.find_subcommand(COMMAND).context("no matching command")?;
         let (service, name) = service(serve, table, server.remove("service"))?;
         let seen_service = seen.subcommand();
         if let Some((other, _)) = seen_service.filter(|(other, _)| *other != name) {
@@ -81,7 +88,7 @@ impl Beside<'_> {
         let together =
             with(given.iter().cloned().chain(service_word).collect(), [&process.wanted, &server.wanted]);
         match alone {
-            // What the file leaves out may be given on the command line.
+            // Missing options may be given on the command line.
             Err(e)
                 if e.kind() != ErrorKind::MissingRequiredArgument
                     || parsed(cli, together.clone()).is_err() =>
@@ -97,7 +104,7 @@ fn parsed(cli: &Command, arguments: Vec<OsString>) -> clap::error::Result<ArgMat
     cli.clone().try_get_matches_from(arguments)
 }
 
-/// What clap says, without its advice about command lines.
+/// clap's message, without its advice about command lines.
 fn first_lines(e: &clap::Error) -> String {
     let text = e.render().to_string();
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
@@ -107,7 +114,7 @@ fn first_lines(e: &clap::Error) -> String {
 
 /// The tables of `[[server]]`, in their order.
 fn servers(servers: Option<Value>) -> anyhow::Result<Vec<Table>> {
-    let none = || anyhow!("has no [[server]]; begin one with that line and service = \"http\"");
+    let none = || anyhow!("has no [[server]] table; add one with that line and service = \"http\"");
     let servers = match servers {
         None => return Err(none()),
         Some(Value::Array(servers)) if servers.is_empty() => return Err(none()),
@@ -140,7 +147,7 @@ fn service<'a>(
         Some(Value::String(name)) => {
             let found = serve.get_subcommands().find(|c| c.get_name() == name && name != "help");
             let found = found
-                .with_context(|| format!("{table}: there is no service {name:?}; there are {}", all()))?;
+                .with_context(|| format!("{table}: unknown service {name:?}; the services are {}", all()))?;
             Ok((found, found.get_name()))
         }
         Some(other) => Err(anyhow!("{table}: service is {}; write one of {} in quotes", kind(&other), all())),
@@ -164,7 +171,7 @@ struct Words {
     wanted: Placed,
 }
 
-/// Options, and what stands behind all of them.
+/// Options, and the text after all of them.
 #[derive(Clone, Default)]
 struct Placed {
     options: Vec<OsString>,
@@ -178,7 +185,7 @@ impl Placed {
     }
 }
 
-/// Options go before a `--` that is there already; what is no option goes behind one.
+/// Options go before an existing `--`; positional arguments after it.
 fn with(mut arguments: Vec<OsString>, parts: [&Placed; 2]) -> Vec<OsString> {
     let end = arguments.iter().position(|word| word == "--");
     let options = parts.iter().flat_map(|part| part.options.iter().cloned());
@@ -211,7 +218,7 @@ impl Part<'_> {
         source == Some(ValueSource::CommandLine)
     }
 
-    /// The option a key stands for. Those of every command belong to the top of the file, the others to the server.
+    /// The option of a key. Global options are at the top of the file, the others in the server table.
     fn arg(&self, key: &str) -> anyhow::Result<&Arg> {
         let is_top = self.command.get_name() == COMMAND;
         let mut keys = self.command.get_arguments().filter(|arg| {
@@ -221,9 +228,9 @@ impl Part<'_> {
         keys.find(|arg| name(arg) == key).with_context(|| {
             let similar = self.similar(key).map_or_else(
                 || format!("the keys are the options of `{COMMAND} --help`, without the dashes before them"),
-                |similar| format!("a similar one is `{similar}`"),
+                |similar| format!("did you mean `{similar}`?"),
             );
-            format!("{}: there is no key `{key}`; {similar}", self.name)
+            format!("{}: unknown key `{key}`; {similar}", self.name)
         })
     }
 
@@ -244,7 +251,7 @@ fn name(arg: &Arg) -> &str {
     arg.get_long().unwrap_or(arg.get_id().as_str())
 }
 
-/// The words that a key and its value stand for.
+/// The words that a key and its value mean.
 fn placed(key: &str, arg: &Arg, value: &Value) -> anyhow::Result<Placed> {
     let mut placed = Placed::default();
     let items = match (arg.get_action(), value) {

@@ -1,8 +1,7 @@
-//! `tidegate doctor`: what works here, and what to do about the rest.
+//! `tidegate doctor`: checks models, kernel features and limits of this machine, with remedies.
 
 use std::process::ExitCode;
 
-use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Value, json};
 use tidegate::{Availability, Model, Policy, system};
 
@@ -11,7 +10,7 @@ use crate::{Outcome, fastpath, out};
 /// Options of `doctor`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Print JSON in place of tables.
+    /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
 }
@@ -27,14 +26,14 @@ pub fn run(args: Args) -> Outcome {
 /// A limit of this machine.
 struct Limit {
     name: &'static str,
-    /// `None`: the system does not say.
+    /// `None`: not reported by the system.
     value: Option<Value>,
-    /// What to do about it, where it is small.
+    /// The remedy, if it is small.
     remedy: Option<&'static str>,
 }
 
 impl Limit {
-    /// A number that is small below `enough`. `u64::MAX` is no limit.
+    /// A number that is small below `enough`. `u64::MAX` is unlimited.
     fn number(name: &'static str, value: Option<u64>, enough: u64, remedy: &'static str) -> Self {
         let remedy = value.filter(|&value| value < enough).map(|_| remedy);
         let value = value.map(|value| if value == u64::MAX { "unlimited".into() } else { value.into() });
@@ -42,7 +41,7 @@ impl Limit {
     }
 }
 
-/// Everything that bounds a server or a load generator here.
+/// The limits of servers and load generators on this machine.
 fn limits() -> Vec<Limit> {
     let (soft, hard) = system::descriptor_limit();
     let processors = system::allowed_cpus();
@@ -56,18 +55,19 @@ fn limits() -> Vec<Limit> {
                 "with one processor, server and load share it: compare CPU per request, not requests/s",
             ),
         },
-        Limit::number("descriptors (soft)", Some(soft), 0, "it is raised to the hard one at start"),
+        Limit::number("descriptors (soft)", Some(soft), 0, "raised to the hard limit at start"),
         Limit::number(
             "descriptors (hard)",
             Some(hard),
             100_000,
-            "one for each connection: LimitNOFILE= in the unit, nofile in /etc/security/limits.conf, or --ulimit nofile",
+            "one for each connection: LimitNOFILE= in the unit, nofile in /etc/security/limits.conf, or \
+             --ulimit nofile",
         ),
         Limit::number(
             "locked memory, bytes",
             Some(memory),
             64 << 10,
-            "io_uring may fail to make its rings: raise it with ulimit -l",
+            "io_uring may fail to create its rings: raise it with ulimit -l",
         ),
     ];
     limits.extend(of_memory());
@@ -77,8 +77,8 @@ fn limits() -> Vec<Limit> {
     limits
 }
 
-/// Memory, and the connections that fit into it whatever their peers do.
-fn of_memory() -> [Limit; 2] {
+/// Memory, and the number of connections that fit into it in the worst case.
+fn of_memory() -> [Limit; 3] {
     let policy = Policy::default();
     let bound = Model::best().model.memory_bound(&policy);
     let fit = memory_bytes().map(|bytes| bound.connections_within(bytes));
@@ -88,12 +88,19 @@ fn of_memory() -> [Limit; 2] {
             "connections that always fit into it",
             fit,
             policy.max_connections as u64,
-            "with default limits on the model of auto, in the worst case: bound them with --max-connections, or each with --outbox-high, --input-bytes and --buffer-bytes",
+            "with default limits on the model of auto, in the worst case: lower --max-connections, or --outbox-high, \
+             --input-bytes and --buffer-bytes",
+        ),
+        Limit::number(
+            "idle connections that fit into a quarter of it in the kernel",
+            memory_bytes().map(|bytes| bound.connections_within_kernel(bytes / 4)),
+            policy.max_connections as u64,
+            "socket memory is never swapped out: limit it with --kernel-memory",
         ),
     ]
 }
 
-/// What the machine has, or what the control group of this process may use of it.
+/// Memory of the machine, or the limit of this process's control group.
 fn memory_bytes() -> Option<u64> {
     let (total, _) = system::memory_bytes()?;
     let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
@@ -101,7 +108,7 @@ fn memory_bytes() -> Option<u64> {
     Some(group.unwrap_or(u64::MAX).min(total))
 }
 
-/// What the files under `/proc` say.
+/// The limits in files under `/proc`.
 fn of_linux() -> Vec<Limit> {
     let number = |path| sysctl(path).and_then(|text| text.trim().parse().ok());
     let ports = sysctl("net/ipv4/ip_local_port_range").unwrap_or_default();
@@ -114,13 +121,21 @@ fn of_linux() -> Vec<Limit> {
             4096,
             "bursts of connections are dropped: sysctl -w net.core.somaxconn=4096",
         ),
+        Limit::number(
+            "socket buffers (tcp_mem), bytes",
+            tcp_memory(),
+            SOCKET_BUFFER_BYTES * Policy::default().max_connections as u64,
+            "less than two pages for each of max-connections; beyond it sends and receives fail or wait: \
+             sysctl -w net.ipv4.tcp_mem='LOW PRESSURE HIGH', in pages",
+        ),
         Limit {
             value: low.zip(high).map(|(low, high)| format!("{low}-{high}").into()),
             ..Limit::number(
                 "local ports",
                 count,
                 20_000,
-                "bounds dialled connections for each source address: sysctl -w net.ipv4.ip_local_port_range='10000 65535'",
+                "bounds dialled connections for each source address: \
+                 sysctl -w net.ipv4.ip_local_port_range='10000 65535'",
             )
         },
         Limit::number(
@@ -144,6 +159,15 @@ fn of_linux() -> Vec<Limit> {
     ]
 }
 
+/// Minimum data in flight of a connection being served: a page in each direction.
+const SOCKET_BUFFER_BYTES: u64 = 2 * 4096;
+
+/// The limit of the buffers of all TCP sockets (`tcp(7)`).
+fn tcp_memory() -> Option<u64> {
+    let most: u64 = sysctl("net/ipv4/tcp_mem")?.split_whitespace().nth(2)?.parse().ok()?;
+    Some(most.saturating_mul(system::page_bytes() as u64))
+}
+
 fn sysctl(path: &str) -> Option<String> {
     std::fs::read_to_string(format!("/proc/sys/{path}")).ok()
 }
@@ -154,7 +178,7 @@ fn range(text: &str) -> Option<(u64, u64)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// What connections may go by besides plain TCP, and whether it works here: tried, not guessed.
+/// Transports besides plain TCP, and whether they work here; tested, not derived from version numbers.
 fn ways() -> Vec<(&'static str, Availability)> {
     let is = |outcome: Result<(), String>, how: &str| match outcome {
         Ok(()) => Availability::Available(how.into()),
@@ -166,7 +190,7 @@ fn ways() -> Vec<(&'static str, Availability)> {
     });
     let mut ways = vec![
         ("fast path", is(fastpath::shared_memory(), "shared memory between two tidegates: --fast-path")),
-        ("sockmap", is(fastpath::sockmap(), "for unchanged programs: tidegate fastpath")),
+        ("sockmap", is(fastpath::sockmap(), "for unmodified programs: tidegate fastpath")),
         ("busy polling", cards()),
     ];
     ways.extend(extensions);
@@ -177,38 +201,38 @@ fn ways() -> Vec<(&'static str, Availability)> {
 fn cards() -> Availability {
     if sysctl("net/core/busy_poll").is_none() {
         return Availability::Unavailable(
-            "this kernel polls no network cards (CONFIG_NET_RX_BUSY_POLL)".into(),
+            "this kernel does not support busy polling (CONFIG_NET_RX_BUSY_POLL)".into(),
         );
     }
     let found = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten().filter_map(|interface| {
-        // What the kernel makes up itself (loopback, bridges, veth) has no device, and its driver no queue to poll.
+        // Virtual devices (loopback, bridges, veth) have no `device` entry, and their drivers no queue to poll.
         let driver = std::fs::read_link(interface.path().join("device/driver")).ok()?;
         Some(format!("{} ({})", interface.file_name().display(), driver.file_name()?.display()))
     });
     let mut found: Vec<_> = found.collect();
     found.sort();
     match found.as_slice() {
-        [] => Availability::Unavailable("there is no network card: --busy-poll would poll nothing".into()),
+        [] => Availability::Unavailable("no network card: --busy-poll would have no effect".into()),
         cards => Availability::Available(format!("{}: --busy-poll 50us", cards.join(", "))),
     }
 }
 
-fn table(columns: [&str; 3]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(columns);
-    table
-}
-
 fn as_tables(limits: &[Limit]) -> String {
-    let mut models = table(["model", "here", "remark"]);
+    let mut models = out::table_of_texts(["model", "remark"]);
+    let mut unavailable: Vec<(String, Vec<&str>)> = Vec::new();
     for model in Model::ALL {
-        match model.availability() {
-            Availability::Available(how) => models.add_row([model.name(), "available", &how]),
-            Availability::Unavailable(why) => models.add_row([model.name(), "unavailable", &why]),
-        };
+        match (model.availability(), unavailable.last_mut()) {
+            (Availability::Available(how), _) => {
+                models.add_row([model.name(), &how]);
+            }
+            (Availability::Unavailable(why), Some((same, names))) if *same == why => names.push(model.name()),
+            (Availability::Unavailable(why), _) => unavailable.push((why, vec![model.name()])),
+        }
     }
-    let mut machine = table(["limit", "value", "what to do"]);
+    let unavailable =
+        unavailable.iter().map(|(why, names)| format!("unavailable: {}: {why}\n", names.join(", ")));
+    let unavailable: String = unavailable.collect();
+    let mut machine = out::table_of_texts(["limit", "value", "what to do"]);
     for Limit { name, value, remedy } in limits {
         let value = match value {
             Some(Value::String(text)) => text.clone(),
@@ -217,7 +241,7 @@ fn as_tables(limits: &[Limit]) -> String {
         };
         machine.add_row([*name, &value, remedy.unwrap_or("")]);
     }
-    let mut others = table(["way", "here", "remark"]);
+    let mut others = out::table_of_texts(["transport", "here", "remark"]);
     for (name, here) in ways() {
         match here {
             Availability::Available(how) => others.add_row([name, "available", &how]),
@@ -225,7 +249,7 @@ fn as_tables(limits: &[Limit]) -> String {
         };
     }
     let best = Model::best();
-    format!("{models}\n\nauto is {}: {}\n\n{others}\n\n{machine}\n", best.model, best.why)
+    format!("{models}\n{unavailable}\nauto is {}: {}\n\n{others}\n\n{machine}\n", best.model, best.why)
 }
 
 fn as_json(limits: &[Limit]) -> Value {

@@ -1,4 +1,4 @@
-//! The life of a server: what ends it, and how it drains.
+//! The lifetime of a server: what ends it, and how it drains.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -12,56 +12,56 @@ use crate::limits::Strategy;
 use crate::log::note;
 use crate::serve::Label;
 
-/// What ends a server.
+/// Why a server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// SIGTERM or SIGINT, or Ctrl-C.
     Signal,
     /// A successor accepts in its place.
     Succeeded,
-    /// An I/O thread of the server with this number ended by itself.
+    /// An I/O thread of the server with this number ended unexpectedly.
     Broken(usize),
 }
 
-/// A server that runs.
+/// A running server.
 pub trait Up {
-    /// What it is called.
+    /// Its label.
     fn label(&self) -> &Label;
-    /// Where it listens, each address in its turn.
+    /// Its listening addresses, in turn.
     fn urls(&self) -> Vec<String>;
-    /// Lets a successor find it.
+    /// Makes it reachable for a successor.
     ///
     /// # Errors
-    /// What stands where it is looked for cannot be replaced.
+    /// An existing file at its path cannot be replaced.
     fn open_door(&self) -> Result<(), Failure>;
-    /// Tells the server whose socket it has that it may go.
+    /// Tells the predecessor to drain.
     fn relieve(&mut self);
-    /// Whether an I/O thread has ended by itself.
+    /// Whether an I/O thread ended unexpectedly.
     fn is_broken(&self) -> bool;
-    /// Goes on with something changed.
+    /// Applies a change.
     fn follow(&self, change: Change);
-    /// Whether it has been told to stop.
+    /// Whether it is stopping.
     fn is_stopped(&self) -> bool;
-    /// Says on its probes that it is about to stop, and lets no successor take its place any more.
+    /// Fails its readiness probe, and accepts no successor any more.
     fn unready(&mut self);
-    /// Begins to stop; the first call counts.
+    /// Starts stopping; later calls have no effect.
     fn stop(&mut self, end: End);
-    /// Waits until it has stopped, and says what became of it.
+    /// Waits until it has stopped, and returns the result.
     ///
     /// # Errors
     /// An I/O thread has panicked.
     fn finish(self: Box<Self>) -> anyhow::Result<()>;
 }
 
-/// What running servers are told.
+/// A command to running servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "changes come as signals, which not every system has")]
 pub enum Word {
-    /// End, all of them.
+    /// Stop, all of them.
     Stop,
     /// A successor accepts in the place of the server with this number.
     Succeeded(usize),
-    /// Go on with something changed.
+    /// Apply a change.
     Change(Change),
 }
 
@@ -71,15 +71,15 @@ pub enum Word {
 pub enum Change {
     /// Another strategy.
     Strategy(Strategy),
-    /// The files of the certificate are read again.
+    /// Reload the certificate files.
     Certificate,
 }
 
-/// How often the I/O threads are looked at: one wake-up of a thread that does nothing else.
+/// How often the I/O threads are checked: one wake-up of an otherwise idle thread.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Waits for the end, looking now and then whether a server is broken, and follows other words. A server that has a
-/// successor stops at once; when none is left, that is the end.
+/// Waits for the end, regularly checking for a broken server, and executes commands. A server with a successor stops
+/// immediately; when none is left, it returns.
 pub fn wait(words: &Receiver<Word>, servers: &mut [Box<dyn Up>]) -> End {
     loop {
         match words.recv_timeout(LOOK) {
@@ -100,21 +100,21 @@ pub fn wait(words: &Receiver<Word>, servers: &mut [Box<dyn Up>]) -> End {
     }
 }
 
-/// Fails the probes first. Until balancers have seen that they send connections, which are still taken.
+/// Fails the readiness probe first. Until load balancers notice, connections still arrive and are accepted.
 pub fn let_balancers_look_away(delay: Duration, servers: &mut [Box<dyn Up>]) {
     servers.iter_mut().for_each(|server| server.unready());
-    let text = format!("/readyz says 503; accepting for {delay:?} more; signal again to exit at once");
+    let text = format!("/readyz says 503; accepting for another {delay:?}; signal again to exit immediately");
     note("not-ready", &text);
     std::thread::sleep(delay); // the second signal ends the process
 }
 
-/// Begins to stop the server on all its addresses; returns its counters until then.
+/// Starts stopping the server on all its addresses; returns its counters at that time.
 pub fn stop(running: &[Running], timeout: Duration, label: &Label) -> Stats {
     let before: Stats = running.iter().map(Running::stats).sum();
     if before.open() > 0 {
         let open = before.open();
         let text = format!(
-            "stopping: {open} connections may finish within {timeout:?}; signal again to exit at once"
+            "stopping: {open} connections may finish within {timeout:?}; signal again to exit immediately"
         );
         label.note("stopping", &text);
     }
@@ -122,7 +122,7 @@ pub fn stop(running: &[Running], timeout: Duration, label: &Label) -> Stats {
     before
 }
 
-/// Waits until the server has stopped, and says what became of its connections.
+/// Waits until the server has stopped, and reports how its connections ended.
 ///
 /// # Errors
 /// An I/O thread has panicked.
@@ -134,11 +134,11 @@ pub fn join(running: Vec<Running>, before: &Stats, label: &Label) -> anyhow::Res
     Ok(after)
 }
 
-/// What became of the connections that were open when the server was told to stop, and of those that were just coming.
+/// How the connections ended that were open or being accepted when the stop began.
 #[derive(Debug, PartialEq, Eq)]
 struct Drained {
     finished: u64,
-    /// Still busy when the drain timeout was over.
+    /// Still busy at the drain timeout.
     cut: u64,
     /// Ended by their peer, a time limit or an error.
     otherwise: u64,

@@ -1,7 +1,7 @@
-//! What goes to stderr: notes about what was decided, logs of the library, and the last error; for people or for
+//! Output on stderr: notes about automatic decisions, logs of the library, and the final error; for people or for
 //! programs.
 //!
-//! As text, a note is one line `note: …`. As JSON, everything is one object a line with `timestamp`, `level`, `target`
+//! As text, a note is one line `note: …`. As JSON, each line is one object with `timestamp`, `level`, `target`
 //! and `fields`; notes carry `fields.event`, a short stable name, beside `fields.message`.
 
 use std::sync::OnceLock;
@@ -13,25 +13,25 @@ use tracing_subscriber::EnvFilter;
 use crate::Failure;
 use crate::out::complain;
 
-/// How lines on stderr look.
+/// The format of stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// The least important events that are logged.
+/// The minimum log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Level {
-    /// What failed for good.
+    /// Fatal errors.
     Error,
-    /// What went wrong and is survived.
+    /// Recovered errors.
     Warn,
-    /// What happens to the server as a whole.
+    /// Events of the whole server.
     Info,
-    /// What happens to its parts.
+    /// Events of its parts.
     Debug,
     /// Everything.
     Trace,
@@ -40,10 +40,10 @@ pub enum Level {
 /// Options of every command.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Args {
-    /// Format of what goes to stderr.
+    /// Format of stderr.
     #[arg(long = "log", value_name = "FORMAT", default_value = "text", global = true)]
     format: Format,
-    /// Least important events that are logged [default: what TIDEGATE_LOG says, or warn].
+    /// Minimum log level [default: TIDEGATE_LOG, or warn].
     #[arg(long = "log-level", value_name = "LEVEL", global = true)]
     level: Option<Level>,
 }
@@ -51,20 +51,20 @@ pub struct Args {
 /// The format, once it is known.
 static FORMAT: OnceLock<Format> = OnceLock::new();
 
-/// Notes are said whatever the level: they tell what the user did not ask for.
+/// Notes are written at every level: they report decisions that the user did not make.
 const NOTES: &str = "tidegate::note";
 
 impl Args {
-    /// Sends logs to stderr. To be called once.
+    /// Sends logs to stderr. Call once.
     ///
     /// # Errors
-    /// TIDEGATE_LOG is no filter.
+    /// TIDEGATE_LOG is not a valid filter.
     pub fn start(self) -> Result<(), Failure> {
         let _ = FORMAT.set(self.format); // the first call counts
         let notes = format!("{NOTES}=info").parse().context("the filter of notes").map_err(Failure::Run)?;
         let filter = self.filter()?.add_directive(notes);
         let builder = tracing_subscriber::fmt().with_env_filter(filter);
-        // What it says of its own errors would panic where nobody takes it.
+        // Reporting its own errors would panic if stderr is closed.
         let builder = builder.with_writer(std::io::stderr).log_internal_errors(false);
         match self.format {
             Format::Text => builder.init(),
@@ -99,8 +99,7 @@ fn is_json() -> bool {
     FORMAT.get() == Some(&Format::Json)
 }
 
-/// One line about what was decided without being asked, or what happens to the server; `event` is its stable name for
-/// programs.
+/// Writes a note about an automatic decision or a server event; `event` is its stable name for programs.
 pub fn note(event: &str, text: &str) {
     if is_json() {
         tracing::info!(target: NOTES, event, "{text}");
@@ -109,7 +108,7 @@ pub fn note(event: &str, text: &str) {
     }
 }
 
-/// The same about one of several servers.
+/// The same for one of several servers.
 pub fn note_of(server: &str, event: &str, text: &str) {
     if is_json() {
         tracing::info!(target: NOTES, event, server, "{text}");

@@ -2,12 +2,16 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // they panic when the reader has gone: see `out`
 
+mod ab;
 mod agent;
 mod bench;
+mod cert;
 mod compare;
 mod config;
 mod doctor;
 mod fastpath;
+mod help;
+mod lesson;
 mod life;
 mod limits;
 mod load;
@@ -22,12 +26,14 @@ mod system;
 mod tls;
 mod tune;
 
+use std::ffi::OsString;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// A scalable socket server on any I/O model, its load generator, and a lab that measures them all on this machine.
+/// A scalable socket server for any I/O model, its load generator, and a lab that measures them on this machine.
 ///
 /// Exit codes: 0 success, 1 run or check failed, 2 usage error.
 #[derive(Parser)]
@@ -45,27 +51,34 @@ enum Command {
     Serve(serve::Args),
     /// Generate load against a server, and measure it.
     Load(load::Args),
-    /// Wait for work from `load … --nats` on another host, and do it: several agents generate one load together.
+    /// Wait for loads from `load … --nats` on another host, and run them: several agents generate one load together.
     Agent(agent::Args),
     /// Measure every I/O model on this machine and write a report.
     Bench(bench::Args),
     /// Compare two runs that bench saved, with a verdict for each row.
     Compare(compare::Args),
-    /// Find the settings of a server that serve a goal best on this machine, by testing them, and write them to a file.
+    /// Compare two builds or command lines, interleaved, until the result is significant; exit code 1 if the new one
+    /// costs more.
+    Ab(ab::Args),
+    /// Find the best server settings for a goal on this machine by testing, and write them to a file.
     Tune(tune::Args),
     /// Accelerate local TCP between unmodified programs (eBPF sockmap).
     Fastpath(fastpath::Args),
     /// Check which models and kernel features work on this machine.
     Doctor(doctor::Args),
-    /// Write the script with which a shell completes commands and options.
+    /// Write a TLS certificate for tests, with the authority that signs it.
+    Cert(cert::Args),
+    /// Take a course of ten small servers, each with a fault to find.
+    Lesson(lesson::Args),
+    /// Write the completion script for a shell.
     Completions(shell::CompletionsArgs),
-    /// Write the manual pages of all commands.
+    /// Write the manual pages.
     Man(shell::ManArgs),
 }
 
 /// How a command failed.
 enum Failure {
-    /// The command line asks for something that cannot be: exit code 2.
+    /// The command line is invalid: exit code 2.
     Usage(anyhow::Error),
     /// The run failed: exit code 1.
     Run(anyhow::Error),
@@ -78,6 +91,18 @@ impl From<anyhow::Error> for Failure {
 }
 
 impl Cli {
+    /// The command line as a whole.
+    fn line() -> clap::Command {
+        help::complete(Self::command())
+    }
+
+    /// Parses one command line; on an error prints it and exits.
+    fn read(line: Vec<OsString>) -> Self {
+        let mut cli = Self::line();
+        let read = cli.try_get_matches_from_mut(line).and_then(|matches| Self::from_arg_matches(&matches));
+        read.unwrap_or_else(|e| exit_with(&e.format(&mut cli)))
+    }
+
     fn into_server(self) -> Option<serve::Args> {
         match self.command {
             Command::Serve(args) => Some(args),
@@ -86,11 +111,23 @@ impl Cli {
     }
 }
 
+/// Prints a help that was asked for, or what is wrong with the command line, and exits.
+fn exit_with(said: &clap::Error) -> ! {
+    let written = said.print().and_then(|()| std::io::stdout().flush());
+    match written {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe && !said.use_stderr() => {
+            log::failed(&anyhow::Error::from(e).context("cannot write to stdout"), 1);
+            std::process::exit(1)
+        }
+        _ => std::process::exit(said.exit_code()),
+    }
+}
+
 type Outcome = Result<ExitCode, Failure>;
 
 fn main() -> ExitCode {
-    let lines = config::expand(&Cli::command(), std::env::args_os().collect());
-    let (error, code) = match lines.and_then(|lines| run(lines.into_iter().map(Cli::parse_from).collect())) {
+    let lines = config::expand(&Cli::line(), std::env::args_os().collect());
+    let (error, code) = match lines.and_then(|lines| run(lines.into_iter().map(Cli::read).collect())) {
         Ok(code) => return code,
         Err(Failure::Usage(e)) => (e, 2),
         Err(Failure::Run(e)) => (e, 1),
@@ -99,7 +136,7 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs the command; of several, which only `serve` makes of a file, all are one.
+/// Runs the command; only `serve` with a file has several command lines.
 fn run(mut lines: Vec<Cli>) -> Outcome {
     let rest = lines.split_off(lines.len().min(1));
     let cli = lines.pop().context("no command").map_err(Failure::Usage)?;
@@ -110,10 +147,13 @@ fn run(mut lines: Vec<Cli>) -> Outcome {
         Command::Agent(args) => agent::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Ab(args) => ab::run(args),
         Command::Tune(args) => tune::run(args),
         Command::Fastpath(args) => fastpath::run(args),
         Command::Doctor(args) => doctor::run(args),
-        Command::Completions(args) => shell::completions(Cli::command(), &args),
-        Command::Man(args) => shell::man(Cli::command(), &args),
+        Command::Cert(args) => cert::run(&args),
+        Command::Lesson(args) => lesson::run(&args),
+        Command::Completions(args) => shell::completions(Cli::line(), &args),
+        Command::Man(args) => shell::man(Cli::line(), &args),
     }
 }

@@ -1,4 +1,4 @@
-//! How the broker is reached: options that agents and their lead share.
+//! Options of the connection to the broker, shared by agents and their lead.
 
 use std::path::PathBuf;
 
@@ -8,12 +8,12 @@ use tidegate_cluster::{Access, Auth, ClusterError};
 
 use crate::Failure;
 
-/// How a command fails that needs the broker: with wrong words for it, or without it.
+/// Maps errors of the broker connection to exit codes.
 pub fn failure(e: ClusterError) -> Failure {
     if e.is_about_options() { Failure::Usage(e.into()) } else { Failure::Run(e.into()) }
 }
 
-/// What one is called to others: the name that was given with `option`, that of the host, or `otherwise`.
+/// The name of this process for others: `option`, the host name, or `otherwise`.
 pub fn name_or_host(option: &str, given: Option<&str>, otherwise: &str) -> Result<String, Failure> {
     if let Some(name) = given.filter(|name| !is_name(name)) {
         let why = "a name has letters, digits, - _ and . only, and at most 64 bytes";
@@ -24,10 +24,10 @@ pub fn name_or_host(option: &str, given: Option<&str>, otherwise: &str) -> Resul
     Ok(name.unwrap_or_else(|| otherwise.to_owned()))
 }
 
-/// Who one is to the broker. Secrets come from files or from the URL.
+/// Credentials for the broker. Secrets are read from files or from the URL.
 #[derive(clap::Args)]
 pub struct NatsArgs {
-    /// The user to the broker.
+    /// User name for the broker.
     #[arg(long, value_name = "NAME", requires = "nats_password_file")]
     nats_user: Option<String>,
     /// A file with the password of --nats-user.
@@ -36,16 +36,16 @@ pub struct NatsArgs {
     /// A file with a token for the broker.
     #[arg(long, value_name = "FILE", conflicts_with = "nats_user")]
     nats_token_file: Option<PathBuf>,
-    /// A file of credentials (JWT and seed), as nsc makes it.
+    /// A credentials file (JWT and seed), as created by nsc.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nats_user", "nats_token_file"])]
     nats_creds: Option<PathBuf>,
     /// A file with the seed of an nkey.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nats_user", "nats_token_file", "nats_creds"])]
     nats_nkey: Option<PathBuf>,
-    /// Encrypt, and trust the authorities in this file of PEM form for the broker's certificate.
+    /// Encrypt, and trust the authorities in this PEM file for the broker's certificate.
     #[arg(long, value_name = "FILE")]
     nats_ca: Option<PathBuf>,
-    /// Encrypt, with this certificate for a broker that asks for one.
+    /// Encrypt, with this client certificate.
     #[arg(long, value_name = "FILE", requires = "nats_key")]
     nats_cert: Option<PathBuf>,
     /// The key of --nats-cert.
@@ -54,7 +54,7 @@ pub struct NatsArgs {
 }
 
 impl NatsArgs {
-    /// The URL of the broker, if there is one. Without it there is nobody to whom one could be somebody.
+    /// The URL of the broker, if given. Without it, credentials are an error.
     pub fn broker<'a>(&self, url: Option<&'a str>) -> Result<Option<&'a str>, Failure> {
         if url.is_none() && !self.words().is_empty() {
             return Err(Failure::Usage(anyhow!("options that begin with --nats- need --nats URL")));
@@ -79,7 +79,7 @@ impl NatsArgs {
         given.flatten().collect()
     }
 
-    /// The way to the broker at this URL.
+    /// Connection settings for the broker at this URL.
     pub fn access(&self, url: &str) -> Access {
         let auth = match (&self.nats_user, &self.nats_password_file, &self.nats_token_file) {
             (Some(name), Some(password), _) => Auth::User { name: name.clone(), password: password.clone() },

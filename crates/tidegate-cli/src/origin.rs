@@ -1,4 +1,4 @@
-//! Where the sockets of `serve` come from that it does not make itself: the service manager, or the server it succeeds.
+//! The sockets of `serve` that it inherits: from the service manager, or from the server it succeeds.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,10 +9,10 @@ use tidegate::system::local_endpoint;
 use tidegate::{Endpoint, Model};
 
 use crate::Failure;
-use crate::serve::Label;
-use crate::system::handover::{Inheritance, Line};
+use crate::serve::{DEFAULT_ADDRESS, Label};
+use crate::system::handover::{HandoverStream, Inheritance};
 
-/// What the command line says about sockets.
+/// The socket options of the command line.
 pub struct Asked<'a> {
     /// `--handover`.
     pub handover: Option<&'a Path>,
@@ -26,40 +26,44 @@ fn usage(e: anyhow::Error) -> Failure {
     Failure::Usage(e)
 }
 
-/// What a server listens on.
+/// The listening sockets of a server.
 #[derive(Default)]
 pub enum Listeners {
-    /// What it binds itself.
+    /// It binds them itself.
     #[default]
     Own,
-    /// Sockets of the service manager, to which their files belong.
+    /// Inherited from the service manager, which owns their files.
     Passed(Vec<OwnedFd>),
-    /// Those of the server that runs. The file of a socket belongs to the last server that accepts from it.
+    /// Inherited from the running server. The socket file belongs to the last server that accepts from it.
     Inherited(Vec<OwnedFd>),
 }
 
-/// Where the sockets come from that this process does not make itself.
+/// The inherited sockets.
 #[derive(Default)]
 pub struct Origin {
-    /// To listen on.
+    /// Listening sockets.
     pub listeners: Listeners,
     /// For `--metrics`.
     pub metrics: Option<OwnedFd>,
-    /// The connection to the server that runs, which is to drain once this one accepts.
-    pub predecessor: Option<Line>,
+    /// The connection to the running server, which drains once this one accepts.
+    pub predecessor: Option<HandoverStream>,
 }
 
 impl Origin {
-    /// Sockets from the service manager go before those of a running server; that one is relieved all the same.
+    /// Sockets of the service manager take precedence over those of a running server; that one is still replaced.
     pub fn find(how: &Asked<'_>, model: Model, passed: Vec<OwnedFd>, label: &Label) -> Result<Self, Failure> {
         let mut origin = match how.handover {
-            Some(path) => Self::inherited(path, how, model)?,
+            Some(path) => Self::inherited(path, how, model, label.service)?,
             None => Self::default(),
         };
+        if let (Some(path), None, []) = (how.handover, &origin.predecessor, passed.as_slice()) {
+            note_nobody(path, how.listen.is_empty(), label);
+        }
         for socket in &passed {
-            let at =
-                local_endpoint(socket).context("the passed socket has no address").map_err(Failure::Run)?;
-            let text = format!("listening on {at}, the socket that was passed (LISTEN_FDS)");
+            let at = local_endpoint(socket)
+                .context("the inherited socket has no address")
+                .map_err(Failure::Run)?;
+            let text = format!("listening on {at}, an inherited socket (LISTEN_FDS)");
             label.note("socket-activation", &text);
         }
         if !passed.is_empty() {
@@ -68,12 +72,15 @@ impl Origin {
         Ok(origin)
     }
 
-    fn inherited(path: &Path, how: &Asked<'_>, model: Model) -> Result<Self, Failure> {
+    fn inherited(path: &Path, how: &Asked<'_>, model: Model, service: &str) -> Result<Self, Failure> {
         let Some(found) = Inheritance::ask(path).map_err(usage)? else { return Ok(Self::default()) };
-        let there: Model = found.terms.parse().map_err(|_| other_kind(&found.terms))?;
+        let (there, service_there) = parted(&found.terms);
+        let there: Model = there.parse().map_err(|_| other_kind(&found.terms))?;
+        same_service(service, service_there)?;
         if !model.shares_listener_with(there) {
             return Err(usage(anyhow!(
-                "a server on {model} cannot accept beside the running one on {there}: choose --model {there}, or stop that one first"
+                "a server on {model} cannot share the listener with the running one on {there}: choose \
+                 --model {there}, or stop that one first"
             )));
         }
         let (predecessor, listeners, metrics) = found.into_parts();
@@ -83,10 +90,44 @@ impl Origin {
     }
 }
 
-/// A running server that gives other sockets than a successor can use.
+/// What a server of connections says that it runs: its model, and its service where that is named.
+pub fn terms(model: Model, service: &str) -> String {
+    format!("{model}/{service}")
+}
+
+fn parted(terms: &str) -> (&str, Option<&str>) {
+    terms.split_once('/').map_or((terms, None), |(model, service)| (model, Some(service)))
+}
+
+/// A successor with another service would answer the clients of the running one in another protocol.
+///
+/// # Errors
+/// They differ. Earlier versions do not name theirs.
+pub fn same_service(asked: &str, running: Option<&str>) -> Result<(), Failure> {
+    match running {
+        Some(running) if running != asked => Err(usage(anyhow!(
+            "the server behind --handover runs the service {running}, and this one is {asked}: name another path, or \
+             stop that one first"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Says that there was nothing to take over, if it was not said where to listen then.
+pub fn note_nobody(path: &Path, by_default: bool, label: &Label) {
+    if by_default {
+        let text = format!(
+            "no server answers at {} to take over from; listening on {DEFAULT_ADDRESS}, because --listen is not given",
+            path.display()
+        );
+        label.note("handover", &text);
+    }
+}
+
+/// A running server whose sockets a successor cannot use.
 pub fn other_kind(terms: &str) -> Failure {
     let kind = if terms.starts_with("udp/") { "serves datagrams" } else { "serves connections" };
-    usage(anyhow!("the server behind --handover {kind}: name another path, or stop that one first"))
+    usage(anyhow!("the server behind --handover {kind}: give another path, or stop that one first"))
 }
 
 /// The inherited socket of `--metrics`, if it is the one asked for.
@@ -105,11 +146,10 @@ fn is_at(socket: &OwnedFd, asked: &Endpoint) -> bool {
     }
 }
 
-/// Inherited sockets must not silently stand for other addresses: each has to be one that was asked for, and the other
-/// way round.
+/// Inherited sockets must not silently replace other addresses: each must match a requested one, and vice versa.
 fn expected(sockets: Vec<OwnedFd>, asked: &[Endpoint]) -> Result<Vec<OwnedFd>, Failure> {
     let mut wanted: Vec<&Endpoint> = asked.iter().collect();
-    wanted.sort_by_key(|at| at.addr().is_some_and(|addr| addr.port() == 0)); // who takes any port takes what is left
+    wanted.sort_by_key(|at| at.addr().is_some_and(|addr| addr.port() == 0)); // port 0 matches what is left
     let mut left: Vec<&OwnedFd> = sockets.iter().collect();
     for at in wanted {
         let there = left.iter().position(|socket| is_at(socket, at));

@@ -16,7 +16,7 @@ mod stage;
 mod stream;
 mod udp;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use clap::Subcommand;
@@ -24,18 +24,19 @@ use clap::Subcommand;
 use crate::limits::in_users_words;
 use crate::{Failure, Outcome};
 use how::Common;
+pub use how::DEFAULT_ADDRESS;
 pub use label::Label;
 #[cfg(test)]
 pub use label::labels;
 pub use passed::Passed;
 pub use share::Want;
 pub use stage::Hangup;
-use stage::Plan;
+use stage::PlannedServer;
 
 /// Options of `serve`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Take service and options from this file (docs/config.md); options beside it win over those in it.
+    /// Read service and options from this file (docs/config.md); command-line options override it.
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
     #[command(subcommand)]
@@ -44,17 +45,17 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// Send back whatever is received (RFC 862).
+    /// Send everything received back (RFC 862).
     Echo(echo::EchoArgs),
     /// Answer every HTTP request with the same page.
     Http(http::HttpArgs),
-    /// A messenger: rooms, history and presence, as lines and over WebSocket, with a page (docs/chat.md).
+    /// A messenger: rooms, history and presence, over lines and WebSocket, with a page (docs/chat.md).
     Chat(Box<chat::ChatArgs>),
-    /// Answer HTTP requests with the files of a folder.
+    /// Serve the files of a directory over HTTP.
     Files(files::FilesArgs),
-    /// Pass connections on to upstream servers (docs/proxy.md).
+    /// Proxy connections to upstream servers (docs/proxy.md).
     Proxy(proxy::ProxyArgs),
-    /// Answer datagrams, or just take them.
+    /// Echo or discard datagrams.
     Udp(udp::UdpArgs),
 }
 
@@ -71,7 +72,7 @@ impl What {
         }
     }
 
-    fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
+    fn plan(self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
         match self {
             Self::Echo(args) => args.plan(label),
             Self::Http(args) => args.plan(label),
@@ -83,7 +84,7 @@ impl What {
     }
 }
 
-/// Runs the command. A file with several servers gives `more` of them.
+/// Runs the command. `more` are the other servers of a file with several.
 pub fn run(args: Args, more: impl Iterator<Item = Args>) -> Outcome {
     let is_from_file = args.config.is_some();
     let in_users_words = |e: anyhow::Error| anyhow!("{}", in_users_words(&format!("{e:#}"), is_from_file));
@@ -94,17 +95,30 @@ pub fn run(args: Args, more: impl Iterator<Item = Args>) -> Outcome {
 }
 
 fn serve(args: Args, more: impl Iterator<Item = Args>) -> Outcome {
+    let file = args.config.clone();
     if let Some(path) = &args.config {
-        tracing::info!(path = %path.display(), "options come from a file, too");
+        tracing::info!(path = %path.display(), "options are also read from a file");
     }
     let all: Vec<What> = std::iter::once(args).chain(more).map(|args| *args.what).collect();
     let names: Vec<_> = all.iter().map(What::common).map(|(what, how)| (what, how.name.as_deref())).collect();
     let labels = label::labels(&names)?;
     let mut plans = Vec::new();
     for (what, label) in all.into_iter().zip(labels) {
-        plans.push(what.plan(label.clone()).map_err(|e| label.blame(e))?);
+        let plan = what.plan(label.clone());
+        plans.push(plan.map_err(|e| in_file(label.blame(e), file.as_deref(), &label))?);
     }
     process::run(plans)
+}
+
+/// What is wrong with options, with the file and the table they come from.
+fn in_file(failure: Failure, file: Option<&Path>, label: &Label) -> Failure {
+    match (failure, file) {
+        (Failure::Usage(e), Some(file)) if label.is_alone() => {
+            Failure::Usage(e.context("[[server]]").context(file.display().to_string()))
+        }
+        (Failure::Usage(e), Some(file)) => Failure::Usage(e.context(file.display().to_string())),
+        (failure, _) => failure,
+    }
 }
 
 fn usage(e: impl Into<anyhow::Error>) -> Failure {

@@ -1,4 +1,4 @@
-//! What shells and `man` want to know of the command line, made from its definition.
+//! Shell completions and manual pages, generated from the definition of the command line.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,18 +12,18 @@ use crate::{Failure, Outcome, out};
 /// Options of `completions`.
 #[derive(clap::Args)]
 pub struct CompletionsArgs {
-    /// The shell that is to complete the options of tidegate.
+    /// The shell.
     shell: Shell,
 }
 
 /// Options of `man`.
 #[derive(clap::Args)]
 pub struct ManArgs {
-    /// Folder that gets the pages of all commands; without it, the page of tidegate itself goes to stdout.
+    /// Directory for the pages of all commands; without it, the page of tidegate itself is written to stdout.
     dir: Option<PathBuf>,
 }
 
-/// Writes the script for a shell to stdout.
+/// Writes the completion script to stdout.
 pub fn completions(mut cli: Command, args: &CompletionsArgs) -> Outcome {
     let name = cli.get_name().to_owned();
     let mut script = Vec::new(); // what writes to stdout itself would panic at a pipe that has ended
@@ -39,10 +39,10 @@ pub fn man(cli: Command, args: &ManArgs) -> Outcome {
         return print(&page);
     };
     if !dir.is_dir() {
-        return Err(Failure::Usage(anyhow!("{} is not a directory; name an existing one", dir.display())));
+        return Err(Failure::Usage(anyhow!("{} is not a directory; give an existing one", dir.display())));
     }
     let written = clap_mangen::generate_to(cli, dir);
-    written.with_context(|| format!("cannot write to {}; choose another folder", dir.display()))?;
+    written.with_context(|| format!("cannot write to {}; choose another directory", dir.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -15,19 +15,19 @@ use crate::serve::Label;
 /// Options of TLS.
 #[derive(clap::Args)]
 pub struct TlsArgs {
-    /// Encrypt every connection (TLS 1.2 or 1.3) with the certificate in this file of PEM form, and those behind it
-    /// that lead to its authority. SIGHUP reads it and the key again.
+    /// Encrypt every connection (TLS 1.2 or 1.3) with the certificate chain in this PEM file. SIGHUP reloads it and the
+    /// key.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// The key of the certificate, in PEM form.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Time for a handshake, or none; then the connection is reset [default: 10s].
+    /// Handshake timeout, or none; then the connection is reset [default: 10s].
     #[arg(long, value_name = "TIME", requires = "tls_cert", value_parser = time_or_none)]
     tls_handshake_timeout: Option<Optional>,
 }
 
-/// What makes connections secure.
+/// The TLS configuration of a server.
 pub struct Secure {
     /// The certificate and its key.
     pub identity: Arc<Identity>,
@@ -37,7 +37,7 @@ pub struct Secure {
 }
 
 impl TlsArgs {
-    /// Reads the files, if there is to be TLS, and sees to it that the policy goes with it.
+    /// Reads the files, if TLS is configured, and adapts the policy.
     pub fn read(
         &self,
         protocols: &[&str],
@@ -58,24 +58,24 @@ impl TlsArgs {
 }
 
 impl Secure {
-    /// Puts a service inside.
+    /// Wraps a service.
     pub fn around<S: Service>(&self, service: S) -> TlsServer<S> {
         TlsServer::new(service, self.identity.clone(), self.limits, self.counters.clone())
     }
 
-    /// Reads the files again on a thread of their own, because a file system may not answer, and says what came of it.
+    /// Reloads the files on a separate thread, because a file system may block, and reports the result.
     pub fn reload(&self, label: &Label) {
         let (identity, own) = (self.identity.clone(), label.clone());
         let begun = self.reloads.run(move || match identity.reload() {
-            Ok(()) => own.note("certificate", "new connections get the certificate that was read just now"),
-            Err(e) => own.note("certificate-failed", &format!("the certificate stays as it is: {e}")),
+            Ok(()) => own.note("certificate", "certificate reloaded for new connections"),
+            Err(e) => own.note("certificate-failed", &format!("the certificate is unchanged: {e}")),
         });
         if let Err(e) = begun {
-            label.note("certificate-failed", &format!("the certificate stays as it is: {e}; signal again"));
+            label.note("certificate-failed", &format!("the certificate is unchanged: {e}; signal again"));
         }
     }
 
-    /// The counters, for whoever publishes them.
+    /// The counters, to be published.
     pub fn counters(&self) -> Arc<TlsCounters> {
         self.counters.clone()
     }
@@ -92,7 +92,7 @@ impl Secure {
     }
 }
 
-/// Work on a thread of its own, never twice at once: who asks meanwhile has it done once more afterwards.
+/// Work on a separate thread, never twice concurrently: requests during a run cause one more run afterwards.
 #[derive(Default)]
 struct OneAtATime(Mutex<State>);
 
@@ -101,7 +101,7 @@ enum State {
     #[default]
     Idle,
     Running,
-    /// Asked for again since it began.
+    /// Requested again since it began.
     RunningAndAgain,
 }
 

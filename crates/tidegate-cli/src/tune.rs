@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use comfy_table::{Table, presets};
-use tidegate::{Model, system};
+use tidegate::{Model, Policy, system};
 use tidegate_lab::Bench;
-use tidegate_lab::report::certificate;
+use tidegate_lab::report::verdict;
 use tidegate_lab::run::{Circumstances, Row};
 use tidegate_lab::save::ResultFile;
 use tidegate_lab::spread::Spread;
@@ -18,25 +17,25 @@ use tidegate_lab::tune::{self, Extent, Goal, Outcome as Found, Settings, Stage};
 use crate::bench::{end_children_with_this_program, progress_bar};
 use crate::compare::number;
 use crate::limits::time;
-use crate::out::say;
+use crate::out::{self, say};
 use crate::{Failure, Outcome};
 
 /// Options of `tune`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What the server is to be good at.
+    /// The goal of the tuning.
     #[arg(long, default_value = "throughput")]
     goal: Wanted,
     /// Write the settings to this file, for serve --config.
     #[arg(long, value_name = "FILE", default_value = "tidegate.toml")]
     out: PathBuf,
-    /// Replace the file if it is there.
+    /// Replace an existing file.
     #[arg(long)]
     force: bool,
     /// Fewer values of each setting, fewer rounds, and a budget of 2 minutes.
     #[arg(long)]
     quick: bool,
-    /// Begin no trial after this time [default: 10m, with --quick 2m].
+    /// Start no trial after this time [default: 10m, with --quick 2m].
     #[arg(long, value_name = "TIME", value_parser = time)]
     budget: Option<Duration>,
     /// Try only these models.
@@ -50,30 +49,35 @@ pub struct Args {
     /// 50000].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     caps: Vec<u32>,
-    /// Goal p99: requests a second of the load [default: half of what the default settings can answer].
+    /// Goals p99 and cpu: requests per second of the load [default: half of the maximum with default settings].
     #[arg(long, value_name = "REQ_PER_S")]
     rate: Option<f64>,
-    /// Goals throughput and p99: a new connection for each request.
+    /// Goal cpu: maximum delay added so that one wake-up serves several requests; tried as --coalesce.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    max_delay: Option<Duration>,
+    /// Goals throughput, p99 and cpu: a new connection for each request.
     #[arg(long)]
     no_keepalive: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Wanted {
-    /// As many answers a second as possible.
+    /// The highest request rate.
     Throughput,
     /// Very many connections, with as little memory for each as possible.
     Connections,
     /// The smallest 99th percentile of latency.
     P99,
+    /// The least CPU time for each request, at a rate below the maximum.
+    Cpu,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
     args.check().map_err(Failure::Usage)?;
-    // A failure leaves the limit as it is; what could not be afforded is said.
+    // On failure the limit stays as it is; skipped trials are reported.
     let _ = system::raise_descriptor_limit();
-    let program = std::env::current_exe().context("this program cannot find its own file")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let bench = Bench::halved(program, &system::allowed_cpus());
     let settings = args.settings();
     end_children_with_this_program()?;
@@ -83,7 +87,7 @@ pub fn run(args: Args) -> Outcome {
         bar.inc(1);
     };
     let found = tune::run(&bench, &settings, step, |stage| {
-        let _ = bar.suspend(|| show(stage)); // what matters is told again at the end, and is in the file
+        let _ = bar.suspend(|| show(stage)); // what matters is reported again at the end, and is in the file
     });
     bar.finish_and_clear();
     let found = found.map_err(|e| Failure::Run(e.into()))?;
@@ -96,31 +100,40 @@ pub fn run(args: Args) -> Outcome {
 }
 
 impl Args {
-    /// What would be found out only when the time is spent.
+    /// Errors that would otherwise show only at the end.
     fn check(&self) -> anyhow::Result<()> {
         let out = self.out.display();
         if !self.force && self.out.symlink_metadata().is_ok() {
-            return Err(anyhow!(
-                "{out} is there already; name another file with --out, or replace it with --force"
-            ));
+            return Err(anyhow!("{out} exists; give another file with --out, or replace it with --force"));
         }
         let folder = self.out.parent().filter(|folder| !folder.as_os_str().is_empty());
         if !folder.unwrap_or(Path::new(".")).is_dir() || self.out.is_dir() {
-            return Err(anyhow!("{out} cannot be written; name a file in a folder that is there with --out"));
+            return Err(anyhow!("cannot write {out}; give a file in an existing directory with --out"));
         }
         if let Some(model) = self.models.iter().find(|m| !m.availability().is_available()) {
             return Err(anyhow!("the model {model} is unavailable; tidegate doctor says why"));
         }
-        if self.rate.is_some() && self.goal != Wanted::P99 {
-            return Err(anyhow!("--rate belongs to --goal p99; the other goals have no schedule"));
+        if self.rate.is_some() && !matches!(self.goal, Wanted::P99 | Wanted::Cpu) {
+            return Err(anyhow!("--rate requires --goal p99 or cpu; the other goals have no schedule"));
+        }
+        if let Some(delay) = self.max_delay {
+            if self.goal != Wanted::Cpu {
+                return Err(anyhow!(
+                    "--max-delay requires --goal cpu; the other goals gain nothing by delays"
+                ));
+            }
+            if delay < Duration::from_micros(1) {
+                return Err(anyhow!("--max-delay below 1us allows no delay; leave it out"));
+            }
+            Policy { coalesce: delay, ..Policy::default() }
+                .check()
+                .context("--max-delay is tried as --coalesce")?;
         }
         if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
             return Err(anyhow!("--rate is not above 0; give requests a second, such as 10000"));
         }
         if self.no_keepalive && self.goal == Wanted::Connections {
-            return Err(anyhow!(
-                "--no-keepalive does not go with --goal connections, whose connections rest"
-            ));
+            return Err(anyhow!("--no-keepalive contradicts --goal connections, whose connections are idle"));
         }
         Ok(())
     }
@@ -130,6 +143,7 @@ impl Args {
             Wanted::Throughput => Goal::Throughput,
             Wanted::Connections => Goal::Connections,
             Wanted::P99 => Goal::P99,
+            Wanted::Cpu => Goal::Cpu,
         };
         let (rounds, extent, budget_s) =
             if self.quick { (4, Extent::Quick, 120) } else { (6, Extent::Full, 600) };
@@ -148,6 +162,7 @@ impl Args {
             connections: self.connections.unwrap_or(connections) as usize,
             ladder: ladder.into_iter().map(|n| n as usize).collect(),
             rate: self.rate,
+            max_delay: self.max_delay,
             keep_alive: !self.no_keepalive,
             rounds,
             extent,
@@ -162,18 +177,15 @@ impl Args {
             true => file.and_then(|file| file.write(text.as_bytes())),
             false => file.and_then(|file| file.write_new(text.as_bytes())),
         };
-        written
-            .with_context(|| format!("{} cannot be written; the settings were:\n{text}", self.out.display()))
+        written.with_context(|| format!("cannot write {}; the settings were:\n{text}", self.out.display()))
     }
 }
 
-/// A stage as a table, with what was decided.
+/// A stage as a table, with its decision.
 fn show(stage: &Stage) -> anyhow::Result<()> {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     let figure = stage.rows.first().and_then(|row| row.measures.first());
     let figure = figure.map_or("figure", |measure| measure.name.as_str());
-    table.set_header([
+    let mut table = out::table([
         stage.name.as_str(),
         figure,
         "95% interval, or range",
@@ -209,7 +221,7 @@ fn cells(stage: &Stage, i: usize, row: &Row) -> [String; 7] {
         figure.as_ref().map_or_else(dash, |s| s.rounds.len().to_string()),
         spread(1).map_or_else(dash, |s| number(s.median)),
         judged.map_or_else(dash, |judged| judged.words()),
-        certificate::limits(&row.certificates),
+        verdict::limits(&row.verdicts),
     ]
 }
 
@@ -221,10 +233,10 @@ fn summarise(found: &Found) -> anyhow::Result<()> {
         say!("left out: {}: {}", out.model, out.why)?;
     }
     let rows: Vec<Row> = found.stages.iter().flat_map(|stage| stage.rows.clone()).collect();
-    for doubt in certificate::doubts(&rows) {
+    for doubt in verdict::doubts(&rows) {
         say!("warning: {}", doubt.line())?;
     }
-    if let Some(summary) = certificate::summary(&rows) {
+    if let Some(summary) = verdict::summary(&rows) {
         say!("{summary}")?;
     }
     say!("for {}: {}", found.goal.name(), found.chosen)

@@ -17,7 +17,10 @@ fn an_attack_on_a_stranger_is_refused_before_anything_is_sent() {
         let output = tidegate(&["load", "attack", target, "-d", "1"]);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(error.contains("not an address of this machine") && error.contains("one's own"), "{error}");
+        assert!(
+            error.contains("not an address of this machine") && error.contains("your own servers"),
+            "{error}"
+        );
         assert_eq!(output.stdout, b"");
     }
 }

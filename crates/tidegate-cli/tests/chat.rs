@@ -152,9 +152,9 @@ fn an_interrupted_load_tells_what_was_heard_until_then() {
 #[test]
 fn a_stop_and_a_hand_over_are_said_to_members() {
     let folder = tempfile::tempdir().unwrap();
-    let door = folder.path().join("door");
+    let socket = folder.path().join("door");
     let serve =
-        |at: &str| Server::start(&["serve", "chat", "--listen", at, "--handover", door.to_str().unwrap()]);
+        |at: &str| Server::start(&["serve", "chat", "--listen", at, "--handover", socket.to_str().unwrap()]);
     let mut server = serve("127.0.0.1:0");
     for ends in ["hand-over", "stop"] {
         // A successor takes the place of the first one, which drains and ends.
@@ -176,7 +176,7 @@ fn a_stop_and_a_hand_over_are_said_to_members() {
             let (status, ..) = std::mem::replace(&mut server, successor).ended();
             assert!(status.success());
         }
-        assert_eq!(line(&mut lines), "= the server goes away; come again\n", "{ends}");
+        assert_eq!(line(&mut lines), "= the server is stopping; reconnect later\n", "{ends}");
         let mut rest = Vec::new();
         frames.read_to_end(&mut rest).unwrap();
         let at = rest.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
@@ -211,7 +211,7 @@ fn messages_that_are_refused_fail_the_run() {
     let (code, report, stderr) = load(&server, &["-c", "3", "--rate", "1000", "-n", "20", "--timeout", "5"]);
     assert_eq!(code, Some(1));
     assert!(report["refused"].as_u64().unwrap() > 0 && report["undelivered"] == 0, "{report}");
-    assert!(stderr.contains("too fast"), "{stderr}");
+    assert!(stderr.contains("too many lines"), "{stderr}");
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn what_makes_no_sense_is_said_before_anything_starts() {
         (&["load", "chat", "127.0.0.1:1", "--rate", "0"], "--rate"),
         (
             &["load", "chat", "wss://127.0.0.1:1", "--tls-insecure", "--stop-reading", "1%"],
-            "members in clear",
+            "does not support TLS",
         ),
         (&["load", "chat", "ws://127.0.0.1:1", "--tls-insecure"], "the target is not encrypted"),
         (&["serve", "chat", "--line-bytes", "10"], "at least 256"),

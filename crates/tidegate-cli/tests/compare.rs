@@ -72,7 +72,7 @@ fn a_run_is_saved_with_all_that_it_takes_to_compare_it() {
     assert_eq!(rows.len(), 2);
     for row in rows {
         assert_eq!(row["measures"][0]["name"], "cpu_s_per_100k");
-        assert_eq!(row["certificates"].as_array().unwrap().len(), 4);
+        assert_eq!(row["verdicts"].as_array().unwrap().len(), 4);
         for measure in row["measures"].as_array().unwrap() {
             assert_eq!(measure["rounds"].as_array().unwrap().len(), 4, "{measure}");
         }
@@ -146,7 +146,7 @@ fn what_can_not_be_compared_is_refused_with_what_to_do() {
     for (b, more, why) in [
         (&other, &[][..], "no saved run"),
         (&folder.path().join("none"), &[], "tidegate bench"),
-        (&alone, &[], "no row in common"),
+        (&alone, &[], "no rows in common"),
         (&run, &["--measure", "speed"], "cpu_s_per_100k"),
         (&run, &["--margin", "200"], "--margin"),
     ] {

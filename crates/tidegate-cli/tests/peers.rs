@@ -57,11 +57,11 @@ fn processes_with(mark: &str) -> Vec<String> {
 }
 
 #[test]
-fn peers_of_the_user_are_measured_beside_the_models_and_counted_in_floors() {
+fn peers_of_the_user_are_measured_beside_the_models_and_counted_in_baselines() {
     let folder = tempfile::tempdir().unwrap();
-    // The floor of this test is tidegate on poll; the other one answers from a child of the shell that started it.
+    // The baseline of this test is tidegate on poll; the other one answers from a child of the shell that started it.
     let peers = format!(
-        "[[peer]]\nname = \"floor\"\nstart = \"exec {PROGRAM} serve http --model poll --listen 127.0.0.1:{{port}}\"\n\
+        "[[peer]]\nname = \"baseline\"\nstart = \"exec {PROGRAM} serve http --model poll --listen 127.0.0.1:{{port}}\"\n\
          [[peer]]\nname = \"mine\"\nabout = \"x\"\ncheck = \"test -d {{here}}\"\nbuild = \"echo yes > {{build}}/built\"\n\
          start = \"test $(cat {{build}}/built) = yes && {PROGRAM} serve http --page {{dir}}/www/index.html --listen 127.0.0.1:{{port}} --cpus {{cpu}} & wait\"\n\
          ready_line = \"listening on\"\n\
@@ -75,23 +75,23 @@ fn peers_of_the_user_are_measured_beside_the_models_and_counted_in_floors() {
         let rows: Vec<_> = table.rows.iter().filter(|row| row.case.keep_alive == keep_alive).collect();
         let mut names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         names.sort_unstable();
-        assert_eq!(names, ["floor", "mine", "tidegate epoll"]);
+        assert_eq!(names, ["baseline", "mine", "tidegate epoll"]);
         for row in rows {
             let f = &row.figures;
-            assert_eq!((f.failed, f.certificates.len(), f.cpu_s_per_100k.rounds.len()), (0, 2, 2), "{row:?}");
+            assert_eq!((f.failed, f.verdicts.len(), f.cpu_s_per_100k.rounds.len()), (0, 2, 2), "{row:?}");
             assert!(f.cpu_s_per_100k.min > 0.0, "{row:?}");
-            let times = row.times_floor.as_ref().unwrap();
-            assert!(row.name != "floor" || times.rounds == [1.0, 1.0], "{row:?}");
+            let times = row.times_baseline.as_ref().unwrap();
+            assert!(row.name != "baseline" || times.rounds == [1.0, 1.0], "{row:?}");
         }
     }
     assert_eq!(table.left_out.len(), 1);
     let shown = said(&output);
     assert!(
-        shown.contains("times the floor") && shown.contains("not installed: apt install absent"),
+        shown.contains("Times the baseline") && shown.contains("not installed: apt install absent"),
         "{shown}"
     );
     let page = std::fs::read_to_string(folder.path().join("report/report.html")).unwrap();
-    assert!(page.contains("apt install absent") && page.contains("times the floor"));
+    assert!(page.contains("apt install absent") && page.contains("times the baseline"));
     assert_eq!(
         processes_with(folder.path().to_str().unwrap()),
         Vec::<String>::new(),
@@ -103,7 +103,7 @@ fn peers_of_the_user_are_measured_beside_the_models_and_counted_in_floors() {
 fn a_peer_that_does_not_do_its_part_is_named_and_the_others_are_measured() {
     let folder = tempfile::tempdir().unwrap();
     let peers = format!(
-        "[[peer]]\nname = \"floor\"\ncheck = \"false\"\nstart = \"x {{port}}\"\n\
+        "[[peer]]\nname = \"baseline\"\ncheck = \"false\"\nstart = \"x {{port}}\"\n\
          [[peer]]\nname = \"dies\"\nstart = \"echo no such port: {{port}}; exit 3\"\n\
          [[peer]]\nname = \"short\"\nstart = \"echo hello > page; exec {PROGRAM} serve http --page page --listen 127.0.0.1:{{port}}\"\n\
          [[peer]]\nname = \"unbuilt\"\nbuild = \"echo no compiler; echo missing header >&2; false\"\nstart = \"x {{port}}\"\n"
@@ -116,7 +116,7 @@ fn a_peer_that_does_not_do_its_part_is_named_and_the_others_are_measured() {
     }
     let table = results(folder.path()).peers.unwrap();
     assert!(
-        table.rows.iter().all(|row| row.name == "tidegate epoll" && row.times_floor.is_none()),
+        table.rows.iter().all(|row| row.name == "tidegate epoll" && row.times_baseline.is_none()),
         "{table:?}"
     );
     assert_eq!(table.rows.len(), 2);
@@ -127,7 +127,7 @@ fn an_interrupted_bench_leaves_nothing_running() {
     let folder = tempfile::tempdir().unwrap();
     // It never serves, so the bench waits for it.
     let peers = "[[peer]]\nname = \"stuck\"\nready_line = \"never\"\nstart = \"touch {here}/begun; sleep 600 & sleep 600; echo {port}\"\n\
-                 [[peer]]\nname = \"floor\"\ncheck = \"false\"\nstart = \"x {port}\"\n";
+                 [[peer]]\nname = \"baseline\"\ncheck = \"false\"\nstart = \"x {port}\"\n";
     let mut child = bench(folder.path(), peers, &["--only", "stuck"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -162,7 +162,7 @@ fn wrong_files_and_names_are_refused_with_what_to_do() {
         (
             "[[peer]]\nname = \"a\"\nstart = \"{port}\"",
             &["--only", "b"],
-            "there is no peer b; there are floor",
+            "unknown peer b; the peers are baseline",
         ),
     ] {
         let output = bench(folder.path(), peers, more).output().unwrap();

@@ -109,12 +109,9 @@ fn whoever_stops_reading_changes_no_exit_code() {
 #[test]
 fn output_that_a_full_disk_does_not_take_is_an_error() {
     let needs = Needs::new();
-    // What clap prints itself (--help, --version), and lines that are told on the way (--ndjson, --phases), nobody has
-    // to have.
-    let told = |args: &Vec<&str>| {
-        args.iter().any(|arg| ["--help", "--version", "--ndjson", "--phases"].contains(arg))
-    };
-    for args in commands(&needs).into_iter().filter(|args| !told(args)) {
+    // Nobody has to receive lines of progress.
+    let has_progress = |args: &Vec<&str>| args.iter().any(|arg| ["--ndjson", "--phases"].contains(arg));
+    for args in commands(&needs).into_iter().filter(|args| !has_progress(args)) {
         let outcome = with_output(&args, full(), Stdio::piped());
         assert_eq!(outcome.code, Some(1), "{args:?}: {}", outcome.stderr);
         assert!(outcome.stderr.contains("error: cannot write to stdout: "), "{args:?}: {}", outcome.stderr);
@@ -191,23 +188,60 @@ fn a_hangup_takes_the_children_along() {
         // Under nohup(1) SIGHUP is ignored, and stays so in what it starts: here it is as a terminal leaves it.
         let mut command = std::process::Command::new("env");
         command.arg("--default-signal=HUP").arg(env!("CARGO_BIN_EXE_tidegate")).args(args).arg(&out);
-        let child =
+        let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let start = Instant::now();
-        let started = loop {
-            let started = children(child.id());
-            if !started.is_empty() {
-                break started;
-            }
-            assert!(start.elapsed() < kit::DEADLINE, "{args:?} starts nothing");
-            std::thread::yield_now();
-        };
+        let started = first_of(&mut child, |_| true);
         kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
         let outcome = finish(child);
         assert_eq!(outcome.code, Some(1), "{args:?}: {}", outcome.stderr);
         assert!(outcome.stderr.contains("interrupted"), "{args:?}: {}", outcome.stderr);
         while started.iter().any(|&pid| runs(pid)) {
             assert!(start.elapsed() < kit::DEADLINE, "{args:?} leaves {started:?} behind");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// What a child starts first, of the programs that are looked for.
+fn first_of(child: &mut std::process::Child, is_it: impl Fn(Pid) -> bool) -> Vec<Pid> {
+    let start = Instant::now();
+    loop {
+        assert_eq!(child.try_wait().unwrap(), None, "it has ended by itself");
+        let started: Vec<Pid> = children(child.id()).into_iter().filter(|&pid| is_it(pid)).collect();
+        if !started.is_empty() {
+            return started;
+        }
+        assert!(start.elapsed() < kit::DEADLINE, "it starts nothing");
+        std::thread::yield_now();
+    }
+}
+
+fn is(pid: Pid, command: &str) -> bool {
+    let words = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+    words.split(|&byte| byte == 0).nth(1) == Some(command.as_bytes())
+}
+
+#[test]
+fn servers_end_with_a_lab_that_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, file) = (folder.path().join("bench"), folder.path().join("found.toml"));
+    let (out, file, tidegate) =
+        (out.to_str().unwrap(), file.to_str().unwrap(), env!("CARGO_BIN_EXE_tidegate"));
+    let commands: [&[&str]; 3] = [
+        &["bench", "models", "--models", "epoll", "--connections", "2", "--seconds", "50", "--out", out],
+        &["tune", "--models", "epoll", "--budget", "50s", "--out", file],
+        &["ab", tidegate, tidegate, "--budget", "50s"],
+    ];
+    for args in commands {
+        let mut child = self::tidegate(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        first_of(&mut child, |pid| is(pid, "load")); // now a server serves
+        let servers = first_of(&mut child, |pid| is(pid, "serve"));
+        let start = Instant::now();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        while servers.iter().any(|&pid| runs(pid)) {
+            assert!(start.elapsed() < kit::DEADLINE, "{args:?} leaves {servers:?} behind");
             std::thread::yield_now();
         }
     }

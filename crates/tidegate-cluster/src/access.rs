@@ -1,4 +1,4 @@
-//! How the broker is reached.
+//! Connection settings and credentials for the broker.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,10 +7,10 @@ use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, ServerA
 
 use crate::error::ClusterError;
 
-/// How one says who one is. Secrets come from files, so that they are in no list of processes.
+/// Credentials. Secrets are read from files, so that they do not appear in process lists.
 #[derive(Clone, Debug, Default)]
 pub enum Auth {
-    /// As the URL says, or not at all.
+    /// Those of the URL, or none.
     #[default]
     Url,
     /// User and password.
@@ -22,30 +22,31 @@ pub enum Auth {
     },
     /// The file with a token.
     Token(PathBuf),
-    /// A file of credentials (JWT and seed), as `nsc` makes it.
+    /// A credentials file (JWT and seed), as created by `nsc`.
     Credentials(PathBuf),
     /// The file with the seed of an nkey.
     Nkey(PathBuf),
 }
 
-/// Where the broker is and how it is spoken to.
+/// Address and credentials of the broker.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// `nats://HOST:PORT`, or `tls://HOST:PORT` for one that must encrypt; several brokers of one cluster with commas.
+    /// `nats://HOST:PORT`, or `tls://HOST:PORT` to require encryption; several brokers of one cluster separated by
+    /// commas.
     pub url: String,
-    /// Who we are.
+    /// Our credentials.
     pub auth: Auth,
     /// Trust the authorities in this file; `None` is those of the system.
     pub ca: Option<PathBuf>,
-    /// Our certificate and its key, for a broker that asks for them.
+    /// Our client certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Time for one attempt to connect.
+/// Timeout of one attempt to connect.
 const CONNECT: Duration = Duration::from_secs(5);
 
 impl Access {
-    /// The addresses without user and password, for people.
+    /// The addresses without user and password, for display.
     #[must_use]
     pub fn shown(&self) -> String {
         let hide = |url: &String| match url.rsplit_once('@') {
@@ -66,10 +67,10 @@ impl Access {
         urls.iter().map(hide).collect::<Vec<_>>().join(",")
     }
 
-    /// Connects; the client connects again by itself when it loses the broker.
+    /// Connects; the client reconnects automatically.
     ///
     /// # Errors
-    /// The broker does not answer or does not know us, or a file cannot be read.
+    /// The broker does not answer or rejects us, or a file cannot be read.
     pub async fn connect(&self, name: &str) -> Result<Client, ClusterError> {
         let access = |why: String| ClusterError::Access { url: self.shown(), why };
         let write =
@@ -77,7 +78,7 @@ impl Access {
         let parsed = self.url.split(',').map(|url| url.trim().parse::<ServerAddr>());
         let addrs = parsed.collect::<Result<Vec<_>, _>>().map_err(|e| write(&e))?;
         if addrs.iter().any(|addr| addr.host().is_empty()) {
-            return Err(write(&"there is no host in it"));
+            return Err(write(&"the host is missing"));
         }
         let mut options = self.options(&addrs)?.name(name).connection_timeout(CONNECT);
         // Beats go to and fro each half second anyway; this finds a broker that takes bytes and does nothing.
@@ -90,22 +91,23 @@ impl Access {
         })
     }
 
-    /// What else to give to a broker that refused us, or that we refused.
+    /// The remedy after an authentication or TLS error.
     fn to_give(&self, e: &ConnectError) -> Option<&'static str> {
         let text = e.to_string();
         let remedy = match e.kind() {
             ConnectErrorKind::AuthorizationViolation if matches!(self.auth, Auth::Url) => {
-                "it asks who we are: give --nats-user, --nats-token-file, --nats-nkey or --nats-creds, or a user in the URL"
+                "it requires authentication: give --nats-user, --nats-token-file, --nats-nkey or --nats-creds, or \
+                 a user in the URL"
             }
             ConnectErrorKind::AuthorizationViolation => {
-                "it does not know us by these credentials: compare them with those of its configuration"
+                "it rejects these credentials: compare them with its configuration"
             }
             // The alerts of a server that misses our certificate (RFC 8446, section 6.2; the last is of TLS 1.2).
             _ if ["CertificateRequired", "BadCertificate", "UnknownCA", "HandshakeFailure"]
                 .iter()
                 .any(|alert| text.contains(alert)) =>
             {
-                "it takes only clients with a certificate that it trusts: give --nats-cert and --nats-key"
+                "it requires a client certificate: give --nats-cert and --nats-key"
             }
             _ if text.contains("peer certificate") => {
                 "give the authority of its certificate with --nats-ca, and write its host as the certificate does"
@@ -115,16 +117,16 @@ impl Access {
         Some(remedy)
     }
 
-    /// What to look at where no broker answers.
+    /// The remedy where no broker answers.
     fn to_see(&self, kind: ConnectErrorKind) -> &'static str {
         match kind {
             ConnectErrorKind::TimedOut => {
-                "something takes connections there and says nothing: see that it is nats-server, and that it runs"
+                "the port is open, but no NATS server answers: check that nats-server runs there"
             }
             _ if self.ca.is_some() || self.identity.is_some() || self.url.contains("tls://") => {
-                "see that nats-server runs there and encrypts; one that does not takes nats:// without --nats-ca and --nats-cert"
+                "check that nats-server runs there with TLS; without TLS use nats:// without --nats-ca and --nats-cert"
             }
-            _ => "see that nats-server runs there",
+            _ => "check that nats-server runs there",
         }
     }
 

@@ -1,7 +1,7 @@
-//! An agent: waits for work, does the parts of one run at a time, and says how it goes.
+//! An agent: waits for loads, runs its parts of one load at a time, and reports progress.
 
-mod gate;
 mod job;
+mod start_signal;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -18,41 +18,40 @@ use crate::error::ClusterError;
 use crate::order::Order;
 use crate::seldom::Seldom;
 use crate::text::printable;
-use crate::wire::{self, Answer, Ask, Event, Hail, Offer, What, Word};
+use crate::wire::{self, AgentInfo, Answer, Ask, Event, Hail, What, Word};
 use job::{Job, Leave, Voice};
 
-/// How an agent works.
+/// Options of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
     /// The broker.
     pub access: Access,
-    /// What it is called in results.
+    /// Its name in results.
     pub name: String,
-    /// Which targets it takes.
+    /// Allowed targets.
     pub allow: AllowList,
-    /// It ends after so many plans; `None` is never.
+    /// Exit after this many loads; `None` is never.
     pub runs: Option<u64>,
-    /// Shows its wall clock so many seconds ahead: for tests of clocks that are wrong.
+    /// Reports its wall clock this many seconds ahead: for tests of wrong clocks.
     pub clock_ahead_s: f64,
-    /// Shows it so many more seconds ahead once a load has begun.
+    /// Reports it this many more seconds ahead once a load has begun.
     pub clock_jump_s: f64,
 }
 
-/// How often an agent looks after its job.
+/// How often an agent checks its job.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Parts of its run that an agent has at once: its own, and those of agents that were lost. Each has threads and
-/// connections.
+/// Maximum parts of a run at an agent: its own, and those taken over. Each has threads and connections.
 const MOST_PARTS: usize = 16;
 
 /// Events of a job that wait to be sent; a job says a few a second.
 const EVENTS: usize = 256;
 
-/// Waits for work and does it, until `interrupted` is true or it has done as much as it was to. `tell` hears of what
-/// happens: a short stable name, and words.
+/// Runs loads until `interrupted` is true or the maximum is reached. `tell` is called with events: a short stable name,
+/// and a message.
 ///
 /// # Errors
-/// The broker cannot be reached at the start. Later the agent waits until it is there again.
+/// The broker cannot be reached at the start. Later the agent waits for it to return.
 pub fn serve(
     options: &AgentOptions,
     interrupted: &AtomicBool,
@@ -75,9 +74,9 @@ async fn work(
     let mut asks = client.subscribe(wire::of_agent(&id)).await.map_err(|e| failed(&e))?;
     let mut words = client.subscribe(wire::words_of("*")).await.map_err(|e| failed(&e))?;
     client.flush().await.map_err(|e| failed(&e))?;
-    tell("waiting", &format!("agent {} waits for work at {}", options.name, options.access.shown()));
+    tell("waiting", &format!("agent {} waits for loads at {}", options.name, options.access.shown()));
     let (say, mut events) = mpsc::channel(EVENTS);
-    let mut desk = Desk {
+    let mut state = AgentState {
         client,
         id,
         options,
@@ -92,18 +91,18 @@ async fn work(
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         tokio::select! {
-            Some(message) = hails.next() => desk.hail(&message).await,
-            Some(message) = asks.next() => desk.ask(&message).await,
-            Some(message) = words.next() => desk.word(&message),
-            Some(event) = events.recv() => desk.publish(event).await,
+            Some(message) = hails.next() => state.hail(&message).await,
+            Some(message) = asks.next() => state.ask(&message).await,
+            Some(message) = words.next() => state.word(&message),
+            Some(event) = events.recv() => state.publish(event).await,
             _ = tick.tick() => {
-                if interrupted.load(Relaxed) && desk.leave() {
+                if interrupted.load(Relaxed) && state.leave() {
                     // What was said last is sent before the connection goes.
-                    let _ = tokio::time::timeout(Duration::from_secs(1), desk.client.flush()).await;
+                    let _ = tokio::time::timeout(Duration::from_secs(1), state.client.flush()).await;
                     return Ok(());
                 }
-                desk.look_after(&mut events).await;
-                if desk.jobs.is_empty() && options.runs.is_some_and(|runs| desk.runs >= runs) {
+                state.look_after(&mut events).await;
+                if state.jobs.is_empty() && options.runs.is_some_and(|runs| state.runs >= runs) {
                     return Ok(());
                 }
             }
@@ -119,7 +118,7 @@ fn subject_word(name: &str) -> String {
 }
 
 /// What an agent has before it.
-struct Desk<'a> {
+struct AgentState<'a> {
     client: Client,
     id: String,
     options: &'a AgentOptions,
@@ -134,11 +133,11 @@ struct Desk<'a> {
     tell: &'a mut dyn FnMut(&str, &str),
 }
 
-impl Desk<'_> {
+impl AgentState<'_> {
     async fn hail(&mut self, message: &Message) {
         match wire::of_a_lead::<Hail>(&message.payload) {
             Ok(_) => {
-                let offer = Offer {
+                let offer = AgentInfo {
                     id: self.id.clone(),
                     name: self.options.name.clone(),
                     busy: !self.jobs.is_empty(),
@@ -189,14 +188,14 @@ impl Desk<'_> {
         };
         self.answer(message, &answer).await;
         if let Some(what) = taken {
-            // Whoever hears that it works may count on it: the answer has left.
+            // The lead may rely on an accepted part, so the answer must be sent first.
             let _ = tokio::time::timeout(TICK, self.client.flush()).await; // a broker that is gone is noticed elsewhere
             (self.tell)("working", &printable(&what));
         }
     }
 
-    /// Takes an order on, if that is possible and allowed: the part of a run with this number, which may have begun
-    /// already. Says what it is about to do.
+    /// Accepts an order, if possible and allowed: the part of a run with this number, which may have begun already.
+    /// Returns the answer.
     fn take(
         &mut self,
         (run, share): (String, u32),
@@ -257,7 +256,7 @@ impl Desk<'_> {
         self.jobs.iter_mut().filter(move |job| ours && job.share == share)
     }
 
-    /// Begins to end; true once there is nothing to be ended.
+    /// Starts ending; true once nothing is left to end.
     fn leave(&mut self) -> bool {
         self.jobs.iter().for_each(Job::stop);
         self.jobs.is_empty()
@@ -283,7 +282,7 @@ impl Desk<'_> {
             Leave::Stay => return,
             Leave::Thanked => "its result has been taken".to_owned(),
             Leave::Forgotten => "nobody fetched its result; it is thrown away".to_owned(),
-            Leave::Dismissed => "it was dismissed".to_owned(),
+            Leave::Dismissed => "the lead dismissed it".to_owned(),
         };
         let job = self.jobs.remove(at);
         if self.jobs.is_empty() {

@@ -1,11 +1,11 @@
-//! Which targets an agent takes, so that nobody turns it on a stranger.
+//! The allow-list of targets, which keeps an agent from being used against other hosts.
 
 use std::net::{IpAddr, ToSocketAddrs};
 
 use ipnet::IpNet;
 use tidegate::Endpoint;
 
-/// Networks that loads may go to.
+/// Networks that loads may target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllowList {
     nets: Vec<IpNet>,
@@ -13,16 +13,15 @@ pub struct AllowList {
 }
 
 impl AllowList {
-    /// What these words allow: networks (`10.0.0.0/8`), addresses, host names, which are looked up now and not later,
-    /// and `unix`.
+    /// Parses the allow-list: networks (`10.0.0.0/8`), addresses, host names, which are resolved now and not later, and
+    /// `unix`.
     ///
     /// # Errors
-    /// No word, or one that is none of these, in words. Nothing is allowed by itself, this machine no more than
-    /// another: what listens on
-    /// its loopback often trusts whoever reaches it there.
+    /// The list is empty or has an invalid entry. Nothing is allowed by default, not even this machine: services on its
+    /// loopback interface often trust every local client.
     pub fn parse<S: AsRef<str>>(words: &[S]) -> Result<Self, String> {
         if words.is_empty() {
-            let why = "no target is allowed, so there is nothing to do: say with --allow where loads may go";
+            let why = "no target is allowed: give the allowed ones with --allow";
             return Err(format!("{why}, like --allow 10.0.0.0/8, or --allow 127.0.0.0/8 for this machine"));
         }
         let mut list = Self { nets: Vec::new(), unix: false };
@@ -46,16 +45,15 @@ impl AllowList {
                 )
             };
             if word.is_empty() || word.contains(['/', ' ']) {
-                return Err(wrong("that is no network".into()));
+                return Err(wrong("not a network".into()));
             }
-            let found =
-                (word, 0).to_socket_addrs().map_err(|e| wrong(format!("it cannot be looked up: {e}")))?;
+            let found = (word, 0).to_socket_addrs().map_err(|e| wrong(format!("cannot resolve it: {e}")))?;
             self.nets.extend(found.map(|addr| IpNet::from(addr.ip())));
         }
         Ok(())
     }
 
-    /// Whether a load may go there.
+    /// Whether a load may target this address.
     #[must_use]
     pub fn allows(&self, target: &Endpoint) -> bool {
         match target.addr() {

@@ -1,14 +1,14 @@
-//! Clocks of hosts against each other.
+//! Clock offsets between hosts.
 //!
-//! The start is by each host's *monotonic* clock, which nobody sets; its distance to ours comes from the quickest of
-//! several round trips (as NTP takes the sample with the least delay: RFC 5905, section 10). Wall clocks are only
-//! looked at: one that is wrong makes logs of that host lie, and the run says so.
+//! The start uses each host's *monotonic* clock; its offset to ours comes from the fastest of several round trips (as
+//! NTP uses the sample with the least delay: RFC 5905, section 10). Wall clocks are only compared: a wrong one makes
+//! logs of that host misleading, and the run reports it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// What a host's clocks say, in nanoseconds.
+/// The clock values of a host, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
     /// Since its process began.
@@ -18,7 +18,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// What the wall clock showed when the process began; changes only if somebody sets it.
+    /// The wall clock at the start of the process; changes only if the clock is set.
     pub(crate) fn origin_ns(self) -> i64 {
         self.wall_ns - self.mono_ns
     }
@@ -72,18 +72,18 @@ pub(crate) struct RoundTrip {
     pub(crate) after: Reading,
 }
 
-/// How far the clocks of another host are from ours.
+/// The offsets of another host's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Distance {
     /// Its monotonic clock minus ours.
     pub(crate) mono_ns: i64,
     /// Its wall clock minus ours.
     pub(crate) wall_ns: i64,
-    /// The round trip it was seen with; it is right within half of that.
+    /// The round trip of this sample; its error is at most half of that.
     pub(crate) round_trip_ns: i64,
 }
 
-/// From the quickest of several round trips; none of no round trip.
+/// Computes them from the fastest of several round trips; `None` without samples.
 pub(crate) fn distance(trips: &[RoundTrip]) -> Option<Distance> {
     let length = |trip: &RoundTrip| trip.after.mono_ns - trip.before.mono_ns;
     let best = trips.iter().min_by_key(|trip| length(trip))?;

@@ -1,8 +1,9 @@
-//! Who hands the plan out: musters agents, compares clocks, starts them at one moment, watches, and brings the results
+//! The lead of a run: distributes the plan, compares clocks, starts all agents at one moment, monitors them, and merges
+//! the results.
 //! together.
 
 mod member;
-mod muster;
+mod registration;
 mod result;
 mod takeover;
 mod watch;
@@ -22,51 +23,51 @@ use crate::order::{Order, TlsOrder};
 use crate::seconds::Seconds;
 use crate::wire::{self, Answer, Ask, Word};
 use member::{Member, Part};
-use muster::silence;
+use registration::silence;
 
-/// What is done when an agent is lost, or something else goes wrong between the agents.
+/// What to do when an agent is lost, or another problem occurs between the agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLost {
-    /// The load ends; the result is of what was measured until then.
+    /// End the load; the result covers the time until then.
     #[default]
     Stop,
-    /// The others go on with their parts; that of the lost one is missing.
+    /// Continue with the others; the lost part is missing.
     Continue,
-    /// The others go on, and take over what the lost one would still have done.
+    /// Continue, and let the others take over the rest of the lost part.
     Redistribute,
 }
 
-/// How a load is handed out.
+/// Options of the distribution.
 #[derive(Clone, Debug)]
 pub struct LeadOptions {
     /// The broker.
     pub access: Access,
-    /// Agents that carry the load.
+    /// Number of agents.
     pub agents: usize,
-    /// How long to wait until so many are there.
+    /// How long to wait for them.
     pub wait: Duration,
-    /// What is done when one is lost.
+    /// What to do when one is lost.
     pub on_lost: OnLost,
-    /// An agent that says nothing for so long is lost, and one that hears nothing for so long ends its load.
-    pub patience: Duration,
-    /// A wall clock may be so far from ours, and a start so late.
+    /// Silence after which an agent counts as lost; an agent without contact for this long ends its load.
+    pub timeout: Duration,
+    /// Maximum offset of a wall clock, and maximum delay of a start.
     pub clock_bound: Duration,
-    /// Agents keep their connections open until the observer has heard of the result: it may take its time.
+    /// Agents keep their connections open until the observer has received the result.
     pub hold: bool,
 }
 
-/// How often agents hear that we are there.
+/// Interval of the lead's heartbeat.
 const BEAT: Duration = Duration::from_millis(500);
 
-/// How long before the start it is announced; round trips come on top.
+/// How long before the start it is announced; round trips are added.
 const AHEAD: Duration = Duration::from_millis(300);
 
-/// Has agents carry out a plan. `tls` is what the plan's own was made of, and `observer` hears how all of them together
-/// do. Blocks.
+/// Runs a plan on agents. `tls` is the source of the plan's TLS configuration, and `observer` is called with the
+/// combined progress. Blocks.
 ///
 /// # Errors
-/// [`ClusterError`] if there is no result at all. What goes wrong later is in
-/// [`Together::troubles`](tidegate_load::Together::troubles), and [`Report::is_clean`] then says no.
+/// [`ClusterError`] if there is no result. Later problems are in
+/// [`Together::troubles`](tidegate_load::Together::troubles), and [`Report::is_clean`] then returns false.
 pub fn carry_out(
     options: &LeadOptions,
     plan: &Plan,
@@ -76,7 +77,7 @@ pub fn carry_out(
 ) -> Result<Report, ClusterError> {
     plan.check()?;
     plan.part(options.agents - 1, options.agents)?; // the smallest one, before anybody is asked
-    // With a thread of its own, so that agents hear of us also while the observer holds this one.
+    // On a separate thread, so that the heartbeat continues while the observer blocks this one.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     runtime.map_err(ClusterError::Runtime)?.block_on(lead(options, plan, tls, interrupted, observer))
 }
@@ -94,7 +95,7 @@ async fn lead(
     let events =
         subscribed.map_err(|e| ClusterError::Broker { url: options.access.shown(), why: e.to_string() })?;
     let clock = Clock::new(0.0, 0.0);
-    let members = muster::muster(&client, options, &run, interrupted).await?;
+    let members = registration::register(&client, options, &run, interrupted).await?;
     let mut lead = Lead {
         tls,
         began: None,
@@ -118,19 +119,18 @@ async fn lead(
     let beats = tokio::spawn(beat(lead.client.clone(), wire::words_of(&lead.run), lead.stopped.clone()));
     let outcome = lead.conduct().await;
     beats.abort();
-    // Whoever was thanked or dismissed last is to hear it before the connection goes.
+    // The agent that was thanked or dismissed last is to hear it before the connection goes.
     let _ = tokio::time::timeout(BEAT, lead.client.flush()).await;
     outcome
 }
 
-/// Tells the agents of a run again and again that we are there, or that it is over for all: one word may be lost with a
-/// connection.
+/// Repeats the heartbeat or the end of the run to its agents, because one message may be lost with a connection.
 async fn beat(client: Client, subject: String, stopped: Arc<AtomicBool>) {
     loop {
         let word = if stopped.load(Relaxed) { Word::Stop } else { Word::Beat };
         let Ok(bytes) = wire::encode(&word) else { return };
         let sent = client.publish(subject.clone(), bytes.into());
-        // The broker may be gone; agents then hear nothing and end, which is what a lease is for.
+        // The broker may be gone; then the agents end by their lease.
         let _ = tokio::time::timeout(BEAT, sent).await;
         tokio::time::sleep(BEAT).await;
     }
@@ -151,20 +151,20 @@ struct Lead<'a> {
     observer: &'a mut dyn FnMut(Phase<'_>),
     troubles: Vec<String>,
     seconds: Seconds,
-    /// The seconds of all that have been told.
+    /// The seconds of all that have been reported.
     told: Vec<Second>,
-    /// The moment at which all begin, once it is told.
+    /// The moment at which all begin, once it is announced.
     began: Option<Instant>,
     /// Members whose parts have to be given to others.
     unshared: Vec<usize>,
-    /// The agents are told to end early.
+    /// The agents are asked to end early.
     stopped: Arc<AtomicBool>,
     /// When the members were last looked at.
     looked: Instant,
 }
 
 impl Lead<'_> {
-    /// From the handing out to the result.
+    /// From the distribution to the result.
     async fn conduct(&mut self) -> Result<Report, ClusterError> {
         if let Err(e) = self.hand_out().await {
             for member in &self.members {
@@ -198,11 +198,11 @@ impl Lead<'_> {
                 Ok(Answer::Taken) => self.members[at].heard = Instant::now(),
                 Ok(Answer::Refused { why }) => return Err(ClusterError::Refused { agent, why }),
                 Ok(Answer::Clock(_)) => {
-                    return Err(ClusterError::Refused { agent, why: "it answers something else".into() });
+                    return Err(ClusterError::Refused { agent, why: "unexpected answer".into() });
                 }
                 Err(why) => {
                     let broker = silence(&self.client).await;
-                    let why = format!("agent {agent} does not take its part: {why}{broker}");
+                    let why = format!("agent {agent} refuses its part: {why}{broker}");
                     return Err(ClusterError::NotBegun(why));
                 }
             }
@@ -224,7 +224,7 @@ impl Lead<'_> {
             share: member.share,
             order: Box::new(Order::of(&plan, self.tls.clone(), (index, of))),
             began_mono_ns,
-            lease_ms: self.options.patience.as_millis() as u64,
+            lease_ms: self.options.timeout.as_millis() as u64,
             hold: self.options.hold,
         }
     }
@@ -241,7 +241,7 @@ impl Lead<'_> {
             let why = match self.ask(&m.id, &Ask::Release { run: self.run.clone(), share: m.share }).await {
                 Ok(Answer::Taken) => return None,
                 Ok(Answer::Refused { why }) | Err(why) => why,
-                Ok(Answer::Clock(_)) => "it answers something else".to_owned(),
+                Ok(Answer::Clock(_)) => "unexpected answer".to_owned(),
             };
             Some(format!("agent {} did not keep its connections open until the end: {why}", m.name))
         }));
@@ -268,7 +268,7 @@ impl Lead<'_> {
         }
     }
 
-    /// Tells everybody the one moment at which all begin.
+    /// Announces the common start to all members.
     async fn start(&mut self) {
         let at = self.soon();
         self.began = Some(at);
@@ -279,7 +279,7 @@ impl Lead<'_> {
         self.start_all((0..self.members.len()).collect(), at).await;
     }
 
-    /// A moment that everybody can be told in time.
+    /// A moment late enough for all members to be notified.
     fn soon(&self) -> Instant {
         let slowest = self.members.iter().map(|m| m.distance.round_trip_ns).max().unwrap_or(0);
         Instant::now() + AHEAD + Duration::from_nanos(slowest.max(0) as u64) * 4
@@ -308,11 +308,11 @@ impl Lead<'_> {
         match self.ask(&member.id, &start).await? {
             Answer::Taken => Ok(()),
             Answer::Refused { why } => Err(why),
-            Answer::Clock(_) => Err("it answers something else".to_owned()),
+            Answer::Clock(_) => Err("unexpected answer".to_owned()),
         }
     }
 
-    /// Has everybody end early.
+    /// Makes all members end early.
     async fn stop(&mut self) {
         if !self.stopped.swap(true, Relaxed) {
             self.say(&Word::Stop).await;
@@ -331,7 +331,7 @@ impl Lead<'_> {
     }
 
     async fn ask(&self, id: &str, ask: &Ask) -> Result<Answer, String> {
-        muster::ask(&self.client, id, ask, self.options.patience).await
+        registration::ask(&self.client, id, ask, self.options.timeout).await
     }
 
     /// The part of the load that is over at so many seconds, 0 to 1.

@@ -1,4 +1,4 @@
-//! A plan as it is sent: the same fields as [`Plan`], and what a plan holds only in the form that is used (TLS).
+//! The serialized form of a plan: the same fields as [`Plan`], and the sources of its TLS configuration.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -34,6 +34,8 @@ pub struct Order {
     amount: Amount,
     rate_bytes_per_s_per_block: Option<u64>,
     messages_each: Option<u64>,
+    #[serde(default)]
+    half_close: bool,
     rate: Option<Rate>,
     warm_up: Duration,
     ramp_connections: Duration,
@@ -74,7 +76,7 @@ struct HttpOrder {
 pub struct TlsOrder {
     /// Which certificates the server may have.
     pub trust: TrustOrder,
-    /// Whom its certificate has to be for.
+    /// Expected server name.
     pub name: String,
     /// Protocols that are offered for ALPN.
     pub protocols: Vec<String>,
@@ -84,7 +86,7 @@ pub struct TlsOrder {
     pub handshake_timeout: Duration,
 }
 
-/// Which certificates a server may have.
+/// Trusted server certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrustOrder {
@@ -92,7 +94,7 @@ pub enum TrustOrder {
     System,
     /// Every one.
     Anything,
-    /// Those that the certificates in this PEM text vouch for.
+    /// Those signed by authorities in this PEM text.
     Pem(String),
 }
 
@@ -115,7 +117,7 @@ impl TlsOrder {
 }
 
 impl Order {
-    /// Part `part.0` of `part.1` of a plan; `tls` is what the plan's own `tls` was made of.
+    /// Part `part.0` of `part.1` of a plan; `tls` is the source of the plan's own `tls`.
     #[must_use]
     pub fn of(plan: &Plan, tls: Option<TlsOrder>, part: (usize, usize)) -> Self {
         Self {
@@ -128,6 +130,7 @@ impl Order {
             amount: plan.amount,
             rate_bytes_per_s_per_block: plan.rate_bytes_per_s_per_block,
             messages_each: plan.messages_each,
+            half_close: plan.half_close,
             rate: plan.rate,
             warm_up: plan.warm_up,
             ramp_connections: plan.ramp_connections,
@@ -144,12 +147,12 @@ impl Order {
     /// Where the load goes.
     ///
     /// # Errors
-    /// That is no address, in words.
+    /// Not a valid address.
     pub fn target(&self) -> Result<Endpoint, String> {
         self.target.parse::<Endpoint>().map_err(|e| format!("{:?} is no target: {e}", self.target))
     }
 
-    /// Whether it is within what any load needs; what the parts of it have to do with each other is the plan's.
+    /// Checks the bounds of an order; relations between its fields are checked by the plan.
     fn check(&self) -> Result<(), String> {
         let rate = self.rate.and_then(|rate| rate.ramp).map(|(_, time)| time);
         let amount = match self.amount {
@@ -178,10 +181,10 @@ impl Order {
         }
     }
 
-    /// The part as a plan of its own.
+    /// Converts it to a plan.
     ///
     /// # Errors
-    /// What cannot be done here, in words.
+    /// Why that is not possible on this machine.
     pub fn plan(&self) -> Result<Plan, String> {
         self.check()?;
         let plan = Plan {
@@ -194,6 +197,7 @@ impl Order {
             amount: self.amount,
             rate_bytes_per_s_per_block: self.rate_bytes_per_s_per_block,
             messages_each: self.messages_each,
+            half_close: self.half_close,
             rate: self.rate,
             warm_up: self.warm_up,
             ramp_connections: self.ramp_connections,
@@ -263,6 +267,7 @@ pub(crate) mod tests {
             amount: Amount::Requests(100),
             rate_bytes_per_s_per_block: None,
             messages_each: None,
+            half_close: false,
             rate: Some(Rate { requests_per_s: 5.5, ramp: Some((1.0, Duration::from_secs(3))) }),
             warm_up: Duration::ZERO,
             ramp_connections: Duration::from_millis(1),

@@ -6,7 +6,7 @@ const SHOWN: usize = 500;
 /// Most bytes of the name of a node or an agent.
 const NAME_BYTES: usize = 64;
 
-/// Text for a log or a terminal, whoever wrote it: nothing in it moves the cursor or turns the writing around, and it
+/// Text for a log or a terminal, from any writer: nothing in it moves the cursor or turns the writing around, and it
 /// has an end.
 #[must_use]
 pub fn printable(text: &str) -> String {
@@ -21,7 +21,7 @@ pub fn printable(text: &str) -> String {
 /// Controls, and what changes the direction of what follows (UAX #9).
 pub(crate) fn is_odd(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 /// Whether a node or an agent may be called so: letters and digits of any language, and `-`, `_`, `.`; at most 64
@@ -44,7 +44,10 @@ mod tests {
 
     #[test]
     fn what_is_shown_moves_no_cursor_and_ends() {
-        assert_eq!(printable("a\u{1b}[2J\r\nb\u{202e}"), "a\u{fffd}[2J\u{fffd}\u{fffd}b\u{fffd}");
+        assert_eq!(
+            printable("a\u{1b}[2J\r\nb\u{202e}\u{61c}"),
+            "a\u{fffd}[2J\u{fffd}\u{fffd}b\u{fffd}\u{fffd}"
+        );
         assert_eq!(printable("Jörg: 潮"), "Jörg: 潮");
         assert_eq!(printable(&"ä".repeat(SHOWN)).chars().count(), SHOWN);
         assert_eq!(printable(&"ä".repeat(1_000_000)).chars().count(), SHOWN + 1);

@@ -26,13 +26,13 @@ pub fn events_of(run: &str) -> String {
     format!("tidegate.run.{run}.event")
 }
 
-/// Where the agents of a run are told how it goes on.
+/// The subject on which the agents of a run receive its commands.
 #[must_use]
 pub fn words_of(run: &str) -> String {
     format!("tidegate.run.{run}.word")
 }
 
-/// Asks who is there; agents answer with an [`Offer`].
+/// Asks who is there; agents answer with an [`AgentInfo`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Hail {
     /// The run that needs agents.
@@ -41,7 +41,7 @@ pub struct Hail {
 
 /// An agent is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offer {
+pub struct AgentInfo {
     /// What [`of_agent`] takes; no other process has it.
     pub id: String,
     /// Its name, for people.
@@ -128,14 +128,14 @@ pub enum What {
     },
     /// Connections are being opened.
     Opening {
-        /// Those that stand.
+        /// Those that are established.
         connected: u64,
     },
     /// It waits for the start.
     Ready {
         /// Connections that were tried.
         attempted: u64,
-        /// Those that stand.
+        /// Those that are established.
         connected: u64,
     },
     /// It has begun.
@@ -164,7 +164,7 @@ pub enum What {
     },
 }
 
-/// What all agents of a run are told.
+/// What is sent to all agents of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "snake_case")]
 pub enum Word {
@@ -277,7 +277,7 @@ pub(crate) fn of_an_agent<T: DeserializeOwned + Bounded>(bytes: &[u8]) -> Result
     read(bytes, false)
 }
 
-/// What whoever leads said.
+/// A message of the lead.
 pub(crate) fn of_a_lead<T: DeserializeOwned + Bounded>(bytes: &[u8]) -> Result<T, WireError> {
     read(bytes, true)
 }
@@ -297,7 +297,7 @@ fn bound(value: &mut serde_json::Value, is_order: bool) -> Result<(), &'static s
         }
         Value::Array(all) => all.iter_mut().try_for_each(|value| bound(value, is_order)),
         Value::Object(all) => all.iter_mut().try_for_each(|(name, value)| match &**name {
-            // Clocks and moments by them have bounds of their own.
+            // Clocks and moments by them have separate bounds.
             "mono_ns" | "wall_ns" | "at_mono_ns" | "began_mono_ns" if value.is_i64() => Ok(()),
             _ => bound(value, is_order),
         }),
@@ -319,7 +319,7 @@ impl Bounded for Hail {
     }
 }
 
-impl Bounded for Offer {
+impl Bounded for AgentInfo {
     fn check(&self) -> Result<(), &'static str> {
         is(is_subject_word(&self.id) && is_name(&self.name), "the name of an agent")
     }
@@ -394,7 +394,7 @@ impl Bounded for Word {
 #[doc(hidden)]
 pub fn understand(bytes: &[u8]) {
     let _ = of_a_lead::<Hail>(bytes);
-    let _ = of_an_agent::<Offer>(bytes);
+    let _ = of_an_agent::<AgentInfo>(bytes);
     if let Ok(Ask::Work { order, .. }) = of_a_lead::<Ask>(bytes) {
         let _ = order.plan();
     }
@@ -450,8 +450,8 @@ mod tests {
         let What::Failed { why } = of_an_agent::<Event>(&why).unwrap().what else { panic!("another") };
         assert_eq!(why, "\u{fffd}[2J\u{fffd}x");
         for (id, name) in [("a.b", "a"), ("", "a"), ("a", "\u{1b}[2J"), ("a\r\nSUB > 1", "a")] {
-            let offer = Offer { id: id.into(), name: name.into(), busy: false };
-            let read = of_an_agent::<Offer>(&encode(&offer).unwrap());
+            let offer = AgentInfo { id: id.into(), name: name.into(), busy: false };
+            let read = of_an_agent::<AgentInfo>(&encode(&offer).unwrap());
             assert_eq!(read, Err(WireError::Bound("the name of an agent")));
         }
     }

@@ -1,6 +1,6 @@
 //! Confidence intervals by resampling: B. Efron and R. J. Tibshirani, *An Introduction to the Bootstrap* (1993),
-//! chapter 13, the percentile interval. Nothing is assumed about how the figures are distributed, which suits rounds on
-//! a shared machine: they have a tail on one side.
+//! chapter 13, the percentile interval. It assumes nothing about the distribution of the values, which suits rounds on
+//! a shared machine: they have a one-sided tail.
 //!
 //! Pure and repeatable: the same figures give the same interval, because the seed is fixed.
 
@@ -15,7 +15,7 @@ const RESAMPLES: usize = 20_000;
 
 const SEED: u64 = 0x7469_6465_6761_7465;
 
-/// What lies within, with the confidence it was asked for.
+/// An interval with its confidence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// The lower end.
@@ -25,14 +25,14 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether a value lies within, the ends included.
+    /// Whether a value lies within, including the ends.
     #[must_use]
     pub fn contains(self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 }
 
-/// The middle one; of an even number, the mean of the two in the middle. `None` of nothing, or of what is not finite.
+/// The median; with an even number, the mean of the two in the middle. `None` if empty or not finite.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -55,8 +55,8 @@ pub fn of_median(values: &[f64], confidence: f64) -> Option<Interval> {
     interval(values, &[1.0; LEAST_ROUNDS], confidence, || draw.median(values))
 }
 
-/// The interval of `median(b) / median(a)`, of rounds that have nothing to do with each other. `None` of fewer than
-/// [`LEAST_ROUNDS`] on either side, or if a figure of `a` is not above 0.
+/// The interval of `median(b) / median(a)`, for independent rounds. `None` with fewer than [`LEAST_ROUNDS`] on either
+/// side, or if a value of `a` is not above 0.
 #[must_use]
 pub fn of_ratio(a: &[f64], b: &[f64], confidence: f64) -> Option<Interval> {
     if a.iter().any(|&v| v <= 0.0) {

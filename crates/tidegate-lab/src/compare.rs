@@ -1,28 +1,28 @@
-//! Two saved runs, row by row: better, worse, or no significant difference.
+//! Compares two saved runs, row by row: better, worse, or no significant difference.
 //!
-//! A difference counts if the confidence interval of the ratio of medians does not hold 1. The runs have many rows, and
-//! of twenty true nothings one would be called a difference at 95%; so each row is judged at 1 − 5% / rows (C. E.
-//! Bonferroni, 1936), which makes it 95% for the table.
+//! A difference is significant if the confidence interval of the ratio of medians does not contain 1. With many rows,
+//! one of twenty unchanged ones would be reported at 95%; so each row is judged at 1 − 5% / rows (C. E. Bonferroni,
+//! 1936), which makes it 95% for the table.
 
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::{self, Interval, LEAST_ROUNDS};
 use crate::run::{Better, Measure, Row, Run};
 
-/// The chance that a table in which nothing has changed shows a difference.
+/// Probability that an unchanged table shows a difference.
 pub(crate) const FALSE_ALARM: f64 = 0.05;
 
-/// What became of a row.
+/// The judgement of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum Significance {
     /// B is better.
     Better,
     /// B is worse.
     Worse,
-    /// The interval of the ratio holds 1, or comes nearer to it than what was to be left out of account.
+    /// The interval of the ratio contains 1, or is within the margin.
     NoSignificantDifference,
-    /// There are too few rounds to tell.
+    /// Too few rounds to decide.
     TooFewRounds,
 }
 
@@ -33,9 +33,9 @@ pub struct Judged {
     pub experiment: String,
     /// The row.
     pub name: String,
-    /// The figure it is judged by.
+    /// The figure compared.
     pub measure: String,
-    /// Which way is good.
+    /// Which direction is better.
     pub better: Better,
     /// Median of A.
     pub a: f64,
@@ -45,10 +45,10 @@ pub struct Judged {
     pub rounds: [usize; 2],
     /// B / A.
     pub ratio: f64,
-    /// Of the ratio; none if there are too few rounds.
+    /// Interval of the ratio; none with too few rounds.
     pub interval: Option<Interval>,
-    /// What that means.
-    pub verdict: Verdict,
+    /// The judgement.
+    pub verdict: Significance,
 }
 
 impl Judged {
@@ -60,12 +60,12 @@ impl Judged {
             self.interval.map_or(String::new(), |i| format!(" [{} to {}]", percent(i.low), percent(i.high)));
         let change = percent(self.ratio);
         match self.verdict {
-            Verdict::NoSignificantDifference => format!("no significant difference: {change}{range}"),
-            Verdict::TooFewRounds => {
+            Significance::NoSignificantDifference => format!("no significant difference: {change}{range}"),
+            Significance::TooFewRounds => {
                 format!("not judged: {change}, needs {LEAST_ROUNDS} rounds on each side")
             }
-            Verdict::Better => format!("{} by {change}{range}", self.word(["faster", "less"])),
-            Verdict::Worse => format!("{} by {change}{range}", self.word(["slower", "more"])),
+            Significance::Better => format!("{} by {change}{range}", self.word(["faster", "less"])),
+            Significance::Worse => format!("{} by {change}{range}", self.word(["slower", "more"])),
         }
     }
 
@@ -75,27 +75,27 @@ impl Judged {
     }
 }
 
-/// Two runs side by side.
+/// Two runs compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// Confidence of each row's interval, 0 to 1.
     pub confidence: f64,
-    /// Rows that both have.
+    /// Rows in both runs.
     pub rows: Vec<Judged>,
-    /// Rows that only A has.
+    /// Rows only in A.
     pub only_a: Vec<String>,
-    /// Rows that only B has.
+    /// Rows only in B.
     pub only_b: Vec<String>,
-    /// What makes the comparison doubtful.
+    /// Warnings.
     pub warnings: Vec<String>,
 }
 
-/// What to judge, and how.
+/// Options of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Question {
-    /// The figure; none is each row's own.
+    /// The figure; none is each row's main one.
     pub measure: Option<String>,
-    /// Differences up to this part (0.02 for 2%) are not called significant, however sure they are.
+    /// Differences up to this fraction (0.02 for 2%) are not reported as significant.
     pub margin: f64,
 }
 
@@ -133,12 +133,12 @@ pub(crate) fn judge((row, a, b): Pair<'_>, confidence: f64, margin: f64) -> Judg
     let (a_median, b_median) = (median(a), median(b));
     let interval = bootstrap::of_ratio(&a.rounds, &b.rounds, confidence);
     let verdict = match (interval, a.better) {
-        (None, _) => Verdict::TooFewRounds,
-        (Some(i), Better::Lower) if i.low > 1.0 + margin => Verdict::Worse,
-        (Some(i), Better::Higher) if i.low > 1.0 + margin => Verdict::Better,
-        (Some(i), Better::Lower) if i.high < 1.0 - margin => Verdict::Better,
-        (Some(i), Better::Higher) if i.high < 1.0 - margin => Verdict::Worse,
-        _ => Verdict::NoSignificantDifference,
+        (None, _) => Significance::TooFewRounds,
+        (Some(i), Better::Lower) if i.low > 1.0 + margin => Significance::Worse,
+        (Some(i), Better::Higher) if i.low > 1.0 + margin => Significance::Better,
+        (Some(i), Better::Lower) if i.high < 1.0 - margin => Significance::Better,
+        (Some(i), Better::Higher) if i.high < 1.0 - margin => Significance::Worse,
+        _ => Significance::NoSignificantDifference,
     };
     Judged {
         experiment: row.experiment.clone(),
@@ -187,7 +187,7 @@ mod tests {
 
     const A: [f64; 6] = [1.00, 1.01, 0.99, 1.02, 0.98, 1.00];
 
-    fn verdict(a: &[f64], b: &[f64], question: &Question) -> (Verdict, String) {
+    fn verdict(a: &[f64], b: &[f64], question: &Question) -> (Significance, String) {
         let comparison = compare(&run("x", a), &run("x", b), question);
         let [row] = comparison.rows.as_slice() else { panic!("{comparison:?}") };
         (row.verdict, row.words())
@@ -196,14 +196,14 @@ mod tests {
     #[test]
     fn each_row_gets_the_verdict_that_its_rounds_bear() {
         let all = Question::default();
-        assert_eq!(verdict(&A, &A, &all).0, Verdict::NoSignificantDifference);
+        assert_eq!(verdict(&A, &A, &all).0, Significance::NoSignificantDifference);
         let (worse, words) = verdict(&A, &A.map(|v| v * 1.05), &all);
-        assert_eq!(worse, Verdict::Worse);
+        assert_eq!(worse, Significance::Worse);
         assert!(words.starts_with("slower by +5.0% [+"), "{words}");
-        assert_eq!(verdict(&A, &A.map(|v| v * 0.9), &all).0, Verdict::Better);
-        assert_eq!(verdict(&A, &A[..3], &all).0, Verdict::TooFewRounds);
+        assert_eq!(verdict(&A, &A.map(|v| v * 0.9), &all).0, Significance::Better);
+        assert_eq!(verdict(&A, &A[..3], &all).0, Significance::TooFewRounds);
         let coarse = Question { margin: 0.05, ..all };
-        assert_eq!(verdict(&A, &A.map(|v| v * 1.05), &coarse).0, Verdict::NoSignificantDifference);
+        assert_eq!(verdict(&A, &A.map(|v| v * 1.05), &coarse).0, Significance::NoSignificantDifference);
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
             run
         };
         let comparison = compare(&rate(&A), &rate(&A.map(|v| v * 0.9)), &Question::default());
-        assert_eq!(comparison.rows[0].verdict, Verdict::Worse);
+        assert_eq!(comparison.rows[0].verdict, Significance::Worse);
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! Kernel memory of a server's sockets: the Linux counterpart of the non-paged pool in the source's table.
+//! Kernel memory of a server's sockets: the Linux counterpart of the non-paged pool in the book's table.
 //!
-//! Asked from the kernel through netlink (`sock_diag(7)`) with `INET_DIAG_SKMEMINFO`: for each socket on the server's
-//! port, the bytes charged for received data, data to send, memory allocated ahead, options and backlog. The socket
-//! structures themselves are charged nowhere; [`SOCKET_BYTES`] is added for each.
+//! Queried through netlink (`sock_diag(7)`) with `INET_DIAG_SKMEMINFO`: for each socket on the server's port, the bytes
+//! charged for received data, data to send, forward allocation, options and backlog. The socket structures themselves
+//! are not charged; [`SOCKET_BYTES`] is added for each.
 
 use std::io::{self, Read, Write};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// What the structures of an established TCP socket take, in bytes: the sum of the object sizes of the slab caches
-/// `TCP` (2,368), `sock_inode_cache` (832) and `filp` (192), as `/proc/slabinfo` listed them on Linux 6.18.
+/// Kernel memory of the structures of an established TCP socket, in bytes: the sum of the object sizes of the slab
+/// caches `TCP` (2,368), `sock_inode_cache` (832) and `filp` (192), as `/proc/slabinfo` listed them on Linux 6.18.
 pub const SOCKET_BYTES: u64 = 2_368 + 832 + 192;
 
 const NETLINK: i32 = 16;

@@ -1,21 +1,26 @@
 //! tidegate's lab: experiments that measure every I/O model on this machine, and their reports.
 //!
-//! Server and load run as separate processes of the same binary, each kept on its own processor where there are two.
-//! What the server costs is read from the system's own accounting, not from the server.
+//! Server and load run as separate processes of the same binary, each pinned to its own processor where there are two.
+//! The server's cost is read from the system's accounting, not from the server.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`experiment`] | Table 6-3, responses a second against concurrency, very many connections, survival under attack, datagrams, round trips on one host, and other servers |
+//! | [`experiment`] | the experiments, see below |
 //! | [`process`] | starting and stopping the processes |
 //! | [`sample`], [`kernel_memory`] | what the server uses while it is measured |
 //! | [`spread`], [`bootstrap`] | medians, their confidence intervals, and whether two differ |
-//! | [`run`](mod@run), [`compare`] | saved runs with every round, and two of them side by side |
-//! | [`tune`] | the settings of a server that serve a goal best here, found by testing |
+//! | [`run`](mod@run), [`compare`] | saved runs with every round, and their comparison |
+//! | [`ab`] | interleaved comparison of two programs until the result is significant |
+//! | [`tune`] | finds the best server settings for a goal by testing |
 //! | [`plan`] | the experiments of a `bench`, one after the other |
-//! | [`machine`] | what all that was measured on |
+//! | [`machine`] | description of the machine |
 //! | [`report`] | Markdown, CSV, JSON, SVG and one HTML page |
+//!
+//! The experiments are Table 6-3, responses per second by concurrency, service demand at fixed rates, very many
+//! connections, survival under attack, datagrams, round trips on one host, and other servers.
 #![forbid(unsafe_code)]
 
+pub mod ab;
 pub mod bootstrap;
 pub mod compare;
 pub mod experiment;
@@ -35,64 +40,81 @@ use std::path::PathBuf;
 
 pub use experiment::generator::Agents;
 pub use experiment::peers::program::Program;
-pub use experiment::{concurrency, connections, latency, models, peers, survival, udp};
+pub use experiment::{concurrency, connections, demand, latency, models, peers, survival, udp};
 
-/// Something the lab could not do.
+/// An error of the lab.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
-    /// A file or folder of the report.
-    #[error("cannot write {path}: {source}; choose another folder with --out")]
+    /// A file or directory of the report.
+    #[error("cannot write {path}: {error}; choose another directory with --out")]
     Write {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
+        /// The system's error.
+        error: std::io::Error,
     },
-    /// A saved run is not one.
+    /// An invalid saved run.
     #[error(
         "{path}: {why}; give a file that `tidegate bench` saved in DIR/runs, or DIR itself for the latest of it"
     )]
     Run {
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
-    /// A file of peers says something wrong.
+    /// An invalid file of peers.
     #[error("{path}: {why}")]
     Peers {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
-    /// The command line of a program to be measured says too little.
+    /// An incomplete command line of a program to be measured.
     #[error(
-        "the program to measure: {why}; for example: tidegate bench app -- ./my-server --model {{model}} --listen {{listen}}"
+        "the program to measure: {why}; for example: tidegate bench app -- \
+         ./my-server --model {{model}} --listen {{listen}}"
     )]
     Program {
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
-    /// A server or load did not do what it should.
+    /// An invalid program for a comparison.
+    #[error(
+        "{text}: {why}; give the path of a tidegate binary, or a command line with {{listen}} where ADDRESS:PORT goes"
+    )]
+    Contender {
+        /// The text.
+        text: String,
+        /// The error.
+        why: String,
+    },
+    /// No request was answered in a round.
+    #[error("{what}: no request was answered")]
+    NoAnswer {
+        /// The load.
+        what: String,
+    },
+    /// A server or load failed.
     #[error("{what}: {why}")]
     Process {
-        /// Which one.
+        /// Its name.
         what: String,
-        /// What went wrong, with the last lines it wrote to its standard error.
+        /// The error, with the last lines of its standard error.
         why: String,
     },
 }
 
 impl LabError {
-    /// A saved run that is of no use.
+    /// A saved run that cannot be used.
     pub(crate) fn run(path: &std::path::Path, why: impl ToString) -> Self {
         Self::Run { path: path.into(), why: why.to_string() }
     }
 }
 
-/// What every experiment needs to know.
+/// Settings common to all experiments.
 #[derive(Clone, Debug)]
 pub struct Bench {
     /// The `tidegate` binary to run as server and as load.
@@ -101,13 +123,12 @@ pub struct Bench {
     pub server_cpus: Vec<usize>,
     /// Processors of the load.
     pub load_cpus: Vec<usize>,
-    /// The control group that both are started in, if it is another than that of this process. Linux.
+    /// The control group in which both are started, if it differs from that of this process. Linux.
     pub group: Option<PathBuf>,
 }
 
 impl Bench {
-    /// Server on one half of the processors this process may use and load on the other; both on the one if there is
-    /// only one.
+    /// Server on one half of the available processors and load on the other; both on the same one if there is only one.
     #[must_use]
     pub fn new(program: PathBuf, cpus: &[usize]) -> Self {
         let (server, load) = match cpus {
@@ -118,7 +139,7 @@ impl Bench {
         Self { program, server_cpus: server, load_cpus: load, group: None }
     }
 
-    /// The same with as many processors on each side as there are: what shows how a server scales.
+    /// The same with all available processors on each side: shows how a server scales.
     #[must_use]
     pub fn halved(program: PathBuf, cpus: &[usize]) -> Self {
         let (server, load) = cpus.split_at(cpus.len() / 2);
@@ -129,7 +150,7 @@ impl Bench {
         }
     }
 
-    /// Whether server and load have a processor each.
+    /// Whether server and load have separate processors.
     #[must_use]
     pub fn is_pinned_apart(&self) -> bool {
         !self.server_cpus.is_empty() && self.server_cpus != self.load_cpus

@@ -1,27 +1,29 @@
-//! What a `bench` consists of: a list of experiments, each with its settings.
+//! The plan of a `bench`: a list of experiments, each with its settings.
 
 use tidegate::Model;
 
 use crate::Bench;
-use crate::experiment::{concurrency, connections, contestants, latency, models, peers, survival, udp};
+use crate::experiment::{
+    concurrency, connections, contestants, demand, latency, models, peers, survival, udp,
+};
 use crate::report::Results;
 use crate::run::Facts;
 
 /// One experiment with its settings: fills one table of the results.
 pub trait Experiment {
-    /// How often `progress` will be told of a step.
+    /// How often `progress` will be called.
     fn steps(&self) -> usize;
 
-    /// What a saved run has to tell of the settings, because it changes the figures.
+    /// The settings that a saved run must contain, because they change the figures.
     fn facts(&self) -> Facts {
         Facts::new()
     }
 
-    /// Measures; tells `progress` of each step before it is done.
+    /// Runs it; calls `progress` before each step.
     fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str));
 }
 
-/// Of these models, those that can be measured here.
+/// Selects the models that are available.
 fn here(models: &[Model]) -> usize {
     contestants(models).0.len()
 }
@@ -65,6 +67,20 @@ impl Experiment for connections::Settings {
 
     fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
         results.connections = Some(connections::run(bench, self, progress));
+    }
+}
+
+impl Experiment for demand::Settings {
+    fn steps(&self) -> usize {
+        here(&self.models) * self.rates.len() * self.repeats
+    }
+
+    fn facts(&self) -> Facts {
+        Self::facts(self)
+    }
+
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
+        results.demand = Some(demand::run(bench, self, progress));
     }
 }
 

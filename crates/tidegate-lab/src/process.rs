@@ -1,5 +1,6 @@
-//! Starting and stopping servers and loads. Every child leads a process group of its own, which is ended when its
-//! handle is dropped, or by [`end_all`] when the lab itself is told to end.
+//! Starts and stops servers and loads. Every child leads its own process group, which is killed when its handle is
+//! dropped, or by [`end_all`] when the lab itself is interrupted. If the lab is killed, its servers end by themselves:
+//! [`end_with_the_lab`].
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -13,15 +14,47 @@ use tidegate::system;
 
 use crate::{Bench, LabError};
 
-/// Groups that run, with the folder each leaves behind.
+/// Running groups, with the directory to remove for each.
 static GROUPS: Mutex<Vec<(u32, Option<PathBuf>)>> = Mutex::new(Vec::new());
 
 fn groups() -> MutexGuard<'static, Vec<(u32, Option<PathBuf>)>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends every child of the lab at once, and lets no other be started; for a program that ends before its handles are
-/// dropped.
+/// In the environment of servers that the lab starts: its process id. They end when it is gone.
+const LAB: &str = "TIDEGATE_LAB";
+
+/// Makes a command a child of the lab that ends with it. The lab has to keep the child's standard input open.
+pub(crate) fn ends_with_the_lab(command: &mut Command) -> &mut Command {
+    command.stdin(Stdio::piped()).env(LAB, std::process::id().to_string())
+}
+
+/// In a server that a lab may have started: ends this process once that lab is gone, however it ended. Without a lab it
+/// does nothing.
+///
+/// The end of the lab is also that of standard input, so this costs nothing until then. What a shell has started in the
+/// background has none; there it costs one system call each second.
+///
+/// # Errors
+/// The thread that waits for it cannot be started.
+pub fn end_with_the_lab() -> std::io::Result<()> {
+    const LOOK: Duration = Duration::from_secs(1);
+    let Some(lab) = std::env::var(LAB).ok().and_then(|id| id.parse().ok()) else { return Ok(()) };
+    let wait = move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink()); // an error is an end, too
+        while system::is_there(lab) {
+            std::thread::sleep(LOOK);
+        }
+        // Standard error may have gone with the lab.
+        let _ =
+            writeln!(std::io::stderr(), "error: the lab that started this server (process {lab}) is gone");
+        std::process::exit(1)
+    };
+    std::thread::Builder::new().name("tidegate-lab".into()).spawn(wait).map(drop)
+}
+
+/// Kills every child of the lab immediately, and prevents new ones; for a program that exits without dropping its
+/// handles.
 pub fn end_all() {
     let groups = groups();
     for (group, folder) in groups.iter() {
@@ -33,7 +66,7 @@ pub fn end_all() {
     std::mem::forget(groups); // who starts another waits for the end
 }
 
-/// A process group that a child of the lab leads. Its id is nobody else's until the child has been waited for and all
+/// A process group led by a child of the lab. Its id cannot be reused until the child has been waited for and all
 /// members are gone.
 pub(crate) struct Group(u32);
 
@@ -58,7 +91,7 @@ impl Drop for Group {
     }
 }
 
-/// A running child: its lines come through a channel, its standard error is kept for messages.
+/// A running child: its output lines are read through a channel, and its standard error is kept for error messages.
 pub struct Process {
     what: String,
     child: Child,
@@ -77,7 +110,7 @@ impl Process {
     pub fn start(bench: &Bench, args: &[String]) -> Result<Self, LabError> {
         let what = shown(args);
         let mut command = Command::new(&bench.program);
-        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        ends_with_the_lab(command.args(args)).stdout(Stdio::piped()).stderr(Stdio::piped());
         let failed = |why: String| LabError::Process { what: what.clone(), why };
         if let Some(group) = &bench.group {
             let processes = std::fs::OpenOptions::new().write(true).open(group.join("cgroup.procs"));
@@ -103,7 +136,7 @@ impl Process {
             let errors = process.errors.clone();
             process.readers.push(start_thread("errors", move || {
                 let mut text = String::new();
-                // What cannot be read is not told; the exit code still is.
+                // A read error ends the output; the exit code is still checked.
                 let _ = stderr.read_to_string(&mut text);
                 *errors.lock().unwrap_or_else(PoisonError::into_inner) = text;
             })?);
@@ -117,10 +150,10 @@ impl Process {
         self.child.id()
     }
 
-    /// The rest of the first line that begins with `start`.
+    /// The rest of the first output line that begins with `start`.
     ///
     /// # Errors
-    /// It ends, or says nothing of the kind for `limit`.
+    /// It exits, or prints no such line within `limit`.
     pub fn wait_for_line(&mut self, start: &str, limit: Duration) -> Result<String, LabError> {
         let deadline = Instant::now() + limit;
         loop {
@@ -143,26 +176,26 @@ impl Process {
         }
     }
 
-    /// Lets a load that waits after its last phase go on.
+    /// Releases a load that waits after its last phase.
     pub fn release(&mut self) {
         if let Some(mut stdin) = self.stdin.take() {
             let _ = stdin.write_all(b"\n"); // it may have ended already
         }
     }
 
-    /// Waits for its end; whether the exit code was 0.
+    /// Waits for its exit; returns whether the exit code was 0.
     ///
     /// # Errors
-    /// It does not end within `limit`.
+    /// It does not exit within `limit`.
     pub fn wait(&mut self, limit: Duration) -> Result<bool, LabError> {
         self.release();
         Ok(self.ended_within(limit)?.success())
     }
 
-    /// Like [`wait`](Self::wait), but what it ended with has to be success.
+    /// Like [`wait`](Self::wait), but a failure is an error.
     ///
     /// # Errors
-    /// It does not end within `limit`, or not with success.
+    /// It does not exit within `limit`, or fails.
     pub fn finish(mut self, limit: Duration) -> Result<(), LabError> {
         self.release();
         self.succeeded_within(limit)
@@ -186,10 +219,10 @@ impl Process {
         }
     }
 
-    /// Asks it to end (SIGTERM) and returns what it has written to its standard error.
+    /// Asks it to exit (SIGTERM) and returns its standard error.
     ///
     /// # Errors
-    /// It does not end within `limit`, or not with success.
+    /// It does not exit within `limit`, or fails.
     pub fn stop(mut self, limit: Duration) -> Result<String, LabError> {
         if let Err(e) = tidegate::system::ask_to_end(self.child.id()) {
             return Err(self.failure(format!("cannot be told to end: {e}")));
@@ -199,7 +232,7 @@ impl Process {
         Ok(std::mem::take(&mut *self.errors.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// An error that says what it was and what it wrote last.
+    /// An error with its name and its last output.
     pub fn failure(&mut self, why: String) -> LabError {
         self.end();
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);

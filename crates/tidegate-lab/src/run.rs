@@ -1,4 +1,4 @@
-//! Saved runs: every round of every row, with all that has to be known to compare them later. One file a run, never
+//! Saved runs: every round of every row, with everything needed to compare them later. One file per run, never
 //! overwritten.
 
 use std::collections::BTreeMap;
@@ -6,28 +6,28 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
-use tidegate_load::certificate::Certificate;
+use tidegate_load::verdict::Verdict;
 
 use crate::LabError;
 use crate::machine::Machine;
 use crate::process::without_secrets;
 use crate::save::ResultFile;
 
-/// Settings as text, by name: what changes the figures of a run.
+/// Settings as text, by name: those that change the figures of a run.
 pub type Facts = BTreeMap<String, String>;
 
-/// What stands in `kind`, so that no other JSON is taken for a run.
+/// The value of `kind`, which distinguishes runs from other JSON files.
 const KIND: &str = "tidegate run";
 
 /// Version of the format.
 const FORMAT: u32 = 1;
 
-/// What the measuring program was made of.
+/// The build of the measuring program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Build {
     /// Version of the package.
     pub version: String,
-    /// The commit, with `-dirty` if sources had been edited; none if it was not built in a checkout.
+    /// The commit, with `-dirty` if sources were edited; none if it was not built in a checkout.
     pub commit: Option<String>,
     /// `release` or `debug`.
     pub profile: String,
@@ -65,7 +65,7 @@ pub struct Circumstances {
     pub build: Build,
     /// The machine.
     pub machine: Machine,
-    /// Whether server and load had a processor each.
+    /// Whether server and load had separate processors.
     pub pinned_apart: bool,
     /// Settings of all experiments.
     pub settings: Facts,
@@ -86,8 +86,7 @@ impl Circumstances {
     }
 }
 
-/// The words of the command line, without secrets. Where the program lies is left out: that says nothing to anybody
-/// else.
+/// The command line without secrets, and without the path of the program.
 fn command() -> Vec<String> {
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_default();
@@ -95,13 +94,13 @@ fn command() -> Vec<String> {
     without_secrets(std::iter::once(name).chain(words).map(|word| word.to_string_lossy().into_owned()))
 }
 
-/// Which way is good.
+/// Which direction is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
-    /// Less is better: time, processor time, memory.
+    /// Lower is better: time, CPU time, memory.
     Lower,
-    /// More is better: rates.
+    /// Higher is better: rates.
     Higher,
 }
 
@@ -110,7 +109,7 @@ pub enum Better {
 pub struct Measure {
     /// Its name, for example `cpu_s_per_100k`.
     pub name: String,
-    /// Which way is good.
+    /// Which direction is better.
     pub better: Better,
     /// Every round, in order.
     pub rounds: Vec<f64>,
@@ -123,16 +122,16 @@ pub struct Row {
     pub experiment: String,
     /// The row in it, for example `epoll, 100 at once`.
     pub name: String,
-    /// Its figures; the first one is the one to judge it by.
+    /// Its figures; the first one is the main one.
     pub measures: Vec<Measure>,
-    /// Who was the limit, in each round; empty where nothing tells.
-    pub certificates: Vec<Certificate>,
+    /// The limiting side of each round; empty if unknown.
+    pub verdicts: Vec<Verdict>,
 }
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Tells it from other JSON.
+    /// Distinguishes it from other JSON.
     pub kind: String,
     /// Version of this format: 1.
     pub format: u32,
@@ -144,20 +143,20 @@ pub struct Run {
 }
 
 impl Run {
-    /// Of these rows.
+    /// A run with these rows.
     #[must_use]
     pub fn new(circumstances: Circumstances, rows: Vec<Row>) -> Self {
         Self { kind: KIND.into(), format: FORMAT, circumstances, rows }
     }
 
-    /// Saves it as a new file in `folder`, named after its date; says which.
+    /// Saves it as a new file in `folder`, named after its date; returns the path.
     ///
     /// # Errors
     /// It cannot be written.
     pub fn save(&self, folder: &Path) -> Result<PathBuf, LabError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
-            move |source| LabError::Write { path, source }
+            move |error| LabError::Write { path, error }
         };
         std::fs::create_dir_all(folder).map_err(failed(folder))?;
         let stamp: String = self.circumstances.date.chars().filter(|c| !"-:".contains(*c)).collect();
@@ -175,10 +174,10 @@ impl Run {
         Err(failed(folder)(std::io::ErrorKind::AlreadyExists.into()))
     }
 
-    /// Reads a saved run: a file, or the latest in `runs` of a report's folder.
+    /// Loads a saved run: a file, or the latest in `runs` of a report directory.
     ///
     /// # Errors
-    /// It is not there, or is no run.
+    /// It does not exist, or is not a run.
     pub fn load(path: &Path) -> Result<Self, LabError> {
         let path = &if path.is_dir() { latest(path)? } else { path.to_owned() };
         let text = std::fs::read_to_string(path).map_err(|e| LabError::run(path, e))?;
@@ -225,7 +224,7 @@ pub(crate) mod tests {
             experiment: "concurrency".into(),
             name: name.into(),
             measures: vec![measure],
-            certificates: Vec::new(),
+            verdicts: Vec::new(),
         };
         let bench = crate::Bench::new("tidegate".into(), &[0, 1]);
         Run::new(Circumstances::here(&bench), vec![row])

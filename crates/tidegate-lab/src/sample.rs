@@ -100,18 +100,18 @@ impl Sampler {
 
 impl Peaks {
     fn look(&mut self, pid: u32, port: u16) {
-        let held = system::held(pid).unwrap_or_default(); // it may be gone
-        self.user_memory_kib = self.user_memory_kib.max(held.user_bytes / 1024);
-        self.threads = self.threads.max(held.threads);
+        let usage = system::usage(pid).unwrap_or_default(); // it may be gone
+        self.user_memory_kib = self.user_memory_kib.max(usage.user_bytes / 1024);
+        self.threads = self.threads.max(usage.threads);
         let of_sockets = || kernel_memory::of_port(port).ok().map(|sockets| sockets.bytes);
-        let kernel = held.kernel_bytes.or_else(of_sockets).map(|bytes| bytes / 1024);
+        let kernel = usage.kernel_bytes.or_else(of_sockets).map(|bytes| bytes / 1024);
         self.kernel_memory_kib = self.kernel_memory_kib.max(kernel);
     }
 }
 
 /// What a server holds at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Held {
+pub(crate) struct ServerUsage {
     /// Resident memory that is not backed by files, in bytes.
     pub(crate) user_bytes: u64,
     /// Kernel memory of its sockets, or all that the system counts for it, in bytes; `None` where it cannot be asked.
@@ -122,16 +122,16 @@ pub(crate) struct Held {
     pub(crate) threads: u64,
 }
 
-impl Held {
+impl ServerUsage {
     /// By process `pid`, a server that listens on `port`. Costs a walk through its pages and its sockets.
     pub(crate) fn by(pid: u32, port: u16) -> Self {
-        let held = system::held(pid).unwrap_or_default(); // it may be gone
+        let usage = system::usage(pid).unwrap_or_default(); // it may be gone
         // RssAnon may be behind by some pages for each processor (`proc_pid_status(5)`); smaps_rollup counts them.
         let pages = in_proc(pid, "smaps_rollup").unwrap_or_default();
-        let user_bytes = field(&pages, "Anonymous:").map_or(held.user_bytes, |kib| kib * 1024);
+        let user_bytes = field(&pages, "Anonymous:").map_or(usage.user_bytes, |kib| kib * 1024);
         let sockets = kernel_memory::of_port(port).ok();
-        let kernel_bytes = held.kernel_bytes.or(sockets.map(|sockets| sockets.bytes));
-        Self { user_bytes, kernel_bytes, sockets, threads: held.threads }
+        let kernel_bytes = usage.kernel_bytes.or(sockets.map(|sockets| sockets.bytes));
+        Self { user_bytes, kernel_bytes, sockets, threads: usage.threads }
     }
 }
 

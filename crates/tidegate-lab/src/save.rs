@@ -91,11 +91,10 @@ impl ResultFile {
 /// A file in the same folder that is removed unless it is moved to the path. With the rights that a new file has.
 fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".tidegate-");
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(folder)
+    // Opened here, so that an error has no name of a file that the user did not ask for.
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true);
+    tempfile::Builder::new().prefix(".tidegate-").make_in(folder, |path| options.open(path))
 }
 
 #[cfg(test)]

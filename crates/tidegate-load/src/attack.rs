@@ -1,9 +1,8 @@
-//! A bounded mixed attack on a server of one's own, to see that it survives: connections that never speak, that
-//! trickle, that flood and never read, that finish in mid-request, and that reset.
+//! A bounded mixed attack on your own server, to test that it survives: connections that send nothing, that trickle,
+//! that flood and never read, that finish in mid-request, and that reset.
 //!
-//! It is an ordinary client of the library, so it attacks only with what any peer could do. It goes to addresses of
-//! this machine and to no other: [`Attack::check`] asks the system whether the target is one. Sessions are in
-//! `attack/session.rs`, what came of it in [`AttackReport`].
+//! It is an ordinary client of the library, so it does only what any peer could do. It accepts only targets on this
+//! machine: [`Attack::check`] asks the system. Sessions are in `attack/session.rs`, results in [`AttackReport`].
 
 mod report;
 mod session;
@@ -23,23 +22,23 @@ use crate::plan::{LoadError, Security, Target};
 pub use report::{AttackReport, KindReport};
 use session::{Attackers, Told};
 
-/// What a connection of an attack does.
+/// The behaviour of an attacking connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Never speaks.
+    /// Sends nothing.
     Silent,
     /// Sends one byte a second.
     Trickle,
     /// Sends as fast as it can and never reads.
     Flood,
-    /// Finishes sending in mid-request, and stays.
+    /// Finishes sending in mid-request, and stays open.
     HalfOpen,
-    /// Resets: every other one as soon as it stands, the rest in mid-request.
+    /// Resets: every other one as soon as it is established, the rest in mid-request.
     Reset,
 }
 
 impl Kind {
-    /// All of them, in the order of reports.
+    /// All kinds, in the order of reports.
     pub const ALL: [Self; 5] = [Self::Silent, Self::Trickle, Self::Flood, Self::HalfOpen, Self::Reset];
 
     /// One word for tables.
@@ -55,7 +54,7 @@ impl Kind {
     }
 }
 
-/// What is sent in pieces.
+/// What the attackers send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Speech {
     /// Requests for this target.
@@ -64,16 +63,16 @@ pub enum Speech {
     Bytes,
 }
 
-/// An attack to be made.
+/// The settings of an attack.
 #[derive(Clone, Debug)]
 pub struct Attack {
-    /// Where to: an address of this machine.
+    /// Target: an address of this machine.
     pub target: Target,
     /// What is sent.
     pub speech: Speech,
-    /// How long.
+    /// Duration.
     pub duration: Duration,
-    /// Connections that never speak.
+    /// Connections that send nothing.
     pub silent: usize,
     /// Connections that send one byte a second.
     pub trickle: usize,
@@ -81,28 +80,28 @@ pub struct Attack {
     pub flood: usize,
     /// Connections that finish sending in mid-request.
     pub half_open: usize,
-    /// Connections a second that are made and reset.
+    /// Connections per second that are opened and reset.
     pub resets_per_s: u32,
     /// The I/O model of the attackers; `None` is the best available.
     pub model: Option<Model>,
 }
 
-/// No attack is longer; a bound on a typing error.
+/// Maximum duration; guards against typing errors.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Most connections of one kind, and resets a second.
+/// Maximum connections of one kind, and resets per second.
 const MOST: usize = 100_000;
 
-/// A connection the server has ended is opened again, but no sooner than so long after it was opened before.
+/// Minimum interval between two connects of the same connection.
 const REOPEN: Duration = Duration::from_secs(1);
 
-/// Resets that may be under way at once, in seconds of their rate: dials into a full backlog wait.
+/// Maximum pending resets, in seconds of their rate: dials into a full backlog wait.
 const PENDING_RESETS_S: usize = 5;
 
-/// How often the campaign looks at what is due, when nothing is told.
+/// How often the attack checks for due work.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Descriptors that are needed besides the connections.
+/// Descriptors needed besides the connections.
 const RESERVE: usize = 64;
 
 impl Attack {
@@ -126,29 +125,31 @@ impl Attack {
             return wrong(format!("{name} {n} is more than {MOST}"));
         }
         if counts.iter().all(|&(_, n)| n == 0) {
-            return wrong("there is nothing to do: give at least one of --silent, --trickle, --flood, --half-open and --reset-rate".into());
+            return wrong(
+                "nothing to do: give --silent, --trickle, --flood, --half-open or --reset-rate".into(),
+            );
         }
         let target = &self.target.endpoint;
         if self.target.security == Security::Tls {
-            return wrong("an attack is not encrypted: give the target without TLS".into());
+            return wrong("attacks do not support TLS: give the target without it".into());
         }
         if target.is_unix() && self.resets_per_s > 0 {
-            return wrong("a Unix socket knows no resets: leave --reset-rate out".into());
+            return wrong("Unix sockets have no resets: leave --reset-rate out".into());
         }
         if target.addr().is_some_and(|addr| !is_of_this_machine(addr.ip())) {
             return wrong(format!(
-                "{target} is not an address of this machine: an attack goes only to servers of one's own, so run it where the server runs"
+                "{target} is not an address of this machine: attack only your own servers, on the server's machine"
             ));
         }
         Ok(())
     }
 
-    /// Connections at once.
+    /// Concurrent connections.
     fn most(&self) -> usize {
         self.kept().iter().map(|&(_, n)| n).sum::<usize>() + self.resets_per_s as usize * PENDING_RESETS_S
     }
 
-    /// Kinds whose connections are opened again whenever the server has ended them.
+    /// Kinds whose connections are reopened whenever the server has ended them.
     fn kept(&self) -> [(Kind, usize); 4] {
         [
             (Kind::Silent, self.silent),
@@ -159,8 +160,8 @@ impl Attack {
     }
 }
 
-/// Whether packets to this address stay here: then, and only then, the system sends from the very address it sends to.
-/// Nothing is sent to find out, and a setting that lets foreign addresses be bound does not matter.
+/// Whether packets to this address stay on this machine: only then the system chooses the target address itself as the
+/// source. Nothing is sent, and a setting that allows binding foreign addresses does not matter.
 fn is_of_this_machine(ip: IpAddr) -> bool {
     if ip.is_loopback() {
         return true;
@@ -173,10 +174,10 @@ fn is_of_this_machine(ip: IpAddr) -> bool {
     source.is_ok_and(|source| source.ip() == ip)
 }
 
-/// Attacks. `watch` sees how it goes some hundred times a second, and may end it early.
+/// Runs the attack. `watch` is called some hundred times per second with its state, and may end it early.
 ///
 /// # Errors
-/// [`LoadError`] if it cannot be made at all. What the server does about it is the report.
+/// [`LoadError`] if it cannot start. The server's reaction is in the report.
 pub fn attack(
     attack: &Attack,
     watch: impl FnMut(&AttackReport) -> ControlFlow<()>,
@@ -232,9 +233,9 @@ struct Campaign<'a> {
     client: &'a RunningClient,
     told: Receiver<Told>,
     report: AttackReport,
-    /// When which connection is opened again.
+    /// Schedules reopened connections.
     due: BinaryHeap<Reverse<(Instant, Kind)>>,
-    /// Resets begun, and those of them under way.
+    /// Resets started, and those pending.
     resets: u64,
     resets_pending: usize,
 }
@@ -264,7 +265,7 @@ impl Campaign<'_> {
         }
     }
 
-    /// Opens what is due.
+    /// Opens the connections that are due.
     fn open(&mut self, now: Instant, start: Instant) {
         while let Some(&Reverse((at, kind))) = self.due.peek()
             && at <= now
@@ -276,7 +277,7 @@ impl Campaign<'_> {
         let wanted = (now.duration_since(start).as_secs_f64() * f64::from(rate)) as u64;
         while self.resets < wanted {
             self.resets += 1;
-            // What could not be begun in its time is left out rather than made up for.
+            // Resets that could not start in time are skipped, not made up for.
             if self.resets_pending < rate as usize * PENDING_RESETS_S {
                 self.resets_pending += 1;
                 self.dial(Kind::Reset, self.resets % 2);
@@ -286,7 +287,7 @@ impl Campaign<'_> {
 
     fn dial(&self, kind: Kind, variant: u64) {
         let to = &self.attack.target.endpoint;
-        // The client runs until the campaign is over, and its queue is longer than all connections together.
+        // The client runs until the attack is over, and its queue is longer than all connections together.
         let _ = self.client.dialler().dial(Dial::to(to).tag(session::tag(kind, variant)));
     }
 

@@ -1,4 +1,4 @@
-//! Echo sessions: what comes back is compared byte for byte with what was sent.
+//! Echo sessions: replies are compared byte for byte with what was sent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Origin, Outbox, Peer, Refusal, Service, Session};
 
-use crate::crew::{Crew, Stage};
 use crate::pacer::WakeUp;
 use crate::plan::BLOCK;
-use crate::tally::{Cause, Flight};
+use crate::run_state::{RunState, Stage, not_connected};
+use crate::thread_stats::{Cause, Flight};
 
-/// Makes echo sessions.
+/// Creates echo sessions.
 pub(crate) struct EchoLoad {
-    pub(crate) crew: Arc<Crew>,
+    pub(crate) run_state: Arc<RunState>,
     pattern: Pattern,
     pace: Option<u64>,
     window: usize,
 }
 
-/// Bytes that every message is a slice of: messages of one connection begin at different places, so a lost,
-/// doubled or swapped piece does not match, and neither sending nor comparing makes any bytes.
+/// Bytes of which every message is a slice: messages of one connection begin at different offsets, so a lost,
+/// duplicated or swapped piece does not match, and neither sending nor comparing generates bytes.
 #[derive(Clone)]
 struct Pattern {
     bytes: Bytes,
@@ -57,7 +57,7 @@ impl Pattern {
         self.bytes.slice(at..at + self.size)
     }
 
-    /// What comes at `offset` of a message and after, to its end.
+    /// The bytes of a message from `offset` to its end.
     fn rest(&self, tag: u64, message: u64, offset: usize) -> &[u8] {
         let at = Self::place(tag, message);
         &self.bytes[at + offset..at + self.size]
@@ -65,14 +65,19 @@ impl Pattern {
 }
 
 impl EchoLoad {
-    pub(crate) fn new(crew: Arc<Crew>, size: usize, window: usize) -> Self {
-        Self { pattern: Pattern::new(size), pace: crew.plan.rate_bytes_per_s_per_block, window, crew }
+    pub(crate) fn new(run_state: Arc<RunState>, size: usize, window: usize) -> Self {
+        Self {
+            pattern: Pattern::new(size),
+            pace: run_state.plan.rate_bytes_per_s_per_block,
+            window,
+            run_state,
+        }
     }
 
-    /// How long a connection rests between messages, and when its first one is due, so that its block sends evenly.
+    /// Interval between messages of a connection, and the offset of its first one, so that its block sends evenly.
     fn schedule(&self, tag: u64) -> Option<Schedule> {
         let rate = self.pace?;
-        let part = self.crew.plan.its_part();
+        let part = self.run_state.plan.its_part();
         let (total, tag) = (part.connections(), part.number(tag));
         let first = tag / BLOCK as u64 * BLOCK as u64;
         let block = (total - first.min(total - 1)).min(BLOCK as u64).max(1);
@@ -90,7 +95,7 @@ struct Schedule {
 
 /// One echo connection.
 pub(crate) struct EchoSession {
-    crew: Arc<Crew>,
+    run_state: Arc<RunState>,
     pattern: Pattern,
     tag: u64,
     thread: usize,
@@ -98,9 +103,11 @@ pub(crate) struct EchoSession {
     window: usize,
     /// Messages to send in all.
     quota: u64,
-    /// Messages begun and messages that came back.
+    /// Messages started, and messages that came back.
     sent: u64,
     back: u64,
+    /// Whether the last message was sent.
+    has_finished: bool,
     /// Bytes of the message in question that came back.
     offset: usize,
     /// The messages in flight.
@@ -114,30 +121,38 @@ impl Service for EchoLoad {
     fn open(&self, peer: &Peer) -> Result<EchoSession, Refusal> {
         let Origin::Dialled { tag } = peer.origin else { return Err(Refusal) };
         Ok(EchoSession {
-            crew: self.crew.clone(),
+            run_state: self.run_state.clone(),
             pattern: self.pattern.clone(),
             tag,
             thread: peer.thread,
             schedule: self.schedule(tag),
             window: self.window,
-            quota: self.crew.plan.messages_each.unwrap_or(u64::MAX),
+            quota: self.run_state.plan.messages_each.unwrap_or(u64::MAX),
             sent: 0,
             back: 0,
+            has_finished: false,
             offset: 0,
             flights: VecDeque::new(),
             wake_up: None,
         })
     }
 
-    fn dial_failed(&self, _: &Dial, error: &std::io::Error) {
-        self.crew.tally(0).first_error.get_or_insert_with(|| format!("connecting failed: {error}"));
-        self.crew.first_attempts_ended.fetch_add(1, Relaxed);
+    fn dial_failed(&self, dial: &Dial, error: &std::io::Error) {
+        self.run_state.thread_stats(0).first_error.get_or_insert_with(|| not_connected(&dial.to, error));
+        self.run_state.first_attempts_ended.fetch_add(1, Relaxed);
     }
 }
 
 impl EchoSession {
-    /// Sends as many messages as quota, window and schedule allow.
-    fn send(&mut self, out: &mut Outbox<'_>, cause: Cause) {
+    /// Sends as many messages as quota, window and schedule allow; returns whether they were the last.
+    fn send(&mut self, out: &mut Outbox<'_>, cause: Cause) -> Flow {
+        self.send_due(out, cause);
+        let is_last = self.sent == self.quota && !self.has_finished;
+        self.has_finished |= is_last;
+        if is_last && self.run_state.plan.half_close { Flow::Shutdown } else { Flow::Continue }
+    }
+
+    fn send_due(&mut self, out: &mut Outbox<'_>, cause: Cause) {
         while self.sent < self.quota && self.flights.len() < self.window {
             let now = Instant::now();
             if let Some(schedule) = &self.schedule
@@ -145,41 +160,41 @@ impl EchoSession {
             {
                 return out.wake_at(schedule.due);
             }
-            let Some(flight) = self.crew.begin(now, &mut self.wake_up, out) else { return };
-            let mut tally = self.crew.tally(self.thread);
+            let Some(flight) = self.run_state.begin(now, &mut self.wake_up, out) else { return };
+            let mut thread_stats = self.run_state.thread_stats(self.thread);
             if let Some(schedule) = &mut self.schedule {
                 // Half an interval late, and the answer before it was the reason: it says so, and the schedule moves
                 // on.
                 if now > schedule.due + schedule.interval / 2 {
-                    tally.late_sends += 1;
+                    thread_stats.late_sends += 1;
                     schedule.due = now;
                 }
                 schedule.due += schedule.interval;
             }
-            tally.begun(&self.crew, flight, cause, self.pattern.size);
-            drop(tally);
+            thread_stats.begun(&self.run_state, flight, cause, self.pattern.size);
+            drop(thread_stats);
             out.share(self.pattern.message(self.tag, self.sent));
             self.flights.push_back(flight);
             self.sent += 1;
         }
     }
 
-    /// Compares what came back; `Err` is where it differs.
+    /// Compares received bytes; `Err` contains the difference.
     fn compare(&mut self, mut input: &[u8]) -> Result<(), String> {
-        let mut tally = self.crew.tally(self.thread);
-        if self.crew.is_measuring() {
-            tally.bytes_received += input.len() as u64;
+        let mut thread_stats = self.run_state.thread_stats(self.thread);
+        if self.run_state.is_measuring() {
+            thread_stats.bytes_received += input.len() as u64;
         }
         while !input.is_empty() {
             if self.back == self.sent {
-                return Err(format!("connection {}: {} bytes more than were sent", self.tag, input.len()));
+                return Err(format!("connection {}: {} more bytes than were sent", self.tag, input.len()));
             }
             let expected = self.pattern.rest(self.tag, self.back, self.offset);
             let length = expected.len().min(input.len());
             if expected[..length] != input[..length] {
                 let at = expected.iter().zip(input).position(|(a, b)| a != b).unwrap_or(0);
                 let at = self.back * self.pattern.size as u64 + (self.offset + at) as u64;
-                return Err(format!("connection {}: byte {at} came back wrong", self.tag));
+                return Err(format!("connection {}: byte {at} differs", self.tag));
             }
             input = &input[length..];
             self.offset += length;
@@ -189,10 +204,10 @@ impl EchoSession {
             self.offset = 0;
             self.back += 1;
             if self.back == 1 {
-                tally.verified_connections += 1;
+                thread_stats.verified_connections += 1;
             }
             if let Some(flight) = self.flights.pop_front() {
-                tally.answered(&self.crew, flight);
+                thread_stats.answered(&self.run_state, flight);
             }
         }
         Ok(())
@@ -201,38 +216,45 @@ impl EchoSession {
 
 impl Session for EchoSession {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        self.crew.first_attempts_stand.fetch_add(1, Relaxed);
-        self.crew.first_attempts_ended.fetch_add(1, Relaxed);
-        self.send(out, Cause::Room);
-        Flow::Continue
+        self.run_state.first_attempts_stand.fetch_add(1, Relaxed);
+        self.run_state.first_attempts_ended.fetch_add(1, Relaxed);
+        self.send(out, Cause::Room)
     }
 
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         if let Err(why) = self.compare(input) {
-            let mut tally = self.crew.tally(self.thread);
-            tally.wrong += 1;
-            tally.failed(self.flights.len() as u64, || why);
+            let mut thread_stats = self.run_state.thread_stats(self.thread);
+            match self.flights.len() {
+                0 => thread_stats.unasked(|| why),
+                n => {
+                    thread_stats.wrong += 1;
+                    thread_stats.failed(n as u64, || why);
+                }
+            }
             self.flights.clear();
             return Consumed::all(input).then(Flow::Abort);
         }
-        self.send(out, Cause::Room);
-        Consumed::all(input)
+        Consumed::all(input).then(self.send(out, Cause::Room))
     }
 
     fn on_mail(&mut self, _: Mail, out: &mut Outbox<'_>) -> Flow {
-        self.send(out, Cause::WakeUp);
-        Flow::Continue
+        self.send(out, Cause::WakeUp)
+    }
+
+    /// The load is over: there is nothing to wait for.
+    fn on_drain(&mut self, _: &mut Outbox<'_>) -> Flow {
+        Flow::Close
     }
 
     fn on_close(&mut self, why: CloseReason) {
-        if let Some(pacer) = &self.crew.pacer {
+        if let Some(pacer) = &self.run_state.pacer {
             pacer.orphan(self.wake_up);
         }
         let lost = self.flights.len() as u64;
-        if lost > 0 && !self.crew.is(Stage::Over) {
+        if lost > 0 && !self.run_state.is(Stage::Over) {
             let tag = self.tag;
-            self.crew
-                .tally(self.thread)
+            self.run_state
+                .thread_stats(self.thread)
                 .failed(lost, || format!("connection {tag}: closed in mid-answer ({why})"));
         }
     }

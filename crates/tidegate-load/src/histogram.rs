@@ -9,9 +9,9 @@ use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 
-/// A histogram could not be read.
+/// A histogram that cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a histogram in compressed V2 encoding ({0}); it has to be as tidegate load --json wrote it")]
+#[error("not a histogram in compressed V2 encoding ({0}); use the output of tidegate load --json unchanged")]
 pub struct HistogramError(String);
 
 /// An empty histogram, as all latencies are kept in: 1 µs to 1 h with three digits.
@@ -21,8 +21,7 @@ pub fn empty() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("valid bounds")
 }
 
-/// V2, compressed, base64: what the logs of HdrHistogram hold. Empty if it cannot be written, which does not happen in
-/// memory.
+/// Encodes as V2, compressed, base64, as in HdrHistogram logs. Empty on error, which does not happen in memory.
 #[must_use]
 pub fn encode(histogram: &Histogram<u64>) -> String {
     let mut bytes = Vec::new();
@@ -32,20 +31,20 @@ pub fn encode(histogram: &Histogram<u64>) -> String {
     }
 }
 
-/// Reads what [`encode`] or another tool wrote. The values are microseconds by convention.
+/// Decodes the output of [`encode`] or another tool. The values are microseconds by convention.
 ///
 /// # Errors
-/// [`HistogramError`] with what is wrong.
+/// [`HistogramError`] with the reason.
 pub fn decode(text: &str) -> Result<Histogram<u64>, HistogramError> {
     let wrong = |why: &str| HistogramError(why.to_owned());
     if text.len() > MOST_BYTES {
         return Err(wrong("it is too long"));
     }
     let bytes = STANDARD.decode(text.trim()).map_err(|e| HistogramError(e.to_string()))?;
-    // Of its lengths nothing is believed: what it says of them is allocated before it is read.
-    let (cookie, packed) = head::<8>(&bytes).ok_or_else(|| wrong("its head is cut off"))?;
+    // Lengths in the input are not trusted: they are checked before anything is allocated.
+    let (cookie, packed) = head::<8>(&bytes).ok_or_else(|| wrong("its header is truncated"))?;
     if number(&cookie[..4]) != COMPRESSED {
-        return Err(wrong("it does not begin as one"));
+        return Err(wrong("its cookie is wrong"));
     }
     let mut plain = Vec::new();
     let limit = MOST_BYTES as u64 + 1;
@@ -80,17 +79,17 @@ fn check(plain: &[u8]) -> Result<(), &'static str> {
     if plain.len() > MOST_BYTES {
         return Err("it is too long");
     }
-    let (head, counters) = head::<40>(plain).ok_or("its head is cut off")?;
+    let (head, counters) = head::<40>(plain).ok_or("its header is truncated")?;
     let field = |from: usize, to: usize| number(&head[from..to]);
     if field(0, 4) != PLAIN {
-        return Err("what was compressed does not begin as one");
+        return Err("its inner cookie is wrong");
     }
     if field(4, 8) != counters.len() as u64 {
-        return Err("it has another length than it says");
+        return Err("its length field is wrong");
     }
     let (digits, low, high) = (field(12, 16), field(16, 24), field(24, 32));
     if !(1..=5).contains(&digits) || low == 0 || high < low.saturating_mul(2) {
-        return Err("its bounds make no sense");
+        return Err("its bounds are invalid");
     }
     // As in the reference implementation: halves of a power of two, for each doubling of the range.
     let half = (2 * 10u64.pow(digits as u32)).next_power_of_two() / 2;
@@ -139,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_histogram_survives_being_written() {
-        let mut histogram = crate::tally::histogram();
+        let mut histogram = crate::thread_stats::histogram();
         (1..5000).for_each(|us| histogram.saturating_record(us * us));
         assert_eq!(decode(&encode(&histogram)).unwrap(), histogram);
         assert!(decode("no base64!").unwrap_err().to_string().contains("V2"));
@@ -168,15 +167,12 @@ mod tests {
     fn what_a_histogram_says_of_its_lengths_is_not_believed() {
         let says = |text: &str| decode(text).unwrap_err().0;
         let most = u32::MAX;
-        assert_eq!(says(&forged(most, most, 3, 1, 3_600_000_000, &[])), "it has another length than it says");
-        assert_eq!(
-            says(&forged(60, most, 3, 1, 3_600_000_000, &[0; 9])),
-            "it has another length than it says"
-        );
+        assert_eq!(says(&forged(most, most, 3, 1, 3_600_000_000, &[])), "its length field is wrong");
+        assert_eq!(says(&forged(60, most, 3, 1, 3_600_000_000, &[0; 9])), "its length field is wrong");
         for (digits, low, high) in
             [(0, 1, 100), (6, 1, 100), (most, 1, 100), (3, 0, 100), (3, 100, 199), (3, 1 << 63, 1)]
         {
-            assert_eq!(says(&forged(60, 0, digits, low, high, &[])), "its bounds make no sense");
+            assert_eq!(says(&forged(60, 0, digits, low, high, &[])), "its bounds are invalid");
         }
         for (digits, high) in [(5, u64::MAX), (5, u64::MAX / 2), (5, 1 << 40)] {
             assert_eq!(
@@ -188,7 +184,7 @@ mod tests {
         let bomb = vec![0; 64 << 20];
         assert_eq!(says(&forged(60, 64 << 20, 3, 1, 3_600_000_000, &bomb)), "it is too long");
         assert_eq!(says(&"A".repeat(MOST_BYTES + 4)), "it is too long");
-        assert_eq!(says(""), "its head is cut off");
+        assert_eq!(says(""), "its header is truncated");
         // What others write with other settings is read.
         for (digits, high) in [(1, u64::MAX / 2), (3, u64::MAX / 2), (4, 3_600_000_000), (5, 1_000_000)] {
             let mut other = Histogram::<u64>::new_with_bounds(1, high, digits).unwrap();
@@ -199,7 +195,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_a_table_that_ends_with_everything() {
-        let mut histogram = crate::tally::histogram();
+        let mut histogram = crate::thread_stats::histogram();
         (0..1000).for_each(|_| histogram.saturating_record(1000));
         histogram.saturating_record(500_000);
         let text = percentiles(&histogram);

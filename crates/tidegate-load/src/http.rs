@@ -1,4 +1,4 @@
-//! HTTP sessions: requests out, each answer read to its last byte.
+//! HTTP sessions: send requests, and read each response to its last byte.
 
 mod answer;
 mod dialling;
@@ -19,14 +19,14 @@ use answer::{Answer, Step};
 use dialling::Places;
 use search::Search;
 
-use crate::crew::{Crew, Stage};
 use crate::pacer::WakeUp;
 use crate::plan::HttpShape;
-use crate::tally::{Cause, Flight, Tally};
+use crate::run_state::{RunState, Stage};
+use crate::thread_stats::{Cause, Flight, ThreadStats};
 
-/// What all HTTP sessions of a run share.
+/// State shared by all HTTP sessions of a run.
 struct Common {
-    crew: Arc<Crew>,
+    run_state: Arc<RunState>,
     shape: HttpShape,
     /// The bytes of the requests, one for each path.
     requests: Vec<Bytes>,
@@ -39,11 +39,11 @@ pub(crate) struct HttpSession {
     tag: u64,
     thread: usize,
     answer: Answer,
-    /// The request whose answer comes next, and those behind it: without pipelining there are none.
+    /// The request whose response is next, and those after it: none without pipelining.
     flight: Option<Flight>,
     behind: VecDeque<Flight>,
     wake_up: WakeUp,
-    /// Which path comes next.
+    /// The index of the next path.
     path: usize,
     search: Option<Box<Search>>,
     verified: bool,
@@ -59,7 +59,7 @@ impl HttpSession {
             flight: None,
             behind: VecDeque::new(),
             wake_up: None,
-            path: (common.crew.plan.its_part().number(tag) % common.requests.len() as u64) as usize,
+            path: (common.run_state.plan.its_part().number(tag) % common.requests.len() as u64) as usize,
             search,
             verified: false,
             common,
@@ -70,20 +70,20 @@ impl HttpSession {
         usize::from(self.flight.is_some()) + self.behind.len()
     }
 
-    /// Begins as many requests as the connection has room and leave for.
+    /// Starts as many requests as the connection has room for and the schedule allows.
     fn fill(&mut self, out: &mut Outbox<'_>, cause: Cause) {
         let common = self.common.clone();
         let now = Instant::now();
         while self.in_flight() < common.shape.pipeline {
-            let Some(flight) = common.crew.begin(now, &mut self.wake_up, out) else { return };
-            self.send(out, flight, cause, &mut common.crew.tally(self.thread));
+            let Some(flight) = common.run_state.begin(now, &mut self.wake_up, out) else { return };
+            self.send(out, flight, cause, &mut common.run_state.thread_stats(self.thread));
         }
     }
 
-    fn send(&mut self, out: &mut Outbox<'_>, flight: Flight, cause: Cause, tally: &mut Tally) {
+    fn send(&mut self, out: &mut Outbox<'_>, flight: Flight, cause: Cause, thread_stats: &mut ThreadStats) {
         let request = &self.common.requests[self.path];
         self.path = (self.path + 1) % self.common.requests.len();
-        tally.begun(&self.common.crew, flight, cause, request.len());
+        thread_stats.begun(&self.common.run_state, flight, cause, request.len());
         out.share(request.clone());
         match &self.flight {
             None => self.flight = Some(flight),
@@ -91,39 +91,43 @@ impl HttpSession {
         }
     }
 
-    /// The whole answer is there. Returns whether it leaves the connection open.
-    fn complete(&mut self, status: u16, open: bool, tally: &mut Tally) -> bool {
+    /// Handles a complete response. Returns whether it leaves the connection open.
+    fn complete(&mut self, status: u16, open: bool, thread_stats: &mut ThreadStats) -> bool {
         let found = self.search.as_mut().is_none_or(|search| search.finish());
         let Some(flight) = self.flight.take() else {
-            tally.wrong += 1;
-            tally.first_error.get_or_insert_with(|| "an answer that was not asked for".into());
+            thread_stats.unasked(|| "an unexpected response".into());
             return false;
         };
         self.flight = self.behind.pop_front();
+        if self.common.run_state.counts(flight) {
+            thread_stats.came_with(status);
+        }
         if !self.common.shape.is_right(status) {
-            if let Some(class) = tally.failed_by_status.get_mut((status / 100).saturating_sub(1) as usize) {
+            if let Some(class) =
+                thread_stats.failed_by_status.get_mut((status / 100).saturating_sub(1) as usize)
+            {
                 *class += 1;
             }
-            tally.failed(1, || format!("the answer had status {status}"));
+            thread_stats.failed(1, || format!("the response had status {status}"));
         } else if !found {
-            tally.wrong += 1;
-            tally.failed(1, || "an answer did not contain what --check-body-contains asks for".into());
+            thread_stats.wrong += 1;
+            thread_stats.failed(1, || "a response did not contain the text of --check-body-contains".into());
         } else {
             if !std::mem::replace(&mut self.verified, true) {
-                tally.verified_connections += 1;
+                thread_stats.verified_connections += 1;
             }
-            tally.answered(&self.common.crew, flight);
+            thread_stats.answered(&self.common.run_state, flight);
         }
         open
     }
 
-    /// Reads answers from the front of `input`: how many bytes, and how the connection goes on.
-    fn read(&mut self, input: &[u8], tally: &mut Tally) -> (usize, Flow) {
+    /// Parses responses at the front of `input`: returns the bytes consumed, and the flow.
+    fn read(&mut self, input: &[u8], thread_stats: &mut ThreadStats) -> (usize, Flow) {
         let shape = &self.common.shape;
         let (bodiless, keep_alive) = (shape.answers_without_body(), shape.keep_alive);
         let mut used = 0;
         while let Some(rest) = input.get(used..).filter(|rest| !rest.is_empty()) {
-            match self.answer.step(rest, &mut tally.last_head, bodiless) {
+            match self.answer.step(rest, &mut thread_stats.last_head, bodiless) {
                 Step::NeedsMore => break,
                 Step::Used(n) => used += n,
                 Step::Body { used: n, body } => {
@@ -133,14 +137,17 @@ impl HttpSession {
                 Step::Complete { used: n, body, status, open } => {
                     self.look(&rest[..body]);
                     used += n;
-                    if !self.complete(status, open && keep_alive, tally) {
+                    if !self.complete(status, open && keep_alive, thread_stats) {
                         return (used, Flow::Close);
                     }
                 }
                 Step::Wrong(why) => {
-                    tally.wrong += 1;
+                    let why = || format!("an invalid response: {why}");
                     if self.flight.take().is_some() {
-                        tally.failed(1, || format!("an answer could not be understood: {why}"));
+                        thread_stats.wrong += 1;
+                        thread_stats.failed(1, why);
+                    } else {
+                        thread_stats.unasked(why);
                     }
                     return (used, Flow::Abort);
                 }
@@ -164,8 +171,8 @@ impl Session for HttpSession {
             // It was noted as begun when it was dialled.
             self.path = self.common.places.path(self.tag, self.common.requests.len());
             let request = &self.common.requests[self.path];
-            if self.common.crew.counts(flight) {
-                self.common.crew.tally(self.thread).bytes_sent += request.len() as u64;
+            if self.common.run_state.counts(flight) {
+                self.common.run_state.thread_stats(self.thread).bytes_sent += request.len() as u64;
             }
             out.share(request.clone());
             self.flight = Some(flight);
@@ -175,12 +182,12 @@ impl Session for HttpSession {
 
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let common = self.common.clone();
-        let mut tally = common.crew.tally(self.thread);
-        let (used, flow) = self.read(input, &mut tally);
-        if common.crew.is_measuring() {
-            tally.bytes_received += used as u64;
+        let mut thread_stats = common.run_state.thread_stats(self.thread);
+        let (used, flow) = self.read(input, &mut thread_stats);
+        if common.run_state.is_measuring() {
+            thread_stats.bytes_received += used as u64;
         }
-        drop(tally);
+        drop(thread_stats);
         if flow == Flow::Continue && common.shape.keep_alive {
             self.fill(out, Cause::Room);
         }
@@ -195,29 +202,57 @@ impl Session for HttpSession {
     fn on_end(&mut self, _: &mut Outbox<'_>) -> Flow {
         if let Some(status) = self.answer.ends_with_the_connection() {
             let common = self.common.clone();
-            self.complete(status, false, &mut common.crew.tally(self.thread));
+            self.complete(status, false, &mut common.run_state.thread_stats(self.thread));
         }
         Flow::Close
     }
 
+    /// The load is over: there is nothing to wait for.
+    fn on_drain(&mut self, _: &mut Outbox<'_>) -> Flow {
+        Flow::Close
+    }
+
     fn on_close(&mut self, why: CloseReason) {
-        let crew = &self.common.crew;
-        if crew.is(Stage::Over) {
+        let run_state = &self.common.run_state;
+        if run_state.is(Stage::Over) {
             return;
         }
         let (tag, lost) = (self.tag, self.in_flight() as u64);
         if lost > 0 {
-            let why = || format!("connection {tag}: closed before its answer was whole ({why})");
-            crew.tally(self.thread).failed(lost, why);
+            let why = || format!("connection {tag}: closed before its response was complete ({why})");
+            run_state.thread_stats(self.thread).failed(lost, why);
         }
-        if let Some(pacer) = &crew.pacer {
+        if let Some(pacer) = &run_state.pacer {
             pacer.orphan(self.wake_up);
         }
         if !self.common.shape.keep_alive {
             self.common.next(tag, self.thread);
-        } else if !crew.is(Stage::Draining) && !crew.is_spent() {
-            crew.tally(self.thread).reconnects += 1;
-            crew.dial(tag, Some(self.thread));
+        } else if !run_state.is(Stage::Draining) && !run_state.is_spent() {
+            run_state.thread_stats(self.thread).reconnects += 1;
+            run_state.dial(tag, Some(self.thread));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use tidegate::testing::TestConnection;
+    use tidegate::{Peer, Policy};
+
+    use super::*;
+
+    #[test]
+    fn a_connection_ends_with_the_load_and_not_a_while_later() {
+        let run_state =
+            Arc::new(RunState::new(crate::plan::tests::plan(), 1, Arc::new(AtomicBool::new(false))));
+        let service = HttpLoad::new(run_state, HttpShape::get("a", "/"));
+        let peer = Peer::dialled(0);
+        let mut conn = TestConnection::open_with(&service, &peer, Policy::default()).expect("a connection");
+        assert!(!conn.has_finished_sending());
+        conn.drain();
+        conn.settle();
+        assert!(conn.has_finished_sending(), "{conn:?}");
     }
 }

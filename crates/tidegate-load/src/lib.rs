@@ -1,59 +1,59 @@
-//! tidegate's load generator: an ordinary user of the library's client side.
+//! tidegate's load generator, built on the public client API of the library.
 //!
 //! A [`Plan`] says what to send, over how many connections and for how long; [`run`] carries it out and returns a
 //! [`Report`]. Sessions are state machines without I/O, so the generator runs on every I/O model, as the servers do.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`plan`] | what to do |
-//! | [`report`] | what came of it |
-//! | `conductor` | opening in blocks, measuring, draining |
-//! | `crew`, `tally` | what all sessions share: budget, stage, tallies |
-//! | `pacer` | open loop: what is due when, and who begins it |
+//! | [`plan`] | the settings of a load |
+//! | [`report`] | the results |
+//! | `runner` | opening in blocks, measuring, draining |
+//! | `run_state`, `thread_stats` | state shared by all sessions: budget, stage, counters |
+//! | `pacer` | open loop: the schedule and its distribution over connections |
 //! | `part` | one of several parts of a load |
-//! | `ledger`, `window` | bringing the tallies together, each second and at the end |
-//! | [`certificate`], `procs` | which side was the limit |
+//! | `recorder`, `measurement` | aggregation of counters, each second and at the end |
+//! | [`verdict`], `procs` | which side was the limit |
 //! | [`histogram`], `merge` | distributions as text; several results as one |
 //! | `echo`, `http` | the sessions |
-//! | `together` | what each of several agents did |
+//! | `together` | the results of each of several agents |
 //! | [`udp`] | datagrams: one socket for each flow, no connections |
 //! | [`mod@ping`] | round trips of one message at a time, in nanoseconds |
-//! | [`chat`](mod@chat) | members of a messenger, who check what they hear |
-//! | [`attack`](mod@attack) | a mixed attack on a server of one's own |
+//! | [`chat`](mod@chat) | members of a messenger, who check what they receive |
+//! | [`attack`](mod@attack) | a mixed attack on your own server |
 #![forbid(unsafe_code)]
 
 pub mod attack;
-pub mod certificate;
 pub mod chat;
-mod conductor;
-mod crew;
 mod echo;
 pub mod histogram;
 mod http;
-mod ledger;
+mod measurement;
 mod merge;
 mod pacer;
 mod part;
 pub mod ping;
 pub mod plan;
 mod procs;
+mod recorder;
 pub mod report;
+mod run_state;
+mod runner;
 mod shape;
-mod tally;
 mod target;
+mod thread_stats;
 mod together;
 pub mod udp;
-mod window;
+pub mod verdict;
 
 pub use attack::{Attack, AttackReport, attack};
 pub use chat::{ChatPlan, ChatReport, Speech, run_chat};
-pub use conductor::{run, run_until};
 pub use merge::{MergeError, merge};
 pub use ping::{PingPlan, PingReport, ping};
 #[cfg(target_os = "linux")]
-pub use ping::{floor_echo, floor_ping};
+pub use ping::{baseline_echo, baseline_ping};
 pub use plan::{Amount, HttpShape, LoadError, Part, Plan, Protocol, Rate, Security, Target, TlsPlan};
 pub use report::{OpenLoop, Phase, Report, Second, Status, TlsReport};
+pub use runner::{run, run_until};
 pub use tidegate_tls::{TlsError, Trust};
 pub use together::{AgentReport, Loss, Together};
 pub use udp::{Expect, UdpPlan, UdpReport, run_udp};

@@ -1,44 +1,42 @@
-//! Results of several generators that ran at the same time, as one.
+//! Merges results of several generators that ran at the same time.
 
 use hdrhistogram::Histogram;
 
 use crate::histogram::{HistogramError, decode, encode};
 use crate::report::{Latency, OpenLoop, Report};
 
-/// Results could not be merged.
+/// Why results cannot be merged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MergeError {
     /// There is nothing to merge.
-    #[error("there is no result to merge: name the JSON files of at least one run")]
+    #[error("no result to merge: give at least one JSON file")]
     Nothing,
-    /// They are results of different things.
-    #[error(
-        "result {number} is of {found} and the first one of {first}: merge only what was measured together"
-    )]
+    /// They are results of different loads.
+    #[error("result {number} is of {found}, the first one of {first}: merge only results of the same load")]
     Different {
-        /// Which one, from 1.
+        /// Its number, from 1.
         number: usize,
-        /// What it is of.
+        /// Its load.
         found: String,
-        /// What the first one is of.
+        /// The load of the first.
         first: String,
     },
     /// One has no histogram.
-    #[error("result {number}: {source}")]
+    #[error("result {number}: {error}")]
     Histogram {
-        /// Which one, from 1.
+        /// Its number, from 1.
         number: usize,
         /// Why.
-        source: HistogramError,
+        error: HistogramError,
     },
 }
 
 /// Merges results of generators that ran at the same time: counts and rates are summed, latencies come from the merged
-/// histograms and lose nothing. `seconds` stays empty, because percentiles of seconds cannot be merged.
+/// histograms without loss. `seconds` stays empty, because percentiles of seconds cannot be merged.
 ///
 /// # Errors
-/// [`MergeError`] if they do not go together.
+/// [`MergeError`] if they do not match.
 pub fn merge(reports: &[Report]) -> Result<Report, MergeError> {
     let first = reports.first().ok_or(MergeError::Nothing)?;
     let kind = |r: &Report| {
@@ -52,9 +50,9 @@ pub fn merge(reports: &[Report]) -> Result<Report, MergeError> {
         message_bytes: first.message_bytes,
         ..Report::default()
     };
-    let mut latency_us = crate::tally::histogram();
-    let mut service_us = crate::tally::histogram();
-    let mut delay_us = crate::tally::histogram();
+    let mut latency_us = crate::thread_stats::histogram();
+    let mut service_us = crate::thread_stats::histogram();
+    let mut delay_us = crate::thread_stats::histogram();
     let mut open: Option<OpenLoop> = None;
     for (at, r) in reports.iter().enumerate() {
         let number = at + 1;
@@ -62,7 +60,7 @@ pub fn merge(reports: &[Report]) -> Result<Report, MergeError> {
             return Err(MergeError::Different { number, found: kind(r), first: kind(first) });
         }
         let add = |all: &mut Histogram<u64>, text: &str| {
-            let one = decode(text).map_err(|source| MergeError::Histogram { number, source })?;
+            let one = decode(text).map_err(|error| MergeError::Histogram { number, error })?;
             // Values outside the bounds were cut when they were recorded; other tools' histograms are stretched to fit.
             all.auto(true);
             let _ = all.add(one);
@@ -112,6 +110,8 @@ fn add_counts(sum: &mut Report, r: &Report) {
     join(&mut sum.target, &r.target);
     join(&mut sum.model, &r.model);
     sum.interrupted |= r.interrupted;
+    sum.server_gone_after_s =
+        [sum.server_gone_after_s, r.server_gone_after_s].into_iter().flatten().reduce(f64::max);
     sum.threads += r.threads;
     sum.connections += r.connections;
     sum.attempted += r.attempted;
@@ -134,6 +134,7 @@ fn add_counts(sum: &mut Report, r: &Report) {
     for (all, one) in sum.failed_by_status.iter_mut().zip(r.failed_by_status) {
         *all += one;
     }
+    sum.add_answers(&r.answers_by_status);
     sum.timed_out += r.timed_out;
     if let Some(udp) = &r.udp {
         sum.udp.get_or_insert_default().add(udp);
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     fn result(latencies: std::ops::Range<u64>) -> Report {
-        let mut histogram = crate::tally::histogram();
+        let mut histogram = crate::thread_stats::histogram();
         latencies.clone().for_each(|us| histogram.saturating_record(us));
         Report {
             protocol: "http".into(),

@@ -1,10 +1,10 @@
-//! Open loop: which request is due when, and which connection begins it.
+//! Open loop: when each request is due, and which connection starts it.
 //!
 //! All threads share one schedule: request `k` of the run is due at its start plus [`Schedule::due`]`(k)`, computed
-//! from `k` alone, so nothing adds up and nothing drifts. A request is taken by the first connection that is free when
-//! it is due, of whatever thread. A connection with nothing to do takes a *wake-up* for a request that nobody else will
-//! wake for, and sleeps until then; one whose answer has just come takes what is due at once. So waking up (a timer's
-//! tick of 1/64 ms, and what the system needs) delays only what is due while no answer comes.
+//! from `k` alone, so errors do not accumulate. A request is taken by the first connection that is free when it is due,
+//! on whatever thread. An idle connection takes a *wake-up* for a request that no other connection wakes up for, and
+//! sleeps until then; one whose response has just arrived takes requests that are due. So wake-up latency (a timer tick
+//! of 1/64 ms, and what the system needs) delays only requests that become due while no response arrives.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -22,7 +22,7 @@ pub(crate) const LATE: Duration = Duration::from_millis(2);
 /// When each request is due, as a function of its number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
-    /// Requests a second at the beginning and, from `ramp_s` on, for ever.
+    /// Requests per second at the beginning and, from `ramp_s` on, permanently.
     from: f64,
     to: f64,
     ramp_s: f64,
@@ -90,20 +90,20 @@ impl Schedule {
     }
 }
 
-/// What a connection with nothing to do is to do.
+/// What an idle connection must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// Begin the request that was due then.
+pub(crate) enum NextRequest {
+    /// Start the request that was due then.
     Begin(Instant),
     /// Sleep until then.
     Sleep(Instant),
     /// Nothing is due before the run has begun: wait for mail.
     Wait,
-    /// Everything has been begun.
+    /// All requests have been started.
     Over,
 }
 
-/// A wake-up that a connection has taken: the number of the request it wakes for.
+/// A wake-up held by a connection: the number of its request.
 pub(crate) type WakeUp = Option<u64>;
 
 /// The schedule of a run, shared by all connections.
@@ -111,17 +111,17 @@ pub(crate) struct Pacer {
     schedule: Schedule,
     start: OnceLock<Instant>,
     measured: OnceLock<Instant>,
-    /// The first request that is not to be begun.
+    /// The end of the request numbers.
     end: AtomicU64,
-    /// The first request that nobody has begun.
+    /// The first request not started.
     next: AtomicU64,
-    /// The first request that nobody wakes up for.
+    /// The first request without a wake-up.
     unwatched: AtomicU64,
     /// Wake-ups whose connection is gone, and whether there are any.
     orphans: Mutex<Vec<u64>>,
     has_orphans: AtomicBool,
     /// Connections that stood before the run began.
-    waiting: Mutex<Vec<Mailbox>>,
+    waiting: Mutex<Vec<Mailbox<()>>>,
 }
 
 impl Pacer {
@@ -142,14 +142,14 @@ impl Pacer {
         })
     }
 
-    /// The run begins at `start`, and what is due from `measured` on counts. What was due before `now` is somebody
-    /// else's, if this is a part that joins later.
+    /// The run begins at `start`, and requests due from `measured` on count. Requests due before `now` belong to
+    /// others, if this is a part that joins later.
     pub(crate) fn begin(&self, start: Instant, measured: Instant, now: Instant) {
         let first = self.schedule.before(now.saturating_duration_since(start)).min(self.end());
         self.next.store(first, Relaxed);
         self.unwatched.store(first, Relaxed);
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        // Set once, by the conductor; the order matters: who sees the start also sees the rest.
+        // Set once, by the runner; the order matters: who sees the start also sees the rest.
         let _ = self.measured.set(measured);
         let _ = self.start.set(start);
         for mailbox in waiting.drain(..) {
@@ -162,14 +162,16 @@ impl Pacer {
         self.end.load(Relaxed)
     }
 
-    /// Ends the schedule at `now`: what would be due later is not.
+    /// Ends the schedule at `now`.
     pub(crate) fn cut(&self, now: Instant) {
         let passed = self.start.get().map(|&start| now.saturating_duration_since(start));
         self.end.fetch_min(self.schedule.before(passed.unwrap_or_default()), Relaxed);
     }
 
-    /// Has a connection that was told to [`Wait`](Turn::Wait) woken when the run begins; `false` if it has begun.
-    pub(crate) fn enlist(&self, mailbox: Mailbox) -> bool {
+    /// Registers a connection that was asked to [`Wait`](NextRequest::Wait) for the start of the run; `false` if it has
+    /// begun.
+    /// begun.
+    pub(crate) fn enlist(&self, mailbox: Mailbox<()>) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.start.get().is_none();
         if before {
@@ -178,7 +180,7 @@ impl Pacer {
         before
     }
 
-    /// Takes the first request that is due, if there is one.
+    /// Takes the first request that is due, if any.
     pub(crate) fn take(&self, now: Instant) -> Option<Instant> {
         let start = *self.start.get()?;
         let due = |k: u64| start.checked_add(self.schedule.due(k));
@@ -192,11 +194,11 @@ impl Pacer {
         }
     }
 
-    /// What a connection with room for a request is to do. `wake_up` is the one it holds, and stays its own.
-    pub(crate) fn turn(&self, now: Instant, wake_up: &mut WakeUp) -> Turn {
-        let Some(start) = self.start.get() else { return Turn::Wait };
+    /// What a connection with room for a request must do. `wake_up` is the one it holds.
+    pub(crate) fn turn(&self, now: Instant, wake_up: &mut WakeUp) -> NextRequest {
+        let Some(start) = self.start.get() else { return NextRequest::Wait };
         if let Some(due) = self.take(now) {
-            return Turn::Begin(due);
+            return NextRequest::Begin(due);
         }
         let when = |k: u64| start.checked_add(self.schedule.due(k));
         // A wake-up that has been used, or whose request somebody else has begun, is given back.
@@ -204,7 +206,7 @@ impl Pacer {
             && k >= self.next.load(Relaxed)
             && let Some(when) = when(k).filter(|&when| when > now)
         {
-            return Turn::Sleep(when);
+            return NextRequest::Sleep(when);
         }
         let k = self.adopt().unwrap_or_else(|| {
             let next = self.next.load(Relaxed);
@@ -213,8 +215,8 @@ impl Pacer {
         });
         *wake_up = Some(k);
         match when(k) {
-            Some(when) if k < self.end() => Turn::Sleep(when),
-            _ => Turn::Over,
+            Some(when) if k < self.end() => NextRequest::Sleep(when),
+            _ => NextRequest::Over,
         }
     }
 
@@ -231,7 +233,7 @@ impl Pacer {
         adopted
     }
 
-    /// A connection is gone, and nobody wakes up for its request.
+    /// A connection is gone, so its wake-up is free.
     pub(crate) fn orphan(&self, wake_up: WakeUp) {
         let Some(k) = wake_up.filter(|&k| k < self.end() && k >= self.next.load(Relaxed)) else { return };
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner).push(k);
@@ -336,19 +338,19 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut wake_ups = [None; 4];
-        assert_eq!(pacer.turn(start, &mut wake_ups[0]), Turn::Wait);
+        assert_eq!(pacer.turn(start, &mut wake_ups[0]), NextRequest::Wait);
         pacer.begin(start, start, start);
-        assert_eq!(pacer.turn(start, &mut wake_ups[0]), Turn::Begin(start));
+        assert_eq!(pacer.turn(start, &mut wake_ups[0]), NextRequest::Begin(start));
         for (i, wake_up) in wake_ups.iter_mut().enumerate() {
-            assert_eq!(pacer.turn(start, wake_up), Turn::Sleep(at(i as u64 + 1)));
+            assert_eq!(pacer.turn(start, wake_up), NextRequest::Sleep(at(i as u64 + 1)));
         }
         // The second connection goes; the next one with nothing to do wakes in its place.
         pacer.orphan(wake_ups[1]);
-        assert_eq!(pacer.turn(at(1), &mut wake_ups[0]), Turn::Begin(at(1)));
-        assert_eq!(pacer.turn(at(1), &mut wake_ups[0]), Turn::Sleep(at(2)));
-        assert_eq!(pacer.turn(at(1), &mut None), Turn::Sleep(at(5)));
+        assert_eq!(pacer.turn(at(1), &mut wake_ups[0]), NextRequest::Begin(at(1)));
+        assert_eq!(pacer.turn(at(1), &mut wake_ups[0]), NextRequest::Sleep(at(2)));
+        assert_eq!(pacer.turn(at(1), &mut None), NextRequest::Sleep(at(5)));
         // Woken for nothing: it keeps its place.
-        assert_eq!(pacer.turn(at(1), &mut wake_ups[2]), Turn::Sleep(at(3)));
+        assert_eq!(pacer.turn(at(1), &mut wake_ups[2]), NextRequest::Sleep(at(3)));
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! One of several equal parts of a load, for generators that carry it together.
+//! One of several equal parts of a load, for generators that run it together.
 //!
-//! Connections and requests are numbered through the whole load and dealt out in turn: part `i` of `n` has the numbers
+//! Connections and requests are numbered across the whole load and distributed in turn: part `i` of `n` has the numbers
 //! `i`, `i + n`, `i + 2n`, and so on. So the parts always sum to the whole, and each part of a schedule is spread over
 //! all of it.
 //!
-//! A part of a part is a part: part `j` of `m` of it is part `i + jn` of `nm` of the whole. That is how others take
-//! over what a lost generator had ([`Plan::joining`]).
+//! A part of a part is a part: part `j` of `m` of it is part `i + jn` of `nm` of the whole. So other generators can
+//! take over the share of a lost one ([`Plan::joining`]).
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ impl Part {
         Self { index: 0, of: 1, connections: connections as u64, joins: None }
     }
 
-    /// The number in the whole of what has number `own` in this part.
+    /// The number in the whole of number `own` in this part.
     pub(crate) fn number(self, own: u64) -> u64 {
         own.saturating_mul(self.of).saturating_add(self.index)
     }
@@ -58,15 +58,15 @@ impl Part {
 }
 
 impl Plan {
-    /// Part `index` (from 0) of `of`: its connections, its requests, and its places in the schedule. All parts together
-    /// are exactly this plan. Rates and limits for each connection stay as they are.
+    /// Part `index` (from 0) of `of`: its connections, its requests, and its slots in the schedule. All parts together
+    /// are exactly this plan. Rates and limits per connection are unchanged.
     ///
     /// # Errors
-    /// [`LoadError::Plan`] if a part would have nothing to do, or this is a part already.
+    /// [`LoadError::Plan`] if a part would be empty, or this is a part already.
     pub fn part(&self, index: usize, of: usize) -> Result<Self, LoadError> {
         let wrong = |why: String| Err(LoadError::Plan(why));
         if index >= of || self.part.is_some() {
-            return wrong(format!("part {index} of {of} cannot be made of this load"));
+            return wrong(format!("part {index} of {of} is not possible for this load"));
         }
         let part =
             Part { index: index as u64, of: of as u64, connections: self.connections as u64, joins: None };
@@ -85,9 +85,8 @@ impl Plan {
         Ok(Self { connections, amount, part: Some(part), ..self.clone() })
     }
 
-    /// This part, of a load that began then, before this part does: what was due until this one begins is somebody
-    /// else's, and it ends when the whole does. Means nothing for a number of requests without a schedule, which is
-    /// never too late.
+    /// This part of a load that began then, before this part does: requests due earlier belong to others, and it ends
+    /// when the whole does. Has no effect for a number of requests without a schedule, which is never late.
     #[must_use]
     pub fn joining(mut self, begun: Instant) -> Self {
         let mut part = self.its_part();

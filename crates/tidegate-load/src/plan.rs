@@ -1,4 +1,4 @@
-//! What to do.
+//! The settings of a load.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,13 +11,13 @@ pub use crate::part::Part;
 pub use crate::shape::HttpShape;
 pub use crate::target::{Security, Target};
 
-/// Connections of one block; they are opened together and share a rate, as in the source.
+/// Connections of one block; they are opened together and share a rate, as in the book.
 pub const BLOCK: usize = 1_000;
 
-/// What is spoken.
+/// The protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Messages of `size` bytes come back byte for byte, `window` of them in flight on each connection.
+    /// Messages of `size` bytes are echoed, `window` of them in flight on each connection.
     Echo {
         /// Bytes of a message.
         size: usize,
@@ -33,82 +33,87 @@ pub enum Protocol {
 pub enum Amount {
     /// After this many requests; measured from the first dial on.
     Requests(u64),
-    /// After this long; measured from when all connections stand.
+    /// After this long; measured from when all connections are established.
     Time(Duration),
 }
 
-/// Open loop: requests begin on a schedule, whether or not the answers before them have come.
+/// Open loop: requests start on a schedule, independently of responses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
-    /// Requests a second, all connections together.
+    /// Total requests per second.
     pub requests_per_s: f64,
-    /// The rate to begin with, and how long it takes to grow (or fall) evenly to `requests_per_s`.
+    /// The initial rate, and the time within which it changes linearly to `requests_per_s`.
     pub ramp: Option<(f64, Duration)>,
 }
 
 /// A load to be generated.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where to.
+    /// The target.
     pub target: Endpoint,
-    /// What is spoken.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Connections at once.
+    /// Concurrent connections.
     pub connections: usize,
     /// When to stop.
     pub amount: Amount,
-    /// Echo only: bytes a second that each block of [`BLOCK`] connections sends; `None` is as fast as it goes.
+    /// Echo only: bytes per second that each block of [`BLOCK`] connections sends; `None` is unlimited.
     pub rate_bytes_per_s_per_block: Option<u64>,
-    /// Echo only: messages that each connection sends before it rests; `None` is as many as there is time for.
-    /// [`Amount::Requests`] has to be so many for each connection.
+    /// Echo only: messages that each connection sends before it becomes idle; `None` is unlimited. [`Amount::Requests`]
+    /// must be this many for each connection.
     pub messages_each: Option<u64>,
-    /// Open loop at this rate; `None` is a closed loop, in which each answer makes room for the next request.
+    /// Echo only, with `messages_each`: each connection finishes sending (half-close) after its last message, and all
+    /// responses must still arrive.
+    pub half_close: bool,
+    /// Open loop at this rate; `None` is a closed loop, in which each response triggers the next request.
     pub rate: Option<Rate>,
-    /// Load before the window that counts, from when all connections stand. Only with [`Amount::Time`].
+    /// Warm-up before the window, from when all connections are established. Only with [`Amount::Time`].
     pub warm_up: Duration,
-    /// Connections are opened evenly over this time; zero is as fast as it goes.
+    /// Connections are opened evenly over this time; zero is as fast as possible.
     pub ramp_connections: Duration,
-    /// How long to wait for answers at the end, and for a connection to stand.
+    /// Time limit for responses at the end, and connect timeout.
     pub timeout: Duration,
-    /// Source addresses, from 127.0.0.1 on; `None` takes as many as the ports need. Only for targets in 127.0.0.0/8.
+    /// Number of source addresses, from 127.0.0.1 on; `None` uses as many as the ports need. Only for targets in
+    /// 127.0.0.0/8.
     pub sources: Option<usize>,
-    /// Source addresses to take in turn, in place of `sources`.
+    /// Source addresses to use in turn, instead of `sources`.
     pub source_range: Vec<IpAddr>,
     /// The I/O model; `None` is the best available.
     pub model: Option<Model>,
     /// I/O threads; `None` is one for each processor.
     pub threads: Option<usize>,
-    /// The server's process, if it runs here: the certificate looks at its processor time.
+    /// The server's process, if it runs here: the verdict includes its CPU time.
     pub server_pid: Option<u32>,
-    /// How it is encrypted; `None` is not at all.
+    /// TLS settings; `None` is unencrypted.
     pub tls: Option<TlsPlan>,
-    /// Which part of a load this is; `None` is all of it. Made by [`Plan::part`].
+    /// Which part of a load this is; `None` is all of it. Created by [`Plan::part`].
     pub part: Option<Part>,
 }
 
-/// How a load is encrypted.
+/// TLS settings of a load.
 #[derive(Clone, Debug)]
 pub struct TlsPlan {
-    /// Which certificates the server may have. Echo offers no protocol for ALPN, and HTTP should offer `http/1.1`.
+    /// Trusted server certificates. Echo offers no protocol for ALPN, and HTTP should offer `http/1.1`.
     pub trust: Trust,
-    /// Whom its certificate has to be for: a host name or an IP address.
+    /// Expected server name: a host name or an IP address.
     pub name: String,
-    /// Time for a handshake.
+    /// Handshake timeout.
     pub handshake_timeout: Duration,
 }
 
-/// A load could not be generated.
+/// Why a load cannot be generated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The target makes no sense.
+    /// An invalid target.
     #[error(
-        "bad target {target:?}: {why}; write http://HOST:PORT/PATH, https://HOST:PORT/PATH, HOST:PORT, tls://HOST:PORT or unix:SOCKET:/PATH"
+        "bad target {target:?}: {why}; write http://HOST:PORT/PATH, https://HOST:PORT/PATH, HOST:PORT, \
+         tls://HOST:PORT or unix:SOCKET:/PATH"
     )]
     Target {
-        /// What was given.
+        /// The target.
         target: String,
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
     /// The settings contradict each other.
@@ -116,32 +121,33 @@ pub enum LoadError {
     Plan(String),
     /// More connections than descriptors.
     #[error(
-        "{connections} connections need {connections} descriptors and {reserve} more; the limit of this process is {limit}: raise it with ulimit -n, or use fewer connections"
+        "{connections} connections need {connections} descriptors and {reserve} more; the limit of this process is \
+         {limit}: raise it with ulimit -n, or use fewer connections"
     )]
     Descriptors {
-        /// Connections asked for.
+        /// Connections requested.
         connections: usize,
-        /// Descriptors needed for other things.
+        /// Descriptors needed for other purposes.
         reserve: usize,
         /// The limit.
         limit: u64,
     },
-    /// TLS cannot be set up.
+    /// An error of the TLS configuration.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The client could not be started.
+    /// The client cannot be started.
     #[error(transparent)]
     Start(#[from] StartError),
 }
 
-/// Connections that one source address carries without slowing down.
+/// Connections per source address at full connect speed.
 const PER_SOURCE: usize = 5_000;
 
 impl Plan {
-    /// Checks the settings against each other.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// [`LoadError::Plan`] with what to change.
+    /// [`LoadError::Plan`] with the remedy.
     pub fn check(&self) -> Result<(), LoadError> {
         let wrong = |why: &str| Err(LoadError::Plan(why.into()));
         if self.connections == 0 {
@@ -170,17 +176,18 @@ impl Plan {
         match (&self.protocol, self.rate_bytes_per_s_per_block) {
             (_, Some(0)) => return wrong("-r must be at least 1 byte per second"),
             (Protocol::Http(_), Some(_)) => {
-                return wrong("-r limits the bytes of echo messages; it means nothing for http");
+                return wrong("-r limits echo messages; it has no effect for http");
             }
             _ => {}
         }
         if self.messages_each.is_some() && !matches!(self.protocol, Protocol::Echo { .. }) {
-            return wrong("--messages counts echo messages; it means nothing for http");
+            return wrong("--messages counts echo messages; it has no effect for http");
+        }
+        if self.half_close && self.messages_each.is_none() {
+            return wrong("--half-close needs to know the last message of a connection: give --messages");
         }
         if self.target.is_unix() && (self.sources.is_some() || !self.source_range.is_empty()) {
-            return wrong(
-                "connections to a Unix socket have no source address: leave --source and --sources out",
-            );
+            return wrong("Unix sockets have no source addresses: leave --source and --sources out");
         }
         let is_ipv4 = self.target.addr().is_none_or(|addr| addr.is_ipv4());
         if let Some(odd) = self.source_range.iter().find(|ip| ip.is_ipv4() != is_ipv4) {
@@ -195,7 +202,7 @@ impl Plan {
             }
             if sources > 1 && !self.is_loopback4() {
                 return wrong(
-                    "--sources needs a target in 127.0.0.0/8: only there this machine has many addresses",
+                    "--sources needs a target in 127.0.0.0/8: only that network has many local addresses",
                 );
             }
         }
@@ -228,19 +235,20 @@ impl Plan {
         self.target.addr().is_some_and(|addr| addr.is_ipv4() && addr.ip().is_loopback())
     }
 
-    /// Whether the window begins with the first dial, and not when all connections stand: a fixed number of requests
-    /// without a schedule.
+    /// Whether the window begins with the first dial, and not when all connections are established: a fixed number of
+    /// requests without a schedule.
     #[must_use]
     pub fn begins_at_once(&self) -> bool {
         self.rate.is_none() && matches!(self.amount, Amount::Requests(_))
     }
 
-    /// Whether every request has a connection of its own.
+    /// Whether every request has its own connection.
     pub(crate) fn connection_per_request(&self) -> bool {
         matches!(self.protocol, Protocol::Http(HttpShape { keep_alive: false, .. }))
     }
 
-    /// Source addresses to spread over. Each has its own 28,000 or so ports, which last a while in TIME_WAIT.
+    /// Source addresses to distribute connections over. Each has about 28,000 ports, which stay in TIME_WAIT for a
+    /// while.
     pub(crate) fn source_addresses(&self) -> Vec<SocketAddr> {
         if !self.source_range.is_empty() {
             return self.source_range.iter().map(|&ip| SocketAddr::new(ip, 0)).collect();
@@ -268,6 +276,7 @@ pub(crate) mod tests {
             amount: Amount::Requests(1),
             rate_bytes_per_s_per_block: None,
             messages_each: None,
+            half_close: false,
             rate: None,
             warm_up: Duration::ZERO,
             ramp_connections: Duration::ZERO,

@@ -1,5 +1,5 @@
-//! How busy the threads of a process are, from `/proc` (`proc_pid_schedstat`: time run and time waited for a processor,
-//! in nanoseconds). A mean over all threads would hide one that is at its end, so the busiest one counts.
+//! CPU usage of a process's threads, from `/proc` (`proc_pid_schedstat`: time run and time waited for a processor, in
+//! nanoseconds). A mean over all threads would hide a saturated one, so the busiest one counts.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tidegate::system;
 
-/// More threads than this are not looked at: it would take longer than what is to be seen.
+/// Processes with more threads are not sampled: it would take too long.
 const MOST: usize = 512;
 
 /// Shares of the window, 0 to 1, of the busiest thread of a process.
@@ -15,12 +15,12 @@ const MOST: usize = 512;
 pub struct Share {
     /// It ran.
     pub ran: f64,
-    /// It could have run, but other work had its processor.
+    /// It was runnable, but waited for a processor.
     pub waited: f64,
 }
 
 impl Share {
-    /// It ran, or would have.
+    /// It ran or was runnable.
     #[must_use]
     pub fn wanted(&self) -> f64 {
         self.ran + self.waited
@@ -31,7 +31,7 @@ impl Share {
 #[derive(Debug, Default)]
 pub(crate) struct Sample(HashMap<String, (u64, u64)>);
 
-/// Looks at a process and those it has started; `None` is this one alone. Empty if the system does not tell.
+/// Samples a process and its children; `None` is this process alone. Empty if unknown.
 pub(crate) fn sample(pid: Option<u32>) -> Sample {
     let mut times = HashMap::new();
     if system::proc_folder(std::process::id()).is_none() {
@@ -59,7 +59,7 @@ pub(crate) fn sample(pid: Option<u32>) -> Sample {
 }
 
 impl Sample {
-    /// What the busiest thread did from here to `end`; `None` if that is not known.
+    /// The busiest thread between this sample and `end`; `None` if unknown.
     pub(crate) fn until(&self, end: &Self, length: Duration) -> Option<Share> {
         let of = |ns: u64, before: u64| ns.saturating_sub(before) as f64 / length.as_nanos().max(1) as f64;
         let shares = end.0.iter().map(|(thread, &(ran, waited))| {

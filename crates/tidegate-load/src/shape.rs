@@ -1,4 +1,4 @@
-//! What an HTTP request looks like, and what its answer has to.
+//! The form of an HTTP request, and the expected response.
 
 use std::ops::RangeInclusive;
 
@@ -11,27 +11,26 @@ use crate::plan::LoadError;
 pub struct HttpShape {
     /// The Host field.
     pub host: String,
-    /// The paths asked for, with their queries; each connection takes them in turn.
+    /// The paths requested, with their queries; each connection uses them in turn.
     pub paths: Vec<String>,
     /// The method.
     pub method: String,
-    /// Further fields, and fields in place of those that would be sent anyway (Host, User-Agent, Connection,
-    /// Content-Length).
+    /// Additional fields, and replacements of default ones (Host, User-Agent, Connection, Content-Length).
     pub headers: Vec<(String, String)>,
-    /// The body; with one, its length is announced.
+    /// The body; if set, Content-Length is sent.
     pub body: Bytes,
-    /// Keep connections; else each request has one of its own.
+    /// Keep-alive connections; otherwise each request has its own.
     pub keep_alive: bool,
     /// Requests in flight on each connection (RFC 9112, section 9.3.2).
     pub pipeline: usize,
-    /// Statuses of right answers.
+    /// Expected statuses.
     pub right_status: Vec<RangeInclusive<u16>>,
-    /// What the body of a right answer contains; costs a search of every answer.
+    /// Text that response bodies must contain; costs a search of every response.
     pub body_contains: Option<Bytes>,
 }
 
 impl HttpShape {
-    /// A plain GET over connections that are kept; 2xx is right.
+    /// A plain GET over keep-alive connections; expects 2xx.
     #[must_use]
     pub fn get(host: impl Into<String>, path: impl Into<String>) -> Self {
         Self {
@@ -47,21 +46,21 @@ impl HttpShape {
         }
     }
 
-    /// Checks the shape for what cannot be sent.
+    /// Checks the shape.
     ///
     /// # Errors
-    /// [`LoadError::Plan`] with what to change.
+    /// [`LoadError::Plan`] with the remedy.
     pub fn check(&self) -> Result<(), LoadError> {
         let wrong = |why: String| Err(LoadError::Plan(why));
         if !is_token(&self.method) {
             return wrong(format!("--method {:?} is not a word like GET or POST", self.method));
         }
         if self.method == "CONNECT" {
-            return wrong("--method CONNECT makes a tunnel, and there is nothing to measure in it".into());
+            return wrong("--method CONNECT opens a tunnel, which is not supported".into());
         }
         if !is_host(&self.host) {
             return wrong(format!(
-                "the host {:?} is none: write a name, an IPv4 address or an [IPv6 address], and :PORT where it is needed",
+                "the host {:?} is invalid: write a name, an IPv4 address or an [IPv6 address], and :PORT if needed",
                 self.host
             ));
         }
@@ -69,7 +68,7 @@ impl HttpShape {
         match self.paths.iter().find(|path| odd(path) || !(path.starts_with('/') || *path == "*")) {
             Some(path) => {
                 return wrong(format!(
-                    "--path {path:?} must begin with / and have no space: encode it with %"
+                    "--path {path:?} must begin with / and contain no space: percent-encode it"
                 ));
             }
             None if self.paths.is_empty() => return wrong("there must be at least one --path".into()),
@@ -78,24 +77,26 @@ impl HttpShape {
         for (name, value) in &self.headers {
             if !is_token(name) || value.bytes().any(|b| (b < b' ' && b != b'\t') || b == 0x7f) {
                 return wrong(format!(
-                    "-H \"{name}: {value}\" is no field; write -H 'Name: value' on one line"
+                    "-H \"{name}: {value}\" is not a header field; write -H 'Name: value' on one line"
                 ));
             }
             if name.eq_ignore_ascii_case("transfer-encoding") {
-                return wrong("-H Transfer-Encoding cannot be sent: bodies go with their length".into());
+                return wrong(
+                    "-H Transfer-Encoding is not supported: bodies are sent with Content-Length".into(),
+                );
             }
         }
         if self.pipeline == 0 || self.pipeline > 1024 {
             return wrong("--pipeline must be from 1 to 1024 requests".into());
         }
         if self.pipeline > 1 && !self.keep_alive {
-            return wrong("--pipeline needs connections that are kept: leave --no-keepalive out".into());
+            return wrong("--pipeline needs keep-alive connections: leave --no-keepalive out".into());
         }
         if self.right_status.is_empty() || self.right_status.iter().any(|range| range.is_empty()) {
             return wrong("--check-status must name a status, like 200, 2xx or 200,404".into());
         }
         if self.body_contains.as_ref().is_some_and(|text| text.is_empty()) {
-            return wrong("--check-body-contains must say what: an empty text is in every body".into());
+            return wrong("--check-body-contains must not be empty".into());
         }
         Ok(())
     }
@@ -242,7 +243,10 @@ mod tests {
             (HttpShape { paths: vec!["/a b".into()], ..get() }, "--path"),
             (HttpShape { headers: vec![("A B".into(), "c".into())], ..get() }, "Name: value"),
             (HttpShape { headers: vec![("A".into(), "c\r\nB: d".into())], ..get() }, "Name: value"),
-            (HttpShape { headers: vec![("Transfer-Encoding".into(), "chunked".into())], ..get() }, "length"),
+            (
+                HttpShape { headers: vec![("Transfer-Encoding".into(), "chunked".into())], ..get() },
+                "Content-Length",
+            ),
             (HttpShape { pipeline: 0, ..get() }, "--pipeline"),
             (HttpShape { pipeline: 2, keep_alive: false, ..get() }, "--no-keepalive"),
             (HttpShape { right_status: vec![], ..get() }, "--check-status"),

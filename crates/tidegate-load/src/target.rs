@@ -1,4 +1,4 @@
-//! Where to.
+//! Targets of loads.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -15,10 +15,10 @@ pub enum Security {
     Tls,
 }
 
-/// Where a load goes, taken apart.
+/// A parsed target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The other end.
+    /// The address.
     pub endpoint: Endpoint,
     /// Whether the scheme is one over TLS.
     pub security: Security,
@@ -49,15 +49,15 @@ impl Scheme {
 }
 
 impl Target {
-    /// Takes `http://HOST[:PORT][/PATH]`, `https://…`, `tcp://HOST:PORT`, `tls://HOST:PORT`, `HOST:PORT` or, with or
-    /// without one of these schemes, `unix:SOCKET[:/PATH]` apart and looks the host up.
+    /// Parses `http://HOST[:PORT][/PATH]`, `https://…`, `tcp://HOST:PORT`, `tls://HOST:PORT`, `HOST:PORT` or, with or
+    /// without one of these schemes, `unix:SOCKET[:/PATH]`, and resolves the host.
     ///
     /// # Errors
-    /// [`LoadError::Target`], with what is wrong.
+    /// [`LoadError::Target`], with the reason.
     pub fn parse(text: &str) -> Result<Self, LoadError> {
         let bad = |why: &str| LoadError::Target { target: text.into(), why: why.into() };
         let (name, rest) = text.split_once("://").filter(|(name, _)| *name != "unix").unwrap_or(("", text));
-        let scheme = Scheme::of(name).ok_or_else(|| bad("only http, https, tcp and tls are spoken here"))?;
+        let scheme = Scheme::of(name).ok_or_else(|| bad("the scheme must be http, https, tcp or tls"))?;
         let (authority, path) = if let Some(unix) = rest.strip_prefix("unix:") {
             // As nginx writes it (ngx_http_proxy_module, proxy_pass): a colon ends the path of the socket.
             unix.split_once(':').unwrap_or((unix, ""))
@@ -69,7 +69,7 @@ impl Target {
             path => format!("/{path}"),
         };
         if path.bytes().any(|b| b <= b' ' || b == 0x7f) {
-            return Err(bad("the path has a space or a control character: encode it with %"));
+            return Err(bad("the path has a space or a control character: percent-encode it"));
         }
         let (endpoint, host) = if rest.starts_with("unix:") {
             let endpoint = format!("unix:{authority}").parse::<Endpoint>();
@@ -99,12 +99,12 @@ fn look_up(authority: &str, scheme: &Scheme) -> Result<SocketAddr, String> {
             authority.to_owned()
         }
         (Some(port), _) if !authority.is_empty() => format!("{authority}:{port}"),
-        _ => return Err("there is no HOST:PORT in it".into()),
+        _ => return Err("HOST:PORT is missing".into()),
     };
-    let addrs = with_port.to_socket_addrs().map_err(|e| format!("the host cannot be looked up: {e}"))?;
+    let addrs = with_port.to_socket_addrs().map_err(|e| format!("cannot resolve the host: {e}"))?;
     let addr = addrs.min_by_key(|addr| u8::from(addr.is_ipv6())).ok_or("the host has no address")?;
     match addr.port() {
-        0 => Err("port 0 can be listened on, but not connected to".into()),
+        0 => Err("cannot connect to port 0".into()),
         _ => Ok(addr),
     }
 }
@@ -166,14 +166,14 @@ mod tests {
     #[test]
     fn a_bad_target_says_what_is_wrong() {
         for (text, part) in [
-            ("ftp://127.0.0.1/", "only http, https, tcp and tls"),
-            ("127.0.0.1", "no HOST:PORT"),
-            ("tls://127.0.0.1", "no HOST:PORT"),
+            ("ftp://127.0.0.1/", "must be http, https, tcp or tls"),
+            ("127.0.0.1", "HOST:PORT is missing"),
+            ("tls://127.0.0.1", "HOST:PORT is missing"),
             ("127.0.0.1:99999", "port is not a number"),
             ("127.0.0.1:0", "port 0"),
             ("http://127.0.0.1:80/a b", "space"),
             ("http://unix:", "needs a path"),
-            ("", "no HOST:PORT"),
+            ("", "HOST:PORT is missing"),
         ] {
             let message = Target::parse(text).unwrap_err().to_string();
             assert!(message.contains(part), "{text}: {message}");

@@ -1,49 +1,48 @@
-//! What each of several agents did that carried a load together.
+//! The results of each of several agents that ran a load together.
 
 use serde::{Deserialize, Serialize};
 
-use crate::certificate::Certificate;
 use crate::report::Latency;
+use crate::verdict::Verdict;
 
-/// A load that several agents carried.
+/// A load run by several agents.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Together {
     /// The agents, by name.
     pub agents: Vec<AgentReport>,
-    /// What went wrong between them, in words: an agent that was lost, a clock that is wrong, messages that are
-    /// missing. A result with any of these is not what was asked for.
+    /// Problems between them: a lost agent, a wrong clock, missing messages. A result with any of these is incomplete.
     pub troubles: Vec<String>,
 }
 
-/// What one agent did.
+/// The result of one agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AgentReport {
     /// Its name.
     pub name: String,
-    /// Whether its result is in the whole; if not, nothing below this line but the clock is known.
+    /// Whether its result is included; if not, only the clock below is known.
     pub counted: bool,
-    /// Its wall clock before ours, in microseconds. Only looked at: the start is by a clock that nobody sets.
+    /// Offset of its wall clock to ours, in microseconds. For information: the start uses a monotonic clock.
     pub clock_ahead_us: f64,
-    /// The quickest round trip to it, in microseconds; half of it is how far the start may be off.
+    /// The fastest round trip to it, in microseconds; half of it is the uncertainty of the start.
     pub round_trip_us: f64,
-    /// How long after the common start it began, in microseconds; about, within half the round trip.
+    /// Delay of its start after the common start, in microseconds; accurate to half the round trip.
     pub began_late_us: f64,
-    /// Connections it was given.
+    /// Connections assigned to it.
     pub connections: usize,
-    /// Connections of those that stood.
+    /// Established connections.
     pub connected: u64,
-    /// Requests answered right.
+    /// Correct responses.
     pub requests: u64,
-    /// Requests that failed.
+    /// Failed requests.
     pub failed: u64,
-    /// Right answers a second.
+    /// Correct responses per second.
     pub requests_per_s: f64,
     /// Its latencies.
     pub latency_us: Latency,
     /// All of `latency_us`: a histogram in microseconds, V2 encoding, compressed, base64.
     pub latency_v2: String,
-    /// Which side was the limit as it saw it.
-    pub certificate: Option<Certificate>,
+    /// Which side was the limit, as measured by it.
+    pub verdict: Option<Verdict>,
     /// Which lost agent had this part before, if any. An agent has one row for each of its parts.
     #[serde(default)]
     pub taken_over_from: Option<String>,

@@ -19,9 +19,9 @@
 //! | `ring` | Linux io_uring: submission, completion, provided buffers, direct descriptors |
 //! | `bpf` | Linux: `bpf(2)`, maps of sockets and the programs beside them |
 //! | `diag` | Linux: what the kernel knows of one TCP socket (`sock_diag`) |
-//! | `meeting` | Linux: Unix sockets with abstract names |
+//! | `abstract_socket` | Linux: Unix sockets with abstract names |
 //! | `shared` | Linux: sealed memory that two processes share |
-//! | `overlapped`, `port`, `events` | Windows overlapped operations, told of by a completion port or by events |
+//! | `overlapped`, `port`, `events` | Windows overlapped operations, reported by a completion port or by events |
 //! | `event_set`, `messages` | Windows readiness: events (`WSAEventSelect`), messages (`WSAAsyncSelect`) |
 //! | `registered` | Windows Registered I/O |
 //! | `extension` | Winsock's functions that are asked for at run time |
@@ -47,7 +47,7 @@
 //!   (`ring::Slot`, `ring::Buffer`) are values that only a ring makes, and another ring refuses them.
 //! - **To watch is to ask, and no more.** A set is given a `BorrowedFd`. From then on `select`, `poll` and the sets of
 //!   Windows keep its number, and epoll what it names; they ask whether it is ready, and neither read, write nor close.
-//!   Whoever closes a descriptor without taking it out hears of a stranger, or an error.
+//!   Code that closes a descriptor without removing it gets reports for another one, or an error.
 //! - **Errors are classified here** (`is_…` functions, `ring::Refusal`): other crates know no number of an error.
 //!
 //! ```compile_fail,E0308
@@ -91,4 +91,4 @@ pub use windows::{
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]
-pub use linux::{bpf, diag, epoll, meeting, ring, shared};
+pub use linux::{abstract_socket, bpf, diag, epoll, ring, shared};

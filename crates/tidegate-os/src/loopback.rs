@@ -1,7 +1,7 @@
 //! TCP on one host without most of TCP: `SIO_LOOPBACK_FAST_PATH` of Windows 8 and Windows Server 2012.
 //!
 //! It is an option of each socket, and counts only where both ends of a connection have it: a listener takes it before
-//! it listens, a dialling socket before it connects. Whoever is refused goes on as before. Wine has none; so everything
+//! it listens, a dialling socket before it connects. After a refusal TCP works as before. Wine has none; so everything
 //! here goes through the one call that it takes, for which the tests have one of their own.
 
 /// How a socket's connections go, if their other end is on this host.

@@ -7,7 +7,7 @@ use crate::file::FileRange;
 #[cfg(windows)]
 use crate::transmit::{Left, Parts};
 
-/// Bytes to send, owned by whoever sends until the completion came back.
+/// Bytes to send, owned by the sender until the completion came back.
 #[derive(Debug)]
 pub enum Payload {
     /// One piece.

@@ -93,7 +93,7 @@ pub const LARGEST_JOINED: usize = 65_535;
 
 /// Whether other sockets may be bound to the same port, each getting a part of the peers (`SO_REUSEPORT`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Port {
+pub enum PortSharing {
     /// This socket alone.
     Own,
     /// Several of this process. Refused on Windows, which does not share peers out.

@@ -456,3 +456,65 @@ fn what_belongs_to_another_ring_is_refused() {
         assert!(refuses(&mut |ring| ring.close(near.take().unwrap(), 1, Tells::Always)));
     }
 }
+
+#[test]
+fn a_wait_may_let_completions_gather() {
+    let buffers = SETUP.entries as u16;
+    let Some(mut bench) = Bench::new(RingSetup { buffers, ..SETUP }) else { return };
+    if !bench.ring.features().min_wait {
+        return eprintln!("this kernel has no minimum wait");
+    }
+    let pairs: Vec<_> = (0..SETUP.entries).map(|_| pair()).collect();
+    let (near, mut far): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    let handles: Vec<Handle> = near.into_iter().map(|stream| OwnedFd::from(stream).into()).collect();
+    let taken = |bench: &mut Bench| {
+        let mut count = 0;
+        while let Some(completion) = bench.ring.next_completion() {
+            count += 1;
+            completion.buffer.into_iter().for_each(|buffer| bench.ring.recycle(buffer));
+        }
+        count
+    };
+
+    let (pause, limit) = (Duration::from_millis(20), Duration::from_millis(50));
+    let start = Instant::now();
+    bench.ring.enter_later(pause, Some(limit)).unwrap();
+    assert!(start.elapsed() >= limit && taken(&mut bench) == 0, "nothing comes: it waits on");
+
+    handles.iter().for_each(|handle| bench.ring.receive_once(handle, 1));
+    let start = Instant::now();
+    far[0].write_all(b"?").unwrap();
+    bench.ring.enter_later(pause, None).unwrap();
+    assert!(start.elapsed() >= pause && taken(&mut bench) == 1, "one does not end the pause");
+
+    bench.ring.receive_once(&handles[0], 1);
+    let writer = std::thread::spawn(move || {
+        far.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
+        far
+    });
+    let start = Instant::now();
+    let mut came = 0;
+    while came < handles.len() {
+        bench.ring.enter_later(DEADLINE, None).unwrap();
+        while let Some(completion) = bench.ring.next_completion() {
+            came += 1;
+            bench.ring.recycle(completion.buffer.expect("as many buffers as sockets"));
+        }
+    }
+    assert!(start.elapsed() < DEADLINE, "a queue full of completions ends it");
+    writer.join().unwrap();
+}
+
+#[test]
+fn what_is_asked_for_may_be_handed_over_without_waiting() {
+    let Some(mut bench) = Bench::new(SETUP) else { return };
+    let (near, mut far) = pair();
+    let near = Handle::from(OwnedFd::from(near));
+    bench.ring.send(&near, Payload::One(Bytes::from_static(b"at once")), More::No, 1);
+    bench.ring.submit().unwrap();
+    let mut heard = [0; 7];
+    far.read_exact(&mut heard).unwrap();
+    assert_eq!(&heard, b"at once");
+    assert_eq!(bench.wait(1).result.unwrap(), 7);
+    bench.ring.submit().unwrap(); // nothing to hand over
+}

@@ -25,7 +25,7 @@ const WRITE: Readiness = Readiness { readable: false, writable: true };
 #[cfg(target_os = "linux")]
 #[test]
 fn epoll_reports_what_changed_and_what_ended() {
-    use tidegate_os::epoll::{Epoll, Report};
+    use tidegate_os::epoll::{Epoll, EpollEvent};
     let epoll = Epoll::new().unwrap();
     let listener = listener();
     let waker = Waker::new().unwrap();
@@ -33,10 +33,10 @@ fn epoll_reports_what_changed_and_what_ended() {
     epoll.add_listener(&listener, 1).unwrap();
     epoll.add_level(&waker, 2).unwrap();
     epoll.add_stream(&near, 3).unwrap();
-    let mut reports = [Report::EMPTY; 8];
-    let wait = |reports: &mut [Report], timeout| {
+    let mut reports = [EpollEvent::EMPTY; 8];
+    let wait = |reports: &mut [EpollEvent], timeout| {
         let count = epoll.wait(reports, timeout).unwrap();
-        let kinds = |r: &Report| (r.key(), r.readable(), r.writable(), r.ended());
+        let kinds = |r: &EpollEvent| (r.key(), r.readable(), r.writable(), r.ended());
         reports.iter().take(count).map(kinds).collect::<Vec<_>>()
     };
     assert_eq!(wait(&mut reports, Some(DEADLINE)), [(3, false, true, false)]);

@@ -6,7 +6,7 @@ use tidegate::{Consumed, Flow, Outbox, Peer, Refusal, Service, Session};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Echo;
 
-/// One echo connection; keeps nothing.
+/// One echo connection; has no state.
 #[derive(Debug)]
 pub struct EchoSession;
 

@@ -1,16 +1,16 @@
-//! Ready-made services: ordinary users of the tidegate library.
+//! Ready-made services, built on the public API of the tidegate library.
 //!
 //! | service | what it does |
 //! |---|---|
-//! | [`chat`] | a messenger: rooms, history and presence, as lines and over WebSocket |
+//! | [`chat`] | a messenger: rooms, history and presence, over lines and WebSocket |
 //! | [`echo`] | sends back what it receives |
-//! | [`files`] | HTTP: the files of a folder |
-//! | [`http`] | answers every HTTP request with the same page |
-//! | [`proxy`] | passes connections on to upstream servers |
-//! | [`websocket`] | a service of messages, such as their echo |
+//! | [`files`] | HTTP: serves the files of a directory |
+//! | [`http`] | HTTP: responds to every request with the same page |
+//! | [`proxy`] | a TCP proxy to upstream servers |
+//! | [`websocket`] | WebSocket services, such as an echo |
 //! | [`udp`] | echo and discard for datagrams |
 //!
-//! [`layers`] wrap a service: any of them, or one of your own.
+//! [`layers`] wrap any of these services, or your own.
 #![forbid(unsafe_code)]
 
 pub mod chat;
@@ -19,6 +19,7 @@ pub mod files;
 pub mod http;
 pub mod layers;
 pub mod proxy;
+mod text;
 pub mod udp;
 pub mod websocket;
 

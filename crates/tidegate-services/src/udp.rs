@@ -1,4 +1,4 @@
-//! Services of datagrams: echo (RFC 862) and discard (RFC 863).
+//! Datagram services: echo (RFC 862) and discard (RFC 863).
 
 use std::net::SocketAddr;
 
@@ -6,8 +6,8 @@ use tidegate::{DatagramService, Joined, Replies};
 
 /// Sends each datagram back to where it came from.
 ///
-/// Who sends with a forged address gets the answers sent to somebody else; as long as they were, so nothing is
-/// amplified. Two echo services must not be pointed at each other.
+/// Replies go to the source address, which may be forged; they have the same length, so there is no amplification. Two
+/// echo services must not be pointed at each other.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UdpEcho;
 
@@ -23,7 +23,7 @@ impl DatagramService for UdpEcho {
     }
 }
 
-/// Takes every datagram and answers none. What has come is in the counters.
+/// Discards every datagram. The counters show what arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UdpSink;
 

@@ -1,4 +1,4 @@
-//! One TLS connection: bytes of the wire in and out, bytes of the session out and in. Knows nothing of sessions.
+//! One TLS connection: ciphertext in and out, plaintext in and out. Independent of sessions.
 
 use std::cell::RefCell;
 
@@ -6,18 +6,25 @@ use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus, WriteTraffic};
 use rustls::{CommonState, Error, HandshakeKind, PeerMisbehaved};
-use tidegate::{LayerBuffer, Outbox};
+use tidegate::{LayerBuffer, Outbox, TlsPeer};
 
-/// Server or client: what rustls has two types for.
+use crate::server_name;
+
+/// Server or client: rustls has a type for each.
 pub trait Side: Send + 'static {
-    /// What rustls keeps for it.
+    /// rustls' per-side data.
     type Data;
 
     /// One step.
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
-    /// What both have.
+    /// The operations common to both.
     fn common(&self) -> &CommonState;
+
+    /// The host name that the client requested in this step.
+    fn take_server_name() -> Option<Box<str>> {
+        None
+    }
 }
 
 impl Side for UnbufferedServerConnection {
@@ -29,6 +36,10 @@ impl Side for UnbufferedServerConnection {
 
     fn common(&self) -> &CommonState {
         self
+    }
+
+    fn take_server_name() -> Option<Box<str>> {
+        server_name::take()
     }
 }
 
@@ -44,29 +55,31 @@ impl Side for UnbufferedClientConnection {
     }
 }
 
-/// Most plaintext of a record (RFC 8446, section 5.1).
+/// Maximum plaintext of a record (RFC 8446, section 5.1).
 const PLAIN_BYTES: usize = 16 * 1024;
 
-/// More than any protection adds to a record, and a key update in front of it.
+/// Maximum overhead of a record's protection, and a key update in front of it.
 const EXTRA_BYTES: usize = 1024;
 
 thread_local! {
-    /// Where a record is put together: what is said, and what becomes of it.
+    /// Per-thread buffers in which records are assembled.
     static RECORD: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
 /// One TLS connection.
 pub(crate) struct Channel<C> {
     connection: Box<C>,
-    /// What has arrived of a record, or a message of several, that is not complete. rustls decrypts in place and
-    /// remembers what is where, so these bytes stay as it left them. Owns no memory while empty.
+    /// Bytes of an incomplete record or multi-record message. rustls decrypts in place and remembers offsets, so these
+    /// bytes stay as it left them. Owns no memory while empty.
     incoming: Vec<u8>,
-    /// The handshake is over.
+    /// The handshake is complete.
     pub(crate) established: bool,
-    /// The peer has said that it ends.
+    /// The peer has sent its `close_notify`.
     pub(crate) peer_ended: bool,
-    /// This end has.
+    /// This end has sent its `close_notify`.
     pub(crate) ended: bool,
+    /// The host name that the client requested.
+    server_name: Option<Box<str>>,
 }
 
 impl<C: Side> Channel<C> {
@@ -77,20 +90,32 @@ impl<C: Side> Channel<C> {
             established: false,
             peer_ended: false,
             ended: false,
+            server_name: None,
         }
     }
 
-    /// Bytes of what has not arrived in full.
+    /// Bytes of incomplete input.
     pub(crate) fn waiting(&self) -> usize {
         self.incoming.len()
     }
 
-    /// Whether an earlier session was taken up. Only once it is established.
+    /// Whether an earlier session was resumed. Only once it is established.
     pub(crate) fn is_resumed(&self) -> bool {
         self.connection.common().handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// Takes in what was received: what it says is appended to `plain`, what has to be answered goes to `out`.
+    /// The result of the handshake. Only once it is established.
+    pub(crate) fn agreed(&mut self) -> TlsPeer {
+        let common = self.connection.common();
+        let mut agreed = TlsPeer::default();
+        agreed.server_name = self.server_name.take();
+        agreed.alpn = common.alpn_protocol().map(<[u8]>::to_vec);
+        agreed.certificates =
+            common.peer_certificates().unwrap_or_default().iter().map(|one| one.to_vec()).collect();
+        agreed
+    }
+
+    /// Handles received bytes: plaintext is appended to `plain`, responses go to `out`.
     pub(crate) fn receive(
         &mut self,
         input: &[u8],
@@ -98,7 +123,7 @@ impl<C: Side> Channel<C> {
         out: &mut Outbox<'_>,
     ) -> Result<(), Error> {
         if self.peer_ended {
-            return Ok(()); // RFC 8446, section 6.1: what comes after the end is ignored
+            return Ok(()); // RFC 8446, section 6.1: data after the end is ignored
         }
         let mut incoming = std::mem::take(&mut self.incoming);
         incoming.extend_from_slice(input);
@@ -106,6 +131,9 @@ impl<C: Side> Channel<C> {
         let mut over = None;
         while over.is_none() {
             let UnbufferedStatus { mut discard, state } = self.connection.process(&mut incoming[used..]);
+            if !self.established {
+                self.server_name = C::take_server_name().or(self.server_name.take());
+            }
             match state {
                 Ok(ConnectionState::ReadTraffic(mut traffic)) => {
                     while let Some(record) = traffic.next_record() {
@@ -141,8 +169,8 @@ impl<C: Side> Channel<C> {
         over.unwrap_or(Ok(()))
     }
 
-    /// Encrypts what the draft holds, until the outbox is full: the rest may be a part of a file, which is read no
-    /// faster than the peer takes it. After this end has said that it ends, there is nobody to hear it.
+    /// Encrypts the content of the layer buffer, until the outbox is full: the rest may be a part of a file, which is
+    /// read no faster than the peer accepts it. Nothing is encrypted after this end's `close_notify`.
     pub(crate) fn send(&mut self, draft: &mut LayerBuffer, out: &mut Outbox<'_>) -> Result<(), Error> {
         if draft.is_empty() {
             return Ok(());
@@ -157,7 +185,7 @@ impl<C: Side> Channel<C> {
             self.with_traffic(out, |traffic, out| {
                 while !draft.is_empty() && !out.is_full() {
                     let n = draft.take(plain).map_err(|e| Error::General(e.to_string()))?;
-                    // Only keys that have protected as much as they may are refused.
+                    // Fails only when keys have reached their usage limit.
                     let n = traffic.encrypt(&plain[..n], cipher).map_err(|_| Error::EncryptError)?;
                     out.write(&cipher[..n]);
                 }
@@ -166,13 +194,13 @@ impl<C: Side> Channel<C> {
         })
     }
 
-    /// Says that this end ends.
+    /// Sends `close_notify`.
     pub(crate) fn end(&mut self, out: &mut Outbox<'_>) {
         if std::mem::replace(&mut self.ended, true) || !self.established {
             return;
         }
         let mut notify = [0; 256];
-        // An end that cannot be said any more is one that the peer takes for truncated, as it should.
+        // If it cannot be sent, the peer treats the connection as truncated, as it should.
         let _ = self.with_traffic(out, |traffic, out| {
             let n = traffic.queue_close_notify(&mut notify).map_err(|_| Error::EncryptError)?;
             out.write(&notify[..n]);
@@ -180,10 +208,10 @@ impl<C: Side> Channel<C> {
         });
     }
 
-    /// Sends what there is to say about a failure. Nothing is received or sent any more after it.
+    /// Sends the alert for a failure. Nothing is received or sent after it.
     pub(crate) fn alert(&mut self, out: &mut Outbox<'_>) {
         (self.peer_ended, self.ended, self.incoming) = (true, true, Vec::new());
-        // Not a step further: rustls takes input after a failure for a mistake of its caller, and panics.
+        // Must be the last step: rustls panics if it is used after a failure.
         while self.connection.common().wants_write() {
             match self.connection.process(&mut []).state {
                 Ok(ConnectionState::EncodeTlsData(data)) => encode(data, out),
@@ -193,11 +221,10 @@ impl<C: Side> Channel<C> {
         }
     }
 
-    /// Has rustls send an alert where it fails without one: after too many messages that are allowed one by one.
+    /// Makes rustls send an alert where it fails without one: after too many messages of an allowed kind.
     ///
-    /// It sends one only for what it cannot read, so it is shown that. No message is half read in these cases, so that
-    /// it remembers no place in what came before. Not after this end has said that it ends: an alert would come too
-    /// late.
+    /// It sends one only for unreadable input, so it is given some. No message is partially read in these cases, so
+    /// rustls holds no offset into earlier input. Not after this end's `close_notify`: an alert would be too late.
     #[cold]
     fn object(&mut self) {
         let mut no_record = [0xff, 3, 3, 0, 1, 0];
@@ -205,21 +232,21 @@ impl<C: Side> Channel<C> {
         drop(state);
     }
 
-    /// Gives `f` what encrypts, once everything that comes before it is on its way.
+    /// Gives `f` the encrypter, once all earlier output is in the outbox.
     fn with_traffic(
         &mut self,
         out: &mut Outbox<'_>,
         f: impl FnOnce(&mut WriteTraffic<'_, C::Data>, &mut Outbox<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         loop {
-            // Always with what has not arrived in full: rustls remembers what is where in it.
+            // Always with the incomplete input: rustls remembers offsets in it.
             let UnbufferedStatus { discard, state } = self.connection.process(&mut self.incoming);
             match state? {
                 ConnectionState::WriteTraffic(mut traffic) => return f(&mut traffic, out),
                 ConnectionState::EncodeTlsData(data) => encode(data, out),
                 ConnectionState::TransmitTlsData(data) => data.done(),
                 ConnectionState::PeerClosed => self.peer_ended = true,
-                // `receive` has read what is complete, so that there is nothing left to read here.
+                // `receive` has read all complete records, so nothing is left to read here.
                 _ => return Err(Error::HandshakeNotComplete),
             }
             self.incoming.drain(..discard);

@@ -1,4 +1,4 @@
-//! The side that dials: whom to trust, and a service that does.
+//! The dialling side: trusted certificates, and a service that encrypts dialled connections.
 
 use std::io;
 use std::path::Path;
@@ -18,12 +18,12 @@ use crate::fault::{TlsCounters, TlsError};
 use crate::server::{certificates, certificates_of};
 use crate::session::{Shared, TlsLimits, TlsSession};
 
-/// Which certificates the other end may have.
+/// Which server certificates are trusted.
 #[derive(Clone, Debug)]
 pub struct Trust(ClientConfig);
 
 impl Trust {
-    /// Those that the authorities of this system vouch for.
+    /// Trusts the system's certificate authorities.
     ///
     /// # Errors
     /// The system has none.
@@ -38,27 +38,27 @@ impl Trust {
         Self::in_roots(roots)
     }
 
-    /// Those that the authorities in this file of PEM form vouch for. A self-signed certificate is its own authority,
-    /// whether or not it says that it is one.
+    /// Trusts the authorities in this PEM file. A self-signed certificate is its own authority, whether or not it is
+    /// marked as one.
     ///
     /// # Errors
-    /// A file that cannot be read, or holds no certificate that could be an authority's.
+    /// The file cannot be read, or holds no certificate usable as an authority.
     pub fn file(path: &Path) -> Result<Self, TlsError> {
         Self::in_given(certificates(path)?)
     }
 
-    /// Those that the authorities in this text of PEM form vouch for; for what does not come from a file.
+    /// Trusts the authorities in this PEM text.
     ///
     /// # Errors
-    /// There is no certificate in it that could be an authority's.
+    /// It holds no certificate usable as an authority.
     pub fn pem(text: &str) -> Result<Self, TlsError> {
         Self::in_given(certificates_of(text)?)
     }
 
-    /// All of them. Whoever sits in between reads and changes what is sent: for tests of one's own servers.
+    /// Trusts every certificate, which allows man-in-the-middle attacks: only for tests of your own servers.
     ///
     /// # Errors
-    /// None that could be put right.
+    /// Errors of rustls that the caller cannot correct.
     pub fn anything() -> Result<Self, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let mut trust = Self::in_roots(RootCertStore::empty())?;
@@ -81,14 +81,14 @@ impl Trust {
         Ok(Self(config))
     }
 
-    /// Offers these protocols for ALPN (RFC 7301), the best first.
+    /// Offers these protocols for ALPN (RFC 7301), in order of preference.
     #[must_use]
     pub fn protocols(mut self, protocols: &[&str]) -> Self {
         self.0.alpn_protocols = protocols.iter().map(|name| name.as_bytes().into()).collect();
         self
     }
 
-    /// Makes every handshake a full one: no earlier session is taken up.
+    /// Disables session resumption: every handshake is a full one.
     #[must_use]
     pub fn without_resumption(mut self) -> Self {
         self.0.resumption = Resumption::disabled();
@@ -96,9 +96,9 @@ impl Trust {
     }
 }
 
-/// Takes what the given certificates vouch for; also each of them itself, if it is one of an authority and yet shown by
-/// a server: such is what `openssl req -x509` makes. Whoever has the key of one could have it vouch for anything, so
-/// this trusts nobody more.
+/// Accepts certificates signed by the given ones, and also each given one itself if it is a CA certificate used by a
+/// server, as `openssl req -x509` creates. The owner of its key could sign any certificate, so this extends trust to
+/// nobody else.
 #[derive(Debug)]
 struct Given {
     authorities: Arc<WebPkiServerVerifier>,
@@ -131,8 +131,8 @@ impl ServerCertVerifier for Given {
         if !outcome.as_ref().is_err_and(is_of_an_authority) || !self.certificates.contains(shown) {
             return outcome;
         }
-        // What webpki looks at before it says so: its time, and that there is nothing critical in it that is not
-        // understood. After: its name.
+        // webpki checks validity period and unknown critical extensions before it returns this error; the name is
+        // checked afterwards.
         verify_server_name(&ParsedCertificate::try_from(shown)?, name)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -160,13 +160,13 @@ impl ServerCertVerifier for Given {
     }
 }
 
-/// Whether all that is wrong so far is that the certificate shown is an authority's.
+/// Whether the only error so far is that the certificate is a CA certificate.
 fn is_of_an_authority(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(OtherError(why))) = error else { return false };
     matches!(why.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }
 
-/// Takes any certificate; that its owner speaks is still checked.
+/// Accepts any certificate; the handshake signature is still verified.
 #[derive(Debug)]
 struct Anything(Arc<CryptoProvider>);
 
@@ -205,10 +205,9 @@ impl ServerCertVerifier for Anything {
     }
 }
 
-/// A service whose dialled connections are encrypted. Those that were accepted are refused.
+/// A service whose dialled connections are encrypted. Accepted ones are refused.
 ///
-/// A connection whose handshake fails is told to [`Service::dial_failed`] of the service inside, as one that could not
-/// be made.
+/// A failed handshake is reported to [`Service::dial_failed`] of the inner service, as a failed dial.
 pub struct TlsClient<S> {
     shared: Arc<Shared<S>>,
     config: Arc<ClientConfig>,
@@ -216,11 +215,11 @@ pub struct TlsClient<S> {
 }
 
 impl<S: Service> TlsClient<S> {
-    /// Encrypts the connections of `service`, which go to `target`, whose certificate has to be for `name`: a host name
-    /// or an IP address.
+    /// Encrypts the connections of `service` to `target`. The server's certificate must be valid for `name`, a host
+    /// name or an IP address.
     ///
     /// # Errors
-    /// `name` is neither.
+    /// `name` is neither of them.
     pub fn new(
         service: S,
         target: Endpoint,
@@ -233,7 +232,7 @@ impl<S: Service> TlsClient<S> {
         Ok(Self { shared: Arc::new(shared), config: Arc::new(trust.0), name })
     }
 
-    /// The counters; they stay valid while the service runs.
+    /// The counters; valid while the service runs.
     #[must_use]
     pub fn counters(&self) -> Arc<TlsCounters> {
         self.shared.counters.clone()
@@ -247,14 +246,18 @@ impl<S: Service> Service for TlsClient<S> {
         let Origin::Dialled { .. } = peer.origin else { return Err(Refusal) };
         let connection = UnbufferedClientConnection::new(self.config.clone(), self.name.clone());
         let connection = connection.map_err(|e| {
-            tracing::warn!(%e, "no TLS connection can be made");
+            tracing::warn!(%e, "cannot start a TLS connection");
             Refusal
         })?;
-        Ok(TlsSession::new(connection, *peer, self.shared.clone()))
+        Ok(TlsSession::new(connection, peer.clone(), self.shared.clone()))
     }
 
     fn speaks_first(&self) -> bool {
         true
+    }
+
+    fn needs_local_addr(&self) -> bool {
+        self.shared.service.needs_local_addr()
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {

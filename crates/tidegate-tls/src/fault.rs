@@ -1,27 +1,28 @@
-//! What goes wrong, and how often.
+//! TLS errors and their counters.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Why TLS ended a connection, or could not vouch for its end.
+/// Why TLS ended a connection, or could not authenticate its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Fault {
-    /// The handshake failed: no TLS, nothing in common, or a certificate that is not trusted.
+    /// The handshake failed: no TLS, no common parameters, or an untrusted certificate.
     Handshake,
     /// The handshake took too long.
     TooLate,
-    /// The peer left in the middle of the handshake.
+    /// The peer closed the connection during the handshake.
     Unfinished,
-    /// A record after the handshake was not what it should be.
+    /// An invalid record after the handshake.
     Record,
-    /// The peer ended the connection without saying that it does.
+    /// The peer closed the connection without `close_notify`.
     Truncated,
 }
 
 impl Fault {
-    /// All of them, in the order of their counters.
+    /// All faults, in the order of their counters.
     pub const ALL: [Self; 5] =
         [Self::Handshake, Self::TooLate, Self::Unfinished, Self::Record, Self::Truncated];
 
@@ -44,7 +45,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What the connections of one service have come to.
+/// Handshake counters of one service.
 #[derive(Debug, Default)]
 pub struct TlsCounters {
     handshakes: AtomicU64,
@@ -53,13 +54,13 @@ pub struct TlsCounters {
 }
 
 impl TlsCounters {
-    /// Handshakes that were completed.
+    /// Completed handshakes.
     #[must_use]
     pub fn handshakes(&self) -> u64 {
         self.handshakes.load(Relaxed)
     }
 
-    /// Of those, the ones that took up an earlier session and spared the certificate.
+    /// Of those, the ones that resumed an earlier session.
     #[must_use]
     pub fn resumed(&self) -> u64 {
         self.resumed.load(Relaxed)
@@ -71,7 +72,7 @@ impl TlsCounters {
         self.faults[fault as usize].load(Relaxed)
     }
 
-    /// Handshakes that were not completed.
+    /// Failed handshakes.
     #[must_use]
     pub fn failed(&self) -> u64 {
         [Fault::Handshake, Fault::TooLate, Fault::Unfinished].map(|fault| self.of(fault)).iter().sum()
@@ -87,7 +88,7 @@ impl TlsCounters {
     }
 }
 
-/// Settings that cannot work.
+/// Invalid settings.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -96,47 +97,52 @@ pub enum TlsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// A file holds something else.
+    /// A file with other content.
     #[error("{path} holds no {what} in PEM form: {why}", path = .path.display())]
     Pem {
         /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// The expected content.
         what: &'static str,
-        /// What was found.
+        /// The error.
         why: String,
     },
-    /// There are no files to read again.
-    #[error(
-        "this identity was made of a configuration, not of files: give it another configuration with replace()"
-    )]
+    /// There are no files to reload.
+    #[error("this identity was created from a configuration, not from files: change it with replace()")]
     NoFiles,
-    /// Certificate and key are no pair, or of a kind that cannot be used.
-    #[error("the certificate in {cert} cannot be used with the key in {key}: {error}", cert = .cert.display(), key = .key.display())]
+    /// Certificate and key do not match, or are of an unsupported kind.
+    #[error(
+        "the certificate in {cert} cannot be used with the key in {key}: {error}",
+        cert = .cert.display(),
+        key = .key.display()
+    )]
     Pair {
         /// The file of the certificate.
         cert: PathBuf,
         /// The file of the key.
         key: PathBuf,
-        /// What is wrong.
+        /// The error.
         error: Box<rustls::Error>,
     },
-    /// The other end has a name no certificate can have.
-    #[error("{0:?} is no name that a certificate could have; give a host name or an IP address")]
+    /// The server name cannot occur in a certificate.
+    #[error("{0:?} is not a valid server name; give a host name or an IP address")]
     Name(String),
-    /// There is nothing to trust.
-    #[error("this system has no certificates to trust ({0}); give those of the server's authority")]
+    /// There are no trusted certificates.
+    #[error("this system has no trusted certificates ({0}); give the certificate of the server's authority")]
     NoRoots(String),
-    /// An unfinished record would be cut off by the policy.
-    #[error("input_bytes ({0}) is too small for TLS: a record that has not arrived in full is unconsumed input; raise it to {least} or more", least = crate::session::RECORD_BYTES)]
+    /// The policy would reset a connection with an unfinished record.
+    #[error(
+        "input_bytes ({0}) is too small for TLS: an incomplete record is unconsumed input; raise it to {least} or more",
+        least = crate::session::RECORD_BYTES
+    )]
     InputBytes(usize),
-    /// No handshake is fast enough.
+    /// Every handshake would time out.
     #[error("handshake_timeout is zero; it must be longer than zero, or none at all")]
     NoTime,
-    /// The library refuses.
+    /// An error of rustls.
     #[error("TLS cannot be set up: {0}")]
     Setup(#[from] rustls::Error),
 }

@@ -1,37 +1,40 @@
-//! TLS as a layer: a service inside it is spoken to in the clear and is none the wiser, on every I/O model.
+//! TLS as a layer around a service: the inner service sees plaintext, on every I/O model.
 //!
 //! The protocol is [rustls](https://docs.rs/rustls), which does no I/O either; this crate puts it between the bytes of
 //! a connection and a session. TLS 1.2 and 1.3, and nothing older.
 //!
-//! | part | what it is |
+//! | part | contents |
 //! |---|---|
 //! | [`TlsServer`] | a service whose accepted connections are encrypted |
-//! | [`Identity`] | its certificate and key, read from files, again when told to |
+//! | [`Identity`] | its certificate and key, loaded from files and reloadable |
 //! | [`TlsClient`] | a service whose dialled connections are encrypted |
-//! | [`Trust`] | which certificates the other end may have |
-//! | [`TlsCounters`], [`Fault`] | handshakes, and what went wrong |
+//! | [`Trust`] | which server certificates are trusted |
+//! | [`TlsCounters`], [`Fault`] | counters of handshakes and errors |
 //!
-//! # What it bounds
+//! # Limits
 //!
-//! The layer buffers nothing that goes out: what a session says is encrypted at once into the connection's own outbox,
-//! whose marks hold as they do without it. Of what comes in it keeps at most one unfinished record (18 KiB), and what
-//! the session inside leaves; both count towards [`Policy::input_bytes`](tidegate::Policy::input_bytes).
+//! The layer buffers no output: what a session writes is encrypted immediately into the connection's outbox, whose
+//! watermarks apply as usual. Of the input it keeps at most one unfinished record (18 KiB), and what the inner session
+//! leaves unconsumed; both count towards [`Policy::input_bytes`](tidegate::Policy::input_bytes).
 //!
-//! # Ends
+//! # Closing
 //!
-//! A `close_notify` is the end of a direction (RFC 8446, section 6.1): the session's
-//! [`on_end`](tidegate::Session::on_end) follows one, and its [`Flow::Shutdown`](tidegate::Flow::Shutdown), `Close` and
-//! `Linger` send one. A connection that ends without it may have been cut off by somebody in between: the session is
-//! told that it closed and not that it ended, and nothing that depends on its end may be believed.
+//! A `close_notify` ends a direction (RFC 8446, section 6.1): the session's [`on_end`](tidegate::Session::on_end)
+//! follows one, and its [`Flow::Shutdown`](tidegate::Flow::Shutdown), `Close` and `Linger` send one. A connection that
+//! ends without it may have been truncated by an attacker: the session gets `on_close` without `on_end`, and must not
+//! treat the data as complete.
 #![forbid(unsafe_code)]
 
 mod channel;
 mod client;
 mod fault;
 mod server;
+mod server_name;
 mod session;
 
 pub use client::{TlsClient, Trust};
 pub use fault::{Fault, TlsCounters, TlsError};
+/// The rustls version of this crate, for configurations.
+pub use rustls;
 pub use server::{Identity, TlsServer};
 pub use session::{RECORD_BYTES, TlsLimits, TlsSession};

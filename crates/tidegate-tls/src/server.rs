@@ -1,4 +1,4 @@
-//! The side that accepts: a certificate and its key, and a service that has them.
+//! The accepting side: certificate and key, and a service that encrypts accepted connections.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,61 +13,62 @@ use rustls::server::{ProducesTickets, UnbufferedServerConnection};
 use tidegate::{Dial, Origin, Peer, Refusal, Service};
 
 use crate::fault::{TlsCounters, TlsError};
+use crate::server_name::noting;
 use crate::session::{Shared, TlsLimits, TlsSession};
 
-/// What a server shows its clients: a certificate and its key, from files in PEM form, or a configuration of rustls.
+/// A server's certificate and key, from PEM files or from a rustls configuration.
 ///
-/// Connections take what is there when they begin; [`reload`](Self::reload) and [`replace`](Self::replace) change
-/// nothing for those that stand.
+/// Connections use the configuration at the time they begin; [`reload`](Self::reload) and [`replace`](Self::replace) do
+/// not affect established ones.
 #[derive(Debug)]
 pub struct Identity {
     files: Option<Files>,
     config: ArcSwap<ServerConfig>,
 }
 
-/// Where a certificate comes from, and what its configurations have in common.
+/// The source of the certificate, and the settings shared by its configurations.
 #[derive(Debug)]
 struct Files {
     cert: PathBuf,
     key: PathBuf,
-    /// Protocols for ALPN (RFC 7301), the best first; none takes no part in it.
+    /// Protocols for ALPN (RFC 7301), in order of preference; empty disables ALPN.
     protocols: Vec<Vec<u8>>,
-    /// Protects session tickets; its keys change every six hours. Kept when the certificate changes.
+    /// Encrypts session tickets; its keys change every six hours. Kept when the certificate changes.
     tickets: Arc<dyn ProducesTickets>,
 }
 
 impl Identity {
-    /// Reads the certificate, with those between it and the authority behind it, and the key. `protocols` are those of
-    /// ALPN: a client that names some, and none of these, is turned away.
+    /// Reads the certificate chain and the key. `protocols` are for ALPN: a client that offers some, but none of these,
+    /// is rejected.
     ///
     /// # Errors
-    /// A file that cannot be read, or that holds something else, or a key of another certificate.
+    /// A file cannot be read, has other content, or the key does not match the certificate.
     pub fn read(cert: &Path, key: &Path, protocols: &[&str]) -> Result<Self, TlsError> {
         let tickets = ring::Ticketer::new()?;
         let protocols: Vec<Vec<u8>> = protocols.iter().map(|name| name.as_bytes().into()).collect();
         let files = Files { cert: cert.into(), key: key.into(), protocols, tickets };
-        let config = ArcSwap::from_pointee(files.config()?);
+        let config = ArcSwap::new(noting(&Arc::new(files.config()?)));
         Ok(Self { files: Some(files), config })
     }
 
-    /// Of a configuration of rustls: client certificates, several names, another provider, other versions.
+    /// Uses a rustls configuration: client certificates, several names, another provider, other versions.
     #[must_use]
     pub fn of(config: Arc<ServerConfig>) -> Self {
-        Self { files: None, config: ArcSwap::new(config) }
+        Self { files: None, config: ArcSwap::new(noting(&config)) }
     }
 
-    /// New connections get this configuration.
+    /// Replaces the configuration for new connections.
     pub fn replace(&self, config: Arc<ServerConfig>) {
-        self.config.store(config);
+        self.config.store(noting(&config));
     }
 
-    /// Reads the files again. New connections get what they hold now, all of it or, after an error, nothing of it.
+    /// Reads the files again. New connections use the new content; after an error they keep the previous one.
     ///
     /// # Errors
-    /// As [`read`](Self::read); [`TlsError::NoFiles`] if this was made [of a configuration](Self::of).
+    /// Those of [`read`](Self::read); [`TlsError::NoFiles`] if this was created [from a configuration](Self::of).
     pub fn reload(&self) -> Result<(), TlsError> {
         let files = self.files.as_ref().ok_or(TlsError::NoFiles)?;
-        self.config.store(Arc::new(files.config()?));
+        self.config.store(noting(&Arc::new(files.config()?)));
         Ok(())
     }
 }
@@ -94,11 +95,11 @@ impl Files {
     }
 }
 
-/// The bytes of a regular file: others (a FIFO, a terminal) may never end, or keep their reader waiting for ever.
+/// Reads a regular file: others (a FIFO, a terminal) may never end, or block the reader forever.
 fn contents(path: &Path) -> Result<Vec<u8>, TlsError> {
     let read = |path: &Path| match std::fs::metadata(path)?.is_file() {
         true => std::fs::read(path),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file; copy it into one")),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
     };
     read(path).map_err(|error| TlsError::Read { path: path.into(), error })
 }
@@ -132,7 +133,10 @@ fn pem_error(path: &Path, what: &'static str, e: pem::Error) -> TlsError {
     }
 }
 
-/// A service whose accepted connections are encrypted. Those that this end dialled are refused.
+/// A service whose accepted connections are encrypted. Dialled ones are refused.
+///
+/// The result of the handshake (host name, application protocol, client certificate) is in [`Peer::tls`] of the peer
+/// passed to the inner service.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -153,10 +157,25 @@ pub struct TlsServer<S> {
 }
 
 impl<S: Service> TlsServer<S> {
-    /// Encrypts the connections to `service`, and counts what becomes of them.
+    /// Encrypts the connections to `service`, and counts handshakes.
     #[must_use]
     pub fn new(service: S, identity: Arc<Identity>, limits: TlsLimits, counters: Arc<TlsCounters>) -> Self {
         Self { shared: Arc::new(Shared { service, limits, counters, target: None }), identity }
+    }
+
+    /// Encrypts the connections to `service` with a rustls configuration (client certificates, several names, ALPN) and
+    /// the default limits.
+    ///
+    /// The inner service gets the result of the handshake in [`Peer::tls`].
+    #[must_use]
+    pub fn with_config(service: S, config: Arc<ServerConfig>) -> Self {
+        Self::new(service, Arc::new(Identity::of(config)), TlsLimits::default(), Arc::default())
+    }
+
+    /// The counters; valid while the service runs.
+    #[must_use]
+    pub fn counters(&self) -> Arc<TlsCounters> {
+        self.shared.counters.clone()
     }
 }
 
@@ -167,19 +186,23 @@ impl<S: Service> Service for TlsServer<S> {
         let Origin::Accepted = peer.origin else { return Err(Refusal) };
         let connection = UnbufferedServerConnection::new(self.identity.config.load_full());
         let connection = connection.map_err(|e| {
-            tracing::warn!(%e, "no TLS connection can be made");
+            tracing::warn!(%e, "cannot start a TLS connection");
             Refusal
         })?;
-        Ok(TlsSession::new(connection, *peer, self.shared.clone()))
+        Ok(TlsSession::new(connection, peer.clone(), self.shared.clone()))
     }
 
-    /// Never: whatever the service inside does, the client's hello comes first.
+    /// Never: the client sends first, whatever the inner service does.
     fn speaks_first(&self) -> bool {
         false
     }
 
     fn needs_peer_addr(&self) -> bool {
         self.shared.service.needs_peer_addr()
+    }
+
+    fn needs_local_addr(&self) -> bool {
+        self.shared.service.needs_local_addr()
     }
 
     fn dials(&self) -> usize {

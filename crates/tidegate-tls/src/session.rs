@@ -1,4 +1,4 @@
-//! One connection: a handshake, then the session inside.
+//! One connection: the handshake, then the inner session.
 
 use std::io;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use tidegate::{
 use crate::channel::{Channel, Side};
 use crate::fault::{Fault, TlsCounters, TlsError};
 
-/// Most bytes of a record: five of header, and 2^14 with 2,048 of protection (RFC 5246, section 6.2.3). The least
-/// [`Policy::input_bytes`] for TLS.
+/// Maximum size of a record: a header of five bytes, and 2^14 bytes with 2,048 of protection (RFC 5246, section 6.2.3).
+/// The minimum [`Policy::input_bytes`] for TLS.
 pub const RECORD_BYTES: usize = 5 + (1 << 14) + 2048;
 
-/// Bounds on a connection.
+/// Limits of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlsLimits {
-    /// Time from when the connection stands until its handshake is over; then it is reset. `None` waits for ever.
+    /// Time limit of the handshake, from when the connection is established; then it is reset. `None` waits forever.
     /// Default 10 s.
     pub handshake_timeout: Option<Duration>,
 }
@@ -32,10 +32,10 @@ impl Default for TlsLimits {
 }
 
 impl TlsLimits {
-    /// Checks the limits, and against the policy the service is to run under.
+    /// Checks the limits, also against the policy of the service.
     ///
     /// # Errors
-    /// The first contradiction found, with what to do about it.
+    /// The first contradiction found, with its remedy.
     pub fn check(&self, policy: &Policy) -> Result<(), TlsError> {
         if policy.input_bytes < RECORD_BYTES {
             return Err(TlsError::InputBytes(policy.input_bytes));
@@ -47,12 +47,12 @@ impl TlsLimits {
     }
 }
 
-/// What all connections of one service share.
+/// State shared by all connections of one service.
 pub(crate) struct Shared<S> {
     pub(crate) service: S,
     pub(crate) limits: TlsLimits,
     pub(crate) counters: Arc<TlsCounters>,
-    /// Where dialled connections go, for those that fail.
+    /// The destination of dialled connections, used to report failed ones.
     pub(crate) target: Option<Endpoint>,
 }
 
@@ -61,11 +61,11 @@ pub struct TlsSession<S: Service, C> {
     channel: Channel<C>,
     inside: Inside<S>,
     shared: Arc<Shared<S>>,
-    /// What the session inside has left. Owns no memory while empty.
+    /// Input left by the inner session. Owns no memory while empty.
     plain: Vec<u8>,
-    /// The session inside knows that the peer has ended.
+    /// The inner session was notified of the peer's end.
     told_end: bool,
-    /// What the session inside has said and the outbox had no room for, and what it wanted to follow.
+    /// Output of the inner session that did not fit the outbox, and the flow that follows it.
     draft: LayerBuffer,
     next: Flow,
 }
@@ -73,9 +73,9 @@ pub struct TlsSession<S: Service, C> {
 enum Inside<S: Service> {
     /// In the handshake.
     Waiting(Peer),
-    /// Behind it.
+    /// Established.
     Open(S::Session),
-    /// There never was a session inside, and there will be none.
+    /// The inner session was not created, and will not be.
     Over,
 }
 
@@ -83,7 +83,7 @@ fn goes_on(flow: Flow) -> bool {
     matches!(flow, Flow::Continue | Flow::Shutdown)
 }
 
-/// What follows from two calls in a row.
+/// Combines the results of two calls.
 fn then(first: Flow, second: Flow) -> Flow {
     if second == Flow::Continue { first } else { second }
 }
@@ -102,7 +102,7 @@ impl<S: Service, C: Side> TlsSession<S, C> {
         }
     }
 
-    /// Takes received bytes in and has the session inside look at what they say.
+    /// Handles received bytes and delivers the plaintext to the inner session.
     fn receive(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Flow {
         let outcome = self.channel.receive(input, &mut self.plain, out);
         let flow = match outcome {
@@ -116,13 +116,14 @@ impl<S: Service, C: Side> TlsSession<S, C> {
         self.go_on(flow, out)
     }
 
-    /// The handshake is over: the session inside begins, if it has not.
+    /// The handshake is complete: opens the inner session, unless it is open.
     fn open(&mut self, out: &mut Outbox<'_>) -> Flow {
         let Inside::Waiting(peer) = &self.inside else { return Flow::Continue };
         out.wake_never();
         out.set_activity(Activity::Nothing);
         self.shared.counters.count_handshake(self.channel.is_resumed());
-        let Ok(session) = self.shared.service.open(peer) else {
+        let peer = peer.clone().with_tls(Arc::new(self.channel.agreed()));
+        let Ok(session) = self.shared.service.open(&peer) else {
             self.inside = Inside::Over;
             self.channel.end(out);
             return Flow::Close;
@@ -130,31 +131,31 @@ impl<S: Service, C: Side> TlsSession<S, C> {
         self.inside = Inside::Open(session);
         let flow = self.call(out, |session, out| session.on_open(out));
         if goes_on(flow) && out.is_draining() {
-            return then(flow, self.call(out, |session, out| session.on_drain(out))); // it has missed that
+            return then(flow, self.call(out, |session, out| session.on_drain(out))); // it missed the call
         }
         flow
     }
 
-    /// Shows the session inside what there is, and its end, as far as the outbox has room.
+    /// Delivers plaintext to the inner session, and the end of the stream, as far as the outbox has room.
     fn go_on(&mut self, mut flow: Flow, out: &mut Outbox<'_>) -> Flow {
-        if goes_on(flow) && !self.plain.is_empty() && !out.is_full() {
+        if goes_on(flow) && !self.plain.is_empty() && !out.holds_input() {
             flow = then(flow, self.show(out));
         }
-        let all_shown = self.plain.is_empty() || !out.is_full();
+        let all_shown = self.plain.is_empty() || !out.holds_input();
         if goes_on(flow) && self.channel.peer_ended && all_shown && !self.told_end {
             self.told_end = true;
             self.plain = Vec::new();
             flow = then(flow, self.call(out, |session, out| session.on_end(out)));
         }
         if goes_on(flow) && self.told_end && self.channel.ended {
-            flow = Flow::Close; // both have said so, whatever becomes of the stream below
+            flow = Flow::Close; // both ends have sent close_notify
         }
         out.set_buffered(self.plain.len() + self.channel.waiting());
         flow
     }
 
-    /// Shows the session inside what was decrypted, again and again if it asks for that: what one receive has
-    /// brought, at most.
+    /// Delivers decrypted bytes to the inner session, repeatedly if it asks for that: at most what one receive
+    /// produced.
     fn show(&mut self, out: &mut Outbox<'_>) -> Flow {
         let mut plain = std::mem::take(&mut self.plain);
         let mut used = 0;
@@ -169,7 +170,7 @@ impl<S: Service, C: Side> TlsSession<S, C> {
             flow = then(flow, next);
             let n = consumed.bytes.min(rest.len());
             used += n;
-            if !consumed.again || n == 0 || n == rest.len() || !goes_on(flow) || out.is_full() {
+            if !consumed.again || n == 0 || n == rest.len() || !goes_on(flow) || out.holds_input() {
                 break;
             }
         }
@@ -180,7 +181,7 @@ impl<S: Service, C: Side> TlsSession<S, C> {
         flow
     }
 
-    /// Calls the session inside, encrypts what it said, and says what follows.
+    /// Calls the inner session, encrypts its output, and returns the flow.
     fn call(
         &mut self,
         out: &mut Outbox<'_>,
@@ -195,14 +196,14 @@ impl<S: Service, C: Side> TlsSession<S, C> {
         self.pass_on(out)
     }
 
-    /// Encrypts what the session inside has said, as far as there is room, and says what follows when that was all.
+    /// Encrypts the output of the inner session, as far as there is room, and returns its flow when all is encrypted.
     fn pass_on(&mut self, out: &mut Outbox<'_>) -> Flow {
         if let Err(e) = self.channel.send(&mut self.draft, out) {
             self.draft.clear();
             return self.fail(&e, out);
         }
         if !self.draft.is_empty() {
-            return Flow::Continue; // the outbox is full, and will say when it is not
+            return Flow::Continue; // the outbox is full; `on_drained` follows
         }
         let flow = std::mem::take(&mut self.next);
         if flow != Flow::Continue {
@@ -211,7 +212,7 @@ impl<S: Service, C: Side> TlsSession<S, C> {
         flow
     }
 
-    /// TLS cannot go on: the peer is told why, and the session inside that the connection has closed.
+    /// A TLS error: sends an alert to the peer, and closes the inner session.
     #[cold]
     fn fail(&mut self, error: &Error, out: &mut Outbox<'_>) -> Flow {
         self.channel.alert(out);
@@ -263,9 +264,11 @@ impl<S: Service, C: Side> Session for TlsSession<S, C> {
             return self.go_on(Flow::Continue, out);
         }
         match &self.inside {
-            // A check whether the port is open says nothing, and nothing wrong.
+            // A port check sends nothing and is not an error.
             Inside::Waiting(Peer { origin: Origin::Accepted, .. }) if self.channel.waiting() == 0 => {}
-            Inside::Waiting(_) => self.note(Fault::Unfinished, &"the peer left in the handshake"),
+            Inside::Waiting(_) => {
+                self.note(Fault::Unfinished, &"the peer closed the connection during the handshake")
+            }
             Inside::Open(_) => self.note(Fault::Truncated, &"there was no close_notify"),
             Inside::Over => {}
         }
@@ -296,7 +299,7 @@ impl<S: Service, C: Side> Session for TlsSession<S, C> {
     }
 
     fn on_leave(&mut self, out: &mut Outbox<'_>) {
-        // What does not fit any more is cut off, and then this end does not say that it ends.
+        // Output that does not fit is dropped, and then no `close_notify` is sent.
         self.call(out, |session, out| {
             session.on_leave(out);
             Flow::Close
@@ -306,9 +309,12 @@ impl<S: Service, C: Side> Session for TlsSession<S, C> {
     fn on_close(&mut self, why: CloseReason) {
         match &mut self.inside {
             Inside::Open(session) => session.on_close(why),
-            // Whoever dialled waits for an outcome.
+            // The dialler waits for a result.
             Inside::Waiting(Peer { origin: Origin::Dialled { .. }, .. }) => {
-                self.note(Fault::Unfinished, &format_args!("the connection closed in the handshake ({why})"));
+                self.note(
+                    Fault::Unfinished,
+                    &format_args!("the connection closed during the handshake ({why})"),
+                );
             }
             Inside::Waiting(_) | Inside::Over => {}
         }

@@ -1,4 +1,4 @@
-//! The other direction: dialling out, with the same sessions on the same engines.
+//! Dialling: outgoing connections, with the same sessions on the same engines.
 
 mod datagram;
 
@@ -15,7 +15,7 @@ use crate::stats::Stats;
 
 pub use datagram::DatagramClient;
 
-/// A client to be: a service and how it is to run.
+/// A client that is not started yet: a service and how to run it.
 pub struct Client<S: Service> {
     service: S,
     policy: Policy,
@@ -23,18 +23,18 @@ pub struct Client<S: Service> {
 }
 
 impl<S: Service> Client<S> {
-    /// With the default policy and the best model available.
+    /// Uses the default policy and the best model available.
     pub fn new(service: S) -> Self {
         Self { service, policy: Policy::default(), model: None }
     }
 
-    /// With these limits.
+    /// Sets the limits.
     #[must_use]
     pub fn policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
-    /// On this model, and no other.
+    /// Selects the model; it is never replaced by another one.
     #[must_use]
     pub fn model(self, model: Model) -> Self {
         Self { model: Some(model), ..self }
@@ -43,7 +43,7 @@ impl<S: Service> Client<S> {
     /// Starts the I/O threads. Nothing is dialled yet.
     ///
     /// # Errors
-    /// A wrong policy, an unavailable model, or a system that gave no thread, ring or memory.
+    /// An invalid policy, an unavailable model, or the system has no thread, ring or memory left.
     pub fn start(self) -> Result<RunningClient, StartError> {
         self.policy.check()?;
         self.policy.check_dials(self.service.dials())?;
@@ -52,43 +52,43 @@ impl<S: Service> Client<S> {
         let config = EngineConfig::new(Arc::new(self.service), self.policy, None);
         let started = engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
         let threads = Threads::new(started);
-        let dialler = Dialler { gates: threads.gates.clone().into(), next: Arc::default() };
+        let dialler = Dialler { command_queues: threads.command_queues.clone().into(), next: Arc::default() };
         Ok(RunningClient { threads, dialler, model })
     }
 }
 
-/// Makes connections. Cheap to clone; may be used from any thread, sessions included.
+/// Dials connections. Cheap to clone; usable from any thread, including from sessions.
 #[derive(Clone)]
 pub struct Dialler {
-    gates: Arc<[Arc<CommandQueue>]>,
+    command_queues: Arc<[Arc<CommandQueue>]>,
     next: Arc<AtomicUsize>,
 }
 
 impl Dialler {
-    /// Asks for a connection. Its session comes from [`Service::open`], or
-    /// [`Service::dial_failed`] is told why there is none.
+    /// Requests a connection. [`Service::open`] creates its session; if the dial fails, [`Service::dial_failed`] is
+    /// called instead.
     ///
     /// # Errors
-    /// The client has stopped, or [`Policy::mail_queue`] dials wait already.
+    /// The client has stopped, or [`Policy::mail_queue`] dials are already pending.
     pub fn dial(&self, dial: Dial) -> Result<(), MailboxError> {
         let thread = dial.thread.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed));
-        self.gates[thread % self.gates.len()].push(Command::Dial(dial.into()))
+        self.command_queues[thread % self.command_queues.len()].push(Command::Dial(dial.into()))
     }
 
     /// Number of I/O threads.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.gates.len()
+        self.command_queues.len()
     }
 }
 
 impl std::fmt::Debug for Dialler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Dialler").field("threads", &self.gates.len()).finish_non_exhaustive()
+        f.debug_struct("Dialler").field("threads", &self.command_queues.len()).finish_non_exhaustive()
     }
 }
 
-/// A running client. Dropping it stops it and waits.
+/// A running client. Dropping it stops it and waits for its threads.
 #[derive(Debug)]
 pub struct RunningClient {
     threads: Threads,
@@ -97,38 +97,38 @@ pub struct RunningClient {
 }
 
 impl RunningClient {
-    /// Makes connections.
+    /// A handle that dials connections.
     #[must_use]
     pub fn dialler(&self) -> Dialler {
         self.dialler.clone()
     }
 
-    /// Asks for a connection to `to`; see [`Dialler::dial`].
+    /// Dials `to`; see [`Dialler::dial`].
     ///
     /// # Errors
-    /// The client has stopped, or too many dials wait already.
+    /// The client has stopped, or too many dials are already pending.
     pub fn dial(&self, to: impl Into<Endpoint>) -> Result<(), MailboxError> {
         self.dialler.dial(Dial::to(to))
     }
 
-    /// The model it runs on.
+    /// The model in use.
     #[must_use]
     pub fn model(&self) -> Model {
         self.model
     }
 
-    /// The counters as they are now.
+    /// The current counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.threads.stats()
     }
 
-    /// Lets connections finish what is in flight, at most for [`Policy::drain_timeout`]. Returns at once.
+    /// Lets connections finish what is in flight, for at most [`Policy::drain_timeout`]. Returns immediately.
     pub fn stop(&self) {
         self.threads.stop();
     }
 
-    /// Waits until the client has stopped and returns its last counters. Does not stop it.
+    /// Waits until the client has stopped and returns the final counters. Does not stop it.
     pub fn join(mut self) -> Stats {
         self.threads.join();
         self.threads.stats()

@@ -33,16 +33,17 @@
 //!
 //! # Contents
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`service`] | what an application implements |
-//! | [`server`], [`client`] | running it: listening or dialling |
-//! | [`link`] | two connections whose bytes go from one to the other |
-//! | [`policy`] | every limit |
+//! | [`service`] | the traits an application implements |
+//! | [`server`], [`client`] | running a service: listening or dialling |
+//! | [`link`] | forwards bytes between two connections |
+//! | [`policy`] | all limits |
 //! | [`engine`] | the I/O models |
-//! | [`fastpath`] | shared memory between two processes of one host, in place of TCP |
-//! | [`proto`] | the pure state machines underneath |
+//! | [`fastpath`] | shared memory instead of TCP between two processes on one host |
+//! | [`proto`] | the sans-I/O state machines underneath |
 //! | [`stats`] | the counters every engine fills |
+//! | [`testing`] | sessions without sockets, for tests of services |
 #![forbid(unsafe_code)]
 
 pub mod client;
@@ -55,6 +56,7 @@ pub mod proto;
 pub mod server;
 pub mod service;
 pub mod stats;
+pub mod testing;
 
 pub use client::{Client, DatagramClient, Dialler, RunningClient};
 pub use engine::{Availability, Choice, Model, ParseModelError};
@@ -64,22 +66,23 @@ pub use server::{
 };
 pub use service::{
     Activity, CloseReason, Consumed, DatagramService, Dial, Flow, Group, Joined, LayerBuffer, Mail, Mailbox,
-    MailboxError, OffloadError, Origin, Outbox, Peer, Refusal, Replies, Service, Session,
+    MailboxError, Message, OffloadError, Origin, Outbox, Peer, Recipient, Refusal, Replies, Service, Session,
+    TlsPeer,
 };
 pub use stats::{DatagramStats, Stats};
 pub use tidegate_os::endpoint::{Endpoint, ParseEndpointError};
 pub use tidegate_os::file::FileRange;
 
-/// What applications need of the system besides sockets: limits, processors, and sockets that come from elsewhere.
+/// System facilities for applications besides sockets: limits, processors, inherited sockets.
 pub mod system {
     pub use tidegate_os::process::{
-        End, Held, allowed_cpus, ask_to_end, clock_ticks_per_s, cpu_time, descriptor_limit, end_group,
-        exact_sleeps, family, held, ignores_hangup, in_own_group, is_there, locked_memory_limit,
+        End, ProcessUsage, allowed_cpus, ask_to_end, clock_ticks_per_s, cpu_time, descriptor_limit,
+        end_group, exact_sleeps, family, ignores_hangup, in_own_group, is_there, locked_memory_limit,
         memory_bytes, open_to_all, own_cpu_times, page_bytes, pin_to_cpus, proc_folder,
-        raise_descriptor_limit, start_in_group, system_name,
+        raise_descriptor_limit, start_in_group, system_name, usage,
     };
     pub use tidegate_os::socket::{is_out_of_buffers, local_endpoint};
-    /// Folders that no name leads out of, and what the system has at hand of a file.
+    /// Directories that no path can escape from, and reads of cached file data that do not block.
     pub mod file {
         pub use tidegate_os::file::{Listed, Patience};
         pub use tidegate_os::folder::{Folder, identity, is_exhausted, read_cached};
@@ -88,7 +91,7 @@ pub mod system {
     pub use tidegate_os::{descriptor, handover};
 }
 
-/// The example on the package's front page compiles.
+/// Compiles the example of README.md.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct FrontPage;

@@ -1,20 +1,20 @@
-//! Two connections that are linked: what comes on one leaves on the other, in both directions.
+//! Links two connections: bytes received on one are sent on the other, in both directions.
 //!
-//! A [`Link`] is one half; the session of each connection holds one and passes its calls on to it. Bytes,
-//! back-pressure, half-close and reset go from one to the other: a connection receives nothing more while the other
-//! cannot get rid of what came, the end of one stream is the end of the other, and who is reset resets the other.
-//! The two sessions may run on different threads.
+//! A [`Link`] is one half; the session of each connection holds one and forwards its calls to it. Bytes, back-pressure,
+//! half-close and reset are passed on: a connection stops receiving while the other cannot send what has arrived, the
+//! end of one stream ends the other, and a reset of one resets the other. The two sessions may run on different
+//! threads.
 //!
 //! # Costs
-//! One copy of the bytes into memory that the outbox of the other connection shares, and a piece of mail for what
-//! arrived meanwhile. An idle link holds no buffer. For each direction it holds at most what [`pair`] was told, besides
-//! what the outbox and one receive buffer hold.
+//! One copy of the bytes into memory that the outbox of the other connection shares, and one piece of mail for each
+//! batch that arrived. An idle link holds no buffer. Each direction holds at most the bound given to [`pair`], in
+//! addition to the outbox and one receive buffer.
 //!
-//! # The end of a server
-//! A TCP proxy does not know where messages end. A link takes it that whoever was [accepted](pair) asks and the
-//! other one answers: while the last bytes came from the accepted side, or one stream has ended and the other has
-//! not, the two connections are in the middle of something and a stop waits for them; otherwise both are closed as
-//! connections between two messages are.
+//! # Shutdown
+//! A TCP proxy does not know where messages end. A link assumes that the [accepted](pair) side sends requests and the
+//! other one replies: while the last bytes came from the accepted side, or only one of the streams has ended, the two
+//! connections are in the middle of a message and a stop waits for them; otherwise both are closed as idle connections
+//! are.
 //!
 //! ```
 //! use tidegate::link::{self, Link};
@@ -53,17 +53,17 @@ use bytes::{Bytes, BytesMut};
 
 use crate::service::{Activity, CloseReason, Consumed, Flow, Mail, Outbox};
 
-/// The key of the timer that a link sets; its session must not use it.
+/// The key of the timer that a link uses; the session must not use it.
 pub const TIMER: u64 = u64::MAX;
 
-/// Small pieces are joined up to this size, so that the memory of a link is that of its bytes.
+/// Small pieces are joined up to this size, so that a link's memory is proportional to its bytes.
 const JOIN_BYTES: usize = 16 * 1024;
 
-/// What came before a reset has so long to be taken by the kernel, and how often that is looked at.
+/// How long data before a reset may take to be sent, and how often that is checked.
 const LAST_BYTES: u32 = 50;
 const LAST_BYTES_STEP: Duration = Duration::from_millis(20);
 
-/// Which of the two connections.
+/// The side of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     /// The one that was accepted.
@@ -81,7 +81,7 @@ impl Side {
     }
 }
 
-/// How a direction goes on behind its bytes.
+/// How a direction ends after its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum End {
     #[default]
@@ -93,16 +93,16 @@ enum End {
     Reset,
 }
 
-/// One direction: what has come on one connection and is not in the outbox of the other yet.
+/// One direction: bytes received on one connection and not yet in the outbox of the other.
 #[derive(Debug, Default)]
 struct Pipe {
     pieces: VecDeque<Bytes>,
     tail: BytesMut,
     bytes: usize,
     end: End,
-    /// There was no room for all that came.
+    /// There was no room for everything received.
     writer_waits: bool,
-    /// The connection that the bytes go to is gone.
+    /// The receiving connection is gone.
     is_read_by_nobody: bool,
 }
 
@@ -127,34 +127,35 @@ impl Pipe {
 
 #[derive(Debug)]
 struct Shared {
-    /// By the side the bytes come from.
+    /// Indexed by the side that the bytes come from.
     pipes: [Mutex<Pipe>; 2],
-    /// What wakes the session of each side; set when it is opened.
+    /// The waker of each side's session; set when it is opened.
     wakers: [OnceLock<Waker>; 2],
     /// Bytes that one direction may hold.
     most: usize,
 }
 
-/// One half of a link; see the [module](self). Each method answers what the session's method of the same name has to.
+/// One half of a link; see the [module](self). Each method returns what the session's method of the same name must
+/// return.
 #[derive(Debug)]
 pub struct Link {
     shared: Arc<Shared>,
     side: Side,
-    /// The session has left input, because there was no room for it.
+    /// The session left input, because there was no room for it.
     held: bool,
-    /// There is room again for what it has left.
+    /// There is room again for the input it left.
     resumed: bool,
-    /// The side that the last bytes came from, as far as this one knows.
+    /// The side that the last bytes came from, as far as this half knows.
     last: Option<Side>,
-    /// This stream has ended, and the other one has.
+    /// Whether this stream has ended, and whether the other one has.
     ended: bool,
     other_ended: bool,
-    /// How often it has waited for the last bytes in front of a reset.
+    /// How often it has waited for the last bytes before a reset.
     waited: u32,
 }
 
-/// The two halves of a link: the first for the connection that was accepted, whose bytes ask; the second for the one
-/// that answers. Each direction holds at most `bytes`.
+/// Creates the two halves of a link: the first for the accepted connection, which sends requests; the second for the
+/// one that replies. Each direction holds at most `bytes`.
 #[must_use]
 pub fn pair(bytes: usize) -> (Link, Link) {
     let shared = Shared { pipes: Default::default(), wakers: Default::default(), most: bytes.max(1) };
@@ -164,7 +165,7 @@ pub fn pair(bytes: usize) -> (Link, Link) {
 }
 
 impl Link {
-    /// The other half once more, for another attempt: where the session that was to have it was never opened.
+    /// Creates the other half again, for another attempt: its session was never opened.
     #[must_use]
     pub fn other(&self) -> Self {
         Self::of(self.shared.clone(), self.side.other())
@@ -193,15 +194,15 @@ impl Link {
         }
     }
 
-    /// The connection is open: what has come for it meanwhile is sent.
+    /// The connection is open: sends the bytes that arrived before.
     pub fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        // Else two ends that both wait to be read from would wait for each other.
+        // Otherwise two ends that both wait for the other to read would block each other.
         out.takes_input_while_full();
         let _ = self.shared.wakers[self.side as usize].set(out.waker()); // a session is opened once
         self.pull(out)
     }
 
-    /// Passes bytes on, as many as there is room for.
+    /// Forwards bytes, as many as there is room for.
     pub fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let mut pipe = self.pipe_of(self.side);
         let used = match pipe.is_read_by_nobody {
@@ -228,7 +229,7 @@ impl Link {
         self.pull(out)
     }
 
-    /// The stream has ended: so does the other one, behind its bytes.
+    /// The stream has ended: ends the other one after its bytes.
     pub fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.finish(End::Finished);
         self.ended = true;
@@ -239,7 +240,7 @@ impl Link {
         Flow::Continue
     }
 
-    /// Mail: what concerns the link is [`Mail::Wake`] and the [timer](TIMER) it has set.
+    /// Handles mail; only [`Mail::Wake`] and the link's [timer](TIMER) are relevant.
     pub fn on_mail(&mut self, mail: &Mail, out: &mut Outbox<'_>) -> Flow {
         if !matches!(mail, Mail::Wake | Mail::KeyedTimer(TIMER)) {
             return Flow::Continue;
@@ -267,7 +268,7 @@ impl Link {
         self.wake_other();
     }
 
-    /// Moves what came from the other side into the outbox, and follows its end.
+    /// Moves bytes from the other side into the outbox, and handles the end of its stream.
     fn pull(&mut self, out: &mut Outbox<'_>) -> Flow {
         let mut pipe = self.pipe_of(self.side.other());
         let mut moved = false;
@@ -299,7 +300,7 @@ impl Link {
         }
     }
 
-    /// Resets the connection, once the kernel has what came before the reset.
+    /// Resets the connection, once the kernel has taken the data before the reset.
     fn reset(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.waited += 1;
         if out.queued() == 0 || self.waited > LAST_BYTES {
@@ -309,8 +310,7 @@ impl Link {
         Flow::Continue
     }
 
-    /// Whether it is in the middle of something: there is input that it left, an answer is outstanding, or one stream
-    /// has ended and the other has not.
+    /// Whether it is in the middle of a message: it left input, a reply is outstanding, or only one stream has ended.
     fn say_what_it_awaits(&self, out: &mut Outbox<'_>) {
         let half_closed = self.ended != self.other_ended;
         let in_the_middle = half_closed || self.last == Some(Side::Near);

@@ -1,11 +1,11 @@
-//! The I/O models by name: a plain type that everybody uses. What is available here: `engine/model.rs`.
+//! The I/O models by name. Availability is in `engine/model.rs`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// An I/O model. Those of the other system are listed too and say that they are unavailable, so that a
-/// table shows an honest blank.
+/// An I/O model. Models of other systems are listed too and report that they are unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Model {
     /// Two threads for each connection: one receives, one sends.
     Blocking,
@@ -34,7 +34,7 @@ pub enum Model {
 }
 
 impl Model {
-    /// Every model of every system, in the order of the source's table.
+    /// Every model of every system, in the order of the book's table.
     pub const ALL: [Self; 12] = [
         Self::Blocking,
         Self::Pool,
@@ -76,11 +76,14 @@ impl fmt::Display for Model {
     }
 }
 
-/// A name that no [`Model`] has.
+/// A name that is not a [`Model`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown model {name:?}; the models are: {}, and auto for the best one available", Model::ALL.map(Model::name).join(", "))]
+#[error(
+    "unknown model {name:?}; the models are: {}, and auto for the best one available",
+    Model::ALL.map(Model::name).join(", ")
+)]
 pub struct ParseModelError {
-    /// What was given.
+    /// The unknown name.
     pub name: String,
 }
 

@@ -22,65 +22,65 @@ use crate::stats::{Counters, Stats, each, sum};
 
 pub use datagram::{BoundDatagramServer, DatagramServer, RunningDatagrams};
 
-/// A server could not be started. Nothing was left half-started.
+/// Why a server could not be started. Everything started before the error is undone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// The limits contradict each other.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The model cannot be used here. A model asked for by name is never replaced by another.
+    /// The model cannot be used on this system. A model selected by name is never replaced by another.
     #[error("the model {model} is unavailable: {why}")]
     Unavailable {
-        /// The model asked for.
+        /// The model.
         model: Model,
         /// Why it cannot be used.
         why: String,
     },
-    /// The way of datagrams through the kernel cannot be used here. One asked for by name is never replaced by another.
+    /// The datagram path cannot be used on this system. A path selected by name is never replaced by another.
     #[error("the path {path} is unavailable: {why}")]
     PathUnavailable {
-        /// The path asked for.
+        /// The path.
         path: DatagramPath,
         /// Why it cannot be used.
         why: String,
     },
-    /// There is no way to the address.
-    #[error("cannot send to {addr}: {error}; look at the address and the routes of this machine")]
+    /// There is no route to the address.
+    #[error("cannot send to {addr}: {error}; check the address and the routes of this machine")]
     Connect {
-        /// The address asked for.
+        /// The address.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The address cannot be listened on.
     #[error("cannot listen on {at}: {error}{}", remedy(.error, .at))]
     Listen {
-        /// The address asked for.
+        /// The address.
         at: Endpoint,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// The socket given cannot be listened on.
+    /// The given socket is not a listening stream socket.
     #[error("cannot take over the listening socket: {error}; pass a listening TCP or Unix stream socket")]
     Adopt {
         /// What is wrong with it.
         error: io::Error,
     },
-    /// The sockets of another process cannot be received from.
-    #[error("cannot take over the sockets of datagrams: {error}")]
+    /// The datagram sockets of another process cannot be used.
+    #[error("cannot take over the datagram sockets: {error}")]
     AdoptDatagrams {
-        /// What is wrong with them, or with the model or number of threads.
+        /// The problem with them, or with the model or number of threads.
         error: io::Error,
     },
     /// The threads or their kernel objects could not be made.
     #[error(
-        "cannot start the model {model}: {error}; lower `threads`, `max_connections` or `buffers`, or raise the limits of the process"
+        "cannot start the model {model}: {error}; lower `threads`, `max_connections` or `buffers`, or raise the process limits"
     )]
     Engine {
-        /// The model asked for.
+        /// The model.
         model: Model,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -95,10 +95,11 @@ fn remedy(e: &io::Error, at: &Endpoint) -> String {
             )
         }
         io::ErrorKind::AddrNotAvailable => {
-            "; no interface of this machine has that address: use 127.0.0.1, 0.0.0.0 or one of its own".into()
+            "; no interface of this machine has that address: use 127.0.0.1, 0.0.0.0 or a local address"
+                .into()
         }
         io::ErrorKind::PermissionDenied => {
-            "; ports below 1024 need the right to bind them: choose a higher port".into()
+            "; ports below 1024 need a privilege (CAP_NET_BIND_SERVICE): choose a higher port".into()
         }
         _ => String::new(),
     }
@@ -108,15 +109,15 @@ fn unix_remedy(e: &io::Error) -> &'static str {
     match e.kind() {
         io::ErrorKind::AddrInUse => "; stop the server that listens there, or choose another path",
         io::ErrorKind::AlreadyExists => "; remove it, or choose another path",
-        io::ErrorKind::NotFound => "; the folder does not exist: make it, or choose another path",
+        io::ErrorKind::NotFound => "; the directory does not exist: create it, or choose another path",
         io::ErrorKind::PermissionDenied => {
-            "; this user may not write to the folder, or not to the socket that is there"
+            "; this user may not write to the directory, or to the existing socket"
         }
         _ => "",
     }
 }
 
-/// A server to be: a service and how it is to run.
+/// A server that is not started yet: a service and how to run it.
 pub struct Server<S: Service> {
     service: S,
     policy: Policy,
@@ -124,32 +125,32 @@ pub struct Server<S: Service> {
 }
 
 impl<S: Service> Server<S> {
-    /// With the default policy and the best model available.
+    /// Uses the default policy and the best model available.
     pub fn new(service: S) -> Self {
         Self { service, policy: Policy::default(), model: None }
     }
 
-    /// With these limits.
+    /// Sets the limits.
     #[must_use]
     pub fn policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
-    /// On this model, and no other.
+    /// Selects the model; it is never replaced by another one.
     #[must_use]
     pub fn model(self, model: Model) -> Self {
         Self { model: Some(model), ..self }
     }
 
-    /// Binds and listens: connections wait in the backlog from now on. Port 0 lets the system pick one.
+    /// Binds and listens: connections queue in the backlog from now on. Port 0 lets the system pick one.
     ///
-    /// The file of a Unix socket is made with the rights that the umask leaves (whoever may write to it may connect),
-    /// and removed when the server has stopped; a file that a dead server left behind is replaced. Limits of TCP that
-    /// are on by default ([`accept.defer`](crate::policy::Accept::defer)) mean nothing there; others are refused by
-    /// name.
+    /// The file of a Unix socket is created with the permissions that the umask leaves (every user who may write to it
+    /// may connect), and removed when the server has stopped; a stale file of a dead server is replaced. Limits of TCP
+    /// that are on by default ([`accept.defer`](crate::policy::Accept::defer)) have no effect there; others are refused
+    /// by name.
     ///
     /// # Errors
-    /// A wrong policy, an unavailable model or an unusable address; nothing is left behind.
+    /// An invalid policy, an unavailable model or an unusable address; nothing is left behind.
     pub fn bind(self, at: Endpoint) -> Result<BoundServer, StartError> {
         self.policy.check()?;
         self.policy.check_dials(self.service.dials())?;
@@ -162,16 +163,16 @@ impl<S: Service> Server<S> {
         Ok(self.bound(model, listener, local_addr, file))
     }
 
-    /// Accepts from a TCP or Unix stream socket that listens already: from a service manager, or from the process this
-    /// one succeeds.
+    /// Accepts from a TCP or Unix stream socket that listens already: from a service manager, or from a predecessor
+    /// process.
     ///
-    /// Gets the options that [`bind`](Self::bind) sets, the backlog among them. Other processes may hold the same
-    /// socket and accept from it at the same time, on models that [go together](Model::shares_listener_with); it is
-    /// never shut down, only closed. The file of a Unix socket stays when this server ends, unless it
-    /// [takes it over](BoundServer::own_socket_file).
+    /// Sets the options that [`bind`](Self::bind) sets, including the backlog. Other processes may hold the same socket
+    /// and accept from it at the same time, on models that [can share it](Model::shares_listener_with); it is never
+    /// shut down, only closed. The file of a Unix socket stays when this server ends, unless
+    /// [`own_socket_file`](BoundServer::own_socket_file) is called.
     ///
     /// # Errors
-    /// A wrong policy, an unavailable model, or a descriptor that is no listening stream socket.
+    /// An invalid policy, an unavailable model, or a descriptor that is not a listening stream socket.
     pub fn listen_on(self, socket: OwnedFd) -> Result<BoundServer, StartError> {
         self.policy.check()?;
         self.policy.check_dials(self.service.dials())?;
@@ -187,7 +188,7 @@ impl<S: Service> Server<S> {
         Ok(self.bound(model, listener, local_addr, None))
     }
 
-    /// From here on the type of the service is of no concern.
+    /// Erases the service's type.
     fn bound(
         self,
         model: Model,
@@ -218,17 +219,17 @@ impl<S: Service> Server<S> {
     }
 }
 
-/// The model asked for, or the best one; it must be available, and able to keep the policy.
+/// The selected model, or the best one; it must be available, and able to enforce the policy.
 pub(crate) fn choose(asked: Option<Model>, policy: &Policy) -> Result<Model, StartError> {
     let model = asked.unwrap_or_else(|| Model::best_for(policy).model);
     if let Availability::Unavailable(why) = model.availability() {
         return Err(StartError::Unavailable { model, why });
     }
-    engine::check(model, policy)?;
+    engine::check_policy(model, policy)?;
     Ok(model)
 }
 
-/// A server that listens and does not serve yet.
+/// A server that listens and does not accept yet.
 pub struct BoundServer {
     service: Arc<dyn ErasedService>,
     policy: Policy,
@@ -239,28 +240,29 @@ pub struct BoundServer {
 }
 
 impl BoundServer {
-    /// Where it listens.
+    /// The listening address.
     #[must_use]
     pub fn local_addr(&self) -> &Endpoint {
         &self.local_addr
     }
 
-    /// The model it will run on.
+    /// The model that will run it.
     #[must_use]
     pub fn model(&self) -> Model {
         self.model
     }
 
-    /// Removes the file of a Unix socket when the server has stopped, as if it had made it: for a successor.
+    /// Makes this server remove the file of the Unix socket when it stops, as if it had created it: for a successor
+    /// process.
     ///
     /// # Errors
-    /// The file is not there any more.
+    /// The file does not exist any more.
     pub fn own_socket_file(mut self) -> io::Result<Self> {
         self.file = self.local_addr.path().map(SocketFile::at).transpose()?;
         Ok(self)
     }
 
-    /// A second descriptor of the listening socket, to be given to another process.
+    /// A duplicate of the listening socket, to be passed to another process.
     ///
     /// # Errors
     /// The process has no descriptor left.
@@ -271,122 +273,122 @@ impl BoundServer {
     /// Starts the I/O threads; returns once all of them serve.
     ///
     /// # Errors
-    /// The system gave no thread, ring or memory.
+    /// The system has no thread, ring or memory left.
     pub fn start(self) -> Result<Running, StartError> {
         let model = self.model;
         let dials = self.service.dials();
         let config = EngineConfig::new(self.service, self.policy, Some(self.listener));
         let policy = config.policy.clone();
-        let meeting = config.meeting().map(|meeting| meeting.counters());
+        let rendezvous = config.rendezvous.as_ref().map(|rendezvous| rendezvous.counters());
         let mut started =
             engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
         let io_threads = started.counters.clone();
-        started.others.extend(meeting);
+        started.others.extend(rendezvous);
         let (local_addr, file) = (self.local_addr, self.file);
         Ok(Running { threads: Threads::new(started), io_threads, local_addr, model, dials, policy, file })
     }
 }
 
-/// A running server. Dropping it stops it and waits.
+/// A running server. Dropping it stops it and waits for its threads.
 #[derive(Debug)]
 pub struct Running {
     threads: Threads,
-    /// The counters of I/O threads alone: those of `threads` are also of whoever accepts for them.
+    /// The counters of I/O threads only; those of `threads` include the thread that accepts for them.
     io_threads: Vec<Arc<Counters>>,
     local_addr: Endpoint,
     model: Model,
-    /// What its service says of its sessions.
+    /// Properties of its service.
     dials: usize,
-    /// As it was at the start.
+    /// The policy at the start.
     policy: Arc<Policy>,
     /// Removed after the threads have ended: fields are dropped in order.
     file: Option<SocketFile>,
 }
 
 impl Running {
-    /// Where it listens.
+    /// The listening address.
     #[must_use]
     pub fn local_addr(&self) -> &Endpoint {
         &self.local_addr
     }
 
-    /// The model it runs on.
+    /// The model in use.
     #[must_use]
     pub fn model(&self) -> Model {
         self.model
     }
 
-    /// The counters as they are now.
+    /// The current counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.threads.stats()
     }
 
-    /// The counters of each I/O thread as they are now; those of loops and of `pool` in the order of
-    /// [`Peer::thread`](crate::Peer). On `blocking` connections take sets in turn. What a thread of its own accepts and
-    /// dials is only in [`stats`](Self::stats).
+    /// The current counters of each I/O thread; those of models with a loop and of `pool` in the order of
+    /// [`Peer::thread`](crate::Peer). On `blocking`, connections use the sets of counters in turn. Counts of a separate
+    /// accepting or dialling thread are only in [`stats`](Self::stats).
     #[must_use]
     pub fn thread_stats(&self) -> Vec<Stats> {
         each(&self.io_threads)
     }
 
-    /// The limits it was started with.
+    /// The policy it was started with.
     #[must_use]
     pub fn first_policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Goes on with other limits, such as another strategy; connections that are open look at them at once. What was
-    /// laid out at the start has to stay: [`Policy::as_far_as_possible`] takes the rest over.
+    /// Changes the limits, for example to another strategy; open connections apply them immediately. Limits fixed at
+    /// the start must not change: [`Policy::as_far_as_possible`] applies only the others.
     ///
     /// # Errors
-    /// A wrong policy, one that the model cannot keep, or one that changes a limit that is fixed; nothing is changed
-    /// then.
+    /// An invalid policy, one that the model cannot enforce, one with fewer permits than there are I/O threads, or one
+    /// that changes a fixed limit; nothing is changed then.
     pub fn set_policy(&self, policy: Policy) -> Result<(), PolicyError> {
         policy.check()?;
-        engine::check(self.model, &policy)?;
+        engine::check_policy(self.model, &policy)?;
         policy.check_dials(self.dials)?;
+        policy.check_permits(self.io_threads.len())?;
         self.policy.check_change(&policy)?;
         self.threads.set_policy(&Arc::new(policy));
         Ok(())
     }
 
-    /// The same counters for another thread, such as one that publishes them. Outlives the server; then they stand
-    /// still. Each call sums the counters of all I/O threads: microseconds, and no lock.
+    /// A handle to the counters for another thread, for example one that exports them. It outlives the server; then the
+    /// values no longer change. Each call sums the counters of all I/O threads: microseconds, without a lock.
     pub fn watch(&self) -> impl Fn() -> Stats + Clone + Send + Sync + use<> {
         let counters = self.threads.counters.clone();
         move || sum(&counters)
     }
 
-    /// [`thread_stats`](Self::thread_stats) for another thread, as [`watch`](Self::watch) is.
+    /// A handle to [`thread_stats`](Self::thread_stats) for another thread; see [`watch`](Self::watch).
     pub fn watch_threads(&self) -> impl Fn() -> Vec<Stats> + Clone + Send + Sync + use<> {
         let counters = self.io_threads.clone();
         move || each(&counters)
     }
 
-    /// Whether one of the I/O threads has ended without having been told to: its connections are gone, and it accepts
-    /// no more. Panics of services and sessions are caught; so are those of their destructors; this would be a
-    /// mistake in an engine. Of the threads that `blocking` starts for connections, and of the tasks of `tokio`, it
-    /// knows nothing.
+    /// Whether an I/O thread has ended unexpectedly: its connections are lost, and it accepts no more. Panics of
+    /// services, sessions and their destructors are caught, so this indicates a bug in an engine. Threads that
+    /// `blocking` starts for connections, and tasks of `tokio`, are not monitored.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.threads.is_broken()
     }
 
-    /// Stops accepting and lets connections finish what is in flight, at most for
-    /// [`Policy::drain_timeout`]. Returns at once; [`join`](Self::join) waits.
+    /// Stops accepting and lets connections finish what is in flight, for at most [`Policy::drain_timeout`]. Returns
+    /// immediately; [`join`](Self::join) waits.
     pub fn stop(&self) {
         self.threads.stop();
     }
 
-    /// Leaves the file of a Unix socket where it is when the server ends: a successor accepts from the same socket.
+    /// Keeps the file of the Unix socket when the server ends: a successor accepts from the same socket.
     pub fn keep_socket_file(&mut self) {
         if let Some(file) = self.file.take() {
             file.keep();
         }
     }
 
-    /// Waits until the server has stopped and returns its last counters. Does not stop it.
+    /// Waits until the server has stopped and returns the final counters. Does not stop it.
     pub fn join(mut self) -> Stats {
         self.threads.join();
         self.threads.stats()
@@ -395,7 +397,7 @@ impl Running {
 
 /// The threads of a running server or client.
 pub(crate) struct Threads {
-    pub(crate) gates: Vec<Arc<CommandQueue>>,
+    pub(crate) command_queues: Vec<Arc<CommandQueue>>,
     counters: Vec<Arc<Counters>>,
     handles: Vec<JoinHandle<()>>,
     stopping: AtomicBool,
@@ -404,7 +406,7 @@ pub(crate) struct Threads {
 impl Threads {
     pub(crate) fn new(started: EngineHandle) -> Self {
         Self {
-            gates: started.gates,
+            command_queues: started.command_queues,
             counters: [started.counters, started.others].concat(),
             handles: started.threads,
             stopping: AtomicBool::new(false),
@@ -421,14 +423,14 @@ impl Threads {
 
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Relaxed);
-        for command_queue in &self.gates {
-            // A command_queue that is closed belongs to a thread that has stopped already.
+        for command_queue in &self.command_queues {
+            // A closed command queue belongs to a thread that has already stopped.
             let _ = command_queue.push(Command::Drain);
         }
     }
 
     fn set_policy(&self, policy: &Arc<Policy>) {
-        for command_queue in &self.gates {
+        for command_queue in &self.command_queues {
             // A thread that has stopped needs no limits.
             let _ = command_queue.push(Command::Policy(policy.clone()));
         }

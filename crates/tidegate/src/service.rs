@@ -1,8 +1,8 @@
 //! What an application implements: [`Service`] and [`Session`], and the [`Outbox`] it answers through.
 //!
-//! A session is a state machine without I/O: it is shown bytes, and it puts bytes into an outbox.
-//! Who receives and who sends, on how many threads and with which system calls, is the engine's
-//! business, so the same session runs on every [`Model`](crate::Model), as server and as client.
+//! A session is a state machine without I/O: it receives bytes, and puts bytes into an outbox. The engine decides which
+//! thread receives and sends, and with which system calls, so the same session runs on every [`Model`](crate::Model),
+//! as server and as client.
 
 mod datagram;
 mod erased;
@@ -16,18 +16,18 @@ use std::sync::Arc;
 use tidegate_os::endpoint::Endpoint;
 
 pub use crate::proto::group::Group;
-pub use crate::proto::mail::{Mailbox, MailboxError, OffloadError};
+pub use crate::proto::mail::{Mailbox, MailboxError, Message, OffloadError, Recipient};
 pub use crate::proto::outbox::{LayerBuffer, Outbox};
 pub use datagram::{DatagramService, Joined, Replies};
 pub(crate) use erased::ErasedService;
 
-/// Makes one [`Session`] for each connection. Shared by all I/O threads.
+/// Creates one [`Session`] for each connection. Shared by all I/O threads.
 pub trait Service: Send + Sync + 'static {
     /// The state machine of one connection.
     type Session: Session;
 
-    /// Called when a connection is established; returns its session or refuses it. A refused connection is closed at
-    /// once.
+    /// Called when a connection is established; returns its session or refuses it. A refused connection is closed
+    /// immediately.
     ///
     /// Runs on an I/O thread; keep it short.
     fn open(&self, peer: &Peer) -> Result<Self::Session, Refusal>;
@@ -40,9 +40,15 @@ pub trait Service: Send + Sync + 'static {
         false
     }
 
-    /// Whether [`Peer::addr`] is to be filled for accepted connections; unless a service asks for it, it is not, on
-    /// any model. On `uring` that costs a descriptor and a system call for each connection; elsewhere it is free.
+    /// Whether [`Peer::addr`] is filled in for accepted connections; by default it is not, on any model. On `uring`
+    /// that costs a descriptor and a system call for each connection; elsewhere it is free.
     fn needs_peer_addr(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Peer::local_addr`] is to be filled; unless a service asks for it, it is not, on any model. A system
+    /// call for each connection; on `uring` also a descriptor.
+    fn needs_local_addr(&self) -> bool {
         false
     }
 
@@ -53,13 +59,13 @@ pub trait Service: Send + Sync + 'static {
         0
     }
 
-    /// A connection asked for through a [`Dialler`](crate::Dialler) could not be made; there is no session.
+    /// Called when a dial of a [`Dialler`](crate::Dialler) failed; there is no session.
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {
         let _ = (dial, error);
     }
 }
 
-/// A service that several servers share, each with an address of its own.
+/// Wraps a service shared by several servers, each with its own address.
 impl<S: Service> Service for Arc<S> {
     type Session = S::Session;
 
@@ -75,6 +81,10 @@ impl<S: Service> Service for Arc<S> {
         S::needs_peer_addr(self)
     }
 
+    fn needs_local_addr(&self) -> bool {
+        S::needs_local_addr(self)
+    }
+
     fn dials(&self) -> usize {
         S::dials(self)
     }
@@ -86,53 +96,51 @@ impl<S: Service> Service for Arc<S> {
 
 /// The state machine of one connection.
 ///
-/// All methods run on an I/O thread, never two at once for one session. They must not block: what takes long is
-/// [offloaded](Outbox::offload), and its result comes back as mail. A session that panics loses its connection, and
-/// no other; so does one whose destructor panics. Its peer sees a reset; but Unix sockets have none: there the peer
-/// sees an error only if it had sent something that was not received yet, and else an end of the stream like any
-/// other.
+/// All methods run on an I/O thread, never two at the same time for one session. They must not block: long work is
+/// [offloaded](Outbox::offload), and its result arrives as mail. A panic in a session or its destructor closes only its
+/// own connection. Its peer sees a reset; Unix sockets have none: there the peer sees an error only if it had sent
+/// something that was not received yet, and otherwise an ordinary end of the stream.
 ///
 /// # Input
-/// [`on_bytes`](Self::on_bytes) is shown what has arrived, and what it has not [`Consumed`] is kept and shown again,
-/// in front of what comes next: **with new input, not before**. So a session uses all complete messages of its input
-/// in one call, or uses one and returns [`Consumed::again`] to be called again for the rest at once. What it leaves
-/// because the outbox [is full](Outbox::is_full) is shown when that has drained, and what it leaves for the sake of
-/// its own work ([`Activity::Work`]) when that has ended. It may leave at most
-/// [`Policy::input_bytes`](crate::Policy::input_bytes): a message that is longer meets
-/// [`on_input_limit`](Self::on_input_limit).
+/// [`on_bytes`](Self::on_bytes) receives what has arrived; what it has not [`Consumed`] is kept and passed again, in
+/// front of the next input: **with new input, not before**. So a session consumes all complete messages of its input in
+/// one call, or one message and returns [`Consumed::again`] to be called again for the rest. Input left because the
+/// outbox [is full](Outbox::is_full) is passed again when that has drained, and input left during the session's own
+/// work ([`Activity::Work`]) when that has ended. A session may leave at most
+/// [`Policy::input_bytes`](crate::Policy::input_bytes): for a longer message [`on_input_limit`](Self::on_input_limit)
+/// is called.
 ///
-/// # The end of a server
-/// When the server begins to stop, every session is called once with [`on_drain`](Self::on_drain), and from then on
-/// [`Outbox::is_draining`] is true. It may end the connection itself, at once or later. One that does not is closed
-/// between two messages (when it [awaits](Outbox::set_activity) nothing and everything is sent; after a second in which
-/// its peer may say a last word, whatever the session goes on sending by itself): then [`on_leave`](Self::on_leave) is
-/// called, what it says is sent, and [`on_close`](Self::on_close) follows. Whoever is still there after
-/// [`Policy::drain_timeout`](crate::Policy::drain_timeout) is reset.
+/// # Shutdown
+/// When the server begins to stop, [`on_drain`](Self::on_drain) is called once on every session, and from then on
+/// [`Outbox::is_draining`] is true. A session may end its connection then or later. Otherwise it is closed between two
+/// messages: when it [awaits](Outbox::set_activity) nothing and everything is sent, after one second in which its peer
+/// may send a last request (output that the session sends unasked does not extend it). Then
+/// [`on_leave`](Self::on_leave) is called, its output is sent, and [`on_close`](Self::on_close) follows. Connections
+/// still open after [`Policy::drain_timeout`](crate::Policy::drain_timeout) are reset.
 pub trait Session: Send + 'static {
-    /// The connection stands. Called once, before everything else.
+    /// The connection is established. Called once, before everything else.
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         let _ = out;
         Flow::Continue
     }
 
-    /// Bytes have arrived. What is not [`Consumed`] is kept and shown again, in front of what
-    /// comes next; so a parser can simply wait for the rest of its message.
+    /// Bytes have arrived. Input that is not [`Consumed`] is kept and passed again, in front of the next input; so a
+    /// parser can simply wait for the rest of its message.
     ///
-    /// What is left is shown again only with new input, unless the session asks to be called
-    /// [again](Consumed::again), or stops early because [`Outbox::is_full`]: then it is shown the rest once the
-    /// outbox has drained.
+    /// The rest is passed again only with new input, unless the session asks to be called [again](Consumed::again), or
+    /// stopped early because [`Outbox::is_full`]: then it is passed again once the outbox has drained.
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed;
 
-    /// The outbox had been full and has fallen to its low watermark: produce more.
+    /// The outbox was full and has fallen to its low watermark: produce more.
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
         let _ = out;
         Flow::Continue
     }
 
-    /// More than [`Policy::input_bytes`](crate::Policy::input_bytes) was left unconsumed: a message is too long. What
-    /// was left is not shown again. What the session writes here is sent if it answers [`Flow::Linger`], so that the
-    /// peer gets to read it ([`Flow::Close`] does the same here, where input is unread); anything else resets the
-    /// connection. Either way the reason is [`CloseReason::InputLimit`].
+    /// More than [`Policy::input_bytes`](crate::Policy::input_bytes) was left unconsumed: a message is too long. The
+    /// input is not passed again. Output written here is sent if the session returns [`Flow::Linger`], so that the peer
+    /// can read it ([`Flow::Close`] does the same here, because input is unread); anything else resets the connection.
+    /// In every case the reason is [`CloseReason::InputLimit`].
     ///
     /// The default resets it.
     fn on_input_limit(&mut self, out: &mut Outbox<'_>) -> Flow {
@@ -140,7 +148,7 @@ pub trait Session: Send + 'static {
         Flow::Abort
     }
 
-    /// The peer finished sending (half-close). What was not consumed until now never will be.
+    /// The peer has finished sending (half-close). Input not consumed so far will not be passed again.
     ///
     /// The default sends what is in the outbox, then closes.
     fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
@@ -154,19 +162,18 @@ pub trait Session: Send + 'static {
         Flow::Continue
     }
 
-    /// The server begins to stop. Called once, for every session that is open, and right after `on_open` for one that
-    /// opens later. A protocol that announces its end does so here, and a session that sends without being asked may
-    /// end.
+    /// The server begins to stop. Called once on every open session, and right after `on_open` on one that opens later.
+    /// A protocol with a shutdown message sends it here, and a session that sends unasked may end.
     ///
-    /// The default goes on: the connection is closed between two messages, after [`on_leave`](Self::on_leave).
+    /// The default does nothing: the connection is closed between two messages, after [`on_leave`](Self::on_leave).
     fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
         let _ = out;
         Flow::Continue
     }
 
-    /// The server stops, and the connection is closed because it is between two messages. What is said here is still
-    /// sent, as far as the outbox has room for it: a protocol whose ends say that they end does so. Nothing but
-    /// `on_close` is called after it.
+    /// The server is stopping, and the connection is closed because it is between two messages. Output written here is
+    /// still sent, as far as the outbox has room: a protocol with a closing message sends it here. Only `on_close` is
+    /// called after it.
     fn on_leave(&mut self, out: &mut Outbox<'_>) {
         let _ = out;
     }
@@ -180,17 +187,17 @@ pub trait Session: Send + 'static {
 /// How a connection goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Flow {
-    /// Nothing special.
+    /// Continue.
     #[default]
     Continue,
     /// Send what is in the outbox, then finish sending (half-close); receiving goes on.
     Shutdown,
-    /// Send what is in the outbox, then close. Further input is not looked at.
+    /// Send the contents of the outbox, then close. Further input is discarded.
     Close,
-    /// Like [`Close`](Self::Close), but finish sending first and discard input until the peer closes
-    /// too, or for [`Policy::linger_timeout`](crate::Policy::linger_timeout). For a last answer
-    /// to a peer that may still be sending: closing right away would make the kernel send a reset, and
-    /// the peer might never read the answer (RFC 9112, section 9.6).
+    /// Like [`Close`](Self::Close), but finish sending first and discard input until the peer closes too, or for
+    /// [`Policy::linger_timeout`](crate::Policy::linger_timeout). For a final response to a peer that may still be
+    /// sending: closing right away would make the kernel send a reset, and the peer might never read the response (RFC
+    /// 9112, section 9.6).
     Linger,
     /// Drop the outbox and reset the connection.
     Abort,
@@ -203,7 +210,7 @@ pub struct Consumed {
     pub bytes: usize,
     /// How the connection goes on.
     pub flow: Flow,
-    /// The session wants to be shown the rest, if it has used some: see [`again`](Self::again).
+    /// The session asks to be called again with the rest, if it consumed some: see [`again`](Self::again).
     pub again: bool,
 }
 
@@ -226,9 +233,9 @@ impl Consumed {
         Self { flow, ..self }
     }
 
-    /// The same, and if the session has used some of the input and not all, it is called again at once with the rest:
-    /// for one that takes one message with each call. It keeps its turn for 64 calls; then the others have theirs,
-    /// and it goes on, before anything more is received.
+    /// The same, and if the session consumed some of the input and not all, it is called again immediately with the
+    /// rest: for sessions that handle one message per call. After 64 calls other connections are served, and it
+    /// continues before anything more is received.
     ///
     /// ```
     /// # use tidegate::Consumed;
@@ -246,19 +253,83 @@ impl Consumed {
     }
 }
 
-/// Who is at the other end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The peer of a connection.
+///
+/// Created by engines; tests and layers use [`accepted`](Self::accepted) or [`dialled`](Self::dialled) and the setters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Peer {
-    /// Its address. Always there for connections dialled to one; for accepted ones where the service
+    /// Its address. Always set for connections dialled to one; for accepted ones if the service
     /// [asks for it](Service::needs_peer_addr). Unix sockets have none.
     pub addr: Option<SocketAddr>,
+    /// The address of this end, where the service [asks for it](Service::needs_local_addr): for accepted connections
+    /// the one that the peer has connected to, also where the server listens on all (`0.0.0.0`). Unix sockets have
+    /// none.
+    pub local_addr: Option<SocketAddr>,
     /// Who made the connection.
     pub origin: Origin,
     /// Index of the I/O thread that owns the connection, from 0.
     pub thread: usize,
+    /// The result of the TLS handshake, for a session inside a TLS layer.
+    pub tls: Option<Arc<TlsPeer>>,
 }
 
-/// Who made a connection.
+impl Peer {
+    /// An accepted peer, without an address, on thread 0.
+    #[must_use]
+    pub fn accepted() -> Self {
+        Self::of(Origin::Accepted)
+    }
+
+    /// A dialled peer with this [tag](Dial::tag), without an address, on thread 0.
+    #[must_use]
+    pub fn dialled(tag: u64) -> Self {
+        Self::of(Origin::Dialled { tag })
+    }
+
+    fn of(origin: Origin) -> Self {
+        Self { addr: None, local_addr: None, origin, thread: 0, tls: None }
+    }
+
+    /// Sets its address.
+    #[must_use]
+    pub fn with_addr(self, addr: Option<SocketAddr>) -> Self {
+        Self { addr, ..self }
+    }
+
+    /// With this address of this end.
+    #[must_use]
+    pub fn with_local_addr(self, local_addr: Option<SocketAddr>) -> Self {
+        Self { local_addr, ..self }
+    }
+
+    /// On this I/O thread.
+    #[must_use]
+    pub fn with_thread(self, thread: usize) -> Self {
+        Self { thread, ..self }
+    }
+
+    /// Sets the result of its TLS handshake.
+    #[must_use]
+    pub fn with_tls(self, tls: Arc<TlsPeer>) -> Self {
+        Self { tls: Some(tls), ..self }
+    }
+}
+
+/// The result of a TLS handshake; see [`Peer::tls`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TlsPeer {
+    /// The host name that the client asked for (SNI, RFC 6066), in lower case. For accepted connections.
+    pub server_name: Option<Box<str>>,
+    /// The negotiated application protocol (ALPN, RFC 7301), such as `h2`.
+    pub alpn: Option<Vec<u8>>,
+    /// The peer's certificate and the intermediate ones, in DER form; empty if it presented none. They were verified as
+    /// configured.
+    pub certificates: Vec<Vec<u8>>,
+}
+
+/// Which end made a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The peer did; this end accepted it.
@@ -270,72 +341,70 @@ pub enum Origin {
     },
 }
 
-/// A connection to be made; see [`Dialler`](crate::client::Dialler) and [`Outbox::dial`].
+/// Parameters of a dial; see [`Dialler`](crate::client::Dialler) and [`Outbox::dial`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dial {
-    /// Where to.
+    /// Destination.
     pub to: Endpoint,
     /// Source address; `None` lets the system pick. Port 0 lets it pick the port. Not for Unix sockets.
     pub from: Option<SocketAddr>,
-    /// A number of the application's own, given back in [`Origin::Dialled`].
+    /// A number chosen by the application, returned in [`Origin::Dialled`].
     pub tag: u64,
-    /// The I/O thread that is to own the connection, modulo their number; `None` takes them in turn.
+    /// The I/O thread that will own the connection, modulo their number; `None` uses them in turn.
     pub thread: Option<usize>,
 }
 
 impl Dial {
-    /// To this address, everything else left to the system.
+    /// Dials this address; all other parameters are left to the system.
     #[must_use]
     pub fn to(to: impl Into<Endpoint>) -> Self {
         Self { to: to.into(), from: None, tag: 0, thread: None }
     }
 
-    /// From this source address.
+    /// Sets the source address.
     #[must_use]
     pub fn from(self, from: SocketAddr) -> Self {
         Self { from: Some(from), ..self }
     }
 
-    /// With this number.
+    /// Sets the tag.
     #[must_use]
     pub fn tag(self, tag: u64) -> Self {
         Self { tag, ..self }
     }
 
-    /// On this I/O thread.
+    /// Sets the I/O thread.
     #[must_use]
     pub fn thread(self, thread: usize) -> Self {
         Self { thread: Some(thread), ..self }
     }
 }
 
-/// What comes to a session other than bytes.
+/// What a session receives besides bytes.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Mail {
-    /// The time set with [`Outbox::wake_at`] has come.
+    /// The timer set with [`Outbox::wake_at`] fired.
     Timer,
-    /// The time set with [`Outbox::set_timer`] under this key has come.
+    /// The timer set with [`Outbox::set_timer`] under this key fired.
     KeyedTimer(u64),
-    /// A value sent through the session's [`Mailbox`].
-    Message(Box<dyn Any + Send>),
+    /// What was sent to the session's [`Mailbox`]; [`Recipient::unpack`] takes it out.
+    Message(Message),
     /// A value sent to a [`Group`] the session is in; shared by all of them.
     Group(Arc<dyn Any + Send + Sync>),
-    /// What an [offloaded](Outbox::offload) job returned.
+    /// The result of an [offloaded](Outbox::offload) job.
     Done(Box<dyn Any + Send>),
     /// An offloaded job panicked.
     JobPanicked,
-    /// What became of a connection that the session has [dialled](Outbox::dial): the address of its session, or why
-    /// there is none.
-    Dialled(io::Result<Mailbox>),
+    /// What became of a connection that the session has [dialled](Outbox::dial): there is one, or why there is none.
+    Dialled(io::Result<()>),
     /// The [waker](Outbox::waker) of the session was called, once or several times.
     Wake,
 }
 
 impl Mail {
-    /// Whether [`Policy::mail_queue`](crate::Policy::mail_queue) bounds it. The results of jobs are bounded by the
-    /// queue of jobs, those of dials by the number of connections, and of wakes there is at most one for each
-    /// connection.
+    /// Whether [`Policy::mail_queue`](crate::Policy::mail_queue) bounds it. Results of jobs are bounded by the job
+    /// queue, those of dials by the number of connections, and wake-ups to one for each connection.
     pub(crate) fn is_bounded(&self) -> bool {
         !matches!(self, Self::Done(_) | Self::JobPanicked | Self::Dialled(_) | Self::Wake)
     }
@@ -347,38 +416,39 @@ pub enum Activity {
     /// Nothing: between two messages.
     #[default]
     Nothing,
-    /// The rest of a message that has begun: a stop waits for it, and
-    /// [`Policy::min_rate`](crate::Policy::min_rate) applies.
+    /// The rest of a message that has begun: a stop waits for it, and [`Policy::min_rate`](crate::Policy::min_rate)
+    /// applies.
     Input,
-    /// An answer from elsewhere, such as an upstream server: a stop waits for it. Input is taken as before, and
+    /// A response from elsewhere, such as an upstream server: a stop waits for it. Input is received as before, and
     /// [`Policy::min_rate`](crate::Policy::min_rate) does not apply to it.
     Answer,
-    /// Something of this end's own, such as mail with the answer: a stop waits for it. While there is input that the
-    /// session left, no more is received; it is shown again when mail, a timer or [`on_drained`](Session::on_drained)
-    /// has ended the work, and only then is the session told that its peer has finished.
+    /// Work of this end, such as mail with the response: a stop waits for it. While there is input that the session
+    /// left, no more is received; it is passed again when mail, a timer or [`on_drained`](Session::on_drained) has
+    /// ended the work, and only then the session learns that its peer has finished.
     Work,
 }
 
-/// The service does not want this connection.
+/// The service refuses this connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal;
 
 /// Why a connection ended. Every one is counted in [`Stats`](crate::Stats).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CloseReason {
     /// Both ends finished, or this end closed after its last byte.
     Finished,
     /// The session aborted it.
     Aborted,
-    /// The peer reset it, or vanished in mid-stream.
+    /// The peer reset it, or disappeared in mid-stream.
     Reset,
     /// No first byte within [`Policy::first_byte_timeout`](crate::Policy::first_byte_timeout).
     FirstByteTimeout,
-    /// Nothing moved for [`Policy::idle_timeout`](crate::Policy::idle_timeout).
+    /// No traffic for [`Policy::idle_timeout`](crate::Policy::idle_timeout).
     IdleTimeout,
-    /// The peer took nothing for [`Policy::send_timeout`](crate::Policy::send_timeout).
+    /// The peer accepted nothing for [`Policy::send_timeout`](crate::Policy::send_timeout).
     SendTimeout,
-    /// The peer sent, or took, less than [`Policy::min_rate`](crate::Policy::min_rate) in mid-message.
+    /// The peer sent, or received, less than [`Policy::min_rate`](crate::Policy::min_rate) in mid-message.
     MinRate,
     /// The session left more input unconsumed than [`Policy::input_bytes`](crate::Policy::input_bytes).
     InputLimit,
@@ -386,13 +456,15 @@ pub enum CloseReason {
     Stopped,
     /// The session panicked.
     Panicked,
+    /// The kernel had no memory for long ([`Policy::shed_after`](crate::Policy::shed_after)), and it was idle longest.
+    NoMemory,
     /// The kernel reported another error.
     Error,
 }
 
 impl CloseReason {
-    /// All of them, in the order of their counters.
-    pub const ALL: [Self; 11] = [
+    /// All reasons, in the order of their counters.
+    pub const ALL: [Self; 12] = [
         Self::Finished,
         Self::Aborted,
         Self::Reset,
@@ -403,6 +475,7 @@ impl CloseReason {
         Self::InputLimit,
         Self::Stopped,
         Self::Panicked,
+        Self::NoMemory,
         Self::Error,
     ];
 
@@ -420,11 +493,12 @@ impl CloseReason {
             Self::InputLimit => "input-limit",
             Self::Stopped => "stopped",
             Self::Panicked => "panicked",
+            Self::NoMemory => "no-memory",
             Self::Error => "error",
         }
     }
 
-    /// The reason an I/O error stands for.
+    /// The reason that corresponds to an I/O error.
     #[must_use]
     pub fn of(kind: io::ErrorKind) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut};

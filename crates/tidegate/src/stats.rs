@@ -10,12 +10,12 @@ pub use datagram::{DatagramCounters, DatagramStats};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of one I/O thread, on cache lines of their own.
+        /// Counters of one I/O thread, on separate cache lines.
         #[derive(Debug)]
         #[repr(align(128))]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
-            /// The most events or completions one wake-up brought.
+            /// Largest number of events or completions of one wake-up.
             pub largest_batch: Counter,
             /// Connections that ended, by [`CloseReason`].
             pub closed: [Counter; CloseReason::ALL.len()],
@@ -25,7 +25,7 @@ macro_rules! counters {
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
-            /// The most events or completions one wake-up of any I/O thread brought.
+            /// Largest number of events or completions of one wake-up of any I/O thread.
             pub largest_batch: u64,
             /// Connections that ended, by [`CloseReason`].
             pub closed: [u64; CloseReason::ALL.len()],
@@ -42,7 +42,7 @@ macro_rules! counters {
                 }
             }
 
-            /// So many sets, all zero.
+            /// This many sets, all zero.
             pub(crate) fn sets(count: usize, writers: Writers) -> Vec<Arc<Self>> {
                 (0..count).map(|_| Arc::new(Self::new(writers))).collect()
             }
@@ -75,21 +75,19 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections that were tried: accepted or dialled.
+    /// Connections attempted: accepted or dialled.
     attempted,
-    /// Connections that stood and have or had a session.
+    /// Connections that were established and got a session.
     accepted,
-    /// Connections that were closed before they had a session: by the service, or because the server was full.
+    /// Connections closed before they had a session: by the service, or because the server was full.
     refused,
-    /// Of the accepted, connections that go through shared memory ([`Policy::fast_path`](crate::Policy::fast_path)).
+    /// Of the accepted, connections over shared memory ([`Policy::fast_path`](crate::Policy::fast_path)).
     fast_paths,
-    /// Offers of shared memory that were turned down: by another user, for a connection that is not the offerer's, or
-    /// too many.
+    /// Rejected offers of shared memory: from another user, for a connection that is not the sender's, or too many.
     fast_paths_refused,
-    /// Of the attempted, connections that came in on a socket that had one before
-    /// ([`Accept::reuse`](crate::policy::Accept::reuse)).
+    /// Of the attempted, connections accepted with a reused socket ([`Accept::reuse`](crate::policy::Accept::reuse)).
     sockets_reused,
-    /// Dialled connections that could not be made.
+    /// Failed dials.
     dial_failed,
     /// Bytes received.
     bytes_in,
@@ -99,18 +97,27 @@ counters! {
     receives,
     /// Send operations that took data.
     sends,
-    /// Operations handed to the kernel whose completion has not come back (completion models).
+    /// Operations submitted to the kernel and not completed (completion models).
     outstanding,
     /// Times the system had no buffer: ENOBUFS, ENOMEM, or an empty pool of provided buffers.
     no_buffers,
+    /// Sends and receives of established connections that failed for lack of kernel memory (ENOBUFS, ENOMEM), and are
+    /// retried.
+    no_memory,
+    /// Of those connections, how often one recovered.
+    recovered,
     /// Times the process or the system had no descriptor: EMFILE, ENFILE.
     no_descriptors,
     /// Times a thread could not be started.
     no_threads,
     /// Times an I/O thread woke up from waiting.
     wake_ups,
-    /// Events or completions that those wake-ups brought; divided by `wake_ups` it is the mean batch.
+    /// Events or completions of those wake-ups; divided by `wake_ups` it is the mean batch size.
     events,
+    /// Pauses in which an I/O thread collected events ([`Policy::coalesce`](crate::Policy::coalesce)).
+    pauses,
+    /// Total length of those pauses, as requested, in microseconds.
+    paused_us,
 }
 
 impl Stats {
@@ -136,13 +143,13 @@ impl Stats {
 /// How many threads write a [`Counter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// One: a plain load and store does; an atomic addition costs more.
+    /// One: a plain load and store is enough and cheaper than an atomic addition.
     One,
     /// Several.
     Many,
 }
 
-/// A number that the threads of an engine write and everybody may read.
+/// A number written by the threads of an engine and readable from any thread.
 #[derive(Debug)]
 pub struct Counter {
     value: AtomicU64,
@@ -185,7 +192,7 @@ impl Counter {
     }
 }
 
-/// The counters of several servers together, such as those of one service on several addresses.
+/// Combined counters of several servers, such as those of one service on several addresses.
 impl std::iter::Sum for Stats {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |mut sum, one| {

@@ -1,6 +1,10 @@
 //! What the programs have in common: where to listen and on which model.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "grpc")]
+pub mod greeter;
+pub mod web;
+
 use std::io::Write;
 use std::num::NonZeroUsize;
 

@@ -1,6 +1,6 @@
 //! Messages of a broker.
 
-/// Any bytes as a message to a node of the messenger, an agent or whoever leads agents: none panics, and none takes
+/// Any bytes as a message to a node of the messenger, an agent or the lead of agents: none panics, and none takes
 /// more memory than its bounds
 /// allow. The first byte says whether the others are a message or the body of one.
 pub fn broker(data: &[u8]) {

@@ -4,8 +4,8 @@ use tidegate::{CloseReason, Policy};
 use tidegate_services::http::Access;
 use tidegate_services::{Chat, ChatLimits};
 
-use crate::cuts::Cuts;
-use crate::wire::Wire;
+use crate::cuts::{Cuts, without_date};
+use crate::wire::TestConnection;
 
 /// Any bytes to the messenger, in pieces: what the sender and another member hear does not depend on the pieces, and
 /// the other one hears lines of text without control characters, numbered one after the other.
@@ -28,9 +28,9 @@ fn play(pieces: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
     let limits = ChatLimits { lines_per_s: None, line_bytes: 256, rooms: 3, ..ChatLimits::default() };
     let policy = Policy { input_bytes: limits.input_bytes(), ..Policy::default() };
     let chat = Chat::new(limits).with_access(Access::any());
-    let mut other = Wire::to(&chat, policy.clone());
+    let mut other = TestConnection::to(&chat, policy.clone());
     other.send("/join a other\n");
-    let mut sender = Wire::to(&chat, policy);
+    let mut sender = TestConnection::to(&chat, policy);
     pieces.iter().for_each(|piece| sender.send(piece));
     sender.deliver();
     sender.end();
@@ -39,5 +39,5 @@ fn play(pieces: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
         let cut_off = wire.counters.closed[CloseReason::InputLimit as usize].get();
         assert_eq!(cut_off, 0, "the session kept more than its limit");
     }
-    (sender.output, other.output)
+    (without_date(sender.output), other.output)
 }

@@ -29,3 +29,10 @@ impl<'a> Cuts<'a> {
         pieces
     }
 }
+
+/// An answer of HTTP without its date: the clock may strike between two plays.
+pub(crate) fn without_date(answer: Vec<u8>) -> Vec<u8> {
+    let Some(at) = answer.windows(6).position(|window| window == b"Date: ") else { return answer };
+    let rest = answer[at..].iter().position(|&byte| byte == b'\n').map_or(answer.len(), |end| at + end + 1);
+    [&answer[..at], &answer[rest..]].concat()
+}

@@ -15,7 +15,7 @@ use tidegate::fastpath::protocol::{hello, name};
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{Model, Policy, Running, Server};
 use tidegate_os::shared::Shared;
-use tidegate_os::{handover, meeting};
+use tidegate_os::{abstract_socket, handover};
 use tidegate_services::Echo;
 
 /// Bytes of each ring, and of the page of words in front of them.
@@ -92,7 +92,7 @@ struct Peer {
 impl Peer {
     /// Shakes hands as one should.
     fn attach(to: SocketAddr) -> Self {
-        let control: UnixStream = meeting::connect(&name(to)).expect("the server has the option");
+        let control: UnixStream = abstract_socket::connect(&name(to)).expect("the server has the option");
         let (rings, fd) = Rings::create(RING).expect("memory");
         let memory = Shared::open(&fd, HEAD + 2 * RING).expect("the same memory");
         let tcp = from_somewhere();

@@ -7,7 +7,7 @@ use tidegate::{CloseReason, Policy};
 use tidegate_services::{Http, HttpLimits, Page};
 
 use crate::cuts::Cuts;
-use crate::wire::{Stands, Wire};
+use crate::wire::{Stands, TestConnection};
 
 /// Small, so that the bounds are met.
 const LIMITS: HttpLimits =
@@ -27,7 +27,7 @@ pub fn http(data: &[u8]) {
 /// Everything answered, without dates, and whether the server wanted more when the client had ended.
 fn play(pieces: &[&[u8]]) -> (String, Stands) {
     let policy = Policy { input_bytes: LIMITS.head_bytes, ..Policy::default() };
-    let mut wire = Wire::to(&*SERVICE, policy);
+    let mut wire = TestConnection::to(&*SERVICE, policy);
     for piece in pieces {
         wire.send(piece);
     }

@@ -8,7 +8,7 @@ use tidegate::{CloseReason, Consumed, Outbox, Peer, Policy, Refusal, Service, Se
 use tidegate_services::layers::{HeaderFault, ProxyLimits, ProxyProtocol};
 
 use crate::cuts::Cuts;
-use crate::wire::{SOCKET, Stands, Wire};
+use crate::wire::{SOCKET, Stands, TestConnection};
 
 /// Echoes, and keeps the address it was given.
 #[derive(Clone, Default)]
@@ -20,7 +20,7 @@ impl Service for Inside {
     type Session = Echo;
 
     fn open(&self, peer: &Peer) -> Result<Echo, Refusal> {
-        let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(*peer);
+        let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(peer.clone());
         assert_eq!(before, None, "opened twice");
         Ok(Echo)
     }
@@ -37,7 +37,7 @@ impl Session for Echo {
 /// What came of a connection.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
-    /// What the service inside was told, if it was opened.
+    /// What the service inside received, if it was opened.
     client: Option<Option<SocketAddr>>,
     /// What it was shown.
     shown: Vec<u8>,
@@ -64,7 +64,7 @@ fn play(pieces: &[&[u8]]) -> Outcome {
     let limits = ProxyLimits { header_bytes: 256, ..ProxyLimits::default() };
     let service = ProxyProtocol::new(inside.clone(), limits);
     let policy = Policy { input_bytes: limits.header_bytes, ..Policy::default() };
-    let mut wire = Wire::to(&service, policy);
+    let mut wire = TestConnection::to(&service, policy);
     for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
         wire.send(piece);
     }
@@ -72,25 +72,35 @@ fn play(pieces: &[&[u8]]) -> Outcome {
     assert_ne!(wire.stands, Stands::Open, "both have ended");
     let cut_off = wire.counters.closed[CloseReason::InputLimit as usize].get();
     assert_eq!(cut_off, 0, "the layer kept more than its limit");
-    let client = inside.0.lock().unwrap_or_else(PoisonError::into_inner).map(|peer| peer.addr);
+    let client = inside.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|peer| peer.addr);
     let faults = HeaderFault::ALL.map(|fault| service.faults().of(fault));
     Outcome { client, shown: std::mem::take(&mut wire.output), stands: wire.stands, faults }
+}
+
+/// Whether the words in the place of ports have neither a sign nor a leading zero.
+fn has_plain_ports(header: &str) -> bool {
+    let is_plain = |word: &str| word == "0" || word.starts_with(|first: char| matches!(first, '1'..='9'));
+    header.trim_end().split(' ').skip(4).all(is_plain)
 }
 
 /// What the parser makes of the whole stream, where it finds a header within the limits.
 fn reference(stream: &[u8]) -> Option<(Option<SocketAddr>, &[u8])> {
     let socket = SOCKET.parse().ok();
     let (client, header) = match HeaderResult::parse(stream) {
-        // `ppp` takes a space for the carriage return; the specification and the layer do not.
-        HeaderResult::V1(Ok(header)) if header.header.ends_with("\r\n") => match header.addresses {
-            v1::Addresses::Tcp4(ip) => {
-                (Some((ip.source_address, ip.source_port).into()), header.header.len())
+        // `ppp` takes a space for the carriage return, and ports like +1 or 01; the specification and the layer do not.
+        HeaderResult::V1(Ok(header))
+            if header.header.ends_with("\r\n") && has_plain_ports(&header.header) =>
+        {
+            match header.addresses {
+                v1::Addresses::Tcp4(ip) => {
+                    (Some((ip.source_address, ip.source_port).into()), header.header.len())
+                }
+                v1::Addresses::Tcp6(ip) => {
+                    (Some((ip.source_address, ip.source_port).into()), header.header.len())
+                }
+                v1::Addresses::Unknown => (socket, header.header.len()),
             }
-            v1::Addresses::Tcp6(ip) => {
-                (Some((ip.source_address, ip.source_port).into()), header.header.len())
-            }
-            v1::Addresses::Unknown => (socket, header.header.len()),
-        },
+        }
         HeaderResult::V2(Ok(header)) if header.len() <= 256 => match (header.command, header.addresses) {
             (v2::Command::Local, _) | (_, v2::Addresses::Unspecified) => (socket, header.len()),
             (_, v2::Addresses::IPv4(ip)) => (Some((ip.source_address, ip.source_port).into()), header.len()),

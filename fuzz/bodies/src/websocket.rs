@@ -3,9 +3,9 @@
 use tidegate::{CloseReason, Policy};
 use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 
-use crate::cuts::Cuts;
+use crate::cuts::{Cuts, without_date};
 use crate::frames::{UPGRADE, server_frames};
-use crate::wire::{Stands, Wire};
+use crate::wire::{Stands, TestConnection};
 
 /// Small, so that the bound is met.
 const MESSAGE_BYTES: usize = 300;
@@ -28,12 +28,12 @@ pub fn websocket(data: &[u8]) {
 fn play(pieces: &[&[u8]]) -> Vec<u8> {
     let limits = WebSocketLimits { message_bytes: MESSAGE_BYTES, ..WebSocketLimits::default() };
     let policy = Policy { input_bytes: limits.input_bytes(), ..Policy::default() };
-    let mut wire = Wire::to(&WebSocket::new(EchoMessages, limits), policy);
+    let mut wire = TestConnection::to(&WebSocket::new(EchoMessages, limits), policy);
     wire.send(UPGRADE);
     pieces.iter().for_each(|piece| wire.send(piece));
     wire.end();
     assert_ne!(wire.stands, Stands::Open, "both have ended");
     let cut_off = wire.counters.closed[CloseReason::InputLimit as usize].get();
     assert_eq!(cut_off, 0, "the session kept more than its limit");
-    wire.output
+    without_date(wire.output)
 }

@@ -50,13 +50,13 @@ impl Write for Connection {
     }
 }
 
-/// hyper's timer on the timers of a connection; made by [`Connection::timer`].
+/// hyper's timer over the timers of a connection; created by [`Connection::timer`].
 #[derive(Clone, Debug)]
 pub struct Timer {
     shared: Arc<Shared>,
 }
 
-/// hyper's executor on the futures of a connection, for HTTP/2; made by [`Connection::executor`].
+/// hyper's executor over the spawner of a connection, for HTTP/2; created by [`Connection::executor`].
 #[derive(Clone, Debug)]
 pub struct Executor {
     spawner: Spawner,

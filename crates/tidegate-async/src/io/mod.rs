@@ -1,4 +1,4 @@
-//! The reading and writing traits of others, over the bytes of a connection.
+//! Implementations of the read and write traits of tokio, futures-io and hyper.
 
 #[cfg(feature = "futures-io")]
 mod futures;

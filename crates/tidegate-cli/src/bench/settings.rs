@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow};
 use tidegate::Model;
 use tidegate_lab::experiment::round::Length;
 use tidegate_lab::peers::{self, Case, scenario};
-use tidegate_lab::{Program, concurrency, connections, latency, models, plan, survival, udp};
+use tidegate_lab::{Agents, Program, concurrency, connections, demand, latency, models, plan, survival, udp};
 
 use super::{Args, Experiment, usage};
 use crate::Failure;
@@ -19,9 +19,10 @@ const ANSWER_IDLE: usize = 5_000;
 impl Args {
     /// What is to be measured, in order.
     pub(super) fn plan(&self) -> Result<Vec<Box<dyn plan::Experiment>>, Failure> {
-        use Experiment::{All, App, Concurrency, Connections, Latency, Models, Peers, Survival, Udp};
+        use Experiment::{All, App, Concurrency, Connections, Demand, Latency, Models, Peers, Survival, Udp};
         self.refuse_what_does_not_belong()?;
-        let all = [Models, Concurrency, Connections, Survival, Udp, Latency];
+        let agents = self.agents.settings(self.experiment)?;
+        let all = [Models, Concurrency, Demand, Connections, Survival, Udp, Latency];
         let wanted = match self.experiment {
             None => vec![Concurrency, Connections],
             Some(All) => all.to_vec(),
@@ -29,9 +30,10 @@ impl Args {
         };
         let settings = |experiment| -> Result<Box<dyn plan::Experiment>, Failure> {
             Ok(match experiment {
-                All | Concurrency | App => Box::new(self.concurrency_settings()?),
+                All | Concurrency | App => Box::new(self.concurrency_settings(agents.clone())?),
                 Models => Box::new(self.models_settings()),
-                Connections => Box::new(self.connections_settings()?),
+                Demand => Box::new(self.demand_settings()),
+                Connections => Box::new(self.connections_settings(agents.clone())),
                 Survival => Box::new(self.survival_settings()),
                 Udp => Box::new(self.udp_settings()),
                 Peers => Box::new(self.peers_settings()?),
@@ -42,14 +44,16 @@ impl Args {
     }
 
     fn refuse_what_does_not_belong(&self) -> Result<(), Failure> {
-        self.agents.settings(self.experiment)?; // not every experiment can have them
         let is = |experiment| self.experiment == Some(experiment);
         let alien = match () {
             () if !is(Experiment::Peers) && (self.peers.is_some() || !self.only.is_empty()) => {
-                Some("--peers and --only belong to `bench peers`")
+                Some("--peers and --only are options of `bench peers`")
             }
             () if !is(Experiment::App) && !self.command.is_empty() => {
                 Some("a command after `--` belongs to `bench app`")
+            }
+            () if !is(Experiment::Demand) && !self.rates.is_empty() => {
+                Some("--rates belongs to `bench demand`")
             }
             () if !is(Experiment::App) && self.path.is_some() => Some("--path belongs to `bench app`"),
             () => None,
@@ -63,7 +67,12 @@ impl Args {
     }
 
     fn is_quick(&self) -> bool {
-        self.quick || matches!(self.experiment, None | Some(Experiment::App))
+        self.quick || self.is_short()
+    }
+
+    /// Whether a sentence and its one table are what was asked for.
+    pub(super) fn is_short(&self) -> bool {
+        matches!(self.experiment, None | Some(Experiment::App))
     }
 
     fn models_settings(&self) -> models::Settings {
@@ -99,19 +108,31 @@ impl Args {
         }
     }
 
-    fn connections_settings(&self) -> Result<connections::Settings, Failure> {
+    fn connections_settings(&self, agents: Option<Agents>) -> connections::Settings {
         let quick = self.is_quick();
         let models =
             if self.models.is_empty() { vec![Model::Uring, Model::Epoll] } else { self.models.clone() };
-        Ok(connections::Settings {
+        connections::Settings {
             models,
             sizes: match self.experiment {
                 None => vec![ANSWER_IDLE],
                 Some(_) => self.sizes(if quick { &[1_000, 5_000] } else { &[10_000, 50_000] }),
             },
             probe: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 5 }, Into::into)),
-            agents: self.agents.settings(self.experiment)?,
-        })
+            agents,
+        }
+    }
+
+    fn demand_settings(&self) -> demand::Settings {
+        let quick = self.is_quick();
+        let rates: &[u64] = if quick { &[1_000, 10_000] } else { &[1_000, 10_000, 50_000] };
+        demand::Settings {
+            models: self.wanted(),
+            rates: if self.rates.is_empty() { rates.to_vec() } else { self.rates.clone() },
+            connections: self.sizes(&[100]).first().copied().unwrap_or(100),
+            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 2 }, Into::into)),
+            repeats: self.rounds(1, 4),
+        }
     }
 
     fn survival_settings(&self) -> survival::Settings {
@@ -142,10 +163,10 @@ impl Args {
         let mut all = scenario::peers(&cache, self.peers.as_deref()).map_err(usage)?;
         if let Some(name) = self.only.iter().find(|name| !all.iter().any(|peer| peer.name == **name)) {
             let names: Vec<&str> = all.iter().map(|peer| peer.name.as_str()).collect();
-            return Err(Failure::Usage(anyhow!("there is no peer {name}; there are {}", names.join(", "))));
+            return Err(Failure::Usage(anyhow!("unknown peer {name}; the peers are {}", names.join(", "))));
         }
         let is_wanted =
-            |name: &String| self.only.is_empty() || name == scenario::FLOOR || self.only.contains(name);
+            |name: &String| self.only.is_empty() || name == scenario::BASELINE || self.only.contains(name);
         all.retain(|peer| is_wanted(&peer.name));
         let quick = self.is_quick();
         let kept = self.sizes(if quick { &[100] } else { &[100, 1_000] });
@@ -176,8 +197,8 @@ impl Args {
     }
 
     /// Of the answer and of the user's own program fewer points, and short rounds.
-    fn concurrency_settings(&self) -> Result<concurrency::Settings, Failure> {
-        let is_short = matches!(self.experiment, None | Some(Experiment::App));
+    fn concurrency_settings(&self, agents: Option<Agents>) -> Result<concurrency::Settings, Failure> {
+        let is_short = self.is_short();
         let points: &[usize] = match (is_short, self.is_quick()) {
             (true, _) => &[100, 1_000],
             (_, true) => &[10, 100, 1_000, 10_000],
@@ -195,7 +216,7 @@ impl Args {
             length,
             repeats: self.rounds(4, 6),
             keep_alive: self.keepalive || is_short,
-            agents: self.agents.settings(self.experiment)?,
+            agents,
             program: self.program()?,
         })
     }
@@ -204,7 +225,7 @@ impl Args {
         if self.experiment != Some(Experiment::App) {
             return Ok(None);
         }
-        let folder = std::env::current_dir().context("the folder that this runs in")?;
+        let folder = std::env::current_dir().context("the current directory")?;
         let path = self.path.clone().unwrap_or_else(|| "/".into());
         Program::new(self.command.clone(), path, folder).map(Some).map_err(usage)
     }

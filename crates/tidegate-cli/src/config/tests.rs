@@ -65,7 +65,7 @@ fn keys_of_the_process_stand_above_those_of_the_server() {
     let all = words(file, &["serve", "--config", "FILE"]).unwrap();
     assert!(all.contains("--log=json"), "{all}");
     assert!(!words(file, &["--log", "text", "serve", "--config", "FILE"]).unwrap().contains("json"));
-    refused(served("log = \"json\""), &["[[server]]", "no key `log`"]);
+    refused(served("log = \"json\""), &["[[server]]", "unknown key `log`"]);
 }
 
 #[test]
@@ -91,11 +91,11 @@ fn what_the_file_lacks_may_come_from_the_command_line() {
 
 #[test]
 fn an_unknown_key_is_an_error_with_a_suggestion() {
-    refused(served("max-conections = 5"), &["no key `max-conections`", "`max-connections`"]);
+    refused(served("max-conections = 5"), &["unknown key `max-conections`", "`max-connections`"]);
     refused(served("max_connections = 5"), &["`max-connections`"]);
-    refused(served("zzz = 5"), &["no key `zzz`", "serve --help"]);
+    refused(served("zzz = 5"), &["unknown key `zzz`", "serve --help"]);
     for key in ["help", "version", "config", "service-name", "\"\"", "\"a b\"", "\"-\"", "\"listen=x\""] {
-        refused(served(&format!("{key} = true")), &["there is no key"]);
+        refused(served(&format!("{key} = true")), &["unknown key"]);
     }
     let top = words("lag = 1\n[[server]]\nservice = \"http\"", &["serve", "--config", "FILE"]);
     refused(top, &["top of the file", "`lag`"]);
@@ -133,7 +133,7 @@ fn a_file_that_is_none_says_what_to_do() {
     refused(words("[[server]]\nservice = 1", &["serve", "--config", "FILE"]), &["a number", "http"]);
     let missing = expand(&crate::Cli::command(), ["x", "serve", "--config", "/none"].map(Into::into).into());
     let Err(Failure::Usage(e)) = missing else { panic!("no error") };
-    assert!(format!("{e:#}").contains("name a file that exists"), "{e:#}");
+    assert!(format!("{e:#}").contains("give a file that exists"), "{e:#}");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn every_server_of_a_file_has_a_line_of_its_own() {
     assert_eq!(http, "serve --config FILE http --log=json --model=poll");
     assert_eq!(udp, "serve --config FILE udp --log=json -- echo");
     let one = lines(file, &["serve", "--config", "FILE", "http", "--model", "epoll"]);
-    refused(one.map(|lines| lines.join("")), &["2 [[server]]", "not clear which", "http"]);
+    refused(one.map(|lines| lines.join("")), &["2 [[server]]", "ambiguous", "http"]);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn what_is_wrong_with_one_of_several_names_its_table() {
     };
     refused(second(""), &["[[server]] 2 has no key `service`"]);
     refused(second("service = \"htp\""), &["[[server]] 2", "\"htp\""]);
-    refused(second("service = \"http\"\nmodle = 1"), &["[[server]] 2: there is no key `modle`", "`model`"]);
+    refused(second("service = \"http\"\nmodle = 1"), &["[[server]] 2: unknown key `modle`", "`model`"]);
     refused(second("service = \"http\"\nthreads = -1"), &["[[server]] 2", "--threads"]);
 }
 

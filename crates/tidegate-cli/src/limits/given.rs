@@ -1,11 +1,11 @@
-//! The table of limits as options: names, values, defaults and texts are those of its rows.
+//! Turns the table of limits into command-line options.
 
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use tidegate::policy::{Limit, Limited, Unit};
 
-/// Limits that were given, in the order of the table, each with the text that its row reads.
+/// Limits given on the command line, in the order of the table, each with its text.
 pub struct Given<P: Limited>(Vec<(&'static Limit<P>, String)>);
 
 impl<P: Limited> Given<P> {
@@ -14,7 +14,7 @@ impl<P: Limited> Given<P> {
         self.0.iter().any(|(limit, _)| limit.name == name)
     }
 
-    /// Puts what was given in the place of what is there.
+    /// Applies the given limits to a policy.
     pub fn apply(&self, policy: &mut P) {
         let set = self.try_apply(policy);
         debug_assert_eq!(set, Ok(()), "read before: see from_arg_matches");
@@ -88,13 +88,13 @@ mod tests {
     use tidegate::Policy;
 
     #[derive(Parser)]
-    struct Line {
+    struct TestArgs {
         #[command(flatten)]
         given: Given<Policy>,
     }
 
     fn given(words: &[&str]) -> Result<Policy, String> {
-        let line = Line::try_parse_from([&["x"], words].concat()).map_err(|e| e.to_string())?;
+        let line = TestArgs::try_parse_from([&["x"], words].concat()).map_err(|e| e.to_string())?;
         let mut policy = Policy::default();
         line.given.apply(&mut policy);
         Ok(policy)
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn every_limit_of_the_table_is_an_option_with_its_text_and_default() {
-        let help = Line::command().render_long_help().to_string();
+        let help = TestArgs::command().render_long_help().to_string();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         for limit in Policy::limits() {
             let Some(option) = limit.option else { continue };
@@ -121,6 +121,6 @@ mod tests {
         assert!(given(&["--ring-bytes", "8k"]).unwrap_err().contains("--fast-path"));
         assert!(given(&["--fast-path", "--ring-bytes", "8k"]).is_ok());
         let text = given(&["--min-rate", "none", "--min-rate-grace", "1s"]).unwrap_err();
-        assert!(text.contains("--min-rate-grace means nothing without"), "{text}");
+        assert!(text.contains("--min-rate-grace has no effect without"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Limits on the command line. What there is, and how it is written, is in the library's table.
+//! Limits on the command line; the library's table defines them.
 
 mod given;
 mod naming;
@@ -13,7 +13,7 @@ pub use naming::in_users_words;
 pub use tidegate::policy::setting::{size, time, wait};
 use tidegate::policy::{Idle, Limited};
 use tidegate::{Model, Policy, system};
-pub use units::{Optional, time_or_none};
+pub use units::{Optional, models, time_or_none};
 
 use crate::Failure;
 use crate::serve::Want;
@@ -21,28 +21,28 @@ use crate::serve::Want;
 /// The two strategies of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Strategy {
-    /// Few connections at once, large buffers, busy ones refused.
+    /// Few connections, large buffers; refuse above the limit.
     Throughput,
-    /// Very many connections, next to nothing pinned for each.
+    /// Very many connections, with almost no pinned memory each.
     Connections,
 }
 
-/// Limits. Sizes are bytes, or `64k`, `16KiB`, `1MiB`; times are `500ms`, `30s`, `5m`, and `none` where there may be
-/// none. Unset limits come from --strategy, or are the default.
+/// Limits. Sizes are bytes, or `64k`, `16KiB`, `1MiB`; times are `500ms`, `30s`, `5m`, or `none` where allowed. Unset
+/// limits come from --strategy, or are the default.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub struct Limits {
-    /// Preset that the other limits are changed from.
+    /// Preset that the other limits modify.
     #[arg(long, value_name = "STRATEGY")]
     strategy: Option<Strategy>,
     #[command(flatten)]
     given: Given<Policy>,
-    /// Descriptors that the service keeps for itself, and no connection has.
+    /// Descriptors reserved for the service.
     #[arg(skip)]
     pub of_the_service: usize,
 }
 
-/// Puts what was given in the place of what is there.
+/// Applies the given limits to a policy.
 pub fn set<T>(limit: &mut T, given: Option<T>) {
     if let Some(given) = given {
         *limit = given;
@@ -50,12 +50,12 @@ pub fn set<T>(limit: &mut T, given: Option<T>) {
 }
 
 impl Limits {
-    /// The preset with what was given.
+    /// The preset with the given limits.
     pub fn policy(&self) -> Policy {
         self.policy_with(self.strategy)
     }
 
-    /// The same with another preset, as far as a server that runs under `running` can change to it.
+    /// The same with another preset, as far as a server running under `running` can change to it.
     pub fn changed_to(&self, strategy: Strategy, running: &Policy) -> Policy {
         let preset = self.policy_with(Some(strategy));
         let most = preset.max_connections.min(running.max_connections);
@@ -87,15 +87,15 @@ impl Limits {
         }
     }
 
-    /// Lets a connection rest for so long, unless something else was asked for.
+    /// Sets the idle timeout, unless it was given.
     pub fn let_rest(&self, policy: &mut Policy, time: Duration) {
         if !self.given.has("idle_timeout") && policy.idle_timeout.is_none() {
-            // Whoever allows more time for a first byte means to wait for it.
+            // A longer first-byte timeout implies a longer wait.
             policy.idle_timeout = Some(time.max(policy.first_byte_timeout.unwrap_or_default()));
         }
     }
 
-    /// Lowers the marks of the outbox to what a service can bear, unless they were asked for.
+    /// Lowers the outbox watermarks to what a service needs, unless they were given.
     pub fn bound_outbox(&self, policy: &mut Policy, most: usize) {
         if !self.given.has("outbox.high") && policy.outbox.high > most {
             policy.outbox.high = most;
@@ -105,7 +105,7 @@ impl Limits {
         }
     }
 
-    /// What is to be said of limits that were given and change nothing on this model.
+    /// Notes about given limits without effect on this model.
     pub fn without_effect(policy: &Policy, model: Model) -> Vec<String> {
         let say = |idle: Idle| {
             let option = Policy::limit(idle.name).and_then(|limit| limit.option).unwrap_or(idle.name);
@@ -117,28 +117,60 @@ impl Limits {
     /// Descriptors for all connections of the policy.
     pub fn want(&self, policy: &Policy, model: Model) -> Want {
         let needed =
-            model.descriptors_for(policy.max_connections, threads(policy, model)) + self.of_the_service;
+            model.descriptors_for(policy.max_connections, model.threads(policy)) + self.of_the_service;
         if self.given.has("max_connections") { Want::Exactly(needed) } else { Want::UpTo(needed) }
     }
 
-    /// Makes `max_connections` fit so many descriptors of this process: what the user set and cannot be had is an
-    /// error, a default is lowered. Returns what is to be said about that.
+    /// Lowers a default `max_connections` to what `kernel_memory` allows; a given one is checked later.
+    fn fit_kernel(&self, policy: &mut Policy, model: Model) -> Result<Option<String>, Failure> {
+        let Some(budget) = policy.kernel_memory.filter(|_| !self.given.has("max_connections")) else {
+            return Ok(None);
+        };
+        let bound = model.memory_bound(policy);
+        let most = usize::try_from(bound.connections_within_kernel(budget as u64)).unwrap_or(usize::MAX);
+        if most == 0 {
+            let each = bound.kernel_each_connection;
+            let e = anyhow!("`kernel_memory` is {budget}, but one connection needs {each} bytes; raise it");
+            return Err(Failure::Usage(e));
+        }
+        if most >= policy.max_connections {
+            return Ok(None);
+        }
+        policy.max_connections = most;
+        Ok(Some(format!("max-connections lowered to {most}: kernel-memory is {budget}")))
+    }
+
+    /// A number of threads that would leave room for connections, if the threads are what takes all descriptors.
+    fn fewer_threads(&self, policy: &Policy, model: Model, share: usize) -> String {
+        let share = share.saturating_sub(self.of_the_service);
+        let now = model.threads(policy);
+        let mut halves = std::iter::successors(Some(now / 2), |n| Some(n / 2)).take_while(|n| *n > 0);
+        let fewer = halves.find(|&n| model.most_connections_within(share, n) >= n);
+        fewer.map_or(String::new(), |n| format!("{now} threads take all: lower `threads` to {n}, or "))
+    }
+
+    /// Makes `max_connections` fit the descriptors of this process: a given value that does not fit is an error, a
+    /// default is lowered. Returns a note about that.
     pub fn fit(&self, policy: &mut Policy, model: Model, share: usize) -> Result<Option<String>, Failure> {
         let all = usize::try_from(system::descriptor_limit().0).unwrap_or(usize::MAX);
         let most =
-            model.most_connections_within(share.saturating_sub(self.of_the_service), threads(policy, model));
+            model.most_connections_within(share.saturating_sub(self.of_the_service), model.threads(policy));
+        let of_kernel = self.fit_kernel(policy, model)?;
         let limit =
             if share < all { format!("{all}, of which this server has {share},") } else { all.to_string() };
         let remedy = "raise it with ulimit -n";
         if policy.max_connections <= most {
-            return Ok(None);
+            return Ok(of_kernel);
         }
         if most == 0 {
             let files = match self.of_the_service {
                 0 => String::new(),
-                files => format!(" beside {files} files that are kept open (lower --open-files)"),
+                files => format!(" in addition to {files} open files (lower --open-files)"),
             };
-            let e = anyhow!("the descriptor limit is {limit}, too low for any connection{files}; {remedy}");
+            let fewer = self.fewer_threads(policy, model, share);
+            let e = anyhow!(
+                "the descriptor limit is {limit}, too low for any connection{files}; {fewer}{remedy}"
+            );
             return Err(Failure::Usage(e));
         }
         if self.given.has("max_connections") {
@@ -152,8 +184,4 @@ impl Limits {
         let limit = limit.trim_end_matches(',');
         Ok(Some(format!("max-connections lowered to {most}: the descriptor limit is {limit}; {remedy}")))
     }
-}
-
-fn threads(policy: &Policy, model: Model) -> usize {
-    policy.threads.map_or(model.default_threads(), usize::from)
 }

@@ -1,4 +1,4 @@
-//! What the library calls a limit, in the words of whoever wrote the command line or the file.
+//! Translates field names in library errors to options or config keys.
 
 use std::ffi::OsStr;
 
@@ -6,14 +6,14 @@ use clap::{Command, CommandFactory};
 use tidegate::Policy;
 use tidegate::policy::Limited;
 
-/// The same text with options, or keys of a file, in the place of the names of fields.
+/// The text with field names replaced by options, or by keys of a file.
 pub fn in_users_words(text: &str, is_from_file: bool) -> String {
     let cli = crate::Cli::command();
     let long = |name: &str| option(&cli, name);
     replaced(text, long, |option| !is_from_file || is_given(option))
 }
 
-/// Whether an option stands on the command line.
+/// Whether an option is on the command line.
 fn is_given(option: &str) -> bool {
     let long = format!("--{option}");
     std::env::args_os()
@@ -31,7 +31,7 @@ fn option(cli: &Command, name: &str) -> Option<String> {
     services.any(has).then_some(dashed)
 }
 
-/// Replaces names that cannot be ordinary words, because of what is in them or because they are in backticks.
+/// Replaces names that cannot be ordinary words: those with special characters or in backticks.
 fn replaced(text: &str, option: impl Fn(&str) -> Option<String>, is_option: impl Fn(&str) -> bool) -> String {
     let is_of_word = |c: char| c.is_ascii_alphanumeric() || "_./-`".contains(c);
     let mut out = String::new();

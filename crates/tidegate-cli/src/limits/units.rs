@@ -1,19 +1,26 @@
-//! How times that may be none are written on the command line.
+//! How times that may be none, and models, are written on the command line.
 
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
+use tidegate::Model;
 use tidegate::policy::setting::time;
 
 /// A time, or none at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Optional(pub Option<Duration>);
 
-/// A [`time`], or `none`.
+/// A [`time()`], or `none`.
 pub fn time_or_none(text: &str) -> Result<Optional, String> {
     if text == "none" {
         return Ok(Optional(None));
     }
     time(text).map(|time| Optional(Some(time))).map_err(|e| format!("{e}, or none"))
+}
+
+/// What `--model` takes: names for the shell to complete.
+pub fn models() -> PossibleValuesParser {
+    PossibleValuesParser::new(Model::ALL.map(Model::name).into_iter().chain(["auto"]))
 }
 
 #[cfg(test)]

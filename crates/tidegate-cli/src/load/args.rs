@@ -1,4 +1,4 @@
-//! The options of `load`, and the plan they make.
+//! The options of `load`, and the plan made from them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
@@ -12,7 +12,9 @@ use tidegate_load::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security
 
 use super::cluster::ClusterArgs;
 use super::threshold::Threshold;
+use super::units::{count, rate, span};
 use crate::Failure;
+use crate::limits::models;
 
 /// Options of `load`.
 #[derive(clap::Args)]
@@ -29,13 +31,13 @@ pub enum Kind {
     Http(Box<HttpArgs>),
     /// Numbered datagrams: to an echo server, which has to send them back, or one way.
     Udp(Box<super::udp::UdpArgs>),
-    /// Members of a messenger (`serve chat`), who check that each message reaches each of them once and in order.
+    /// Members of a messenger (`serve chat`), who check that each message arrives once and in order.
     Chat(super::chat::ChatArgs),
-    /// One message to and fro at a time: how long the round trip takes, in fractions of a microsecond.
+    /// One message at a time: the round-trip time, with sub-microsecond resolution.
     Ping(super::ping::PingArgs),
     /// Merge the JSON results of generators that ran at the same time.
     Merge(MergeArgs),
-    /// Attack a server of this machine, to see that it survives: silent, trickling, flooding, half-open and resetting
+    /// Attack a server on this machine, to test that it survives: silent, trickling, flooding, half-open and resetting
     /// connections.
     Attack(super::attack::AttackArgs),
 }
@@ -43,46 +45,46 @@ pub enum Kind {
 /// Options of `load merge`.
 #[derive(clap::Args)]
 pub struct MergeArgs {
-    /// Files that --json wrote.
+    /// Files written by --json.
     #[arg(required = true)]
     pub results: Vec<PathBuf>,
     #[command(flatten)]
     pub output: Output,
 }
 
-/// Options that every load has.
+/// Options of every load.
 #[derive(clap::Args)]
 pub struct Common {
-    /// Where to: http://HOST:PORT/PATH, tcp://HOST:PORT or HOST:PORT; https:// and tls:// for TLS; unix:SOCKET or
-    /// unix:SOCKET:/PATH in the place of HOST:PORT/PATH for a Unix socket.
+    /// Target: http://HOST:PORT/PATH, tcp://HOST:PORT or HOST:PORT; https:// and tls:// for TLS; unix:SOCKET or
+    /// unix:SOCKET:/PATH instead of HOST:PORT/PATH for a Unix socket.
     target: String,
-    /// Connections at once, opened in blocks of 1,000.
-    #[arg(short, long, value_name = "CONNS", default_value_t = 100)]
+    /// Concurrent connections, opened in blocks of 1,000.
+    #[arg(short, long, value_name = "CONNS", default_value = "100", value_parser = count::<usize>)]
     connections: usize,
     /// Stop after this many requests.
-    #[arg(short = 'n', long, value_name = "REQUESTS", conflicts_with = "duration")]
+    #[arg(short = 'n', long, value_name = "REQUESTS", conflicts_with = "duration", value_parser = count::<u64>)]
     requests: Option<u64>,
-    /// Stop after this many seconds [default: 10].
-    #[arg(short, long, value_name = "SECONDS")]
+    /// Stop after this time: 10s, 1m, or plain seconds [default: 10s].
+    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = span)]
     duration: Option<f64>,
-    /// Open loop: requests a second, all connections together, on an exact schedule; latency counts from when a request
-    /// was due [default: closed loop, each answer makes room for the next request].
-    #[arg(long, value_name = "REQ_PER_S")]
+    /// Open loop: total requests per second, on an exact schedule; latency counts from when a request was due [default:
+    /// closed loop, each response triggers the next request].
+    #[arg(long, value_name = "REQ_PER_S", value_parser = rate)]
     rate: Option<f64>,
-    /// With --rate: begin with this rate and come to the other evenly, for example 0:30.
-    #[arg(long, value_name = "FROM:SECONDS", requires = "rate")]
-    ramp_rate: Option<String>,
-    /// Seconds of load that do not count, before those of -d.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    /// With --rate: start with this rate and increase it linearly within this time, for example 0:30s.
+    #[arg(long, value_name = "FROM:TIME", requires = "rate", value_parser = ramp)]
+    ramp_rate: Option<(f64, f64)>,
+    /// Warm-up before -d, which is not measured.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = span)]
     warm_up: f64,
-    /// Open the connections evenly over this time [default: as fast as it goes].
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    /// Open the connections evenly over this time; 0s means as fast as possible.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = span)]
     ramp_connections: f64,
     /// The I/O model of the generator, or auto.
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", value_parser = models())]
     model: String,
-    /// I/O threads [default: one for each processor it may use].
-    #[arg(long)]
+    /// I/O threads [default: one for each available processor].
+    #[arg(short, long)]
     threads: Option<usize>,
     /// Run on these processors only, for example 1 or 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -90,16 +92,16 @@ pub struct Common {
     /// Source addresses in 127.0.0.0/8 to spread over [default: as many as the ports need].
     #[arg(long, value_name = "N")]
     sources: Option<usize>,
-    /// Source addresses to take in turn: ADDRESS, FROM-TO or several with commas, for example 10.0.0.1-10.0.0.8.
+    /// Source addresses to use in turn: ADDRESS, FROM-TO or several with commas, for example 10.0.0.1-10.0.0.8.
     #[arg(long, value_name = "ADDR-RANGE", value_delimiter = ',', value_parser = addresses, conflicts_with = "sources")]
     source: Vec<Addresses>,
-    /// The server's process id, if it runs here: the certificate then looks at its processor time too.
+    /// The server's process id, if it runs here: the verdict then includes its CPU time.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
-    /// Connect timeout in seconds, and how long to wait for the last answers.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    /// Connect timeout, and time limit for the last responses.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span)]
     timeout: f64,
-    /// Connect with Multipath TCP (RFC 8684); a server that has only plain TCP is spoken to in that.
+    /// Connect with Multipath TCP (RFC 8684); falls back to plain TCP if the server does not support it.
     #[arg(long)]
     mptcp: bool,
     #[command(flatten)]
@@ -110,24 +112,24 @@ pub struct Common {
     pub output: Output,
 }
 
-/// How a target behind https:// or tls:// is spoken to.
+/// TLS settings for a target with https:// or tls://.
 #[derive(clap::Args)]
 pub struct TlsArgs {
-    /// Trust the certificates in this file of PEM form, and what they vouch for [default: those of the system].
+    /// Trust the authorities in this PEM file [default: those of the system].
     #[arg(long, value_name = "FILE", conflicts_with = "tls_insecure")]
     tls_ca: Option<PathBuf>,
-    /// Trust every certificate: for tests of one's own server.
+    /// Accept any server certificate: for tests of your own server.
     #[arg(long)]
     tls_insecure: bool,
-    /// Whom the certificate has to be for [default: the host of the target].
+    /// Expected server name [default: the host of the target].
     #[arg(long, value_name = "NAME")]
     tls_name: Option<String>,
-    /// Make every handshake a full one.
+    /// Disable session resumption.
     #[arg(long)]
     tls_no_resumption: bool,
 }
 
-/// Where results go.
+/// Destinations of results.
 #[derive(clap::Args)]
 pub struct Output {
     /// Write the result as JSON to this file, or to standard output for -.
@@ -136,24 +138,24 @@ pub struct Output {
     /// Write the distribution of latencies to this file, as HdrHistogram percentiles in milliseconds.
     #[arg(long, value_name = "FILE")]
     pub hgrm: Option<PathBuf>,
-    /// Write a row for each second to this file.
+    /// Write one row per second to this file.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Write a line of JSON for each second to standard output; the summary goes to standard error.
+    /// Write one line of JSON per second to standard output; the summary goes to standard error.
     #[arg(long, conflicts_with = "phases")]
     pub ndjson: bool,
-    /// Exit with 1 if this holds, for example 'p99>5ms'; may be given several times. p50, p90, p99, p99.9, max and mean
-    /// in us, ms or s; errors and rps are plain numbers.
+    /// Exit with 1 if this condition is true, for example 'p99>5ms'; may be given several times. p50, p90, p99, p99.9,
+    /// max and mean in us, ms or s; errors and rps are plain numbers.
     #[arg(long, value_name = "CONDITION")]
     pub fail_if: Vec<Threshold>,
-    /// Say on standard output when connections stand and when measuring begins and ends, and keep the connections open
-    /// until a line comes in on standard input.
+    /// Print to standard output when connections are established and when measuring begins and ends, and keep the
+    /// connections open until a line arrives on standard input.
     #[arg(long)]
     pub phases: bool,
     /// Show no live view on the terminal.
     #[arg(short, long)]
     pub quiet: bool,
-    /// Connections and requests that fail are a result and no error.
+    /// Failed connections and requests are part of the result and not an error.
     #[arg(long)]
     pub tolerate_failures: bool,
 }
@@ -163,15 +165,18 @@ pub struct Output {
 pub struct EchoArgs {
     #[command(flatten)]
     pub common: Common,
-    /// Bytes a second that each block of 1,000 connections sends [default: as fast as it goes].
+    /// Bytes per second that each block of 1,000 connections sends [default: unlimited].
     #[arg(short = 'r', long, value_name = "BYTES_PER_S", conflicts_with = "rate")]
     block_rate: Option<u64>,
     /// Bytes of a message.
     #[arg(long, value_name = "BYTES", default_value_t = 4096)]
     size: usize,
-    /// Messages of each connection, which then rests; the run ends when all of them came back.
+    /// Messages of each connection, which is idle afterwards; the run ends when all of them came back.
     #[arg(long, value_name = "MESSAGES", conflicts_with_all = ["requests", "duration"], value_parser = clap::value_parser!(u64).range(1..))]
     messages: Option<u64>,
+    /// With --messages: finish sending (half-close) after the last one; all responses must still arrive.
+    #[arg(long, requires = "messages")]
+    half_close: bool,
     /// Messages in flight on each connection.
     #[arg(long, value_name = "MESSAGES", default_value_t = 1)]
     window: usize,
@@ -185,25 +190,25 @@ pub struct HttpArgs {
     /// A new connection for each request.
     #[arg(long)]
     no_keepalive: bool,
-    /// The method [default: GET, with a body POST].
-    #[arg(long)]
+    /// Request method [default: GET, with a body POST].
+    #[arg(short, long, short_alias = 'X')]
     method: Option<String>,
-    /// A field of the head, 'Name: value'; may be given several times. Replaces what would be sent under that name.
+    /// A header field, 'Name: value'; may be given several times. Replaces a default field of the same name.
     #[arg(short = 'H', long = "header", value_name = "FIELD")]
     headers: Vec<String>,
     /// The body of the requests.
     #[arg(long, value_name = "TEXT", conflicts_with = "body_file")]
     body: Option<String>,
-    /// A file that is the body of the requests.
+    /// A file with the body of the requests.
     #[arg(long, value_name = "FILE")]
     body_file: Option<PathBuf>,
-    /// A path to ask for instead of the target's; several are taken in turn.
+    /// A path to request instead of the target's; several are used in turn.
     #[arg(long = "path", value_name = "PATH")]
     paths: Vec<String>,
-    /// Statuses of right answers, for example 200, 2xx or 200,404.
+    /// Expected statuses, for example 200, 2xx or 200,404.
     #[arg(long, value_name = "LIST", default_value = "2xx", value_delimiter = ',', value_parser = status)]
     check_status: Vec<RangeInclusive<u16>>,
-    /// What the body of a right answer contains.
+    /// Text that the response body must contain.
     #[arg(long, value_name = "TEXT")]
     check_body_contains: Option<String>,
     /// Requests in flight on each connection.
@@ -216,22 +221,24 @@ fn usage(e: impl Into<anyhow::Error>) -> Failure {
 }
 
 impl EchoArgs {
-    /// The plan these options make.
+    /// Makes the plan.
     pub fn plan(&self) -> Result<Plan, Failure> {
         let target = Target::parse(&self.common.target).map_err(usage)?;
         let protocol = Protocol::Echo { size: self.size, window: self.window };
-        self.common.plan(&target, protocol, Bounds { block_rate: self.block_rate, messages: self.messages })
+        let bounds =
+            Bounds { block_rate: self.block_rate, messages: self.messages, half_close: self.half_close };
+        self.common.plan(&target, protocol, bounds)
     }
 }
 
 impl HttpArgs {
-    /// The plan these options make.
+    /// Makes the plan.
     pub fn plan(&self) -> Result<Plan, Failure> {
         let target = Target::parse(&self.common.target).map_err(usage)?;
         let body = match (&self.body, &self.body_file) {
             (Some(text), _) => text.clone().into_bytes(),
             (None, Some(path)) => std::fs::read(path)
-                .with_context(|| format!("--body-file {} cannot be read", path.display()))
+                .with_context(|| format!("cannot read --body-file {}", path.display()))
                 .map_err(usage)?,
             (None, None) => Vec::new(),
         };
@@ -251,13 +258,15 @@ impl HttpArgs {
     }
 }
 
-/// What only echo messages can be limited by.
+/// Limits of echo loads.
 #[derive(Default)]
 struct Bounds {
-    /// Bytes a second of a block.
+    /// Bytes per second of a block.
     block_rate: Option<u64>,
     /// Messages of each connection.
     messages: Option<u64>,
+    /// Whether a connection finishes sending after its last message.
+    half_close: bool,
 }
 
 impl Common {
@@ -268,7 +277,10 @@ impl Common {
             (None, Some(s)) => Amount::Time(seconds("-d", s)?),
             (None, None) => Amount::Time(Duration::from_secs(10)),
         };
-        let ramp = self.ramp_rate.as_deref().map(ramp).transpose()?;
+        let ramp = match self.ramp_rate {
+            Some((from, s)) => Some((from, seconds("--ramp-rate", s)?)),
+            None => None,
+        };
         let timeout = seconds("--timeout", self.timeout)?;
         let tls = self.tls.plan(target, protocols(&protocol), timeout)?;
         let plan = Plan {
@@ -278,6 +290,7 @@ impl Common {
             amount,
             rate_bytes_per_s_per_block: bounds.block_rate,
             messages_each: bounds.messages,
+            half_close: bounds.half_close,
             rate: self.rate.map(|requests_per_s| Rate { requests_per_s, ramp }),
             warm_up: seconds("--warm-up", self.warm_up)?,
             ramp_connections: seconds("--ramp-connections", self.ramp_connections)?,
@@ -298,13 +311,13 @@ impl Common {
     }
 }
 
-/// What is offered for ALPN.
+/// Protocols offered for ALPN.
 fn protocols(protocol: &Protocol) -> &'static [&'static str] {
     if matches!(protocol, Protocol::Http(_)) { &["http/1.1"] } else { &[] }
 }
 
 impl Common {
-    /// What the TLS of the plan was made of, in a form that can be sent.
+    /// The TLS settings of the plan, in a serializable form.
     pub fn tls_order(&self, protocol: &Protocol) -> Result<Option<TlsOrder>, Failure> {
         let target = Target::parse(&self.target).map_err(usage)?;
         if target.security == Security::Plain {
@@ -318,7 +331,7 @@ impl Common {
         match (self.mptcp, target.endpoint.addr()) {
             (false, _) => Ok(target.endpoint.clone()),
             (true, Some(addr)) => Ok(Endpoint::Mptcp(addr)),
-            (true, None) => Err(usage(anyhow!("--mptcp needs an address: a Unix socket has one path only"))),
+            (true, None) => Err(usage(anyhow!("--mptcp needs an address: Unix sockets do not support it"))),
         }
     }
 }
@@ -344,7 +357,7 @@ impl TlsArgs {
         })
     }
 
-    /// What they come to for this target, if it is encrypted. `protocols` are offered for ALPN.
+    /// The TLS configuration for this target, if it is encrypted. `protocols` are offered for ALPN.
     pub fn plan(
         &self,
         target: &Target,
@@ -358,7 +371,7 @@ impl TlsArgs {
                 || self.tls_name.is_some();
             return match asked {
                 true => Err(usage(anyhow!(
-                    "the target is not encrypted: write https://, wss:// or tls://, or leave --tls-… out"
+                    "the target is not encrypted: use https://, wss:// or tls://, or leave --tls-… out"
                 ))),
                 false => Ok(None),
             };
@@ -376,7 +389,7 @@ impl TlsArgs {
 }
 
 pub fn seconds(name: &str, s: f64) -> Result<Duration, Failure> {
-    // More would not fit into an instant of the clock any more.
+    // A larger value would overflow the clock's type.
     const MOST: f64 = 1e9;
     Duration::try_from_secs_f64(s)
         .ok()
@@ -384,14 +397,10 @@ pub fn seconds(name: &str, s: f64) -> Result<Duration, Failure> {
         .ok_or_else(|| usage(anyhow!("{name} {s} is not a number of seconds from 0 to {MOST}")))
 }
 
-fn ramp(text: &str) -> Result<(f64, Duration), Failure> {
-    let parts = text.split_once(':').and_then(|(from, s)| Some((from.parse().ok()?, s.parse().ok()?)));
-    let (from, s) = parts.ok_or_else(|| {
-        usage(anyhow!(
-            "--ramp-rate {text:?} is not FROM:SECONDS, like 0:30 for a rate that grows from 0 within 30 s"
-        ))
-    })?;
-    Ok((from, seconds("--ramp-rate", s)?))
+/// Initial rate, and the seconds within which the target rate is reached.
+fn ramp(text: &str) -> Result<(f64, f64), String> {
+    let parts = text.split_once(':').and_then(|(from, time)| Some((rate(from).ok()?, span(time).ok()?)));
+    parts.ok_or_else(|| "not FROM:TIME, like 0:30s to increase the rate from 0 within 30 s".into())
 }
 
 fn header(field: &str) -> Result<(String, String), Failure> {
@@ -401,9 +410,9 @@ fn header(field: &str) -> Result<(String, String), Failure> {
     }
 }
 
-/// One status, or a class of them like `2xx`.
+/// A status, or a class like `2xx`.
 fn status(text: &str) -> Result<RangeInclusive<u16>, String> {
-    let wrong = || format!("{text:?} is not a status like 200, nor a class like 2xx");
+    let wrong = || format!("{text:?} is not a status like 200 or a class like 2xx");
     let (class, rest) = text.split_at_checked(1).ok_or_else(wrong)?;
     if rest.eq_ignore_ascii_case("xx") {
         let class: u16 = class.parse().ok().filter(|class| (1..=5).contains(class)).ok_or_else(wrong)?;
@@ -419,15 +428,11 @@ struct Addresses(Vec<IpAddr>);
 
 /// One address, or all from one to another.
 fn addresses(text: &str) -> Result<Addresses, String> {
-    /// More source addresses than any machine has connections for.
+    /// More source addresses than any machine needs.
     const MOST: u32 = 65_536;
     let wrong = |why: &str| format!("{why}; write ADDRESS or FROM-TO, for example 10.0.0.1-10.0.0.8");
     let Some((from, to)) = text.split_once('-') else {
-        return text
-            .trim()
-            .parse()
-            .map(|addr| Addresses(vec![addr]))
-            .map_err(|_| wrong("that is no IP address"));
+        return text.trim().parse().map(|addr| Addresses(vec![addr])).map_err(|_| wrong("not an IP address"));
     };
     let ends = (from.trim().parse::<Ipv4Addr>(), to.trim().parse::<Ipv4Addr>());
     let (Ok(from), Ok(to)) = ends else { return Err(wrong("a range goes from one IPv4 address to another")) };

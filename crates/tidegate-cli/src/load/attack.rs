@@ -1,66 +1,67 @@
-//! `tidegate load attack`: a bounded mixed attack on a server of this machine.
+//! `tidegate load attack`: a bounded mixed attack on a server on this machine.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use comfy_table::{Table, presets};
 use tidegate::{StartError, system};
 use tidegate_load::attack::{KindReport, Speech};
 use tidegate_load::{Attack, AttackReport, LoadError, Target, attack};
 
 use super::args::{model, seconds};
 use super::cluster::NoAgents;
-use super::output::Json;
-use crate::out::say;
+use super::units::span;
+use crate::limits::models;
+use crate::out::json::Json;
+use crate::out::{self, say};
 use crate::{Failure, Outcome};
 
 /// Options of `load attack`.
 #[derive(clap::Args)]
 pub struct AttackArgs {
-    /// A server of this machine: http://HOST:PORT/PATH, or tcp://HOST:PORT or HOST:PORT for bytes instead of requests.
+    /// A server on this machine: http://HOST:PORT/PATH, or tcp://HOST:PORT or HOST:PORT for bytes instead of requests.
     target: String,
     #[command(flatten)]
     agents: NoAgents,
-    /// How long, in seconds.
-    #[arg(short, long, value_name = "SECONDS", default_value_t = 30.0)]
+    /// Duration: 10s, 1m, or plain seconds.
+    #[arg(short, long, short_alias = 'z', value_name = "TIME", default_value = "30s", value_parser = span)]
     duration: f64,
-    /// Connections that never speak.
+    /// Connections that send nothing.
     #[arg(long, value_name = "N", default_value_t = 500)]
     silent: usize,
-    /// Connections that send one byte a second of a request.
+    /// Connections that send one byte per second of a request.
     #[arg(long, value_name = "N", default_value_t = 200)]
     trickle: usize,
     /// Connections that send as fast as they can and never read.
     #[arg(long, value_name = "N", default_value_t = 200)]
     flood: usize,
-    /// Connections that finish sending in mid-request, and stay.
+    /// Connections that finish sending in mid-request, and stay open.
     #[arg(long, value_name = "N", default_value_t = 50)]
     half_open: usize,
-    /// Connections a second that are made and reset, at once or in mid-request.
+    /// Connections per second that are opened and reset, immediately or in mid-request.
     #[arg(long, value_name = "PER_S", default_value_t = 100)]
     reset_rate: u32,
     /// The I/O model of the attackers, or auto.
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", value_parser = models())]
     model: String,
     /// Run on these processors only, for example 1 or 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Write what came of it as JSON to this file.
+    /// Write the result as JSON to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Say on standard output when every connection was tried once.
+    /// Print a line to standard output when every connection was tried once.
     #[arg(long)]
     phases: bool,
 }
 
-/// Attacks, and shows what the server did about it.
+/// Attacks, and reports how the server reacted.
 pub fn run(args: &AttackArgs) -> Outcome {
     let plan = args.plan()?;
     if !args.cpus.is_empty() {
         system::pin_to_cpus(&args.cpus)
-            .context("cannot keep to the processors asked for")
+            .context("cannot run on the given processors")
             .map_err(Failure::Usage)?;
     }
     let mut json = Json::open(args.json.as_deref())?;
@@ -102,9 +103,7 @@ impl AttackArgs {
 }
 
 fn show(report: &AttackReport) -> anyhow::Result<()> {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header([
+    let mut table = out::table([
         "attackers",
         "at once",
         "opened",

@@ -11,10 +11,11 @@ use tidegate_load::{Amount, ChatPlan, ChatReport, Speech, Target, run_chat};
 use super::args::{TlsArgs, model, seconds};
 use super::cluster::NoAgents;
 use super::live::View;
-use super::output::Json;
+use super::units::{count, rate, span};
 use super::{failure, on_terminal, pin};
-use crate::limits::wait;
+use crate::limits::{models, wait};
 use crate::out::complain;
+use crate::out::json::Json;
 use crate::system::signals;
 use crate::{Failure, Outcome};
 
@@ -22,56 +23,56 @@ use crate::{Failure, Outcome};
 #[derive(clap::Args)]
 pub struct ChatArgs {
     /// The messenger: http://HOST:PORT, ws://HOST:PORT, HOST:PORT or unix:SOCKET; https://, wss:// and tls:// for TLS.
-    /// Of several nodes with the same rooms, members of a room take one after the other.
+    /// With several nodes that share rooms, the members of a room are distributed over them in turn.
     #[arg(value_name = "TARGET", required = true)]
     targets: Vec<String>,
     #[command(flatten)]
     agents: NoAgents,
-    /// Speak WebSocket instead of lines; ws:// and wss:// mean it too.
+    /// Use WebSocket instead of the line protocol; implied by ws:// and wss://.
     #[arg(long)]
     websocket: bool,
-    /// Members, over all rooms.
-    #[arg(short, long, value_name = "MEMBERS", default_value_t = 100)]
+    /// Members, in total.
+    #[arg(short, long, value_name = "MEMBERS", default_value = "100", value_parser = count::<usize>)]
     connections: usize,
-    /// Rooms; members take them in turn.
+    /// Rooms; members are distributed over them in turn.
     #[arg(long, value_name = "N", default_value_t = 1)]
     rooms: usize,
-    /// Members who speak.
+    /// Members who send messages.
     #[arg(long, value_name = "N", default_value_t = 1)]
     speakers: usize,
-    /// Messages a second, all speakers together, on an exact schedule; latency counts from when a message was due.
-    #[arg(long, value_name = "MESSAGES_PER_S", default_value_t = 10.0)]
+    /// Total messages per second, on an exact schedule; latency counts from when a message was due.
+    #[arg(long, value_name = "MESSAGES_PER_S", default_value = "10", value_parser = rate)]
     rate: f64,
-    /// Bytes of a message; the first of them are its numbers and its time.
+    /// Bytes of a message; the first of them contain its numbers and its time.
     #[arg(long, value_name = "BYTES", default_value_t = 100)]
     size: usize,
     /// Stop after this many messages.
-    #[arg(short = 'n', long, value_name = "MESSAGES", conflicts_with = "duration")]
+    #[arg(short = 'n', long, value_name = "MESSAGES", conflicts_with = "duration", value_parser = count::<u64>)]
     requests: Option<u64>,
-    /// Stop after this many seconds [default: 10].
-    #[arg(short, long, value_name = "SECONDS")]
+    /// Stop after this time: 10s, 1m, or plain seconds [default: 10s].
+    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = span)]
     duration: Option<f64>,
-    /// So many of the members, as a share (0.01) or in percent (1%), stop reading when all are in.
+    /// Share of the members, as a fraction (0.01) or in percent (1%), that stop reading when all have joined.
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
     stop_reading: f64,
     /// The I/O model of the generator, or auto.
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", value_parser = models())]
     model: String,
     /// I/O threads of the generator.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// How these threads wait: block, spin, or spin:TIME to spin for so long and then block. One that sleeps is woken
-    /// within the server's send, and that costs the server.
+    /// How these threads wait: block, spin, or spin:TIME (spin that long, then block). A blocked thread is woken within
+    /// the server's send, which costs the server CPU.
     #[arg(long, value_name = "HOW", default_value = "block", value_parser = wait)]
     wait: Wait,
     /// Run on these processors only, for example 1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// The server's process id, if it runs here: its processor time is in the result.
+    /// The server's process id, if it runs here: the result then includes its CPU time.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
-    /// Seconds to wait for members to be in, and for the last messages.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    /// Time limit for joining, and for the last messages.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span)]
     timeout: f64,
     /// Write the result as JSON to this file, or to standard output for -.
     #[arg(long, value_name = "FILE")]
@@ -98,7 +99,9 @@ impl ChatArgs {
         let means_websocket = |target: &String| ["ws://", "wss://"].iter().any(|it| target.starts_with(it));
         let websocket = self.websocket || self.targets.iter().any(means_websocket);
         let protocols: &[&str] = if websocket { &["http/1.1"] } else { &[] };
-        let Some(first) = targets.first() else { return Err(Failure::Usage(anyhow!("name a messenger"))) };
+        let Some(first) = targets.first() else {
+            return Err(Failure::Usage(anyhow!("give the address of a messenger")));
+        };
         Ok(ChatPlan {
             tls: self.tls.plan(first, protocols, timeout)?,
             targets,
@@ -200,7 +203,7 @@ fn summary(r: &ChatReport) -> String {
     for (who, cpu) in [("this side", r.generator_cpu_s), ("server", r.server_cpu_s)] {
         if let Some(cpu) = cpu.filter(|_| r.delivered > 0) {
             let each = cpu * 1e6 / r.delivered as f64;
-            text.push_str(&format!("{who:<12} {cpu:.2} s of processor time, {each:.2} µs a delivery\n"));
+            text.push_str(&format!("{who:<12} {cpu:.2} s of CPU time, {each:.2} µs a delivery\n"));
         }
     }
     text

@@ -1,27 +1,27 @@
-//! What a terminal shows while a load runs. Pure: from what is known to lines of a width.
+//! The live view of a load. Pure: formats the state of a run into lines of a given width.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use console::{Style, measure_text_width, truncate_str};
-use tidegate_load::certificate::{Share, Verdict};
+use tidegate_load::verdict::{LimitedBy, Share};
 use tidegate_load::{Amount, Phase, Second, Status};
 
 use super::summary::micros;
 
 /// Seconds that the sparkline shows at most.
 const SPARKS: usize = 60;
-/// Columns of the names at the left.
+/// Width of the name column.
 const LABEL: usize = 13;
-/// Lines are not longer than this, however wide the terminal is.
+/// Maximum line width, however wide the terminal is.
 const WIDEST: usize = 100;
 
-/// Where the run is.
+/// The phase of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     /// Connections are opened, or the load warms up.
     Opening,
-    /// The part of the window that is over, 0 to 1.
+    /// The elapsed fraction of the window, 0 to 1.
     Measuring(f64),
 }
 
@@ -30,22 +30,22 @@ pub struct View {
     title: String,
     connections: u64,
     amount: Amount,
-    /// What is counted, a second.
+    /// The unit counted per second.
     counted: &'static str,
-    /// The colours are wanted.
+    /// Whether colours are enabled.
     colours: bool,
     stage: Stage,
     connected: u64,
     requests: u64,
     failed: u64,
-    /// Requests a second of each second, the last one last.
+    /// Requests of each second, the last one last.
     rates: VecDeque<f64>,
     last: Option<Second>,
     status: Status,
 }
 
 impl View {
-    /// Nothing is known yet.
+    /// The initial state.
     pub fn new(title: String, connections: usize, amount: Amount, colours: bool) -> Self {
         Self {
             title,
@@ -68,7 +68,7 @@ impl View {
         Self { counted, ..self }
     }
 
-    /// Takes in what the run says of itself.
+    /// Updates it with a report of the run.
     pub fn hear(&mut self, phase: &Phase<'_>) {
         match *phase {
             Phase::Opening { connected } | Phase::Connected { connected, .. } => self.connected = connected,
@@ -90,7 +90,7 @@ impl View {
         }
     }
 
-    /// The lines for a terminal of `columns`; none is longer.
+    /// Formats it for a terminal of this width; no line is longer.
     pub fn lines(&self, columns: usize) -> Vec<String> {
         let width = columns.min(WIDEST);
         let mut lines = vec![self.style().bold().apply_to(&self.title).to_string(), self.progress(width)];
@@ -107,8 +107,8 @@ impl View {
         if self.last.is_some() {
             lines.extend(self.processors());
         }
-        if let Some(verdict) = self.status.verdict {
-            lines.push(named("so far", &self.verdict(verdict)));
+        if let Some(limited_by) = self.status.limited_by {
+            lines.push(named("so far", &self.limited_by(limited_by)));
         }
         let tail = if columns == 0 { "" } else { "…" };
         lines.iter().map(|line| truncate_str(line, columns, tail).into_owned()).collect()
@@ -151,12 +151,12 @@ impl View {
         (!known.is_empty()).then(|| named("processor", &format!("{} (busiest thread)", known.join("  "))))
     }
 
-    fn verdict(&self, verdict: Verdict) -> String {
-        let style = match verdict {
-            Verdict::Generator => self.style().yellow(),
-            Verdict::Server | Verdict::Neither => self.style(),
+    fn limited_by(&self, limited_by: LimitedBy) -> String {
+        let style = match limited_by {
+            LimitedBy::Generator => self.style().yellow(),
+            LimitedBy::Server | LimitedBy::Neither => self.style(),
         };
-        style.apply_to(verdict.to_string()).to_string()
+        style.apply_to(limited_by.to_string()).to_string()
     }
 }
 

@@ -11,12 +11,13 @@ mod ping;
 mod summary;
 mod threshold;
 mod udp;
+mod units;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use tidegate::{StartError, system};
 use tidegate_load::{Amount, LoadError, Phase, Plan, Protocol, Report};
 
@@ -25,7 +26,9 @@ use args::{Common, Kind, MergeArgs, Output};
 use live::View;
 use output::Sinks;
 use painter::Painter;
+pub use units::span;
 
+use crate::out::json::repeated;
 use crate::out::{complain, say};
 use crate::system::signals;
 use crate::{Failure, Outcome};
@@ -44,7 +47,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn generate(plan: &Plan, args: &Common) -> Outcome {
-    let interrupted = signals::flag_of_the_first().context("signals cannot be watched")?;
+    let interrupted = signals::flag_of_the_first().context("cannot install signal handlers")?;
     let protocol = match plan.protocol {
         Protocol::Echo { .. } => "echo",
         Protocol::Http(_) => "http",
@@ -62,7 +65,7 @@ fn generate(plan: &Plan, args: &Common) -> Outcome {
     })
 }
 
-/// How a load fails that could not be generated.
+/// Maps an error of the generator to an exit code.
 fn failure(e: LoadError) -> Failure {
     match e {
         LoadError::Start(StartError::Engine { .. } | StartError::Connect { .. }) => Failure::Run(e.into()),
@@ -70,7 +73,7 @@ fn failure(e: LoadError) -> Failure {
     }
 }
 
-/// Runs a load on these processors, tells how it goes, and puts its result where it was asked for.
+/// Runs a load on these processors, shows its progress, and writes its results.
 fn conduct(
     cpus: &[usize],
     output: &Output,
@@ -88,7 +91,7 @@ fn conduct(
         match phase {
             Phase::Second { second, .. } => sinks.second(second),
             Phase::Done { report } => {
-                // Before the connections are closed: that takes a while if they are many.
+                // Before the connections are closed, which can take a while.
                 written = sinks.report(report);
             }
             _ => {}
@@ -99,13 +102,13 @@ fn conduct(
     Ok(judge(&report, output))
 }
 
-/// Keeps to these processors; none are all.
+/// Pins the process to these processors; empty means all.
 fn pin(cpus: &[usize]) -> Result<(), Failure> {
     if cpus.is_empty() {
         return Ok(());
     }
     let pinned = system::pin_to_cpus(cpus).with_context(|| {
-        format!("--cpus {cpus:?} cannot be used; this process may use {:?}", system::allowed_cpus())
+        format!("cannot use --cpus {cpus:?}; this process may use {:?}", system::allowed_cpus())
     });
     pinned.map_err(Failure::Usage)
 }
@@ -123,10 +126,14 @@ fn on_terminal(view: View) -> Option<Painter> {
 }
 
 fn merge(args: &MergeArgs) -> Outcome {
+    if let Some((_, _, path)) = repeated(args.results.iter().map(|path| ((), path.as_path()))) {
+        let why = anyhow!("{} is given twice, and would count twice: name each result once", path.display());
+        return Err(Failure::Usage(why));
+    }
     let read = |path: &PathBuf| -> anyhow::Result<Report> {
-        let text = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_slice(&text)
-            .with_context(|| format!("{} is no result of tidegate load --json", path.display()))
+            .with_context(|| format!("{} is not a result of tidegate load --json", path.display()))
     };
     let reports =
         args.results.iter().map(read).collect::<anyhow::Result<Vec<_>>>().map_err(Failure::Usage)?;
@@ -145,6 +152,11 @@ fn judge(report: &Report, output: &Output) -> ExitCode {
     if report.interrupted {
         complain!("error: interrupted; the result is of the {:.1} s until then", report.elapsed_s);
     }
+    if let Some(after_s) = report.server_gone_after_s.filter(|_| report.connected > 0) {
+        complain!(
+            "error: the server closed or refused every connection; the load ended after {after_s:.1} s"
+        );
+    }
     if !good && let Some(why) = &report.first_error {
         complain!("error: {why}");
     }
@@ -155,7 +167,7 @@ fn judge(report: &Report, output: &Output) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
-/// Says how the run goes: to the lab in lines, to a person on the terminal.
+/// Reports progress: as lines for the lab, or as a view on the terminal.
 struct Teller {
     phases: bool,
     painter: Option<Painter>,
@@ -172,7 +184,7 @@ impl Teller {
             Phase::Done { .. } => {
                 self.line("phase done");
                 if self.phases {
-                    // The end of the input counts as a line: whoever waited for us has gone.
+                    // The end of the input counts as a line: the process that waited for us has gone.
                     let _ = std::io::stdin().read_line(&mut String::new());
                 }
             }

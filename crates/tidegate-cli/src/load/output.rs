@@ -1,20 +1,18 @@
-//! Where results go: files, standard output, a stream of seconds.
+//! Destinations of load results: files, standard output, a stream of seconds.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
-use serde::Serialize;
-use tidegate_lab::save::ResultFile;
+use anyhow::anyhow;
 use tidegate_load::histogram::{decode, percentiles};
 use tidegate_load::{Report, Second};
 
 use super::args::Output;
 use super::summary::summary;
 use crate::Failure;
-use crate::out::{self, say};
+use crate::out;
+use crate::out::json::{Destination, Json, is_stdout, repeated};
 
-/// Open files, so that what cannot be written is known before the load and not after it.
+/// Open files, so that write errors are detected before the load and not after it.
 pub struct Sinks {
     json: Json,
     hgrm: Option<Destination>,
@@ -25,16 +23,22 @@ pub struct Sinks {
 }
 
 impl Sinks {
-    /// Opens what was asked for.
+    /// Opens the given destinations.
     pub fn open(output: &Output) -> Result<Self, Failure> {
         if is_stdout(output.json.as_deref()) && output.ndjson {
             let why = anyhow!("--json - and --ndjson would mix on standard output: give --json a file");
             return Err(Failure::Usage(why));
         }
+        let files = [("--json", &output.json), ("--hgrm", &output.hgrm), ("--csv", &output.csv)];
+        let files = files.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
+        if let Some((other, option, path)) = repeated(files.filter(|(_, path)| !is_stdout(Some(path)))) {
+            let why = anyhow!("{other} and {option} both name {}: give each its own file", path.display());
+            return Err(Failure::Usage(why));
+        }
         Ok(Self {
             json: Json::open(output.json.as_deref())?,
-            hgrm: output.hgrm.as_deref().map(create).transpose()?,
-            csv: output.csv.as_deref().map(create).transpose()?,
+            hgrm: output.hgrm.as_deref().map(Destination::open).transpose()?,
+            csv: output.csv.as_deref().map(Destination::open).transpose()?,
             ndjson: output.ndjson,
             quiet: output.phases,
         })
@@ -45,15 +49,15 @@ impl Sinks {
         if self.ndjson
             && let Ok(line) = serde_json::to_string(second)
         {
-            // Nobody reads any more: the run goes on, and its result is in the files.
+            // The reader is gone: the run continues, and its result is in the files.
             let mut out = std::io::stdout().lock();
             let _ = writeln!(out, "{line}").and_then(|()| out.flush());
         }
     }
 
-    /// Gives the result out where it was asked for.
+    /// Writes the result to all destinations.
     pub fn report(&mut self, report: &Report) -> anyhow::Result<()> {
-        // Whatever cannot be written, the rest is, and the summary is shown.
+        // An error of one destination does not affect the others or the summary.
         let to_stdout = matches!(self.json, Json::Stdout);
         let written = [self.json.put(report), self.percentiles(report), self.seconds(report)];
         match () {
@@ -72,74 +76,6 @@ impl Sinks {
     fn seconds(&mut self, report: &Report) -> anyhow::Result<()> {
         self.csv.take().map_or(Ok(()), |file| file.write(&csv(&report.seconds)))
     }
-}
-
-/// Where a result goes as JSON.
-pub enum Json {
-    Nowhere,
-    Stdout,
-    File(Destination),
-    /// It has been written.
-    Done,
-}
-
-/// A file for results, and what the user calls it.
-pub struct Destination {
-    path: PathBuf,
-    file: ResultFile,
-}
-
-impl Destination {
-    fn write(self, text: &str) -> anyhow::Result<()> {
-        let Self { path, file } = self;
-        file.write(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
-    }
-}
-
-impl Json {
-    /// A file, or standard output for `-`.
-    pub fn open(path: Option<&Path>) -> Result<Self, Failure> {
-        match path {
-            None => Ok(Self::Nowhere),
-            path if is_stdout(path) => Ok(Self::Stdout),
-            Some(path) => create(path).map(Self::File),
-        }
-    }
-
-    /// Gives a result out.
-    pub fn put(&mut self, report: &impl Serialize) -> anyhow::Result<()> {
-        let text = || serde_json::to_string_pretty(report).context("the result cannot be written as JSON");
-        match self {
-            Self::Nowhere | Self::Done => Ok(()),
-            Self::Stdout => say!("{}", text()?),
-            Self::File(_) => {
-                let text = text()? + "\n";
-                match std::mem::replace(self, Self::Done) {
-                    Self::File(file) => file.write(&text),
-                    _ => Ok(()),
-                }
-            }
-        }
-    }
-
-    /// Gives a result out, and its summary to standard output, unless that has the JSON.
-    pub fn put_or_print(&mut self, report: &impl Serialize, summary: &str) -> anyhow::Result<()> {
-        let written = self.put(report);
-        if !matches!(self, Self::Stdout) {
-            out::put(format_args!("{summary}"))?; // also if it cannot be saved
-        }
-        written
-    }
-}
-
-fn is_stdout(path: Option<&Path>) -> bool {
-    path == Some(Path::new("-"))
-}
-
-/// A file for results.
-fn create(path: &Path) -> Result<Destination, Failure> {
-    let file = ResultFile::create(path).with_context(|| format!("cannot write {}", path.display()));
-    file.map(|file| Destination { path: path.into(), file }).map_err(Failure::Usage)
 }
 
 /// One row for each second. Numbers only, so nothing needs quotes.

@@ -8,63 +8,64 @@ use tidegate_load::{Amount, LoadError, PingPlan, PingReport, Target, ping};
 
 use super::args::{model, seconds};
 use super::cluster::NoAgents;
-use super::output::Json;
 use super::pin;
-use crate::limits::{size, wait};
+use super::units::{count, span};
+use crate::limits::{models, size, wait};
 use crate::out::complain;
+use crate::out::json::Json;
 use crate::system::signals;
 use crate::{Failure, Outcome};
 
 /// Options of `load ping`.
 #[derive(clap::Args)]
 pub struct PingArgs {
-    /// Where to: tcp://HOST:PORT, HOST:PORT or unix:PATH of an echo server.
+    /// Target: tcp://HOST:PORT, HOST:PORT or unix:PATH of an echo server.
     #[arg(required_unless_present_any = ["bare", "bare_echo"])]
     target: Option<String>,
     #[command(flatten)]
     agents: NoAgents,
-    /// Ping the process that runs --bare-echo, named as it says, in place of a server: shared memory and nothing else,
-    /// the floor of what any server can reach. Both spin.
+    /// Ping the process started with --bare-echo under this name instead of a server: shared memory only, the baseline
+    /// for any server. Both sides spin.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["target", "requests", "connections", "fast_path", "wait"])]
     bare: Option<String>,
-    /// Be the other side of --bare, once, and say under which name.
+    /// Be the other side of --bare, once, and print its name.
     #[arg(long, conflicts_with_all = ["target", "bare"])]
     bare_echo: bool,
     /// Bytes of a message; the first 8 are the time it was sent.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     size: usize,
     /// Connections, each with one message in flight.
-    #[arg(short, long, value_name = "CONNS", default_value_t = 1)]
+    #[arg(short, long, value_name = "CONNS", default_value = "1", value_parser = count::<usize>)]
     connections: usize,
     /// Stop after this many round trips.
-    #[arg(short = 'n', long, value_name = "ROUND_TRIPS", conflicts_with = "duration")]
+    #[arg(short = 'n', long, value_name = "ROUND_TRIPS", conflicts_with = "duration", value_parser = count::<u64>)]
     requests: Option<u64>,
-    /// Stop after this many seconds [default: 5].
-    #[arg(short, long, value_name = "SECONDS")]
+    /// Stop after this time: 10s, 1m, or plain seconds [default: 5s].
+    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = span)]
     duration: Option<f64>,
-    /// With -d: seconds of round trips before it that do not count.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.2)]
+    /// With -d: warm-up time, which is not measured.
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = span)]
     warm_up: f64,
-    /// How the one thread waits: block, spin, or spin:TIME to spin for so long and then block.
+    /// How the thread waits: block, spin, or spin:TIME (spin that long, then block).
     #[arg(long, value_name = "HOW", default_value = "block", value_parser = wait)]
     wait: Wait,
-    /// Shared memory in place of TCP, if the server is a tidegate on this host that has this option too.
+    /// Shared memory instead of TCP, if the server is a tidegate on this host that also sets this option.
     #[arg(long)]
     fast_path: bool,
     /// With --fast-path: bytes of shared memory for each direction, a power of two [default: 256KiB].
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "fast_path")]
     ring_bytes: Option<usize>,
     /// The I/O model of this side, or auto.
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", value_parser = models())]
     model: String,
     /// Run on these processors only, for example 1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// The server's process id, if it runs here: its processor time is looked at too.
+    /// The server's process id, if it runs here: its CPU time is reported, too.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
-    /// Connect timeout in seconds, and how long to wait for the last answers.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    /// Connect timeout, and time limit for the last responses.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span)]
     timeout: f64,
     /// Write the result as JSON to this file, or to standard output for -.
     #[arg(long, value_name = "FILE")]
@@ -121,18 +122,18 @@ fn measure(args: &PingArgs) -> Result<PingReport, Failure> {
         timeout: seconds("--timeout", args.timeout)?,
         server_pid: args.server_pid,
     };
-    let interrupted = signals::flag_of_the_first().context("signals cannot be watched")?;
+    let interrupted = signals::flag_of_the_first().context("cannot install signal handlers")?;
     ping(&interrupted, &plan).map_err(usage)
 }
 
-/// The floor: shared memory and nothing else.
+/// The baseline: shared memory and nothing else.
 #[cfg(target_os = "linux")]
 mod bare {
     use std::process::ExitCode;
     use std::time::Duration;
 
     use anyhow::{Context, anyhow};
-    use tidegate_load::{PingReport, floor_echo, floor_ping};
+    use tidegate_load::{PingReport, baseline_echo, baseline_ping};
 
     use crate::out::say;
     use crate::{Failure, Outcome};
@@ -141,7 +142,7 @@ mod bare {
         let ready = |name: &str| {
             let _ = say!("listening on {name}"); // nobody reads: then nobody calls either
         };
-        floor_echo(ready).context("the bare ring ended badly").map_err(Failure::Run)?;
+        baseline_echo(ready).context("the bare ring failed").map_err(Failure::Run)?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -149,7 +150,7 @@ mod bare {
         if size == 0 || time.is_zero() {
             return Err(Failure::Usage(anyhow!("--size must be at least 1 byte, and -d longer than 0")));
         }
-        let report = floor_ping(name, size, time);
+        let report = baseline_ping(name, size, time);
         report
             .with_context(|| format!("no bare ring at {name:?}; start one with --bare-echo"))
             .map_err(Failure::Run)
@@ -167,11 +168,11 @@ mod bare {
     use crate::{Failure, Outcome};
 
     pub fn echo() -> Outcome {
-        Err(Failure::Usage(anyhow!("--bare-echo is for Linux")))
+        Err(Failure::Usage(anyhow!("--bare-echo requires Linux")))
     }
 
     pub fn ping(_: &str, _: usize, _: Duration) -> Result<PingReport, Failure> {
-        Err(Failure::Usage(anyhow!("--bare is for Linux")))
+        Err(Failure::Usage(anyhow!("--bare requires Linux")))
     }
 }
 

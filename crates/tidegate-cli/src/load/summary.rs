@@ -1,4 +1,4 @@
-//! The result in words.
+//! The summary of a result as text.
 
 use tidegate_load::{AgentReport, OpenLoop, Report, UdpReport};
 
@@ -28,7 +28,9 @@ pub fn summary(r: &Report) -> String {
             micros(l.p99_9),
             micros(l.max),
         ));
+        text.push_str(&distribution(r));
     }
+    text.push_str(&statuses(r));
     text.push_str(&format!(
         "generator    {:.2} s user + {:.2} s system = {:.3} CPU s per 100,000 {}\n",
         r.cpu_user_s,
@@ -79,29 +81,66 @@ pub fn summary(r: &Report) -> String {
     if let Some(together) = &r.together {
         together.agents.iter().for_each(|agent| text.push_str(&of_an_agent(agent)));
     }
-    if let Some(certificate) = &r.certificate {
-        text.push_str(&format!("verdict      {certificate}\n"));
-        for warning in &certificate.warnings {
+    if let Some(verdict) = &r.verdict {
+        text.push_str(&format!("verdict      {verdict}\n"));
+        for warning in &verdict.warnings {
             text.push_str(&format!("warning      {warning}: {}\n", warning.remedy()));
         }
     }
     text
 }
 
+/// Responses by status; empty except for HTTP.
+fn statuses(r: &Report) -> String {
+    let each: Vec<String> =
+        r.answers_by_status.iter().map(|(status, count)| format!("{status}: {count}")).collect();
+    if each.is_empty() { String::new() } else { format!("statuses     {}\n", each.join(", ")) }
+}
+
+/// Latencies in steps of 1, 2, 5, 10, with their share and a bar; empty if there are none.
+fn distribution(r: &Report) -> String {
+    const WIDTH: f64 = 40.0;
+    let Ok(all) = tidegate_load::histogram::decode(&r.latency_v2) else { return String::new() };
+    if all.is_empty() {
+        return String::new();
+    }
+    let steps = (0..10).flat_map(|power| [1, 2, 5].map(|step| step * 10_u64.pow(power)));
+    let bounds: Vec<u64> = std::iter::once(0).chain(steps).collect();
+    let rows = bounds.windows(2).filter_map(|bound| match *bound {
+        [low, high] => Some((low, high, all.count_between(low, high - 1))),
+        _ => None,
+    });
+    let rows: Vec<_> = rows.filter(|(low, high, _)| *high > all.min() && *low <= all.max()).collect();
+    let most = rows.iter().map(|row| row.2).max().unwrap_or_default().max(1);
+    let row = |&(low, high, count): &(u64, u64, u64)| {
+        let bar = "█".repeat((count as f64 / most as f64 * WIDTH).round() as usize);
+        let share = count as f64 * 100.0 / all.len() as f64;
+        let line = format!("{:>13}to {:<8} {share:>7.3}% {bar}", format!("{} ", step(low)), step(high));
+        line.trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(row).collect()
+}
+
+/// A bound of the distribution, which is a round number.
+fn step(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} µs"),
+        1_000..1_000_000 => format!("{} ms", us / 1_000),
+        _ => format!("{} s", us / 1_000_000),
+    }
+}
+
 /// A line for what one agent did.
 fn of_an_agent(a: &AgentReport) -> String {
     if !a.counted {
         let told = a.loss.as_ref().map_or(0, |loss| loss.told_requests);
-        let told = if told > 0 {
-            format!("; {told} requests that it told of are not counted")
-        } else {
-            String::new()
-        };
+        let told =
+            if told > 0 { format!("; {told} reported requests are not counted") } else { String::new() };
         return format!("agent        {}: no result{told}\n", a.name);
     }
     let part = a.taken_over_from.as_ref().map_or(String::new(), |from| format!(", for {from}"));
     let l = &a.latency_us;
-    let verdict = a.certificate.as_ref().map_or(String::new(), |c| format!("; {}", c.verdict));
+    let verdict = a.verdict.as_ref().map_or(String::new(), |c| format!("; {}", c.limited_by));
     format!(
         "agent        {}{part}: {} connections, {} requests, p50 {} p99 {}, began {:.1} ms late, clock {:+.1} ms{verdict}\n",
         a.name,
@@ -117,7 +156,7 @@ fn of_an_agent(a: &AgentReport) -> String {
 fn of_connections(r: &Report) -> String {
     format!(
         "{} {} over {} connections, model {}, {} thread(s)\n\
-         connections  {} attempted, {} stood, {} verified, {:.3} s to open\n\
+         connections  {} attempted, {} established, {} verified, {:.3} s to open\n\
          requests     {} in {:.3} s: {:.0} requests/s; {} failed, {} timed out\n\
          bytes        {:.0} sent/s, {:.0} received/s\n",
         r.protocol,
@@ -147,8 +186,7 @@ fn of_datagrams(r: &Report, udp: &UdpReport) -> String {
             udp.received, r.requests_per_s, udp.lost, udp.duplicated, udp.reordered, udp.corrupt
         )
     } else {
-        "came back    nothing was to: what arrived is in the counters of the server (serve udp --stats)\n"
-            .into()
+        "came back    not measured: see the server's counters (serve udp --stats)\n".into()
     };
     format!(
         "{} {}, {} flow(s), {} bytes a message, path {}\n\
@@ -173,4 +211,22 @@ fn begun_late(open: &OpenLoop) -> String {
     }
     let [p50, p99, p99_9] = [open.delay_us.p50, open.delay_us.p99, open.delay_us.p99_9].map(micros);
     format!("begun late   p50 {p50} p99 {p99} p99.9 {p99_9}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_are_shown_in_round_steps_from_the_least_to_the_most() {
+        let mut all = tidegate_load::histogram::empty();
+        [150, 160, 170, 700].into_iter().for_each(|us| all.saturating_record(us));
+        let r = Report { latency_v2: tidegate_load::histogram::encode(&all), ..Report::default() };
+        let shown = distribution(&r);
+        let rows: Vec<&str> = shown.lines().collect();
+        assert_eq!(rows.len(), 3, "{shown}");
+        assert!(rows[0].contains("100 µs to 200 µs") && rows[0].contains("75.000%"), "{shown}");
+        assert!(rows[1].ends_with("0.000%") && rows[2].contains("500 µs to 1 ms"), "{shown}");
+        assert_eq!(distribution(&Report::default()), "");
+    }
 }

@@ -54,7 +54,7 @@ impl FromStr for Threshold {
             "mean" => Metric::Mean,
             "errors" => Metric::Errors,
             "rps" => Metric::Rps,
-            other => return Err(wrong(&format!("{other:?} is no metric"))),
+            other => return Err(wrong(&format!("{other:?} is not a metric"))),
         };
         let operators = [
             (">=", Comparison::OverOrAt),
@@ -71,7 +71,7 @@ impl FromStr for Threshold {
             _ => unit(value.trim()).ok_or_else(|| wrong("a latency needs a unit"))?,
         };
         let number = value.trim().parse::<f64>().ok().filter(|v| v.is_finite() && *v >= 0.0);
-        let value = number.ok_or_else(|| wrong(&format!("{:?} is no number", value.trim())))? * factor;
+        let value = number.ok_or_else(|| wrong(&format!("{:?} is not a number", value.trim())))? * factor;
         Ok(Self { text: text.into(), metric, comparison, value })
     }
 }
@@ -83,7 +83,7 @@ fn unit(text: &str) -> Option<(&str, f64)> {
 }
 
 impl Threshold {
-    /// What was measured, in words, if the condition holds. Latencies of a run without any answer are over every bound.
+    /// The measured value, if the condition is true. Latencies of a run without responses exceed every bound.
     pub fn violation(&self, r: &Report) -> Option<String> {
         let l = &r.latency_us;
         let latency = |us: f64| if r.requests == 0 { f64::INFINITY } else { us };

@@ -9,6 +9,7 @@ use tidegate_load::{Amount, Expect, Security, Target, UdpPlan};
 
 use super::args::{Output, seconds};
 use super::cluster::NoAgents;
+use super::units::{rate, span};
 use crate::limits::size;
 use crate::system::signals;
 use crate::{Failure, Outcome};
@@ -16,36 +17,36 @@ use crate::{Failure, Outcome};
 /// Options of `load udp`.
 #[derive(clap::Args)]
 pub struct UdpArgs {
-    /// Where to: udp://HOST:PORT or HOST:PORT.
+    /// Target: udp://HOST:PORT or HOST:PORT.
     target: String,
     #[command(flatten)]
     agents: NoAgents,
-    /// Bytes of a message; the first 24 are its number and times.
+    /// Bytes of a message; the first 24 contain its number and times.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     size: usize,
-    /// How messages go through the kernel here: plain (one a call), batched (several a call), or gso (several as one).
+    /// How messages pass through the kernel: plain (one per call), batched (several per call), or gso (several as one).
     #[arg(long, value_name = "PATH", default_value_t = DatagramPath::Plain)]
     path: DatagramPath,
-    /// Nothing comes back: only send.
+    /// Only send: expect no replies.
     #[arg(long, conflicts_with = "window")]
     one_way: bool,
-    /// Messages on their way at once in each flow, without --rate [default: 64].
+    /// Messages in flight of each flow, without --rate [default: 64].
     #[arg(long, value_name = "MESSAGES", conflicts_with = "rate")]
     window: Option<usize>,
-    /// Open loop: messages a second, all flows together, on an exact schedule; latency counts from when a message was
-    /// due [default: as fast as it goes].
-    #[arg(long, value_name = "MESSAGES_PER_S")]
+    /// Open loop: total messages per second, on an exact schedule; latency counts from when a message was due [default:
+    /// as fast as possible].
+    #[arg(long, value_name = "MESSAGES_PER_S", value_parser = rate)]
     rate: Option<f64>,
     /// Stop after this many messages.
     #[arg(short = 'n', long, value_name = "MESSAGES", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     messages: Option<u64>,
-    /// Stop after this many seconds [default: 10].
-    #[arg(short, long, value_name = "SECONDS")]
+    /// Stop after this time: 10s, 1m, or plain seconds [default: 10s].
+    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = span)]
     duration: Option<f64>,
-    /// Flows: sockets, each with a thread.
+    /// Flows: sockets, each with its own thread.
     #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
     flows: usize,
-    /// Calls' worth of messages on the paths batched and gso [default: 64].
+    /// Messages per call on the paths batched and gso [default: 64].
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
     /// Messages that one send joins on the path gso [default: 64].
@@ -57,20 +58,20 @@ pub struct UdpArgs {
     /// Run on these processors only, for example 1 or 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// The server's process id, if it runs here: the certificate then looks at its processor time too.
+    /// The server's process id, if it runs here: the verdict then includes its CPU time.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
-    /// Seconds to wait for the last messages, and for any while a window is full; then they count as lost.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    /// How long to wait for the last messages, and for any reply while the window is full; then they count as lost.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span)]
     timeout: f64,
     #[command(flatten)]
     output: Output,
 }
 
-/// Sends, and shows what came of it.
+/// Sends, and reports the result.
 pub fn run(args: &UdpArgs) -> Outcome {
     let plan = args.plan()?;
-    let interrupted = signals::flag_of_the_first().context("signals cannot be watched")?;
+    let interrupted = signals::flag_of_the_first().context("cannot install signal handlers")?;
     let painter = super::painter(format!("udp {}", plan.target), plan.flows, plan.amount, &args.output);
     super::conduct(&args.cpus, &args.output, painter, |observer| {
         tidegate_load::run_udp(&interrupted, &plan, observer).map_err(super::failure)
@@ -82,7 +83,7 @@ impl UdpArgs {
         let usage = |e: anyhow::Error| Failure::Usage(e);
         let bare = self.target.strip_prefix("udp://").unwrap_or(&self.target);
         if bare.contains("://") {
-            return Err(usage(anyhow!("{:?} is no target of datagrams; write udp://HOST:PORT", self.target)));
+            return Err(usage(anyhow!("{:?} is not a datagram target; write udp://HOST:PORT", self.target)));
         }
         if let Availability::Unavailable(why) = self.path.availability() {
             return Err(usage(anyhow!("the path {} is unavailable: {why}", self.path)));
@@ -93,7 +94,7 @@ impl UdpArgs {
         ] {
             if given && self.path != path && self.path != DatagramPath::Segments {
                 return Err(usage(anyhow!(
-                    "{name} means nothing on the path {}: add --path {path}",
+                    "{name} has no effect on the path {}: add --path {path}",
                     self.path
                 )));
             }
@@ -126,6 +127,6 @@ fn address(text: &str) -> Result<SocketAddr, Failure> {
     let target = Target::parse(text).map_err(|e| Failure::Usage(e.into()))?;
     match (&target.endpoint, &target.security) {
         (Endpoint::Tcp(addr), Security::Plain) => Ok(*addr),
-        _ => Err(Failure::Usage(anyhow!("no address of datagrams: {text}; write udp://HOST:PORT"))),
+        _ => Err(Failure::Usage(anyhow!("not a datagram address: {text}; write udp://HOST:PORT"))),
     }
 }

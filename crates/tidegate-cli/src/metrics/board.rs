@@ -1,4 +1,4 @@
-//! What is published: the servers of one page. Shared by the main thread and the one that answers.
+//! Servers published on one page. Shared by the main thread and the one that serves the page.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use tidegate_tls::TlsCounters;
 use super::exposition::{self, Row};
 use crate::serve::Label;
 
-/// Whether a server takes what comes.
+/// The phase of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Phase {
@@ -19,11 +19,11 @@ pub(super) enum Phase {
     Starting,
     /// Yes.
     Accepting,
-    /// No longer.
+    /// Draining or stopped.
     Draining,
 }
 
-/// Where the counters of a server come from.
+/// The source of a server's counters.
 pub enum Source {
     /// It serves connections.
     Connections {
@@ -51,7 +51,7 @@ struct State {
 }
 
 impl Entry {
-    /// Nothing of it runs yet.
+    /// Registered, not running yet.
     pub(super) fn of(label: &Label) -> Self {
         Self(Arc::new(State {
             server: label.name.clone(),
@@ -61,13 +61,13 @@ impl Entry {
         }))
     }
 
-    /// The server runs and takes what comes: from now on its counters are published.
+    /// The server accepts: publishes its counters from now on.
     pub fn accepting(&self, model: Model, source: Source) {
         let _ = self.0.source.set((model, source)); // a server starts once
         self.0.phase.store(Phase::Accepting as u8, Ordering::Release);
     }
 
-    /// The server takes nothing more.
+    /// The server does not accept any more.
     pub fn draining(&self) {
         self.0.phase.store(Phase::Draining as u8, Ordering::Release);
     }
@@ -90,7 +90,7 @@ impl Entry {
 pub(super) struct Board(pub(super) Vec<Entry>);
 
 impl Board {
-    /// The phase of the one that is least ready.
+    /// The phase of the least ready server.
     pub(super) fn phase(&self) -> Phase {
         let has = |phase| self.0.iter().any(|entry| entry.phase() == phase);
         match () {

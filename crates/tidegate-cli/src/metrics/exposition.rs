@@ -1,11 +1,11 @@
-//! Counters as Prometheus text, named by its rules: a prefix, a base unit, `_total` for what only grows. What belongs
-//! to a server has its name as the label `server`.
+//! Counters in Prometheus text format, with its naming rules: a prefix, a base unit, `_total` for counters. Samples of
+//! a server have its name as the label `server`.
 
 use std::collections::BTreeMap;
 
 use prometheus::{Encoder, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 use tidegate::{CloseReason, DatagramStats, Model, Stats, system};
-use tidegate_services::chat::{ChatStats, SpanCounts};
+use tidegate_services::chat::{ChatStats, FederationCounts};
 use tidegate_services::proxy::{UpstreamStats, Upstreams};
 use tidegate_tls::{Fault, TlsCounters};
 
@@ -20,8 +20,8 @@ pub(super) struct Row<'a> {
     pub(super) source: Option<(Model, &'a Source)>,
 }
 
-/// The whole page. A registry is made for each scrape: the numbers live in the engines, and are read only when asked
-/// for.
+/// Renders the page. A registry is created for each scrape: the counters live in the engines and are only read on
+/// demand.
 pub(super) fn text(rows: &[Row<'_>]) -> Result<String, prometheus::Error> {
     let mut page = Page::default();
     let descriptors = IntGauge::new("process_max_fds", "Descriptors this process may have open.")?;
@@ -46,7 +46,7 @@ struct Page {
 }
 
 impl Page {
-    /// Adds to a counter, which is made when it is first named.
+    /// Adds to a counter, creating it on first use.
     fn counter(
         &mut self,
         name: &'static str,
@@ -82,7 +82,7 @@ impl Page {
 
     fn row(&mut self, row: &Row<'_>) -> Result<(), prometheus::Error> {
         let Row { server, service, phase, source } = *row;
-        let help = "1 while the server takes what comes, 0 before and once it drains.";
+        let help = "1 while the server accepts, 0 before that and while it drains.";
         let accepting = u64::from(phase == Phase::Accepting);
         self.gauge("tidegate_accepting", help, &[("server", server)], accepting)?;
         let Some((model, source)) = source else { return Ok(()) };
@@ -92,7 +92,7 @@ impl Page {
             ("model", model.name()),
             ("version", env!("CARGO_PKG_VERSION")),
         ];
-        let help = "What runs: always 1, the facts are the labels.";
+        let help = "Build and configuration information as labels; always 1.";
         self.gauge("tidegate_server_info", help, &facts, 1)?;
         match source {
             Source::Connections { stats, tls, chat, proxy } => {
@@ -122,38 +122,50 @@ impl Page {
             sends,
             outstanding,
             no_buffers,
+            no_memory,
+            recovered,
             no_descriptors,
             no_threads,
             wake_ups,
             events,
+            pauses,
+            paused_us,
             largest_batch,
             closed: _, // by reason, below
         } = *stats;
         let of = [("server", server)];
         for (name, help, value) in [
-            ("tidegate_connections_attempted_total", "Connections that were tried.", attempted),
-            ("tidegate_connections_accepted_total", "Connections that had a session.", accepted),
+            (
+                "tidegate_connections_attempted_total",
+                "Connections attempted, accepted or dialled.",
+                attempted,
+            ),
+            ("tidegate_connections_accepted_total", "Connections established with a session.", accepted),
             ("tidegate_connections_refused_total", "Connections closed before they had a session.", refused),
             ("tidegate_fast_paths_total", "Accepted connections through shared memory.", fast_paths),
-            ("tidegate_fast_paths_refused_total", "Offers of shared memory turned down.", fast_paths_refused),
-            ("tidegate_sockets_reused_total", "Connections on sockets that had one before.", sockets_reused),
-            ("tidegate_dials_failed_total", "Outgoing connections that could not be made.", dial_failed),
+            ("tidegate_fast_paths_refused_total", "Rejected offers of shared memory.", fast_paths_refused),
+            ("tidegate_sockets_reused_total", "Connections accepted with a reused socket.", sockets_reused),
+            ("tidegate_dials_failed_total", "Failed dials.", dial_failed),
             ("tidegate_received_bytes_total", "Bytes received.", bytes_in),
             ("tidegate_sent_bytes_total", "Bytes the kernel took for sending.", bytes_out),
             ("tidegate_receives_total", "Receive operations that returned data.", receives),
             ("tidegate_sends_total", "Send operations that took data.", sends),
             ("tidegate_no_buffers_total", "Times the system or a pool had no buffer.", no_buffers),
+            ("tidegate_no_memory_total", "Sends and receives retried for lack of memory.", no_memory),
+            ("tidegate_memory_recoveries_total", "Connections that recovered from that.", recovered),
             ("tidegate_no_descriptors_total", "Times there was no descriptor.", no_descriptors),
             ("tidegate_no_threads_total", "Times a thread could not be started.", no_threads),
             ("tidegate_wake_ups_total", "Times an I/O thread woke up from waiting.", wake_ups),
-            ("tidegate_events_total", "Events or completions those wake-ups brought.", events),
+            ("tidegate_events_total", "Events or completions of those wake-ups.", events),
+            ("tidegate_pauses_total", "Pauses in which an I/O thread collected events.", pauses),
+            ("tidegate_paused_microseconds_total", "Requested length of those pauses.", paused_us),
         ] {
             self.counter(name, help, &of, value)?;
         }
         for (name, help, value) in [
             ("tidegate_connections_open", "Connections that are open.", stats.open()),
-            ("tidegate_operations_outstanding", "Operations the kernel has not finished.", outstanding),
-            ("tidegate_largest_batch_events", "Most events one wake-up brought.", largest_batch),
+            ("tidegate_operations_outstanding", "Operations submitted and not completed.", outstanding),
+            ("tidegate_largest_batch_events", "Largest number of events of one wake-up.", largest_batch),
         ] {
             self.gauge(name, help, &of, value)?;
         }
@@ -167,9 +179,9 @@ impl Page {
 
     fn tls(&mut self, server: &str, counters: &TlsCounters) -> Result<(), prometheus::Error> {
         let of = [("server", server)];
-        let help = "TLS handshakes that were completed.";
+        let help = "Completed TLS handshakes.";
         self.counter("tidegate_tls_handshakes_total", help, &of, counters.handshakes())?;
-        let help = "Of those, the ones that took up an earlier session.";
+        let help = "TLS handshakes that resumed an earlier session.";
         self.counter("tidegate_tls_resumed_total", help, &of, counters.resumed())?;
         for fault in Fault::ALL {
             let (name, help) = ("tidegate_tls_faults_total", "Connections that TLS ended, by fault.");
@@ -179,52 +191,60 @@ impl Page {
     }
 
     fn chat(&mut self, server: &str, stats: ChatStats) -> Result<(), prometheus::Error> {
-        let ChatStats { members, rooms, messages, deliveries, cut_off, span } = stats;
+        let ChatStats { members, rooms, messages, deliveries, cut_off, federation } = stats;
         let of = [("server", server)];
         self.gauge("tidegate_chat_members", "Members that are in a room.", &of, members)?;
-        self.gauge("tidegate_chat_rooms", "Rooms, those with nobody in them too.", &of, rooms)?;
+        self.gauge("tidegate_chat_rooms", "Rooms, including empty ones.", &of, rooms)?;
         for (name, help, value) in [
-            ("tidegate_chat_messages_total", "Messages that members said.", messages),
-            ("tidegate_chat_deliveries_total", "News of rooms, each for each member it went to.", deliveries),
-            ("tidegate_chat_members_cut_off_total", "Members cut off because they took too little.", cut_off),
+            ("tidegate_chat_messages_total", "Messages accepted from members.", messages),
+            (
+                "tidegate_chat_deliveries_total",
+                "Messages and notices delivered, counted per member.",
+                deliveries,
+            ),
+            (
+                "tidegate_chat_members_cut_off_total",
+                "Members disconnected because they read too slowly.",
+                cut_off,
+            ),
         ] {
             self.counter(name, help, &of, value)?;
         }
-        span.map_or(Ok(()), |span| self.span(server, span))
+        federation.map_or(Ok(()), |federation| self.federation(server, federation))
     }
 
     fn proxy(&mut self, server: &str, upstreams: &Upstreams) -> Result<(), prometheus::Error> {
-        let help = "Clients that were reset because no upstream could be reached.";
+        let help = "Clients reset because no upstream could be reached.";
         self.counter("tidegate_proxy_unserved_total", help, &[("server", server)], upstreams.unserved())?;
         for UpstreamStats { at, open, connected, failed, is_left_out } in upstreams.stats() {
             let at = at.to_string();
             let of = [("server", server), ("upstream", at.as_str())];
-            let help = "Connections to an upstream that are open or being made.";
+            let help = "Connections to an upstream that are open or being established.";
             self.gauge("tidegate_proxy_upstream_open", help, &of, open)?;
-            let help = "Connections to an upstream that were made.";
+            let help = "Connections established to an upstream.";
             self.counter("tidegate_proxy_upstream_connected_total", help, &of, connected)?;
-            let help = "Attempts to reach an upstream that failed.";
+            let help = "Failed connects to an upstream.";
             self.counter("tidegate_proxy_upstream_failed_total", help, &of, failed)?;
-            let help = "1 while an upstream is left out because the last attempt has failed.";
+            let help = "1 while an upstream is skipped after a failed connect.";
             self.gauge("tidegate_proxy_upstream_left_out", help, &of, u64::from(is_left_out))?;
         }
         Ok(())
     }
 
     /// What rooms that span nodes add.
-    fn span(&mut self, server: &str, counts: SpanCounts) -> Result<(), prometheus::Error> {
-        let SpanCounts { refused_busy, refused_cut_off, waits, cut_offs, rejected, is_cut_off } = counts;
+    fn federation(&mut self, server: &str, counts: FederationCounts) -> Result<(), prometheus::Error> {
+        let FederationCounts { refused_busy, refused_cut_off, waits, cut_offs, rejected, is_cut_off } =
+            counts;
         let of = [("server", server)];
         let help = "1 while this node is cut off from the others.";
         self.gauge("tidegate_chat_node_is_cut_off", help, &of, u64::from(is_cut_off))?;
         let help = "Times this node was cut off from the others.";
         self.counter("tidegate_chat_node_cut_offs_total", help, &of, cut_offs)?;
-        let help = "Messages of the broker that no node can have sent, not acted upon.";
+        let help = "Invalid broker messages, ignored.";
         self.counter("tidegate_chat_node_rejected_total", help, &of, rejected)?;
-        let help = "Times the stream of rooms waited for queues of members.";
+        let help = "Times the bridge waited for full member queues.";
         self.counter("tidegate_chat_node_waits_total", help, &of, waits)?;
-        let (name, help) =
-            ("tidegate_chat_node_refused_total", "Things that members wanted and were refused.");
+        let (name, help) = ("tidegate_chat_node_refused_total", "Actions of members refused by federation.");
         for (reason, value) in [("busy", refused_busy), ("cut-off", refused_cut_off)] {
             self.counter(name, help, &[("server", server), ("reason", reason)], value)?;
         }
@@ -254,8 +274,8 @@ impl Page {
         for (name, help, value) in [
             ("tidegate_datagrams_received_total", "Datagrams shown to the service.", datagrams_in),
             ("tidegate_datagrams_sent_total", "Datagrams the kernel took for sending.", datagrams_out),
-            ("tidegate_datagram_receive_errors_total", "Receives of datagrams that failed.", receive_errors),
-            ("tidegate_datagram_panics_total", "Times the service of datagrams panicked.", panics),
+            ("tidegate_datagram_receive_errors_total", "Failed datagram receives.", receive_errors),
+            ("tidegate_datagram_panics_total", "Panics of the datagram service.", panics),
             ("tidegate_datagrams_too_long_total", "Datagrams longer than the limit, dropped.", truncated),
             ("tidegate_received_bytes_total", "Bytes received.", bytes_in),
             ("tidegate_sent_bytes_total", "Bytes the kernel took for sending.", bytes_out),
@@ -330,13 +350,17 @@ mod tests {
             fast_paths: 116,
             sockets_reused: 117,
             fast_paths_refused: 118,
+            pauses: 119,
+            paused_us: 120,
+            no_memory: 121,
+            recovered: 122,
             closed: [0; CloseReason::ALL.len()],
         };
         for (closed, n) in stats.closed.iter_mut().zip(201..) {
             *closed = n;
         }
         let text = row("a", &connections(move || stats.clone()));
-        appear_once(&text, (101..=118).chain(201..201 + CloseReason::ALL.len() as u64));
+        appear_once(&text, (101..=122).chain(201..201 + CloseReason::ALL.len() as u64));
         let reset = "\ntidegate_connections_closed_total{reason=\"idle-timeout\",server=\"a\"} 205\n";
         assert!(text.contains(reset), "{text}");
     }
@@ -367,7 +391,7 @@ mod tests {
     #[test]
     fn every_value_of_a_messenger_too() {
         let mut page = Page::default();
-        let span = SpanCounts {
+        let federation = FederationCounts {
             refused_busy: 106,
             refused_cut_off: 107,
             waits: 108,
@@ -381,7 +405,7 @@ mod tests {
             messages: 103,
             deliveries: 104,
             cut_off: 105,
-            span: Some(span),
+            federation: Some(federation),
         };
         page.chat("a", stats).unwrap();
         let mut text = Vec::new();

@@ -1,12 +1,13 @@
-//! `serve --metrics`: the counters for Prometheus, and two probes, on a listener of their own, which servers may share.
+//! `serve --metrics`: the counters for Prometheus, and two probes, on a separate listener, which servers may share.
 //!
 //! | path | answer |
 //! |---|---|
 //! | `/metrics` | every counter of [`Stats`] or [`DatagramStats`], text exposition format 0.0.4 |
 //! | `/healthz` | 200 as long as the process answers |
-//! | `/readyz` | 200 while all servers take what comes, 503 before and once one drains |
+//! | `/readyz` | 200 while all servers accept, 503 before and once one drains |
 //!
-//! It is an ordinary service of the library on one thread with small limits, so whoever stalls it stalls nothing else.
+//! It is an ordinary service of the library on a dedicated thread with small limits, so a client that stalls it affects
+//! nothing else.
 
 mod board;
 mod exposition;
@@ -52,11 +53,11 @@ impl Generates for Metrics {
     }
 }
 
-/// What a scraper or a probe may ask.
+/// Limits of scrapers and probes.
 const LIMITS: HttpLimits =
     HttpLimits { head_bytes: 8 * 1024, body_bytes: 8 * 1024, request_timeout: Some(Duration::from_secs(5)) };
 
-/// Few connections, short times: a scraper comes every few seconds and takes a few kilobytes.
+/// Few connections, short times: a scraper connects every few seconds and reads a few kilobytes.
 fn policy() -> Policy {
     Policy {
         max_connections: 32,
@@ -65,7 +66,7 @@ fn policy() -> Policy {
         send_timeout: Some(Duration::from_secs(5)),
         linger_timeout: Duration::from_secs(1),
         drain_timeout: Duration::from_secs(1),
-        buffer_bytes: 4096,
+        buffer_bytes: tidegate::policy::whole_pages(4096),
         input_bytes: LIMITS.head_bytes,
         outbox: OutboxMarks { low: 4 * 1024, high: 64 * 1024 },
         threads: NonZeroUsize::new(1),
@@ -73,8 +74,8 @@ fn policy() -> Policy {
     }
 }
 
-/// Answers from now on: on `socket` if one was inherited, else on `addr`. Also gives a second descriptor of the socket,
-/// for a successor. The model is `poll`: everywhere available, and enough for this.
+/// Starts serving: on `socket` if one was inherited, otherwise on `addr`. Also returns a duplicate of the socket, for a
+/// successor. The model is `poll`: available everywhere, and sufficient for this.
 fn serve(
     addr: SocketAddr,
     socket: Option<OwnedFd>,

@@ -1,4 +1,4 @@
-//! The listeners of `--metrics`: one for each address, whoever is published there.
+//! The listeners of `--metrics`: one for each address, shared by servers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub struct Pages(Vec<Page>);
 struct Page {
     addr: SocketAddr,
     entries: Vec<Entry>,
-    /// By which names it may be asked.
+    /// Accepted host names.
     hosts: Vec<Host>,
     inherited: Option<OwnedFd>,
     /// Once it is open; and a second descriptor of its socket, for successors.
@@ -27,7 +27,7 @@ struct Page {
 }
 
 impl Pages {
-    /// A server is to be published at this address; its listening socket may have been inherited.
+    /// Registers a server at this address; its listening socket may have been inherited.
     pub fn add(
         &mut self,
         addr: SocketAddr,
@@ -50,7 +50,7 @@ impl Pages {
         entry
     }
 
-    /// Answers from now on.
+    /// Starts serving.
     pub fn open(&mut self) -> Result<(), StartError> {
         for page in &mut self.0 {
             let board = Arc::new(Board(page.entries.clone()));

@@ -9,8 +9,8 @@ use tidegate_services::{Chat, ChatLimits};
 
 use super::how::{How, Kind, host};
 use super::label::Label;
-use super::nodes::{NodesArgs, spanning};
-use super::stage::Plan;
+use super::nodes::{NodesArgs, federated};
+use super::stage::PlannedServer;
 use super::stream::StreamPlan;
 use super::usage;
 use crate::Failure;
@@ -21,42 +21,42 @@ const CHAT: Kind = Kind { schemes: ["http", "https"], path: "/", protocols: &["h
 /// Options of `serve chat`.
 #[derive(clap::Args)]
 pub(super) struct ChatArgs {
-    /// Rooms at once; an empty one keeps its history until its place is needed [default: 1000].
+    /// Maximum rooms; an empty one keeps its history until its slot is needed [default: 1000].
     #[arg(long, value_name = "N")]
     rooms: Option<usize>,
-    /// Members of a room [default: 100,000].
+    /// Maximum members of a room [default: 100,000].
     #[arg(long, value_name = "N")]
     members: Option<usize>,
     /// Longest line or message from a member; a longer one ends the connection [default: 1KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     line_bytes: Option<usize>,
-    /// Lines a second that a member may send, or 0 for as many as it likes [default: 10].
+    /// Lines per second that a member may send, or 0 for unlimited [default: 10].
     #[arg(long, value_name = "N")]
     lines_per_s: Option<u32>,
-    /// Lines that a member who was quiet may send at once [default: 20].
+    /// Burst of lines that a member may send after a pause [default: 20].
     #[arg(long, value_name = "N")]
     burst: Option<NonZeroU32>,
-    /// Messages of a room that a newcomer is shown [default: 50].
+    /// Messages of a room shown to a new member [default: 50].
     #[arg(long, value_name = "N")]
     history: Option<usize>,
-    /// Bytes of them, kept for each room [default: 64KiB].
+    /// Bytes of that history, stored for each room [default: 64KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     history_bytes: Option<usize>,
-    /// Unsent output above which a member is cut off [default: 256KiB].
+    /// Unsent output above which a member is disconnected [default: 256KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     behind_bytes: Option<usize>,
-    /// Largest room that is told who comes and goes, and most members listed [default: 200].
+    /// Largest room whose members are notified of joins and leaves, and most members listed [default: 200].
     #[arg(long, value_name = "N")]
     announced: Option<usize>,
-    /// Bytes that may wait in a room for the broker; more is refused [default: 64KiB].
+    /// Bytes queued per room for the broker; more is refused [default: 64KiB].
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "nats")]
     waiting_bytes: Option<usize>,
-    /// A name, besides localhost and addresses, by which browsers may ask for the page and the WebSocket (the Host
-    /// field), or * for any; give it again for more.
+    /// A host name, besides localhost and addresses, that browsers may use for the page and the WebSocket (the Host
+    /// field), or * for any; may be given several times.
     #[arg(long, value_name = "NAME", value_parser = host)]
     allow_host: Vec<Host>,
-    /// A site, such as `https://www.example`, whose pages may join besides those that came from here, or * for any;
-    /// give it again for more.
+    /// An origin, such as `https://www.example`, whose pages may join besides the server's own, or * for any; may be
+    /// given several times.
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     allow_origin: Vec<Origin>,
     #[command(flatten)]
@@ -70,13 +70,13 @@ fn origin(text: &str) -> Result<Origin, String> {
 }
 
 impl ChatArgs {
-    pub(super) fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
+    pub(super) fn plan(self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
         let mut policy = self.how.limits.policy();
         let limits = self.limits(&mut policy)?;
         let (chat, bridge) = match self.nodes.options()? {
             None => (Chat::new(limits), None),
             Some(options) => {
-                let (chat, start) = spanning(limits, options, &label);
+                let (chat, start) = federated(limits, options, &label);
                 (chat, Some(start))
             }
         };
@@ -101,7 +101,7 @@ impl ChatArgs {
             waiting_bytes: self.waiting_bytes.unwrap_or(default.waiting_bytes),
         };
         self.how.limits.make_room(policy, limits.input_bytes());
-        // A full outbox has to hold a member back before it is so far behind that it is cut off.
+        // A full outbox must hold a member back before it exceeds the disconnect limit.
         self.how.limits.bound_outbox(policy, limits.behind_bytes / 2);
         limits.check(policy).map_err(usage)?;
         Ok(limits)

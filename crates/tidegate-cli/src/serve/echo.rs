@@ -6,7 +6,7 @@ use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 
 use super::how::{How, Kind};
 use super::label::Label;
-use super::stage::Plan;
+use super::stage::PlannedServer;
 use super::usage;
 use crate::Failure;
 use crate::limits::size;
@@ -17,10 +17,10 @@ const WEBSOCKET: Kind = Kind { schemes: ["ws", "wss"], path: "/", protocols: &["
 /// Options of `serve echo`.
 #[derive(clap::Args)]
 pub struct EchoArgs {
-    /// Speak WebSocket (RFC 6455), and send messages back.
+    /// Echo WebSocket messages (RFC 6455).
     #[arg(long)]
     websocket: bool,
-    /// Largest message of a WebSocket; a larger one closes it [default: 60KiB].
+    /// Largest WebSocket message; a larger one closes the connection [default: 60KiB].
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "websocket")]
     message_bytes: Option<usize>,
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub struct EchoArgs {
 }
 
 impl EchoArgs {
-    pub fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
+    pub fn plan(self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
         let mut policy = self.how.limits.policy();
         if !self.websocket {
             return self.how.plan(label, &ECHO, policy, Echo);
@@ -38,7 +38,7 @@ impl EchoArgs {
         let limits = WebSocketLimits { message_bytes, ..default };
         self.how.limits.make_room(&mut policy, limits.input_bytes());
         limits.check(&policy).map_err(usage)?;
-        // It has nothing to hide, and changes nothing.
+        // It has no secrets and no side effects.
         let echo = WebSocket::with_access(EchoMessages, limits, Access::any());
         self.how.plan(label, &WEBSOCKET, policy, echo)
     }

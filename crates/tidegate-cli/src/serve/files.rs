@@ -12,7 +12,7 @@ use tidegate_services::{Coding, Files, FilesOptions, Listing};
 use super::how::How;
 use super::http::{HTTP, HttpLimitArgs, policy};
 use super::label::Label;
-use super::stage::Plan;
+use super::stage::PlannedServer;
 use super::usage;
 use crate::Failure;
 use crate::limits::{set, size, time};
@@ -20,32 +20,31 @@ use crate::limits::{set, size, time};
 /// Options of `serve files`.
 #[derive(clap::Args)]
 pub struct FilesArgs {
-    /// Folder to serve. Hidden files are not served, and no name leads out of it.
+    /// Directory to serve. Hidden files are not served, and no path can escape from it.
     dir: PathBuf,
-    /// What a folder is answered with, the first of these that it has [default: index.html].
+    /// Index files of a directory, in order of preference [default: index.html].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     index: Option<Vec<String>>,
-    /// What a folder without an index is answered with: its list, or 403 [default: off].
+    /// Response for a directory without an index: a listing, or 403 [default: off].
     #[arg(long, value_name = "WHAT")]
     listing: Option<Listed>,
-    /// Use files that lie compressed beside a file, in these forms: gz, br, zst, or none [default: gz,br,zst].
+    /// Use precompressed files next to a file, in these formats: gz, br, zst, or none [default: gz,br,zst].
     #[arg(long, value_name = "LIST", value_parser = codings)]
     precompressed: Option<Codings>,
-    /// Memory for small files; 0 keeps none [default: 64MiB].
+    /// Memory for cached small files; 0 disables the cache [default: 64MiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     cache_bytes: Option<usize>,
-    /// Files up to this size are kept in memory [default: 64KiB].
+    /// Files up to this size are cached in memory [default: 64KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     small_bytes: Option<usize>,
-    /// Larger files that are kept open, each with a descriptor of its own that no connection has [default: 1000, and
-    /// no more than a quarter
-    /// of the descriptors].
+    /// Larger files that are kept open; each needs a descriptor [default: 1000, and at most a quarter of the
+    /// descriptors].
     #[arg(long, value_name = "N")]
     open_files: Option<usize>,
-    /// How long a file is served without looking whether it has changed; 0s looks each time [default: 1s].
+    /// How long a cached file is served without checking for changes; 0s checks each time [default: 1s].
     #[arg(long, value_name = "TIME", value_parser = time)]
     valid: Option<Duration>,
-    /// Answer further connections with 503 while so many are open [default: 15/16 of max-connections where the full
+    /// Answer further connections with 503 while this many are open [default: 15/16 of max-connections where a full
     /// server refuses, as with --strategy throughput].
     #[arg(long, value_name = "N")]
     busy_above: Option<usize>,
@@ -55,10 +54,10 @@ pub struct FilesArgs {
     pub(super) how: How,
 }
 
-/// What becomes of folders without an index.
+/// The response for directories without an index.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Listed {
-    /// A page with what is in it.
+    /// A listing.
     On,
     /// 403.
     Off,
@@ -76,7 +75,7 @@ fn codings(text: &str) -> Result<Codings, String> {
 }
 
 impl FilesArgs {
-    pub(super) fn plan(mut self, label: Label) -> Result<Box<dyn Plan>, Failure> {
+    pub(super) fn plan(mut self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
         let policy = policy(&self.how.limits);
         let limits = self.limits.limits(&policy)?;
         let options = self.options(&policy)?;
@@ -97,7 +96,7 @@ impl FilesArgs {
         );
         set(&mut options.precompressed, self.precompressed.clone().map(|codings| codings.0));
         set(&mut options.cache_bytes, self.cache_bytes);
-        // A default yields to what was asked for.
+        // A default yields to a given value.
         options.small_bytes = options.small_bytes.min(options.cache_bytes);
         set(&mut options.small_bytes, self.small_bytes);
         // The limit is raised to the hard one when the server starts.
@@ -108,7 +107,7 @@ impl FilesArgs {
         let most = policy.max_connections;
         if let Some(above) = self.busy_above.filter(|above| *above >= most) {
             return Err(usage(anyhow::anyhow!(
-                "busy_above ({above}) is not below max_connections ({most}): nobody would be left to be told; \
+                "busy_above ({above}) is not below max_connections ({most}): no connection is left for 503 responses; \
                  lower it, or raise max_connections"
             )));
         }

@@ -1,35 +1,35 @@
-//! Where and how a server runs: the options that services have in common.
+//! Options common to services: where to listen and how to run.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use clap::builder::TypedValueParser;
 use tidegate::{Choice, Endpoint, Model, ParseEndpointError, ParseModelError, Policy, Service, StartError};
 use tidegate_services::http::AccessError;
 use tidegate_services::http::access::Host;
 use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 
 use super::label::{Label, name};
-use super::stage::Plan;
+use super::stage::PlannedServer;
 use super::stream::{StreamPlan, binder};
 use super::usage;
 use crate::Failure;
-use crate::limits::{Limits, time};
+use crate::limits::{Limits, models, time};
 use crate::tls::{Secure, TlsArgs};
 
-/// Where to listen if nobody says so.
+/// The default listening address.
 pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
 /// Options of every server, of connections or of datagrams.
 #[derive(clap::Args, Clone)]
 pub struct Common {
-    /// What the server is called in metrics, statistics and notes [default: its service, with a number where several
-    /// are alike].
+    /// Name of the server in metrics, statistics and notes [default: its service, with a number if several are alike].
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub name: Option<String>,
-    /// I/O model: blocking, pool, select, poll, epoll, uring, tokio, or auto for the best one available.
-    #[arg(long, value_name = "MODEL", default_value = "auto", value_parser = model)]
+    /// I/O model, or auto for the best one available.
+    #[arg(long, value_name = "MODEL", default_value = "auto", value_parser = models().try_map(|name: String| model(&name)))]
     pub model: Asked,
     /// Processors to run on, such as 0,1 [default: all].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -37,37 +37,36 @@ pub struct Common {
     /// Print all counters to stderr at exit, as one line of JSON.
     #[arg(long)]
     pub stats: bool,
-    /// Publish counters for Prometheus here (/metrics), and the probes /healthz and /readyz. Servers of one process may
-    /// share an address.
+    /// Export counters for Prometheus at this address (/metrics), and the probes /healthz and /readyz. Servers of one
+    /// process may share an address.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub metrics: Option<SocketAddr>,
-    /// A name, besides localhost and addresses, by which the metrics may be asked for (the Host field), or * for any;
-    /// give it again for more. Others are refused: a page in somebody's browser must not read them by a name of its
-    /// own.
+    /// A host name, besides localhost and addresses, accepted for metrics requests (the Host field), or * for any; may
+    /// be given several times. Other names are refused, as a protection against DNS rebinding.
     #[arg(long, value_name = "NAME", value_parser = host, requires = "metrics")]
     pub metrics_host: Vec<Host>,
-    /// After a signal, go on for so long while /readyz says 503 already, so that balancers look away first. Servers of
-    /// one process wait for the longest of theirs [default: 0s].
+    /// After a signal, keep accepting for this long while /readyz returns 503, so that load balancers notice first.
+    /// Servers of one process use the longest of their delays [default: 0s].
     #[arg(long, value_name = "TIME", value_parser = time, requires = "metrics")]
     pub drain_delay: Option<Duration>,
 }
 
-/// Where and how any service of connections runs.
+/// Listening and running options of connection services.
 #[derive(clap::Args)]
 pub struct How {
-    /// Where to listen: ADDR:PORT (port 0 lets the system pick one), unix:PATH for a Unix socket with this file, or
-    /// unix:@NAME for one without. Give it again for further addresses of the same service: each has I/O threads and
-    /// limits of its own [default: 127.0.0.1:8080, or the sockets that are passed].
+    /// Listening address: ADDR:PORT (port 0 lets the system pick one), unix:PATH for a Unix socket with this file, or
+    /// unix:@NAME for an abstract one. May be given several times: each address has its own I/O threads and limits
+    /// [default: 127.0.0.1:8080, or the inherited sockets].
     #[arg(long, value_name = "ADDR:PORT", value_parser = endpoint)]
     listen: Vec<Endpoint>,
-    /// Listen with Multipath TCP (RFC 8684); clients that have only plain TCP are served as well.
+    /// Listen with Multipath TCP (RFC 8684); clients with plain TCP are served as well.
     #[arg(long)]
     mptcp: bool,
-    /// Take the listening socket of the server that runs with the same PATH, which then drains and exits; and let a
-    /// successor find this one there.
+    /// Take the listening socket over from the server that runs with the same PATH, which then drains and exits; and
+    /// let a successor find this one there.
     #[arg(long, value_name = "PATH")]
     pub handover: Option<PathBuf>,
-    /// Require a PROXY protocol header (version 1 or 2) in front of each connection, which names its client.
+    /// Require a PROXY protocol header (version 1 or 2) at the start of each connection.
     #[arg(long)]
     proxy_protocol: bool,
     #[command(flatten)]
@@ -78,18 +77,18 @@ pub struct How {
     pub limits: Limits,
 }
 
-/// How clients name a service, and what it speaks.
+/// How clients address a service, and its protocol.
 pub struct Kind {
     /// The scheme of its URL, and the one over TLS.
     pub schemes: [&'static str; 2],
     /// The path of its URL.
     pub path: &'static str,
-    /// What it speaks, for ALPN.
+    /// Its ALPN protocol.
     pub protocols: &'static [&'static str],
 }
 
 impl Kind {
-    /// The URL of a server that listens there. A Unix socket is written as `load` takes it.
+    /// The URL of a server that listens there. A Unix socket has the form that `load` accepts.
     pub fn url(&self, at: &Endpoint, secure: Option<&Secure>) -> String {
         let scheme = self.schemes[usize::from(secure.is_some())];
         match (at.addr(), secure) {
@@ -101,14 +100,14 @@ impl Kind {
 }
 
 impl How {
-    /// A server behind the layers asked for: the header of a proxy comes first and in the clear, then TLS.
+    /// A server with the selected layers: the PROXY header comes first and unencrypted, then TLS.
     pub fn plan<S: Service>(
         self,
         label: Label,
         kind: &'static Kind,
         policy: Policy,
         service: S,
-    ) -> Result<Box<dyn Plan>, Failure> {
+    ) -> Result<Box<dyn PlannedServer>, Failure> {
         Ok(Box::new(self.stream_plan(label, kind, policy, service)?))
     }
 
@@ -144,7 +143,7 @@ impl How {
         })
     }
 
-    /// The limits of the header of a proxy, if there is to be one.
+    /// The limits of the PROXY header, if required.
     fn proxy_limits(&self, policy: &Policy) -> Result<Option<ProxyLimits>, Failure> {
         if !self.proxy_protocol {
             return Ok(None);
@@ -155,17 +154,17 @@ impl How {
         Ok(Some(limits))
     }
 
-    /// Addresses to listen on that were named.
+    /// The given listening addresses.
     pub fn listen(&self) -> &[Endpoint] {
         &self.listen
     }
 
-    /// Addresses to listen on, at least: more sockets may be passed.
+    /// Number of listening addresses, at least: more sockets may be inherited.
     pub fn addresses(&self) -> usize {
         self.listen.len().max(1)
     }
 
-    /// Where to listen, as far as the command line says so.
+    /// The listening addresses of the command line.
     pub fn asked(&self) -> Result<Vec<Endpoint>, Failure> {
         if !self.mptcp {
             return Ok(self.listen.clone());
@@ -175,18 +174,18 @@ impl How {
         }
         let multipath = |at: &Endpoint| match at.addr() {
             Some(addr) => Ok(Endpoint::Mptcp(addr)),
-            None => Err(usage(anyhow!("--mptcp needs --listen ADDR:PORT: a Unix socket has one path only"))),
+            None => Err(usage(anyhow!("--mptcp needs --listen ADDR:PORT: Unix sockets do not support it"))),
         };
         self.listen.iter().map(multipath).collect()
     }
 }
 
-/// The model asked for; `None` is `auto`.
+/// The given model; `None` is `auto`.
 #[derive(Clone, Copy)]
 pub struct Asked(Option<Model>);
 
 impl Asked {
-    /// The model asked for, or the best one.
+    /// The given model, or the best one.
     pub fn or(self, label: &Label, best: impl FnOnce() -> Choice) -> Model {
         self.0.unwrap_or_else(|| {
             let choice = best();
@@ -200,7 +199,7 @@ fn model(text: &str) -> Result<Asked, ParseModelError> {
     if text == "auto" { Ok(Asked(None)) } else { text.parse().map(|model| Asked(Some(model))) }
 }
 
-/// An address, for clap.
+/// Parses an address for clap.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     if let Some(port) = text.strip_prefix("localhost:").and_then(|port| port.parse().ok()) {
         return Ok((IpAddr::V4(Ipv4Addr::LOCALHOST), port).into());
@@ -208,12 +207,12 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "not an address; write ADDR:PORT, such as 127.0.0.1:8080 or [::1]:8080".into())
 }
 
-/// A name by which a server may be asked, for clap.
+/// Parses a host name for clap.
 pub fn host(text: &str) -> Result<Host, String> {
     text.parse().map_err(|e: AccessError| e.to_string())
 }
 
-/// An address or a Unix socket, for clap.
+/// Parses an address or a Unix socket for clap.
 pub fn endpoint(text: &str) -> Result<Endpoint, String> {
     if text.starts_with("localhost:") {
         return address(text).map(Endpoint::from);
@@ -221,7 +220,7 @@ pub fn endpoint(text: &str) -> Result<Endpoint, String> {
     text.parse().map_err(|e: ParseEndpointError| e.to_string())
 }
 
-/// What the user can put right on the command line is usage; the rest is the run.
+/// Errors that the user can correct on the command line are usage errors; the others are run errors.
 pub fn failure(e: StartError) -> Failure {
     match e {
         StartError::Policy(_)

@@ -1,4 +1,4 @@
-//! `tidegate serve http`, and what services over HTTP have in common.
+//! `tidegate serve http`, and parts shared by HTTP services.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tidegate_services::{Http, HttpLimits, Page};
 
 use super::how::{How, Kind};
 use super::label::Label;
-use super::stage::Plan;
+use super::stage::PlannedServer;
 use super::usage;
 use crate::Failure;
 use crate::limits::{Limits, Optional, size, time_or_none};
@@ -16,14 +16,14 @@ use crate::limits::{Limits, Optional, size, time_or_none};
 /// Any service over HTTP.
 pub const HTTP: Kind = Kind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
 
-/// How long a connection rests between two requests if nobody says so: longer than browsers and proxies let theirs rest
-/// (60 s, mostly), so that it is they who close, and no request meets a connection that is being closed.
+/// Default idle timeout between two requests: longer than those of browsers and proxies (mostly 60 s), so that they
+/// close first, and no request is sent on a connection that is being closed.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
 
 /// Options of `serve http`.
 #[derive(clap::Args)]
 pub struct HttpArgs {
-    /// File to serve in place of the built-in page of 4 KiB.
+    /// File to serve instead of the built-in page of 4 KiB.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
     #[command(flatten)]
@@ -32,23 +32,22 @@ pub struct HttpArgs {
     pub how: How,
 }
 
-/// What a client may ask of any HTTP service.
+/// Request limits of HTTP services.
 #[derive(clap::Args)]
 pub struct HttpLimitArgs {
-    /// Largest head of a request; more is answered with 431, or 414 if already its first line is longer [default:
-    /// 16KiB].
+    /// Largest head of a request; more is answered with 431, or 414 if its first line alone is longer [default: 16KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     head_bytes: Option<usize>,
     /// Largest body of a request; more is answered with 413 [default: 1MiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     body_bytes: Option<usize>,
-    /// Time for a request to arrive once it has begun, or none; then the answer is 408 [default: 30s].
+    /// Time limit of an incomplete request, or none; then the response is 408 [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     request_timeout: Option<Optional>,
 }
 
 impl HttpArgs {
-    pub fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
+    pub fn plan(self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
         let policy = policy(&self.how.limits);
         let limits = self.limits.limits(&policy)?;
         let page = self.page.as_deref().map_or_else(|| Ok(Page::default()), Page::read).map_err(usage)?;
@@ -67,7 +66,7 @@ impl HttpLimitArgs {
     pub fn limits(&self, policy: &Policy) -> Result<HttpLimits, Failure> {
         let default = HttpLimits::default();
         let limits = HttpLimits {
-            // A default yields to what was asked for; two limits that were both asked for may contradict.
+            // A default yields to a given value; two given limits may contradict.
             head_bytes: self.head_bytes.unwrap_or(default.head_bytes.min(policy.input_bytes)),
             body_bytes: self.body_bytes.map_or(default.body_bytes, |bytes| bytes as u64),
             request_timeout: self.request_timeout.map_or(default.request_timeout, |time| time.0),
@@ -85,13 +84,13 @@ mod tests {
     use crate::limits::Strategy;
 
     #[derive(Parser)]
-    struct Line {
+    struct TestArgs {
         #[command(flatten)]
         limits: Limits,
     }
 
     fn limits(options: &[&str]) -> Limits {
-        Line::try_parse_from([&["x"], options].concat()).unwrap_or_else(|e| panic!("{e}")).limits
+        TestArgs::try_parse_from([&["x"], options].concat()).unwrap_or_else(|e| panic!("{e}")).limits
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the servers of a process are called, so that it is clear which one a note or an error is about.
+//! Labels of the servers of a process, used in notes and errors.
 
 use std::num::NonZeroUsize;
 
@@ -10,19 +10,19 @@ use super::usage;
 use crate::Failure;
 use crate::log;
 
-/// What a server is called.
+/// The label of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// Its name, which no other server of the process has.
+    /// Its unique name.
     pub name: String,
     /// The service it runs.
     pub service: &'static str,
-    /// Which table of the file it is, from 1, if there are several.
+    /// The number of its table in the file, from 1, if there are several.
     table: Option<NonZeroUsize>,
 }
 
 impl Label {
-    /// One line about this server.
+    /// Writes a note about this server.
     pub fn note(&self, event: &str, text: &str) {
         match self.table {
             None => log::note(event, text),
@@ -30,7 +30,12 @@ impl Label {
         }
     }
 
-    /// Counters under their names, with whose they are.
+    /// Whether it is the only server of the process.
+    pub fn is_alone(&self) -> bool {
+        self.table.is_none()
+    }
+
+    /// The counters with their names and the server's label.
     pub fn counters(
         &self,
         model: Model,
@@ -41,7 +46,7 @@ impl Label {
         whose.into_iter().chain(counters).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// The failure, with the server it is about if there are several.
+    /// Adds the server's label to an error, if there are several servers.
     pub fn blame(&self, failure: Failure) -> Failure {
         let Some(table) = self.table else { return failure };
         let about = format!("[[server]] {table} ({})", self.name);
@@ -79,7 +84,7 @@ pub fn labels(servers: &[(&'static str, Option<&str>)]) -> Result<Vec<Label>, Fa
     Ok(labels)
 }
 
-/// A name, for clap: what goes into a label, a unit of a service manager, and a line.
+/// Parses a name for clap: valid in a label, a systemd unit, and a line.
 pub fn name(text: &str) -> Result<String, String> {
     let is_good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if text.is_empty() || text.len() > 64 || !text.chars().all(is_good) {

@@ -1,4 +1,4 @@
-//! The messenger over several nodes: its options, and the bridge between them.
+//! Federation of the messenger: options, and the bridge between nodes.
 
 use std::time::Duration;
 
@@ -12,28 +12,29 @@ use crate::Failure;
 use crate::limits::{size, time};
 use crate::nats::{self, NatsArgs};
 
-/// Options of rooms that span nodes.
+/// Options of federated rooms.
 #[derive(clap::Args)]
 pub(super) struct NodesArgs {
-    /// Share the rooms with other nodes, over the broker at nats://HOST:PORT with JetStream; tls:// if it must encrypt.
+    /// Share the rooms with other nodes, over the broker at nats://HOST:PORT with JetStream; tls:// to require
+    /// encryption.
     #[arg(long, value_name = "URL")]
     nats: Option<String>,
-    /// What this node is called to members and in notes [default: HOSTNAME].
+    /// Name of this node for members and in notes [default: HOSTNAME].
     #[arg(long, value_name = "NAME", requires = "nats")]
     node: Option<String>,
-    /// After so long a silence another node is lost, or this one is cut off [default: 5s].
+    /// Silence after which another node counts as lost, or this one as cut off [default: 5s].
     #[arg(long, value_name = "TIME", value_parser = time, requires = "nats")]
     node_timeout: Option<Duration>,
-    /// Messages of a room that the broker keeps; used when the stream is made [default: 1000].
+    /// Messages of a room that the broker keeps; used when the stream is created [default: 1000].
     #[arg(long, value_name = "N", requires = "nats", value_parser = clap::value_parser!(u32).range(1..))]
     kept_messages: Option<u32>,
     /// How long it keeps them [default: 24h].
     #[arg(long, value_name = "TIME", requires = "nats", value_parser = time)]
     kept_time: Option<Duration>,
-    /// Bytes of all rooms that it keeps [default: 256MiB].
+    /// Bytes that it keeps for all rooms [default: 256MiB].
     #[arg(long, value_name = "SIZE", requires = "nats", value_parser = size)]
     kept_bytes: Option<usize>,
-    /// Brokers of a cluster that keep a copy each [default: 1].
+    /// Replicas in a broker cluster [default: 1].
     #[arg(long, value_name = "N", requires = "nats", value_parser = clap::value_parser!(u8).range(1..=5))]
     kept_replicas: Option<u8>,
     #[command(flatten)]
@@ -44,8 +45,8 @@ impl NodesArgs {
     /// How rooms are shared, if they are.
     pub(super) fn options(&self) -> Result<Option<BridgeOptions>, Failure> {
         let Some(url) = self.access.broker(self.nats.as_deref())? else { return Ok(None) };
-        let patience = self.node_timeout.unwrap_or(Duration::from_secs(5));
-        if !(Duration::from_secs(1)..=Duration::from_secs(60)).contains(&patience) {
+        let timeout = self.node_timeout.unwrap_or(Duration::from_secs(5));
+        if !(Duration::from_secs(1)..=Duration::from_secs(60)).contains(&timeout) {
             return Err(usage(anyhow!("--node-timeout must be from 1s to 60s")));
         }
         let default = Kept::default();
@@ -56,23 +57,22 @@ impl NodesArgs {
             replicas: self.kept_replicas.unwrap_or(default.replicas),
         };
         let name = nats::name_or_host("--node", self.node.as_deref(), "node")?;
-        Ok(Some(BridgeOptions { access: self.access.access(url), name, patience, kept }))
+        Ok(Some(BridgeOptions { access: self.access.access(url), name, timeout, kept }))
     }
 }
 
-/// Starts the bridge of a messenger, when all servers are bound; what is known of rooms is there when it returns.
+/// Starts the bridge of a messenger, after all servers are bound; the state of the rooms is loaded when it returns.
 pub(super) type StartBridge = Box<dyn FnOnce() -> Result<Bridge, Failure>>;
 
-/// The messenger over several nodes, and how its bridge is started. The bridge has to outlive the threads of the
-/// server.
-pub(super) fn spanning(limits: ChatLimits, options: BridgeOptions, label: &Label) -> (Chat, StartBridge) {
+/// The federated messenger, and how to start its bridge. The bridge must outlive the threads of the server.
+pub(super) fn federated(limits: ChatLimits, options: BridgeOptions, label: &Label) -> (Chat, StartBridge) {
     let wake = Wake::default();
     let waker = wake.clone();
-    let (chat, span) = Chat::spanning(limits, move || waker.wake());
+    let (chat, federation) = Chat::federated(limits, move || waker.wake());
     let label = label.clone();
     let tell = Box::new(move |event: &str, text: &str| label.note(event, text));
     let start = move || {
-        Bridge::start(options, span, wake, tell).map_err(|e| match e {
+        Bridge::start(options, federation, wake, tell).map_err(|e| match e {
             BridgeError::Broker(e) => nats::failure(e),
             e => Failure::Run(e.into()),
         })

@@ -1,22 +1,22 @@
-//! The sockets that a service manager passes, and the servers they are for.
+//! Sockets inherited from a service manager, and their servers.
 
 use anyhow::anyhow;
 
 use super::usage;
 use crate::Failure;
 
-/// A socket that was passed.
+/// An inherited socket.
 pub struct Passed<T> {
-    /// What the service manager calls it (`LISTEN_FDNAMES`), if it says so.
+    /// Its name (`LISTEN_FDNAMES`), if it has one.
     pub name: Option<String>,
     /// The socket.
     pub socket: T,
 }
 
-/// Gives each server the sockets that have its name. One server alone gets all, whatever they are called.
+/// Assigns the sockets to servers by name. A single server gets all of them.
 ///
 /// # Errors
-/// A socket is for no server.
+/// A socket matches no server.
 pub fn assign<T>(servers: &[&str], passed: Vec<Passed<T>>) -> Result<Vec<Vec<T>>, Failure> {
     let count = passed.len();
     let mut given: Vec<Vec<T>> = servers.iter().map(|_| Vec::new()).collect();
@@ -36,7 +36,7 @@ pub fn assign<T>(servers: &[&str], passed: Vec<Passed<T>>) -> Result<Vec<Vec<T>>
 fn stranger(count: usize, name: Option<&str>, servers: &[&str]) -> Failure {
     let name = name.map_or("has no name".to_owned(), |name| format!("is called {name}"));
     usage(anyhow!(
-        "of the {count} sockets that were passed (LISTEN_FDS) one {name}, and the servers here are {}: give each socket \
+        "one of the {count} inherited sockets (LISTEN_FDS) {name}, and the servers are {}: give each socket \
          the name of its server as its FileDescriptorName=",
         servers.join(", ")
     ))

@@ -1,5 +1,4 @@
-//! All servers of this process: what they share (signals, the service manager, descriptors, the end), and their stages
-//! one after the other.
+//! All servers of this process: shared resources (signals, service manager, descriptors), and their stages in order.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,7 +13,7 @@ use super::label::Label;
 use super::passed::assign;
 use super::processors::Processors;
 use super::share::{Want, shares};
-use super::stage::{Bound, Hangup, Plan};
+use super::stage::{Bound, Hangup, PlannedServer};
 use super::usage;
 use crate::life::{self, End, Up};
 use crate::log::note;
@@ -22,12 +21,13 @@ use crate::metrics::Pages;
 use crate::system::{manager, signals};
 use crate::{Failure, Outcome};
 
-/// Serves until told to stop. If one server cannot start, or breaks, none goes on.
-pub fn run(mut plans: Vec<Box<dyn Plan>>) -> Outcome {
-    check_doors(&plans)?;
+/// Runs until a stop. If one server cannot start, or breaks, all stop.
+pub fn run(mut plans: Vec<Box<dyn PlannedServer>>) -> Outcome {
+    check_handover_paths(&plans)?;
     // Before any thread starts, so that all of them stay there.
     let processors = Processors::of_all(plans.iter().map(|plan| plan.common().cpus.as_slice()))?;
     fit(&mut plans, &processors)?;
+    tidegate_lab::process::end_with_the_lab().map_err(|e| Failure::Run(e.into()))?;
     let drain_delay = plans.iter().filter_map(|plan| plan.common().drain_delay).max();
     let mut pages = Pages::default();
     let bound = bind(plans, &processors, &mut pages)?;
@@ -41,8 +41,7 @@ pub fn run(mut plans: Vec<Box<dyn Plan>>) -> Outcome {
         let server = processors.within(&cpus, || bound.start(number, &words, &pages));
         servers.push(server.map_err(|e| label.blame(e))?);
     }
-    // From here on a successor finds these servers and no longer those they follow, so all that is likely to fail is
-    // done.
+    // From here on a successor finds these servers and not their predecessors, so everything likely to fail is done.
     for server in &servers {
         server.open_door().map_err(|e| server.label().blame(e))?;
     }
@@ -60,7 +59,7 @@ pub fn run(mut plans: Vec<Box<dyn Plan>>) -> Outcome {
     if let (End::Signal, Some(delay)) = (end, drain_delay) {
         life::let_balancers_look_away(delay, &mut servers);
     }
-    // The probes answer to the end of the drain, unless successors answer them.
+    // The probes are served until the end of the drain, unless successors serve them.
     let pages = Some(pages).filter(|_| end != End::Succeeded);
     servers.iter_mut().for_each(|server| server.stop(end));
     if let End::Broken(number) = end {
@@ -73,23 +72,23 @@ pub fn run(mut plans: Vec<Box<dyn Plan>>) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Two servers behind one door would be taken for one.
-fn check_doors(plans: &[Box<dyn Plan>]) -> Result<(), Failure> {
-    let mut doors: Vec<&Path> = Vec::new();
-    for door in plans.iter().filter_map(|plan| plan.handover()) {
-        if doors.contains(&door) {
-            let e = anyhow!("two servers have the handover path {}: give each its own", door.display());
+/// Two servers with one hand-over path could not be distinguished.
+fn check_handover_paths(plans: &[Box<dyn PlannedServer>]) -> Result<(), Failure> {
+    let mut paths: Vec<&Path> = Vec::new();
+    for path in plans.iter().filter_map(|plan| plan.handover()) {
+        if paths.contains(&path) {
+            let e = anyhow!("two servers have the handover path {}: give each its own", path.display());
             return Err(usage(e));
         }
-        doors.push(door);
+        paths.push(path);
     }
     Ok(())
 }
 
 /// Makes the limits of all servers fit the descriptors they share.
-fn fit(plans: &mut [Box<dyn Plan>], processors: &Processors) -> Result<(), Failure> {
+fn fit(plans: &mut [Box<dyn PlannedServer>], processors: &Processors) -> Result<(), Failure> {
     if let Err(e) = system::raise_descriptor_limit() {
-        note("descriptor-limit", &format!("the descriptor limit stays as it is: {e}"));
+        note("descriptor-limit", &format!("the descriptor limit is unchanged: {e}"));
     }
     let limit = usize::try_from(system::descriptor_limit().0).unwrap_or(usize::MAX);
     let mut wants: Vec<Want> = Vec::new();
@@ -106,7 +105,7 @@ fn fit(plans: &mut [Box<dyn Plan>], processors: &Processors) -> Result<(), Failu
 type BoundServer = (Label, Vec<usize>, Box<dyn Bound>);
 
 fn bind(
-    plans: Vec<Box<dyn Plan>>,
+    plans: Vec<Box<dyn PlannedServer>>,
     processors: &Processors,
     pages: &mut Pages,
 ) -> Result<Vec<BoundServer>, Failure> {
@@ -121,20 +120,20 @@ fn bind(
     Ok(bound)
 }
 
-/// The one line on stdout for each address. Whoever started the process waits for it.
+/// Prints one line to stdout for each address; parent processes wait for it.
 fn announce(url: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let said = writeln!(out, "listening on {url}").and_then(|()| out.flush());
     said.context("cannot write to stdout").map_err(Failure::Run)
 }
 
-/// Ends what is left of servers of which one has lost an I/O thread.
+/// Stops the remaining servers after an I/O thread was lost.
 fn broken(servers: Vec<Box<dyn Up>>, number: usize) -> Failure {
     let label = servers.get(number).map(|server| server.label().clone());
-    tracing::error!(event = "broken", "an I/O thread has ended by itself; stopping the others");
+    tracing::error!(event = "broken", "an I/O thread ended unexpectedly; stopping all servers");
     drop(servers); // waits, at most for the drain timeouts
     let failure = Failure::Run(anyhow!(
-        "an I/O thread has ended by itself and its connections are lost; start again, and report what was logged above"
+        "an I/O thread ended unexpectedly and its connections are lost; restart, and report the errors logged above"
     ));
     match label {
         Some(label) => label.blame(failure),

@@ -1,4 +1,4 @@
-//! Processors: each server is kept to its own, and the rest of the process to those of all servers together.
+//! CPU affinity: each server runs on its processors, and the rest of the process on those of all servers together.
 
 use anyhow::{Context, anyhow};
 use tidegate::system;
@@ -9,12 +9,12 @@ use crate::system::PINS_THREADS;
 
 /// The processors of the process.
 pub struct Processors {
-    /// Those of all servers together.
+    /// The union of all servers' processors.
     all: Vec<usize>,
 }
 
 impl Processors {
-    /// Keeps the process to the processors that servers asked for; to all of them if one server may run anywhere.
+    /// Pins the process to the servers' processors; to all if one server may run anywhere.
     pub fn of_all<'a>(servers: impl Iterator<Item = &'a [usize]> + Clone) -> Result<Self, Failure> {
         let mut all: Vec<usize> = servers.clone().flatten().copied().collect();
         all.sort_unstable();
@@ -24,12 +24,13 @@ impl Processors {
         }
         let allowed = system::allowed_cpus();
         if let Some(cpu) = all.iter().find(|cpu| !allowed.contains(cpu)) {
-            return Err(usage(anyhow!("no processor {cpu} here; this process may use {allowed:?}")));
+            return Err(usage(anyhow!("no processor {cpu}; this process may use {allowed:?}")));
         }
         let one = servers.clone().all(|cpus| all.iter().all(|cpu| cpus.contains(cpu)));
         if !PINS_THREADS && !one {
             return Err(usage(anyhow!(
-                "this system keeps whole processes to processors: give all servers the same --cpus, or each a process of its own"
+                "this system can only pin whole processes: give all servers the same --cpus, or run each in a separate \
+             process"
             )));
         }
         if servers.clone().any(<[usize]>::is_empty) {
@@ -56,5 +57,5 @@ impl Processors {
 }
 
 fn pin(cpus: &[usize]) -> Result<(), Failure> {
-    system::pin_to_cpus(cpus).context("cannot keep to the processors asked for").map_err(usage)
+    system::pin_to_cpus(cpus).context("cannot run on the given processors").map_err(usage)
 }

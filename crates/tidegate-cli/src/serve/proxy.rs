@@ -11,7 +11,7 @@ use tidegate_services::{Proxy, ProxyOptions};
 
 use super::how::{How, Kind, endpoint};
 use super::label::Label;
-use super::stage::Plan;
+use super::stage::PlannedServer;
 use super::stream::StreamPlan;
 use super::usage;
 use crate::Failure;
@@ -22,22 +22,22 @@ const PROXY: Kind = Kind { schemes: ["tcp", "tls"], path: "", protocols: &[] };
 /// Options of `serve proxy`.
 #[derive(clap::Args)]
 pub struct ProxyArgs {
-    /// Upstream servers: ADDR:PORT, unix:PATH or unix:@NAME, several with commas between them.
+    /// Upstream servers: ADDR:PORT, unix:PATH or unix:@NAME, separated by commas.
     #[arg(long, value_name = "ADDR[,ADDR]", value_parser = endpoint, value_delimiter = ',', required = true)]
     to: Vec<Endpoint>,
-    /// Which upstream gets the next client.
+    /// How the upstream for a client is selected.
     #[arg(long, value_name = "WAY", value_enum, default_value = "round-robin")]
     balance: Way,
-    /// Connect timeout of one attempt; another upstream is next, three in all [default: 5s].
+    /// Connect timeout of one attempt; then another upstream is tried, three in all [default: 5s].
     #[arg(long, value_name = "TIME", value_parser = time)]
     connect_timeout: Option<Duration>,
-    /// How long an upstream that could not be reached is left out before one client tries it again [default: 5s].
+    /// How long an upstream is skipped after a failed connect, before one client tries it again [default: 5s].
     #[arg(long, value_name = "TIME", value_parser = time)]
     retry_after: Option<Duration>,
-    /// Bytes that may wait between client and upstream, in each direction, besides the outbox [default: 64KiB].
+    /// Bytes buffered between client and upstream, in each direction, besides the outbox [default: 64KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     link_bytes: Option<usize>,
-    /// Send a PROXY protocol header of this version, which tells the upstream the client's address.
+    /// Send a PROXY protocol header of this version, with the client's address, to the upstream.
     #[arg(long, value_name = "VERSION", value_enum)]
     send_proxy: Option<Version>,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub struct ProxyArgs {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Way {
-    /// Each in its turn.
+    /// In turn.
     RoundRobin,
     /// The one with the fewest connections.
     LeastConnections,
@@ -61,7 +61,7 @@ enum Version {
 }
 
 impl ProxyArgs {
-    pub fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
+    pub fn plan(self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
         let policy = self.how.limits.policy();
         let default = ProxyOptions::default();
         let options = ProxyOptions {
@@ -76,7 +76,6 @@ impl ProxyArgs {
                 Version::V1 => HeaderVersion::V1,
                 Version::V2 => HeaderVersion::V2,
             }),
-            destination: self.how.only_address(),
         };
         let upstreams = self.to.iter().filter_map(Endpoint::addr);
         if let Some(own) = self.how.first_address_among(upstreams) {
@@ -91,7 +90,7 @@ impl ProxyArgs {
     }
 }
 
-/// Names the option that is wrong.
+/// Replaces field names by options in an error.
 fn blame(e: ProxyOptionsError) -> Failure {
     let option = match e {
         ProxyOptionsError::NoTime => "--connect-timeout",
@@ -102,14 +101,6 @@ fn blame(e: ProxyOptionsError) -> Failure {
 }
 
 impl How {
-    /// Where to listen, if that is one address with a port.
-    fn only_address(&self) -> Option<SocketAddr> {
-        match self.listen() {
-            [one] => one.addr().filter(|addr| addr.port() != 0),
-            _ => None,
-        }
-    }
-
     /// One of these addresses that is where to listen, too.
     fn first_address_among(&self, mut addresses: impl Iterator<Item = SocketAddr>) -> Option<SocketAddr> {
         let listens = |at: SocketAddr| self.listen().iter().any(|own| own.addr() == Some(at));
@@ -117,7 +108,7 @@ impl How {
     }
 }
 
-/// What is counted of upstreams, for `--stats`.
+/// Counters of upstreams, for `--stats`.
 pub fn to_json(upstreams: &Arc<Upstreams>) -> serde_json::Value {
     let of = |upstream: tidegate_services::proxy::UpstreamStats| {
         serde_json::json!({

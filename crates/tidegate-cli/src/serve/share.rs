@@ -5,10 +5,10 @@ use anyhow::anyhow;
 use super::usage;
 use crate::Failure;
 
-/// Descriptors that a server would like to have.
+/// Descriptors that a server requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Want {
-    /// For a limit that was asked for: no fewer will do.
+    /// For a given limit: fewer are an error.
     Exactly(usize),
     /// For a default, which can be lowered.
     UpTo(usize),
@@ -24,11 +24,11 @@ impl Want {
     }
 }
 
-/// What each server gets of `limit` descriptors. One alone gets them all; of several, those whose limits were asked for
-/// go first, and the others share what is left, none getting more than it wants.
+/// Divides `limit` descriptors. A single server gets them all; of several, those with given limits go first, and the
+/// others share the rest, none getting more than requested.
 ///
 /// # Errors
-/// What was asked for is more than there is.
+/// The given limits need more than there is.
 pub fn shares(limit: usize, wants: &[Want]) -> Result<Vec<usize>, Failure> {
     if wants.len() == 1 {
         return Ok(vec![limit]);
@@ -37,7 +37,7 @@ pub fn shares(limit: usize, wants: &[Want]) -> Result<Vec<usize>, Failure> {
     let asked = wants.iter().map(exactly).fold(0, usize::saturating_add);
     let mut rest = limit.checked_sub(asked).ok_or_else(|| {
         usage(anyhow!(
-            "the servers of this process need {asked} descriptors for the max-connections that were asked for, and the limit is {limit}: \
+            "the given max-connections of all servers need {asked} descriptors, and the limit is {limit}: \
              lower max-connections, or raise the limit with ulimit -n"
         ))
     })?;

@@ -1,5 +1,5 @@
-//! The stages of a server: planned (everything that can be wrong with its options is known), bound (connections wait),
-//! started. Each stage is done for all servers of the process before the next.
+//! The stages of a server: planned (its options are valid), bound (connections queue), started. Each stage is done for
+//! all servers of the process before the next.
 
 use std::sync::mpsc::Sender;
 
@@ -12,36 +12,36 @@ use crate::Failure;
 use crate::life::{Up, Word};
 use crate::metrics::Pages;
 
-/// A server whose options make sense. Called on a thread that is kept to the processors of this server.
-pub trait Plan {
-    /// What it is called.
+/// A server with valid options. Called on a thread pinned to the processors of this server.
+pub trait PlannedServer {
+    /// Its label.
     fn label(&self) -> &Label;
     /// The options every server has.
     fn common(&self) -> &Common;
-    /// Where a successor finds it.
+    /// Its hand-over path.
     fn handover(&self) -> Option<&std::path::Path>;
-    /// Descriptors it would like to have.
+    /// Descriptors that it requests.
     fn want(&self) -> Want;
-    /// Makes its limits fit so many descriptors.
+    /// Adapts its limits to this many descriptors.
     fn fit(&mut self, descriptors: usize) -> Result<(), Failure>;
-    /// Binds, or takes sockets: those that the service manager `passed`, or those of the server it succeeds.
+    /// Binds, or uses inherited sockets: from the service manager (`passed`), or from its predecessor.
     fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure>;
 }
 
 /// What SIGHUP does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hangup {
-    /// It ends the process, as ever.
+    /// It ends the process, the default action.
     Ends,
     /// Files are read again.
     Reloads,
 }
 
-/// A server that listens. Called on a thread that is kept to the processors of this server.
+/// A bound server. Called on a thread pinned to the processors of this server.
 pub trait Bound {
-    /// What SIGHUP does to it.
+    /// Its reaction to SIGHUP.
     fn hangup(&self) -> Hangup;
-    /// Starts its threads. Who takes its place says so through `words`, with the server's `number`.
+    /// Starts its threads. A successor is reported through `words`, with the server's `number`.
     fn start(
         self: Box<Self>,
         number: usize,

@@ -17,26 +17,26 @@ use super::label::Label;
 use super::nodes::StartBridge;
 use super::proxy;
 use super::share::Want;
-use super::stage::{Bound, Hangup, Plan};
+use super::stage::{Bound, Hangup, PlannedServer};
 use super::usage;
 use crate::Failure;
 use crate::life::{self, Change, End, Up, Word};
 use crate::limits::{Limits, Strategy};
 use crate::metrics::{Entry, Pages, Source};
-use crate::origin::{Asked, Listeners, Origin};
+use crate::origin::{Asked, Listeners, Origin, terms};
 use crate::out::complain;
-use crate::system::handover::{Door, Estate, Inheritance, Line};
+use crate::system::handover::{HandoverListener, HandoverState, HandoverStream, Inheritance};
 use crate::tls::Secure;
 
-/// Where a server listens.
+/// The listening socket of a server.
 pub enum At {
-    /// At an address that it binds.
+    /// An address to bind.
     Address(Endpoint),
-    /// On a socket that listens already.
+    /// An inherited socket.
     Socket(OwnedFd),
 }
 
-/// Binds one service, to several addresses if need be.
+/// Binds one service, to several addresses if necessary.
 pub type Binder = Box<dyn Fn(Policy, Model, At) -> Result<BoundServer, StartError>>;
 
 /// The binder of this service, which all servers that it makes share.
@@ -51,7 +51,7 @@ pub fn binder(service: impl Service) -> Binder {
     })
 }
 
-/// A server of connections whose options make sense.
+/// A connection server with valid options.
 pub struct StreamPlan {
     pub how: How,
     pub label: Label,
@@ -60,15 +60,15 @@ pub struct StreamPlan {
     pub model: Model,
     pub secure: Option<Secure>,
     pub binder: Binder,
-    /// What it counts besides, if it is a messenger.
+    /// Its chat counters, if it is a messenger.
     pub chat: Option<Arc<ChatCounters>>,
     /// If it is a proxy, its upstreams.
     pub proxy: Option<Arc<Upstreams>>,
-    /// To other nodes, if it shares its rooms with them.
+    /// Its federation options, if it shares its rooms.
     pub bridge: Option<StartBridge>,
 }
 
-impl Plan for StreamPlan {
+impl PlannedServer for StreamPlan {
     fn label(&self) -> &Label {
         &self.label
     }
@@ -86,8 +86,7 @@ impl Plan for StreamPlan {
     }
 
     fn fit(&mut self, descriptors: usize) -> Result<(), Failure> {
-        // Sockets may be passed for more addresses than are named; then connections find for themselves that
-        // descriptors are short.
+        // More sockets may be inherited than addresses were given; then a lack of descriptors shows at run time.
         let each = descriptors / self.how.addresses();
         if let Some(text) = self.how.limits.fit(&mut self.policy, self.model, each)? {
             self.label.note("max-connections", &text);
@@ -104,7 +103,7 @@ impl Plan for StreamPlan {
             each_connection = memory.each_connection,
             process = memory.process,
             addresses = self.how.addresses(),
-            "the most memory that the limits allow"
+            "the upper bound of memory"
         );
         Ok(())
     }
@@ -149,9 +148,10 @@ fn bind(
     let mut bound = Vec::new();
     for (number, at) in asked.iter().enumerate() {
         let one = bind_one(At::Address(at.clone()));
-        bound.push(one.map_err(|e| match (taken(&e), asked.iter().take(number).find(|own| covers(own, at))) {
+        bound
+            .push(one.map_err(|e| match (taken(&e), asked.iter().take(number).find(|own| covers(own, at))) {
             (true, Some(own)) => usage(anyhow!(
-                "--listen {at} cannot be had beside --listen {own}, which has that port already: leave one of them out"
+                "--listen {at} conflicts with --listen {own}, which uses the same port: leave one of them out"
             )),
             _ => failure(e),
         })?);
@@ -163,7 +163,7 @@ fn taken(e: &StartError) -> bool {
     matches!(e, StartError::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse)
 }
 
-/// Whether a server that listens at `own` may be what keeps another from `at`.
+/// Whether a listener at `own` may prevent another one at `at`.
 fn covers(own: &Endpoint, at: &Endpoint) -> bool {
     match (own.addr(), at.addr()) {
         (Some(own), Some(at)) => {
@@ -182,9 +182,9 @@ fn adopt(
     sockets.into_iter().map(one).collect()
 }
 
-/// The same servers, which take the files of their sockets away at the end.
+/// The same servers, which remove their socket files at the end.
 fn with_files(bound: Vec<BoundServer>) -> Result<Vec<BoundServer>, Failure> {
-    let own = |one: BoundServer| one.own_socket_file().context("the file of the socket is gone");
+    let own = |one: BoundServer| one.own_socket_file().context("the socket file is gone");
     bound.into_iter().map(own).collect::<Result<_, _>>().map_err(Failure::Run)
 }
 
@@ -200,7 +200,7 @@ struct StreamBound {
     bridge: Option<StartBridge>,
     /// One for each address.
     bound: Vec<BoundServer>,
-    predecessor: Option<Line>,
+    predecessor: Option<HandoverStream>,
     entry: Option<Entry>,
 }
 
@@ -236,7 +236,7 @@ impl Bound for StreamBound {
             }
             None => Vec::new(),
         };
-        // Its thread is to stay on the processors of this server, and nobody is accepted before it knows the rooms.
+        // Its thread stays on the processors of this server, and no client is accepted before the rooms are loaded.
         let bridge = bridge.map(|start| start()).transpose()?;
         let running =
             bound.into_iter().map(|one| one.start()).collect::<Result<Vec<_>, _>>().map_err(failure)?;
@@ -246,11 +246,11 @@ impl Bound for StreamBound {
             let stats = Box::new(move || each.iter().map(|stats| stats()).sum());
             entry.accepting(model, Source::Connections { stats, tls, chat, proxy: proxy.clone() });
         }
-        let mut door = None;
+        let mut successors = None;
         if let Some(path) = &how.handover {
             let metrics = pages.share(how.common.metrics).transpose().map_err(lacks)?;
-            let estate = Estate { terms: model.name().into(), listeners: shared, metrics };
-            door = Some(make_door(path, estate, number, words.clone())?);
+            let state = HandoverState { terms: terms(model, label.service), listeners: shared, metrics };
+            successors = Some(listen_for_successor(path, state, number, words.clone())?);
         }
         let stopped = None;
         Ok(Box::new(StreamUp {
@@ -264,39 +264,43 @@ impl Bound for StreamBound {
             running,
             predecessor,
             entry,
-            door,
+            successors,
             stopped,
             bridge,
         }))
     }
 }
 
-/// Makes the door by which a successor will find this server.
-pub fn make_door(path: &Path, estate: Estate, number: usize, words: Sender<Word>) -> Result<Door, Failure> {
-    let door = Door::beside(path, estate, move || _ = words.send(Word::Succeeded(number)));
-    door.map_err(|e| no_door(path, e))
+/// Makes the socket by which a successor finds this server.
+pub fn listen_for_successor(
+    path: &Path,
+    state: HandoverState,
+    number: usize,
+    words: Sender<Word>,
+) -> Result<HandoverListener, Failure> {
+    let successors = HandoverListener::beside(path, state, move || _ = words.send(Word::Succeeded(number)));
+    successors.map_err(|e| no_door(path, e))
 }
 
 /// Opens it.
-pub fn open_door(door: Option<&Door>, path: Option<&Path>) -> Result<(), Failure> {
-    let Some((door, path)) = door.zip(path) else { return Ok(()) };
-    door.open().map_err(|e| no_door(path, e))
+pub fn open_door(successors: Option<&HandoverListener>, path: Option<&Path>) -> Result<(), Failure> {
+    let Some((successors, path)) = successors.zip(path) else { return Ok(()) };
+    successors.open().map_err(|e| no_door(path, e))
 }
 
 fn no_door(path: &Path, e: io::Error) -> Failure {
     let shown = path.display();
     Failure::Run(
-        anyhow!(e)
-            .context(format!("cannot put a socket at {shown}; name a path in a folder that may be written")),
+        anyhow!(e).context(format!("cannot put a socket at {shown}; give a path in a writable directory")),
     )
 }
 
-/// Tells the running server that it may go.
-pub fn relieve(predecessor: &Line, label: &Label) {
-    // If it has gone meanwhile, that is what was wanted.
+/// Tells the predecessor to drain.
+pub fn relieve(predecessor: &HandoverStream, label: &Label) {
+    // If it has exited meanwhile, that is fine.
     let text = match Inheritance::ready(predecessor) {
-        Ok(()) => "accepting in the place of the running server, which drains now".to_owned(),
-        Err(e) => format!("accepting; the server that ran before is gone already: {e}"),
+        Ok(()) => "accepting instead of the predecessor, which drains now".to_owned(),
+        Err(e) => format!("accepting; the predecessor has already exited: {e}"),
     };
     label.note("handover", &text);
 }
@@ -311,10 +315,10 @@ struct StreamUp {
     proxy: Option<Arc<Upstreams>>,
     /// One for each address.
     running: Vec<Running>,
-    predecessor: Option<Line>,
+    predecessor: Option<HandoverStream>,
     entry: Option<Entry>,
-    door: Option<Door>,
-    /// The counters when it was told to stop.
+    successors: Option<HandoverListener>,
+    /// The counters when the stop began.
     stopped: Option<Stats>,
     /// Ends when the last thread of the server has.
     bridge: Option<Bridge>,
@@ -331,7 +335,7 @@ impl Up for StreamUp {
     }
 
     fn open_door(&self) -> Result<(), Failure> {
-        open_door(self.door.as_ref(), self.how.handover.as_deref())
+        open_door(self.successors.as_ref(), self.how.handover.as_deref())
     }
 
     fn relieve(&mut self) {
@@ -360,7 +364,7 @@ impl Up for StreamUp {
         if let Some(entry) = &self.entry {
             entry.draining();
         }
-        self.door = None;
+        self.successors = None;
     }
 
     fn stop(&mut self, end: End) {
@@ -369,7 +373,7 @@ impl Up for StreamUp {
         }
         self.unready();
         if end == End::Succeeded {
-            self.label.note("succeeded", "a successor accepts in its place; draining");
+            self.label.note("succeeded", "a successor accepts; draining");
             self.running.iter_mut().for_each(Running::keep_socket_file);
         }
         self.stopped = Some(life::stop(&self.running, self.drain_timeout, &self.label));
@@ -395,7 +399,7 @@ impl Up for StreamUp {
 }
 
 impl StreamUp {
-    /// Goes on with another strategy.
+    /// Changes the strategy.
     fn change(&self, strategy: Strategy) {
         let change = |one: &Running| {
             let policy = self.how.limits.changed_to(strategy, one.first_policy());
@@ -403,8 +407,8 @@ impl StreamUp {
         };
         // The limits of all addresses are the same, so what one refuses the first has refused.
         let text = match self.running.iter().try_for_each(change) {
-            Ok(()) => format!("the strategy is {strategy:?} from now on"),
-            Err(e) => format!("the strategy stays as it is: {e}"),
+            Ok(()) => format!("the strategy is now {strategy:?}"),
+            Err(e) => format!("the strategy is unchanged: {e}"),
         };
         self.label.note("strategy", &text);
     }

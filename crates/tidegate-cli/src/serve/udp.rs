@@ -19,8 +19,8 @@ use tidegate_services::{UdpEcho, UdpSink};
 use super::how::{Common, DEFAULT_ADDRESS, address, failure};
 use super::label::Label;
 use super::share::Want;
-use super::stage::{Bound, Hangup, Plan};
-use super::stream::{make_door, open_door, relieve};
+use super::stage::{Bound, Hangup, PlannedServer};
+use super::stream::{listen_for_successor, open_door, relieve};
 use super::usage;
 use crate::Failure;
 use crate::life::{Change, End, Up, Word};
@@ -28,28 +28,42 @@ use crate::limits::{set, size, time, wait};
 use crate::metrics::{Entry, Pages, Source};
 use crate::origin;
 use crate::out::complain;
-use crate::system::handover::{Door, Estate, Inheritance, Line};
+use crate::system::handover::{HandoverListener, HandoverState, HandoverStream, Inheritance};
 
-/// What is done with datagrams.
+/// The datagram services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// Send each back (RFC 862).
+    /// Send each datagram back (RFC 862).
     Echo,
-    /// Take each and answer none (RFC 863).
+    /// Discard each datagram (RFC 863).
     Sink,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "echo",
+            Self::Sink => "sink",
+        }
+    }
+
+    /// What a successor has to be, too.
+    fn service(self) -> String {
+        format!("udp {}", self.name())
+    }
 }
 
 /// Options of `serve udp`.
 #[derive(clap::Args)]
 pub struct UdpArgs {
-    /// What to do with datagrams.
+    /// The service.
     #[arg(value_enum)]
     kind: Kind,
-    /// Address to receive at; port 0 lets the system pick one [default: 127.0.0.1:8080].
+    /// Address to bind; port 0 lets the system pick one [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     listen: Option<SocketAddr>,
-    /// Take the sockets of the server that runs with the same PATH, which then exits; and let a successor find this one
-    /// there.
+    /// Take the sockets over from the server that runs with the same PATH, which then exits; and let a successor find
+    /// this one there.
     #[arg(long, value_name = "PATH")]
     handover: Option<PathBuf>,
     #[command(flatten)]
@@ -62,21 +76,21 @@ pub struct UdpArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Limits")]
 struct Limits {
-    /// How datagrams go through the kernel: plain (one a call), batched (several a call), or gso (several of one size
-    /// and peer as one) [default: batched; plain on uring].
+    /// How datagrams pass through the kernel: plain (one per call), batched (several per call), or gso (several of one
+    /// size and peer as one) [default: batched; plain on uring].
     #[arg(long, value_name = "PATH")]
     path: Option<DatagramPath>,
-    /// I/O threads, each with a socket of its own; on pool, which has one socket, workers [default: one for each
-    /// processor; 256 for pool].
+    /// I/O threads, each with its own socket; on pool, which has one socket, workers [default: one for each processor;
+    /// 256 for pool].
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
     /// Datagrams of one receive or send call; on uring receive buffers of each thread [default: 64].
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
-    /// Longest datagram that is taken; longer ones are dropped and counted [default: 65507].
+    /// Longest datagram accepted; longer ones are dropped and counted [default: 65507].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     largest_datagram: Option<usize>,
-    /// Replies of a thread that may wait to be sent; further ones are dropped and counted [default: 8192].
+    /// Replies that a thread may queue; further ones are dropped and counted [default: 8192].
     #[arg(long, value_name = "N")]
     replies: Option<usize>,
     /// Bytes of those replies [default: 1MiB].
@@ -94,10 +108,10 @@ struct Limits {
     /// SO_SNDBUF [default: net.core.wmem_default].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     socket_send_buffer: Option<usize>,
-    /// How an I/O thread waits: block, spin, or spin:TIME to spin for so long and then block [default: block].
+    /// How an I/O thread waits: block, spin, or spin:TIME (spin that long, then block) [default: block].
     #[arg(long, value_name = "HOW", value_parser = wait)]
     wait: Option<Wait>,
-    /// How long a stop may take to serve what has arrived [default: 1s].
+    /// How long a stop may take to serve datagrams that have arrived [default: 1s].
     #[arg(long, value_name = "TIME", value_parser = time)]
     drain_timeout: Option<Duration>,
     /// Stack of each thread of blocking and pool [default: 128KiB].
@@ -113,7 +127,7 @@ impl Limits {
             && (self.segments.is_some() || self.segment_bytes.is_some())
         {
             return Err(usage(anyhow!(
-                "--segments and --segment-bytes are of the path gso: add --path gso, or leave them out"
+                "--segments and --segment-bytes require the path gso: add --path gso, or leave them out"
             )));
         }
         set(&mut policy.batch, self.batch);
@@ -132,14 +146,14 @@ impl Limits {
 }
 
 impl UdpArgs {
-    pub(super) fn plan(self, label: Label) -> Result<Box<dyn Plan>, Failure> {
+    pub(super) fn plan(self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
         let policy = self.limits.policy()?;
         let model = self.common.model.or(&label, Model::best);
         Ok(Box::new(UdpPlan { args: self, label, policy, model }))
     }
 }
 
-/// A server of datagrams whose options make sense.
+/// A datagram server with valid options.
 struct UdpPlan {
     args: UdpArgs,
     label: Label,
@@ -150,10 +164,10 @@ struct UdpPlan {
 /// Descriptors of each thread: a socket, a waker, and a ring or epoll instance.
 const PER_THREAD: usize = 3;
 
-/// Descriptors for everything else, such as its page of metrics.
+/// Descriptors for everything else, such as the metrics listener.
 const RESERVED: usize = 64;
 
-impl Plan for UdpPlan {
+impl PlannedServer for UdpPlan {
     fn label(&self) -> &Label {
         &self.label
     }
@@ -178,33 +192,41 @@ impl Plan for UdpPlan {
     fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
         let Self { args, label, policy, model } = *self;
         if !passed.is_empty() {
-            return Err(usage(anyhow!("a socket was passed (LISTEN_FDS), and datagrams take --listen only")));
+            return Err(usage(anyhow!(
+                "a socket was inherited (LISTEN_FDS), but datagram servers support --listen only"
+            )));
         }
         let path = policy.path.unwrap_or_else(|| DatagramPath::default_on(model));
         let origin = match &args.handover {
-            Some(door) => Origin::find(door, &args, model, path)?,
+            Some(successors) => Origin::find(successors, &args, model, path, &label)?,
             None => Origin::default(),
         };
         let bound = match args.kind {
             Kind::Echo => bind(|_| UdpEcho, policy, model, &args, origin.sockets),
             Kind::Sink => bind(|_| UdpSink, policy, model, &args, origin.sockets),
         }?;
-        // Asked for here, so that a model that cannot is refused before anything is said.
+        // Checked here, so that an unsuitable model is refused before anything is printed.
         let shared = args.handover.as_ref().map(|_| bound.share_sockets()).transpose().map_err(usage)?;
-        let terms = terms(model, path);
-        let heirs = shared.map(|listeners| Estate { terms, listeners, metrics: None });
+        let terms = terms(model, path, args.kind);
+        let shared_state = shared.map(|listeners| HandoverState { terms, listeners, metrics: None });
         let entry = args
             .common
             .metrics
             .map(|addr| pages.add(addr, &args.common.metrics_host, origin.metrics, &label));
-        Ok(Box::new(UdpBound { args, label, bound, entry, heirs, predecessor: origin.predecessor }))
+        Ok(Box::new(UdpBound { args, label, bound, entry, shared_state, predecessor: origin.predecessor }))
     }
 }
 
-/// What a successor has to agree to: whether calls wait and whether datagrams come joined are properties of the shared
-/// sockets.
-fn terms(model: Model, path: DatagramPath) -> String {
-    format!("udp/{model}/{path}")
+/// What a successor must match: blocking mode and datagram coalescing are properties of the shared sockets.
+fn terms(model: Model, path: DatagramPath, kind: Kind) -> String {
+    format!("udp/{model}/{path}/{}", kind.name())
+}
+
+/// Model, path and, where it is named, service of a server of datagrams.
+fn parted(terms: &str) -> Option<(Model, &str, Option<String>)> {
+    let (model, path) = terms.strip_prefix("udp/")?.split_once('/')?;
+    let (path, kind) = path.split_once('/').map_or((path, None), |(path, kind)| (path, Some(kind)));
+    Some((model.parse().ok()?, path, kind.map(|kind| format!("udp {kind}"))))
 }
 
 /// Where the sockets come from that this process does not make itself.
@@ -212,16 +234,25 @@ fn terms(model: Model, path: DatagramPath) -> String {
 struct Origin {
     sockets: Vec<OwnedFd>,
     metrics: Option<OwnedFd>,
-    predecessor: Option<Line>,
+    predecessor: Option<HandoverStream>,
 }
 
 impl Origin {
-    /// What the server behind the door gives, if one runs.
-    fn find(door: &Path, args: &UdpArgs, model: Model, path: DatagramPath) -> Result<Self, Failure> {
-        let Some(found) = Inheritance::ask(door).map_err(usage)? else { return Ok(Self::default()) };
-        let there = found.terms.strip_prefix("udp/").and_then(|terms| terms.split_once('/'));
-        let there = there.and_then(|(model, path)| Some((model.parse::<Model>().ok()?, path)));
-        let (other, other_path) = there.ok_or_else(|| origin::other_kind(&found.terms))?;
+    /// The sockets of the running server, if there is one.
+    fn find(
+        successors: &Path,
+        args: &UdpArgs,
+        model: Model,
+        path: DatagramPath,
+        label: &Label,
+    ) -> Result<Self, Failure> {
+        let Some(found) = Inheritance::ask(successors).map_err(usage)? else {
+            origin::note_nobody(successors, args.listen.is_none(), label);
+            return Ok(Self::default());
+        };
+        let there = parted(&found.terms).ok_or_else(|| origin::other_kind(&found.terms))?;
+        let (other, other_path, other_service) = there;
+        origin::same_service(&args.kind.service(), other_service.as_deref())?;
         if !model.shares_listener_with(other) || path.name() != other_path {
             return Err(usage(anyhow!(
                 "a server on {model} with the path {path} cannot receive beside the running one on {other} with {other_path}: add \
@@ -257,9 +288,9 @@ struct UdpBound {
     label: Label,
     bound: BoundDatagramServer,
     entry: Option<Entry>,
-    /// What a successor gets.
-    heirs: Option<Estate>,
-    predecessor: Option<Line>,
+    /// The state for a successor.
+    shared_state: Option<HandoverState>,
+    predecessor: Option<HandoverStream>,
 }
 
 impl Bound for UdpBound {
@@ -273,18 +304,19 @@ impl Bound for UdpBound {
         words: &Sender<Word>,
         pages: &Pages,
     ) -> Result<Box<dyn Up>, Failure> {
-        let Self { args, label, bound, entry, heirs, predecessor } = *self;
+        let Self { args, label, bound, entry, shared_state, predecessor } = *self;
         let running = bound.start().map_err(failure)?;
         if let Some(entry) = &entry {
             entry.accepting(running.model(), Source::Datagrams(Box::new(running.watch())));
         }
-        let mut door = None;
-        if let (Some(path), Some(estate)) = (&args.handover, heirs) {
+        let mut successors = None;
+        if let (Some(path), Some(state)) = (&args.handover, shared_state) {
             let metrics = pages.share(args.common.metrics).transpose();
             let metrics = metrics.map_err(|e| Failure::Run(anyhow!(e).context("no descriptor is left")))?;
-            door = Some(make_door(path, Estate { metrics, ..estate }, number, words.clone())?);
+            successors =
+                Some(listen_for_successor(path, HandoverState { metrics, ..state }, number, words.clone())?);
         }
-        Ok(Box::new(UdpUp { args, label, running, entry, predecessor, door, stopped: None }))
+        Ok(Box::new(UdpUp { args, label, running, entry, predecessor, successors, stopped: None }))
     }
 }
 
@@ -293,9 +325,9 @@ struct UdpUp {
     label: Label,
     running: RunningDatagrams,
     entry: Option<Entry>,
-    predecessor: Option<Line>,
-    door: Option<Door>,
-    /// The counters when it was told to stop.
+    predecessor: Option<HandoverStream>,
+    successors: Option<HandoverListener>,
+    /// The counters when the stop began.
     stopped: Option<DatagramStats>,
 }
 
@@ -309,7 +341,7 @@ impl Up for UdpUp {
     }
 
     fn open_door(&self) -> Result<(), Failure> {
-        open_door(self.door.as_ref(), self.args.handover.as_deref())
+        open_door(self.successors.as_ref(), self.args.handover.as_deref())
     }
 
     fn relieve(&mut self) {
@@ -324,7 +356,7 @@ impl Up for UdpUp {
 
     fn follow(&self, change: Change) {
         if let Change::Strategy(_) = change {
-            self.label.note("strategy", "datagrams have no strategies; nothing was changed");
+            self.label.note("strategy", "datagram servers have no strategies; nothing was changed");
         }
     }
 
@@ -336,17 +368,14 @@ impl Up for UdpUp {
         if let Some(entry) = &self.entry {
             entry.draining();
         }
-        self.door = None;
+        self.successors = None;
     }
 
     fn stop(&mut self, end: End) {
         self.unready();
         self.stopped.get_or_insert_with(|| self.running.stats());
         if end == End::Succeeded {
-            self.label.note(
-                "succeeded",
-                "a successor receives in its place; what waits in the sockets is left to it",
-            );
+            self.label.note("succeeded", "a successor receives; queued datagrams are left to it");
             self.running.leave();
         } else {
             self.running.stop();
@@ -360,7 +389,7 @@ impl Up for UdpUp {
         let stats = running.join();
         let served = stats.datagrams_in.saturating_sub(before.datagrams_in);
         let text = format!(
-            "drained: {served} more datagrams were served, {} replies given up at the drain timeout",
+            "drained: {served} more datagrams were served, {} replies dropped at the drain timeout",
             stats.abandoned
         );
         label.note("drained", &text);

@@ -113,13 +113,13 @@ fn a_user_with_a_password() {
     taken(&in_url, &[]);
 
     let args = ["--nats-user", "tide", "--nats-password-file", &wrong];
-    refused(&broker.url, &args, &["authorization violation", "does not know us by these credentials"]);
+    refused(&broker.url, &args, &["authorization violation", "rejects these credentials"]);
     refused(&broker.url, &[], &["authorization violation", "give --nats-user"]);
     refused(&in_url.replace("tide:", "other:"), &[], &["authorization violation"]);
     let (empty, none) = (papers.write("empty", " \n"), papers.path("none"));
     refused(&broker.url, &["--nats-user", "tide", "--nats-password-file", &empty], &[&empty, "it is empty"]);
     let none = none.to_str().unwrap();
-    refused(&broker.url, &["--nats-user", "tide", "--nats-password-file", none], &[none, "cannot be read"]);
+    refused(&broker.url, &["--nats-user", "tide", "--nats-password-file", none], &[none, "cannot read"]);
 }
 
 fn a_token() {
@@ -245,10 +245,10 @@ fn what_is_no_broker_is_not_waited_for_for_ever() {
     let [ca, ..] = authority(&papers, "our");
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("nats://{}", silent.local_addr().unwrap());
-    fails(1, &silent, &[], &[&silent, "see that it is nats-server, and that it runs"]);
+    fails(1, &silent, &[], &[&silent, "check that nats-server runs there"]);
     let (_server, addr) = server("http");
-    fails(1, &format!("nats://{addr}"), &["--nats-ca", &ca], &[&addr, "see that it is nats-server"]);
+    fails(1, &format!("nats://{addr}"), &["--nats-ca", &ca], &[&addr, "check that nats-server runs there"]);
     refused("nats://", &[], &["write nats://HOST:PORT"]);
     let plain = Broker::start(&[]).expect("nats-server");
-    fails(1, &plain.url, &["--nats-ca", &ca], &["and encrypts"]);
+    fails(1, &plain.url, &["--nats-ca", &ca], &["with TLS"]);
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
-/// Connections at this address that stand, whether the process has accepted them or not (`proc_net(5)`: state 01).
+/// Established connections at this address, whether the process has accepted them or not (`proc_net(5)`: state 01).
 pub fn established(pid: u32, addr: SocketAddr) -> usize {
     let IpAddr::V4(ip) = addr.ip() else { panic!("{addr} is in another table") };
     let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();

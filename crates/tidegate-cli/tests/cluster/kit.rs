@@ -138,7 +138,7 @@ pub fn talking_agent(url: &str, name: &str, args: &[&str]) -> (Guard, Lines) {
     let stderr = child.stderr.take().unwrap();
     let guard = Guard(child);
     let lines = Lines::of(stderr);
-    lines.wait_for("waits for work at");
+    lines.wait_for("waits for loads at");
     (guard, lines)
 }
 

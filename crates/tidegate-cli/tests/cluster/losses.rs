@@ -3,7 +3,7 @@
 
 use crate::harness;
 use libtest_mimic::Trial;
-use tidegate_load::certificate::{Verdict, Warning};
+use tidegate_load::verdict::{LimitedBy, Warning};
 use tidegate_load::{AgentReport, Report};
 
 use crate::kit::{Broker, agent, begin, finish, report, seen_to_run, server, stderr, talking_agent, three};
@@ -59,10 +59,10 @@ fn the_others_go_on_without_a_killed_agent_if_that_is_the_setting() {
         "{text}"
     );
     // The rate was not kept, and it was not the server.
-    let certificate = r.certificate.as_ref().unwrap();
-    assert_eq!(certificate.verdict, Verdict::Generator);
-    assert!(certificate.warnings.contains(&Warning::AgentsLost { lost: 1 }), "{certificate:?}");
-    assert!(certificate.because.contains("a3"), "{certificate:?}");
+    let verdict = r.verdict.as_ref().unwrap();
+    assert_eq!(verdict.limited_by, LimitedBy::Generator);
+    assert!(verdict.warnings.contains(&Warning::AgentsLost { lost: 1 }), "{verdict:?}");
+    assert!(verdict.because.contains("a3"), "{verdict:?}");
 }
 
 fn the_others_take_over_what_a_killed_agent_would_still_have_done() {
@@ -111,7 +111,7 @@ fn a_number_of_requests_is_answered_whoever_is_killed() {
     assert_eq!(done, [(true, 20), (true, 20), (false, 0), (true, 10), (true, 10)], "{text}");
     let loss = agents(&r)[2].loss.as_ref().unwrap();
     assert_eq!(loss.missing_requests, None);
-    assert!(!r.certificate.unwrap().because.contains("missing"), "all 60 were done");
+    assert!(!r.verdict.unwrap().because.contains("missing"), "all 60 were done");
 }
 
 fn nothing_is_missing_if_an_agent_is_killed_before_the_start() {
@@ -137,5 +137,5 @@ fn nothing_is_missing_if_an_agent_is_killed_before_the_start() {
         stderr(&output)
             .contains("agent a3 was lost before the start: a1 and a2 took its part over before the start")
     );
-    assert!(!r.certificate.unwrap().because.contains("missing"));
+    assert!(!r.verdict.unwrap().because.contains("missing"));
 }

@@ -86,7 +86,7 @@ fn experiments_of_the_lab_are_carried_by_agents() {
     let run = text.lines().find_map(|line| line.strip_prefix("run: ")?.split(' ').next()).unwrap();
     let run: serde_json::Value = serde_json::from_slice(&std::fs::read(run).unwrap()).unwrap();
     assert_eq!(run["settings"]["concurrency: agents"], "2");
-    assert_eq!(run["rows"][0]["certificates"].as_array().unwrap().len(), 1, "{run}");
+    assert_eq!(run["rows"][0]["verdicts"].as_array().unwrap().len(), 1, "{run}");
 
     // Two sizes, so that agents have to be free again for the second.
     let output = bench("connections", &["--connections", "5,40", "--seconds", "1"]);
@@ -116,7 +116,7 @@ fn experiments_of_the_lab_are_carried_by_agents() {
         let output = bench(experiment, &[]);
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{experiment}: {text}");
-        assert!(text.contains(&format!("`bench {experiment}` cannot be carried by agents: ")), "{text}");
+        assert!(text.contains(&format!("`bench {experiment}` cannot be run by agents: ")), "{text}");
     }
 }
 
@@ -138,7 +138,7 @@ fn the_password_in_the_url_is_in_no_error_of_an_experiment() {
         let output = finish(child);
         let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
         assert_eq!(output.status.code(), Some(1), "{text}");
-        assert!(text.contains(says) && text.contains("see that nats-server runs there"), "{text}");
+        assert!(text.contains(says) && text.contains("check that nats-server runs there"), "{text}");
         let files = ["report.json", "report.html"].map(|file| std::fs::read_to_string(out.path().join(file)));
         for text in files.into_iter().map(Result::unwrap).chain([text]) {
             assert!(!text.contains("s3cret"), "{experiment}: {text}");
@@ -222,7 +222,7 @@ fn loads_that_agents_do_not_carry_say_so() {
                 Command::new(TIDEGATE).args(["load", kind, "127.0.0.1:9"]).args(option).output().unwrap();
             let text = stderr(&output);
             assert_eq!(output.status.code(), Some(2), "{kind}: {text}");
-            assert!(text.contains("agents carry `load http` and `load echo` only"), "{kind}: {text}");
+            assert!(text.contains("agents support `load http` and `load echo` only"), "{kind}: {text}");
         }
     }
 }

@@ -76,7 +76,7 @@ fn a_broker_that_is_far_away_changes_nothing_in_the_result() {
     let output = load("echo", &addr, &lead.url, &[&rest[..], &["--clock-bound", "0.5"]].concat());
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("so its start cannot be told exactly; nothing was begun"), "{text}");
+    assert!(text.contains("so its start cannot be told exactly; the load was not started"), "{text}");
 }
 
 fn a_way_that_is_slow_in_one_direction_only_moves_clocks_within_their_bound() {
@@ -171,16 +171,22 @@ fn an_agent_that_can_not_be_heard_any_more_is_dismissed() {
 fn a_broker_that_falls_silent_before_the_start_is_named() {
     let broker = Broker::start(&[]).expect("nats-server");
     let _agent = agent(&broker.url, "a1", &[]);
-    for part in ["tidegate.hail", "\"ask\":\"clock\"", "\"ask\":\"work\""] {
+    // The last two are reached only by who found its agent, and asked it in time: a busy machine needs longer for that.
+    for (part, wait, timeout, said) in [
+        ("tidegate.hail", "1", "1", "it stopped answering"),
+        ("\"ask\":\"clock\"", "60", "5", "does not answer"),
+        ("\"ask\":\"work\"", "60", "5", "does not answer"),
+    ] {
         let lead = Relay::start(&broker.url, [Duration::ZERO; 2]);
         lead.hold_at(part, ms(120_000));
-        let rest = ["--agents", "1", "-c", "1", "-n", "1", "--agents-wait", "1", "--agent-timeout", "1"];
+        let waits = ["--agents-wait", wait, "--agent-timeout", timeout];
+        let rest = [&["--agents", "1", "-c", "1", "-n", "1"], &waits[..]].concat();
         let child = begin("echo", "127.0.0.1:9", &lead.url, &rest);
         lead.wait_until_held();
         let output = finish(child);
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{part}: {text}");
-        assert!(text.contains("does not answer") && output.stdout.is_empty(), "{part}: {text}");
+        assert!(text.contains(said) && output.stdout.is_empty(), "{part}: {text}");
     }
 }
 
@@ -195,7 +201,7 @@ fn who_was_dismissed_hears_it_also_if_the_word_was_lost() {
     relay.break_at("\"word\":\"dismiss\"");
     relay.hold(&[Way::ToBroker]);
     relay.wait_until_held();
-    says.wait_for("is over: it was dismissed");
+    says.wait_for("is over: the lead dismissed it");
     let output = finish(child);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("agent        a1: no result"), "{}", stderr(&output));

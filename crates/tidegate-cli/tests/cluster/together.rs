@@ -27,8 +27,8 @@ fn assert_whole(report: &tidegate_load::Report) {
     assert_eq!(decode(&report.latency_v2).unwrap(), all);
     assert_eq!(report.latency_us.p99, all.value_at_quantile(0.99));
     assert_eq!(report.requests, together.agents.iter().map(|a| a.requests).sum::<u64>());
-    assert!(together.agents.iter().all(|a| a.counted && a.certificate.is_some()));
-    assert!(report.certificate.is_some());
+    assert!(together.agents.iter().all(|a| a.counted && a.verdict.is_some()));
+    assert!(report.verdict.is_some());
 }
 
 fn three_agents_carry_exactly_what_was_asked() {

@@ -88,7 +88,7 @@ fn fell_back(output: &Output, why: &str) {
 fn the_other_end_has_not_the_option() {
     let (_server, addr) = serve(&[]);
     let output = Command::new(binary()).args(ping(&addr)).output().expect("start");
-    fell_back(&output, "nobody at 127.0.0.1:");
+    fell_back(&output, "no fast path at 127.0.0.1:");
 }
 
 /// Not even by the same addresses: each network namespace has its own.

@@ -1,5 +1,5 @@
-//! `--fast-path`, the built binary: whoever cannot take part has plain TCP, with the right bytes, and is told why,
-//! once. Whoever is killed leaves no memory behind.
+//! `--fast-path`, the built binary: a process that cannot take part has plain TCP, with the right bytes, and logs why,
+//! once. A process that is killed leaves no memory behind.
 #[macro_use]
 #[path = "../../../tidegate/tests/harness/mod.rs"]
 mod harness;

@@ -210,7 +210,7 @@ fn bytes_of_unchanged_programs_do_not_go_by_tcp() {
         assert!(out >= ROUNDS as u32 && back >= ROUNDS as u32, "{to}: by TCP each message is a segment");
         let shown = play(true);
         assert_eq!(reported(&shown, "then"), (0, 0), "{to}");
-        assert!(shown.contains(&format!("{} messages went by the map, 0 by TCP", 2 * ROUNDS)), "{shown}");
+        assert!(shown.contains(&format!("{} messages by sockmap, 0 by TCP", 2 * ROUNDS)), "{shown}");
     }
 }
 
@@ -267,7 +267,7 @@ fn what_began_by_tcp_is_not_overtaken() {
     tidegate::system::ask_to_end(map.id()).expect("signal");
     let output = map.wait_with_output().expect("wait");
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    assert!(text(&output).contains("messages went by the map"), "{}", text(&output));
+    assert!(text(&output).contains("messages by sockmap"), "{}", text(&output));
     assert!(!text(&output).contains(" 0 by TCP"), "{}", text(&output));
     server.kill().expect("kill");
     server.wait().expect("wait");
@@ -317,7 +317,7 @@ fn who_may_not_is_told_what_it_takes() {
 fn a_folder_that_is_no_control_group_is_refused() {
     let _deadline = deadline();
     let output = fastpath(&["--cgroup", "/usr/tidegate", "--", "true"]).output().expect("start");
-    assert!(text(&output).contains("no control group of version 2"), "{}", text(&output));
+    assert!(text(&output).contains("not inside a cgroup2 mount"), "{}", text(&output));
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(fastpath(&["--connections", "0"]).output().expect("start").status.code(), Some(2));
 }

@@ -2,6 +2,9 @@
 //! Servers run on models of Linux.
 #![cfg(target_os = "linux")]
 
+mod absence;
+#[path = "../../../tidegate/tests/harness/closed_port.rs"]
+mod closed_port;
 mod interrupts;
 mod settings;
 
@@ -11,6 +14,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use closed_port::ClosedPort;
 use tidegate_load::Report;
 
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
@@ -152,7 +156,7 @@ fn an_echo_that_changes_a_byte_is_found_out() {
     let report = report(&output);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!((report.requests, report.wrong), (5, 1), "{report:?}");
-    assert!(report.first_error.unwrap().contains("byte 5000 came back wrong"));
+    assert!(report.first_error.unwrap().contains("byte 5000 differs"));
 }
 
 #[test]
@@ -164,8 +168,9 @@ fn answers_cut_off_and_refused_connections_are_failures() {
     let output = load(&["http", &addr.to_string(), "-c", "1", "-n", "3", "--no-keepalive", "--json", "-"]);
     assert_eq!((output.status.code(), report(&output).failed), (Some(1), 3));
 
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let output = load(&["http", &closed.to_string(), "-c", "2", "-n", "4", "--no-keepalive", "--json", "-"]);
+    let closed = ClosedPort::new();
+    let output =
+        load(&["http", &closed.addr.to_string(), "-c", "2", "-n", "4", "--no-keepalive", "--json", "-"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("refused"), "{output:?}");
 }
@@ -173,16 +178,16 @@ fn answers_cut_off_and_refused_connections_are_failures() {
 #[test]
 fn bad_input_is_one_line_and_exit_code_2() {
     for (args, part) in [
-        (&["http", "ftp://127.0.0.1/"][..], "only http, https"),
+        (&["http", "ftp://127.0.0.1/"][..], "must be http, https"),
         (&["http", "nowhere"], "HOST:PORT"),
         (&["echo", "127.0.0.1:9", "-c", "0"], "at least one connection"),
         (&["echo", "127.0.0.1:9", "-c", "100000000", "--model", "epoll"], "ulimit -n"),
         (&["echo", "127.0.0.1:9", "--model", "iocp"], "unavailable"),
-        (&["echo", "127.0.0.1:9", "--model", "kqueue"], "unknown model"),
+        (&["echo", "127.0.0.1:9", "--model", "kqueue"], "possible values: blocking, pool"),
         (&["echo", "127.0.0.1:9", "--no-keepalive"], "unexpected argument"),
         (&["http", "127.0.0.1:9", "-r", "5"], "unexpected argument"),
         (&["http", "127.0.0.1:9", "--rate", "0"], "--rate must be"),
-        (&["http", "127.0.0.1:9", "--rate", "5", "--ramp-rate", "5"], "FROM:SECONDS"),
+        (&["http", "127.0.0.1:9", "--rate", "5", "--ramp-rate", "5"], "FROM:TIME"),
         (&["http", "127.0.0.1:9", "-n", "5", "--warm-up", "1"], "-d instead of -n"),
         (&["http", "127.0.0.1:9", "-H", "nonsense"], "Name: value"),
         (&["http", "127.0.0.1:9", "--check-status", "9xx"], "2xx"),
@@ -191,8 +196,12 @@ fn bad_input_is_one_line_and_exit_code_2() {
         (&["http", "127.0.0.1:9", "--source", "127.0.0.9-127.0.0.1"], "upwards"),
         (&["http", "127.0.0.1:9", "--source", "::1"], "IPv6"),
         (&["http", "127.0.0.1:9", "--server-pid", "4194305"], "no such process"),
-        (&["http", "127.0.0.1:9", "--body-file", "/no/such/file"], "cannot be read"),
-        (&["http", "127.0.0.1:9", "-d", "1e300"], "number of seconds"),
+        (&["http", "127.0.0.1:9", "--body-file", "/no/such/file"], "cannot read"),
+        (&["http", "127.0.0.1:9", "-d", "1e300"], "not a time; write 10s"),
+        (&["http", "127.0.0.1:9", "-d", "99999999999"], "number of seconds"),
+        (&["http", "127.0.0.1:9", "-d", "10x"], "not a time; write 10s"),
+        (&["http", "127.0.0.1:9", "-c", "10x"], "not a whole number; write 500, 10k"),
+        (&["http", "127.0.0.1:9", "--rate", "fast"], "not a number; write 500"),
         (&["http", "127.0.0.1:9", "--json", "/no/such/folder/x.json"], "cannot write"),
     ] {
         let output = load(args);
@@ -357,7 +366,7 @@ fn a_result_goes_wherever_it_is_asked_for_and_merges() {
     let read = |path: &str| std::fs::read_to_string(path).unwrap();
     let result: Report = serde_json::from_str(&read(&json)).unwrap();
     assert_eq!(tidegate_load::histogram::decode(&result.latency_v2).unwrap().len(), 200);
-    assert!(result.certificate.is_some());
+    assert!(result.verdict.is_some());
     assert!(read(&hgrm).contains("Total count    =          200]"));
     // However many seconds it took, they add up.
     let rows = read(&csv);
@@ -367,14 +376,51 @@ fn a_result_goes_wherever_it_is_asked_for_and_merges() {
     let seconds = lines.lines().map(|line| serde_json::from_str::<tidegate_load::Second>(line).unwrap());
     assert_eq!(seconds.map(|second| second.requests).sum::<u64>(), 200, "{lines}");
 
+    let copy = file("b.json");
+    std::fs::copy(&json, &copy).unwrap();
     let merged =
-        Command::new(TIDEGATE).args(["load", "merge", &json, &json, "--json", "-"]).output().unwrap();
+        Command::new(TIDEGATE).args(["load", "merge", &json, &copy, "--json", "-"]).output().unwrap();
     let merged = report(&merged);
     assert_eq!((merged.requests, merged.connections), (400, 8));
     assert_eq!(merged.latency_us.p99, result.latency_us.p99);
     let bad = Command::new(TIDEGATE).args(["load", "merge", &csv]).output().unwrap();
     assert_eq!(bad.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&bad.stderr).contains("no result of tidegate load --json"), "{bad:?}");
+    assert!(String::from_utf8_lossy(&bad.stderr).contains("not a result of tidegate load --json"), "{bad:?}");
+}
+
+#[test]
+fn a_file_for_two_results_and_a_result_that_counts_twice_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (same, other) = (file("same"), format!("{}/./same", folder.path().display()));
+    for (first, second) in [("--json", "--csv"), ("--json", "--hgrm"), ("--hgrm", "--csv")] {
+        let output = load(&["http", "127.0.0.1:1", "-n", "1", first, &same, second, &other]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("{first} and {second} both name {other}")), "{said}");
+        assert!(!std::path::Path::new(&same).exists());
+    }
+    let nowhere = load(&["http", "127.0.0.1:1", "-n", "1", "--json", "/none/at/all"]);
+    let said = String::from_utf8_lossy(&nowhere.stderr);
+    assert!(
+        said.contains("cannot write /none/at/all: No such file") && !said.contains(".tidegate-"),
+        "{said}"
+    );
+
+    let server = Server::start("http", "epoll");
+    let result = file("a.json");
+    let output = load(&["http", &server.url, "-c", "1", "-n", "5", "--json", &result, "--csv", "/dev/null"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    std::os::unix::fs::symlink(&result, file("link")).unwrap();
+    for again in [&result, &file("link")] {
+        let merge = ["load", "merge", &result, again, "--json", "/dev/null", "--csv", "/dev/null"];
+        let twice = Command::new(TIDEGATE).args(merge).output().unwrap();
+        let said = String::from_utf8_lossy(&twice.stderr);
+        assert_eq!(twice.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("{again} is given twice")), "{said}");
+    }
+    let once = ["load", "merge", &result, "--json", "/dev/null", "--csv", "/dev/null"];
+    assert_eq!(Command::new(TIDEGATE).args(once).output().unwrap().status.code(), Some(0));
 }
 
 #[test]

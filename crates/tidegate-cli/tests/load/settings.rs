@@ -82,7 +82,7 @@ fn connections_are_opened_evenly_over_their_ramp() {
     at.sort();
     // Never earlier than asked for; how much later is the machine's affair.
     let passed = at[4].duration_since(at[0]);
-    assert!(passed >= Duration::from_millis(350), "all five stood after {passed:?}");
+    assert!(passed >= Duration::from_millis(350), "all five were established after {passed:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A broker that keeps what it is told, nodes of the messenger, and members.
+//! A broker that keeps what it receives, nodes of the messenger, and members.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -68,7 +68,7 @@ impl Store {
         assert_eq!(answer["success"], true, "{answer}");
     }
 
-    /// Says something to everybody at the broker, as whoever may publish there can; returns once the broker has it.
+    /// Says something to everybody at the broker, as any client with that right can; returns once the broker has it.
     pub fn publish(&self, subject: &str, payload: &[u8]) {
         let mut stream = TcpStream::connect(self.url().trim_start_matches("nats://")).unwrap();
         let lines = Lines::of(stream.try_clone().unwrap());
@@ -205,7 +205,7 @@ impl Node {
 pub struct Member {
     stream: TcpStream,
     lines: mpsc::Receiver<String>,
-    /// Everything it was told.
+    /// Everything it received.
     pub all: Vec<String>,
 }
 

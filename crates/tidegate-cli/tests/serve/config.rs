@@ -13,6 +13,10 @@ pub struct File {
 
 impl File {
     pub fn of(text: &str) -> Self {
+        Self::of_bytes(text.as_bytes())
+    }
+
+    fn of_bytes(text: &[u8]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("server.toml");
         std::fs::write(&path, text).unwrap();
@@ -71,7 +75,7 @@ fn an_option_beside_the_file_wins() {
 #[test]
 fn what_is_wrong_in_a_file_is_named() {
     let with = |keys: &str| File::of(&format!("[[server]]\nservice = \"http\"\n{keys}\n"));
-    with("max-conections = 5").refused(&[], &["no key `max-conections`", "`max-connections`"]);
+    with("max-conections = 5").refused(&[], &["unknown key `max-conections`", "`max-connections`"]);
     with("listen = 8080").refused(&[], &["--listen", "8080", "ADDR:PORT"]);
     with("threads = true").refused(&[], &["threads is true or false", "a number"]);
     with("tls-key = \"key.pem\"").refused(&[], &["--tls-cert"]);
@@ -83,10 +87,27 @@ fn limits_of_a_file_that_contradict_each_other_are_refused_like_options() {
     let file = File::of(
         "[[server]]\nservice = \"http\"\nlisten = \"127.0.0.1:0\"\noutbox-low = \"64k\"\noutbox-high = \"16k\"\n",
     );
-    let outcome = run(&mut tidegate(&["serve", "--config", file.name()]));
-    refused(&outcome, &["`outbox-low` (64KiB)", "`outbox-high` (16KiB)"]);
-    let beside = ["serve", "--config", file.name(), "http", "--outbox-low", "32k"];
-    refused(&run(&mut tidegate(&beside)), &["--outbox-low (32KiB)", "`outbox-high` (16KiB)"]);
+    let table = format!("{}: [[server]]: ", file.name());
+    file.refused(&[], &["`outbox-low` (64KiB)", "`outbox-high` (16KiB)", &table]);
+    file.refused(
+        &["http", "--outbox-low", "32k"],
+        &["--outbox-low (32KiB)", "`outbox-high` (16KiB)", &table],
+    );
+    let second = File::of(
+        "[[server]]\nservice = \"http\"\n[[server]]\nservice = \"echo\"\noutbox-low = 100\noutbox-high = 50\n",
+    );
+    second.refused(&[], &[&format!("{}: [[server]] 2 (echo): `outbox-low` (100)", second.name())]);
+}
+
+#[test]
+fn a_file_that_is_not_text_is_not_said_to_be_missing() {
+    let file = File::of_bytes(b"# \xff\n[[server]]\nservice = \"http\"\n");
+    file.refused(&[], &["not UTF-8 from byte 2 on; save it as UTF-8"]);
+    let nowhere = run(&mut tidegate(&["serve", "--config", "/none/at/all.toml"]));
+    refused(&nowhere, &["/none/at/all.toml", "give a file that exists"]);
+    let folder = run(&mut tidegate(&["serve", "--config", "/etc"]));
+    refused(&folder, &["/etc: cannot be read: Is a directory"]);
+    assert!(!folder.stderr.contains("give a file that exists"), "{}", folder.stderr);
 }
 
 #[test]
@@ -163,9 +184,13 @@ fn what_tune_can_not_do_is_said_before_it_begins() {
     let nowhere = folder.path().join("none").join("new.toml");
     let tune = |args: &[&str]| run(&mut tidegate(&[&["tune", "--budget", "1ms"], args].concat()));
     let out = out.to_str().unwrap();
-    refused(&tune(&["--out", nowhere.to_str().unwrap()]), &["a folder that is there"]);
+    refused(&tune(&["--out", nowhere.to_str().unwrap()]), &["an existing directory"]);
     refused(&tune(&["--out", out, "--models", "iocp"]), &["iocp is unavailable", "doctor"]);
     refused(&tune(&["--out", out, "--rate", "5"]), &["--goal p99"]);
     refused(&tune(&["--out", out, "--goal", "p99", "--rate=-0.0"]), &["--rate is not above 0"]);
     refused(&tune(&["--out", out, "--goal", "connections", "--no-keepalive"]), &["--no-keepalive"]);
+    refused(&tune(&["--out", out, "--max-delay", "200us"]), &["--max-delay requires --goal cpu"]);
+    let cpu = |delay| tune(&["--out", out, "--goal", "cpu", "--max-delay", delay]);
+    refused(&cpu("1s"), &["--max-delay", "coalesce", "10ms"]);
+    refused(&cpu("0s"), &["--max-delay", "leave it out"]);
 }

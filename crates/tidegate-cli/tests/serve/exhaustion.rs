@@ -144,15 +144,15 @@ fn blocking_outlives_a_crowd_for_which_there_is_no_memory() {
         let mut options = args(Model::Blocking);
         options.extend(["--defer-accept", "none", "--stats"]);
         let server = Server::of(&mut with_address_space(mib << 10, &options));
-        let mut crowd: Vec<TcpStream> = (0..CROWD).map(|_| server.connect()).collect();
-        for stream in &mut crowd {
+        let mut clients: Vec<TcpStream> = (0..CROWD).map(|_| server.connect()).collect();
+        for stream in &mut clients {
             let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"); // it may have been refused already
         }
         let answered = |stream: &mut TcpStream| stream.read_exact(&mut [0; 15]).is_ok();
-        let served = crowd.iter_mut().map(answered).filter(|&answered| answered).count();
+        let served = clients.iter_mut().map(answered).filter(|&answered| answered).count();
         let said = || server.said();
         assert!((1..CROWD).contains(&served), "{served} of {CROWD} served in {mib} MiB: {:?}", said());
-        drop(crowd);
+        drop(clients);
         let deadline = std::time::Instant::now() + crate::kit::DEADLINE / 2;
         let served_again = || {
             let mut stream = server.connect();
@@ -214,4 +214,21 @@ fn a_ring_with_one_buffer_serves_everybody() {
     let (status, _, stderr) = server.ended();
     assert_eq!(status.code(), Some(0));
     assert!(counter(&stderr, "no_buffers") > 0, "{stderr:?}");
+}
+
+/// A connection that dials another one takes two places; limits are not always a multiple of that.
+#[test]
+fn a_proxy_at_its_defaults_warns_of_nothing() {
+    for model in [Model::Uring, Model::Epoll].into_iter().filter(|model| model.availability().is_available())
+    {
+        for descriptors in [1_024, 1_025, 4_096] {
+            let args = ["serve", "proxy", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--threads", "2"];
+            let args = [&args[..], &["--model", model.name()]].concat();
+            let server = Server::of(&mut with_descriptors(descriptors, &args));
+            server.signal(Signal::TERM);
+            let (status, _, stderr) = server.ended();
+            assert_eq!(status.code(), Some(0), "{stderr:?}");
+            assert!(!stderr.iter().any(|line| line.contains("WARN")), "{model}, {descriptors}: {stderr:?}");
+        }
+    }
 }

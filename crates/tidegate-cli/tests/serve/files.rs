@@ -284,7 +284,7 @@ fn a_file_that_is_replaced_is_served_anew() {
 fn a_full_server_says_when_to_come_again() {
     let site = Site::new();
     let server = site.serve(&["--strategy", "throughput", "--max-connections", "32", "--threads", "1"]);
-    // The last sixteenth is told.
+    // The last sixteenth is reported.
     let mut served: Vec<_> = (0..30).map(|_| plain(&server)).collect();
     for client in &mut served {
         assert_eq!(client.get("/sub/file.txt", "").status, 200);

@@ -1,8 +1,10 @@
 //! `tidegate serve` and `tidegate doctor` as people run them: the built binary, its output, its exit code.
 #![cfg(unix)]
 
+mod clients;
+#[path = "../../../tidegate/tests/harness/closed_port.rs"]
+mod closed_port;
 mod config;
-mod crowd;
 mod datagrams;
 #[cfg(target_os = "linux")]
 #[path = "../cluster/established.rs"]

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 
+use crate::config::File;
 use crate::kit::{Outcome, Server, run, tidegate, with_descriptors, with_locked_memory};
 
 fn serve(args: &[&str]) -> Outcome {
@@ -20,7 +21,9 @@ fn refused(outcome: &Outcome, code: i32, says: &[&str]) {
 
 #[test]
 fn a_model_that_does_not_exist_or_is_not_here() {
-    refused(&serve(&["http", "--model", "kqueue"]), 2, &["unknown model \"kqueue\"", "epoll", "auto"]);
+    let unknown = serve(&["http", "--model", "kqueue"]);
+    refused(&unknown, 2, &["'kqueue'", "--model"]);
+    assert!(["epoll", "auto"].iter().all(|name| unknown.stderr.contains(name)), "{}", unknown.stderr);
     refused(
         &serve(&["http", "--listen", "127.0.0.1:0", "--model", "iocp"]),
         2,
@@ -55,10 +58,14 @@ fn a_page_that_can_not_be_served() {
     refused(
         &serve(&["http", "--page", missing.to_str().unwrap()]),
         2,
-        &["missing.html", "name a file that exists"],
+        &["missing.html", "give a file that exists"],
     );
-    refused(&serve(&["http", "--page", folder.path().to_str().unwrap()]), 2, &["a directory; name a file"]);
-    refused(&serve(&["http", "--page", "/dev/null"]), 2, &["no ordinary file"]);
+    refused(
+        &serve(&["http", "--page", folder.path().to_str().unwrap()]),
+        2,
+        &["a directory; give a regular file"],
+    );
+    refused(&serve(&["http", "--page", "/dev/null"]), 2, &["not a regular file"]);
     let large = folder.path().join("large");
     std::fs::File::create(&large).unwrap().set_len((64 << 20) + 1).unwrap(); // sparse
     refused(&serve(&["http", "--page", large.to_str().unwrap()]), 2, &["larger than 64 MiB"]);
@@ -100,8 +107,8 @@ fn what_there_is_no_flag_for() {
 
 #[test]
 fn limits_that_mean_nothing_on_the_model() {
-    let pool = serve(&["http", "--model", "pool", "--window", "10"]);
-    refused(&pool, 2, &["--window", "pool", "number of threads"]);
+    let pool = serve(&["http", "--model", "pool", "--max-receiving", "10"]);
+    refused(&pool, 2, &["--max-receiving", "pool", "number of threads"]);
     let spin = serve(&["echo", "--model", "blocking", "--wait", "spin"]);
     refused(&spin, 2, &["--wait", "blocking", "epoll"]);
     let library = serve(&["echo", "--model", "tokio", "--busy-poll", "50us"]);
@@ -110,6 +117,10 @@ fn limits_that_mean_nothing_on_the_model() {
     let marks = serve(&["echo", "--model", "poll", "--posted-accepts", "1:2"]);
     refused(&marks, 2, &["--posted-accepts", "--accept-batch", "--backlog"]);
     refused(&serve(&["echo", "--posted-accepts", "3:2"]), 2, &["--posted-accepts", "3:2", "low watermark"]);
+    let both = serve(&["echo", "--model", "epoll", "--wait", "spin", "--coalesce", "200us"]);
+    refused(&both, 2, &["coalesce", "200us", "wait", "spin"]);
+    refused(&serve(&["echo", "--model", "pool", "--coalesce", "200us"]), 2, &["--coalesce", "pool", "epoll"]);
+    refused(&serve(&["echo", "--coalesce", "1s"]), 2, &["--coalesce", "between 0s and 10ms"]);
     refused(&serve(&["echo", "--wait", "sleep"]), 2, &["--wait", "spin:50ms"]);
 }
 
@@ -128,7 +139,7 @@ fn limits_that_change_nothing_on_the_model_are_said_and_the_server_runs() {
         (
             "epoll",
             &["--receive", "zero-byte"],
-            "receive has no effect on epoll: an idle connection pins no buffer",
+            "receive has no effect on epoll: idle connections pin no buffer",
         ),
     ] {
         let args = ["serve", "echo", "--listen", "127.0.0.1:0", "--model", model];
@@ -154,4 +165,36 @@ fn more_connections_than_descriptors() {
     refused(&outcome, 2, &["--max-connections is 1000", "descriptor limit of 200", "ulimit -n"]);
     let none = run(&mut with_descriptors(5, &args[..6]));
     refused(&none, 2, &["too low for any connection", "ulimit -n"]);
+}
+
+#[test]
+fn a_number_has_one_range_whatever_is_wrong_with_it() {
+    for threads in ["0", "100000", "-1", "many", "99999999999999999999999"] {
+        let option = format!("--threads={threads}");
+        let says = ["--threads", "must be between 1 and 65536, or none"];
+        refused(&serve(&["http", &option]), 2, &says);
+        let file = File::of(&format!("[[server]]\nservice = \"http\"\nthreads = \"{threads}\"\n"));
+        file.refused(&[], &says);
+    }
+    refused(&serve(&["http", "--max-connections", "0"]), 2, &["must be between 1 and 16000000"]);
+}
+
+#[test]
+fn a_folder_or_a_page_that_cannot_be_read_is_complained_of_once() {
+    for args in [&["files", "/etc/passwd"][..], &["http", "--page", "/none/at/all"]] {
+        let outcome = serve(args);
+        assert_eq!(outcome.code, Some(2));
+        assert_eq!(outcome.stderr.matches("(os error").count(), 1, "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn threads_that_take_all_descriptors_are_named() {
+    let args = ["serve", "http", "--listen", "127.0.0.1:0", "--model", "pool"];
+    let none = run(&mut with_descriptors(256, &args));
+    refused(&none, 2, &["256 threads take all: lower --threads to 64, or raise it with ulimit -n"]);
+    let server = Server::of(&mut with_descriptors(256, &[&args[..], &["--threads", "64"]].concat()));
+    assert!(
+        server.talk("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").starts_with("HTTP/1.1 200")
+    );
 }

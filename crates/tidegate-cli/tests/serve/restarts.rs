@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use tidegate::Model;
 
+use crate::clients::Clients;
 use crate::config::File;
-use crate::crowd::Crowd;
 use crate::kit::{DEADLINE, Server, run, tidegate};
 
 const LAST: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -36,8 +36,8 @@ fn handing(path: &Path, model: Model, more: &[&str]) -> Command {
 }
 
 /// Clients that make a connection for each request.
-fn crowd(addr: SocketAddr) -> Crowd {
-    Crowd::asking(4, MOST_REQUESTS, || move || assert_eq!(get(addr).expect("no request fails"), 4096))
+fn clients(addr: SocketAddr) -> Clients {
+    Clients::asking(4, MOST_REQUESTS, || move || assert_eq!(get(addr).expect("no request fails"), 4096))
 }
 
 const MOST_REQUESTS: usize = 50_000;
@@ -50,9 +50,9 @@ fn a_restart_by_hand_over_fails_no_request_on_any_model() {
         let mut running = Server::of(&mut handing(&path, model, &["--listen", "127.0.0.1:0"]));
         let addr = running.addr;
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let crowd = crowd(addr);
+        let clients = clients(addr);
         for _ in 0..3 {
-            crowd.hears(50);
+            clients.hears(50);
             let next = Server::of(&mut handing(&path, model, &[]));
             assert_eq!(next.addr, addr, "{model}");
             let (status, _, stderr) = std::mem::replace(&mut running, next).ended();
@@ -60,11 +60,33 @@ fn a_restart_by_hand_over_fails_no_request_on_any_model() {
             assert!(stderr.iter().any(|line| line.contains(" 0 were cut off")), "{model}: {stderr:?}");
             assert!(path.exists(), "the successor's");
         }
-        crowd.hears(50);
-        assert!(crowd.end() >= 200);
+        clients.hears(50);
+        assert!(clients.end() >= 200);
         running.signal(Signal::TERM);
         assert_eq!(running.ended().0.code(), Some(0));
         assert!(!path.exists(), "the last one takes it away");
+    }
+}
+
+#[test]
+fn a_stop_closes_the_listening_socket_at_once_although_it_could_be_handed_over() {
+    for model in Model::available() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("door");
+        let drain = ["--listen", "127.0.0.1:0", "--drain-timeout", "10m"];
+        let server = Server::of(&mut handing(&path, model, &drain));
+        // Half a request, which the server waits for.
+        let mut held = server.connect();
+        held.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf").unwrap();
+        assert_eq!(get(server.addr).unwrap(), 4096, "{model}: that the first one was accepted before");
+        server.signal(Signal::TERM);
+        let since = std::time::Instant::now();
+        while TcpStream::connect(server.addr).is_ok() {
+            assert!(since.elapsed() < DEADLINE, "{model}: callers wait for a server that does not accept");
+            std::thread::yield_now();
+        }
+        drop(held);
+        assert_eq!(server.ended().0.code(), Some(0), "{model}");
     }
 }
 
@@ -86,7 +108,7 @@ fn a_successor_that_fails_leaves_the_first_as_it_is() {
     // Takes the sockets, and dies before it is ready.
     let mut dying = UnixStream::connect(&path).unwrap();
     dying.write_all(b"tidegate handover 1").unwrap();
-    assert_eq!(dying.read(&mut [0; 64]).unwrap(), "poll".len());
+    assert_eq!(dying.read(&mut [0; 64]).unwrap(), "poll/http".len());
     drop(dying);
     first.wait_for("it gave up before it accepted");
     let mut strange = UnixStream::connect(&path).unwrap();
@@ -96,6 +118,69 @@ fn a_successor_that_fails_leaves_the_first_as_it_is() {
     let second = Server::of(&mut handing(&path, Model::Poll, &[]));
     assert_eq!(first.ended().0.code(), Some(0));
     assert_eq!(get(second.addr).unwrap(), 4096);
+}
+
+#[test]
+fn a_successor_with_another_service_does_not_take_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("door");
+    let first = Server::of(&mut handing(&path, Model::Poll, &["--listen", "127.0.0.1:0"]));
+    let echo = ["serve", "echo", "--model", "poll", "--handover", path.to_str().unwrap()];
+    match Server::attempt(&mut tidegate(&echo)) {
+        Ok(server) => panic!("echo took the place of http, at {}", server.url),
+        Err(outcome) => {
+            assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+            let says = "runs the service http, and this one is echo";
+            assert!(outcome.stderr.contains(says), "{}", outcome.stderr);
+        }
+    }
+    assert_eq!(get(first.addr).unwrap(), 4096);
+}
+
+/// One of an earlier version says which model it runs on, and not which service.
+#[test]
+fn a_predecessor_that_does_not_name_its_service_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("door");
+    let door = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let sockets = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = sockets.local_addr().unwrap();
+    let earlier = std::thread::spawn(move || {
+        let (mut stream, _) = door.accept().unwrap();
+        assert_eq!(stream.read(&mut [0; 64]).unwrap(), "tidegate handover 1".len());
+        tidegate::system::handover::send(&stream, b"poll", &[std::os::fd::AsFd::as_fd(&sockets)]).unwrap();
+        let mut ready = String::new();
+        stream.read_to_string(&mut ready).unwrap();
+        assert_eq!(ready, "ready");
+    });
+    let next = Server::of(&mut handing(&path, Model::Poll, &[]));
+    assert_eq!(next.addr, addr);
+    earlier.join().unwrap();
+    assert_eq!(get(addr).unwrap(), 4096);
+}
+
+#[test]
+fn who_finds_nobody_to_take_over_from_says_where_it_listens_by_default() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("door");
+    let says =
+        format!("no server answers at {} to take over from; listening on 127.0.0.1:8080", path.display());
+    // The port may be in use: the note is written before it is bound.
+    let said = match Server::attempt(&mut handing(&path, Model::Poll, &[])) {
+        Ok(server) => {
+            server.signal(Signal::TERM);
+            server.ended().2.join("\n")
+        }
+        Err(outcome) => outcome.stderr,
+    };
+    assert!(said.contains(&says), "{said}");
+    let asked = Server::of(&mut handing(&path, Model::Poll, &["--listen", "127.0.0.1:0"]));
+    let next = Server::of(&mut handing(&path, Model::Poll, &[]));
+    for server in [asked, next] {
+        server.signal(Signal::TERM);
+        let stderr = server.ended().2.join("\n");
+        assert!(!stderr.contains("to take over from"), "{stderr}");
+    }
 }
 
 #[test]
@@ -109,7 +194,7 @@ fn silent_callers_keep_no_successor_waiting() {
     for caller in callers.iter_mut().rev().take(3) {
         caller.set_read_timeout(Some(DEADLINE)).unwrap();
         caller.write_all(b"tidegate handover 1").unwrap();
-        assert_eq!(caller.read(&mut [0; 64]).unwrap(), "poll".len());
+        assert!(caller.read(&mut [0; 64]).unwrap() > 0);
     }
     let second = Server::of(&mut handing(&path, Model::Poll, &[]));
     assert_eq!(second.addr, addr);
@@ -160,7 +245,7 @@ fn a_path_that_is_taken_or_left_over() {
     std::fs::write(&file, "precious").unwrap();
     let outcome = run(&mut handing(&file, Model::Poll, &["--listen", "127.0.0.1:0"]));
     assert_eq!(outcome.code, Some(2));
-    assert!(outcome.stderr.contains("is no socket; name another path"));
+    assert!(outcome.stderr.contains("is not a socket; give another path"));
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
     let path = folder.path().join("door");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap()); // its process was killed
@@ -187,7 +272,7 @@ fn a_passed_socket_is_served_and_outlives_the_server_on_every_model() {
                 activated(socket.try_clone().unwrap(), &["serve", "http", "--model", model.name()]);
             let server = Server::started(&mut command);
             assert_eq!(server.addr, addr, "{model}");
-            server.wait_for("the socket that was passed (LISTEN_FDS)");
+            server.wait_for("an inherited socket (LISTEN_FDS)");
             assert_eq!(get(addr).unwrap(), 4096, "{model}");
             server.signal(Signal::TERM);
             assert_eq!(server.ended().0.code(), Some(0), "{model}");

@@ -81,7 +81,7 @@ fn the_strategy_changes_while_it_runs() {
     let mut stream = server.connect();
     for (signal, strategy) in [(Signal::USR1, "Throughput"), (Signal::USR2, "Connections")] {
         server.signal(signal);
-        server.wait_for(&format!("the strategy is {strategy} from now on"));
+        server.wait_for(&format!("the strategy is now {strategy}"));
         stream.write_all(b"still here").unwrap();
         let mut back = [0; 10];
         stream.read_exact(&mut back).unwrap();

@@ -113,7 +113,7 @@ fn what_contradicts_between_tables_is_refused() {
         ("name = \"a\"", "name = \"a\"", "both called a"),
         ("handover = \"/none/door\"", "handover = \"/none/door\"", "the handover path /none/door"),
         ("", "outbox-low = \"64k\"\noutbox-high = \"16k\"", "[[server]] 2 (echo)"),
-        ("model = \"poll\"\nmax-connections = 10000", "", "max-connections that were asked for"),
+        ("model = \"poll\"\nmax-connections = 10000", "", "max-connections of all servers"),
     ] {
         let file = two(first, second);
         let outcome = run(&mut with_descriptors(600, &["serve", "--config", file.name()]));
@@ -244,8 +244,8 @@ fn a_strategy_is_for_all_of_them() {
     let mut server = serve(&file);
     server.next_url();
     server.signal(Signal::USR1);
-    server.wait_for("http: the strategy is Throughput");
-    server.wait_for("echo: the strategy is Throughput");
+    server.wait_for("http: the strategy is now Throughput");
+    server.wait_for("echo: the strategy is now Throughput");
 }
 
 /// As `systemd.socket(5)` passes them: by number, with names beside them, in an order of its own.
@@ -283,5 +283,5 @@ fn each_server_takes_the_passed_socket_with_its_name() {
     let says: Vec<String> = said_by(&mut child).collect();
     assert_eq!(child.wait().unwrap().code(), Some(2));
     let says = says.join("\n");
-    assert!(says.contains("one is called other") && says.contains("http, inner"), "{says}");
+    assert!(says.contains("(LISTEN_FDS) is called other") && says.contains("http, inner"), "{says}");
 }

@@ -84,11 +84,11 @@ fn addresses_that_exclude_each_other_are_named() {
     let at = format!("unix:{}", folder.path().join("socket").display());
     let outcome = run(&mut serve("http", &at, &["--listen", &at]));
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
-    let says = format!("--listen {at} cannot be had beside --listen {at}");
+    let says = format!("--listen {at} conflicts with --listen {at}");
     assert!(outcome.stderr.contains(&says), "{}", outcome.stderr);
     let outcome = run(&mut serve("http", "127.0.0.1:0", &["--listen", &at, "--mptcp"]));
     assert_eq!(outcome.code, Some(2));
-    assert!(outcome.stderr.contains("a Unix socket has one path only"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("Unix sockets do not support it"), "{}", outcome.stderr);
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn what_a_unix_socket_can_not_keep_is_bad_usage() {
     let folder = tempfile::tempdir().unwrap();
     let at = format!("unix:{}", folder.path().join("socket").display());
     for (more, says) in [
-        (&["--mptcp"][..], "one path only"),
+        (&["--mptcp"][..], "Unix sockets do not support it"),
         (&["--socket-send-buffer", "64k"], "--socket-send-buffer cannot be enforced on a Unix socket"),
         (&["--fast-open", "16"], "--fast-open cannot be enforced on a Unix socket"),
     ] {

@@ -7,13 +7,9 @@ use std::time::Instant;
 use rustix::process::Signal;
 use tidegate::Model;
 
+use crate::closed_port::ClosedPort;
 use crate::kit::{DEADLINE, Outcome, Server, run, tidegate};
 use crate::metrics::{get, samples};
-
-/// A port nobody listens on.
-fn closed_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap()
-}
 
 /// A proxy in front of these upstreams.
 fn proxy(to: &str, more: &[&str]) -> Server {
@@ -71,7 +67,8 @@ fn upstreams_take_turns_on_every_model() {
 #[test]
 fn an_upstream_that_is_down_is_left_out_and_its_clients_go_to_another() {
     let (_folder, up) = page("it is up");
-    let down = closed_port();
+    let closed = ClosedPort::new();
+    let down = closed.addr;
     let more = ["--retry-after", "1h", "--metrics", "127.0.0.1:0"];
     let server = proxy(&format!("{down},{}", up.addr), &more);
     let metrics = metrics_of(&server);
@@ -89,10 +86,14 @@ fn an_upstream_that_is_down_is_left_out_and_its_clients_go_to_another() {
 
 #[test]
 fn a_client_whom_nobody_can_serve_is_reset() {
-    let server = proxy(&format!("{},{}", closed_port(), closed_port()), &["--stats"]);
-    let mut stream = server.connect();
-    let end = stream.read(&mut [0; 1]).map_err(|e| e.kind());
-    assert_eq!(end, Err(ErrorKind::ConnectionReset));
+    let (one, other) = (ClosedPort::new(), ClosedPort::new());
+    let server = proxy(&format!("{},{}", one.addr, other.addr), &["--stats"]);
+    // It may be reset before connect returns, which reports that then.
+    let end = TcpStream::connect_timeout(&server.addr, DEADLINE).and_then(|mut stream| {
+        stream.set_read_timeout(Some(DEADLINE))?;
+        stream.read(&mut [0; 1])
+    });
+    assert_eq!(end.map_err(|e| e.kind()), Err(ErrorKind::ConnectionReset));
     server.signal(Signal::TERM);
     let (_, _, stderr) = server.ended();
     let counters: serde_json::Value = serde_json::from_str(stderr.last().unwrap()).unwrap();
@@ -117,12 +118,13 @@ fn the_upstream_is_told_whose_connection_it_is() {
     for model in Model::available() {
         let server = proxy(&to, &["--send-proxy", "v1", "--model", model.name()]);
         let mut client = server.connect();
+        let (port, to) = (client.local_addr().unwrap().port(), client.peer_addr().unwrap());
         client.write_all(b"hello").unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         let mut heard = String::new();
         accept(&upstream).read_to_string(&mut heard).unwrap();
-        let port = client.local_addr().unwrap().port();
-        assert_eq!(heard, format!("PROXY TCP4 127.0.0.1 0.0.0.0 {port} 0\r\nhello"), "{model}");
+        let header = format!("PROXY TCP4 127.0.0.1 {} {port} {}", to.ip(), to.port());
+        assert_eq!(heard, format!("{header}\r\nhello"), "{model}");
     }
     // What reads it is the other end's --proxy-protocol, in both versions.
     let echo = Server::start(&["serve", "echo", "--listen", "127.0.0.1:0", "--proxy-protocol"]);

@@ -1,4 +1,4 @@
-//! A plan that an agent carries out, on a thread of its own.
+//! A plan that an agent carries out, on a separate thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -9,7 +9,7 @@ use tidegate_load::histogram::encode;
 use tidegate_load::{Phase, Plan, Report, run_until};
 use tokio::sync::mpsc;
 
-use super::gate::Gate;
+use super::start_signal::StartSignal;
 use crate::clock::Clock;
 use crate::wire::{Event, What};
 
@@ -37,13 +37,13 @@ pub(super) struct Job {
     /// Which part of the run it is on this agent.
     pub(super) share: u32,
     voice: Voice,
-    gate: Arc<Gate>,
+    start: Arc<StartSignal>,
     interrupted: Arc<AtomicBool>,
     load: JoinHandle<()>,
     /// What came of it; connections may still be open then.
     outcome: Arc<OnceLock<Result<Report, String>>>,
     /// Opens when connections need not be held any more.
-    release: Arc<Gate>,
+    release: Arc<StartSignal>,
     clock: Clock,
     lease: Duration,
     heard: Instant,
@@ -89,13 +89,13 @@ impl Job {
         (lease, hold): (Duration, bool),
         clock: Clock,
     ) -> Result<Self, String> {
-        let (gate, interrupted) = (Arc::new(Gate::default()), Arc::<AtomicBool>::default());
-        let (release, outcome) = (Arc::new(Gate::default()), Arc::<OnceLock<_>>::default());
+        let (start, interrupted) = (Arc::new(StartSignal::default()), Arc::<AtomicBool>::default());
+        let (release, outcome) = (Arc::new(StartSignal::default()), Arc::<OnceLock<_>>::default());
         if !hold {
             release.open_at(Instant::now());
         }
         let load = {
-            let (voice, gate, interrupted) = (voice.clone(), gate.clone(), interrupted.clone());
+            let (voice, start, interrupted) = (voice.clone(), start.clone(), interrupted.clone());
             let (release, outcome) = (release.clone(), outcome.clone());
             let load = move || {
                 let brought = |report: &Report| {
@@ -103,7 +103,7 @@ impl Job {
                     let _ = outcome.set(Ok(Report { seconds, ..report.clone() }));
                     release.wait(&interrupted);
                 };
-                if let Err(why) = carry_out(&plan, &voice, &gate, &interrupted, clock, brought) {
+                if let Err(why) = carry_out(&plan, &voice, &start, &interrupted, clock, brought) {
                     let _ = outcome.set(Err(why));
                 }
             };
@@ -115,7 +115,7 @@ impl Job {
             run,
             share: voice.share,
             voice,
-            gate,
+            start,
             interrupted,
             load,
             outcome,
@@ -131,7 +131,7 @@ impl Job {
     }
 
     pub(super) fn start(&mut self, at: Instant) {
-        self.gate.open_at(at);
+        self.start.open_at(at);
         self.clock = self.clock.jumped();
     }
 
@@ -161,7 +161,7 @@ impl Job {
 
     /// What there is to say now, and whether the agent is free.
     pub(super) fn look_after(&mut self) -> (Option<Event>, Leave) {
-        // Whoever gave the work is gone, or cannot be heard: nobody could stop this load any more.
+        // The lead is gone, or cannot be heard: nobody could stop this load any more.
         let is_orphan = self.heard.elapsed() > self.lease;
         if is_orphan {
             self.stop();
@@ -211,18 +211,18 @@ impl Job {
     }
 }
 
-/// The load from its first dial until its last connection is closed. Its result is told before that.
+/// The load from its first dial until its last connection is closed. Its result is reported before that.
 fn carry_out(
     plan: &Plan,
     voice: &Voice,
-    gate: &Gate,
+    start: &StartSignal,
     interrupted: &Arc<AtomicBool>,
     clock: Clock,
     brought: impl Fn(&Report),
 ) -> Result<(), String> {
     let wait = |attempted, connected| {
         voice.say(What::Ready { attempted, connected });
-        gate.wait(interrupted);
+        start.wait(interrupted);
         voice.say(What::Began { mono_ns: clock.mono_ns(Instant::now()) });
     };
     let at_once = plan.begins_at_once();

@@ -33,7 +33,7 @@ pub(super) struct Member {
     pub(super) told_requests: u64,
     /// When it was to begin, by its own clock, and how much later it did.
     pub(super) starts_ns: i64,
-    /// The same by our clock; none until it is told.
+    /// The same by our clock; none until it is announced.
     pub(super) starts_at: Option<Instant>,
     /// How long after that of the whole load its window begins, in seconds.
     pub(super) offset_s: f64,
@@ -110,7 +110,7 @@ impl Member {
         self.lost || self.report.is_some()
     }
 
-    /// What is told of it.
+    /// What is notified of it.
     pub(super) fn told(&self) -> AgentReport {
         let us = |ns: i64| ns as f64 / 1e3;
         let mut told = AgentReport {
@@ -130,7 +130,7 @@ impl Member {
             told.requests_per_s = r.requests_per_s;
             told.latency_us = r.latency_us.clone();
             told.latency_v2.clone_from(&r.latency_v2);
-            told.certificate.clone_from(&r.certificate);
+            told.verdict.clone_from(&r.verdict);
         }
         told
     }
@@ -149,6 +149,7 @@ mod tests {
             connections: 10,
             amount: Amount::Requests(100),
             messages_each: None,
+            half_close: false,
             ..plan(Protocol::Echo { size: 1, window: 1 })
         };
         // Of three parts of ten connections the second has three.

@@ -1,6 +1,6 @@
 //! The results of the agents as one.
 
-use tidegate_load::certificate::{Certificate, Evidence, Verdict, Warning, certify};
+use tidegate_load::verdict::{Evidence, LimitedBy, Verdict, Warning, assess};
 use tidegate_load::{AgentReport, Amount, Loss, Report, Together, merge};
 
 use super::Lead;
@@ -28,7 +28,7 @@ impl Lead<'_> {
             open.started_per_s = if all.elapsed_s > 0.0 { open.started as f64 / all.elapsed_s } else { 0.0 };
         }
         all.seconds = std::mem::take(&mut self.told);
-        all.certificate = Some(self.certificate(&all));
+        all.verdict = Some(self.verdict(&all));
         all.together = Some(Together { agents: self.told_agents(), troubles: self.troubles.clone() });
         Ok(all)
     }
@@ -40,28 +40,27 @@ impl Lead<'_> {
     }
 
     /// Which side was the limit of all of it, and which agent if it was theirs.
-    fn certificate(&self, all: &Report) -> Certificate {
-        let seen =
-            |m: &Member| Some((m.name.clone(), m.report.as_ref()?.certificate.as_ref()?.evidence.clone()));
+    fn verdict(&self, all: &Report) -> Verdict {
+        let seen = |m: &Member| Some((m.name.clone(), m.report.as_ref()?.verdict.as_ref()?.evidence.clone()));
         let seen: Vec<_> = self.members.iter().filter_map(seen).collect();
-        let mut certificate = certify(all, evidence(&seen));
-        if certificate.verdict == Verdict::Generator
+        let mut verdict = assess(all, evidence(&seen));
+        if verdict.limited_by == LimitedBy::Generator
             && let Some(name) = busiest(&seen)
         {
-            certificate.because.push_str(&format!(" (of the agents {name} was the busiest)"));
+            verdict.because.push_str(&format!(" (of the agents {name} was the busiest)"));
         }
         let lost = self.members.iter().filter(|m| m.loss.is_some()).count();
         if lost == 0 {
-            return certificate;
+            return verdict;
         }
         // Less than was asked for came, and that was not the server's doing.
         let missing = self.missing(all);
         if !missing.is_empty() {
-            certificate.verdict = Verdict::Generator;
-            certificate.because = format!("a part of the load is missing, that of {}", missing.join(" and "));
+            verdict.limited_by = LimitedBy::Generator;
+            verdict.because = format!("a part of the load is missing, that of {}", missing.join(" and "));
         }
-        certificate.warnings.push(Warning::AgentsLost { lost: lost as u64 });
-        certificate
+        verdict.warnings.push(Warning::AgentsLost { lost: lost as u64 });
+        verdict
     }
 
     /// The names of those whose part was not done in full, by themselves or by others.
@@ -106,7 +105,7 @@ fn evidence(seen: &[(String, Evidence)]) -> Evidence {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_load::certificate::Share;
+    use tidegate_load::verdict::Share;
 
     use super::*;
 
@@ -121,6 +120,6 @@ mod tests {
         let evidence = evidence(&all);
         assert_eq!((evidence.generator.map(|s| s.ran), evidence.mean_in_flight), (Some(0.95), 12.0));
         let report = Report { requests: 10, requests_per_s: 10.0, elapsed_s: 2.0, ..Report::default() };
-        assert_eq!(certify(&report, evidence).verdict, Verdict::Generator);
+        assert_eq!(assess(&report, evidence).limited_by, LimitedBy::Generator);
     }
 }

@@ -20,7 +20,7 @@ impl Lead<'_> {
             told_requests: if member.lost { member.told_requests } else { 0 },
             ..Loss::default()
         };
-        // What somebody did of a number of requests without a schedule cannot be told from the rest.
+        // What somebody did of a number of requests without a schedule cannot be distinguished from the rest.
         let can_be_shared = member.lost || !self.plan.begins_at_once();
         self.members[at].loss = Some(loss);
         if self.options.on_lost == OnLost::Redistribute && can_be_shared && !self.is_stopped() {
@@ -79,7 +79,7 @@ impl Lead<'_> {
     /// An agent each that can take more: all of its parts are well.
     fn able(&self) -> Vec<usize> {
         let is_well =
-            |m: &Member| m.loss.is_none() && (m.is_over() || m.heard.elapsed() < self.options.patience);
+            |m: &Member| m.loss.is_none() && (m.is_over() || m.heard.elapsed() < self.options.timeout);
         let agents = self.members.iter().enumerate().filter(|(_, m)| m.share == 0);
         let well = |id: &str| self.members.iter().filter(|m| m.id == id).all(is_well);
         agents.filter(|(_, m)| well(&m.id)).map(|(at, _)| at).collect()

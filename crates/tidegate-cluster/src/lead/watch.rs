@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use tidegate_load::histogram::decode;
 use tidegate_load::{Phase, Status};
 
-use super::muster::silence;
+use super::registration::silence;
 use super::{Lead, OnLost};
 use crate::text::printable;
 use crate::wire::{self, Event, What, Word};
@@ -15,10 +15,10 @@ use crate::wire::{self, Event, What, Word};
 /// How often the agents are looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Most troubles that are told.
+/// Most troubles that are reported.
 const MOST_TROUBLES: usize = 100;
 
-/// A second may be told so much before it can be over: clocks are not alike.
+/// A second may be reported so much before it can be over: clocks are not alike.
 const EARLY_S: f64 = 5.0;
 
 impl Lead<'_> {
@@ -88,7 +88,7 @@ impl Lead<'_> {
         let missing = event.number - member.next;
         member.next = event.number + 1;
         if member.lost {
-            // What it was told then may have been lost with its connection.
+            // What was sent to it then may have been lost with its connection.
             return self.say(&Word::Dismiss { agent: event.agent, share: event.share }).await;
         }
         if member.is_over() {
@@ -184,18 +184,18 @@ impl Lead<'_> {
 
     /// Sees who has been silent for too long.
     async fn look(&mut self) {
-        let patience = self.options.patience;
+        let timeout = self.options.timeout;
         let held_up = self.looked.elapsed();
         self.looked = Instant::now();
-        if held_up > patience {
+        if held_up > timeout {
             // It is not the others that were silent: what they said is still to be read.
             self.members.iter_mut().for_each(|m| m.heard = Instant::now());
-            self.trouble(format!("this process stood still for {:.1} s", held_up.as_secs_f64())).await;
+            self.trouble(format!("this process was suspended for {:.1} s", held_up.as_secs_f64())).await;
             return;
         }
         let silent = |lead: &Self| -> Vec<usize> {
             let waited = lead.members.iter().enumerate().filter(|(_, m)| !m.is_over());
-            waited.filter(|(_, m)| m.heard.elapsed() > patience).map(|(at, _)| at).collect()
+            waited.filter(|(_, m)| m.heard.elapsed() > timeout).map(|(at, _)| at).collect()
         };
         let gone = silent(self);
         if gone.is_empty() {
@@ -204,7 +204,7 @@ impl Lead<'_> {
         let why = silence(&self.client).await;
         self.looked = Instant::now();
         for at in gone {
-            self.lose(at, &format!("has said nothing for {:.1} s{why}", patience.as_secs_f64())).await;
+            self.lose(at, &format!("has said nothing for {:.1} s{why}", timeout.as_secs_f64())).await;
         }
         self.looked = Instant::now();
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::Message;
 use tidegate_services::chat::{Batched, Received, is_name};
 
-use super::desk::{Desk, Held};
+use super::state::{BridgeState, PendingBatch};
 use super::wire::{Said, room_of};
 
 /// How long the bridge leaves the I/O threads alone when queues of members are full.
@@ -37,7 +37,7 @@ pub(super) struct Known {
 /// their end. They begin again only for a sender that has seen what came last, or when nothing was there to be seen.
 pub(super) fn follows(said: &Said, place: u64, own: bool, known: Known) -> Result<Batched, String> {
     if said.after >= place {
-        return Err(format!("it has place {place} and says that it comes after {}", said.after));
+        return Err(format!("it has place {place} and says that it follows {}", said.after));
     }
     let has_seen_all = said.after == 0 || said.after == known.last;
     if let Some(next) = known.next.filter(|&next| said.first > next) {
@@ -46,7 +46,7 @@ pub(super) fn follows(said: &Said, place: u64, own: bool, known: Known) -> Resul
             taken => place.saturating_sub(taken).saturating_mul(NUMBERS_EACH),
         };
         if said.first - next > unseen {
-            return Err(format!("its number is {} where {next} comes next", said.first));
+            return Err(format!("its number is {} where {next} is expected", said.first));
         }
     }
     let is_lower = known.next.is_some_and(|next| said.first < next);
@@ -58,7 +58,7 @@ pub(super) fn follows(said: &Said, place: u64, own: bool, known: Known) -> Resul
     })
 }
 
-impl Desk {
+impl BridgeState {
     /// Something comes from the stream.
     pub(super) fn take(&mut self, message: Message) {
         let place = match message.info() {
@@ -80,46 +80,46 @@ impl Desk {
     /// Something has its place in the order of a room.
     pub(super) fn receive(&mut self, room: &Arc<str>, place: u64, payload: &[u8]) {
         match self.believe(room, place, payload) {
-            Ok(held) => self.go_on_telling(held),
+            Ok(pending) => self.go_on_telling(pending),
             Err(why) => self.pass_over(room, place, payload, &why),
         }
     }
 
-    /// What members are to be told, if it can be true.
-    fn believe(&mut self, room: &Arc<str>, place: u64, payload: &[u8]) -> Result<Held, String> {
-        let said = Said::read(payload, self.span.batch_bytes()).map_err(|e| e.to_string())?;
-        let next = self.span.next(room);
-        let lane = self.lane(room);
-        let known = Known { next, last: lane.last, taken: lane.taken };
-        let own = lane.is_own(said.serial, payload);
+    /// What is to be sent to members, if it can be true.
+    fn believe(&mut self, room: &Arc<str>, place: u64, payload: &[u8]) -> Result<PendingBatch, String> {
+        let said = Said::read(payload, self.federation.batch_bytes()).map_err(|e| e.to_string())?;
+        let next = self.federation.next(room);
+        let order = self.order(room);
+        let known = Known { next, last: order.last, taken: order.taken };
+        let own = order.is_own(said.serial, payload);
         let batched = follows(&said, place, own, known)?;
         let batch = said.batch();
-        self.span.check(&batch).map_err(|e| e.to_string())?;
-        Ok(Held { room: room.clone(), place, batch, batched, told: 0, again: Instant::now() })
+        self.federation.check(&batch).map_err(|e| e.to_string())?;
+        Ok(PendingBatch { room: room.clone(), place, batch, batched, told: 0, again: Instant::now() })
     }
 
-    /// Tells members what they were not told yet.
-    pub(super) fn go_on_telling(&mut self, held: Held) {
-        let Held { room, place, batched, .. } = &held;
+    /// Sends members what they have not received yet.
+    pub(super) fn go_on_telling(&mut self, pending: PendingBatch) {
+        let PendingBatch { room, place, batched, .. } = &pending;
         let own = matches!(batched, Batched::Here | Batched::HereAnew);
-        match self.span.receive(room, &held.batch, *batched, held.told) {
+        match self.federation.receive(room, &pending.batch, *batched, pending.told) {
             Received::Full(told) => {
-                self.held = Some(Held { told, again: Instant::now() + BREATH, ..held });
+                self.pending = Some(PendingBatch { told, again: Instant::now() + BREATH, ..pending });
                 return;
             }
-            Received::NoRoom => _ = self.lanes.remove(room),
+            Received::NoRoom => _ = self.orders.remove(room),
             Received::Told => {
-                let lane = self.lane(room);
-                lane.came(*place);
-                lane.taken = *place;
+                let order = self.order(room);
+                order.came(*place);
+                order.taken = *place;
                 if own {
-                    lane.had_its_turn(Instant::now());
+                    order.had_its_turn(Instant::now());
                 }
             }
-            Received::Void if own => self.lane(room).failed(*place, Instant::now()),
-            Received::Void => self.lane(room).came(*place),
+            Received::Void if own => self.order(room).failed(*place, Instant::now()),
+            Received::Void => self.order(room).came(*place),
         }
-        if self.lanes.get(room).is_some_and(|lane| !lane.is_idle()) {
+        if self.orders.get(room).is_some_and(|order| !order.is_idle()) {
             self.active.insert(room.clone());
         }
         self.is_read_to(*place);
@@ -127,12 +127,12 @@ impl Desk {
 
     /// What is not believed has a place all the same.
     fn pass_over(&mut self, room: &Arc<str>, place: u64, payload: &[u8], why: &str) {
-        let lane = self.lane(room);
+        let order = self.order(room);
         // Nothing is said again and again that is not even believed here.
-        if lane.is_under_way(payload) {
-            lane.failed(place, Instant::now())
+        if order.is_under_way(payload) {
+            order.failed(place, Instant::now())
         } else {
-            lane.came(place)
+            order.came(place)
         }
         self.active.insert(room.clone());
         self.is_read_to(place);
@@ -141,8 +141,8 @@ impl Desk {
 
     /// Something came that no node can have sent: it is counted, said now and then, and not acted upon.
     pub(super) fn reject(&mut self, why: &str) {
-        self.span.reject();
-        let count = self.span.counts().rejected;
+        self.federation.reject();
+        let count = self.federation.counts().rejected;
         if self.odd.lets(Instant::now()) {
             self.tell("odd-message", &format!("not believed: {why} ({count} such messages so far)"));
         }
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(is(20, 11, false), Ok(Batched::Elsewhere));
         assert_eq!(is(20, 11, true), Ok(Batched::Here));
         assert_eq!(is(24, 15, false), Ok(Batched::Elsewhere), "some are not kept any more");
-        assert_eq!(is(19, 10, false), Ok(Batched::Elsewhere), "old; nobody is told");
+        assert_eq!(is(19, 10, false), Ok(Batched::Elsewhere), "old; nothing is passed on");
         assert_eq!(is(0, 1, false), Ok(Batched::Anew));
         assert_eq!(is(20, 1, false), Ok(Batched::Anew), "its sender has not believed what this node has");
         assert_eq!(is(20, 1, true), Ok(Batched::HereAnew));
@@ -179,7 +179,7 @@ mod tests {
         let most = 11 + 5 * NUMBERS_EACH;
         assert_eq!(is(most, KNOWN), Ok(Batched::Elsewhere));
         for first in [most + 1, 1 << 40, (1 << 63) - 2, u64::MAX] {
-            assert!(is(first, KNOWN).unwrap_err().contains("where 11 comes next"));
+            assert!(is(first, KNOWN).unwrap_err().contains("where 11 is expected"));
         }
         // What was not believed makes room for what comes after it: its sender goes on from there.
         assert!(is(most + 1, Known { taken: 19, ..KNOWN }).is_ok());

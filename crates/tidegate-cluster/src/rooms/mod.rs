@@ -1,27 +1,26 @@
-//! Rooms of the messenger that span nodes: a bridge between one node's [`Span`] and a NATS broker with JetStream.
-//!
-//! | part | what it is |
+//! Federated chat rooms: a bridge between one node's [`Federation`] and a NATS broker with JetStream.
+//! | part | contents |
 //! |---|---|
 //! | `wire` | the messages and their subjects |
-//! | `lane` | how what waits in one room gets its place in the order |
-//! | `log` | the stream: opened, read from where we are |
-//! | `intake` | what comes from the stream: checked, and told to members if it can be true |
-//! | `peers` | the other nodes, and how long they have been silent |
-//! | `desk` | the bridge at work: what comes from the stream, and what goes there |
+//! | `order` | how the waiting events of a room are ordered |
+//! | `log` | the stream: opened, and read from the current position |
+//! | `intake` | validates messages of the stream, and delivers them to members |
+//! | `peers` | the other nodes, and the time since their last message |
+//! | `state` | the state of the bridge: receiving from and publishing to the stream |
 //! | `standing` | whether this node is cut off, and its return |
-//! | `nodes` | who lives where |
+//! | `nodes` | members by node |
 //!
-//! The stream gives each room its order and keeps what happened last; docs/chat.md says what that means for members.
-//! One thread carries everything; rooms never wait for it, and what may wait for it is bounded
-//! ([`Span::waiting_bytes`]).
+//! The stream orders the events of each room and keeps the last ones; docs/chat.md explains what that means for
+//! members. One thread does all the work; rooms never wait for it, and their queues to it are bounded
+//! ([`Federation::waiting_bytes`]).
 
-mod desk;
 mod intake;
-mod lane;
 mod log;
 mod nodes;
+mod order;
 mod peers;
 mod standing;
+mod state;
 mod wire;
 
 use std::sync::Arc;
@@ -30,12 +29,12 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tidegate_services::chat::Span;
+use tidegate_services::chat::Federation;
 use tokio::sync::Notify;
 
 use crate::access::Access;
 use crate::error::ClusterError;
-use desk::Desk;
+use state::BridgeState;
 
 /// What the stream keeps. Used when it is made; one that is there stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +56,7 @@ impl Default for Kept {
     }
 }
 
-/// How a node stands among others.
+/// How a node federates with others.
 #[derive(Clone, Debug)]
 pub struct BridgeOptions {
     /// The broker.
@@ -65,12 +64,12 @@ pub struct BridgeOptions {
     /// What this node is called, for people.
     pub name: String,
     /// After so long a silence a node is lost, or this one is cut off.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// What the stream keeps.
     pub kept: Kept,
 }
 
-/// Why a node cannot stand among others.
+/// Why a node cannot federate with others.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BridgeError {
@@ -79,8 +78,8 @@ pub enum BridgeError {
     Broker(#[from] ClusterError),
     /// It keeps no messages.
     #[error(
-        "the broker {url} cannot keep the order of rooms: {why}; it needs JetStream (nats-server -js -sd FOLDER), room for the stream, and a \
-         user who may use it"
+        "the broker {url} cannot keep the order of rooms: {why}; it needs JetStream (nats-server -js -sd FOLDER), \
+         room for the stream, and a user who may use it"
     )]
     Stream {
         /// Where it is, without secrets.
@@ -90,7 +89,8 @@ pub enum BridgeError {
     },
     /// Its messages are too small.
     #[error(
-        "the broker takes messages of {takes} bytes, and what may wait in a room can need {needs}; raise its max_payload or lower --waiting-bytes"
+        "the broker takes messages of {takes} bytes, and what may wait in a room can need {needs}; raise its \
+         max_payload or lower --waiting-bytes"
     )]
     Payload {
         /// Its `max_payload`.
@@ -105,21 +105,21 @@ pub enum BridgeError {
 #[doc(hidden)]
 pub fn understand(bytes: &[u8]) {
     let limits = tidegate_services::ChatLimits::default();
-    let (_, span) = tidegate_services::Chat::spanning(limits, || {});
-    if let Ok(said) = wire::Said::read(bytes, span.batch_bytes()) {
+    let (_, federation) = tidegate_services::Chat::federated(limits, || {});
+    if let Ok(said) = wire::Said::read(bytes, federation.batch_bytes()) {
         let known = intake::Known { next: Some(11), last: 20, taken: 20 };
         let follows = intake::follows(&said, 25, false, known);
         let first = said.first;
         assert!(follows.is_err() || first < 1 << 20, "{first} after 10");
         let batch = said.batch();
-        if span.check(&batch).is_ok() {
+        if federation.check(&batch).is_ok() {
             assert!(
                 batch
                     .all
                     .iter()
                     .all(|happened| !happened.text.contains(|c: char| c.is_control() && c != '\t'))
             );
-            let _ = span.receive("tide", &batch, tidegate_services::chat::Batched::Elsewhere, 0);
+            let _ = federation.receive("tide", &batch, tidegate_services::chat::Batched::Elsewhere, 0);
         }
     }
     match wire::Tell::read(bytes) {
@@ -127,13 +127,13 @@ pub fn understand(bytes: &[u8]) {
         Ok(wire::Tell::Here { node, room, members, nicks }) => {
             let nicks = nicks.into_iter().map(Arc::from).collect();
             let residents = tidegate_services::chat::Residents { members, nicks };
-            assert_eq!(span.house(node, &room, residents), Ok(()));
+            assert_eq!(federation.house(node, &room, residents), Ok(()));
         }
         _ => {}
     }
 }
 
-/// Wakes the bridge: half of it goes into [`Chat::spanning`](tidegate_services::Chat::spanning).
+/// Wakes the bridge: half of it goes into [`Chat::federated`](tidegate_services::Chat::federated).
 #[derive(Clone, Debug, Default)]
 pub struct Wake(Arc<Notify>);
 
@@ -150,7 +150,7 @@ pub type Tell = Box<dyn FnMut(&str, &str) + Send>;
 /// Longest time that the end waits until what was said last has its place.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// A bridge at work, on a thread of its own. Dropping it waits at most for two seconds until what was said last is with
+/// A bridge at work, on a separate thread. Dropping it waits at most for two seconds until what was said last is with
 /// the others.
 #[derive(Debug)]
 pub struct Bridge {
@@ -164,7 +164,12 @@ impl Bridge {
     ///
     /// # Errors
     /// The broker cannot be used. Later the bridge waits until it can be again.
-    pub fn start(options: BridgeOptions, span: Span, wake: Wake, tell: Tell) -> Result<Self, BridgeError> {
+    pub fn start(
+        options: BridgeOptions,
+        federation: Federation,
+        wake: Wake,
+        tell: Tell,
+    ) -> Result<Self, BridgeError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (ready, is_ready) = mpsc::channel();
         let (stopped, woken) = (stop.clone(), wake.clone());
@@ -176,10 +181,10 @@ impl Bridge {
                 Err(e) => return drop(ready.send(Err(e.into()))),
             };
             runtime.block_on(async {
-                match Desk::open(options, span, woken, tell).await {
-                    Ok(desk) => {
+                match BridgeState::open(options, federation, woken, tell).await {
+                    Ok(state) => {
                         let _ = ready.send(Ok(()));
-                        desk.work(&stopped).await;
+                        state.work(&stopped).await;
                     }
                     Err(e) => drop(ready.send(Err(e))),
                 }

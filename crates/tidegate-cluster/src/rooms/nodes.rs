@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tidegate_services::chat::Residents;
 
-use super::desk::Desk;
+use super::state::BridgeState;
 use super::wire::{NICKS, NODES, Tell};
 use crate::wire;
 
@@ -50,7 +50,7 @@ fn is_due(at: &mut Option<Instant>, done: &mut Option<Instant>, now: Instant) ->
     due
 }
 
-impl Desk {
+impl BridgeState {
     /// Another node, or this one, says something.
     pub(super) fn hear(&mut self, payload: &[u8]) {
         let tell = match Tell::read(payload) {
@@ -77,14 +77,14 @@ impl Desk {
             Tell::Hail { .. } => self.word.state(),
             Tell::Here { node, room, members, nicks } if self.peers.knows(node) => {
                 let nicks = nicks.into_iter().map(Arc::from).collect();
-                if let Err(e) = self.span.house(node, &room, Residents { members, nicks }) {
+                if let Err(e) = self.federation.house(node, &room, Residents { members, nicks }) {
                     self.reject(&e.to_string());
                 }
             }
             Tell::Here { .. } => self.word.hail(),
             Tell::Bye { node } => {
                 if let Some(name) = self.peers.leave(node) {
-                    self.span.forget(node, None);
+                    self.federation.forget(node, None);
                     self.news("node-left", &format!("node {name} has ended"), now);
                 }
             }
@@ -100,16 +100,16 @@ impl Desk {
 
     /// Others that have said nothing for too long are lost, and their members with them.
     pub(super) fn lose_silent(&mut self, now: Instant) {
-        for (node, name) in self.peers.silent(self.options.patience, now) {
-            // Members are told of as many as people can read.
+        for (node, name) in self.peers.silent(self.options.timeout, now) {
+            // Members are notified of as many as people can read.
             let is_told = self.news.lets(now);
-            self.span.forget(node, is_told.then_some(&*name));
+            self.federation.forget(node, is_told.then_some(&*name));
             if !is_told {
                 continue;
             }
-            let patience = self.options.patience.as_secs_f64();
+            let timeout = self.options.timeout.as_secs_f64();
             let text =
-                format!("node {name} has said nothing for {patience:.1} s; its members are taken for gone");
+                format!("node {name} has said nothing for {timeout:.1} s; its members are taken for gone");
             self.tell("node-lost", &text);
         }
     }
@@ -121,7 +121,7 @@ impl Desk {
         let hails = is_due(&mut word.hail, &mut word.hailed, now);
         let states = is_due(&mut word.state, &mut word.stated, now);
         if beats || states {
-            self.word.beat = now + self.options.patience / 5;
+            self.word.beat = now + self.options.timeout / 5;
             let name = self.options.name.clone();
             let beat = Tell::Beat { node: self.node, name, stream: self.made, seen: self.seen };
             self.publish(&beat).await;
@@ -129,7 +129,7 @@ impl Desk {
         if hails {
             self.publish(&Tell::Hail { node: self.node }).await;
         }
-        let residents = if states { self.span.residents_of_all() } else { self.span.moved() };
+        let residents = if states { self.federation.residents_of_all() } else { self.federation.moved() };
         for (room, Residents { members, nicks }) in residents {
             let nicks = nicks.iter().take(NICKS.min(members)).map(|nick| nick.to_string()).collect();
             let here = Tell::Here { node: self.node, room: room.to_string(), members, nicks };
@@ -141,7 +141,7 @@ impl Desk {
         let Ok(message) = wire::encode(tell) else { return };
         let sent = tokio::time::timeout(SELDOM, self.client.publish(NODES, message.into())).await;
         if !matches!(sent, Ok(Ok(()))) {
-            // Whoever did not hear it has to hear everything.
+            // A node that did not hear it has to hear everything.
             self.word.state();
         }
     }
@@ -150,7 +150,7 @@ impl Desk {
     pub(super) async fn leave(mut self) {
         self.publish(&Tell::Bye { node: self.node }).await;
         let _ = tokio::time::timeout(SELDOM, self.client.flush()).await; // the others notice its silence, too
-        let counts = self.span.counts();
+        let counts = self.federation.counts();
         let text = format!(
             "the bridge ends: {} things were refused because the others could not be told in time, {} waits for queues of members",
             counts.refused(),

@@ -40,8 +40,8 @@ impl Peers {
     }
 
     /// Takes out those that were silent for longer than that.
-    pub(super) fn silent(&mut self, patience: Duration, now: Instant) -> Vec<(u64, String)> {
-        let is_silent = |peer: &Peer| now.saturating_duration_since(peer.heard) > patience;
+    pub(super) fn silent(&mut self, timeout: Duration, now: Instant) -> Vec<(u64, String)> {
+        let is_silent = |peer: &Peer| now.saturating_duration_since(peer.heard) > timeout;
         let gone: Vec<u64> =
             self.0.iter().filter(|(_, peer)| is_silent(peer)).map(|(&node, _)| node).collect();
         gone.into_iter().filter_map(|node| Some((node, self.leave(node)?))).collect()

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
 
-use super::desk::Desk;
 use super::log::{ANSWER, Log};
+use super::state::BridgeState;
 
 /// How long after an attempt to return the next one is made.
 const RETRY: Duration = Duration::from_millis(500);
@@ -53,11 +53,11 @@ impl Standing {
     }
 }
 
-impl Desk {
+impl BridgeState {
     /// Looks after this node and the others.
     pub(super) async fn look(&mut self, now: Instant) {
         // Who stood still itself blames nobody for silence.
-        if now.saturating_duration_since(self.standing.looked) > self.options.patience / 2 {
+        if now.saturating_duration_since(self.standing.looked) > self.options.timeout / 2 {
             self.excuse(now);
         }
         self.standing.looked = now;
@@ -106,7 +106,7 @@ impl Desk {
     /// Others said that the stream is longer than what came: the broker knows how long it is, and anybody can say so.
     async fn verify_what_was_heard(&mut self, now: Instant) {
         let (claimed, since) = self.heard_of;
-        if claimed <= self.accounted_for() || now.saturating_duration_since(since) <= self.options.patience {
+        if claimed <= self.accounted_for() || now.saturating_duration_since(since) <= self.options.timeout {
             return;
         }
         let Some(log) = &self.log else { return };
@@ -119,9 +119,9 @@ impl Desk {
 
     /// Why this node has to be taken for cut off.
     fn trouble(&self, line: &State, now: Instant) -> Option<String> {
-        let patience = self.options.patience;
-        let too_long = |since: Instant| now.saturating_duration_since(since) > patience;
-        let seconds = patience.as_secs_f64();
+        let timeout = self.options.timeout;
+        let too_long = |since: Instant| now.saturating_duration_since(since) > timeout;
+        let seconds = timeout.as_secs_f64();
         if *line != State::Connected {
             return Some("the connection to the broker is lost".into());
         }
@@ -142,10 +142,12 @@ impl Desk {
         self.standing.how = How::Cut(now, now + RETRY);
         self.standing.seen = self.seen;
         self.log = None;
-        self.span.cut_off();
+        self.federation.cut_off();
         self.tell(
             "cut-off",
-            &format!("cut off from the other nodes: {why}; members are told, and nothing they say is taken"),
+            &format!(
+                "cut off from the other nodes: {why}; members are notified, and their messages are refused"
+            ),
         );
     }
 
@@ -185,13 +187,13 @@ impl Desk {
     }
 
     fn look_returning(&mut self, line: &State, since: Instant, began: Instant, now: Instant) {
-        let is_late = now.saturating_duration_since(began) > self.options.patience;
+        let is_late = now.saturating_duration_since(began) > self.options.timeout;
         let connected = *line == State::Connected;
         if connected && self.has_read_all() && self.stuck_since().is_none() {
             self.standing.how = How::Whole;
             self.heard_of = (self.seen, now);
             self.excuse(now);
-            self.span.is_back();
+            self.federation.is_back();
             let (away, came) = (now - since, self.seen.saturating_sub(self.standing.seen));
             let text = format!(
                 "back after {:.1} s: {came} messages of all rooms came meanwhile",

@@ -1,17 +1,17 @@
-//! Responses a second and processor time per request against concurrency: the figure of the second article.
+//! Responses per second and CPU time per request as functions of concurrency: the figure of the second article.
 //!
-//! The server gets a [share](crate::throttle) of its processor that leaves the load time of its own, so that the server
-//! is the limit and not the load. A short calibration chooses the share of each point, the same for all models; rounds
-//! that prove otherwise are repeated with a smaller one. Rates are given for a whole processor.
+//! The server gets a [share](crate::throttle) of its processor that leaves the load generator idle time, so that the
+//! server is the limit and not the load. A short calibration chooses the share of each point, the same for all models;
+//! rounds that show otherwise are repeated with a smaller one. Rates are given for a whole processor.
 
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
-use tidegate_load::certificate::{Verdict, Warning};
+use tidegate_load::verdict::LimitedBy;
 
 use super::generator::{Agents, Generator};
 use super::peers::program::Program;
 use super::round::{self, Figures, Length, Requests, Round};
-use super::{LeftOut, affordable, contestants};
+use super::{LeftOut, affordable, contestants, position};
 use crate::run::Facts;
 use crate::throttle::Throttle;
 use crate::{Bench, LabError};
@@ -26,7 +26,7 @@ const LEAST_SHARE: f64 = 0.1;
 const SHRINK: f64 = 0.7;
 const MOST_REPEATS: usize = 3;
 
-/// What is to be measured.
+/// The settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The models, in order.
@@ -37,16 +37,16 @@ pub struct Settings {
     pub length: Length,
     /// Rounds of each point.
     pub repeats: usize,
-    /// Keep connections; the source had a new one for each request.
+    /// Keep-alive connections; the article used a new one for each request.
     pub keep_alive: bool,
-    /// Agents that carry the loads; none is this machine.
+    /// Agents that generate the loads; none is this machine.
     pub agents: Option<Agents>,
-    /// What serves; none is `tidegate serve http`.
+    /// The server program; none is `tidegate serve http`.
     pub program: Option<Program>,
 }
 
 impl Settings {
-    /// What of them a saved run has to tell, because it changes the figures.
+    /// The settings that a saved run records, because they change the figures.
     #[must_use]
     pub fn facts(&self) -> Facts {
         let kept = if self.keep_alive { "kept" } else { "one for each request" };
@@ -72,12 +72,12 @@ fn into_fact((name, value): (&str, String)) -> (String, String) {
 pub struct Point {
     /// The model.
     pub model: String,
-    /// Requests at once.
+    /// Concurrent requests.
     pub concurrency: usize,
     /// What the server had of its processors in the last round, 0 to 1.
     #[serde(default = "whole")]
     pub share: f64,
-    /// What its rounds came to.
+    /// The results of its rounds.
     pub figures: Figures,
 }
 
@@ -93,9 +93,9 @@ pub struct Table {
     pub length: String,
     /// Rounds of each point.
     pub repeats: usize,
-    /// Whether connections were kept.
+    /// Whether connections were keep-alive.
     pub keep_alive: bool,
-    /// What kept servers to their share.
+    /// How servers were limited to their share.
     #[serde(default)]
     pub throttle: String,
     /// The program that served, if it was another than `tidegate serve http`.
@@ -103,7 +103,7 @@ pub struct Table {
     pub program: Option<String>,
     /// In the order of models, then concurrency.
     pub points: Vec<Point>,
-    /// Models that cannot be measured here.
+    /// Models that are unavailable.
     pub left_out: Vec<LeftOut>,
     /// Points that failed, and why.
     pub failed: Vec<LeftOut>,
@@ -111,7 +111,8 @@ pub struct Table {
     pub notes: Vec<String>,
 }
 
-/// Measures all points; within each repeat the models take turns, so that a slow moment of the machine hits all alike.
+/// Measures all points; within each repeat the models alternate, so that a slow moment of the machine affects all
+/// alike.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
     let mut throttle = Throttle::new(bench);
@@ -128,30 +129,24 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         let (concurrency, note) = affordable(wanted);
         table.notes.extend(note);
         let mut level = Level { bench, settings, throttle: &mut throttle, concurrency, share: 1.0 };
-        let mut runs: Vec<Vec<Round>> = models.iter().map(|_| Vec::new()).collect();
         if settings.agents.is_none() {
             level.calibrate(&models, &mut progress);
         }
-        for _ in 0..settings.repeats {
-            for (&model, runs) in models.iter().zip(&mut runs) {
-                progress(&format!("{model}, {concurrency} at once"));
-                match level.measure(model) {
-                    Ok(run) => runs.push(run),
-                    Err(e) => {
-                        let model = format!("{model} at {concurrency}");
-                        table.failed.push(LeftOut { model, why: e.to_string() });
-                    }
-                }
-            }
-        }
+        let load = format!("at {concurrency}");
+        let rows = round::of_models(&models, settings.repeats, &load, &mut table.failed, |model| {
+            progress(&format!("{model}, {concurrency} at once"));
+            level.measure(model)
+        });
         let share = level.share;
-        let point = |(&model, runs): (&Model, &Vec<Round>)| {
-            Some(Point { model: model.to_string(), concurrency, share, figures: Figures::of(runs)? })
+        let point = |(model, figures): (Model, Figures)| Point {
+            model: model.to_string(),
+            concurrency,
+            share,
+            figures,
         };
-        table.points.extend(models.iter().zip(&runs).filter_map(point));
+        table.points.extend(rows.into_iter().map(point));
     }
-    let order = |name: &str| Model::ALL.iter().position(|m| m.name() == name);
-    table.points.sort_by_key(|p| (order(&p.model), p.concurrency));
+    table.points.sort_by_key(|p| (position(&p.model), p.concurrency));
     table
 }
 
@@ -184,7 +179,7 @@ impl Level<'_> {
         let mut round = self.round(model, self.settings.length)?;
         for _ in 0..MOST_REPEATS {
             let smaller = self.share * SHRINK;
-            let is_done = round.certificate.verdict == Verdict::Server || smaller < LEAST_SHARE;
+            let is_done = round.verdict.limited_by == LimitedBy::Server || smaller < LEAST_SHARE;
             if is_done || self.settings.agents.is_some() || !self.bench.is_pinned_apart() {
                 break;
             }
@@ -194,7 +189,7 @@ impl Level<'_> {
         Ok(round)
     }
 
-    /// A round against a server of its own, so that it inherits nothing from another.
+    /// A round against a fresh server, so that it inherits nothing from another.
     fn round(&self, model: Model, length: Length) -> Result<Round, LabError> {
         let requests =
             Requests { concurrency: self.concurrency, length, keep_alive: self.settings.keep_alive };
@@ -220,17 +215,14 @@ impl Level<'_> {
             what: format!("the control group of {model}"),
             why: e.to_string(),
         })?;
-        let mut round = round::throttled(generator, url, pid, requests, self.share)?;
-        // The spread of the rounds tells what a short one is worth.
-        round.certificate.warnings.retain(|warning| !matches!(warning, Warning::ShortWindow { .. }));
-        Ok(round)
+        Ok(round::throttled(generator, url, pid, requests, self.share)?.without_short_window())
     }
 }
 
 /// The share of a server at which the load is busy for [`LOAD_BUSY`] of its time, by what both used for a request in
 /// this round.
 fn share_for(round: &Round) -> f64 {
-    let Some(load) = round.certificate.evidence.generator else { return 1.0 };
+    let Some(load) = round.verdict.evidence.generator else { return 1.0 };
     let load_us = load.ran * 1e6 / round.requests_per_s.max(1e-9);
     let server_us = round.cpu_s_per_100k * 10.0;
     (LOAD_BUSY * server_us / load_us.max(1e-9)).clamp(LEAST_SHARE, 1.0)
@@ -240,13 +232,13 @@ fn share_for(round: &Round) -> f64 {
 mod tests {
     use super::*;
     use tidegate_load::Report;
-    use tidegate_load::certificate::{Certificate, Evidence, Share};
+    use tidegate_load::verdict::{Evidence, Share, Verdict};
 
     fn round(load_ran: f64, server_us: f64) -> Round {
         let evidence =
             Evidence { generator: Some(Share { ran: load_ran, waited: 0.0 }), ..Evidence::default() };
-        let certificate = Certificate {
-            verdict: Verdict::Generator,
+        let verdict = Verdict {
+            limited_by: LimitedBy::Generator,
             because: String::new(),
             warnings: Vec::new(),
             evidence,
@@ -254,7 +246,7 @@ mod tests {
         let report =
             Report { requests: 10_000, requests_per_s: 100_000.0, elapsed_s: 0.1, ..Report::default() };
         let bench = Bench { program: "a".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
-        Round { certificate, ..Round::of(&bench, &report, server_us * 0.01) }
+        Round { verdict, ..Round::of(&bench, &report, server_us * 0.01) }
     }
 
     #[test]
@@ -265,7 +257,7 @@ mod tests {
             assert!((share_for(&round(1.0, server_us)) - share).abs() < 1e-9, "{server_us}");
         }
         let unseen = Round {
-            certificate: Certificate { evidence: Evidence::default(), ..round(1.0, 1.0).certificate },
+            verdict: Verdict { evidence: Evidence::default(), ..round(1.0, 1.0).verdict },
             ..round(1.0, 1.0)
         };
         assert!((share_for(&unseen) - 1.0).abs() < f64::EPSILON);

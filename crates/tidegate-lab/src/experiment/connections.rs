@@ -1,4 +1,4 @@
-//! Very many connections: what each costs while it rests, and what they cost a connection that is busy.
+//! Very many connections: the cost of each idle one, and their effect on a busy connection.
 
 use std::time::{Duration, Instant};
 
@@ -7,31 +7,31 @@ use tidegate::Model;
 use tidegate_load::Report;
 
 use super::generator::{Agents, Generator};
-use super::room::{self, Limits, Plan, Source};
-use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
+use super::sizing::{self, Limits, Sizing, Source};
+use super::{LeftOut, PATIENCE, ResultFile, Server, contestants, position};
 use crate::process::{Process, shown};
 use crate::run::Facts;
-use crate::sample::Held;
+use crate::sample::ServerUsage;
 use crate::{Bench, LabError};
 
 /// Bytes of every message, the probe's included.
 pub const MESSAGE_BYTES: usize = 64;
 
-/// What is to be measured.
+/// The settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The models, in order.
     pub models: Vec<Model>,
     /// Connections of the rows of each.
     pub sizes: Vec<usize>,
-    /// How long each probe goes to and fro.
+    /// Duration of each probe.
     pub probe: Duration,
-    /// Agents that carry the connections; none is this machine.
+    /// Agents that hold the connections; none is this machine.
     pub agents: Option<Agents>,
 }
 
 impl Settings {
-    /// What of them a saved run has to tell, because it changes the figures.
+    /// The settings that a saved run records, because they change the figures.
     #[must_use]
     pub fn facts(&self) -> Facts {
         let probe = ("connections: probe".to_owned(), format!("{} s", self.probe.as_secs_f64()));
@@ -59,15 +59,15 @@ pub struct Probe {
 pub struct Row {
     /// The model.
     pub model: String,
-    /// Connections that were asked for; the machine may not have had room for as many.
+    /// Connections requested; the machine may have had room for fewer.
     pub asked: u64,
     /// Connections attempted.
     pub attempted: u64,
-    /// Connections that stood.
+    /// Established connections.
     pub connected: u64,
-    /// Connections on which a message came back right.
+    /// Connections whose message came back correctly.
     pub verified: u64,
-    /// Connections that still stood at the end, as the kernel counts them; `None` where it cannot be asked.
+    /// Connections still open at the end, according to the kernel; `None` if it cannot be asked.
     pub held: Option<u64>,
     /// Seconds they were held after the last message.
     pub held_s: f64,
@@ -96,7 +96,7 @@ pub struct Row {
 pub struct Table {
     /// In the order of models, then sizes.
     pub rows: Vec<Row>,
-    /// Models that cannot be measured here.
+    /// Models that are unavailable.
     pub left_out: Vec<LeftOut>,
     /// Rows that failed, and why.
     pub failed: Vec<LeftOut>,
@@ -104,7 +104,7 @@ pub struct Table {
     pub notes: Vec<String>,
 }
 
-/// Measures all rows; the models take turns at each size. `progress` is told of each row before it is measured.
+/// Measures all rows; the models alternate at each size. `progress` is called before each row.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
     let generator = Generator::new(bench, settings.agents.as_ref());
@@ -116,7 +116,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     };
     for &asked in &settings.sizes {
         for &model in &models {
-            let plan = room::plan(Limits::here(), model, source, asked);
+            let plan = sizing::size(Limits::here(), model, source, asked);
             table.notes.extend(plan.note.clone());
             progress(&format!("{model}, {} connections", plan.connections));
             let measured = start_server(generator, model, &plan)
@@ -133,8 +133,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
             }
         }
     }
-    let order = |name: &str| Model::ALL.iter().position(|m| m.name() == name);
-    table.rows.sort_by_key(|row| (order(&row.model), row.asked));
+    table.rows.sort_by_key(|row| (position(&row.model), row.asked));
     table
 }
 
@@ -148,7 +147,7 @@ pub(crate) fn shortfall(row: &Row) -> Option<String> {
     }
     if let Some(held) = row.held.filter(|&held| held < wanted) {
         return Some(format!(
-            "{model}: {held} of {wanted} connections still stood after {:.1} s",
+            "{model}: {held} of {wanted} connections were still open after {:.1} s",
             row.held_s
         ));
     }
@@ -162,22 +161,22 @@ pub(crate) fn measure(
     generator: Generator<'_>,
     model: Model,
     server: Server,
-    plan: &Plan,
+    plan: &Sizing,
     window: Duration,
 ) -> Result<Row, LabError> {
     let (bench, pid, port) = (generator.bench, server.process.id(), server.port);
-    let before = Held::by(pid, port);
+    let before = ServerUsage::by(pid, port);
     let probe_alone = probe(bench, &server.url, window)?;
-    let crowd = Crowd::open(generator, &server.url, plan)?;
-    let after = Held::by(pid, port);
+    let connections = OpenConnections::open(generator, &server.url, plan)?;
+    let after = ServerUsage::by(pid, port);
     let rested = Instant::now();
     let probe_among = probe(bench, &server.url, window).ok();
-    let held = Held::by(pid, port).sockets.map(|sockets| sockets.established);
+    let held = ServerUsage::by(pid, port).sockets.map(|sockets| sockets.established);
     let held_s = rested.elapsed().as_secs_f64();
     // The server first: the side that closes first keeps the address pairs for a while (TIME_WAIT, RFC 9293, section
     // 3.4.1), and the load's ports are wanted again for the next row.
     drop(server);
-    let report = crowd.disband()?;
+    let report = connections.disband()?;
     let each = |[before, after]: [u64; 2]| {
         (report.connected > 0).then(|| after.saturating_sub(before) as f64 / report.connected as f64)
     };
@@ -204,9 +203,9 @@ pub(crate) fn measure(
     })
 }
 
-fn start_server(generator: Generator<'_>, model: Model, plan: &Plan) -> Result<Server, LabError> {
+fn start_server(generator: Generator<'_>, model: Model, plan: &Sizing) -> Result<Server, LabError> {
     let most = plan.server_connections.to_string();
-    // Connections are to stand whether they have spoken or not; small messages need no large buffers.
+    // Connections are to be established whether they have spoken or not; small messages need no large buffers.
     let mut options =
         vec!["--max-connections", &most, "--defer-accept", "none", "--first-byte-timeout", "none"];
     options.extend(["--buffers", "64", "--buffer-bytes", "4096"]);
@@ -217,7 +216,7 @@ fn start_server(generator: Generator<'_>, model: Model, plan: &Plan) -> Result<S
     generator.server("echo", model, &options)
 }
 
-/// One busy connection in a process of its own.
+/// One busy connection in a separate process.
 fn probe(bench: &Bench, url: &str, window: Duration) -> Result<Probe, LabError> {
     let file = ResultFile::new();
     let (seconds, size) = (window.as_secs_f64().to_string(), MESSAGE_BYTES.to_string());
@@ -239,16 +238,16 @@ fn with_result(mut args: Vec<String>, file: &ResultFile) -> Vec<String> {
     args
 }
 
-/// The resting connections, in processes of their own.
-struct Crowd<'a> {
+/// The resting connections, in separate processes.
+struct OpenConnections<'a> {
     generator: Generator<'a>,
     process: Process,
     report: Report,
 }
 
-impl<'a> Crowd<'a> {
+impl<'a> OpenConnections<'a> {
     /// Opens them and waits until each has had its message back, or will not.
-    fn open(generator: Generator<'a>, url: &str, plan: &Plan) -> Result<Self, LabError> {
+    fn open(generator: Generator<'a>, url: &str, plan: &Sizing) -> Result<Self, LabError> {
         let file = ResultFile::new();
         let (n, size) = (plan.connections.to_string(), MESSAGE_BYTES.to_string());
         let args = ["load", "echo", url, "-c", &n, "--messages", "1", "--size", &size];

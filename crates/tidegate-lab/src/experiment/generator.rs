@@ -1,5 +1,5 @@
-//! Who generates a load: this machine, or agents on other hosts, which a process of this machine leads. An experiment
-//! does not ask which.
+//! Where a load is generated: on this machine, or by agents on other hosts, led by a process of this machine.
+//! Experiments do not depend on it.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,14 +9,14 @@ use super::{PATIENCE, Server};
 use crate::process::{Process, cpus};
 use crate::{Bench, LabError};
 
-/// Loads that come from other hosts.
+/// Loads from other hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agents {
-    /// How many carry one load.
+    /// Agents per load.
     pub count: usize,
-    /// Options of `load` that say where their broker is and who we are to it.
+    /// Options of `load` with the broker's address and credentials.
     pub options: Vec<String>,
-    /// The address of this machine that they reach.
+    /// The address of this machine as seen by the agents.
     pub server: IpAddr,
 }
 
@@ -38,7 +38,7 @@ impl<'a> Generator<'a> {
         Self::new(bench, None)
     }
 
-    /// A server where the load reaches it.
+    /// The server's address as seen by the load.
     pub(super) fn server(&self, service: &str, model: Model, extra: &[&str]) -> Result<Server, LabError> {
         let ip = self.agents.map_or(Ipv4Addr::LOCALHOST.into(), |agents| agents.server);
         Server::start_at(self.bench, service, model, ip, extra)
@@ -55,7 +55,7 @@ impl<'a> Generator<'a> {
     }
 
     /// Ends a load that holds its connections. One of this machine is killed, which is faster than closing them one by
-    /// one; agents are told so, and are free then.
+    /// one; agents receive a command, and are free then.
     pub(super) fn end(&self, load: Process) -> Result<(), LabError> {
         if self.agents.is_some() {
             return load.finish(PATIENCE);

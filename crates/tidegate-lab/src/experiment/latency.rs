@@ -1,6 +1,5 @@
-//! The latency table of the source: one message to and fro between two processes of one thread each, for every model
-//! and way of waiting, over TCP, a Unix socket, a map of sockets and the fast path, and over bare shared memory as the
-//! floor.
+//! The latency table of the book: one message in flight between two single-threaded processes, for every model and wait
+//! mode, over TCP, a Unix socket, a sockmap and the fast path, and over bare shared memory as the baseline.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -10,12 +9,12 @@ use tidegate::Model;
 use tidegate_load::PingReport;
 
 use super::sockmap::Way;
-use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
+use super::{LeftOut, PATIENCE, ResultFile, Server, contestants, interleave};
 use crate::process::{Process, cpus, shown};
 use crate::spread::Spread;
 use crate::{Bench, LabError};
 
-/// What carries the bytes.
+/// The transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
@@ -23,11 +22,11 @@ pub enum Transport {
     Tcp,
     /// A Unix stream socket.
     Unix,
-    /// TCP sockets whose bytes go through a map in the kernel (BPF sockmap).
+    /// TCP sockets with BPF sockmap.
     Sockmap,
     /// Shared memory, through the library.
     FastPath,
-    /// Shared memory, and nothing else.
+    /// Shared memory without the library.
     BareRing,
 }
 
@@ -51,9 +50,9 @@ impl Transport {
 pub enum Waiting {
     /// Sleep.
     Block,
-    /// Ask again and again.
+    /// Spin.
     Spin,
-    /// Ask for 1 ms, then sleep.
+    /// Spin for 1 ms, then sleep.
     SpinThenBlock,
 }
 
@@ -69,25 +68,25 @@ impl Waiting {
     }
 }
 
-/// One line of the table: what both sides run on.
+/// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
+pub struct Setup {
     /// The model of both sides; `None` for the bare ring.
     pub model: Option<String>,
-    /// What carries the bytes.
+    /// The transport.
     pub transport: Transport,
     /// How both sides wait.
     pub waiting: Waiting,
 }
 
-/// What is to be measured.
+/// The settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The models, in order.
     pub models: Vec<Model>,
     /// Length of each window.
     pub window: Duration,
-    /// Windows of each line; lines take turns.
+    /// Windows of each line; lines alternate.
     pub repeats: usize,
     /// Message sizes of the chart, which is about `epoll` spinning over TCP and the fast path, and the bare ring.
     pub sizes: Vec<usize>,
@@ -99,25 +98,25 @@ impl Settings {
     pub fn windows(&self) -> usize {
         let (models, _) = contestants(&self.models);
         let sockmap = Way::open().is_ok();
-        let here = |line: &Line| sockmap || line.transport != Transport::Sockmap;
+        let here = |setup: &Setup| sockmap || setup.transport != Transport::Sockmap;
         let charted = || charted().filter(here);
-        (lines(&models).into_iter().filter(here).count() + charted().count() * self.sizes.len())
+        (setups(&models).into_iter().filter(here).count() + charted().count() * self.sizes.len())
             * self.repeats
     }
 }
 
-/// A line with its figures, each a median of several windows. Times are microseconds.
+/// A line with its figures, each the median of several windows. Times are microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What it is about.
-    pub line: Line,
+    /// The line.
+    pub setup: Setup,
     /// Bytes of a message.
     pub message_bytes: usize,
     /// Mean round trip.
     pub mean_us: Spread,
-    /// Round trips a second.
+    /// Round trips per second.
     pub per_s: Spread,
-    /// Bytes a second in each direction.
+    /// Bytes per second in each direction.
     pub bytes_per_s: Spread,
     /// Median round trip.
     pub p50_us: Spread,
@@ -142,7 +141,7 @@ pub struct Table {
     pub rows: Vec<Row>,
     /// Other sizes.
     pub sizes: Vec<Row>,
-    /// Models that cannot be measured here.
+    /// Models that are unavailable.
     pub left_out: Vec<LeftOut>,
     /// Lines that failed, and why.
     pub failed: Vec<LeftOut>,
@@ -156,8 +155,8 @@ const LOOPS: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model::Urin
 
 /// The lines of the table for these models.
 #[must_use]
-pub fn lines(models: &[Model]) -> Vec<Line> {
-    let mut lines = Vec::new();
+pub fn setups(models: &[Model]) -> Vec<Setup> {
+    let mut setups = Vec::new();
     let transports = [
         (Transport::Tcp, models),
         (Transport::Unix, models),
@@ -170,15 +169,15 @@ pub fn lines(models: &[Model]) -> Vec<Line> {
             if (transport, waiting) == (Transport::Sockmap, Waiting::SpinThenBlock) {
                 continue; // nothing that the two before it do not show
             }
-            let line = |m: &Model| Line { model: Some(m.name().into()), transport, waiting };
-            lines.extend(models.iter().filter(can).map(line));
+            let setup = |m: &Model| Setup { model: Some(m.name().into()), transport, waiting };
+            setups.extend(models.iter().filter(can).map(setup));
         }
     }
-    lines.push(Line { model: None, transport: Transport::BareRing, waiting: Waiting::Spin });
-    lines
+    setups.push(Setup { model: None, transport: Transport::BareRing, waiting: Waiting::Spin });
+    setups
 }
 
-/// Measures the table, and the chart over sizes. `progress` is told of each window before it is measured.
+/// Measures the table, and the chart of sizes. `progress` is called before each window.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let mut table =
         Table { window_s: settings.window.as_secs_f64(), repeats: settings.repeats, ..Table::default() };
@@ -188,45 +187,39 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         table.left_out.push(LeftOut { model: Transport::Sockmap.name().into(), why: why.to_string() });
     }
     let without = table.left_out.iter().any(|out| out.model == Transport::Sockmap.name());
-    let here = |line: &Line| !without || line.transport != Transport::Sockmap;
-    let tasks: Vec<_> = lines(&models).into_iter().filter(here).map(|line| (line, MESSAGE)).collect();
+    let here = |setup: &Setup| !without || setup.transport != Transport::Sockmap;
+    let tasks: Vec<_> = setups(&models).into_iter().filter(here).map(|setup| (setup, MESSAGE)).collect();
     table.rows = measure_all(bench, settings, &tasks, &mut table.failed, &mut progress);
     let tasks: Vec<_> = charted()
         .filter(here)
-        .flat_map(|line| settings.sizes.iter().map(move |&size| (line.clone(), size)))
+        .flat_map(|setup| settings.sizes.iter().map(move |&size| (setup.clone(), size)))
         .collect();
     table.sizes = measure_all(bench, settings, &tasks, &mut table.failed, &mut progress);
     table
 }
 
 /// The lines of the chart.
-fn charted() -> impl Iterator<Item = Line> {
-    lines(&[Model::Epoll]).into_iter().filter(|line| line.waiting == Waiting::Spin)
+fn charted() -> impl Iterator<Item = Setup> {
+    setups(&[Model::Epoll]).into_iter().filter(|setup| setup.waiting == Waiting::Spin)
 }
 
-/// Measures each task in turn, and all of them again: what disturbs the machine for a while disturbs all alike.
+/// The rows of these tasks, which alternate.
 fn measure_all(
     bench: &Bench,
     settings: &Settings,
-    tasks: &[(Line, usize)],
+    tasks: &[(Setup, usize)],
     failed: &mut Vec<LeftOut>,
     progress: &mut impl FnMut(&str),
 ) -> Vec<Row> {
-    let mut reports: Vec<Vec<PingReport>> = vec![Vec::new(); tasks.len()];
-    for _ in 0..settings.repeats {
-        for ((line, size), reports) in tasks.iter().zip(&mut reports) {
-            let name = format!("{}, {} bytes", line.name(), size);
-            progress(&name);
-            match measure(bench, line, *size, settings.window) {
-                Ok(report) => reports.push(report),
-                Err(e) => failed.push(LeftOut { model: name, why: e.to_string() }),
-            }
-        }
-    }
-    tasks.iter().zip(&reports).filter_map(|((line, size), reports)| Row::of(line, *size, reports)).collect()
+    let name = |(setup, size): &(Setup, usize)| format!("{}, {size} bytes", setup.name());
+    let reports = interleave(tasks, settings.repeats, failed, name, |task| {
+        progress(&name(task));
+        measure(bench, &task.0, task.1, settings.window)
+    });
+    tasks.iter().zip(&reports).filter_map(|((setup, size), reports)| Row::of(setup, *size, reports)).collect()
 }
 
-impl Line {
+impl Setup {
     /// In words.
     #[must_use]
     pub fn name(&self) -> String {
@@ -236,10 +229,10 @@ impl Line {
 }
 
 impl Row {
-    fn of(line: &Line, message_bytes: usize, reports: &[PingReport]) -> Option<Self> {
+    fn of(setup: &Setup, message_bytes: usize, reports: &[PingReport]) -> Option<Self> {
         let spread = |of: fn(&PingReport) -> f64| Spread::of(reports.iter().map(of));
         Some(Self {
-            line: line.clone(),
+            setup: setup.clone(),
             message_bytes,
             mean_us: spread(|r| r.round_trip.mean_us)?,
             per_s: spread(|r| r.round_trips_per_s)?,
@@ -254,7 +247,7 @@ impl Row {
 }
 
 /// Measures one window.
-fn measure(bench: &Bench, line: &Line, size: usize, window: Duration) -> Result<PingReport, LabError> {
+fn measure(bench: &Bench, setup: &Setup, size: usize, window: Duration) -> Result<PingReport, LabError> {
     let file = ResultFile::new();
     let mut args: Vec<String> = vec!["load".into(), "ping".into()];
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
@@ -262,13 +255,13 @@ fn measure(bench: &Bench, line: &Line, size: usize, window: Duration) -> Result<
     option("-d", window.as_secs_f64().to_string());
     option("--json", file.0.display().to_string());
     args.extend(cpus(&bench.load_cpus));
-    let fast = line.transport == Transport::FastPath;
-    let failed = |why: String| LabError::Process { what: line.name(), why };
-    let way = (line.transport == Transport::Sockmap).then(Way::open).transpose();
+    let fast = setup.transport == Transport::FastPath;
+    let failed = |why: String| LabError::Process { what: setup.name(), why };
+    let way = (setup.transport == Transport::Sockmap).then(Way::open).transpose();
     let way = way.map_err(|e| failed(e.to_string()))?;
     let inside = Bench { group: way.as_ref().map(|way| way.group().into()), ..bench.clone() };
     let bench = &inside;
-    let report = match line.model.as_deref().and_then(|name| name.parse::<Model>().ok()) {
+    let report = match setup.model.as_deref().and_then(|name| name.parse::<Model>().ok()) {
         None => {
             let mut echo = vec!["load".to_owned(), "ping".into(), "--bare-echo".into()];
             echo.extend(cpus(&bench.server_cpus));
@@ -278,7 +271,7 @@ fn measure(bench: &Bench, line: &Line, size: usize, window: Duration) -> Result<
             ping(bench, args, &file)?
         }
         Some(model) => {
-            let wait = ["--wait", line.waiting.option()];
+            let wait = ["--wait", setup.waiting.option()];
             let mut extra = [&["--threads", "1"][..], &wait].concat();
             if model == Model::Pool || model == Model::Blocking {
                 extra.drain(..2); // threads belong to connections there
@@ -287,8 +280,8 @@ fn measure(bench: &Bench, line: &Line, size: usize, window: Duration) -> Result<
             args.extend(wait.map(Into::into));
             args.extend(["--model".into(), model.name().into()]);
             args.extend(fast.then(|| "--fast-path".into()));
-            if line.transport == Transport::Unix {
-                // A name of its own for each window: rings let go of a socket some time after their process has ended.
+            if setup.transport == Transport::Unix {
+                // A separate name for each window: rings let go of a socket some time after their process has ended.
                 static NEXT: AtomicU32 = AtomicU32::new(0);
                 let window = NEXT.fetch_add(1, Relaxed);
                 let at = format!("unix:@tidegate-latency-{}-{window}", std::process::id());
@@ -329,12 +322,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_is_what_everybody_has_and_the_last_the_floor() {
-        let lines = lines(&Model::ALL);
-        assert_eq!(lines[0].name(), "blocking, TCP, block");
-        assert_eq!(lines[lines.len() - 1].transport, Transport::BareRing);
-        let spins = |line: &&Line| line.waiting != Waiting::Block && line.model.as_deref() == Some("pool");
-        assert_eq!(lines.iter().filter(spins).count(), 0, "a pool does not spin");
-        assert_eq!(lines.iter().filter(|l| l.transport == Transport::FastPath).count(), 4 + 3 + 3);
+    fn the_first_line_is_what_everybody_has_and_the_last_the_baseline() {
+        let setups = setups(&Model::ALL);
+        assert_eq!(setups[0].name(), "blocking, TCP, block");
+        assert_eq!(setups[setups.len() - 1].transport, Transport::BareRing);
+        let spins =
+            |setup: &&Setup| setup.waiting != Waiting::Block && setup.model.as_deref() == Some("pool");
+        assert_eq!(setups.iter().filter(spins).count(), 0, "a pool does not spin");
+        assert_eq!(setups.iter().filter(|l| l.transport == Transport::FastPath).count(), 4 + 3 + 3);
     }
 }

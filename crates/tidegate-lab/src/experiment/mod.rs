@@ -2,12 +2,13 @@
 
 pub mod concurrency;
 pub mod connections;
+pub mod demand;
 pub(crate) mod generator;
 pub mod latency;
 pub mod models;
 pub mod peers;
-pub(crate) mod room;
 pub mod round;
+pub(crate) mod sizing;
 mod sockmap;
 pub mod survival;
 pub mod udp;
@@ -26,7 +27,7 @@ use crate::{Bench, LabError};
 /// How long a process may take to start, to open its connections, or to end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A model that cannot be measured here.
+/// A model that is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
     /// Its name.
@@ -35,7 +36,7 @@ pub struct LeftOut {
     pub why: String,
 }
 
-/// Sorts models into those that can be measured here and those that cannot.
+/// Separates available models from unavailable ones.
 #[must_use]
 pub fn contestants(wanted: &[Model]) -> (Vec<Model>, Vec<LeftOut>) {
     let (mut here, mut out) = (Vec::new(), Vec::new());
@@ -46,6 +47,32 @@ pub fn contestants(wanted: &[Model]) -> (Vec<Model>, Vec<LeftOut>) {
         }
     }
     (here, out)
+}
+
+/// Measures each subject in turn, and all of them again for each repeat, so that a slow moment of the machine affects
+/// all alike. Returns the results of each subject; failures are recorded with the subject's `name`.
+fn interleave<S, T>(
+    subjects: &[S],
+    repeats: usize,
+    failed: &mut Vec<LeftOut>,
+    name: impl Fn(&S) -> String,
+    mut measure: impl FnMut(&S) -> Result<T, LabError>,
+) -> Vec<Vec<T>> {
+    let mut results: Vec<Vec<T>> = subjects.iter().map(|_| Vec::new()).collect();
+    for _ in 0..repeats {
+        for (subject, results) in subjects.iter().zip(&mut results) {
+            match measure(subject) {
+                Ok(result) => results.push(result),
+                Err(e) => failed.push(LeftOut { model: name(subject), why: e.to_string() }),
+            }
+        }
+    }
+    results
+}
+
+/// The position of a model in tables.
+fn position(model: &str) -> Option<usize> {
+    Model::ALL.iter().position(|m| m.name() == model)
 }
 
 /// A running server and where it listens.
@@ -65,7 +92,7 @@ impl Server {
         Self::start_at(bench, service, model, Ipv4Addr::LOCALHOST.into(), extra)
     }
 
-    /// At this address of the machine, for loads that come from others.
+    /// Its address for loads from other hosts.
     pub(crate) fn start_at(
         bench: &Bench,
         service: &str,
@@ -88,7 +115,7 @@ impl Server {
     }
 }
 
-/// Where a load leaves its result; removed when dropped.
+/// The result file of a load; removed when dropped.
 struct ResultFile(PathBuf);
 
 impl ResultFile {
@@ -120,7 +147,7 @@ impl Drop for ResultFile {
     }
 }
 
-/// Connections that this machine can give, of those wanted, and a line that says so if they are fewer.
+/// The connections possible of those wanted, with a message if they are fewer.
 #[must_use]
 pub fn affordable(wanted: usize) -> (usize, Option<String>) {
     let (limit, _) = tidegate::system::descriptor_limit();
@@ -129,7 +156,32 @@ pub fn affordable(wanted: usize) -> (usize, Option<String>) {
         return (wanted, None);
     }
     let note = format!(
-        "{room} instead of {wanted} connections: this process may have {limit} descriptors; raise that with ulimit -n for the full table"
+        "{room} instead of {wanted} connections: this process may have {limit} descriptors; raise that with \
+         ulimit -n for the full table"
     );
     (room, Some(note))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subjects_alternate_and_a_failed_round_is_recorded_beside_the_others() {
+        let (mut order, mut failed) = (Vec::new(), Vec::new());
+        let results = interleave(
+            &["a", "b"],
+            2,
+            &mut failed,
+            |name| format!("{name} at 1"),
+            |name| {
+                order.push(*name);
+                let is_second_of_a = order.len() == 3;
+                if is_second_of_a { Err(LabError::NoAnswer { what: "load".into() }) } else { Ok(order.len()) }
+            },
+        );
+        assert_eq!(order, ["a", "b", "a", "b"]);
+        assert_eq!(results, [vec![1], vec![2, 4]]);
+        assert_eq!(failed, [LeftOut { model: "a at 1".into(), why: "load: no request was answered".into() }]);
+    }
 }

@@ -1,4 +1,4 @@
-//! Table 6-3: an echo server on every model, with as many clients as the source had, as fast as they go and then paced.
+//! Table 6-3: an echo server on every model, with as many clients as in the book, unlimited and then rate-limited.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use tidegate::Model;
 use tidegate_load::Report;
 
 use super::round::{Figures, Round};
-use super::{LeftOut, PATIENCE, ResultFile, Server, affordable, contestants};
+use super::{LeftOut, PATIENCE, ResultFile, Server, affordable, contestants, interleave, position};
 use crate::process::{Process, cpus, shown};
 use crate::run::Facts;
 use crate::sample::{Sampler, Usage};
 use crate::{Bench, LabError};
 
-/// How the clients of a row behave.
+/// The behaviour of the clients of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pace {
-    /// Each connection sends the next message as soon as the last one is back.
+    /// Each connection sends the next message as soon as the last one came back.
     Unlimited,
-    /// Each block of 1,000 connections sends so many bytes a second.
+    /// Each block of 1,000 connections sends this many bytes per second.
     Limited {
-        /// Bytes a second for each block.
+        /// Bytes per second for each block.
         bytes_per_s: u64,
     },
 }
@@ -41,7 +41,7 @@ impl fmt::Display for Pace {
 pub struct Load {
     /// Connections attempted.
     pub connections: usize,
-    /// How they behave.
+    /// Their behaviour.
     pub pace: Pace,
     /// Bytes of a message.
     pub message_bytes: usize,
@@ -49,7 +49,7 @@ pub struct Load {
     pub window: Duration,
 }
 
-/// What is to be measured.
+/// The settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The models, in order.
@@ -61,7 +61,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The source's two rows: 7,000 connections without limit, 12,000 with 200,000 bytes/s for each block.
+    /// The book's two rows: 7,000 connections without limit, 12,000 with 200,000 bytes/s for each block.
     ///
     /// The paced messages are short enough that every connection sends at least one in the window.
     #[must_use]
@@ -82,7 +82,7 @@ impl Settings {
         }
     }
 
-    /// What of them a saved run has to tell, because it changes the figures.
+    /// The settings that a saved run records, because they change the figures.
     #[must_use]
     pub fn facts(&self) -> Facts {
         let loads = self.loads.iter().map(|load| {
@@ -93,22 +93,22 @@ impl Settings {
     }
 }
 
-/// One row of the table. What it shows is the round whose CPU cost is the middle one: figures that belong together.
+/// One row of the table. It shows the round with the median CPU cost, so that its figures belong together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The model.
     pub model: String,
-    /// How the clients behaved.
+    /// The behaviour of the clients.
     pub pace: Pace,
     /// Connections attempted.
     pub attempted: u64,
-    /// Connections that stood and whose every byte came back right.
+    /// Connections established and verified byte for byte.
     pub connected: u64,
-    /// What the server used in the window.
+    /// Resources used by the server in the window.
     pub usage: Usage,
-    /// What the load saw.
+    /// The load's results.
     pub load: Report,
-    /// What all rounds came to.
+    /// The results of all rounds.
     pub figures: Figures,
 }
 
@@ -117,16 +117,16 @@ pub struct Row {
 pub struct Table {
     /// A row for each model and load.
     pub rows: Vec<Row>,
-    /// Models that cannot be measured here.
+    /// Models that are unavailable.
     pub left_out: Vec<LeftOut>,
     /// Rows that failed, and why.
     pub failed: Vec<LeftOut>,
-    /// What was measured differently from the source, and why.
+    /// Differences from the book's measurement, and why.
     pub notes: Vec<String>,
 }
 
-/// Measures the table; within each round the models take turns, so that a slow moment of the machine hits all alike.
-/// `progress` is told of each row before it is measured.
+/// Measures the table; within each round the models alternate, so that a slow moment of the machine affects all alike.
+/// `progress` is called before each row.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
     let mut table = Table { left_out, ..Table::default() };
@@ -134,20 +134,13 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         let (connections, note) = affordable(load.connections);
         table.notes.extend(note);
         let load = Load { connections, ..load.clone() };
-        let mut takes: Vec<Vec<Take>> = models.iter().map(|_| Vec::new()).collect();
-        for _ in 0..settings.repeats {
-            for (&model, takes) in models.iter().zip(&mut takes) {
-                progress(&format!("{model}, {connections} connections"));
-                match measure(bench, model, &load) {
-                    Ok(take) => takes.push(take),
-                    Err(e) => table.failed.push(LeftOut { model: model.to_string(), why: e.to_string() }),
-                }
-            }
-        }
+        let takes = interleave(&models, settings.repeats, &mut table.failed, Model::to_string, |&model| {
+            progress(&format!("{model}, {connections} connections"));
+            measure(bench, model, &load)
+        });
         table.rows.extend(models.iter().zip(takes).filter_map(|(&model, takes)| row(model, &load, takes)));
     }
-    let order = |name: &str| Model::ALL.iter().position(|m| m.name() == name);
-    table.rows.sort_by_key(|row| order(&row.model)); // stable: rows of a model stay in the order of their loads
+    table.rows.sort_by_key(|row| position(&row.model)); // stable: rows of a model stay in the order of their loads
     table
 }
 
@@ -174,9 +167,9 @@ fn row(model: Model, load: &Load, mut takes: Vec<Take>) -> Option<Row> {
     })
 }
 
-/// Measures one round, with a server of its own.
+/// Measures one round, with a fresh server.
 fn measure(bench: &Bench, model: Model, load: &Load) -> Result<Take, LabError> {
-    // Connections are to stand whether they have spoken or not, as in the source.
+    // Silent connections must be established, too, as in the book.
     let patient = ["--defer-accept", "none", "--first-byte-timeout", "none"];
     let server = Server::start(bench, "echo", model, &patient)?;
     let file = ResultFile::new();

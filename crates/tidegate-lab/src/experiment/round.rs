@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tidegate::Model;
 use tidegate_load::Report;
-use tidegate_load::certificate::{Certificate, Evidence, Share, certify};
+use tidegate_load::verdict::{Evidence, Share, Verdict, Warning, assess};
 
-use super::ResultFile;
 use super::generator::Generator;
+use super::{LeftOut, ResultFile, interleave};
 use crate::process::{Process, shown};
 use crate::sample::{cpu_s, peak_bytes};
 use crate::spread::Spread;
@@ -42,7 +43,7 @@ pub struct Round {
     #[serde(default)]
     pub peak_bytes: Option<u64>,
     /// Who was the limit, and what makes the round doubtful.
-    pub certificate: Certificate,
+    pub verdict: Verdict,
 }
 
 impl Round {
@@ -65,22 +66,28 @@ impl Round {
             failed: report.failed + report.timed_out,
             bytes_each: report.bytes_received as f64 / report.requests.max(1) as f64,
             peak_bytes: None,
-            certificate: certified(bench, report, server_cpu_s / share),
+            verdict: assessed(bench, report, server_cpu_s / share),
         }
+    }
+
+    /// The same without a warning of a short window: the spread of the rounds shows what a short one is worth.
+    pub(super) fn without_short_window(mut self) -> Self {
+        self.verdict.warnings.retain(|warning| !matches!(warning, Warning::ShortWindow { .. }));
+        self
     }
 }
 
 /// Judges a load again, with what the lab knows of the server: many threads that share one processor may fill it
 /// although none of them is busy, and of very many threads the load looks at none. `server_cpu_s` is what the server
 /// would have used of whole processors.
-pub(super) fn certified(bench: &Bench, report: &Report, server_cpu_s: f64) -> Certificate {
-    let mut evidence: Evidence = report.certificate.clone().map(|c| c.evidence).unwrap_or_default();
+pub(super) fn assessed(bench: &Bench, report: &Report, server_cpu_s: f64) -> Verdict {
+    let mut evidence: Evidence = report.verdict.clone().map(|c| c.evidence).unwrap_or_default();
     let processors = bench.server_cpus.len().max(1) as f64;
     let ran = (server_cpu_s / report.elapsed_s.max(1e-9) / processors).min(1.0);
     if evidence.server.is_none_or(|share| share.wanted() < ran) {
         evidence.server = Some(Share { ran, waited: 0.0 });
     }
-    certify(report, evidence)
+    assess(report, evidence)
 }
 
 /// What several rounds of the same come to.
@@ -107,7 +114,7 @@ pub struct Figures {
     /// Failed requests of all rounds.
     pub failed: u64,
     /// Of each round.
-    pub certificates: Vec<Certificate>,
+    pub verdicts: Vec<Verdict>,
 }
 
 impl Figures {
@@ -129,9 +136,23 @@ impl Figures {
                 .collect::<Option<Vec<_>>>()
                 .and_then(Spread::of),
             failed: rounds.iter().map(|r| r.failed).sum(),
-            certificates: rounds.iter().map(|r| r.certificate.clone()).collect(),
+            verdicts: rounds.iter().map(|r| r.verdict.clone()).collect(),
         })
     }
+}
+
+/// The figures of these models at `load`, of `repeats` rounds each; within each repeat the models alternate. A model
+/// without a good round is omitted.
+pub(super) fn of_models(
+    models: &[Model],
+    repeats: usize,
+    load: &str,
+    failed: &mut Vec<LeftOut>,
+    mut measure: impl FnMut(Model) -> Result<Round, LabError>,
+) -> Vec<(Model, Figures)> {
+    let name = |model: &Model| format!("{model} {load}");
+    let rounds = interleave(models, repeats, failed, name, |&model| measure(model));
+    models.iter().zip(rounds).filter_map(|(&model, rounds)| Some((model, Figures::of(&rounds)?))).collect()
 }
 
 /// When a round ends.
@@ -171,10 +192,10 @@ impl std::fmt::Display for Length {
 
 /// A load of HTTP requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Requests {
-    pub(super) concurrency: usize,
-    pub(super) length: Length,
-    pub(super) keep_alive: bool,
+pub(crate) struct Requests {
+    pub(crate) concurrency: usize,
+    pub(crate) length: Length,
+    pub(crate) keep_alive: bool,
 }
 
 impl Requests {
@@ -187,7 +208,7 @@ impl Requests {
 }
 
 /// Has `requests` answered by the server `pid` at `url`.
-pub(super) fn http(
+pub(crate) fn http(
     generator: Generator<'_>,
     url: &str,
     pid: u32,
@@ -245,8 +266,10 @@ fn carried(
     };
     if !good || report.requests == 0 {
         let trouble = report.together.and_then(|together| together.troubles.into_iter().next());
-        let why = trouble.or(report.first_error).unwrap_or_else(|| "no request was answered".into());
-        return Err(LabError::Process { what: name, why });
+        return Err(match trouble.or(report.first_error) {
+            Some(why) => LabError::Process { what: name, why },
+            None => LabError::NoAnswer { what: name },
+        });
     }
     Ok((report, used))
 }
@@ -254,8 +277,8 @@ fn carried(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_load::certificate::Verdict;
     use tidegate_load::report::Latency;
+    use tidegate_load::verdict::LimitedBy;
 
     fn report() -> Report {
         let latency_us = Latency { mean: 1_000.0, ..Latency::default() };
@@ -267,12 +290,12 @@ mod tests {
         let bench =
             Bench { program: "tidegate".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
         let full = Round::of(&bench, &report(), 1.9);
-        assert_eq!(full.certificate.verdict, Verdict::Server);
+        assert_eq!(full.verdict.limited_by, LimitedBy::Server);
         assert!((full.cpu_s_per_100k - 19.0).abs() < 1e-9);
         let half = Round::of(&bench, &report(), 1.0);
-        assert_eq!(half.certificate.verdict, Verdict::Neither);
+        assert_eq!(half.verdict.limited_by, LimitedBy::Neither);
         let two = Bench { server_cpus: vec![0, 1], ..bench };
-        assert_eq!(Round::of(&two, &report(), 1.9).certificate.verdict, Verdict::Neither);
+        assert_eq!(Round::of(&two, &report(), 1.9).verdict.limited_by, LimitedBy::Neither);
     }
 
     #[test]
@@ -282,7 +305,7 @@ mod tests {
         let rounds = [1.0, 3.0, 2.0].map(|cpu_s| Round::of(&bench, &report(), cpu_s));
         let figures = Figures::of(&rounds).unwrap();
         assert_eq!(figures.cpu_s_per_100k.rounds, [10.0, 30.0, 20.0]);
-        assert!((figures.cpu_s_per_100k.median - 20.0).abs() < 1e-9 && figures.certificates.len() == 3);
+        assert!((figures.cpu_s_per_100k.median - 20.0).abs() < 1e-9 && figures.verdicts.len() == 3);
         assert_eq!(Figures::of(&[]), None);
     }
 }

@@ -52,7 +52,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What of them a saved run has to tell, because it changes the figures.
+    /// The settings that a saved run records, because they change the figures.
     #[must_use]
     pub fn facts(&self) -> Facts {
         let Attackers { silent, trickle, flood, half_open, resets_per_s } = self.attackers;
@@ -160,7 +160,7 @@ pub fn hardened() -> Policy {
         send_timeout: Some(Duration::from_secs(5)),
         min_rate: NonZeroU32::new(500)
             .map(|bytes_per_s| MinRate { bytes_per_s, grace: Duration::from_secs(2) }),
-        buffer_bytes: 4 * 1024,
+        buffer_bytes: tidegate::policy::whole_pages(4 * 1024),
         input_bytes: 16 * 1024,
         outbox: OutboxMarks { low: 16 * 1024, high: 64 * 1024 },
         socket_send_buffer: Some(64 * 1024),
@@ -190,7 +190,7 @@ fn options(policy: &Policy) -> Vec<String> {
     options
 }
 
-/// Measures all rows. `progress` is told of each before it is measured.
+/// Measures all rows. `progress` is notified of each before it is measured.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
     let mut table = Table {
@@ -216,7 +216,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     table
 }
 
-/// Measures one model, with a server of its own.
+/// Measures one model, with a fresh server.
 fn measure(bench: &Bench, model: Model, settings: &Settings) -> Result<Row, LabError> {
     let mut policy = hardened();
     let options = options(&policy);

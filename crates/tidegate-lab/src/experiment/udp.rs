@@ -1,34 +1,34 @@
-//! Datagrams: messages a second on every model and path, and what the source reckons from that for TCP.
+//! Datagrams: messages per second on every model and path, and the book's estimate for TCP derived from them.
 //!
-//! One flow sends as fast as it can, one way; the server counts what it got. As in the source, that is how fast
-//! messages are *produced and consumed*, by two processes of one machine.
+//! One flow sends as fast as possible, one way; the server counts what it receives. As in the book, that is how fast
+//! messages are *produced and consumed*, by two processes on one machine.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tidegate::{DatagramPath, Model};
-use tidegate_load::certificate::Certificate;
+use tidegate_load::verdict::Verdict;
 
-use super::round::certified;
-use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
+use super::round::assessed;
+use super::{LeftOut, PATIENCE, ResultFile, Server, contestants, interleave};
 use crate::process::{Process, cpus, shown};
 use crate::sample::cpu_s;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
 
-/// Packets of one HTTP request with an answer of 4 KiB on a connection of its own, as the source counts them: three to
-/// begin, the request and its acknowledgement, three with data and three acknowledgements, four to end.
+/// Packets of one HTTP request with a response of 4 KiB on its own connection, as the book counts them: three to begin,
+/// the request and its acknowledgement, three with data and three acknowledgements, four to end.
 pub const PACKETS_PER_REQUEST: f64 = 15.0;
 
-/// What to measure.
+/// The settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Models of the server.
     pub models: Vec<Model>,
     /// Bytes of a message.
     pub sizes: Vec<usize>,
-    /// How long each run sends.
+    /// Duration of each run.
     pub window: Duration,
     /// Runs of each row.
     pub repeats: usize,
@@ -44,7 +44,7 @@ impl Settings {
             .filter(|path| path.availability().is_available())
     }
 
-    /// How many runs there will be.
+    /// The number of runs.
     #[must_use]
     pub fn runs(&self) -> usize {
         let rows: usize = contestants(&self.models).0.into_iter().map(|m| Self::paths(m).count()).sum();
@@ -57,24 +57,25 @@ impl Settings {
 pub struct Row {
     /// The model of the server.
     pub model: String,
-    /// How datagrams went through the kernel, on both sides.
+    /// How datagrams passed through the kernel, on both sides.
     pub path: String,
     /// Bytes of a message.
     pub bytes: usize,
-    /// Messages the producer sent, a second.
+    /// Messages sent by the producer, per second.
     pub sent_per_s: Spread,
-    /// Messages the server got, a second. The rest was dropped by the kernel because the server's socket was full.
+    /// Messages received by the server, per second. The rest was dropped by the kernel because the server's socket was
+    /// full.
     pub taken_per_s: Spread,
-    /// Processor time of the server, in microseconds for each message it got.
+    /// CPU time of the server, in microseconds per message received.
     pub cpu_us: Spread,
-    /// Messages the server got, against the path plain of the same model and size.
+    /// Messages received, relative to the path plain of the same model and size.
     pub times_plain: Option<f64>,
     /// Of each run.
-    pub certificates: Vec<Certificate>,
+    pub verdicts: Vec<Verdict>,
 }
 
 impl Row {
-    /// Requests a second over TCP that the source reckons from these messages: one packet for each message.
+    /// The book's estimate of requests per second over TCP from these messages: one packet for each message.
     #[must_use]
     pub fn tcp_estimate(&self) -> f64 {
         self.taken_per_s.median / PACKETS_PER_REQUEST
@@ -90,7 +91,7 @@ pub struct Table {
     pub repeats: usize,
     /// Rows, models in order, then sizes, then paths.
     pub rows: Vec<Row>,
-    /// Models that could not be measured.
+    /// Models that are unavailable.
     pub left_out: Vec<LeftOut>,
     /// Runs that failed.
     pub failed: Vec<LeftOut>,
@@ -101,10 +102,10 @@ struct Run {
     sent_per_s: f64,
     taken_per_s: f64,
     cpu_us: f64,
-    certificate: Certificate,
+    verdict: Verdict,
 }
 
-/// Measures all rows; within each repeat the paths take turns.
+/// Measures all rows; within each repeat the paths alternate.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
     let mut table = Table {
@@ -116,17 +117,11 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     for model in models {
         for &bytes in &settings.sizes {
             let paths: Vec<DatagramPath> = Settings::paths(model).collect();
-            let mut runs: Vec<Vec<Run>> = paths.iter().map(|_| Vec::new()).collect();
-            for _ in 0..settings.repeats {
-                for (&path, runs) in paths.iter().zip(&mut runs) {
-                    let name = format!("{model}, {path}, {bytes} bytes");
-                    progress(&name);
-                    match measure(bench, settings, model, path, bytes) {
-                        Ok(run) => runs.push(run),
-                        Err(e) => table.failed.push(LeftOut { model: name, why: e.to_string() }),
-                    }
-                }
-            }
+            let name = |path: &DatagramPath| format!("{model}, {path}, {bytes} bytes");
+            let runs = interleave(&paths, settings.repeats, &mut table.failed, name, |path| {
+                progress(&name(path));
+                measure(bench, settings, model, *path, bytes)
+            });
             let first = table.rows.len();
             let rows = paths.iter().zip(&runs).filter_map(|(&path, runs)| row(model, path, bytes, runs));
             table.rows.extend(rows);
@@ -146,7 +141,7 @@ fn row(model: Model, path: DatagramPath, bytes: usize, runs: &[Run]) -> Option<R
         taken_per_s: spread(|r| r.taken_per_s)?,
         cpu_us: spread(|r| r.cpu_us)?,
         times_plain: None,
-        certificates: runs.iter().map(|r| r.certificate.clone()).collect(),
+        verdicts: runs.iter().map(|r| r.verdict.clone()).collect(),
     })
 }
 
@@ -159,7 +154,7 @@ fn compare(rows: &mut [Row]) {
     }
 }
 
-/// One run against a server of its own.
+/// One run against a fresh server.
 fn measure(
     bench: &Bench,
     settings: &Settings,
@@ -197,7 +192,7 @@ fn measure(
         sent_per_s: sent as f64 / elapsed,
         taken_per_s: taken as f64 / elapsed,
         cpu_us: used * 1e6 / taken as f64,
-        certificate: certified(bench, &report, used),
+        verdict: assessed(bench, &report, used),
     })
 }
 
@@ -209,7 +204,7 @@ fn counter(said: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_load::certificate::{Evidence, Verdict};
+    use tidegate_load::verdict::{Evidence, LimitedBy};
 
     use super::*;
 
@@ -222,12 +217,10 @@ mod tests {
 
     #[test]
     fn paths_are_related_to_the_plain_one_and_estimates_to_packets() {
-        let verdict = Verdict::Server;
+        let limited_by = LimitedBy::Server;
         let because = String::new();
-        let certificate =
-            Certificate { verdict, because, warnings: Vec::new(), evidence: Evidence::default() };
-        let run =
-            |taken_per_s| Run { sent_per_s: 1.0, taken_per_s, cpu_us: 1.0, certificate: certificate.clone() };
+        let verdict = Verdict { limited_by, because, warnings: Vec::new(), evidence: Evidence::default() };
+        let run = |taken_per_s| Run { sent_per_s: 1.0, taken_per_s, cpu_us: 1.0, verdict: verdict.clone() };
         let row = |path, taken| row(Model::Epoll, path, 64, &[run(taken)]).unwrap();
         let mut rows = [row(DatagramPath::Plain, 230_000.0), row(DatagramPath::Segments, 6_900_000.0)];
         compare(&mut rows);

@@ -1,29 +1,29 @@
-//! The answer that a report opens with: which model to take here, and by how much.
+//! The summary at the top of a report: which model to use on this machine, and by how much.
 
 use super::svg;
 use super::tables::{Cells, grouped, spread};
-use super::{Results, certificate, charts::Chart};
+use super::{Results, charts::Chart, verdict};
 use crate::bootstrap;
 use crate::experiment::concurrency::{Point, Table};
 use crate::spread::{CONFIDENCE, Spread};
 
-/// Differences up to this are the same cost: nobody would choose by them.
+/// Differences up to this count as equal cost.
 const MARGIN: f64 = 0.02;
 
-/// Above it an interval that begins at "the same" is too wide to say so.
+/// Above it an interval that includes "the same" is too wide for that conclusion.
 const TOLD_APART: f64 = 1.05;
 
-/// A model and what a request costs on it: each round the geometric mean over all points, in µs of processor time.
+/// A model and its cost per request: for each round the geometric mean over all points, in µs of CPU time.
 struct Cost {
     model: String,
     us: Spread,
-    /// Times the cost of the cheapest, with the ends of its confidence interval.
+    /// Cost relative to the cheapest, with its confidence interval.
     times: f64,
     interval: Option<bootstrap::Interval>,
 }
 
 impl Cost {
-    /// Whether it cannot be told from the cheapest, or differs by less than anybody would mind.
+    /// Whether it cannot be distinguished from the cheapest, or the difference is negligible.
     fn is_same(&self) -> bool {
         match self.interval {
             Some(interval) => interval.low <= 1.0 + MARGIN,
@@ -70,7 +70,7 @@ fn points<'a>(table: &'a Table, model: &'a str) -> impl Iterator<Item = &'a Poin
     table.points.iter().filter(move |point| point.model == model)
 }
 
-/// Round by round, the geometric mean of the points' costs. A round that one point lacks is left out.
+/// The geometric mean of the points' costs for each round. A round missing at one point is omitted.
 fn over_points<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Spread> {
     let all: Vec<&[f64]> = points.map(|point| point.figures.cpu_s_per_100k.rounds.as_slice()).collect();
     let rounds = all.iter().map(|rounds| rounds.len()).min()?;
@@ -81,9 +81,9 @@ fn over_points<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Spread> {
     Spread::of((0..rounds).map(mean))
 }
 
-/// The answer in one sentence; `None` unless responses against concurrency were measured.
+/// The summary in one sentence; `None` unless the concurrency experiment was run.
 ///
-/// Of models that cost the same the one whose connections take less memory is taken, if that was measured too.
+/// Among models of equal cost, the one whose connections use less memory is chosen, if that was measured.
 #[must_use]
 pub fn sentence(results: &Results) -> Option<String> {
     let costs = costs(results.concurrency.as_ref()?);
@@ -118,7 +118,7 @@ pub fn sentence(results: &Results) -> Option<String> {
     Some(text + ".")
 }
 
-/// The table beside the sentence: cost and rate of each model at each point, at most 100 columns wide for two points.
+/// The table next to the summary: cost and rate of each model at each point, at most 100 columns wide for two points.
 #[must_use]
 pub fn cells(table: &Table) -> Cells {
     let mut levels: Vec<usize> = table.points.iter().map(|point| point.concurrency).collect();
@@ -139,8 +139,8 @@ pub fn cells(table: &Table) -> Cells {
         row.extend(cell(|point| spread(&point.figures.cpu_s_per_100k.times(10.0), 1)));
         row.extend(cell(if table.program.is_some() { peak } else { rate }));
         let all: Vec<_> =
-            points(table, &cost.model).flat_map(|point| point.figures.certificates.clone()).collect();
-        row.push(certificate::limits(&all));
+            points(table, &cost.model).flat_map(|point| point.figures.verdicts.clone()).collect();
+        row.push(verdict::limits(&all));
         cells.push(row);
     }
     cells
@@ -155,7 +155,7 @@ fn peak(point: &Point) -> String {
     peak.map_or("–".into(), |bytes| format!("{:.1}", bytes.median / f64::from(1 << 20)))
 }
 
-/// The chart beside it: a bar for each model.
+/// The chart next to the summary: a bar for each model.
 pub(super) fn chart(table: &Table) -> Option<Chart> {
     let costs = costs(table);
     let title = "Server processor time for a request, in µs (less is better)".to_owned();

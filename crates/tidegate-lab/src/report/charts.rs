@@ -8,17 +8,18 @@ use crate::experiment::round::Figures;
 use crate::experiment::{concurrency, connections, latency, models, peers};
 use crate::spread::Spread;
 
-/// A chart and its file name without ending.
+/// A chart and its file name without extension.
 pub(super) struct Chart {
     pub(super) name: String,
     pub(super) title: String,
     pub(super) svg: String,
 }
 
-/// All that there are figures for.
+/// All charts for which there are figures.
 pub(super) fn of(results: &Results) -> Vec<Chart> {
     let mut charts: Vec<Chart> = results.concurrency.iter().filter_map(answer::chart).collect();
     charts.extend(results.concurrency.iter().filter(|table| has_lines(table)).flat_map(against_concurrency));
+    charts.extend(results.demand.as_ref().and_then(super::demand::chart));
     charts.extend(results.models.iter().flat_map(|table| [percentiles(table), time_series(table)]));
     charts.extend(results.connections.as_ref().map(memory));
     charts.extend(results.peers.as_ref().map(beside_others).unwrap_or_default());
@@ -26,12 +27,12 @@ pub(super) fn of(results: &Results) -> Vec<Chart> {
     charts
 }
 
-fn chart(name: &str, sheet: &Sheet<'_>, series: &[Series]) -> Chart {
+pub(super) fn chart(name: &str, sheet: &Sheet<'_>, series: &[Series]) -> Chart {
     Chart { name: name.into(), title: sheet.title.into(), svg: svg::lines(sheet, series) }
 }
 
 /// Lines from figures in the order of their names.
-fn series(points: impl Iterator<Item = (String, f64, Spread)>) -> Vec<Series> {
+pub(super) fn series(points: impl Iterator<Item = (String, f64, Spread)>) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for (name, x, spread) in points {
         match all.last_mut() {
@@ -65,7 +66,7 @@ fn against_concurrency(table: &concurrency::Table) -> Vec<Chart> {
     ]
 }
 
-/// The rows of Table 6-3 whose clients did not wait.
+/// The rows of Table 6-3 with unlimited clients.
 fn unlimited(table: &models::Table) -> impl Iterator<Item = &models::Row> {
     table.rows.iter().filter(|row| row.pace == Pace::Unlimited)
 }
@@ -116,13 +117,13 @@ fn time_series(table: &models::Table) -> Chart {
     chart("seconds", &sheet, &series(points))
 }
 
-/// Round trips against the size of a message.
+/// Round trips by message size.
 fn round_trips(table: &latency::Table) -> [Chart; 2] {
     let draw = |name, title, y_title, of: fn(&latency::Row) -> &Spread| {
         let points = table
             .sizes
             .iter()
-            .map(|row| (row.line.transport.name().to_owned(), row.message_bytes as f64, of(row).clone()));
+            .map(|row| (row.setup.transport.name().to_owned(), row.message_bytes as f64, of(row).clone()));
         let sheet = Sheet { title, x_title: "bytes of a message", y_title, x: Scale::Log, y: Scale::Log };
         chart(name, &sheet, &series(points))
     };
@@ -132,7 +133,7 @@ fn round_trips(table: &latency::Table) -> [Chart; 2] {
     ]
 }
 
-/// User and kernel memory of each model against connections.
+/// User and kernel memory of each model by connections.
 fn memory(table: &connections::Table) -> Chart {
     let kind = |name: &'static str, of: fn(&connections::Row) -> Option<f64>| {
         table.rows.iter().filter_map(move |row| {
@@ -152,19 +153,22 @@ fn memory(table: &connections::Table) -> Chart {
     chart("connections", &sheet, &series(points))
 }
 
-/// Bars for each case: times the floor, or CPU seconds where there is no floor.
+/// Bars for each case: multiples of the baseline, or CPU seconds without a baseline.
 fn beside_others(table: &peers::Table) -> Vec<Chart> {
     let mut cases: Vec<Case> = table.rows.iter().map(|row| row.case).collect();
     cases.dedup();
     let draw = |(i, case): (usize, Case)| {
         let rows = || table.rows.iter().filter(move |row| row.case == case);
-        let has_floor = rows().all(|row| row.times_floor.is_some());
-        let of = |row: &peers::Row| match (&row.times_floor, has_floor) {
+        let has_baseline = rows().all(|row| row.times_baseline.is_some());
+        let of = |row: &peers::Row| match (&row.times_baseline, has_baseline) {
             (Some(times), true) => times.clone(),
             _ => row.figures.cpu_s_per_100k.clone(),
         };
-        let what =
-            if has_floor { "CPU per request, times the floor" } else { "CPU seconds for 100,000 requests" };
+        let what = if has_baseline {
+            "CPU per request, times the baseline"
+        } else {
+            "CPU seconds for 100,000 requests"
+        };
         let title = format!("{what} ({})", case.words());
         let figures: Vec<_> = rows().map(|row| (row.name.clone(), of(row))).collect();
         let svg = svg::bars(&title, &figures, |name| name.starts_with("tidegate "));

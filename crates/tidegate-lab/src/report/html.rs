@@ -1,9 +1,9 @@
-//! One page that needs nothing else: no network, no script.
+//! A self-contained HTML page: no network, no script.
 
 use super::charts::Chart;
 use super::svg::escape;
 use super::tables::{Cells, left_out_together, sections};
-use super::{Results, answer, certificate};
+use super::{Results, answer, verdict};
 
 const STYLE: &str = ":root{color-scheme:light dark;--line:#8884;--soft:#8882;--page:#fff;--ink:#1b1f24}\
 @media (prefers-color-scheme:dark){:root{--page:#14171a;--ink:#e4e7ea}}\
@@ -55,7 +55,7 @@ pub(super) fn page(results: &Results, charts: &[Chart]) -> String {
     )
 }
 
-/// The sentence and the chart that the page opens with.
+/// The summary and the chart at the top of the page.
 fn answer(results: &Results, charts: &[Chart]) -> String {
     let Some(sentence) = answer::sentence(results) else { return String::new() };
     let parts = sentence.split('`').enumerate();
@@ -67,7 +67,7 @@ fn answer(results: &Results, charts: &[Chart]) -> String {
     format!("<p class=\"answer\">{}</p>\n<figure>{chart}</figure>\n", words.collect::<String>())
 }
 
-/// What it was measured on, and how.
+/// The machine and the method.
 fn machine(results: &Results) -> String {
     let c = &results.circumstances;
     let command: Vec<&str> = c.command.iter().map(String::as_str).collect();
@@ -81,17 +81,17 @@ fn machine(results: &Results) -> String {
         ("program", c.build.line()),
         ("measured", c.date.clone()),
         ("command", command.join(" ")),
-        ("server and load", format!("processes of their own, {pinning}")),
+        ("server and load", format!("separate processes, {pinning}")),
     ];
     let facts = facts.iter().map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", escape(value)));
     format!("<dl>\n{}</dl>\n", facts.collect::<String>())
 }
 
-/// The certificate of the whole.
+/// The verdict of the whole run.
 fn limits(results: &Results) -> String {
     let rows = results.rows();
-    let Some(summary) = certificate::summary(&rows) else { return String::new() };
-    let doubts = certificate::doubts(&rows);
+    let Some(summary) = verdict::summary(&rows) else { return String::new() };
+    let doubts = verdict::doubts(&rows);
     let items = doubts.iter().map(|d| format!("<li>{}</li>\n", escape(&d.line()))).collect::<String>();
     format!("<h2>Who was the limit</h2>\n<p class=\"about\">{summary}</p>\n<ul>{items}</ul>\n")
 }

@@ -32,9 +32,9 @@ fn row(row: &Row, base: &Row) -> Vec<String> {
     let us = |s: &Spread| format!("{:.2}", s.median);
     let less = |of: fn(&Row) -> &Spread| format!("{:.1}%", (1.0 - of(row).median / of(base).median) * 100.0);
     vec![
-        row.line.model.clone().unwrap_or_else(|| "none".into()),
-        row.line.transport.name().into(),
-        row.line.waiting.option().into(),
+        row.setup.model.clone().unwrap_or_else(|| "none".into()),
+        row.setup.transport.name().into(),
+        row.setup.waiting.option().into(),
         format!("{:.2} ({:.2}–{:.2})", row.mean_us.median, row.mean_us.min, row.mean_us.max),
         grouped(row.per_s.median as u64),
         us(&row.p50_us),
@@ -52,7 +52,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
     let about = format!(
         "Two processes of one thread each; a message of 64 bytes with the time it was sent goes to and fro, Nagle off. Each line \
          {} times for {:.1} s, lines in turn; medians of those. Reductions against the first line. Sockmap is TCP whose bytes go through a \
-         map in the kernel, as for unchanged programs. The bare ring is shared memory with no library around it: the floor.",
+         map in the kernel, as for unchanged programs. The bare ring is shared memory with no library around it: the baseline.",
         table.repeats, table.window_s
     );
     ("Round trips on one host".into(), cells(table), about)

@@ -1,30 +1,31 @@
-//! What was measured, in every format: Markdown, CSV, JSON, SVG charts, and one HTML page that holds all of it.
+//! Reports in every format: Markdown, CSV, JSON, SVG charts, and one HTML page with everything.
 
 pub mod answer;
-pub mod certificate;
 mod charts;
+mod demand;
 mod html;
 mod latency;
 mod peers;
 mod rows;
-mod siege;
+mod survival;
 mod svg;
 mod tables;
 mod udp;
+pub mod verdict;
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::udp as datagrams;
-use crate::experiment::{self, concurrency, connections, models, survival};
+use crate::experiment::{self, LeftOut, concurrency, connections, models};
 use crate::run::{Circumstances, Row, Run};
 use crate::save::ResultFile;
 use crate::{Bench, LabError};
 
 pub use tables::{Cells, concurrency_cells, connections_cells, left_out_together, models_cells, sections};
 
-/// Everything one `bench` measured.
+/// All results of one `bench`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// Version of this format: 2.
@@ -36,11 +37,14 @@ pub struct Results {
     pub models: Option<models::Table>,
     /// Responses against concurrency, if that was measured.
     pub concurrency: Option<concurrency::Table>,
+    /// Service demand at fixed rates, if it was measured.
+    #[serde(default)]
+    pub demand: Option<experiment::demand::Table>,
     /// Very many connections, if they were measured.
     pub connections: Option<connections::Table>,
     /// Survival under attack, if that was measured.
     #[serde(default)]
-    pub survival: Option<survival::Table>,
+    pub survival: Option<experiment::survival::Table>,
     /// Datagrams, if they were measured.
     #[serde(default)]
     pub udp: Option<datagrams::Table>,
@@ -53,7 +57,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Nothing measured yet, on this machine.
+    /// No results yet, on this machine.
     #[must_use]
     pub fn new(bench: &Bench) -> Self {
         Self {
@@ -61,6 +65,7 @@ impl Results {
             circumstances: Circumstances::here(bench),
             models: None,
             concurrency: None,
+            demand: None,
             connections: None,
             survival: None,
             udp: None,
@@ -69,20 +74,20 @@ impl Results {
         }
     }
 
-    /// How it was measured, for under each table.
+    /// The method, printed below each table.
     #[must_use]
     pub fn method(&self) -> String {
         let pinning = match self.circumstances.pinned_apart {
-            true => "server and load in processes of their own, each kept on its own processor",
+            true => "server and load in separate processes, each pinned to its own processor",
             false => {
-                "server and load in processes of their own on the same processor: figures are for both together"
+                "server and load in separate processes on the same processor: figures are for both together"
             }
         };
         let Circumstances { date, build, machine, .. } = &self.circumstances;
         format!("{}; {}; {date}; {pinning}.", machine.line(), build.line())
     }
 
-    /// Every round of every row, to be saved and compared with another run.
+    /// Every round of every row, for saving and comparing.
     #[must_use]
     pub fn run(&self) -> Run {
         Run::new(self.circumstances.clone(), self.rows())
@@ -94,67 +99,100 @@ impl Results {
         rows::of(self)
     }
 
-    /// What could not be measured as in the source, or failed.
+    /// What was measured differently from the book, or failed.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
-        let mut add = |notes: &[String], failed: &[crate::experiment::LeftOut]| {
-            remarks.extend(notes.iter().cloned());
-            remarks.extend(failed.iter().map(|f| format!("{} failed: {}", f.model, f.why)));
-        };
-        if let Some(table) = &self.models {
-            add(&table.notes, &table.failed);
-        }
-        if let Some(table) = &self.concurrency {
-            add(&table.notes, &table.failed);
-        }
-        if let Some(table) = &self.connections {
-            add(&table.notes, &table.failed);
-        }
-        if let Some(table) = &self.survival {
-            add(&[], &table.failed);
-        }
-        if let Some(table) = &self.udp {
-            add(&[], &table.failed);
-        }
-        if let Some(table) = &self.peers {
-            add(&table.notes, &table.failed);
-        }
-        if let Some(table) = &self.latency {
-            add(&[], &table.failed);
+        for table in self.tables() {
+            remarks.extend(table.notes().iter().cloned());
+            remarks.extend(table.failed().iter().map(|f| format!("{} failed: {}", f.model, f.why)));
         }
         remarks.dedup();
         remarks
     }
 
-    /// Whether everything that was tried could be measured.
+    /// Whether everything attempted was measured.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        let models = self.models.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
-        let concurrency =
-            self.concurrency.as_ref().is_none_or(|t| t.failed.is_empty() && !t.points.is_empty());
-        let connections = self.connections.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
-        let survival = self.survival.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
-        let udp = self.udp.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
-        let peers = self.peers.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
-        let latency = self.latency.as_ref().is_none_or(|t| t.failed.is_empty() && !t.rows.is_empty());
-        models && concurrency && connections && survival && udp && peers && latency
+        self.tables().iter().all(|table| table.failed().is_empty() && !table.is_empty())
+    }
+
+    /// The tables that were measured, in the order of the report.
+    fn tables(&self) -> Vec<&dyn Measured> {
+        let all = [
+            as_measured(&self.models),
+            as_measured(&self.concurrency),
+            as_measured(&self.demand),
+            as_measured(&self.connections),
+            as_measured(&self.survival),
+            as_measured(&self.udp),
+            as_measured(&self.peers),
+            as_measured(&self.latency),
+        ];
+        all.into_iter().flatten().collect()
     }
 }
 
-/// Makes the folder and checks that it can be written, before anything is measured.
+fn as_measured<T: Measured>(table: &Option<T>) -> Option<&dyn Measured> {
+    table.as_ref().map(|table| table as &dyn Measured)
+}
+
+/// What every table has beside its figures.
+trait Measured {
+    /// Models that are unavailable.
+    fn left_out(&self) -> &[LeftOut];
+    /// What failed, and why.
+    fn failed(&self) -> &[LeftOut];
+    /// What was measured differently, and why.
+    fn notes(&self) -> &[String];
+    /// Whether nothing was measured.
+    fn is_empty(&self) -> bool;
+}
+
+macro_rules! measured {
+    ($($table:ty: $rows:ident, $notes:expr;)*) => {$(
+        impl Measured for $table {
+            fn left_out(&self) -> &[LeftOut] {
+                &self.left_out
+            }
+            fn failed(&self) -> &[LeftOut] {
+                &self.failed
+            }
+            fn notes(&self) -> &[String] {
+                let of: fn(&Self) -> &[String] = $notes;
+                of(self)
+            }
+            fn is_empty(&self) -> bool {
+                self.$rows.is_empty()
+            }
+        }
+    )*};
+}
+
+measured! {
+    models::Table: rows, |table| &table.notes;
+    concurrency::Table: points, |table| &table.notes;
+    experiment::demand::Table: rows, |table| &table.notes;
+    connections::Table: rows, |table| &table.notes;
+    experiment::survival::Table: rows, |_| &[];
+    datagrams::Table: rows, |_| &[];
+    experiment::peers::Table: rows, |table| &table.notes;
+    experiment::latency::Table: rows, |_| &[];
+}
+
+/// Creates the directory and checks that it is writable, before anything is measured.
 ///
 /// # Errors
-/// It cannot be made or written.
+/// It cannot be created or written.
 pub fn prepare(folder: &Path) -> Result<(), LabError> {
     let probe = folder.join(".tidegate-probe");
     let tried = std::fs::create_dir_all(folder)
         .and_then(|()| std::fs::write(&probe, b""))
         .and_then(|()| std::fs::remove_file(&probe));
-    tried.map_err(|source| LabError::Write { path: folder.into(), source })
+    tried.map_err(|error| LabError::Write { path: folder.into(), error })
 }
 
-/// Writes the report into a folder that was [prepared](prepare), and beside it the run, which says where it was saved.
+/// Writes the report into a [prepared](prepare) directory, and saves the run there; returns the run's path.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -162,7 +200,7 @@ pub fn write(folder: &Path, results: &Results) -> Result<PathBuf, LabError> {
     let put = |name: &str, text: &str| {
         let path = folder.join(name);
         let written = ResultFile::create(&path).and_then(|file| file.write(text.as_bytes()));
-        written.map_err(|source| LabError::Write { path, source })
+        written.map_err(|error| LabError::Write { path, error })
     };
     let charts = charts::of(results);
     for chart in &charts {
@@ -174,11 +212,14 @@ pub fn write(folder: &Path, results: &Results) -> Result<PathBuf, LabError> {
     if let Some(table) = &results.concurrency {
         put("concurrency.csv", &tables::csv(&tables::concurrency_rows(table)))?;
     }
+    if let Some(table) = &results.demand {
+        put("demand.csv", &tables::csv(&demand::rows(table)))?;
+    }
     if let Some(table) = &results.connections {
         put("connections.csv", &tables::csv(&tables::connections_rows(table)))?;
     }
     if let Some(table) = &results.survival {
-        put("survival.csv", &tables::csv(&siege::cells(table)))?;
+        put("survival.csv", &tables::csv(&survival::cells(table)))?;
     }
     if let Some(table) = &results.udp {
         put("udp.csv", &tables::csv(&udp::cells(table)))?;

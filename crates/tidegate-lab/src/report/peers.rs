@@ -1,7 +1,7 @@
 //! Other servers beside tidegate's models, as tables and for CSV.
 
-use super::certificate::limits;
 use super::tables::{Cells, figures_head, figures_row, grouped, spread};
+use super::verdict::limits;
 use crate::experiment::peers::{Case, Row, Table};
 
 /// A table for each case.
@@ -10,7 +10,7 @@ pub(super) fn sections(table: &Table) -> Vec<(String, Cells, String)> {
     cases.dedup();
     let about = format!(
         "A 4 KiB page, {} requests a round after a warm-up, {} round(s), all servers in turn, each kept on one processor; median [95% confidence \
-        interval], of fewer than four rounds (minimum–maximum). CPU is that of the server and all processes it started, user and kernel. Times the floor: by \
+        interval], of fewer than four rounds (minimum–maximum). CPU is that of the server and all processes it started, user and kernel. Times the baseline: by \
         the cost of the bare epoll loop in the same round. Compare these rather than requests a second where the limit is not the server.",
         grouped(table.requests),
         table.repeats
@@ -21,7 +21,7 @@ pub(super) fn sections(table: &Table) -> Vec<(String, Cells, String)> {
 
 fn cells(table: &Table, case: Case) -> Cells {
     let head =
-        ["server", "CPU s/100k", "times the floor", "requests/s", "p50 ms", "p99 ms", "failed", "limit"];
+        ["server", "CPU s/100k", "times the baseline", "requests/s", "p50 ms", "p99 ms", "failed", "limit"];
     let mut cells: Cells = vec![head.map(Into::into).to_vec()];
     cells.extend(table.rows.iter().filter(|row| row.case == case).map(row));
     cells.extend(super::tables::left_out(&table.left_out, head.len()));
@@ -33,24 +33,24 @@ fn row(row: &Row) -> Vec<String> {
     vec![
         row.name.clone(),
         spread(&f.cpu_s_per_100k, 3),
-        row.times_floor.as_ref().map_or("–".into(), |s| spread(s, 2)),
+        row.times_baseline.as_ref().map_or("–".into(), |s| spread(s, 2)),
         spread(&f.requests_per_s, 0),
         spread(&f.p50_us.times(1e-3), 2),
         spread(&f.p99_us.times(1e-3), 2),
         grouped(f.failed),
-        limits(&f.certificates),
+        limits(&f.verdicts),
     ]
 }
 
 /// All figures of all rows for CSV.
 pub(super) fn rows(table: &Table) -> Cells {
     let mut head = figures_head(&["server", "concurrency", "keep_alive"]);
-    head.push("times_floor_median".into());
+    head.push("times_baseline_median".into());
     let mut cells = vec![head];
     for row in &table.rows {
         let names = [row.name.clone(), row.case.concurrency.to_string(), row.case.keep_alive.to_string()];
         let mut line = figures_row(names.into(), &row.figures);
-        line.push(row.times_floor.as_ref().map_or(String::new(), |s| format!("{:.4}", s.median)));
+        line.push(row.times_baseline.as_ref().map_or(String::new(), |s| format!("{:.4}", s.median)));
         cells.push(line);
     }
     cells

@@ -1,9 +1,9 @@
 //! Everything measured, as the rows of a saved run.
 
 use super::Results;
-use crate::experiment::peers::scenario::FLOOR;
+use crate::experiment::peers::scenario::BASELINE;
 use crate::experiment::round::Figures;
-use crate::experiment::{concurrency, connections, models, peers, survival, udp};
+use crate::experiment::{concurrency, connections, demand, models, peers, survival, udp};
 use crate::run::{Better, Measure, Row};
 
 /// All rows, in the order of the report.
@@ -13,8 +13,9 @@ pub(super) fn of(results: &Results) -> Vec<Row> {
     if let Some(table) = &results.concurrency {
         rows.extend(table.points.iter().map(|point| at(table, point)));
     }
-    rows.extend(results.connections.iter().flat_map(|t| &t.rows).map(crowd));
-    rows.extend(results.survival.iter().flat_map(|t| &t.rows).map(siege));
+    rows.extend(results.demand.iter().flat_map(|t| &t.rows).map(at_rate));
+    rows.extend(results.connections.iter().flat_map(|t| &t.rows).map(connections_row));
+    rows.extend(results.survival.iter().flat_map(|t| &t.rows).map(survival_row));
     rows.extend(results.udp.iter().flat_map(|t| &t.rows).map(datagrams));
     rows.extend(results.peers.iter().flat_map(|t| &t.rows).map(peer));
     rows
@@ -38,7 +39,7 @@ fn row(experiment: &str, name: String, figures: &Figures) -> Row {
         experiment: experiment.into(),
         name,
         measures: spreads.map(|(name, better, s)| measure(name, better, s.rounds.clone())).into(),
-        certificates: figures.certificates.clone(),
+        verdicts: figures.verdicts.clone(),
     }
 }
 
@@ -54,7 +55,11 @@ fn at(table: &concurrency::Table, point: &concurrency::Point) -> Row {
     row("concurrency", format!("{}, {} at once, {kept}", point.model, point.concurrency), &point.figures)
 }
 
-fn crowd(r: &connections::Row) -> Row {
+fn at_rate(r: &demand::Row) -> Row {
+    row("demand", format!("{}, {} requests/s", r.model, r.rate), &r.figures)
+}
+
+fn connections_row(r: &connections::Row) -> Row {
     let mut measures = Vec::new();
     let mut add =
         |name, better, value: Option<f64>| measures.extend(value.map(|v| measure(name, better, vec![v])));
@@ -67,7 +72,7 @@ fn crowd(r: &connections::Row) -> Row {
         experiment: "connections".into(),
         name: format!("{}, {} connections", r.model, r.asked),
         measures,
-        certificates: Vec::new(),
+        verdicts: Vec::new(),
     }
 }
 
@@ -80,25 +85,25 @@ fn datagrams(r: &udp::Row) -> Row {
             measure("taken_per_s", Better::Higher, r.taken_per_s.rounds.clone()),
             measure("sent_per_s", Better::Higher, r.sent_per_s.rounds.clone()),
         ],
-        certificates: r.certificates.clone(),
+        verdicts: r.verdicts.clone(),
     }
 }
 
-fn siege(r: &survival::Row) -> Row {
+fn survival_row(r: &survival::Row) -> Row {
     let measures = vec![
         measure("kept_ratio", Better::Higher, vec![r.ratio()]),
         measure("requests_per_s", Better::Higher, vec![r.under.requests_per_s]),
         measure("user_bytes", Better::Lower, vec![r.under.user_bytes as f64]),
     ];
-    Row { experiment: "survival".into(), name: r.model.clone(), measures, certificates: Vec::new() }
+    Row { experiment: "survival".into(), name: r.model.clone(), measures, verdicts: Vec::new() }
 }
 
-/// Judged by its cost in floors, where there is one: the machine drifts by some percent from run to run, but hardly
+/// Judged by its cost in baselines, where there is one: the machine drifts by some percent from run to run, but hardly
 /// between two servers of one round.
 fn peer(r: &peers::Row) -> Row {
     let mut row = row("peers", format!("{}, {}", r.name, r.case.words()), &r.figures);
-    if let Some(times) = r.times_floor.as_ref().filter(|_| r.name != FLOOR) {
-        row.measures.insert(0, measure("times_floor", Better::Lower, times.rounds.clone()));
+    if let Some(times) = r.times_baseline.as_ref().filter(|_| r.name != BASELINE) {
+        row.measures.insert(0, measure("times_baseline", Better::Lower, times.rounds.clone()));
     }
     row
 }

@@ -118,7 +118,7 @@ fn percentile(level: f64) -> String {
     }
 }
 
-/// Where the maximum stands on an axis of percentiles.
+/// The position of the maximum on an axis of percentiles.
 pub(super) const MAXIMUM: f64 = 1e4;
 
 fn frame(sheet: &Sheet<'_>) -> String {

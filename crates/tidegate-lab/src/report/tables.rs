@@ -1,7 +1,7 @@
 //! Tables as cells, CSV and Markdown.
 
 use super::charts::Chart;
-use super::{Results, answer, certificate};
+use super::{Measured, Results, answer, verdict};
 use crate::bootstrap::Interval;
 use crate::experiment::models::Pace;
 use crate::experiment::round::Figures;
@@ -52,7 +52,7 @@ pub fn models_cells(table: &models::Table) -> Cells {
             ms(row.load.latency_us.p50),
             ms(row.load.latency_us.p99),
             spread(&row.figures.cpu_s_per_100k, 3),
-            certificate::limits(&row.figures.certificates),
+            verdict::limits(&row.figures.verdicts),
         ]);
     }
     cells.extend(left_out(&table.left_out, head.len()));
@@ -67,26 +67,38 @@ pub(super) fn left_out(models: &[LeftOut], width: usize) -> impl Iterator<Item =
     })
 }
 
+/// A line for each model, a column for each `x` that occurs, under its name.
+pub(super) fn pivot<R>(
+    rows: &[R],
+    key: impl Fn(&R) -> (&str, u64),
+    name: impl Fn(u64) -> String,
+    cell: impl Fn(&R) -> String,
+    without: &[LeftOut],
+) -> Cells {
+    let (mut models, mut xs): (Vec<&str>, Vec<u64>) = rows.iter().map(&key).unzip();
+    models.dedup();
+    xs.sort_unstable();
+    xs.dedup();
+    let head = xs.iter().map(|&x| name(x));
+    let mut cells: Cells = vec![std::iter::once("model".to_owned()).chain(head).collect()];
+    for model in models {
+        let at = |&x: &u64| rows.iter().find(|row| key(row) == (model, x)).map_or("–".into(), &cell);
+        cells.push(std::iter::once(model.to_owned()).chain(xs.iter().map(at)).collect());
+    }
+    cells.extend(left_out(without, xs.len() + 1));
+    cells
+}
+
 /// Responses against concurrency: a line for each model, a column for each concurrency, of one figure.
 #[must_use]
 pub fn concurrency_cells(table: &concurrency::Table, of: fn(&Figures) -> Spread, digits: usize) -> Cells {
-    let mut levels: Vec<usize> = table.points.iter().map(|p| p.concurrency).collect();
-    levels.sort_unstable();
-    levels.dedup();
-    let head = std::iter::once("model".to_owned()).chain(levels.iter().map(|&l| grouped(l as u64)));
-    let mut cells: Cells = vec![head.collect()];
-    let mut models: Vec<&str> = table.points.iter().map(|p| p.model.as_str()).collect();
-    models.dedup();
-    for model in models {
-        let mut row = vec![model.to_owned()];
-        for &level in &levels {
-            let point = table.points.iter().find(|p| p.model == model && p.concurrency == level);
-            row.push(point.map_or("–".into(), |p| spread(&of(&p.figures), digits)));
-        }
-        cells.push(row);
-    }
-    cells.extend(left_out(&table.left_out, levels.len() + 1));
-    cells
+    pivot(
+        &table.points,
+        |point| (&point.model, point.concurrency as u64),
+        grouped,
+        |point| spread(&of(&point.figures), digits),
+        &table.left_out,
+    )
 }
 
 /// All figures of all points, one row each, for CSV.
@@ -127,7 +139,7 @@ pub(super) fn figures_row(mut row: Vec<String>, f: &Figures) -> Vec<String> {
         row.extend([s.min, s.max].map(|v| format!("{v:.4}")));
     }
     row.push(f.failed.to_string());
-    row.push(certificate::limits(&f.certificates));
+    row.push(verdict::limits(&f.verdicts));
     row
 }
 
@@ -167,7 +179,7 @@ pub fn connections_cells(table: &connections::Table) -> Cells {
     cells
 }
 
-/// The same for CSV, every figure in a column of its own.
+/// The same for CSV, every figure in a separate column.
 pub(super) fn connections_rows(table: &connections::Table) -> Cells {
     let head = "model,asked,attempted,connected,verified,held,held_s,connect_s,connects_per_s,threads,user_bytes_before,user_bytes_with,\
         kernel_bytes_before,kernel_bytes_with,user_bytes_per_connection,kernel_bytes_per_connection,\
@@ -281,15 +293,16 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
             about,
         ));
     }
+    sections.extend(results.demand.iter().flat_map(super::demand::sections));
     if let Some(table) = &results.connections {
         let about = "An echo server on each model; connections are opened in blocks of 1,000, each sends one message of 64 bytes that has to come back right, \
-            and then rests. Held are those that still stood at the end. Memory is the server's with all of them less that before the first one, divided by those \
+            and then rests. Held are those still open at the end. Memory is the server's with all of them less that before the first one, divided by those \
             connected: user is resident memory not backed by files, buffers included; kernel is what the kernel charges to the sockets plus 3,392 bytes of structures \
-            for each (stacks of threads and tables of rings in the kernel are not in it). Connects are counted until the last attempt has ended. The probe is one more connection from a process of its own that sends 64 bytes at a time and waits for \
+            for each (stacks of threads and tables of rings in the kernel are not in it). Connects are counted until the last attempt has ended. The probe is one more connection from a separate process that sends 64 bytes at a time and waits for \
             them, before the others are opened and while they rest. One run each.";
         sections.push(("Very many connections".into(), connections_cells(table), about.into()));
     }
-    sections.extend(results.survival.as_ref().map(super::siege::section));
+    sections.extend(results.survival.as_ref().map(super::survival::section));
     sections.extend(results.udp.as_ref().map(super::udp::section));
     sections.extend(results.peers.iter().flat_map(super::peers::sections));
     sections.extend(results.latency.as_ref().map(super::latency::section));
@@ -299,15 +312,8 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
 /// Models left out, those with the same reason together.
 #[must_use]
 pub fn left_out_together(results: &Results) -> Vec<(Vec<&str>, &str)> {
-    let all = results.models.iter().flat_map(|t| &t.left_out);
-    let all = all.chain(results.concurrency.iter().flat_map(|t| &t.left_out));
-    let all = all.chain(results.connections.iter().flat_map(|t| &t.left_out));
-    let all = all.chain(results.survival.iter().flat_map(|t| &t.left_out));
-    let all = all.chain(results.udp.iter().flat_map(|t| &t.left_out));
-    let all = all.chain(results.peers.iter().flat_map(|t| &t.left_out));
-    let all = all.chain(results.latency.iter().flat_map(|t| &t.left_out));
     let mut reasons: Vec<(Vec<&str>, &str)> = Vec::new();
-    for LeftOut { model, why } in all {
+    for LeftOut { model, why } in results.tables().into_iter().flat_map(Measured::left_out) {
         match reasons.iter_mut().find(|(_, reason)| reason == why) {
             Some((models, _)) if models.contains(&model.as_str()) => {}
             Some((models, _)) => models.push(model),
@@ -327,9 +333,9 @@ pub(super) fn markdown(results: &Results, charts: &[Chart]) -> String {
         text += &format!("\n![{}]({}.svg)\n", chart.title, chart.name);
     }
     let rows = results.rows();
-    if let Some(summary) = certificate::summary(&rows) {
+    if let Some(summary) = verdict::summary(&rows) {
         text += &format!("\n## Who was the limit\n\n{summary}\n\n");
-        text += &certificate::doubts(&rows).iter().map(|d| format!("- {}\n", d.line())).collect::<String>();
+        text += &verdict::doubts(&rows).iter().map(|d| format!("- {}\n", d.line())).collect::<String>();
     }
     let remarks = results.remarks();
     if !remarks.is_empty() {

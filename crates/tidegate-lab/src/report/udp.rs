@@ -1,7 +1,7 @@
 //! Datagrams as a table.
 
-use super::certificate;
 use super::tables::{Cells, grouped, left_out, spread};
+use super::verdict;
 use crate::experiment::udp::{PACKETS_PER_REQUEST, Table};
 
 /// A row for each model, size and path.
@@ -27,7 +27,7 @@ pub(super) fn cells(table: &Table) -> Cells {
             spread(&row.taken_per_s, 0),
             row.times_plain.map_or("–".into(), |times| format!("{times:.1}")),
             spread(&row.cpu_us, 3),
-            certificate::limits(&row.certificates),
+            verdict::limits(&row.verdicts),
             grouped(row.tcp_estimate().round() as u64),
         ]
     }));
@@ -40,7 +40,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
     let about = format!(
         "One flow sends as fast as it can for {:.0} s to serve udp sink, with one thread; {} run(s) a row, median and spread. Sent is what the producer's kernel took, taken \
          what the server was shown; the rest was dropped because its socket was full. plain: one datagram a system call; batched: recvmmsg and sendmmsg; gso: UDP_SEGMENT and UDP_GRO, \
-         which uring has beside plain. The estimate is the source's: a request for 4 KiB on a connection of its own takes {PACKETS_PER_REQUEST:.0} packets, so a server that costs \
+         which uring has beside plain. The estimate is the book's: a request for 4 KiB on a separate connection takes {PACKETS_PER_REQUEST:.0} packets, so a server that costs \
          nothing but its packets would answer a {PACKETS_PER_REQUEST:.0}th as many. Compare it with responses a second against concurrency.",
         table.window_s, table.repeats
     );

@@ -25,7 +25,9 @@ pub fn config(outcome: &Outcome, circumstances: &Circumstances) -> String {
     outcome.stages.iter().for_each(|stage| comment(&format!("- {}", stage.decision)));
     let _ = writeln!(text, "\n[[server]]\nservice = \"{}\"", outcome.goal.service());
     let _ = writeln!(text, "model = \"{}\"", outcome.chosen.model);
-    for (knob, value) in &outcome.chosen.values {
+    for (&knob, &value) in &outcome.chosen.values {
+        let (number, text_of) = (value.to_string(), knob.text(value));
+        let value = if number == text_of { number } else { format!("\"{text_of}\"") };
         let _ = writeln!(text, "{} = {value}", knob.name());
     }
     text
@@ -40,7 +42,8 @@ mod tests {
 
     #[test]
     fn the_file_holds_what_differs_and_where_it_comes_from() {
-        let chosen = Setting::new(Model::Epoll).with(Knob::EventsPerWait, Some(64));
+        let chosen =
+            Setting::new(Model::Epoll).with(Knob::EventsPerWait, Some(64)).with(Knob::Coalesce, Some(200));
         let outcome = Outcome {
             goal: Goal::P99,
             chosen,
@@ -54,7 +57,9 @@ mod tests {
         let table: toml::Table = text.parse().unwrap();
         let [server] = table["server"].as_array().unwrap().as_slice() else { panic!("{text}") };
         let expected: toml::Table =
-            "service = \"http\"\nmodel = \"epoll\"\nevents-per-wait = 64".parse().unwrap();
+            "service = \"http\"\nmodel = \"epoll\"\nevents-per-wait = 64\ncoalesce = \"200us\""
+                .parse()
+                .unwrap();
         assert_eq!(server.as_table(), Some(&expected));
         assert!(text.starts_with("# Found by `tidegate tune --goal p99`") && text.contains("# a note model"));
     }

@@ -22,14 +22,22 @@ pub enum Knob {
     EventsPerWait,
     /// Sends of the whole server that the kernel has not finished with.
     OutstandingSends,
+    /// Microseconds that a request may wait for others.
+    Coalesce,
     /// Connections at once. It is looked for last, and in its own way.
     MaxConnections,
 }
 
 impl Knob {
     /// Those that are tried one after the other, in this order.
-    pub const ALL: [Self; 5] =
-        [Self::Threads, Self::Buffers, Self::BufferBytes, Self::EventsPerWait, Self::OutstandingSends];
+    pub const ALL: [Self; 6] = [
+        Self::Coalesce,
+        Self::Threads,
+        Self::Buffers,
+        Self::BufferBytes,
+        Self::EventsPerWait,
+        Self::OutstandingSends,
+    ];
 
     /// Its name as an option of `serve` and as a key of its file.
     #[must_use]
@@ -40,12 +48,23 @@ impl Knob {
             Self::BufferBytes => "buffer-bytes",
             Self::EventsPerWait => "events-per-wait",
             Self::OutstandingSends => "outstanding-sends",
+            Self::Coalesce => "coalesce",
             Self::MaxConnections => "max-connections",
         }
     }
 
+    /// A value as an option of `serve` has it.
+    #[must_use]
+    pub fn text(self, value: u64) -> String {
+        match self {
+            Self::Coalesce => format!("{value}us"),
+            _ => value.to_string(),
+        }
+    }
+
     /// The values to try on a model whose server has so many processors; `None` is the default and comes first. Nothing
-    /// where the model has no use for the setting.
+    /// where the model has no use for the setting. Those of [`Coalesce`](Self::Coalesce) are [asked
+    /// for](super::Settings::max_delay).
     #[must_use]
     pub fn values(self, model: Model, processors: usize, extent: Extent) -> Vec<Option<u64>> {
         let has_loop = matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Uring);
@@ -105,7 +124,7 @@ impl Setting {
     pub fn options(&self) -> Vec<String> {
         self.values
             .iter()
-            .flat_map(|(knob, value)| [format!("--{}", knob.name()), value.to_string()])
+            .flat_map(|(&knob, &value)| [format!("--{}", knob.name()), knob.text(value)])
             .collect()
     }
 }
@@ -113,7 +132,7 @@ impl Setting {
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.model)?;
-        self.values.iter().try_for_each(|(knob, value)| write!(f, ", {} {value}", knob.name()))
+        self.values.iter().try_for_each(|(&knob, &value)| write!(f, ", {} {}", knob.name(), knob.text(value)))
     }
 }
 
@@ -151,5 +170,8 @@ mod tests {
         assert_eq!(setting.to_string(), "epoll, threads 2, buffer-bytes 4096");
         assert_eq!(setting.options(), ["--threads", "2", "--buffer-bytes", "4096"]);
         assert_eq!(setting.with(Knob::Threads, None).options(), ["--buffer-bytes", "4096"]);
+        let setting = Setting::new(Model::Uring).with(Knob::Coalesce, Some(200));
+        assert_eq!(setting.to_string(), "uring, coalesce 200us");
+        assert_eq!(setting.options(), ["--coalesce", "200us"]);
     }
 }

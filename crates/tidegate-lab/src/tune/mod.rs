@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `knob` | what can be set, and which values are tried |
 //! | `search` | the descent and its judgement; pure |
-//! | `trial` | one candidate measured once, with a server and a load of its own |
+//! | `trial` | one candidate measured once, with a fresh server and load |
 //! | `file` | the result as a file for `serve --config` |
 
 mod file;
@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
+use tidegate::policy::{Effect, Limited, Policy};
 
 use crate::experiment::{LeftOut, contestants};
 use crate::run::Better;
@@ -43,6 +44,8 @@ pub enum Goal {
     Connections,
     /// The smallest 99th percentile of latency, in an open loop of HTTP requests at half of what the server can answer.
     P99,
+    /// As little processor time for each answer as possible, in the same open loop.
+    Cpu,
 }
 
 impl Goal {
@@ -53,6 +56,7 @@ impl Goal {
             Self::Throughput => "throughput",
             Self::Connections => "connections",
             Self::P99 => "p99",
+            Self::Cpu => "cpu",
         }
     }
 
@@ -62,6 +66,7 @@ impl Goal {
             Self::Throughput => ("requests_per_s", Better::Higher),
             Self::Connections => ("bytes_each", Better::Lower),
             Self::P99 => ("p99_us", Better::Lower),
+            Self::Cpu => ("cpu_s_per_100k", Better::Lower),
         }
     }
 
@@ -70,7 +75,7 @@ impl Goal {
     pub fn service(self) -> &'static str {
         match self {
             Self::Connections => "echo",
-            Self::Throughput | Self::P99 => "http",
+            Self::Throughput | Self::P99 | Self::Cpu => "http",
         }
     }
 }
@@ -86,8 +91,10 @@ pub struct Settings {
     pub connections: usize,
     /// Numbers of connections to try for the cap, in rising order.
     pub ladder: Vec<usize>,
-    /// Requests a second for [`Goal::P99`]; none takes half of what the default settings can answer.
+    /// Requests a second for [`Goal::P99`] and [`Goal::Cpu`]; none takes half of what the default settings can answer.
     pub rate: Option<f64>,
+    /// Most that may be added to a request so that one wake-up answers several, for [`Goal::Cpu`]; none adds nothing.
+    pub max_delay: Option<Duration>,
     /// Whether HTTP connections are kept.
     pub keep_alive: bool,
     /// Rounds of each candidate.
@@ -96,6 +103,20 @@ pub struct Settings {
     pub extent: Extent,
     /// No trial is begun after this time.
     pub budget: Duration,
+}
+
+impl Settings {
+    /// The values of a setting to try on a model whose server has so many processors: [`Knob::values`], and of
+    /// [`Knob::Coalesce`] what is asked for where the model has it.
+    fn values(&self, knob: Knob, model: Model, processors: usize) -> Vec<Option<u64>> {
+        let has_it = || Policy::limit(knob.name()).is_some_and(|limit| model.effect(limit) == Effect::Kept);
+        match (knob, self.max_delay) {
+            (Knob::Coalesce, Some(delay)) if has_it() => {
+                vec![None, Some(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX))]
+            }
+            _ => knob.values(model, processors, self.extent),
+        }
+    }
 }
 
 /// How many values of a setting are tried.
@@ -124,7 +145,8 @@ pub struct Outcome {
     pub is_cut_short: bool,
 }
 
-/// Looks for the settings. `progress` is told of each trial before it begins, `shown` gets each stage when it is done.
+/// Looks for the settings. `progress` is notified of each trial before it begins, `shown` gets each stage when it is
+/// done.
 ///
 /// # Errors
 /// No model can be measured at all.
@@ -146,15 +168,15 @@ pub fn run(
     let mut notes = workbench.notes();
     let candidates = models.iter().map(|&model| Candidate::of(Setting::new(model), settings.connections));
     let mut descent = Descent::new(&mut workbench, settings, shown);
-    let chosen = descent.model(candidates.collect()).ok_or_else(|| LabError::Process {
-        what: "tune".into(),
-        why: "no model could be measured; tidegate doctor says what is missing".into(),
-    })?;
+    let Some(chosen) = descent.model(candidates.collect()) else {
+        let failed = descent.found().stages.into_iter().flat_map(|stage| stage.failed);
+        return Err(none_measured(failed.chain(left_out)));
+    };
     let passes = if settings.extent == Extent::Quick { 1 } else { 2 };
     let chosen = descent.knobs(chosen, processors, passes);
     let chosen = match settings.goal {
         Goal::Connections => descent.most(chosen, &settings.ladder),
-        Goal::Throughput | Goal::P99 => descent.knee(chosen, &settings.ladder),
+        Goal::Throughput | Goal::P99 | Goal::Cpu => descent.knee(chosen, &settings.ladder),
     };
     let Found { stages, is_cut_short } = descent.found();
     if is_cut_short {
@@ -166,6 +188,16 @@ pub fn run(
     Ok(Outcome { goal: settings.goal, chosen, stages, notes, left_out, is_cut_short })
 }
 
+/// Why there is no answer: what went wrong with each model.
+fn none_measured(failed: impl Iterator<Item = LeftOut>) -> LabError {
+    let each: Vec<String> = failed.map(|LeftOut { model, why }| format!("{model}: {why}")).collect();
+    let why = format!(
+        "no model could be measured ({}); tidegate doctor shows what works on this machine",
+        each.join("; ")
+    );
+    LabError::Process { what: "tune".into(), why }
+}
+
 /// Most trials of a search that changes nothing, to divide the budget by.
 #[must_use]
 pub fn trials(settings: &Settings, processors: usize) -> usize {
@@ -173,8 +205,7 @@ pub fn trials(settings: &Settings, processors: usize) -> usize {
     let values: usize = Knob::ALL
         .iter()
         .map(|&knob| {
-            let most =
-                models.iter().map(|&model| knob.values(model, processors, settings.extent).len()).max();
+            let most = models.iter().map(|&model| settings.values(knob, model, processors).len()).max();
             most.filter(|&n| n > 1).unwrap_or(0)
         })
         .sum();

@@ -1,10 +1,10 @@
 //! The descent and its judgement. Pure: what measures, and what knows the time, is passed in.
 
-use tidegate_load::certificate::{Certificate, Verdict as Limit};
+use tidegate_load::verdict::{LimitedBy, Verdict};
 
 use super::{Goal, Knob, Setting, Settings};
 use crate::LabError;
-use crate::compare::{FALSE_ALARM, Judged, Verdict, judge};
+use crate::compare::{FALSE_ALARM, Judged, Significance, judge};
 use crate::experiment::LeftOut;
 use crate::run::{Better, Measure, Row};
 
@@ -42,7 +42,7 @@ pub(super) struct Trial {
     /// Server CPU seconds for 100,000 answers, where answers are counted.
     pub(super) cpu_s_per_100k: Option<f64>,
     /// Who was the limit of a rate.
-    pub(super) certificate: Option<Certificate>,
+    pub(super) verdict: Option<Verdict>,
 }
 
 /// Measures candidates.
@@ -120,14 +120,14 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
     }
 
     fn knob(&mut self, knob: Knob, setting: Setting, processors: usize, pass: usize) -> Setting {
-        let mut values = knob.values(setting.model, processors, self.settings.extent);
+        let mut values = self.settings.values(knob, setting.model, processors);
         if values.is_empty() || self.is_over() {
             return setting;
         }
         let now = setting.values.get(&knob).copied();
         values.sort_by_key(|&value| value != now); // stable: what is set now comes first
         let candidates = values.into_iter().map(|value| Candidate {
-            name: value.map_or("default".into(), |value| value.to_string()),
+            name: value.map_or("default".into(), |value| knob.text(value)),
             setting: setting.with(knob, value),
             connections: self.settings.connections,
         });
@@ -169,7 +169,7 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
         chosen
     }
 
-    /// The most connections that all stand and are all served.
+    /// The most connections that are all established and all served.
     pub(super) fn most(&mut self, setting: Setting, ladder: &[usize]) -> Setting {
         self.part = 1.0;
         let mut stage = Stage::new("connections");
@@ -191,7 +191,7 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
         }
         stage.chosen = stage.rows.len().checked_sub(1);
         stage.decision = match most {
-            Some(n) => format!("max-connections {n}: as many stood and were served"),
+            Some(n) => format!("max-connections {n}: as many were established and served"),
             None => {
                 "max-connections stays at its default: no number of connections was tried with success".into()
             }
@@ -281,15 +281,15 @@ fn row(goal: Goal, stage: &str, name: &str, trials: &[Trial]) -> Row {
     if !cpu.is_empty() {
         measures.push(measure("cpu_s_per_100k", Better::Lower, cpu));
     }
-    let certificates = trials.iter().filter_map(|trial| trial.certificate.clone()).collect();
-    Row { experiment: format!("tune: {stage}"), name: name.into(), measures, certificates }
+    let verdicts = trials.iter().filter_map(|trial| trial.verdict.clone()).collect();
+    Row { experiment: format!("tune: {stage}"), name: name.into(), measures, verdicts }
 }
 
 /// Which of a row's figures decides, and a word about it. A rate that the load has set says nothing about the server;
 /// what the server spent on each answer still does.
 fn judged_by(goal: Goal, rows: &[Row]) -> (usize, &'static str) {
-    let all: Vec<_> = rows.iter().flat_map(|row| &row.certificates).collect();
-    let of_load = all.iter().filter(|c| c.verdict == Limit::Generator).count();
+    let all: Vec<_> = rows.iter().flat_map(|row| &row.verdicts).collect();
+    let of_load = all.iter().filter(|c| c.limited_by == LimitedBy::Generator).count();
     let has_cost = rows.iter().all(|row| row.measures.len() > 1);
     if goal == Goal::Throughput && has_cost && of_load * 2 > all.len() {
         return (1, ", by CPU for each answer, because the load was the limit in most rounds");
@@ -318,13 +318,13 @@ fn against_first(rows: &[Row], by: usize) -> Vec<Judged> {
 fn choose(rows: &[Row], by: usize) -> Option<usize> {
     let against = against_first(rows, by);
     let sure: Vec<usize> = (1..rows.len())
-        .filter(|&i| against.get(i - 1).is_some_and(|j| j.verdict == Verdict::Better))
+        .filter(|&i| against.get(i - 1).is_some_and(|j| j.verdict == Significance::Better))
         .collect();
     let best = best(rows, by, &sure);
     let Some(best) = best else { return (!rows.is_empty()).then_some(0) };
     let confidence = confidence(sure.len());
     let is_as_good = |&i: &usize| {
-        pair(&rows[i], &rows[best], by, confidence, WORTH).is_none_or(|j| j.verdict != Verdict::Better)
+        pair(&rows[i], &rows[best], by, confidence, WORTH).is_none_or(|j| j.verdict != Significance::Better)
     };
     sure.iter().copied().find(is_as_good)
 }
@@ -347,13 +347,13 @@ fn knee(rows: &[Row], by: usize) -> Option<usize> {
     let best = best(rows, by, &all)?;
     let confidence = confidence(rows.len() - 1);
     let verdict = |i: usize| Some(pair(&rows[best], &rows[i], by, confidence, TOLERATED)?.verdict);
-    let verdicts: Vec<Verdict> = all.iter().map(|&i| verdict(i)).collect::<Option<_>>()?;
-    if verdicts.contains(&Verdict::TooFewRounds) {
+    let verdicts: Vec<Significance> = all.iter().map(|&i| verdict(i)).collect::<Option<_>>()?;
+    if verdicts.contains(&Significance::TooFewRounds) {
         return None;
     }
     // What is surely worse ends the search: beyond it the curve may be anything, and who goes there passes through the
     // dip.
-    let end = (best..rows.len()).find(|&i| verdicts[i] == Verdict::Worse).unwrap_or(rows.len());
+    let end = (best..rows.len()).find(|&i| verdicts[i] == Significance::Worse).unwrap_or(rows.len());
     end.checked_sub(1)
 }
 

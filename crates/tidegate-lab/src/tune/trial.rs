@@ -1,4 +1,4 @@
-//! One candidate measured once, with a server and a load of its own.
+//! One candidate measured once, with a fresh server and load.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use super::search::{Candidate, Laboratory, Trial};
 use super::{Goal, Setting, Settings};
 use crate::experiment::generator::Generator;
 use crate::experiment::round::{self, Round};
-use crate::experiment::{Server, affordable, connections, room};
+use crate::experiment::{Server, affordable, connections, sizing};
 use crate::{Bench, LabError};
 
-/// Part of what a server can answer that the open loop of [`Goal::P99`] asks for: enough to be busy, and away from the
+/// Part of what a server can answer that the open loops of [`Goal::P99`] and [`Goal::Cpu`] ask for: enough to be busy, and away from the
 /// queue that grows without bound at all of it.
 const PART_OF_CAPACITY: f64 = 0.5;
 
@@ -34,7 +34,7 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
 
     /// Finds the rate of the open loop, if there is to be one and it was not asked for.
     pub(super) fn settle_rate(&mut self, model: Model) -> Result<(), LabError> {
-        if self.settings.goal != Goal::P99 || self.rate.is_some() {
+        if !matches!(self.settings.goal, Goal::P99 | Goal::Cpu) || self.rate.is_some() {
             return Ok(());
         }
         (self.progress)(&format!("{model}: what can be answered at all"));
@@ -97,8 +97,8 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
 
     fn resting(&self, candidate: &Candidate) -> Result<Trial, LabError> {
         let Candidate { setting, connections, .. } = candidate;
-        let source = room::Source::Here(Model::best().model);
-        let plan = room::plan(room::Limits::here(), setting.model, source, *connections);
+        let source = sizing::Source::Here(Model::best().model);
+        let plan = sizing::size(sizing::Limits::here(), setting.model, source, *connections);
         let failed = |why| LabError::Process { what: candidate.setting.to_string(), why };
         if plan.connections < *connections {
             let why = plan.note.unwrap_or_else(|| format!("there is room for {}", plan.connections));
@@ -106,7 +106,7 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         }
         let most = plan.server_connections.to_string();
         let own = setting.options();
-        // Connections are to stand whether they have spoken or not.
+        // Connections are to be established whether they have spoken or not.
         let mut options =
             vec!["--max-connections", &most, "--defer-accept", "none", "--first-byte-timeout", "none"];
         options.extend(own.iter().map(String::as_str));
@@ -116,11 +116,11 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         if let Some(why) = connections::shortfall(&row) {
             return Err(failed(why));
         }
-        let user = row.user_bytes_each.ok_or_else(|| failed("no connection stood".into()))?;
+        let user = row.user_bytes_each.ok_or_else(|| failed("no connection was established".into()))?;
         // Memory has no limit that a load could be: every connection stood and had its message back, or there is no
         // figure.
         let figure = user + row.kernel_bytes_each.unwrap_or(0.0);
-        Ok(Trial { figure, cpu_s_per_100k: None, certificate: None })
+        Ok(Trial { figure, cpu_s_per_100k: None, verdict: None })
     }
 }
 
@@ -130,11 +130,16 @@ impl<P: FnMut(&str)> Laboratory for Workbench<'_, P> {
         let of = |figure: f64, round: Round| Trial {
             figure,
             cpu_s_per_100k: Some(round.cpu_s_per_100k),
-            certificate: Some(round.certificate),
+            verdict: Some(round.verdict),
         };
         match self.settings.goal {
             Goal::Throughput => self.http(candidate).map(|round| of(round.requests_per_s, round)),
             Goal::P99 => self.http(candidate).map(|round| of(round.p99_us, round)),
+            Goal::Cpu => self.http(candidate).map(|round| Trial {
+                figure: round.cpu_s_per_100k,
+                cpu_s_per_100k: None,
+                verdict: Some(round.verdict),
+            }),
             Goal::Connections => self.resting(candidate),
         }
     }

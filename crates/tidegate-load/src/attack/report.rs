@@ -1,4 +1,4 @@
-//! What came of an attack.
+//! The result of an attack.
 
 use std::time::Duration;
 
@@ -8,41 +8,41 @@ use tidegate::Model;
 use super::session::How;
 use super::{Attack, Kind};
 
-/// What the server did to the attackers.
+/// How the server reacted to the attack.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AttackReport {
     /// Version of this format: 1.
     pub format: u32,
-    /// Where it went.
+    /// The target.
     pub target: String,
     /// The I/O model of the attackers.
     pub model: String,
-    /// Seconds it lasted.
+    /// Duration in seconds.
     pub duration_s: f64,
     /// One entry for each kind of connection.
     pub kinds: Vec<KindReport>,
 }
 
-/// What the server did to the connections of one kind.
+/// How the server treated the connections of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KindReport {
     /// Its name.
     pub kind: String,
-    /// Connections kept open at once; of resets, those made a second.
+    /// Connections kept open; for resets, those made per second.
     pub wanted: u64,
-    /// Connections that stood.
+    /// Established connections.
     pub opened: u64,
-    /// Connections that could not be made.
+    /// Failed connects.
     pub failed: u64,
     /// Connections the server closed.
     pub closed_by_server: u64,
     /// Connections the server reset.
     pub reset_by_server: u64,
-    /// Connections the attackers ended themselves.
+    /// Connections closed by the attackers.
     pub ended_by_attacker: u64,
-    /// Connections that stood at the end.
+    /// Connections still open at the end.
     pub standing: u64,
-    /// How long the connections lasted that the server ended, in seconds: shortest, mean, longest.
+    /// Lifetime of the connections ended by the server, in seconds: shortest, mean, longest.
     pub lasted_s: Option<[f64; 3]>,
 }
 
@@ -70,7 +70,7 @@ impl AttackReport {
         &mut self.kinds[kind as usize] // one for each kind, in this order
     }
 
-    /// Whether every connection that is to be kept was tried once.
+    /// Whether every connection to be kept open was tried once.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         let kept = self.kinds.iter().filter(|entry| entry.kind != Kind::Reset.name());

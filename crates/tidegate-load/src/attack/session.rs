@@ -18,7 +18,7 @@ const BETWEEN_BYTES: Duration = Duration::from_secs(1);
 /// Bytes of one piece of a flood.
 const FLOOD_BYTES: usize = 16 * 1024;
 
-/// What becomes of a connection, told to the campaign.
+/// The outcome of a connection, reported to the attack.
 pub(super) enum Told {
     Stood { kind: Kind },
     Failed { kind: Kind },
@@ -44,7 +44,7 @@ pub(super) enum How {
     Itself,
 }
 
-/// The number of a dial: its kind, and which sort of it.
+/// The number of a dial: its kind, and its variant.
 pub(super) fn tag(kind: Kind, variant: u64) -> u64 {
     (kind as u64) << 8 | variant
 }
@@ -61,7 +61,7 @@ pub(super) struct Attackers {
 
 /// What is sent.
 struct Words {
-    /// A request that is never completed.
+    /// The beginning of a request that is never completed.
     begun: Bytes,
     /// Much of what the server has to answer.
     flood: Bytes,
@@ -115,7 +115,7 @@ impl Service for Attackers {
 /// One connection.
 pub(super) struct Attacker {
     kind: Kind,
-    /// Of those that reset: before anything was said.
+    /// For resets: whether it resets before sending anything.
     at_once: bool,
     stood: Instant,
     /// Bytes of a request said, one at a time.
@@ -128,8 +128,8 @@ pub(super) struct Attacker {
 
 impl Attacker {
     fn flood(&self, out: &mut Outbox<'_>) -> Flow {
-        // A full outbox is also what keeps this end from reading: the library receives nothing for a connection that
-        // has as much to send as it may.
+        // A full outbox also stops this end from reading: the library does not receive for a connection above its high
+        // watermark.
         while !out.is_full() {
             out.share(self.words.flood.clone());
         }
@@ -182,7 +182,7 @@ impl Session for Attacker {
 
     fn on_end(&mut self, _: &mut Outbox<'_>) -> Flow {
         self.ended = true;
-        // A reset leaves no pair of addresses waiting (TIME_WAIT): the next connection needs them.
+        // A reset leaves no address pair in TIME_WAIT: the next connection needs them.
         Flow::Abort
     }
 

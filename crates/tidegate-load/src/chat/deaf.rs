@@ -1,4 +1,4 @@
-//! Members that stop reading when they are in. They are plain sockets: the library's sessions read what comes.
+//! Members that stop reading after joining. They are plain sockets, because the library's sessions always read.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -8,17 +8,17 @@ use socket2::{Domain, Socket, Type};
 
 use super::ChatPlan;
 use super::member::join_line;
-use super::record::{Line, read};
+use super::record::{RoomEvent, read};
 use super::wire::{Heard, Speech, hear, hello, say};
 
-/// Their receive buffer: what a peer takes that does not read. Linux doubles it.
+/// Their receive buffer. Linux doubles it.
 const BUFFER: usize = 4096;
 
-/// A member that reads nothing any more.
+/// A member that has stopped reading.
 pub(super) struct Deaf(TcpStream);
 
 impl Deaf {
-    /// Gets it into its room.
+    /// Joins its room.
     pub(super) fn join(plan: &ChatPlan, member: usize) -> io::Result<Self> {
         let target = plan.target(member);
         let addr = target.endpoint.addr().ok_or(io::ErrorKind::Unsupported)?;
@@ -35,7 +35,7 @@ impl Deaf {
         Ok(Self(stream))
     }
 
-    /// Whether the server has ended the connection; reads what it had sent before. `None` if that cannot be told.
+    /// Whether the server has ended the connection, after reading what it had sent. `None` if unknown.
     pub(super) fn is_cut_off(&mut self) -> Option<bool> {
         let mut buffer = [0; 16 * 1024];
         loop {
@@ -65,9 +65,11 @@ fn wait_until_in(speech: Speech, stream: &mut TcpStream) -> io::Result<()> {
                 greeted = true;
                 input.drain(..bytes);
             }
-            Heard::Line(bytes, line) => match read(line) {
-                Line::Joined(_) => return Ok(()),
-                Line::Refused => return Err(io::Error::other(String::from_utf8_lossy(line).into_owned())),
+            Heard::RoomEvent(bytes, line) => match read(line) {
+                RoomEvent::Joined(_) => return Ok(()),
+                RoomEvent::Refused => {
+                    return Err(io::Error::other(String::from_utf8_lossy(line).into_owned()));
+                }
                 _ => _ = input.drain(..bytes),
             },
             Heard::Wrong(why) => return Err(io::Error::other(why)),

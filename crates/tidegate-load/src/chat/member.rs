@@ -5,10 +5,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Origin, Outbox, Peer, Refusal, Service, Session};
+use tidegate::{
+    CloseReason, Consumed, Dial, Flow, Mail, Origin, Outbox, Peer, Recipient, Refusal, Service, Session,
+};
 
 use super::ChatPlan;
-use super::record::{Line, Stamp, read};
+use super::record::{RoomEvent, Stamp, read};
 use super::shared::{Begin, Shared};
 use super::wire::{Heard, hear, hello, say};
 
@@ -33,8 +35,8 @@ impl Service for ChatLoad {
         })
     }
 
-    fn dial_failed(&self, _: &Dial, error: &io::Error) {
-        self.0.fail(format!("connecting failed: {error}"));
+    fn dial_failed(&self, dial: &Dial, error: &io::Error) {
+        self.0.fail(crate::run_state::not_connected(&dial.to, error));
     }
 }
 
@@ -97,17 +99,19 @@ impl Member {
 
     fn hear(&mut self, line: &[u8], out: &mut Outbox<'_>) {
         match read(line) {
-            Line::Numbered(number, stamp) => self.numbered(number, stamp, line),
-            Line::Joined(last) if !self.joined => {
+            RoomEvent::Numbered(number, stamp) => self.numbered(number, stamp, line),
+            RoomEvent::Joined(last) if !self.joined => {
                 (self.joined, self.last, self.known) = (true, last, last);
-                self.shared.join(self.speaks().then(|| out.mailbox()));
+                self.shared.join(self.speaks().then(|| Self::mailbox(out)));
             }
-            Line::Refused if self.joined => {
+            RoomEvent::Refused if self.joined => {
                 self.shared.refuse(self.plan().room(self.index));
                 self.complain("the server refused a message", line);
             }
-            Line::Refused => self.shared.fail(format!("joining failed: {}", String::from_utf8_lossy(line))),
-            Line::Joined(_) | Line::Other => {}
+            RoomEvent::Refused => {
+                self.shared.fail(format!("joining failed: {}", String::from_utf8_lossy(line)))
+            }
+            RoomEvent::Joined(_) | RoomEvent::Other => {}
         }
     }
 
@@ -116,16 +120,16 @@ impl Member {
             return; // history
         }
         if number != self.last + 1 {
-            self.shared.tally(self.thread).wrong += 1;
+            self.shared.thread_stats(self.thread).wrong += 1;
             let expected = self.last + 1;
-            self.complain(&format!("a member was told of something else than #{expected}"), line);
+            self.complain(&format!("a member received another event than #{expected}"), line);
         }
         self.last = number;
         let (Some(stamp), Some(epoch)) = (stamp, self.shared.epoch()) else { return };
         let due = epoch + Duration::from_nanos(stamp.due_ns);
         let latency = Instant::now().saturating_duration_since(due).as_micros() as u64;
         let room = self.plan().room(self.index);
-        if !self.shared.tally(self.thread).hear(room, number, line, stamp, latency) {
+        if !self.shared.thread_stats(self.thread).hear(room, number, line, stamp, latency) {
             self.complain("a member heard something else than the others", line);
         }
     }
@@ -136,6 +140,10 @@ impl Member {
             format!("{what}: {:?}", String::from_utf8_lossy(start))
         });
     }
+}
+
+impl Recipient for Member {
+    type Message = Begin;
 }
 
 impl Session for Member {
@@ -159,7 +167,7 @@ impl Session for Member {
                     self.greeted = true;
                     self.say(&join_line(self.plan(), self.index), out);
                 }
-                Heard::Line(bytes, line) => {
+                Heard::RoomEvent(bytes, line) => {
                     used += bytes;
                     self.hear(line, out);
                 }
@@ -172,9 +180,9 @@ impl Session for Member {
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
-        let begin = match &mail {
+        let begin = match mail {
             Mail::Timer => self.shared.epoch(),
-            Mail::Message(message) => message.downcast_ref::<Begin>().map(|begin| begin.at),
+            Mail::Message(message) => Some(Self::unpack(message).at),
             _ => None,
         };
         if let Some(begin) = begin.filter(|_| !self.shared.is_over()) {

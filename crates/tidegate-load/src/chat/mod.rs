@@ -1,16 +1,15 @@
-//! Load of a messenger: members in rooms, some of whom speak on an exact schedule, and all of whom check what they
-//! hear.
+//! Load of a messenger: members in rooms; some send on an exact schedule, and all check what they receive.
 //!
-//! Speakers say numbered messages that carry the time they were due. A member checks that what happens in its room
-//! comes with one number after the other (nothing lost, doubled or out of order), and that it is the same for all; the
-//! end checks that every message that was said reached every member that reads. Latency counts from when a message was
-//! due to when a member has read it: so many samples for each message as there are members.
+//! Messages are numbered and carry the time they were due. A member checks that the events of its room are numbered
+//! consecutively (nothing lost, duplicated or reordered), and that they are the same for all; at the end it is checked
+//! that every message reached every reading member. Latency counts from when a message was due to when a member has
+//! read it: one sample for each message and member.
 
-mod conductor;
 mod deaf;
 mod member;
 mod record;
 mod report;
+mod runner;
 mod seconds;
 mod shared;
 mod wire;
@@ -22,47 +21,47 @@ use tidegate::policy::Wait;
 use tidegate::{Model, Policy, system};
 
 use crate::plan::{Amount, LoadError, Security, Target, TlsPlan};
-pub use conductor::run_chat;
 pub use report::ChatReport;
+pub use runner::run_chat;
 pub use wire::Speech;
 
-/// Most messages of a run: their texts are kept, to compare what members heard.
+/// Maximum messages of a run: their texts are stored for comparison.
 const MOST_MESSAGES: f64 = 1e7;
 /// Bytes of a message for its mark, numbers and time.
 const LEAST_SIZE: usize = 64;
 
-/// Who is where, and what is said.
+/// The settings of a chat load.
 #[derive(Clone, Debug)]
 pub struct ChatPlan {
-    /// The messenger; several nodes of it take the members of each room in turn.
+    /// The messenger; with several nodes, the members of each room are distributed over them in turn.
     pub targets: Vec<Target>,
     /// Lines or WebSocket.
     pub speech: Speech,
-    /// Members, over all rooms.
+    /// Members, in total.
     pub members: usize,
-    /// Rooms; members take them in turn.
+    /// Rooms; members are distributed over them in turn.
     pub rooms: usize,
-    /// Members who speak.
+    /// Members who send messages.
     pub speakers: usize,
-    /// Messages a second, all speakers together.
+    /// Total messages per second.
     pub rate: f64,
     /// Bytes of a message.
     pub size: usize,
-    /// Messages, or how long they are said.
+    /// Number of messages, or duration.
     pub amount: Amount,
-    /// The share of the members, 0 to 1, that stop reading when all are in. They do not speak.
+    /// The share of the members, 0 to 1, that stop reading after all have joined. They do not send.
     pub stop_reading: f64,
     /// The I/O model; `None` is the best one.
     pub model: Option<Model>,
     /// I/O threads of the generator.
     pub threads: usize,
-    /// How these threads wait. One that sleeps is woken by the server's own send, which then costs the server more.
+    /// How these threads wait. A blocked thread is woken by the server's send, which costs the server more.
     pub wait: Wait,
-    /// How long to wait for all members to be in, and, without any progress, for the last messages.
+    /// Time limit for joining, and, without progress, for the last messages.
     pub timeout: Duration,
-    /// The server's process, if it runs here: its processor time is in the report.
+    /// The server's process, if it runs here: its CPU time is in the report.
     pub server_pid: Option<u32>,
-    /// How it is encrypted; `None` is not at all.
+    /// TLS settings; `None` is unencrypted.
     pub tls: Option<TlsPlan>,
 }
 
@@ -74,7 +73,7 @@ impl ChatPlan {
     pub fn check(&self) -> Result<(), LoadError> {
         let wrong = |why: &str| Err(LoadError::Plan(why.into()));
         if self.targets.is_empty() {
-            return wrong("name the messenger, such as http://127.0.0.1:8080");
+            return wrong("give the messenger's address, such as http://127.0.0.1:8080");
         }
         if self.members == 0 || self.rooms == 0 || self.rooms > self.members {
             return wrong("-c must be at least one member for each room, and --rooms at least 1");
@@ -95,11 +94,11 @@ impl ChatPlan {
             return wrong("-n, or --rate times -d, must be from 1 to 10 million messages");
         }
         if self.targets.iter().any(|target| (target.security == Security::Tls) != self.tls.is_some()) {
-            return wrong("the targets and the plan do not agree on whether members are encrypted");
+            return wrong("the targets and the plan differ in whether members use TLS");
         }
         if self.deaf() > 0 && self.tls.is_some() {
             return wrong(
-                "--stop-reading is for members in clear: leave it out, or name the messenger with http://, ws:// or tcp://",
+                "--stop-reading does not support TLS: leave it out, or use http://, ws:// or tcp://",
             );
         }
         if self.deaf() > 0 && self.targets.iter().any(|target| target.endpoint.addr().is_none()) {
@@ -107,7 +106,7 @@ impl ChatPlan {
         }
         if self.server_pid.is_some_and(|pid| system::cpu_time(pid).is_err()) {
             return wrong(
-                "--server-pid: there is no such process here; leave it out if the server is elsewhere",
+                "--server-pid: no such process; leave it out if the server runs on another machine",
             );
         }
         let (limit, reserve) = (system::descriptor_limit().0, 64);
@@ -117,7 +116,7 @@ impl ChatPlan {
         Ok(())
     }
 
-    /// Messages to be said, rounded by whoever counts them.
+    /// Messages to be said, rounded by the caller.
     fn messages(&self) -> f64 {
         match self.amount {
             Amount::Requests(n) => n as f64,

@@ -13,7 +13,7 @@ pub(super) struct Stamp {
 
 /// What happened in a room, as a line says it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum RoomEvent {
     /// With this number; a message of this run if it has a stamp.
     Numbered(u64, Option<Stamp>),
     /// The member is in, and what happened up to this number it need not know.
@@ -25,18 +25,18 @@ pub(super) enum Line {
 }
 
 /// Takes a line apart.
-pub(super) fn read(line: &[u8]) -> Line {
+pub(super) fn read(line: &[u8]) -> RoomEvent {
     match line.first() {
         Some(b'#') => {
-            let Some((number, rest)) = number(&line[1..]) else { return Line::Other };
-            Line::Numbered(number, stamp(rest))
+            let Some((number, rest)) = number(&line[1..]) else { return RoomEvent::Other };
+            RoomEvent::Numbered(number, stamp(rest))
         }
-        Some(b'!') => Line::Refused,
+        Some(b'!') => RoomEvent::Refused,
         _ if line.starts_with(b"= joined ") => {
             let at = memchr::memmem::rfind(line, b"at #").map(|at| &line[at + 4..]);
-            at.and_then(number).map_or(Line::Other, |(number, _)| Line::Joined(number))
+            at.and_then(number).map_or(RoomEvent::Other, |(number, _)| RoomEvent::Joined(number))
         }
-        _ => Line::Other,
+        _ => RoomEvent::Other,
     }
 }
 
@@ -134,13 +134,13 @@ mod tests {
 
     #[test]
     fn lines_are_taken_apart() {
-        assert_eq!(read(b"#17 m3: tg 3 4 5 xxx"), Line::Numbered(17, Some(STAMP)));
-        assert_eq!(read(b"#17 + ann"), Line::Numbered(17, None));
-        assert_eq!(read(b"#17 ann: tg 3 x 5"), Line::Numbered(17, None));
-        assert_eq!(read(b"= joined r as m, 5 here, at #12"), Line::Joined(12));
-        assert_eq!(read(b"! the room is busy"), Line::Refused);
+        assert_eq!(read(b"#17 m3: tg 3 4 5 xxx"), RoomEvent::Numbered(17, Some(STAMP)));
+        assert_eq!(read(b"#17 + ann"), RoomEvent::Numbered(17, None));
+        assert_eq!(read(b"#17 ann: tg 3 x 5"), RoomEvent::Numbered(17, None));
+        assert_eq!(read(b"= joined r as m, 5 here, at #12"), RoomEvent::Joined(12));
+        assert_eq!(read(b"! the room is busy"), RoomEvent::Refused);
         for line in [&b""[..], b"#", b"#x", b"= you are m", b"= joined r"] {
-            assert_eq!(read(line), Line::Other);
+            assert_eq!(read(line), RoomEvent::Other);
         }
     }
 

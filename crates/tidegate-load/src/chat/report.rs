@@ -1,4 +1,4 @@
-//! What came of it. Serialised as JSON this is the stable output of `tidegate load chat --json`.
+//! The result of a chat load. Serialised as JSON this is the stable output of `tidegate load chat --json`.
 
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
@@ -8,7 +8,7 @@ use super::shared::Shared;
 use super::wire::Speech;
 use crate::histogram::encode;
 use crate::report::{Latency, TlsReport};
-use crate::tally::histogram;
+use crate::thread_stats::histogram;
 
 /// The outcome of a load on a messenger. Times are microseconds or seconds, as their names say.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,25 +19,25 @@ pub struct ChatReport {
     pub protocol: String,
     /// The messenger.
     pub target: String,
-    /// What members spoke.
+    /// The members' protocol.
     pub speech: Speech,
     /// The I/O model of the generator.
     pub model: String,
     /// Its I/O threads.
     pub threads: usize,
-    /// Members asked for.
+    /// Members requested.
     pub members: usize,
-    /// Members that were in when the first message was due.
+    /// Members that had joined when the first message was due.
     pub joined: usize,
-    /// How long it took until they were.
+    /// Duration of joining in seconds.
     pub joining_s: f64,
     /// Rooms.
     pub rooms: usize,
-    /// Members who spoke.
+    /// Members who sent messages.
     pub speakers: usize,
     /// Bytes of a message.
     pub message_bytes: usize,
-    /// Messages a second that were due.
+    /// Target rate in messages per second.
     pub rate_per_s: f64,
     /// From the first message to the last one heard.
     pub elapsed_s: f64,
@@ -45,19 +45,20 @@ pub struct ChatReport {
     pub said: u64,
     /// Of those, refused by the server.
     pub refused: u64,
-    /// Messages heard, each counted for each member that heard it.
+    /// Messages received, counted for each member.
     pub delivered: u64,
-    /// Messages that were said, not refused, and not heard by a member that reads, each counted for each such member.
+    /// Missing deliveries: messages accepted by the server that a reading member did not receive, counted for each
+    /// member.
     pub undelivered: u64,
-    /// Deliveries a second.
+    /// Deliveries per second.
     pub delivered_per_s: f64,
-    /// What came out of order, doubled or otherwise than to others, and messages that not everybody heard exactly once.
+    /// Reordered, duplicated or differing deliveries, and messages not received exactly once by every member.
     pub wrong: u64,
     /// Members that lost their connection.
     pub lost_members: usize,
     /// Members that stopped reading,
     pub stopped_reading: usize,
-    /// and of those, cut off by the server.
+    /// and of those, disconnected by the server.
     pub cut_off: usize,
     /// From when a message was due to when a member had read it.
     pub latency_us: Latency,
@@ -65,19 +66,19 @@ pub struct ChatReport {
     pub latency_v2: String,
     /// From when a message was due to when its last member had read it.
     pub to_all_us: Latency,
-    /// How late messages were said: the generator's own part of the latency.
+    /// How late messages were sent: the generator's own part of the latency.
     pub delay_us: Latency,
-    /// Handshakes, if members are encrypted.
+    /// TLS handshakes, if members use TLS.
     #[serde(default)]
     pub tls: Option<TlsReport>,
-    /// Somebody ended the run early: the result is of the time until then.
+    /// The run was interrupted: the result covers the time until then.
     #[serde(default)]
     pub interrupted: bool,
-    /// Processor time of the generator while messages were said and heard.
+    /// CPU time of the generator while messages were exchanged.
     pub generator_cpu_s: Option<f64>,
     /// Of the server; none without `--server-pid`.
     pub server_cpu_s: Option<f64>,
-    /// The first thing that went wrong, in words.
+    /// The first error.
     pub first_error: Option<String>,
 }
 
@@ -128,13 +129,13 @@ impl ChatReport {
     pub(super) fn enter(&mut self, plan: &ChatPlan, shared: &Shared, all_in: bool) {
         let (mut latency, mut delay, mut to_all) = (histogram(), histogram(), histogram());
         let mut rooms: Vec<_> = (0..plan.rooms).map(|_| super::record::Record::default()).collect();
-        for mut tally in shared.tallies() {
+        for mut thread_stats in shared.all_stats() {
             // The bounds are the same, so nothing can be out of range.
-            let _ = latency.add(&tally.latency_us);
-            let _ = delay.add(&tally.delay_us);
-            self.delivered += tally.heard;
-            self.wrong += tally.wrong;
-            for (room, record) in rooms.iter_mut().zip(std::mem::take(&mut tally.rooms)) {
+            let _ = latency.add(&thread_stats.latency_us);
+            let _ = delay.add(&thread_stats.delay_us);
+            self.delivered += thread_stats.heard;
+            self.wrong += thread_stats.wrong;
+            for (room, record) in rooms.iter_mut().zip(std::mem::take(&mut thread_stats.rooms)) {
                 self.wrong += u64::from(!room.merge(record));
             }
         }
@@ -157,7 +158,7 @@ impl ChatReport {
         self.first_error = shared.first_error();
         self.interrupted = shared.is_interrupted();
         if !all_in && !self.interrupted {
-            self.first_error.get_or_insert_with(|| "not all members were in in time; see --timeout".into());
+            self.first_error.get_or_insert_with(|| "not all members joined in time; see --timeout".into());
         }
         if self.wrong + self.undelivered > 0 {
             let (wrong, missing) = (self.wrong, self.undelivered);
@@ -166,7 +167,7 @@ impl ChatReport {
         }
     }
 
-    /// Whether everybody who reads has heard everything once and in order.
+    /// Whether every reading member received everything once and in order.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         !self.interrupted

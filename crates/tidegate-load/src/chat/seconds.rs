@@ -1,4 +1,4 @@
-//! What members hear, second by second, for whoever watches. Nothing of it goes into the result.
+//! What members hear, second by second, for the observer. Nothing of it goes into the result.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +6,14 @@ use hdrhistogram::Histogram;
 
 use super::ChatPlan;
 use super::shared::{Progress, Shared};
+use crate::measurement::Measurement;
 use crate::report::{Latency, Second, Status};
-use crate::tally::histogram;
-use crate::window::Window;
+use crate::thread_stats::histogram;
 
 const LENGTH: Duration = Duration::from_secs(1);
 
 /// A second that is over.
-pub(super) struct Turn {
+pub(super) struct FinishedSecond {
     pub(super) second: Second,
     pub(super) latency_us: Histogram<u64>,
     pub(super) status: Status,
@@ -27,27 +27,32 @@ pub(super) struct Seconds {
     heard: u64,
     wrong: u64,
     latency_us: Histogram<u64>,
-    window: Window,
+    window: Measurement,
 }
 
 impl Seconds {
     pub(super) fn begin(plan: &ChatPlan) -> Self {
         let now = Instant::now();
-        let window = Window::open(plan.server_pid);
+        let window = Measurement::open(plan.server_pid);
         Self { begun: now, last: now, said: 0, heard: 0, wrong: 0, latency_us: histogram(), window }
     }
 
     /// One more second, if it is over.
-    pub(super) fn turn(&mut self, plan: &ChatPlan, shared: &Shared, progress: &Progress) -> Option<Turn> {
+    pub(super) fn turn(
+        &mut self,
+        plan: &ChatPlan,
+        shared: &Shared,
+        progress: &Progress,
+    ) -> Option<FinishedSecond> {
         let now = Instant::now();
         let length = now.duration_since(self.last);
         if length < LENGTH {
             return None;
         }
         let (mut all, mut wrong) = (histogram(), 0);
-        for tally in shared.tallies() {
-            let _ = all.add(&tally.latency_us); // the bounds are the same
-            wrong += tally.wrong;
+        for thread_stats in shared.all_stats() {
+            let _ = all.add(&thread_stats.latency_us); // the bounds are the same
+            wrong += thread_stats.wrong;
         }
         let mut latency_us = all.clone();
         let _ = latency_us.subtract(&self.latency_us); // it only grows
@@ -69,6 +74,6 @@ impl Seconds {
         let status = Status { open, generator, server, ..Status::default() };
         (self.last, self.said, self.heard) = (now, progress.said, progress.heard);
         (self.wrong, self.latency_us) = (wrong, all);
-        Some(Turn { second, latency_us, status })
+        Some(FinishedSecond { second, latency_us, status })
     }
 }

@@ -9,7 +9,7 @@ use tidegate::Mailbox;
 
 use super::ChatPlan;
 use super::record::{Record, Stamp};
-use crate::tally::histogram;
+use crate::thread_stats::histogram;
 
 /// Speakers begin.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +18,8 @@ pub(super) struct Begin {
     pub(super) at: Instant,
 }
 
-/// What the members of one thread have heard. Only this thread and, now and then, the conductor lock it.
-pub(super) struct Tally {
+/// What the members of one thread have heard. Only this thread and, now and then, the runner lock it.
+pub(super) struct ChatThreadStats {
     pub(super) rooms: Vec<Record>,
     pub(super) latency_us: Histogram<u64>,
     /// How late messages were said.
@@ -48,12 +48,12 @@ pub(super) struct Shared {
     /// The run has been ended from outside: nobody says anything any more.
     interrupted: Arc<AtomicBool>,
     begin: OnceLock<Begin>,
-    speakers: Mutex<Vec<Mailbox>>,
+    speakers: Mutex<Vec<Mailbox<Begin>>>,
     /// Messages said in each room.
     said: Vec<AtomicU64>,
     /// Messages that were refused in each room.
     refused: Vec<AtomicU64>,
-    tallies: Vec<Mutex<Tally>>,
+    thread_stats: Vec<Mutex<ChatThreadStats>>,
     first_error: Mutex<Option<String>>,
 }
 
@@ -63,7 +63,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     pub(super) fn new(plan: ChatPlan, interrupted: Arc<AtomicBool>) -> Self {
-        let tally = || Tally {
+        let thread_stats = || ChatThreadStats {
             rooms: (0..plan.rooms).map(|_| Record::default()).collect(),
             latency_us: histogram(),
             delay_us: histogram(),
@@ -81,23 +81,23 @@ impl Shared {
             speakers: Mutex::default(),
             said: zeros(),
             refused: zeros(),
-            tallies: (0..plan.threads).map(|_| Mutex::new(tally())).collect(),
+            thread_stats: (0..plan.threads).map(|_| Mutex::new(thread_stats())).collect(),
             first_error: Mutex::default(),
             plan,
         }
     }
 
-    /// The tally of a thread.
-    pub(super) fn tally(&self, thread: usize) -> MutexGuard<'_, Tally> {
-        lock(&self.tallies[thread % self.tallies.len()])
+    /// The counters of a thread.
+    pub(super) fn thread_stats(&self, thread: usize) -> MutexGuard<'_, ChatThreadStats> {
+        lock(&self.thread_stats[thread % self.thread_stats.len()])
     }
 
-    pub(super) fn tallies(&self) -> impl Iterator<Item = MutexGuard<'_, Tally>> {
-        self.tallies.iter().map(lock)
+    pub(super) fn all_stats(&self) -> impl Iterator<Item = MutexGuard<'_, ChatThreadStats>> {
+        self.thread_stats.iter().map(lock)
     }
 
-    /// A member is in; one that speaks says where it can be told to begin.
-    pub(super) fn join(&self, speaker: Option<Mailbox>) {
+    /// A member is in; one that speaks passes the mailbox for its command to begin.
+    pub(super) fn join(&self, speaker: Option<Mailbox<Begin>>) {
         if let Some(mailbox) = speaker {
             lock(&self.speakers).push(mailbox);
         }
@@ -172,11 +172,11 @@ impl Shared {
     /// that [`progress`](Self::progress) takes after it has been asked whether somebody interrupts: what is said is
     /// known there.
     pub(super) fn may_say(&self, thread: usize, room: usize, late_us: u64) -> bool {
-        let mut tally = self.tally(thread);
+        let mut thread_stats = self.thread_stats(thread);
         if self.is_interrupted() {
             return false;
         }
-        tally.delay_us.saturating_record(late_us);
+        thread_stats.delay_us.saturating_record(late_us);
         self.said[room].fetch_add(1, Relaxed);
         true
     }
@@ -209,12 +209,12 @@ impl Shared {
             let counts = counts.iter().enumerate();
             counts.map(|(room, count)| count.load(Relaxed) * self.readers(room)).sum()
         };
-        let heard = self.tallies().map(|tally| tally.heard).sum(); // before what was said: never more than that
+        let heard = self.all_stats().map(|thread_stats| thread_stats.heard).sum(); // before what was said: never more than that
         Progress { said: self.said(), heard, owed: each(&self.said), spared: each(&self.refused) }
     }
 }
 
-impl Tally {
+impl ChatThreadStats {
     /// A member has heard a message.
     pub(super) fn hear(
         &mut self,

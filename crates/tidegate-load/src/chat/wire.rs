@@ -20,7 +20,7 @@ pub(super) enum Heard<'a> {
     /// The answer to the handshake: from now on there are frames.
     Welcome(usize),
     /// A line of so many bytes with what belongs to it.
-    Line(usize, &'a [u8]),
+    RoomEvent(usize, &'a [u8]),
     /// The server has closed the WebSocket, or speaks otherwise than it should.
     Wrong(String),
 }
@@ -69,7 +69,7 @@ pub(super) fn hear(speech: Speech, greeted: bool, input: &[u8]) -> Heard<'_> {
         Speech::WebSocket if !greeted => welcome(input),
         Speech::WebSocket => frame(input),
         Speech::Lines => match memchr::memchr(b'\n', input) {
-            Some(end) => Heard::Line(end + 1, &input[..end]),
+            Some(end) => Heard::RoomEvent(end + 1, &input[..end]),
             None => Heard::Part,
         },
     }
@@ -101,7 +101,7 @@ fn frame(input: &[u8]) -> Heard<'_> {
         }
     };
     match input.get(head..head + length) {
-        Some(text) => Heard::Line(head + length, text),
+        Some(text) => Heard::RoomEvent(head + length, text),
         None => Heard::Part,
     }
 }
@@ -112,14 +112,14 @@ mod tests {
 
     #[test]
     fn whole_lines_and_frames_are_heard() {
-        assert_eq!(hear(Speech::Lines, true, b"ab\ncd"), Heard::Line(3, b"ab"));
+        assert_eq!(hear(Speech::Lines, true, b"ab\ncd"), Heard::RoomEvent(3, b"ab"));
         assert_eq!(hear(Speech::Lines, true, b"ab"), Heard::Part);
         let hear = |input| hear(Speech::WebSocket, true, input);
-        assert_eq!(hear(b"\x81\x02abc"), Heard::Line(4, b"ab"));
+        assert_eq!(hear(b"\x81\x02abc"), Heard::RoomEvent(4, b"ab"));
         for part in [&b""[..], b"\x81", b"\x81\x02a", b"\x81\x7e\x00", b"\x81\x7e\x00\x02a"] {
             assert_eq!(hear(part), Heard::Part);
         }
-        assert_eq!(hear(b"\x81\x7e\x00\x02ab"), Heard::Line(6, b"ab"));
+        assert_eq!(hear(b"\x81\x7e\x00\x02ab"), Heard::RoomEvent(6, b"ab"));
         assert_eq!(hear(b"\x88\x02\x03"), Heard::Part);
         assert!(matches!(hear(b"\x88\x02\x03\xe9"), Heard::Wrong(why) if why.ends_with("with 1001")));
         assert!(matches!(hear(b"\x88\x00"), Heard::Wrong(_)) && matches!(hear(b"\x01"), Heard::Wrong(_)));

@@ -1,6 +1,6 @@
-//! Reading an answer: head, then a body by length, in chunks or to the end of the connection (RFC 9112, section 6).
+//! Parses a response: head, then a body by length, in chunks or to the end of the connection (RFC 9112, section 6).
 
-/// Where the reading of an answer is.
+/// The parser's state.
 #[derive(Debug, Default)]
 pub(crate) enum Answer {
     /// At the head.
@@ -25,24 +25,24 @@ pub(crate) enum Chunk {
     Trailer,
 }
 
-/// What a step of reading came to.
+/// The result of a parser step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Nothing without more input.
+    /// More input is needed.
     NeedsMore,
-    /// So many bytes were read; go on.
+    /// This many bytes were consumed; continue.
     Used(usize),
-    /// So many bytes were read, of which the first `body` belong to the body; go on.
+    /// This many bytes were consumed, of which the first `body` belong to the body; continue.
     Body { used: usize, body: usize },
-    /// The answer ends after so many bytes, the first `body` of which belong to its body; `open` is whether the
-    /// connection stays.
+    /// The response ends after this many bytes, the first `body` of which belong to its body; `open` is whether the
+    /// connection persists.
     Complete { used: usize, body: usize, status: u16, open: bool },
-    /// It makes no sense.
+    /// The response is invalid.
     Wrong(&'static str),
 }
 
-/// The head of an answer that was understood before. Most answers of a server begin with the same bytes, and
-/// comparing costs less than parsing.
+/// A head that was parsed before. Most responses of a server begin with the same bytes, and comparing costs less than
+/// parsing.
 #[derive(Debug, Default)]
 pub(crate) struct KnownHead {
     bytes: Vec<u8>,
@@ -51,13 +51,13 @@ pub(crate) struct KnownHead {
     open: bool,
 }
 
-/// Bytes of a head, or of a line of a chunked body, beyond which an answer makes no sense.
+/// Maximum bytes of a head, or of a line of a chunked body.
 const HEAD_LIMIT: usize = 64 * 1024;
 
 impl Answer {
-    /// Reads on from the front of `input`.
+    /// Continues parsing at the front of `input`.
     ///
-    /// `bodiless` is that answers have no body whatever their heads say: the request was HEAD.
+    /// `bodiless` means that responses have no body whatever their heads say: the request was HEAD.
     pub(crate) fn step(&mut self, input: &[u8], known: &mut KnownHead, bodiless: bool) -> Step {
         match self {
             Self::Head => self.head(input, known, bodiless),
@@ -83,7 +83,7 @@ impl Answer {
         }
     }
 
-    /// The status, if the end of the connection is the end of the answer.
+    /// The status, if the end of the connection ends the response.
     pub(crate) fn ends_with_the_connection(&self) -> Option<u16> {
         match self {
             Self::ToEnd { status } => Some(*status),

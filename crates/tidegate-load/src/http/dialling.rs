@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Common;
-use crate::crew::Crew;
-use crate::tally::{Cause, Flight};
+use crate::run_state::RunState;
+use crate::thread_stats::{Cause, Flight};
 
 /// When the request of each place was due and begun, in nanoseconds since the run began; empty if connections are kept.
 pub(super) struct Places {
@@ -20,10 +20,16 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn new(crew: &Crew) -> Self {
-        let places = if crew.plan.connection_per_request() { crew.plan.connections } else { 0 };
+    pub(super) fn new(run_state: &RunState) -> Self {
+        let places = if run_state.plan.connection_per_request() { run_state.plan.connections } else { 0 };
         let zeros = || (0..places).map(|_| AtomicU64::new(0)).collect();
-        Self { began: crew.begun, due_ns: zeros(), left_ns: zeros(), turns: zeros(), free: Mutex::default() }
+        Self {
+            began: run_state.begun,
+            due_ns: zeros(),
+            left_ns: zeros(),
+            turns: zeros(),
+            free: Mutex::default(),
+        }
     }
 
     /// The request that the connection of this place carries.
@@ -53,13 +59,13 @@ impl Places {
 }
 
 impl Common {
-    /// The next request of this place, on a connection of its own. `false` if there is none now: in an open loop the
+    /// The next request of this place, on its own connection. `false` if there is none now: in an open loop the
     /// place then waits until one is due.
     pub(super) fn next(&self, tag: u64, thread: usize) -> bool {
-        match self.crew.begin_anew() {
+        match self.run_state.begin_anew() {
             Some(flight) => self.dial(tag, thread, flight, Cause::Room),
             None => {
-                if self.crew.pacer.is_some() {
+                if self.run_state.pacer.is_some() {
                     self.places.free().push(tag);
                 }
                 return false;
@@ -73,19 +79,19 @@ impl Common {
         loop {
             // Not held while dialling: sessions wait for it.
             let Some(tag) = self.places.free().pop() else { return };
-            let Some(flight) = self.crew.begin_anew() else {
+            let Some(flight) = self.run_state.begin_anew() else {
                 self.places.free().push(tag);
                 return;
             };
-            self.dial(tag, tag as usize % self.crew.threads(), flight, Cause::WakeUp);
+            self.dial(tag, tag as usize % self.run_state.threads(), flight, Cause::WakeUp);
         }
     }
 
     fn dial(&self, tag: u64, thread: usize, flight: Flight, cause: Cause) {
         self.places.note(tag, flight);
-        self.crew.tally(thread).begun(&self.crew, flight, cause, 0);
-        if !self.crew.dial(tag, Some(thread)) {
-            self.crew.tally(thread).failed(1, || "the client takes no more connections".into());
+        self.run_state.thread_stats(thread).begun(&self.run_state, flight, cause, 0);
+        if !self.run_state.dial(tag, Some(thread)) {
+            self.run_state.thread_stats(thread).failed(1, || "the client takes no more connections".into());
         }
     }
 }

@@ -7,8 +7,8 @@ use tidegate::{Dial, Origin, Peer, Refusal, Service};
 
 use super::dialling::Places;
 use super::{Common, HttpSession};
-use crate::crew::Crew;
 use crate::plan::HttpShape;
+use crate::run_state::{RunState, not_connected};
 
 /// Makes HTTP sessions. Cheap to clone.
 #[derive(Clone)]
@@ -19,31 +19,31 @@ pub(crate) struct HttpLoad {
 }
 
 impl HttpLoad {
-    pub(crate) fn new(crew: Arc<Crew>, shape: HttpShape) -> Self {
-        let first = (0..crew.plan.connections).map(|_| AtomicBool::new(false)).collect();
-        let common = Common { requests: shape.requests(), places: Places::new(&crew), shape, crew };
+    pub(crate) fn new(run_state: Arc<RunState>, shape: HttpShape) -> Self {
+        let first = (0..run_state.plan.connections).map(|_| AtomicBool::new(false)).collect();
+        let common = Common { requests: shape.requests(), places: Places::new(&run_state), shape, run_state };
         Self { common: Arc::new(common), first }
     }
 
     /// Makes connection `tag` of the plan; `false` if none is needed now.
     pub(crate) fn open_place(&self, tag: u64) -> bool {
         if self.common.shape.keep_alive {
-            return self.common.crew.dial(tag, None);
+            return self.common.run_state.dial(tag, None);
         }
         // A connection that carries one request only exists for it.
-        self.common.next(tag, tag as usize % self.common.crew.threads())
+        self.common.next(tag, tag as usize % self.common.run_state.threads())
     }
 
-    /// Begins what is due on connections of their own; nothing to do where connections are kept.
+    /// Begins what is due on separate connections; nothing to do where connections are kept.
     pub(crate) fn pace(&self) {
         self.common.pace();
     }
 
     fn first_attempt_ended(&self, tag: u64, stands: bool) {
-        let crew = &self.common.crew;
+        let run_state = &self.common.run_state;
         if self.first.get(tag as usize).is_some_and(|first| !first.swap(true, Relaxed)) {
-            crew.first_attempts_ended.fetch_add(1, Relaxed);
-            crew.first_attempts_stand.fetch_add(u64::from(stands), Relaxed);
+            run_state.first_attempts_ended.fetch_add(1, Relaxed);
+            run_state.first_attempts_stand.fetch_add(u64::from(stands), Relaxed);
         }
     }
 }
@@ -60,14 +60,14 @@ impl Service for HttpLoad {
     fn dial_failed(&self, dial: &Dial, error: &std::io::Error) {
         let thread = dial.thread.unwrap_or(0);
         self.first_attempt_ended(dial.tag, false);
-        let mut tally = self.common.crew.tally(thread);
-        let why = || format!("connecting failed: {error}");
+        let mut thread_stats = self.common.run_state.thread_stats(thread);
+        let why = || not_connected(&dial.to, error);
         if self.common.shape.keep_alive {
-            tally.first_error.get_or_insert_with(why);
+            thread_stats.first_error.get_or_insert_with(why);
         } else {
             // The request this connection was to carry.
-            tally.failed(1, why);
-            drop(tally);
+            thread_stats.failed(1, why);
+            drop(thread_stats);
             self.common.next(dial.tag, thread);
         }
     }

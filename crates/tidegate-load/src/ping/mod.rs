@@ -1,10 +1,10 @@
-//! Ping-pong: one message is in flight on each connection, carries the time it was sent, and comes back.
+//! Ping-pong: each connection has one message in flight, which carries the time it was sent.
 //!
 //! The round trip is what is measured, in nanoseconds: one thread, Nagle off, a histogram for each session and nothing
 //! shared while messages fly.
 
 #[cfg(target_os = "linux")]
-mod floor;
+mod baseline;
 mod report;
 mod session;
 
@@ -17,23 +17,23 @@ use tidegate::policy::{FastPath, OutboxMarks, Wait};
 use tidegate::{Client, Dial, Endpoint, Model, Policy, RunningClient};
 
 #[cfg(target_os = "linux")]
-pub use floor::{floor_echo, floor_ping};
+pub use baseline::{baseline_echo, baseline_ping};
 pub use report::{Jitter, PingReport, RoundTrip};
 use session::{PingLoad, Shared, Stage};
 
-use crate::certificate::Warning;
 use crate::plan::{Amount, LoadError};
 use crate::procs::sample;
+use crate::verdict::Warning;
 
 /// Bytes of the time in front of each message.
 const STAMP: usize = 8;
 /// A window shorter than this says little.
 const SHORT: Duration = Duration::from_millis(500);
 
-/// What to send to and fro.
+/// The settings of a ping-pong.
 #[derive(Clone, Debug)]
 pub struct PingPlan {
-    /// Where to: a server that sends everything back.
+    /// Target: a server that echoes everything.
     pub target: Endpoint,
     /// Bytes of a message, the 8 of its time included.
     pub size: usize,
@@ -45,13 +45,13 @@ pub struct PingPlan {
     pub warm_up: Duration,
     /// How the one thread waits.
     pub wait: Wait,
-    /// Shared memory in place of TCP, where the server has that too.
+    /// Shared memory instead of TCP, if the server supports it.
     pub fast_path: Option<FastPath>,
-    /// The I/O model; `None` is the best one that can wait like that.
+    /// The I/O model; `None` is the best one that supports this wait mode.
     pub model: Option<Model>,
-    /// How long to wait for connections to stand, and for the last answers.
+    /// Connect timeout, and time limit for the last responses.
     pub timeout: Duration,
-    /// The server's process, if it runs here: its share of a processor is reported.
+    /// The server's process, if it runs here: its CPU share is reported.
     pub server_pid: Option<u32>,
 }
 
@@ -98,10 +98,10 @@ impl PingPlan {
     }
 }
 
-/// Sends messages to and fro; ends early once `interrupted` is true.
+/// Runs the ping-pong; ends early once `interrupted` is true.
 ///
 /// # Errors
-/// [`LoadError`] if that cannot be begun at all. What goes wrong on the way is in the report.
+/// [`LoadError`] if it cannot start. Later errors are in the report.
 pub fn ping(interrupted: &AtomicBool, plan: &PingPlan) -> Result<PingReport, LoadError> {
     plan.check()?;
     let shared = Arc::new(Shared::new(plan));

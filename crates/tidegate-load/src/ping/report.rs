@@ -1,4 +1,4 @@
-//! What came of a ping-pong. Serialised as JSON this is the stable output of `tidegate load ping --json`.
+//! The result of a ping-pong. Serialised as JSON this is the stable output of `tidegate load ping --json`.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use tidegate::policy::Wait;
 
 use super::PingPlan;
 use super::session::Shared;
-use crate::certificate::{Share, Warning};
 use crate::histogram::encode;
+use crate::verdict::{Share, Warning};
 
 /// The outcome of a ping-pong. Times are microseconds or seconds, as their names say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,9 +19,9 @@ pub struct PingReport {
     pub format: u32,
     /// `ping`.
     pub protocol: String,
-    /// Where the messages went.
+    /// The target.
     pub target: String,
-    /// The I/O model of this side.
+    /// The generator's I/O model.
     pub model: String,
     /// How its thread waited: `block`, `spin` or `spin:…`.
     pub wait: String,
@@ -29,36 +29,36 @@ pub struct PingReport {
     pub message_bytes: usize,
     /// Connections, each with one message in flight.
     pub connections: usize,
-    /// Connections that stood.
+    /// Established connections.
     pub connected: usize,
-    /// Of those, connections that went through shared memory.
+    /// Of those, connections over shared memory.
     pub fast_paths: u64,
     /// Length of the measuring window in seconds.
     pub elapsed_s: f64,
-    /// Whether the run was ended from outside before its time.
+    /// Whether the run was interrupted.
     #[serde(default)]
     pub interrupted: bool,
-    /// Messages that came back right in the window.
+    /// Correct messages received in the window.
     pub round_trips: u64,
-    /// Round trips a second, all connections together.
+    /// Total round trips per second.
     pub round_trips_per_s: f64,
     /// Bytes a second in each direction.
     pub bytes_per_s: f64,
     /// Messages that did not come back.
     pub lost: u64,
-    /// Messages that came back other than they were sent.
+    /// Messages that differ from what was sent.
     pub wrong: u64,
     /// The distribution of the round trips.
     pub round_trip: RoundTrip,
-    /// All of it: a histogram in nanoseconds, V2 encoding, compressed, base64. Any `HdrHistogram` tool reads it.
+    /// The complete histogram in nanoseconds, V2 encoding, compressed, base64. Any `HdrHistogram` tool reads it.
     pub round_trip_v2: String,
-    /// The busiest thread of this side; none if the system does not tell. A thread that spins runs all the time.
+    /// The generator's busiest thread; none if unknown. A spinning thread runs all the time.
     pub generator: Option<Share>,
     /// The busiest thread of the server; none without `--server-pid`.
     pub server: Option<Share>,
-    /// The first thing that went wrong, in words.
+    /// The first error.
     pub first_error: Option<String>,
-    /// What makes the result doubtful.
+    /// Warnings about the result.
     pub warnings: Vec<Warning>,
 }
 
@@ -82,7 +82,7 @@ pub struct RoundTrip {
 pub struct Jitter {
     /// Of all round trips.
     pub all_us: f64,
-    /// Of those up to the 99.9th percentile: without the moments in which the system did something else.
+    /// Of those up to the 99.9th percentile: without outliers caused by the system.
     pub below_p99_9_us: f64,
 }
 
@@ -167,7 +167,7 @@ impl PingReport {
         self.first_error = state.first_error.clone();
     }
 
-    /// Whether every connection stood, every message came back right, and nobody ended the run before its time.
+    /// Whether every connection was established, every message came back correctly, and the run was not interrupted.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.connected == self.connections

@@ -12,6 +12,7 @@ use tidegate::{CloseReason, Consumed, Dial, Flow, Origin, Outbox, Peer, Refusal,
 
 use super::{PingPlan, STAMP};
 use crate::plan::Amount;
+use crate::run_state::not_connected;
 
 /// Messages up to this size are copied into the outbox in one piece.
 const COPIED: usize = 4096;
@@ -149,10 +150,10 @@ impl Service for PingLoad {
         })
     }
 
-    fn dial_failed(&self, _: &Dial, error: &io::Error) {
+    fn dial_failed(&self, dial: &Dial, error: &io::Error) {
         self.0.change(|state| {
             state.count.failed += 1;
-            state.first_error.get_or_insert_with(|| format!("connecting failed: {error}"));
+            state.first_error.get_or_insert_with(|| not_connected(&dial.to, error));
         });
     }
 }

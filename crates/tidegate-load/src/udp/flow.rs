@@ -14,7 +14,7 @@ use super::message::{Block, Head};
 use super::tracker::{Seen, Tracker};
 use super::{Expect, UdpPlan, UdpReport};
 use crate::plan::Amount;
-use crate::tally::histogram;
+use crate::thread_stats::histogram;
 
 /// A message that leaves later than this is late.
 const LATE: Duration = Duration::from_millis(2);
@@ -290,7 +290,7 @@ impl Flow {
     fn failed(&mut self, e: &io::Error) {
         self.counts.send_errors += 1;
         self.first_error.get_or_insert_with(|| match e.kind() {
-            io::ErrorKind::ConnectionRefused => "nobody listens at the target: start the server first".into(),
+            io::ErrorKind::ConnectionRefused => "the target port is closed: start the server first".into(),
             io::ErrorKind::InvalidInput => {
                 format!("the kernel refused a send: {e}; try fewer --segments, or --path batched")
             }
@@ -314,7 +314,7 @@ impl Flow {
             let Some(head) = block.read(message).filter(|head| head.number < sent) else {
                 counts.corrupt += 1;
                 slice.corrupt += 1;
-                first_error.get_or_insert_with(|| "a datagram came back that was not sent like that".into());
+                first_error.get_or_insert_with(|| "a received datagram differs from what was sent".into());
                 return;
             };
             match tracker.see(head.number) {

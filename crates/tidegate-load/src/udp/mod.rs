@@ -1,6 +1,6 @@
-//! Load of datagrams: numbered messages to an echo server, which have to come back, or to anybody, who just takes them.
+//! Datagram load: numbered messages to an echo server, or to any receiver (one way).
 //!
-//! Each flow is a thread with a socket of its own, so a server that shares its port among threads sees several peers. A
+//! Each flow is a thread with its own socket, so a server that shares its port among threads sees several peers. A
 //! flow sends and receives in turns; nothing is shared while it runs.
 
 mod flow;
@@ -19,13 +19,13 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use tidegate::{DatagramClient, DatagramPath, DatagramPolicy};
 
-use crate::certificate::{Evidence, certify};
 use crate::histogram::encode;
+use crate::measurement::processor_time_s;
 use crate::plan::{Amount, LoadError};
 use crate::procs::sample;
 use crate::report::{Latency, OpenLoop, Phase, Report, Second, Status};
-use crate::tally::histogram;
-use crate::window::processor_time_s;
+use crate::thread_stats::histogram;
+use crate::verdict::{Evidence, assess};
 use flow::{Flow, Outcome, Slice};
 pub use message::HEAD_BYTES;
 
@@ -41,10 +41,10 @@ pub enum Expect {
     Nothing,
 }
 
-/// What to send.
+/// The settings of a datagram load.
 #[derive(Clone, Debug)]
 pub struct UdpPlan {
-    /// Where to.
+    /// The target.
     pub target: SocketAddr,
     /// How it goes through the kernel here.
     pub path: DatagramPath,
@@ -54,9 +54,9 @@ pub struct UdpPlan {
     pub flows: usize,
     /// What comes back.
     pub expect: Expect,
-    /// When it is over.
+    /// When to stop.
     pub amount: Amount,
-    /// Messages a second, all flows together; `None` is as fast as it goes.
+    /// Total messages per second; `None` is unlimited.
     pub rate: Option<f64>,
     /// How long to wait for the last answers, and for any while a window is full.
     pub timeout: Duration,
@@ -70,28 +70,28 @@ pub struct UdpPlan {
     pub server_pid: Option<u32>,
 }
 
-/// What only datagrams have; part of a [`Report`].
+/// Values of datagram loads; part of a [`Report`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UdpReport {
     /// `plain`, `batched` or `gso`.
     pub path: String,
-    /// Whether messages had to come back. If not, nothing but `sent` is known here.
+    /// Whether replies were expected. If not, only `sent` is known.
     pub echo: bool,
     /// Messages the kernel took.
     pub sent: u64,
-    /// Messages the kernel took, a second.
+    /// Messages sent per second.
     pub sent_per_s: f64,
-    /// Messages that came back right, each counted once.
+    /// Correct replies, each counted once.
     pub received: u64,
     /// Messages that did not come back in time.
     pub lost: u64,
-    /// Messages that came back again.
+    /// Duplicate replies.
     pub duplicated: u64,
-    /// Messages that came back after a later one.
+    /// Reordered replies.
     pub reordered: u64,
-    /// Datagrams that came back and were no message of this flow, byte for byte.
+    /// Received datagrams that are not messages of this flow, byte for byte.
     pub corrupt: u64,
-    /// Sends that the kernel refused, for example because nobody listens.
+    /// Sends rejected by the kernel, for example because the port is closed.
     pub send_errors: u64,
     /// Send calls that took something.
     pub sends: u64,
@@ -140,7 +140,7 @@ impl UdpPlan {
         }
         if self.server_pid.is_some_and(|pid| !tidegate::system::is_there(pid)) {
             return wrong(
-                "--server-pid: there is no such process here; leave it out if the server is elsewhere".into(),
+                "--server-pid: no such process; leave it out if the server runs on another machine".into(),
             );
         }
         Ok(())
@@ -160,7 +160,7 @@ impl UdpPlan {
 }
 
 /// Carries a plan out; ends early once `interrupted` is true, and the report is then about what was measured until
-/// there. `observer` is told how it goes, on the calling thread.
+/// there. `observer` is notified of progress, on the calling thread.
 ///
 /// # Errors
 /// [`LoadError`] if the plan cannot be carried out at all. What goes wrong on the way is in the report.
@@ -187,18 +187,18 @@ pub fn run_udp(
         })
         .collect();
     drop(slices);
-    let mut ledger = Ledger::new(plan, begun);
-    ledger.follow(&told, &mut observer);
+    let mut recorder = FlowRecorder::new(plan, begun);
+    recorder.follow(&told, &mut observer);
     let after = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))), processor_time_s());
     let passed = begun.elapsed();
     for thread in threads {
         let thread = thread.map_err(|e| LoadError::Plan(format!("a thread could not be started: {e}")))?;
         // A flow that panicked has said so on standard error; what it did is missing here.
         if let Ok(outcome) = thread.join() {
-            ledger.enter(outcome);
+            recorder.enter(outcome);
         }
     }
-    let mut report = ledger.report();
+    let mut report = recorder.report();
     report.interrupted = interrupted.load(Relaxed);
     report.cpu_user_s = after.2.0 - before.2.0;
     report.cpu_system_s = after.2.1 - before.2.1;
@@ -209,13 +209,13 @@ pub fn run_udp(
         events_per_wake_up: udp.received as f64 / udp.receives.max(1) as f64,
         ..Evidence::default()
     };
-    report.certificate = Some(certify(&report, evidence));
+    report.verdict = Some(assess(&report, evidence));
     observer(Phase::Done { report: &report });
     Ok(report)
 }
 
 /// Brings together what the flows tell.
-struct Ledger<'a> {
+struct FlowRecorder<'a> {
     plan: &'a UdpPlan,
     begun: Instant,
     /// Seconds that not every flow has told of yet.
@@ -231,7 +231,7 @@ struct Ledger<'a> {
     first_error: Option<String>,
 }
 
-impl<'a> Ledger<'a> {
+impl<'a> FlowRecorder<'a> {
     fn new(plan: &'a UdpPlan, begun: Instant) -> Self {
         Self {
             plan,
@@ -307,8 +307,7 @@ impl<'a> Ledger<'a> {
         let (plan, echo) = (self.plan, self.is_echo());
         if echo && self.udp.received == 0 {
             self.first_error.get_or_insert_with(|| {
-                "no message came back; the target has to be an echo server of datagrams, or add --one-way"
-                    .into()
+                "no message came back; the target must be a datagram echo server, or add --one-way".into()
             });
         }
         let elapsed_s = self.length.as_secs_f64().max(1e-9);

@@ -114,7 +114,7 @@ fn parse(answer: &[u8]) -> io::Result<Option<SocketInfo>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meeting::own_user;
+    use crate::abstract_socket::own_user;
     use std::net::{TcpListener, TcpStream};
 
     #[test]

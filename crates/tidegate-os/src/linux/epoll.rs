@@ -21,11 +21,11 @@ pub struct Epoll {
 /// One report of [`Epoll::wait`].
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub struct Report(libc::epoll_event);
+pub struct EpollEvent(libc::epoll_event);
 
-impl Report {
+impl EpollEvent {
     /// An empty report, to fill an array with.
-    pub const EMPTY: Report = Report(libc::epoll_event { events: 0, u64: 0 });
+    pub const EMPTY: EpollEvent = EpollEvent(libc::epoll_event { events: 0, u64: 0 });
 
     /// The number the descriptor was added with.
     pub fn key(&self) -> u64 {
@@ -134,14 +134,14 @@ impl Epoll {
     ///
     /// Timeouts have nanosecond resolution (`epoll_pwait2`, Linux 5.11); before that they are
     /// rounded up to milliseconds.
-    pub fn wait(&self, reports: &mut [Report], timeout: Option<Duration>) -> io::Result<usize> {
+    pub fn wait(&self, reports: &mut [EpollEvent], timeout: Option<Duration>) -> io::Result<usize> {
         let capacity = libc::c_int::try_from(reports.len()).unwrap_or(libc::c_int::MAX);
         let events = reports.as_mut_ptr().cast::<libc::epoll_event>();
         let whole_ms = timeout.is_none_or(|t| t.subsec_nanos() % 1_000_000 == 0);
         let mut n = -1;
         let mut done = false;
         if let Some(t) = timeout.filter(|_| !whole_ms) {
-            let t = libc::timespec { tv_sec: t.as_secs() as libc::time_t, tv_nsec: t.subsec_nanos().into() };
+            let t = libc::timespec { tv_sec: t.as_secs() as _, tv_nsec: t.subsec_nanos().into() };
             // SAFETY: `events` points to `capacity` elements laid out as epoll_event (transparent),
             // `t` lives through the call, and no signal mask is given.
             n = unsafe {

@@ -1,8 +1,8 @@
 //! What only Linux has.
 
+pub mod abstract_socket;
 pub mod bpf;
 pub mod diag;
 pub mod epoll;
-pub mod meeting;
 pub mod ring;
 pub mod shared;

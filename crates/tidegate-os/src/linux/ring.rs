@@ -13,37 +13,53 @@
 //! by the completion that says so ([`Completion::made`]) and can be taken from there once; no number that a caller has
 //! becomes a descriptor here.
 
+/// Builds an entry for a socket, however the ring knows it.
+macro_rules! entry_on {
+    ($ring:expr, $socket:expr, |$fd:ident| $entry:expr) => {
+        match $socket {
+            Handle::Direct(slot) => {
+                let $fd = $ring.fixed(slot);
+                $entry
+            }
+            Handle::Plain(fd) => {
+                let $fd = types::Fd(fd.as_raw_fd());
+                $entry
+            }
+        }
+    };
+}
+
 mod buffers;
+mod closing;
 mod datagram;
-mod door;
+mod enter;
 mod partners;
 mod restrictions;
+mod sending;
 mod setup;
+mod submission;
 
 use std::any::Any;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use io_uring::{IoUring, cqueue, squeue, types};
 use slab::Slab;
 use socket2::SockAddr;
-
-use crate::datagram::Control;
-use crate::socket::More;
 
 pub use crate::payload::Payload;
 pub use buffers::Buffer;
 use buffers::Buffers;
 pub use datagram::DATAGRAM_HEAD;
-use door::Door;
+use enter::Enter;
 pub use partners::{Address, can_hand_on};
 use restrictions::opcode;
 pub use restrictions::{MOST_WORKERS, Purpose};
+use sending::Message;
 pub use setup::{Features, Refusal, RingSetup, Slots};
 
 /// A socket as the ring knows it. Give it back with [`Ring::close`].
@@ -75,7 +91,7 @@ impl Slot {
     }
 }
 
-/// Which ring a slot or a buffer belongs to: a number of its own for each ring of the process.
+/// Which ring a slot or a buffer belongs to: unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RingId(u32);
 
@@ -84,22 +100,6 @@ impl RingId {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
-}
-
-/// Builds an entry for a socket, however the ring knows it.
-macro_rules! entry_on {
-    ($ring:expr, $socket:expr, |$fd:ident| $entry:expr) => {
-        match $socket {
-            Handle::Direct(slot) => {
-                let $fd = $ring.fixed(slot);
-                $entry
-            }
-            Handle::Plain(fd) => {
-                let $fd = types::Fd(fd.as_raw_fd());
-                $entry
-            }
-        }
-    };
 }
 
 /// Whether a request completes that does something about a socket or about other requests.
@@ -158,14 +158,8 @@ struct InFlight {
     _to: Option<Address>,
     /// The slot that is to be left.
     slot: Option<Slot>,
-    /// The slot that is free when it has succeeded, and whether anybody is told of that.
+    /// The slot that is free when it has succeeded, and whether anybody is notified of that.
     frees: Option<(u32, Tells)>,
-}
-
-struct Message {
-    header: libc::msghdr,
-    slices: Vec<libc::iovec>,
-    control: Control,
 }
 
 /// One io_uring instance. It belongs to the thread that made it, and stays there:
@@ -188,7 +182,7 @@ pub struct Ring {
     // Dropped first: the kernel's side ends before the memory below is freed (see `Drop`).
     ring: IoUring,
     id: RingId,
-    door: Door,
+    enter: Enter,
     buffers: Buffers,
     in_flight: Slab<InFlight>,
     features: Features,
@@ -198,7 +192,7 @@ pub struct Ring {
     held: Vec<Arc<dyn Any + Send + Sync>>,
     /// Descriptors to close as soon as those submissions were.
     late: Vec<Arc<OwnedFd>>,
-    /// Who gives out the slots of the table, and which are free if that is the ring.
+    /// What allocates the slots of the table, and which are free if that is the ring.
     slots: Slots,
     free: Vec<u32>,
 }
@@ -219,16 +213,17 @@ impl Ring {
         let (ring, mut features) = setup::build(setup)?;
         let id = RingId::next();
         features.direct = setup.table > 0 && ring.submitter().register_files_sparse(setup.table).is_ok();
+        features.min_wait = ring.params().is_feature_min_timeout();
         setup.busy_poll.map_or(Ok(()), |time| setup::busy_poll(&ring, time))?;
-        let door = Door::new(&ring);
-        features.registered_ring = door.is_registered();
+        let enter = Enter::new(&ring);
+        features.registered_ring = enter.is_registered();
         let buffers = Buffers::register(&ring, setup, GROUP, id)?;
         restrictions::enable(&ring, setup.purpose)?; // what is registered after this has to be listed there
         let registers = features.direct && setup.slots == Slots::Registered;
         Ok(Self {
             ring,
             id,
-            door,
+            enter,
             buffers,
             in_flight: Slab::new(),
             features,
@@ -245,8 +240,8 @@ impl Ring {
         self.features
     }
 
-    /// Accepts until told otherwise: each completion has [made](Completion::made) one connection, with `direct` in a
-    /// slot of the table, if the kernel [gives these out](Slots::Accepted).
+    /// Accepts until cancelled: each completion has [made](Completion::made) one connection, with `direct` in a
+    /// slot of the table, if the kernel [allocates these](Slots::Accepted).
     pub fn accept_multi<L: AsFd + Send + Sync + 'static>(
         &mut self,
         listener: &Arc<L>,
@@ -275,7 +270,7 @@ impl Ring {
     }
 
     /// Puts a socket into a free slot of the table, so that it costs no descriptor; gives it back if there is none, or
-    /// the ring does not [give them out](Slots::Registered).
+    /// the ring does not [allocate them](Slots::Registered).
     pub fn register(&mut self, socket: OwnedFd) -> Handle {
         let Some(slot) = self.free.pop() else { return socket.into() };
         match self.ring.submitter().register_files_update(slot, &[socket.as_raw_fd()]) {
@@ -287,14 +282,14 @@ impl Ring {
         }
     }
 
-    /// Receives into provided buffers until told otherwise. A result of 0 is the end of the
+    /// Receives into provided buffers until cancelled. A result of 0 is the end of the
     /// stream; `ENOBUFS` ends it when all buffers are out.
     pub fn receive_multi(&mut self, socket: &Handle, key: u64) {
         let entry = entry_on!(self, socket, |fd| opcode::RecvMulti::new(fd, GROUP).build());
         self.push_on(socket, entry.user_data(key & KEY));
     }
 
-    /// Connects; the result is 0 when the connection stands. `to` comes from
+    /// Connects; the result is 0 when the connection is established. `to` comes from
     /// [`raw_address`](crate::socket::raw_address).
     pub fn connect(&mut self, socket: &Handle, to: SockAddr, key: u64) {
         let address = Box::new(to);
@@ -312,181 +307,7 @@ impl Ring {
         self.push_on(socket, entry.flags(squeue::Flags::BUFFER_SELECT).user_data(key & KEY));
     }
 
-    /// Most bytes that the kernel sends until all of them are, in as many steps as that takes (`MSG_WAITALL`); of more
-    /// it sends what it can at once. A send that takes 128 steps goes to a worker thread and keeps it until the peer
-    /// has read enough (`APOLL_MAX_RETRY` in the kernel's `io_uring/poll.c`); a step is a third of a send buffer, and
-    /// at least a segment.
-    pub const MOST_AT_ONCE: usize = 128 * 1024;
-
-    /// Sends `payload` in order: all of it, or if it is [more than that](Self::MOST_AT_ONCE) as much as the socket
-    /// takes. Of a file it sends what was read.
-    pub fn send(&mut self, socket: &Handle, payload: Payload, more: More, key: u64) {
-        let hold = if more == More::No { 0 } else { libc::MSG_MORE };
-        let all = if bytes_in(&payload) <= Self::MOST_AT_ONCE { libc::MSG_WAITALL } else { 0 };
-        let entry = self.send_entry(socket, payload, all | hold, key);
-        self.push_on(socket, entry);
-    }
-
-    /// Sends all of `payload` and then closes the table's slot, in one chain: the last bytes leave in one
-    /// segment with the end of the stream (`MSG_MORE`). Gives the payload back, nothing done, if it is
-    /// [more than the kernel sends in one go](Self::MOST_AT_ONCE): what is chained to it would begin too early.
-    ///
-    /// If the send completes with all bytes, the slot is free once the close has completed under `close_key`, which may
-    /// be several calls later. If it does not, the chain is broken: the close completes with `ECANCELED`, and the slot
-    /// is still open. What is left of `socket` after a success is only to be dropped: the slot may be the next
-    /// connection's.
-    pub fn send_and_close(
-        &mut self,
-        socket: &Handle,
-        payload: Payload,
-        key: u64,
-        close_key: u64,
-    ) -> Result<(), Payload> {
-        let Handle::Direct(slot) = socket else { return Err(payload) };
-        if bytes_in(&payload) > Self::MOST_AT_ONCE {
-            return Err(payload);
-        }
-        let close = self.close_entry(slot, close_key, Tells::Always);
-        let send = self.send_entry(socket, payload, libc::MSG_WAITALL | libc::MSG_MORE, key);
-        self.push_pair(send.flags(squeue::Flags::IO_LINK), close);
-        Ok(())
-    }
-
-    fn send_entry(&mut self, socket: &Handle, payload: Payload, flags: i32, key: u64) -> squeue::Entry {
-        let flags = flags | libc::MSG_NOSIGNAL;
-        let (entry, message) = match &payload {
-            Payload::One(bytes) | Payload::File { read: bytes, .. } => {
-                let (pointer, length) = (bytes.as_ptr(), u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-                (
-                    entry_on!(self, socket, |fd| opcode::Send::new(fd, pointer, length).flags(flags).build()),
-                    None,
-                )
-            }
-            Payload::Many(pieces) => {
-                let message = Message::new(pieces);
-                let (header, flags) = (&raw const message.header, flags as u32);
-                let entry =
-                    entry_on!(self, socket, |fd| opcode::SendMsg::new(fd, header).flags(flags).build());
-                (entry, Some(message))
-            }
-        };
-        let op = InFlight { payload: Some(payload), _message: message, ..InFlight::new(key) };
-        entry.user_data(OWNED | self.in_flight.insert(op) as u64)
-    }
-
-    /// Completes when the socket can take more, and gives the payload back: what is to be sent by other means than the
-    /// ring.
-    pub fn poll_writable(&mut self, socket: &Handle, payload: Payload, key: u64) {
-        let wanted = libc::POLLOUT as u32;
-        let entry = entry_on!(self, socket, |fd| opcode::PollAdd::new(fd, wanted).build());
-        let op = InFlight { payload: Some(payload), ..InFlight::new(key) };
-        let at = self.in_flight.insert(op) as u64;
-        self.push_on(socket, entry.user_data(OWNED | at));
-    }
-
-    /// [Makes](Completion::made) an ordinary descriptor of the socket in a slot, besides it, and gives the payload
-    /// back. `EINVAL` before Linux 6.8.
-    pub fn install(&mut self, slot: &Slot, payload: Payload, key: u64) {
-        let entry = opcode::FixedFdInstall::new(self.fixed(slot), 0).build();
-        let op = InFlight { payload: Some(payload), makes: true, ..InFlight::new(key) };
-        let at = self.in_flight.insert(op) as u64;
-        self.push(entry.user_data(OWNED | at));
-    }
-
-    /// Ends one direction or both ([`std::net::Shutdown`]). A thread of the kernel does it, and looks the slot or the
-    /// descriptor up only then: until it has completed, the socket must not be [closed](Self::close).
-    pub fn shutdown(&mut self, socket: &Handle, how: std::net::Shutdown, key: u64) {
-        let how = match how {
-            std::net::Shutdown::Read => libc::SHUT_RD,
-            std::net::Shutdown::Write => libc::SHUT_WR,
-            std::net::Shutdown::Both => libc::SHUT_RDWR,
-        };
-        let entry = entry_on!(self, socket, |fd| opcode::Shutdown::new(fd, how).build());
-        self.push_on(socket, entry.user_data(key & KEY));
-    }
-
-    /// Closes. What is still in flight on the socket keeps it open, and may even be looked up after the close: it must
-    /// have come back before. Under `key` a slot's close completes when the number is free, if it `tells`.
-    pub fn close(&mut self, socket: Handle, key: u64, tells: Tells) {
-        let entry = match socket {
-            Handle::Direct(slot) => self.close_entry(&slot, key, tells),
-            Handle::Plain(fd) => match Arc::try_unwrap(fd) {
-                // The descriptor leaves our hands here; the kernel closes it through this entry.
-                Ok(fd) => {
-                    let entry = opcode::Close::new(types::Fd(fd.into_raw_fd())).build();
-                    entry.flags(tells.flags()).user_data(key & KEY)
-                }
-                Err(shared) => return self.late.push(shared),
-            },
-        };
-        self.push(entry);
-    }
-
-    /// Closes a slot. If it is the ring who gives it out again, the ring is told in any case.
-    fn close_entry(&mut self, slot: &Slot, key: u64, tells: Tells) -> squeue::Entry {
-        let entry = opcode::Close::new(self.fixed(slot)).build();
-        if self.slots == Slots::Accepted {
-            return entry.flags(tells.flags()).user_data(key & KEY);
-        }
-        let op = InFlight { frees: Some((slot.index, tells)), ..InFlight::new(key) };
-        entry.user_data(OWNED | self.in_flight.insert(op) as u64)
-    }
-
-    /// Makes the coming close of the socket send a reset (`SO_LINGER` 0). Whether something will complete with `key`,
-    /// if all goes well.
-    ///
-    /// On a direct descriptor this needs Linux 6.7; before that the close is an ordinary one.
-    pub fn reset_on_close(&mut self, socket: &Handle, key: u64, tells: Tells) -> bool {
-        static AT_ONCE: libc::linger = libc::linger { l_onoff: 1, l_linger: 0 };
-        match socket {
-            Handle::Plain(fd) => {
-                // The close that follows ends the connection either way.
-                let _ = crate::socket::reset_on_close(fd);
-                false
-            }
-            Handle::Direct(slot) => {
-                let (level, option) = (libc::SOL_SOCKET as u32, libc::SO_LINGER as u32);
-                let (value, length) = ((&raw const AT_ONCE).cast(), size_of::<libc::linger>() as u32);
-                let entry = opcode::SetSockOpt::new(self.fixed(slot), level, option, value, length);
-                self.push(entry.build().flags(tells.flags()).user_data(key & KEY));
-                tells == Tells::Always
-            }
-        }
-    }
-
-    /// Asks everything in flight on the socket to end; each operation still completes. One that is just being worked on
-    /// is not found, and goes on; so is one that waits for a thread of the kernel ([`shutdown`](Self::shutdown)).
-    pub fn cancel_all(&mut self, socket: &Handle, key: u64, tells: Tells) {
-        let what = entry_on!(self, socket, |fd| types::CancelBuilder::fd(fd));
-        let entry = opcode::AsyncCancel2::new(what.all()).build();
-        self.push_on(socket, entry.flags(tells.flags()).user_data(key & KEY));
-    }
-
-    /// Asks the operations submitted with key `target` (that own no memory, and make nothing) to end; each of them
-    /// still completes.
-    pub fn cancel(&mut self, target: u64, key: u64, tells: Tells) {
-        self.cancel_data(target & KEY, key, tells);
-    }
-
-    /// The same, for accepts.
-    pub fn cancel_accepts(&mut self, target: u64, direct: bool, key: u64, tells: Tells) {
-        self.cancel_data(accept_data(target, direct), key, tells);
-    }
-
-    /// The same, for an operation that owns memory, as sends do. Looks through all that do.
-    pub fn cancel_owner(&mut self, target: u64, key: u64, tells: Tells) {
-        let found = self.in_flight.iter().find(|(_, op)| op.key == target & KEY).map(|(at, _)| at as u64);
-        if let Some(at) = found {
-            self.cancel_data(OWNED | at, key, tells);
-        }
-    }
-
-    fn cancel_data(&mut self, target: u64, key: u64, tells: Tells) {
-        let entry = opcode::AsyncCancel2::new(types::CancelBuilder::user_data(target).all()).build();
-        self.push(entry.flags(tells.flags()).user_data(key & KEY));
-    }
-
-    /// Reports each time the descriptor becomes readable, until told otherwise.
+    /// Reports each time the descriptor becomes readable, until cancelled.
     pub fn poll_multi<T: AsFd + Send + Sync + 'static>(&mut self, watched: &Arc<T>, key: u64) {
         let entry = opcode::PollAdd::new(self.watch(watched), libc::POLLIN as u32).multi(true).build();
         self.push(entry.user_data(key & KEY));
@@ -518,74 +339,6 @@ impl Ring {
         self.push(entry);
     }
 
-    fn push(&mut self, entry: squeue::Entry) {
-        if self.overflow.is_empty() {
-            if self.try_push(&entry) {
-                return;
-            }
-            // Full: hand it over and try once more. An error shows again in `enter`.
-            if self.ring.submit().is_ok() && self.try_push(&entry) {
-                return;
-            }
-        }
-        self.overflow.push_back(entry);
-    }
-
-    /// Pushes two entries that belong together: a chain may not be cut by handing over its first half alone.
-    fn push_pair(&mut self, first: squeue::Entry, second: squeue::Entry) {
-        if self.overflow.is_empty() {
-            let mut queue = self.ring.submission();
-            let room = queue.capacity() - queue.len();
-            queue.sync();
-            drop(queue);
-            if room < 2 && self.ring.submit().is_err() {
-                self.overflow.push_back(first);
-                return self.overflow.push_back(second);
-            }
-        }
-        self.push(first);
-        self.push(second);
-    }
-
-    fn try_push(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: every pointer in `entry` leads into memory that `in_flight` owns until the completion, is static,
-        // or is absent; the kernel keeps descriptors open once they are handed over, and `held` does until then.
-        unsafe { self.ring.submission().push(entry) }.is_ok()
-    }
-
-    /// Submits all that was asked for and waits until something completed, or the timeout.
-    pub fn enter(&mut self, wait: Option<Duration>) -> io::Result<()> {
-        if !self.late.is_empty() {
-            self.hand_over()?;
-            self.ring.submit().or_else(passed)?;
-            self.let_go();
-        }
-        self.hand_over()?;
-        self.door.enter(&mut self.ring, wait).or_else(passed)?;
-        self.let_go();
-        Ok(())
-    }
-
-    /// Moves what did not fit into the queue.
-    fn hand_over(&mut self) -> io::Result<()> {
-        while let Some(entry) = self.overflow.pop_front() {
-            if !self.try_push(&entry) {
-                self.overflow.push_front(entry);
-                self.ring.submit().or_else(passed)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets go of what was held until the kernel has looked it up.
-    fn let_go(&mut self) {
-        let is_held = !self.held.is_empty() || !self.late.is_empty();
-        if is_held && self.overflow.is_empty() && self.ring.submission().is_empty() {
-            self.held.clear();
-            self.late.clear();
-        }
-    }
-
     /// The next completion that is there.
     #[inline]
     pub fn next_completion(&mut self) -> Option<Completion> {
@@ -597,7 +350,7 @@ impl Ring {
         }
     }
 
-    /// What the kernel says, unless nobody is to be told.
+    /// What the kernel says, unless it concerns only the ring.
     #[inline]
     fn completion(&mut self, raw: &cqueue::Entry) -> Option<Completion> {
         let (data, more) = (raw.user_data(), cqueue::more(raw.flags()));
@@ -643,10 +396,6 @@ impl Ring {
     }
 }
 
-fn bytes_in(payload: &Payload) -> usize {
-    payload.pieces().iter().map(Bytes::len).sum()
-}
-
 /// The user data of an accept.
 fn accept_data(key: u64, direct: bool) -> u64 {
     key & KEY | if direct { MAKES_SLOT } else { MAKES_DESCRIPTOR }
@@ -664,29 +413,6 @@ impl InFlight {
             slot: None,
             frees: None,
         }
-    }
-}
-
-/// Waits that end by timeout or signal, and a full completion queue, are answers and no errors.
-fn passed(e: io::Error) -> io::Result<usize> {
-    match e.raw_os_error() {
-        Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(0),
-        _ => Err(e),
-    }
-}
-
-impl Message {
-    fn new(pieces: &[Bytes]) -> Box<Self> {
-        let slices = pieces
-            .iter()
-            .map(|p| libc::iovec { iov_base: p.as_ptr().cast_mut().cast(), iov_len: p.len() })
-            .collect::<Vec<_>>();
-        // SAFETY: msghdr is plain old data, for which all zero bytes are a valid value.
-        let header = unsafe { std::mem::zeroed::<libc::msghdr>() };
-        let mut message = Box::new(Self { header, slices, control: Control::EMPTY });
-        message.header.msg_iov = message.slices.as_mut_ptr();
-        message.header.msg_iovlen = message.slices.len() as _;
-        message
     }
 }
 
@@ -711,9 +437,9 @@ impl Drop for Ring {
         // What was asked for last, closes above all, comes first: it would begin after the cancelling below, which
         // looks through the whole ring for each operation that is left.
         self.reap();
-        self.door.close();
+        self.enter.close();
         // Shut the ring down before its memory is freed: cancel what is armed and wait for it.
-        // Whatever does not come back in time is leaked rather than freed under the kernel's pen.
+        // What does not come back in time is leaked: the kernel may still write to it.
         let any = types::CancelBuilder::any();
         let limit = types::Timespec::new().sec(1);
         let cancelled = match self.ring.submitter().register_sync_cancel(Some(limit), any) {

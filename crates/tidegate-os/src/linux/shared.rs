@@ -94,7 +94,7 @@ impl Shared {
     #[inline]
     pub fn read(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
-        // SAFETY: in bounds; `into` is private memory, so the two do not overlap. Whatever the other process writes
+        // SAFETY: in bounds; `into` is private memory, so the two do not overlap. What the other process writes
         // meanwhile, what is copied is bytes, of which every value is valid, and they are looked at only in the copy.
         unsafe { ptr::copy_nonoverlapping(self.at.as_ptr().add(at), into.as_mut_ptr(), into.len()) }
     }

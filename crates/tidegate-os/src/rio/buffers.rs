@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::functions::{Functions, NO_BUFFER, Span};
+use super::functions::{Functions, NO_BUFFER, RioBuf};
 use crate::pages::{Pages, Residence};
 
 /// A piece of registered memory, with so many bytes received into it. Given back with
@@ -66,13 +66,13 @@ impl Buffers {
     }
 
     /// The whole of a buffer, as the kernel knows it.
-    pub(super) fn whole(&self, buffer: &Buffer) -> Span {
-        Span { buffer: self.id, offset: self.from(buffer) as u32, length: self.bytes as u32 }
+    pub(super) fn whole(&self, buffer: &Buffer) -> RioBuf {
+        RioBuf { buffer: self.id, offset: self.from(buffer) as u32, length: self.bytes as u32 }
     }
 
     /// As much of it as is filled.
-    pub(super) fn part(&self, buffer: &Buffer) -> Span {
-        Span { length: buffer.filled, ..self.whole(buffer) }
+    pub(super) fn part(&self, buffer: &Buffer) -> RioBuf {
+        RioBuf { length: buffer.filled, ..self.whole(buffer) }
     }
 
     /// Copies bytes into it, behind those that are there; how many fitted.

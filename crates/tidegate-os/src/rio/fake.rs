@@ -1,4 +1,4 @@
-//! A table of functions that stands in for the system's: it keeps the rules of Registered I/O, and breaks off where the
+//! A table of functions that replaces the system's: it keeps the rules of Registered I/O, and breaks off where the
 //! caller does not.
 //!
 //! What the kernel would do is done by the tests: let bytes come, take what is sent, refuse a call.
@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::io;
 
-use super::functions::{CORRUPT, Completion, Functions, NO_BUFFER, NO_QUEUE, NotifyByPort, Span};
+use super::functions::{CORRUPT, Completion, Functions, NO_BUFFER, NO_QUEUE, NotifyByPort, RioBuf};
 
 /// Calls that can be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub(super) enum Call {
 /// A request as it was made.
 #[derive(Clone, Copy)]
 struct Asked {
-    span: Option<Span>,
+    buf: Option<RioBuf>,
     context: u64,
 }
 
@@ -73,10 +73,10 @@ impl Kernel {
         self.next
     }
 
-    fn memory(&self, span: Span) -> *mut u8 {
-        let (at, bytes) = self.registered[&span.buffer];
-        assert!(span.offset + span.length <= bytes, "outside of what is registered: {span:?}");
-        at.wrapping_add(span.offset as usize)
+    fn memory(&self, buf: RioBuf) -> *mut u8 {
+        let (at, bytes) = self.registered[&buf.buffer];
+        assert!(buf.offset + buf.length <= bytes, "outside of what is registered: {buf:?}");
+        at.wrapping_add(buf.offset as usize)
     }
 
     fn complete(&mut self, asked: Asked, status: i32, bytes: u32) {
@@ -155,16 +155,16 @@ unsafe extern "system" fn create_request_queue(
 
 /// # Safety
 /// `spans` has `count` spans.
-unsafe fn asked(spans: *const Span, count: u32, context: *const c_void) -> Asked {
+unsafe fn asked(spans: *const RioBuf, count: u32, context: *const c_void) -> Asked {
     assert!(count <= 1, "a request takes one span or none");
     // SAFETY: as promised.
-    let span = if count == 1 { Some(unsafe { *spans }) } else { None };
-    Asked { span, context: context.addr() as u64 }
+    let buf = if count == 1 { Some(unsafe { *spans }) } else { None };
+    Asked { buf, context: context.addr() as u64 }
 }
 
 unsafe extern "system" fn receive(
     queue: isize,
-    spans: *const Span,
+    spans: *const RioBuf,
     count: u32,
     _: u32,
     context: *const c_void,
@@ -184,7 +184,7 @@ unsafe extern "system" fn receive(
 
 unsafe extern "system" fn send(
     queue: isize,
-    spans: *const Span,
+    spans: *const RioBuf,
     count: u32,
     _: u32,
     context: *const c_void,
@@ -265,10 +265,10 @@ fn queue(kernel: &mut Kernel, nth: usize) -> &mut Queue {
 pub(super) fn bytes_come(nth: usize, bytes: &[u8]) -> Option<usize> {
     with(|kernel| {
         let asked = queue(kernel, nth).receives.pop_front()?;
-        let taken = asked.span.map_or(0, |span| bytes.len().min(span.length as usize));
-        if let Some(span) = asked.span {
+        let taken = asked.buf.map_or(0, |buf| bytes.len().min(buf.length as usize));
+        if let Some(buf) = asked.buf {
             // SAFETY: registered memory of that length, which nobody reads meanwhile.
-            unsafe { kernel.memory(span).copy_from_nonoverlapping(bytes.as_ptr(), taken) };
+            unsafe { kernel.memory(buf).copy_from_nonoverlapping(bytes.as_ptr(), taken) };
         }
         kernel.complete(asked, 0, taken as u32);
         Some(taken)
@@ -287,10 +287,10 @@ pub(super) fn receive_fails(nth: usize, code: i32) {
 pub(super) fn take_sent(nth: usize, most: usize) -> Option<Vec<u8>> {
     with(|kernel| {
         let asked = queue(kernel, nth).sends.pop_front()?;
-        let span = asked.span.expect("a send has bytes");
-        let mut bytes = vec![0; most.min(span.length as usize)];
+        let buf = asked.buf.expect("a send has bytes");
+        let mut bytes = vec![0; most.min(buf.length as usize)];
         // SAFETY: registered memory of that length, which nobody writes meanwhile.
-        unsafe { kernel.memory(span).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        unsafe { kernel.memory(buf).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         kernel.complete(asked, 0, bytes.len() as u32);
         Some(bytes)
     })
@@ -298,7 +298,7 @@ pub(super) fn take_sent(nth: usize, most: usize) -> Option<Vec<u8>> {
 
 /// Whether a receive waits, and whether it has a span.
 pub(super) fn receive_waits(nth: usize) -> Option<bool> {
-    with(|kernel| queue(kernel, nth).receives.front().map(|asked| asked.span.is_some()))
+    with(|kernel| queue(kernel, nth).receives.front().map(|asked| asked.buf.is_some()))
 }
 
 /// From now on the completion queue is corrupt.

@@ -6,7 +6,7 @@ use std::io;
 /// A part of registered memory (`RIO_BUF`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct RioBuf {
     /// The registration.
     pub buffer: isize,
     /// Where it begins, from the beginning of what was registered.
@@ -29,7 +29,7 @@ pub struct Completion {
     pub request: u64,
 }
 
-/// How a completion queue tells that it is no longer empty: by a packet to a completion port
+/// How a completion queue reports that it is no longer empty: by a packet to a completion port
 /// (`RIO_NOTIFICATION_COMPLETION` of type `RIO_IOCP_COMPLETION`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -59,9 +59,9 @@ pub(super) const NO_QUEUE: isize = 0;
 pub(super) const CORRUPT: u32 = u32::MAX;
 
 /// A request: queue, spans and their number, flags, context.
-pub type Request = unsafe extern "system" fn(isize, *const Span, u32, u32, *const c_void) -> i32;
+pub type Request = unsafe extern "system" fn(isize, *const RioBuf, u32, u32, *const c_void) -> i32;
 
-/// The functions. Whoever makes a table vouches that each does what its namesake in `mswsock.h` is documented to do.
+/// The functions. The maker of a table vouches that each does what its namesake in `mswsock.h` is documented to do.
 #[derive(Clone, Copy)]
 #[allow(missing_docs, reason = "each is named as in mswsock.h")]
 pub struct Functions {

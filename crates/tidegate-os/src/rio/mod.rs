@@ -2,7 +2,7 @@
 //! has mapped once.
 //!
 //! Everything here goes through a table of functions ([`Functions`]) and knows nothing else of Windows, so that its
-//! tests give it a table of their own and run on every system. Wine has no Registered I/O.
+//! tests give it a separate table and run on every system. Wine has no Registered I/O.
 
 mod buffers;
 #[cfg(test)]
@@ -13,5 +13,5 @@ mod requests;
 mod tests;
 
 pub use buffers::Buffer;
-pub use functions::{Completion, Functions, NotifyByPort, Request, Span};
+pub use functions::{Completion, Functions, NotifyByPort, Request, RioBuf};
 pub use requests::{Done, Outcome, RequestQueue, Requests, Setup};

@@ -9,7 +9,7 @@ use std::io;
 use slab::Slab;
 
 use super::buffers::{Buffer, Buffers};
-use super::functions::{CORRUPT, Completion, Functions, NO_QUEUE, NotifyByPort, Request, Span};
+use super::functions::{CORRUPT, Completion, Functions, NO_QUEUE, NotifyByPort, Request, RioBuf};
 use crate::pages::Residence;
 use crate::payload::Payload;
 
@@ -62,7 +62,7 @@ pub enum Outcome {
 }
 
 /// What a request is about.
-enum Held {
+enum RequestKind {
     /// Waits for data, without a buffer.
     Look,
     Receive {
@@ -78,7 +78,7 @@ enum Held {
 struct UnderWay {
     queue: usize,
     key: u64,
-    held: Held,
+    kind: RequestKind,
 }
 
 /// A send that waits for a buffer.
@@ -101,7 +101,7 @@ pub struct Requests {
     /// Places of the completion queue, and how many of them request queues have reserved.
     places: u32,
     reserved: u32,
-    /// Its notification is asked for and has not come.
+    /// Its notification is asked for and has not arrived.
     armed: bool,
     notifies: bool,
     queues: Slab<Queue>,
@@ -213,16 +213,21 @@ impl Requests {
         }
     }
 
+    /// Whether receives take a buffer when they are posted ([`Setup::posted`]), from now on.
+    pub fn set_posted(&mut self, posted: bool) {
+        self.posts = posted;
+    }
+
     /// Receives once.
     pub fn receive(&mut self, queue: &RequestQueue, key: u64) {
         let queue = self.place(queue);
         let posts = self.posts && self.posted < self.buffers.count() / 2;
-        let held = match posts.then(|| self.buffers.take()).flatten() {
-            Some(buffer) => Held::Receive { buffer, posted: true },
-            None => Held::Look,
+        let kind = match posts.then(|| self.buffers.take()).flatten() {
+            Some(buffer) => RequestKind::Receive { buffer, posted: true },
+            None => RequestKind::Look,
         };
-        self.posted += usize::from(matches!(held, Held::Receive { .. }));
-        self.submit(UnderWay { queue, key, held });
+        self.posted += usize::from(matches!(kind, RequestKind::Receive { .. }));
+        self.submit(UnderWay { queue, key, kind });
         self.send_waiting();
     }
 
@@ -242,19 +247,18 @@ impl Requests {
                     break;
                 }
             }
-            self.submit(UnderWay { queue, key, held: Held::Send { buffer, payload } });
+            self.submit(UnderWay { queue, key, kind: RequestKind::Send { buffer, payload } });
         }
     }
 
     /// Hands a request over; one that is refused comes back at once.
     fn submit(&mut self, request: UnderWay) {
-        let (call, span): (Request, Option<Span>) = match &request.held {
-            Held::Look => (self.functions.receive, None),
-            Held::Receive { buffer, .. } => (self.functions.receive, Some(self.buffers.whole(buffer))),
-            Held::Send { buffer, .. } => (self.functions.send, Some(self.buffers.part(buffer))),
+        let (call, buf): (Request, Option<RioBuf>) = match &request.kind {
+            RequestKind::Look => (self.functions.receive, None),
+            RequestKind::Receive { buffer, .. } => (self.functions.receive, Some(self.buffers.whole(buffer))),
+            RequestKind::Send { buffer, .. } => (self.functions.send, Some(self.buffers.part(buffer))),
         };
-        let (spans, count) =
-            span.as_ref().map_or((std::ptr::null(), 0), |span| (std::ptr::from_ref(span), 1));
+        let (spans, count) = buf.as_ref().map_or((std::ptr::null(), 0), |buf| (std::ptr::from_ref(buf), 1));
         let queue = &mut self.queues[request.queue];
         queue.under_way += 1;
         let (raw, place) = (queue.raw, self.under_way.insert(request));
@@ -285,7 +289,7 @@ impl Requests {
         Ok(())
     }
 
-    /// The notification has come.
+    /// The notification has arrived.
     pub fn told(&mut self) {
         self.armed = false;
     }
@@ -302,11 +306,11 @@ impl Requests {
                 (self.functions.dequeue_completion)(self.completions, taken.as_mut_ptr(), taken.len() as u32)
             };
             let found = if count == CORRUPT { 0 } else { count as usize };
-            // What was sent is told before what the peer said to it.
+            // Sends are reported before what the peer answered to them.
             let receives = |done: &Completion| {
                 self.under_way
                     .get(done.request as usize)
-                    .is_some_and(|request| !matches!(request.held, Held::Send { .. }))
+                    .is_some_and(|request| !matches!(request.kind, RequestKind::Send { .. }))
             };
             taken[..found].sort_by_key(receives);
             for done in &taken[..found] {
@@ -324,32 +328,32 @@ impl Requests {
     }
 
     fn finish(&mut self, place: usize, result: io::Result<u32>) {
-        let Some(UnderWay { queue, key, held }) = self.under_way.try_remove(place) else { return };
+        let Some(UnderWay { queue, key, kind }) = self.under_way.try_remove(place) else { return };
         self.queues[queue].under_way -= 1;
-        let outcome = match held {
-            Held::Look if result.is_ok() && self.queues[queue].open => match self.buffers.take() {
+        let outcome = match kind {
+            RequestKind::Look if result.is_ok() && self.queues[queue].open => match self.buffers.take() {
                 Some(buffer) => {
                     return self.submit(UnderWay {
                         queue,
                         key,
-                        held: Held::Receive { buffer, posted: false },
+                        kind: RequestKind::Receive { buffer, posted: false },
                     });
                 }
                 None => Outcome::Received(Err(io::ErrorKind::ResourceBusy.into())),
             },
-            Held::Look => {
+            RequestKind::Look => {
                 let ended = io::Error::from(io::ErrorKind::ConnectionAborted);
                 Outcome::Received(Err(result.err().unwrap_or(ended)))
             }
-            Held::Receive { buffer, posted } => {
+            RequestKind::Receive { buffer, posted } => {
                 self.posted -= usize::from(posted);
                 Outcome::Received(self.received(buffer, result))
             }
-            Held::Send { buffer, payload } => {
+            RequestKind::Send { buffer, payload } => {
                 self.buffers.give_back(buffer);
                 match result {
                     Ok(n) => Outcome::Sent(Ok(n as usize), payload.advance(n as usize)),
-                    Err(e) => Outcome::Sent(Err(e), None),
+                    Err(e) => Outcome::Sent(Err(e), Some(payload)),
                 }
             }
         };
@@ -393,7 +397,8 @@ impl Requests {
 fn outcome(done: &Completion) -> io::Result<u32> {
     match done.status {
         0 => Ok(done.bytes),
-        error => Err(io::Error::from_raw_os_error(error)),
+        error if done.bytes == 0 => Err(io::Error::from_raw_os_error(error)),
+        _ => Err(io::ErrorKind::ConnectionAborted.into()), // a part was sent: it cannot be sent again
     }
 }
 

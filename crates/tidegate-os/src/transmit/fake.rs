@@ -1,4 +1,4 @@
-//! A table of functions that stands in for the system's: it keeps the rules of `TransmitFile` and `TransmitPackets`,
+//! A table of functions that replaces the system's: it keeps the rules of `TransmitFile` and `TransmitPackets`,
 //! breaks off where the caller does not, and remembers what it was asked for. The tests say when an operation ends, and
 //! how.
 

@@ -61,7 +61,7 @@ pub type TransmitFile =
 pub type TransmitPackets =
     unsafe extern "system" fn(usize, *const Element, u32, u32, *mut Overlapped, u32) -> i32;
 
-/// The functions that there are. Whoever makes a table vouches that each does what its namesake in `mswsock.h` is
+/// The functions that there are. The maker of a table vouches that each does what its namesake in `mswsock.h` is
 /// documented to do.
 #[derive(Clone, Copy)]
 #[allow(missing_docs, reason = "each is named as in mswsock.h")]

@@ -2,7 +2,7 @@
 //! and what comes after it, in one operation.
 //!
 //! Everything here goes through a table of functions ([`Functions`]) and knows nothing else of Windows, so that its
-//! tests give it a table of their own and run on every system. Wine has no `TransmitPackets`.
+//! tests give it a separate table and run on every system. Wine has no `TransmitPackets`.
 
 #[cfg(test)]
 mod fake;

@@ -38,7 +38,7 @@ pub enum Begun {
 impl Transmission {
     /// Takes from the front of `parts` what one operation can have, and at most `most` bytes of the file.
     ///
-    /// With `TransmitPackets` all pieces are elements of their own. `TransmitFile` takes one piece before and one after
+    /// With `TransmitPackets` all pieces are separate elements. `TransmitFile` takes one piece before and one after
     /// the file: small ones are put together, others go without it.
     pub fn begin(mut parts: Parts, functions: &Functions, most: usize) -> Begun {
         let packets = functions.transmit_packets.is_some();
@@ -107,6 +107,12 @@ impl Transmission {
         if done == 0 { Err((functions.last_error)()) } else { Ok(()) }
     }
 
+    /// The parts of one that was not begun.
+    #[cfg(windows)]
+    pub fn give_back(self) -> Parts {
+        self.parts
+    }
+
     /// What became of it: bytes that were taken, and what is left of the parts.
     ///
     /// A file that has become shorter than it was said to be is an error: what came after it would be taken for its
@@ -114,7 +120,7 @@ impl Transmission {
     pub fn finish(self, outcome: io::Result<usize>) -> (io::Result<usize>, Left) {
         let taken = match outcome {
             Err(e) if e.raw_os_error() == Some(END_OF_FILE) => return (Err(shorter()), Left::Nothing),
-            Err(e) => return (Err(e), Left::Nothing),
+            Err(e) => return (Err(e), Left::Nothing), // how much of it was taken is not known
             Ok(taken) => taken.min(self.bytes()),
         };
         let is_short = taken < self.bytes();

@@ -14,23 +14,23 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::poll::Readiness;
 use super::socket::Blocking;
-pub use crate::terms::{DatagramOptions, Joining, LARGEST_JOINED, LARGEST_PAYLOAD, Port};
+pub use crate::terms::{DatagramOptions, Joining, LARGEST_JOINED, LARGEST_PAYLOAD, PortSharing};
 
 /// A UDP socket.
 #[derive(Debug)]
 pub struct DatagramSocket(Socket);
 
-/// Whether several sockets can share a port and the datagrams that come to it (`SO_REUSEPORT`).
+/// Whether several sockets can share a port and the datagrams that arrive there (`SO_REUSEPORT`).
 pub const SHARES_PORT: bool = true;
 
 impl DatagramSocket {
     /// Binds. Port 0 lets the system pick one.
     ///
-    /// With [`Port::Shared`] the first of the sockets must have been bound as [`Port::Own`] and
+    /// With [`PortSharing::Shared`] the first of the sockets must have been bound as [`PortSharing::Own`] and
     /// [opened](Self::share_port) then: so a port that somebody else has is not shared by mistake.
-    pub fn bind(addr: SocketAddr, port: Port, options: &DatagramOptions) -> io::Result<Self> {
+    pub fn bind(addr: SocketAddr, port: PortSharing, options: &DatagramOptions) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
-        if port == Port::Shared {
+        if port == PortSharing::Shared {
             socket.set_reuse_port(true)?;
         }
         prepare(&socket, options)?;

@@ -21,7 +21,7 @@ pub struct Folder {
 /// How names are kept inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// The kernel does (`openat2(2)`, Linux 5.6): symbolic links may lead anywhere inside.
+    /// The kernel does (`openat2(2)`, Linux 5.6): relative symbolic links may lead anywhere inside.
     #[cfg(target_os = "linux")]
     Beneath,
     /// Part by part, and no part may be a symbolic link.
@@ -64,8 +64,8 @@ impl Folder {
     /// Opens a file or folder inside for reading.
     ///
     /// # Errors
-    /// What the system says; a name that leads out is not found. With [`Patience::Never`] also
-    /// [`io::ErrorKind::WouldBlock`]: the disk would have to be looked at, or perhaps.
+    /// What the system says; a name that leads out is not found, and a Unix socket is [`io::ErrorKind::Unsupported`].
+    /// With [`Patience::Never`] also [`io::ErrorKind::WouldBlock`]: the disk would have to be looked at, or perhaps.
     pub fn open_file(&self, name: &str, patience: Patience) -> io::Result<File> {
         let path = Path::new(if name.is_empty() { "." } else { name });
         match self.way {
@@ -134,10 +134,12 @@ fn beneath(folder: &OwnedFd, path: &Path, patience: Patience) -> io::Result<Owne
     }
 }
 
-/// Whoever leaves the folder, or walks in circles, finds nothing.
+/// Maps errors: a path that leaves the folder or loops is not found, a socket is unsupported.
 fn outside(e: Errno) -> io::Error {
     match e {
         Errno::XDEV | Errno::LOOP | Errno::NOTDIR | Errno::NAMETOOLONG => io::ErrorKind::NotFound.into(),
+        // `open(2)`: a Unix socket, or a device without hardware. BSD reports sockets as EOPNOTSUPP.
+        Errno::NXIO | Errno::NODEV | Errno::OPNOTSUPP => io::ErrorKind::Unsupported.into(),
         e => e.into(),
     }
 }
@@ -217,6 +219,11 @@ mod tests {
                     "{name} {folder:?}"
                 );
             }
+        }
+        let _socket = std::os::unix::net::UnixListener::bind(outer.path().join("socket")).unwrap();
+        for outer in [Folder::open(outer.path()).unwrap(), Folder::open(outer.path()).unwrap().walking()] {
+            let socket = outer.open_file("socket", Patience::Waits);
+            assert_eq!(socket.unwrap_err().kind(), io::ErrorKind::Unsupported, "{outer:?}");
         }
         let folder = Folder::open(&root).unwrap();
         if folder.way != Way::Walk {

@@ -1,4 +1,4 @@
-//! The files of Unix sockets: one is left behind by whoever listened, and stands in the way of the next.
+//! The files of Unix sockets: a listener leaves one behind, which the next bind trips over.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -32,7 +32,7 @@ pub fn make_way(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The file of a listening Unix socket, removed when dropped, unless another one stands in its place by then.
+/// The file of a listening Unix socket, removed when dropped, unless another one has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,

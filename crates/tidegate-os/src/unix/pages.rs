@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 pub use crate::terms::Residence;
 use rustix::mm::{MapFlags, ProtFlags, mlock, mmap_anonymous, munmap};
 
-/// Zeroed memory of its own pages; given back when dropped.
+/// Zeroed memory in whole pages; given back when dropped.
 #[derive(Debug)]
 pub struct Pages {
     at: NonNull<u8>,

@@ -98,7 +98,7 @@ pub fn own_cpu_times() -> io::Result<(Duration, Duration)> {
 
 /// What a process holds at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct ProcessUsage {
     /// Resident memory that is not backed by files, in bytes (`RssAnon`).
     pub user_bytes: u64,
     /// Memory that the kernel holds for it: not counted by process here.
@@ -111,10 +111,14 @@ pub struct Held {
 ///
 /// # Errors
 /// There is no such process, or no such file on this system.
-pub fn held(pid: u32) -> io::Result<Held> {
+pub fn usage(pid: u32) -> io::Result<ProcessUsage> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let kib = field(&status, "RssAnon:").unwrap_or(0);
-    Ok(Held { user_bytes: kib * 1024, kernel_bytes: None, threads: field(&status, "Threads:").unwrap_or(0) })
+    Ok(ProcessUsage {
+        user_bytes: kib * 1024,
+        kernel_bytes: None,
+        threads: field(&status, "Threads:").unwrap_or(0),
+    })
 }
 
 /// Gives memory that was freed back to the system, if something that is still used lies behind it (`malloc_trim(3)`).
@@ -142,7 +146,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
-/// Where the system tells of a process (`proc(5)`); there may be nothing.
+/// Where the system describes a process (`proc(5)`); there may be nothing.
 pub fn proc_folder(pid: u32) -> Option<PathBuf> {
     Some(format!("/proc/{pid}").into())
 }
@@ -160,7 +164,7 @@ pub fn is_there(pid: u32) -> bool {
     })
 }
 
-/// Has a child lead a group of its own, which [`end_group`] ends.
+/// Makes a child lead a new group, which [`end_group`] ends.
 pub fn in_own_group(command: &mut std::process::Command) -> &mut std::process::Command {
     std::os::unix::process::CommandExt::process_group(command, 0)
 }
@@ -180,7 +184,7 @@ pub fn open_to_all(folder: &std::path::Path) -> io::Result<()> {
 /// The group belongs to another user, or is 0 or 1, which would mean other processes than its own.
 pub fn end_group(group: u32, how: End) -> io::Result<()> {
     use rustix::process::{Pid, Signal, kill_process_group};
-    let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "no process group of one's own");
+    let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "not a process group started here");
     let group = i32::try_from(group).ok().filter(|&g| g > 1).and_then(Pid::from_raw).ok_or_else(wrong)?;
     let signal = match how {
         End::Ask => Signal::TERM,
@@ -289,7 +293,7 @@ mod tests {
     #[test]
     fn what_lies_before_something_used_is_given_back() {
         const PIECES: usize = 1_000;
-        let resident = || held(std::process::id()).unwrap().user_bytes;
+        let resident = || usage(std::process::id()).unwrap().user_bytes;
         let mut pieces: Vec<Vec<u8>> = (0..PIECES).map(|_| vec![7; 64 << 10]).collect();
         // Each is large enough to hold whole pages, and has one behind it that stays.
         let mut is_kept = false;
@@ -311,7 +315,7 @@ mod tests {
         let mut rounds = 0u64;
         while cpu_time(me).unwrap() == before {
             rounds += 1; // each round is work
-            assert!(rounds < 1 << 24, "the clock of this process stands still");
+            assert!(rounds < 1 << 24, "the clock of this process does not advance");
         }
         assert!(cpu_time(u32::MAX).is_err());
     }
@@ -324,8 +328,8 @@ mod tests {
         let found = (field(status, "RssAnon:"), field(status, "Threads:"), field(status, "No:"));
         assert_eq!(found, (Some(1234), Some(7), None));
         if std::path::Path::new("/proc/self/status").exists() {
-            let held = held(me).unwrap();
-            assert!(held.user_bytes > 0 && held.threads > 0, "{held:?}");
+            let usage = usage(me).unwrap();
+            assert!(usage.user_bytes > 0 && usage.threads > 0, "{usage:?}");
         }
     }
 

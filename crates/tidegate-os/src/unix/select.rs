@@ -13,7 +13,7 @@ use rustix::event::{FdSetElement, FdSetIter, fd_set_insert, fd_set_num_elements,
 use crate::terms::Readiness;
 
 /// A remark on how `select` works here.
-pub const REMARK: &str = "past 1,024 descriptors, with bit sets of its own";
+pub const REMARK: &str = "beyond 1,024 descriptors, with larger bit sets";
 
 /// A set of descriptors as `select(2)` wants it, of any size.
 #[derive(Clone, Default)]

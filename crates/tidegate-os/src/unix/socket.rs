@@ -15,7 +15,7 @@ use crate::file;
 use crate::file::FileRange;
 pub use crate::terms::{Blocking, ListenOptions, More};
 
-/// Whether this system can keep a connection back until its first data has come.
+/// Whether this system can keep a connection back until its first data has arrived.
 pub const DEFERS_ACCEPT: bool = cfg!(target_os = "linux");
 
 /// A listening stream socket.
@@ -283,8 +283,8 @@ fn accept(socket: &Socket, blocking: Blocking) -> io::Result<(Stream, Option<Soc
     Ok((Stream(stream), peer.as_socket()))
 }
 
-/// Segments that a TCP connection has sent and received so far (`TCP_INFO`, `tcp(7)`): they stand still while its bytes
-/// go another way.
+/// Segments that a TCP connection has sent and received so far (`TCP_INFO`, `tcp(7)`): they do not change while its
+/// bytes go another way.
 ///
 /// # Errors
 /// It is no TCP socket.
@@ -474,6 +474,11 @@ pub fn is_local(addr: std::net::IpAddr) -> bool {
     std::net::UdpSocket::bind((addr, 0)).is_ok()
 }
 
+/// The address of this end of a connected socket; Unix sockets have none.
+pub fn local_addr(socket: &impl AsFd) -> Option<SocketAddr> {
+    SockRef::from(socket).local_addr().ok()?.as_socket()
+}
+
 /// The address of the other end of a connected socket.
 pub fn peer_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
     inet(SockRef::from(socket).peer_addr()?)
@@ -595,12 +600,17 @@ fn set_int_option(
 ///
 /// Such an error on accept is survived by waiting for a connection to close.
 pub fn is_exhaustion(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+    is_out_of_descriptors(e) || is_out_of_memory(e)
 }
 
 /// Whether an error says that the process or the system ran out of descriptors.
 pub fn is_out_of_descriptors(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// Whether an error says that the system has no memory for an operation: it may have some later.
+pub fn is_out_of_memory(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
 /// Whether an error says that there is no buffer left, of the system or of what was provided to it.

@@ -14,7 +14,7 @@ use windows_sys::Win32::System::IO::CancelIoEx;
 use super::descriptor::{AsRawFd, OwnedFd, RawFd};
 use super::poll::{PollSet, Readiness};
 use super::socket::Blocking;
-pub use crate::terms::{DatagramOptions, Joining, LARGEST_JOINED, LARGEST_PAYLOAD, Port};
+pub use crate::terms::{DatagramOptions, Joining, LARGEST_JOINED, LARGEST_PAYLOAD, PortSharing};
 
 /// A UDP socket.
 #[derive(Debug)]
@@ -24,13 +24,14 @@ fn refused(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
-/// Whether several sockets can share a port and the datagrams that come to it: `SO_REUSEADDR` gives all of them to one.
+/// Whether several sockets can share a port and the datagrams that arrive there: `SO_REUSEADDR` delivers all of
+/// them to one.
 pub const SHARES_PORT: bool = false;
 
 impl DatagramSocket {
     /// Binds. Port 0 lets the system pick one.
-    pub fn bind(addr: SocketAddr, port: Port, options: &DatagramOptions) -> io::Result<Self> {
-        if port == Port::Shared {
+    pub fn bind(addr: SocketAddr, port: PortSharing, options: &DatagramOptions) -> io::Result<Self> {
+        if port == PortSharing::Shared {
             return Err(refused("several sockets share a port on Unix only: use one thread"));
         }
         let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
@@ -57,7 +58,7 @@ impl DatagramSocket {
         Err(refused("sockets are handed over on Unix only"))
     }
 
-    /// Refuses: see [`Port::Shared`].
+    /// Refuses: see [`PortSharing::Shared`].
     pub fn share_port(&self) -> io::Result<()> {
         Err(refused("several sockets share a port on Unix only: use one thread"))
     }

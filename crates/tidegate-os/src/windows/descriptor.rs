@@ -1,4 +1,4 @@
-//! What the system knows sockets by: handles of their own kind, under the names that Unix has for descriptors.
+//! What the system knows sockets by: handles of another kind, under the names that Unix has for descriptors.
 
 use std::collections::HashMap;
 use std::os::windows::io::AsRawSocket;

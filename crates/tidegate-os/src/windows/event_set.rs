@@ -21,8 +21,8 @@ use super::winsock::milliseconds;
 const MOST: usize = WSA_MAXIMUM_WAIT_EVENTS as usize;
 
 /// What an event is for.
-enum Seat {
-    Bell,
+enum EventOwner {
+    Waker,
     /// The event of a listener is shared by all threads that wait for it.
     Listener {
         listener: Arc<Listener>,
@@ -38,8 +38,8 @@ enum Seat {
 
 /// A thread's events: one to be woken by, one of the listener, the rest for sockets.
 pub struct EventSet {
-    bell: Arc<Event>,
-    seats: Vec<Seat>,
+    wake_event: Arc<Event>,
+    owners: Vec<EventOwner>,
     /// Of the seats, in their order.
     handles: Vec<HANDLE>,
     /// Events that no socket has.
@@ -47,28 +47,28 @@ pub struct EventSet {
 }
 
 impl EventSet {
-    /// Sockets that it holds besides a listener: one of the 64 events is the bell.
+    /// Sockets that it holds besides a listener: one of the 64 events is the wake event.
     pub const SOCKETS: usize = MOST - 2;
-    /// Where the bell is.
+    /// Where the wake event is.
     pub const BELL: usize = 0;
 
     /// For the calling thread.
     pub fn new() -> io::Result<Self> {
-        let bell = Arc::new(Event::new()?);
-        let handles = vec![bell.handle()];
-        Ok(Self { bell, seats: vec![Seat::Bell], handles, free: Vec::new() })
+        let wake_event = Arc::new(Event::new()?);
+        let handles = vec![wake_event.handle()];
+        Ok(Self { wake_event, owners: vec![EventOwner::Waker], handles, free: Vec::new() })
     }
 
     /// Wakes the thread that waits, from any thread.
-    pub fn bell(&self) -> impl Fn() + Send + Sync + 'static {
-        let bell = self.bell.clone();
-        move || bell.set()
+    pub fn wake_event(&self) -> impl Fn() + Send + Sync + 'static {
+        let wake_event = self.wake_event.clone();
+        move || wake_event.set()
     }
 
-    fn put(&mut self, seat: Seat, event: HANDLE) -> usize {
-        self.seats.push(seat);
+    fn put(&mut self, owner: EventOwner, event: HANDLE) -> usize {
+        self.owners.push(owner);
         self.handles.push(event);
-        self.seats.len() - 1
+        self.owners.len() - 1
     }
 
     /// Adds a listener and returns its position. Of several sets with the same one, a connection wakes one.
@@ -76,7 +76,7 @@ impl EventSet {
         let event = listener.arrival()?;
         tell_by_event(listener.as_socket(), &event, OF_LISTENER)?;
         let handle = event.handle();
-        Ok(self.put(Seat::Listener { listener: listener.clone(), event, told: false }, handle))
+        Ok(self.put(EventOwner::Listener { listener: listener.clone(), event, told: false }, handle))
     }
 
     /// Adds a socket and returns its position. To be taken out before it is closed.
@@ -84,7 +84,7 @@ impl EventSet {
     /// # Errors
     /// There are [`SOCKETS`](Self::SOCKETS) already, or the system has no memory for one more event.
     pub fn push(&mut self, socket: BorrowedFd<'_>, wanted: Readiness) -> io::Result<usize> {
-        if self.seats.len() >= MOST {
+        if self.owners.len() >= MOST {
             return Err(io::Error::new(
                 io::ErrorKind::QuotaExceeded,
                 "a thread waits for 64 events at most: raise threads",
@@ -97,19 +97,19 @@ impl EventSet {
             event.set();
         }
         let handle = event.handle();
-        Ok(self.put(Seat::Socket { socket: socket.as_raw_socket(), event, before }, handle))
+        Ok(self.put(EventOwner::Socket { socket: socket.as_raw_socket(), event, before }, handle))
     }
 
     /// Removes a position; the last one takes its place.
     pub fn swap_remove(&mut self, at: usize) {
         self.handles.swap_remove(at);
-        match self.seats.swap_remove(at) {
-            Seat::Bell => {}
+        match self.owners.swap_remove(at) {
+            EventOwner::Waker => {}
             // Who is woken for a connection and does not take it passes it on.
-            Seat::Listener { listener, event, .. } => {
+            EventOwner::Listener { listener, event, .. } => {
                 let _ = tell_by_event(listener.as_socket(), &event, OF_LISTENER);
             }
-            Seat::Socket { event, .. } => {
+            EventOwner::Socket { event, .. } => {
                 event.reset();
                 self.free.push(event);
             }
@@ -130,10 +130,10 @@ impl EventSet {
         Ok(())
     }
 
-    /// Has the listener told of again, level-triggered: connections that were left, or that came meanwhile.
+    /// Has the listener reported again, level-triggered: connections that were left, or that arrived meanwhile.
     fn tell_again(&mut self) -> io::Result<()> {
-        for seat in &mut self.seats {
-            if let Seat::Listener { listener, event, told } = seat
+        for owner in &mut self.owners {
+            if let EventOwner::Listener { listener, event, told } = owner
                 && std::mem::take(told)
             {
                 tell_by_event(listener.as_socket(), event, OF_LISTENER)?;
@@ -159,16 +159,16 @@ impl EventSet {
 
     fn news(&mut self, at: usize) -> io::Result<News> {
         let readable = News { ready: Readiness { readable: true, writable: false }, ended: false };
-        match &mut self.seats[at] {
-            Seat::Bell => {
-                self.bell.reset();
+        match &mut self.owners[at] {
+            EventOwner::Waker => {
+                self.wake_event.reset();
                 Ok(readable)
             }
-            Seat::Listener { told, .. } => {
+            EventOwner::Listener { told, .. } => {
                 *told = true; // the wait has reset its event: nobody else is woken
                 Ok(readable)
             }
-            Seat::Socket { socket, event, before } => {
+            EventOwner::Socket { socket, event, before } => {
                 let before = std::mem::take(before);
                 let news = take_news(*socket, event)?;
                 Ok(News { ready: news.ready.or(before.ready), ended: news.ended })

@@ -19,12 +19,12 @@ use super::winsock::milliseconds;
 /// Handles a thread can wait for at once (`MAXIMUM_WAIT_OBJECTS`).
 const MOST: usize = 64;
 
-/// The bell, and the event that accepts, sends and dials share.
+/// The wake event, and the event that accepts, sends and dials share.
 const OWN: usize = 2;
 
 /// A thread's events: one for each receive, one for everything else, one to be woken by.
 pub struct Events {
-    bell: Arc<Event>,
+    wake_event: Arc<Event>,
     shared: Event,
     receives: Vec<Event>,
     /// Events that no receive has.
@@ -38,26 +38,26 @@ impl Events {
 
     /// For the calling thread.
     pub fn new() -> io::Result<Self> {
-        let (bell, shared) = (Arc::new(Event::new()?), Event::new()?);
+        let (wake_event, shared) = (Arc::new(Event::new()?), Event::new()?);
         let receives = (0..Self::RECEIVES).map(|_| Event::new()).collect::<io::Result<Vec<_>>>()?;
-        let mut handles = [bell.handle(); MOST];
+        let mut handles = [wake_event.handle(); MOST];
         handles[1] = shared.handle();
         for (handle, event) in handles[OWN..].iter_mut().zip(&receives) {
             *handle = event.handle();
         }
-        Ok(Self { bell, shared, receives, free: (0..Self::RECEIVES).rev().collect(), handles })
+        Ok(Self { wake_event, shared, receives, free: (0..Self::RECEIVES).rev().collect(), handles })
     }
 
     /// Wakes the thread that waits, from any thread.
-    pub fn bell(&self) -> impl Fn() + Send + Sync + 'static {
-        let bell = self.bell.clone();
-        move || bell.set()
+    pub fn wake_event(&self) -> impl Fn() + Send + Sync + 'static {
+        let wake_event = self.wake_event.clone();
+        move || wake_event.set()
     }
 
-    /// Appends what has ended, and whether the bell was rung.
+    /// Appends what has ended, and whether the wake event was set.
     fn collect(&self, operations: &Slab<Box<Operation>>, into: &mut VecDeque<usize>) {
-        if self.bell.wait(Some(Duration::ZERO)) {
-            self.bell.reset();
+        if self.wake_event.wait(Some(Duration::ZERO)) {
+            self.wake_event.reset();
             into.push_back(WOKEN);
         }
         into.extend(operations.iter().filter(|(_, operation)| operation.has_ended()).map(|(place, _)| place));
@@ -108,7 +108,7 @@ impl Notify for Events {
         Ok(())
     }
 
-    fn join(&mut self, _: &Listener) {} // it has two accepts posted, and is not told
+    fn join(&mut self, _: &Listener) {} // it has two accepts posted, and is not notified
 
     fn listener(door: &Arc<Listener>) -> Arc<Listener> {
         door.clone()

@@ -35,7 +35,7 @@ pub enum End {
 
 /// What a process holds at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct ProcessUsage {
     /// Memory of its own, in bytes (`PrivateUsage`; the working set where that is not counted).
     pub user_bytes: u64,
     /// Memory that the kernel holds for it and never pages out, in bytes (`QuotaNonPagedPoolUsage`); `None` where that
@@ -71,7 +71,7 @@ fn good(outcome: i32) -> io::Result<()> {
 ///
 /// # Errors
 /// There is no such process, or it may not be asked.
-pub fn held(pid: u32) -> io::Result<Held> {
+pub fn usage(pid: u32) -> io::Result<ProcessUsage> {
     let process = Owned::process(pid, PROCESS_QUERY_LIMITED_INFORMATION)?;
     let bytes = size_of::<PROCESS_MEMORY_COUNTERS_EX>() as u32;
     let mut counters = PROCESS_MEMORY_COUNTERS_EX { cb: bytes, ..Default::default() };
@@ -82,7 +82,7 @@ pub fn held(pid: u32) -> io::Result<Held> {
         all()?.into_iter().find(|entry| entry.th32ProcessID == pid).map_or(0, |entry| entry.cntThreads);
     // Wine does not count what is private.
     let user_bytes = if counters.PrivateUsage > 0 { counters.PrivateUsage } else { counters.WorkingSetSize };
-    Ok(Held {
+    Ok(ProcessUsage {
         user_bytes: user_bytes as u64,
         // No process of Windows has nothing there; Wine, which does not count it, says 0.
         kernel_bytes: Some(counters.QuotaNonPagedPoolUsage as u64).filter(|&bytes| bytes > 0),
@@ -153,7 +153,7 @@ pub fn own_cpu_times() -> io::Result<(Duration, Duration)> {
 }
 
 fn cpu_times(pid: u32) -> io::Result<(Duration, Duration)> {
-    // Wine answers with the times of whoever asks; in its list of all processes they are right.
+    // Wine answers with the times of the calling process; in its list of all processes they are right.
     if version::is_wine() && pid != std::process::id() {
         return times_in_list(pid);
     }
@@ -213,7 +213,7 @@ fn of_ticks(ticks: u64) -> Duration {
     Duration::from_nanos(ticks.saturating_mul(100))
 }
 
-/// Has a child lead a group of its own, which [`end_group`] ends.
+/// Makes a child lead a new group, which [`end_group`] ends.
 pub fn in_own_group(command: &mut Command) -> &mut Command {
     command.creation_flags(CREATE_NEW_PROCESS_GROUP)
 }
@@ -234,7 +234,7 @@ pub fn start_in_group(_: &mut Command, _: std::fs::File) -> io::Result<()> {
 /// user.
 pub fn end_group(group: u32, how: End) -> io::Result<()> {
     if group == 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no process group of one's own"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a process group started here"));
     }
     if how == End::Ask {
         return ask_to_end(group);
@@ -261,7 +261,7 @@ pub fn ask_to_end(pid: u32) -> io::Result<()> {
     good(unsafe { GenerateConsoleCtrlEvent(CTRL_BREAK_EVENT, pid) })
 }
 
-/// Rights are for Unix only: whoever may see the folder may read it.
+/// Permissions are for Unix only: all who can see the folder can read it.
 ///
 /// # Errors
 /// None.
@@ -276,9 +276,9 @@ mod tests {
     #[test]
     fn this_process_holds_memory_has_threads_and_takes_time() {
         let me = std::process::id();
-        let held = held(me).unwrap();
-        assert!(held.user_bytes > 0 && held.threads > 0, "{held:?}");
-        assert!(held.kernel_bytes.is_some() || version::is_wine(), "{held:?}");
+        let usage = usage(me).unwrap();
+        assert!(usage.user_bytes > 0 && usage.threads > 0, "{usage:?}");
+        assert!(usage.kernel_bytes.is_some() || version::is_wine(), "{usage:?}");
         assert!(is_there(me) && family(me).contains(&me) && cpu_time(me).is_ok());
     }
 

@@ -60,7 +60,7 @@ impl Drop for Lookout {
 /// Has the signal set an event, or no longer does.
 fn select(listener: RawFd, event: Option<&Event>) -> io::Result<()> {
     let (event, what) = event.map_or((0, 0), |event| (event.handle() as WSAEVENT, FD_ACCEPT as i32));
-    // SAFETY: the socket and the event are open for the call; whoever drops the event has deselected it before.
+    // SAFETY: the socket and the event are open for the call; the event is deselected before it is dropped.
     check(unsafe { WSAEventSelect(handle(listener), event, what) })
 }
 

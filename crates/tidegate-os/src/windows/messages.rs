@@ -37,7 +37,7 @@ const KINDS: u32 = 0xC000 - WM_APP;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The thread was woken.
-    Bell,
+    Waker,
     /// The listener.
     Listener,
     /// A socket, by the number it was given.
@@ -46,14 +46,14 @@ pub enum Subject {
 
 /// A message-only window, by its handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Window(HWND);
+struct MessageWindow(HWND);
 
 // SAFETY: a handle of the system; only posting to it and naming it is done from other threads, which any thread may.
-unsafe impl Send for Window {}
+unsafe impl Send for MessageWindow {}
 // SAFETY: as above.
-unsafe impl Sync for Window {}
+unsafe impl Sync for MessageWindow {}
 
-impl Window {
+impl MessageWindow {
     fn new() -> io::Result<Self> {
         static CLASS: OnceLock<u16> = OnceLock::new();
         // SAFETY: the module of the program itself.
@@ -103,28 +103,32 @@ impl Window {
     }
 }
 
-/// The windows that take turns at a listener: Winsock tells one window at a time.
+/// The windows that take turns at a listener: Winsock notifies one window at a time.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<VecDeque<Window>>);
+pub(super) struct Turns(Mutex<VecDeque<MessageWindow>>);
 
 impl Turns {
-    fn change(&self, listener: BorrowedFd<'_>, change: impl FnOnce(&mut VecDeque<Window>)) -> io::Result<()> {
+    fn change(
+        &self,
+        listener: BorrowedFd<'_>,
+        change: impl FnOnce(&mut VecDeque<MessageWindow>),
+    ) -> io::Result<()> {
         let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut windows);
         match windows.front() {
-            Some(&Window(first)) => Window(first).hear(listener, ARRIVAL, OF_LISTENER),
-            None => Ok(()), // who has left is told in vain
+            Some(&MessageWindow(first)) => MessageWindow(first).hear(listener, ARRIVAL, OF_LISTENER),
+            None => Ok(()), // a thread that has left needs no notification
         }
     }
 }
 
 /// A thread's window and the sockets it hears of.
 pub struct Messages {
-    window: Window,
+    window: MessageWindow,
     woken: Arc<AtomicBool>,
     sockets: DescriptorMap<(u32, u64)>,
     listener: Option<Arc<Listener>>,
-    /// The listener was told of since its turn was passed on.
+    /// The listener was notified of since its turn was passed on.
     told: bool,
     next_kind: u32,
     most: usize,
@@ -134,7 +138,7 @@ impl Messages {
     /// For the calling thread, whose messages it takes, `most` at once.
     pub fn new(most: usize) -> io::Result<Self> {
         Ok(Self {
-            window: Window::new()?,
+            window: MessageWindow::new()?,
             woken: Arc::default(),
             sockets: DescriptorMap::default(),
             listener: None,
@@ -145,7 +149,7 @@ impl Messages {
     }
 
     /// Wakes the thread that waits, from any thread.
-    pub fn bell(&self) -> impl Fn() + Send + Sync + 'static {
+    pub fn wake_event(&self) -> impl Fn() + Send + Sync + 'static {
         let (window, woken) = (self.window, self.woken.clone());
         move || {
             if !woken.swap(true, Ordering::SeqCst) {
@@ -210,7 +214,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Lets the next thread be told of connections, and Winsock tell again of those that were left.
+    /// Has the next thread notified of connections, and those that were left reported again.
     fn pass_on(&mut self) -> io::Result<()> {
         let me = self.window;
         match &self.listener {
@@ -230,7 +234,7 @@ impl Messages {
         match message.message {
             WAKE => {
                 self.woken.store(false, Ordering::SeqCst);
-                Some((Subject::Bell, readable))
+                Some((Subject::Waker, readable))
             }
             ARRIVAL => {
                 self.told = true;

@@ -1,4 +1,4 @@
-//! What Winsock tells of a socket by itself, through an event (`WSAEventSelect`) or a message (`WSAAsyncSelect`).
+//! What Winsock reports of a socket, through an event (`WSAEventSelect`) or a message (`WSAAsyncSelect`).
 
 use std::io;
 use std::os::windows::io::AsRawSocket;
@@ -14,14 +14,14 @@ use super::event::Event;
 use super::poll::{PollSet, Readiness};
 use super::winsock::{check, handle};
 
-/// What is told of a connection. Each kind is told once, and again after a call that found no more of it
+/// What is notified of a connection. Each kind is reported once, and again after a call that found no more of it
 /// (`WSAEventSelect`, *Remarks*).
 pub(super) const OF_CONNECTION: u32 = FD_READ | FD_WRITE | FD_CONNECT | FD_CLOSE;
 
-/// What is told of a listener.
+/// What is notified of a listener.
 pub(super) const OF_LISTENER: u32 = FD_ACCEPT;
 
-/// What a socket was told to be ready for.
+/// What a socket was reported to be ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
     /// For what.
@@ -62,7 +62,7 @@ pub(super) fn take_news(socket: RawFd, event: &Event) -> io::Result<News> {
     Ok(News::from_bits(news.lNetworkEvents as u32))
 }
 
-/// News of a connection attempt that ended before anybody asked to be told: only an attempt that ends later is news.
+/// News of a connection attempt that ended before reports were asked for: only an attempt that ends later is news.
 pub(super) fn settled_before(socket: BorrowedFd<'_>, wanted: Readiness) -> News {
     let mut attempt = PollSet::default();
     attempt.push(socket, wanted);

@@ -40,7 +40,7 @@ mod seal {
 }
 pub(super) use seal::OfQueue;
 
-/// How the kernel tells that an operation has ended: what is told is the memory of a queue. Nobody else can be one.
+/// How the kernel reports that an operation has ended: it reports the memory of a queue. Sealed.
 pub trait Notify: Sized {
     /// Where accepts are posted.
     type Acceptor;
@@ -59,7 +59,7 @@ pub trait Notify: Sized {
         into: &mut VecDeque<usize>,
         _: OfQueue,
     ) -> io::Result<()>;
-    /// Is told from now on when a connection found no accept posted at a door, if it can be.
+    /// Is notified from now on when a connection found no accept posted at a door, where the system can.
     fn join(&mut self, door: &Self::Acceptor);
     /// The listening socket behind a door.
     fn listener(door: &Arc<Self::Acceptor>) -> Arc<Listener>;
@@ -68,7 +68,7 @@ pub trait Notify: Sized {
 /// When an accept completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptAt {
-    /// As soon as the connection stands.
+    /// As soon as the connection is established.
     Connection,
     /// With its first data, if there are buffers enough to wait for that.
     FirstData,
@@ -84,7 +84,7 @@ pub enum Closing {
 }
 
 /// What an operation is, and what the kernel may touch for it.
-pub(super) enum Held {
+pub(super) enum OperationData {
     Nothing,
     /// A receive; without a buffer it only waits for data.
     Receive(Option<Buffer>),
@@ -96,14 +96,14 @@ pub(super) enum Held {
     Disconnect(Socket),
 }
 
-/// A connection that is to come.
+/// A connection that is awaited.
 pub(super) struct Accept {
     socket: Socket,
     /// It had a connection before.
     used: bool,
     /// Open until the accept has come back.
     listener: Arc<Listener>,
-    /// Where the first data goes, with the addresses behind it; without it, the addresses have a place of their own.
+    /// Where the first data goes, with the addresses behind it; without it, the addresses have a separate place.
     first: Option<Buffer>,
     addresses: Box<[u8; 2 * ADDRESS_BYTES]>,
 }
@@ -124,7 +124,7 @@ pub struct Operation {
     key: u64,
     /// Its socket, as long as that is open.
     socket: Option<RawFd>,
-    held: Held,
+    held: OperationData,
 }
 
 impl Operation {
@@ -136,17 +136,17 @@ impl Operation {
 
     /// Whether it is a receive.
     pub(super) fn receives(&self) -> bool {
-        matches!(self.held, Held::Receive(_))
+        matches!(self.held, OperationData::Receive(_))
     }
 
     /// Whether it is a send.
     fn sends(&self) -> bool {
-        matches!(self.held, Held::Send(_) | Held::Transmit(_))
+        matches!(self.held, OperationData::Send(_) | OperationData::Transmit(_))
     }
 
     /// Whether it is a receive, or an attempt to connect, of this socket.
     fn is_armed_on(&self, socket: RawFd) -> bool {
-        self.socket == Some(socket) && matches!(self.held, Held::Receive(_) | Held::Nothing)
+        self.socket == Some(socket) && matches!(self.held, OperationData::Receive(_) | OperationData::Nothing)
     }
 }
 
@@ -182,6 +182,11 @@ impl Overlapped {
         let has = first.is_some();
         self.first.set(first);
         has
+    }
+
+    /// The address of this end.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()?.as_socket()
     }
 
     /// The address of the other end.
@@ -241,6 +246,6 @@ pub struct QueueSetup {
     pub reuse: usize,
 }
 
-/// Places that no operation has: what they stand for.
+/// Indices that no operation has, and their meaning.
 pub(super) const WOKEN: usize = usize::MAX;
 pub(super) const BEHIND: usize = usize::MAX - 1;

@@ -13,7 +13,7 @@ use windows_sys::Win32::System::Threading::{
     GetCurrentProcess, GetProcessWorkingSetSize, SetProcessWorkingSetSize,
 };
 
-/// Zeroed memory of its own pages; given back when dropped.
+/// Zeroed memory in whole pages; given back when dropped.
 #[derive(Debug)]
 pub struct Pages {
     at: NonNull<u8>,

@@ -15,7 +15,7 @@ pub struct Buffer {
     pub(super) filled: u32,
 }
 
-/// Which pool a buffer is of: a number of its own for each pool of the process.
+/// Which pool a buffer is of: unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PoolId(u32);
 

@@ -44,8 +44,8 @@ impl Handle {
 
     /// Queues a packet without an operation.
     fn post(&self, key: usize) {
-        // SAFETY: the port is open, and passes on what it is given. Fails only without memory; then whoever waits is
-        // woken by the next packet.
+        // SAFETY: the port is open, and passes on what it is given. Fails only without memory; then the waiting thread
+        // is woken by the next packet.
         unsafe { PostQueuedCompletionStatus(self.0, 0, key, std::ptr::null()) };
     }
 
@@ -90,7 +90,7 @@ fn entries(count: usize) -> Vec<OVERLAPPED_ENTRY> {
 pub struct CompletionPort {
     handle: Arc<Handle>,
     entries: Vec<OVERLAPPED_ENTRY>,
-    /// A packet with the key of announcements has come.
+    /// A packet with the key of announcements has arrived.
     announced: bool,
     /// The door has it, to tell that too few accepts are posted.
     joined: bool,
@@ -124,7 +124,7 @@ impl CompletionPort {
     }
 
     /// Wakes the thread that waits, from any thread.
-    pub fn bell(&self) -> impl Fn() + Send + Sync + 'static {
+    pub fn wake_event(&self) -> impl Fn() + Send + Sync + 'static {
         let handle = self.handle.clone();
         move || handle.post(0)
     }
@@ -181,12 +181,12 @@ impl Notify for CompletionPort {
 
 /// A listener whose accepts are posted by several threads.
 ///
-/// A socket reports to one port only, and each thread has its own. So accepts are reported to a port of their own, and
+/// A socket reports to one port only, and each thread has its own. So accepts are reported to a separate port, and
 /// a thread that does nothing else passes each packet on to the port of who posted it.
 pub struct AcceptPort {
     listener: Arc<Listener>,
     handle: Arc<Handle>,
-    /// The ports of those who post accepts: told when there are too few.
+    /// The ports of the threads that post accepts: notified when there are too few.
     homes: Arc<Mutex<Vec<Arc<Handle>>>>,
     /// Goes before the listener does: fields are dropped in order, and it has a share of its own.
     _lookout: Lookout,
@@ -203,7 +203,10 @@ impl AcceptPort {
         handle.attach(listener.as_socket()).map_err(|e| {
             io::Error::new(
                 e.kind(),
-                format!("{e}; the listening socket belongs to another completion port, of a server that runs: choose another model or port"),
+                format!(
+                    "{e}; the listening socket belongs to another completion port, of a server that runs: choose \
+                     another model or port"
+                ),
             )
         })?;
         let homes: Arc<Mutex<Vec<Arc<Handle>>>> = Arc::default();

@@ -9,8 +9,8 @@ use windows_sys::Win32::System::Threading::{
 };
 
 pub use super::family::{
-    End, Held, ask_to_end, cpu_time, end_group, family, held, in_own_group, is_there, open_to_all,
-    own_cpu_times, proc_folder, start_in_group,
+    End, ProcessUsage, ask_to_end, cpu_time, end_group, family, in_own_group, is_there, open_to_all,
+    own_cpu_times, proc_folder, start_in_group, usage,
 };
 
 /// The soft and the hard limit on open descriptors: Windows has none; what bounds sockets is memory.

@@ -21,14 +21,14 @@ use super::winsock::{control, handle, last_error, start};
 use crate::endpoint::Endpoint;
 use crate::payload::Payload;
 pub use crate::rio::Setup as RequestSetup;
-use crate::rio::{self, Completion, Functions, NotifyByPort, RequestQueue, Requests, Span};
+use crate::rio::{self, Completion, Functions, NotifyByPort, RequestQueue, Requests, RioBuf};
 
 // The structures of `rio` are those of the system.
 const _: () = {
-    assert!(size_of::<Span>() == size_of::<RIO_BUF>());
+    assert!(size_of::<RioBuf>() == size_of::<RIO_BUF>());
     assert!(size_of::<Completion>() == size_of::<RIORESULT>());
     assert!(size_of::<NotifyByPort>() == size_of::<RIO_NOTIFICATION_COMPLETION>());
-    assert!(std::mem::offset_of!(Span, length) == std::mem::offset_of!(RIO_BUF, Length));
+    assert!(std::mem::offset_of!(RioBuf, length) == std::mem::offset_of!(RIO_BUF, Length));
     assert!(std::mem::offset_of!(Completion, request) == std::mem::offset_of!(RIORESULT, RequestContext));
 };
 
@@ -138,7 +138,7 @@ pub enum Bytes {
 /// How a thread looks for completions of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// The completion port tells.
+    /// The completion port reports them.
     Notified,
     /// It asks, and never sleeps.
     Polls,
@@ -146,7 +146,7 @@ pub enum Look {
 
 /// A thread's requests, and its accepts and dials.
 pub struct RegisteredQueue {
-    // In this order: requests end before the port that tells of them.
+    // In this order: requests end before the port that reports them.
     requests: Requests,
     operations: Queue<CompletionPort>,
     look: Look,
@@ -169,8 +169,8 @@ impl RegisteredQueue {
     }
 
     /// How it is woken from other threads.
-    pub fn bell(&self) -> impl Fn() + Send + Sync + 'static {
-        self.operations.notify().bell()
+    pub fn wake_event(&self) -> impl Fn() + Send + Sync + 'static {
+        self.operations.notify().wake_event()
     }
 
     /// Posts an accept; see [`Queue::accept`].
@@ -229,6 +229,11 @@ impl RegisteredQueue {
                 Err(e)
             }
         }
+    }
+
+    /// Whether receives take a buffer when they are posted, from now on.
+    pub fn set_posted(&mut self, posted: bool) {
+        self.requests.set_posted(posted);
     }
 
     /// Receives once.

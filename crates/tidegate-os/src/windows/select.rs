@@ -1,7 +1,7 @@
 //! `select` past `FD_SETSIZE`.
 //!
 //! Winsock's `fd_set` is a counted array of handles. Its 64 places are a constant of the header, not of the call, which
-//! reads `fd_count` of them. [`SelectSet`] has arrays of its own.
+//! reads `fd_count` of them. [`SelectSet`] has its arrays.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,7 +15,7 @@ use super::poll::Readiness;
 use super::winsock::{check, handle};
 
 /// A remark on how `select` works here.
-pub const REMARK: &str = "past the 64 sockets of fd_set, with sets of its own";
+pub const REMARK: &str = "beyond the 64 sockets of fd_set, with larger sets";
 
 /// A set of sockets as `select` wants it, of any size: the count, then the handles.
 #[derive(Clone)]

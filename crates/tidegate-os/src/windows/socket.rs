@@ -31,8 +31,8 @@ use crate::file::FileRange;
 use crate::loopback::hasten_before;
 pub use crate::terms::{Blocking, ListenOptions, More};
 
-/// Whether this system can keep a connection back until its first data has come, whoever accepts. `AcceptEx` can, but
-/// that is the model's own.
+/// Whether this system can keep a connection back until its first data has arrived, for every way to accept. `AcceptEx`
+/// can, but that is the model's own.
 pub const DEFERS_ACCEPT: bool = false;
 
 /// A listening stream socket.
@@ -43,7 +43,7 @@ pub struct Listener {
     socket: Socket,
     /// The fast path was asked for and refused.
     slow_loopback: Option<io::Error>,
-    /// Winsock tells of its connections to one event, or one window: threads share the event and take turns with their
+    /// Winsock reports its connections to one event, or one window: threads share the event and take turns with their
     /// windows.
     arrival: Mutex<Option<Arc<Event>>>,
     turns: Turns,
@@ -72,7 +72,7 @@ impl Listener {
         self.slow_loopback.as_ref().map(io::Error::to_string)
     }
 
-    /// The event that is set when connections come, for one of those who wait for it.
+    /// The event that is set when connections arrive, for one of those who wait for it.
     pub(super) fn arrival(&self) -> io::Result<Arc<Event>> {
         let mut arrival = self.arrival.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(event) = &*arrival {
@@ -202,7 +202,7 @@ fn fast_open(queue: Option<NonZeroU32>) -> io::Result<()> {
 }
 
 /// Whether a send that took less than all has found out that there is no more room, and that room will be reported.
-/// Network events tell of room only after a send was refused (`WSAEventSelect`, *FD_WRITE*).
+/// Network events report room only after a send was refused (`WSAEventSelect`, *FD_WRITE*).
 pub const SHORT_SEND_MEANS_FULL: bool = false;
 
 /// A connected stream socket, closed when dropped.
@@ -320,7 +320,7 @@ impl Stream {
         // A receive that begins from now on fails; one that sleeps already is not touched by that, and cancelled.
         let ended = self.socket.shutdown(std::net::Shutdown::Read);
         // SAFETY: the socket is open for the call. No operation of ours with an OVERLAPPED is lost by it: a timed send
-        // has come back or is given up by whoever calls this.
+        // has come back or is given up by the caller.
         unsafe { CancelIoEx(self.as_raw_fd() as HANDLE, std::ptr::null()) };
         ended
     }
@@ -384,6 +384,11 @@ pub fn local_endpoint(socket: &impl AsSocket) -> io::Result<Endpoint> {
 /// An endpoint as the system takes it. Fails if it cannot be one, such as a path that is too long.
 pub fn raw_address(of: &Endpoint) -> io::Result<socket2::SockAddr> {
     of.sock_addr()
+}
+
+/// The address of this end of a connected socket; Unix sockets have none.
+pub fn local_addr(socket: &impl AsSocket) -> Option<SocketAddr> {
+    SockRef::from(socket).local_addr().ok()?.as_socket()
 }
 
 /// The address of the other end of a connected socket.
@@ -451,7 +456,12 @@ const EXHAUSTED: [i32; 5] = [
 ///
 /// Such an error on accept is survived by waiting for a connection to close.
 pub fn is_exhaustion(e: &io::Error) -> bool {
-    is_out_of_descriptors(e) || e.raw_os_error().is_some_and(|code| EXHAUSTED.contains(&code))
+    is_out_of_descriptors(e) || is_out_of_memory(e)
+}
+
+/// Whether an error says that the system has no memory for an operation: it may have some later.
+pub fn is_out_of_memory(e: &io::Error) -> bool {
+    e.raw_os_error().is_some_and(|code| EXHAUSTED.contains(&code))
 }
 
 /// Whether an error says that the process or the system ran out of descriptors.

@@ -64,7 +64,7 @@ impl Bench {
         far
     }
 
-    /// The connection that comes next.
+    /// The next connection.
     fn accepted(&mut self) -> Overlapped {
         loop {
             match self.next().outcome {

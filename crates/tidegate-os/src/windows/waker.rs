@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 pub struct Waker {
     socket: UdpSocket,
     /// Where the loop waits for something else than sockets.
-    bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    wake_event: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Waker {
@@ -21,18 +21,18 @@ impl Waker {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect(socket.local_addr()?)?;
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, bell: OnceLock::new() })
+        Ok(Self { socket, wake_event: OnceLock::new() })
     }
 
-    /// From now on `bell` is called in place of making the socket readable. The first call counts.
-    pub fn ring_with(&self, bell: impl Fn() + Send + Sync + 'static) {
-        let _ = self.bell.set(Box::new(bell)); // a loop has one way of waiting
+    /// From now on `wake_event` is called in place of making the socket readable. The first call counts.
+    pub fn ring_with(&self, wake_event: impl Fn() + Send + Sync + 'static) {
+        let _ = self.wake_event.set(Box::new(wake_event)); // a loop has one way of waiting
     }
 
     /// Makes it readable, or rings.
     pub fn wake(&self) {
-        match self.bell.get() {
-            Some(bell) => bell(),
+        match self.wake_event.get() {
+            Some(wake_event) => wake_event(),
             // A full buffer means that it is readable already.
             None => _ = self.socket.send(&[1]),
         }

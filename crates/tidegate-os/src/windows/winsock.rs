@@ -76,7 +76,7 @@ pub(super) unsafe fn control<I, O>(
     let (input, output) = (std::ptr::from_ref(input).cast(), std::ptr::from_mut(output).cast());
     let mut written = 0;
     // SAFETY: the socket is open for the call; pointers and lengths describe `input` and `output`, which do not
-    // overlap; whoever calls this answers for what is written there.
+    // overlap; the caller answers for what is written there.
     check(unsafe {
         WSAIoctl(
             handle(socket.as_raw_socket()),

@@ -1,6 +1,8 @@
-//! A line from a member, taken apart.
+//! Parses a line from a member.
 
-/// What a member wants.
+use crate::text::is_control;
+
+/// A parsed command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command<'a> {
     /// To say something in its room.
@@ -18,16 +20,17 @@ pub(super) enum Command<'a> {
     Nothing,
 }
 
-/// Most bytes of a nickname and of the name of a room.
+/// Maximum bytes of a nickname or room name.
 pub(super) const NAME_BYTES: usize = 32;
 
-/// What `/help` answers.
-pub(super) const HELP: &str = "/join ROOM [NICK] · /nick NICK · /who · /leave · /quit · anything else is said to the room; // for a leading /";
+/// The response to `/help`.
+pub(super) const HELP: &str = "/join ROOM [NICK] · /nick NICK · /who · /leave · /quit · anything else is said to the room; \
+    // for a leading /";
 
-/// Takes a line apart that has no line feed. The error is for the member to read.
+/// Parses a line without its line feed. The error is shown to the member.
 pub(super) fn parse(line: &str) -> Result<Command<'_>, &'static str> {
-    if line.chars().any(|c| c.is_control() && c != '\t') {
-        return Err("control characters are not passed on");
+    if !is_text(line) {
+        return Err("control characters, also those of text direction, are not allowed");
     }
     let Some(command) = line.strip_prefix('/') else {
         return Ok(if line.trim().is_empty() { Command::Nothing } else { Command::Say(line) });
@@ -56,7 +59,12 @@ pub(super) fn parse(line: &str) -> Result<Command<'_>, &'static str> {
     }
 }
 
-/// A nickname or the name of a room: letters and digits of any language, and `-`, `_`, `.`.
+/// Whether a line may be shown to others: no control characters but tabs, and no bidirectional controls.
+pub(super) fn is_text(line: &str) -> bool {
+    !line.contains(|c| c != '\t' && is_control(c))
+}
+
+/// Checks a nickname or room name: letters and digits of any language, and `-`, `_`, `.`.
 pub(super) fn name(text: &str) -> Result<&str, &'static str> {
     if text.len() > NAME_BYTES {
         return Err("a name has at most 32 bytes");
@@ -100,10 +108,11 @@ mod tests {
             ("/join a:b", "letters, digits"),
             ("/nick", "one nickname"),
             ("/nick a b", "one nickname"),
-            ("/nick ann\u{202e}", "letters, digits"),
+            ("/nick ann\u{200d}", "letters, digits"),
             ("/nick aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "32 bytes"),
             ("\u{1b}[2J", "control characters"),
             ("a\rb", "control characters"),
+            ("/join tide\u{202e}", "control characters"),
         ] {
             assert!(parse(line).unwrap_err().contains(says), "{line:?}");
         }

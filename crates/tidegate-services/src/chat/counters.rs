@@ -1,10 +1,9 @@
-//! What the messenger counts.
+//! Counters of the messenger.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Counters of a messenger, written by all its I/O threads. Each is exact; one of them may be ahead of another for a
-/// moment.
+/// Counters of a messenger, written by all its I/O threads. Each is exact; they are not read as one snapshot.
 #[derive(Debug, Default)]
 pub struct ChatCounters {
     pub(super) members: AtomicU64,
@@ -12,13 +11,13 @@ pub struct ChatCounters {
     pub(super) messages: AtomicU64,
     pub(super) deliveries: AtomicU64,
     pub(super) cut_off: AtomicU64,
-    /// For rooms that span nodes.
-    pub(super) span: Option<Arc<SpanCounters>>,
+    /// For federated rooms.
+    pub(super) federation: Option<Arc<FederationCounters>>,
 }
 
-/// Counters of what a messenger has to do with other nodes.
+/// Counters of federation with other nodes.
 #[derive(Debug, Default)]
-pub(super) struct SpanCounters {
+pub(super) struct FederationCounters {
     pub(super) refused_busy: AtomicU64,
     pub(super) refused_cut_off: AtomicU64,
     pub(super) waits: AtomicU64,
@@ -27,9 +26,9 @@ pub(super) struct SpanCounters {
     pub(super) is_cut_off: AtomicBool,
 }
 
-impl SpanCounters {
-    pub(super) fn counts(&self) -> SpanCounts {
-        SpanCounts {
+impl FederationCounters {
+    pub(super) fn counts(&self) -> FederationCounts {
+        FederationCounts {
             refused_busy: self.refused_busy.load(Relaxed),
             refused_cut_off: self.refused_cut_off.load(Relaxed),
             waits: self.waits.load(Relaxed),
@@ -40,51 +39,51 @@ impl SpanCounters {
     }
 }
 
-/// What rooms that span nodes have to do with other nodes, since the start.
+/// Federation counters, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpanCounts {
-    /// Things that members wanted to happen and that were refused, because too much waited to be passed on.
+pub struct FederationCounts {
+    /// Actions of members refused because the queue to the other nodes was full.
     pub refused_busy: u64,
-    /// The same, because this node was cut off.
+    /// Actions refused because this node was cut off.
     pub refused_cut_off: u64,
-    /// Times that the bridge had to wait for queues of members.
+    /// Times the bridge waited for full member queues.
     pub waits: u64,
     /// Times that this node was cut off from the others.
     pub cut_offs: u64,
-    /// Messages of the broker that no node can have sent, and that were not acted upon.
+    /// Broker messages that no valid node can have sent; they were ignored.
     pub rejected: u64,
-    /// Whether it is now.
+    /// Whether it is cut off now.
     pub is_cut_off: bool,
 }
 
-impl SpanCounts {
-    /// Refused for either reason.
+impl FederationCounts {
+    /// Actions refused for either reason.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused_busy + self.refused_cut_off
     }
 }
 
-/// What [`ChatCounters`] say at one time.
+/// A snapshot of [`ChatCounters`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChatStats {
-    /// Members that are in a room now.
+    /// Members in a room now.
     pub members: u64,
-    /// Rooms that there are now, those with nobody in them too.
+    /// Rooms now, including empty ones.
     pub rooms: u64,
-    /// Messages that members said and that were taken, since the start.
+    /// Messages accepted from members, since the start.
     pub messages: u64,
-    /// Messages and other news of a room that were put into a member's outbox, each counted for each member, since the
-    /// start. A newcomer's history is not among them.
+    /// Messages and notices delivered to members' outboxes, counted for each member, since the start. History shown to
+    /// new members is not included.
     pub deliveries: u64,
-    /// Members that were cut off because too much waited for them, since the start.
+    /// Members disconnected because too much output was queued for them, since the start.
     pub cut_off: u64,
-    /// `None` of a messenger that is alone.
-    pub span: Option<SpanCounts>,
+    /// `None` for a messenger without federation.
+    pub federation: Option<FederationCounts>,
 }
 
 impl ChatCounters {
-    /// As they are now.
+    /// The current values.
     #[must_use]
     pub fn stats(&self) -> ChatStats {
         ChatStats {
@@ -93,7 +92,7 @@ impl ChatCounters {
             messages: self.messages.load(Relaxed),
             deliveries: self.deliveries.load(Relaxed),
             cut_off: self.cut_off.load(Relaxed),
-            span: self.span.as_ref().map(|span| span.counts()),
+            federation: self.federation.as_ref().map(|federation| federation.counts()),
         }
     }
 }

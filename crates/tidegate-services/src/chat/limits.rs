@@ -1,4 +1,4 @@
-//! What rooms and members are bounded by.
+//! Limits of rooms and members.
 
 use std::num::NonZeroU32;
 
@@ -6,34 +6,34 @@ use tidegate::Policy;
 
 use crate::websocket::{WebSocketLimits, WebSocketLimitsError};
 
-/// Bounds on rooms and members.
+/// Limits of rooms and members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChatLimits {
-    /// Rooms at once. Default 1,000. An empty room keeps its history until its place is needed.
+    /// Maximum rooms. Default 1,000. An empty room keeps its history until its slot is needed.
     pub rooms: usize,
     /// Members of a room. Default 100,000.
     pub members: usize,
     /// Bytes of a line or message from a member; a longer one ends the connection. Default 1 KiB.
     pub line_bytes: usize,
-    /// Lines a second that a member may send, commands included; more are refused, each with an answer. `None` is as
-    /// many as it likes. Default 10.
+    /// Lines per second that a member may send, including commands; more are refused, each with a response. `None` is
+    /// unlimited. Default 10.
     pub lines_per_s: Option<NonZeroU32>,
-    /// Lines that a member who was quiet may send at once. Default 20.
+    /// Burst: lines that a member may send together after a pause. Default 20.
     pub burst: NonZeroU32,
-    /// Messages of a room that a newcomer is shown. Default 50.
+    /// Messages of a room shown to a new member. Default 50.
     pub history: usize,
-    /// Bytes of them. Default 64 KiB. Each room keeps so much.
+    /// Bytes of them. Default 64 KiB. Each room stores this much.
     pub history_bytes: usize,
-    /// Bytes that may wait for a member. One that is further behind is cut off with a reset. Default 256 KiB, on top of
-    /// what the kernel's buffers hold. All that wait for the same message share its memory; each costs about 40 bytes
-    /// of its own for it.
+    /// Output that may be queued for a member. A member that is further behind is disconnected with a reset. Default
+    /// 256 KiB, in addition to the kernel's buffers. Members share the memory of a message; each costs about 40 bytes
+    /// for it.
     pub behind_bytes: usize,
-    /// Coming, going and renaming is told to a room with at most so many members, and so many are listed. Default 200:
-    /// a room that fills to n members costs n²/2 of these messages.
+    /// Joins, leaves and renames are announced in rooms with at most this many members, and at most this many are
+    /// listed. Default 200: a room that fills to n members costs n²/2 of these messages.
     pub announced: usize,
-    /// Bytes of what may wait in a room to be put into its order, where rooms span nodes
-    /// ([`Chat::spanning`](super::Chat::spanning)); more is refused. Default 64 KiB. Each thing that happens counts as
-    /// its text and 32 bytes.
+    /// Bytes of events that may wait in a room to be ordered, where rooms are federated
+    /// ([`Chat::federated`](super::Chat::federated)); more is refused. Default 64 KiB. Each event counts as its text
+    /// and 32 bytes.
     pub waiting_bytes: usize,
 }
 
@@ -54,20 +54,20 @@ impl Default for ChatLimits {
     }
 }
 
-/// Limits that cannot work.
+/// Invalid limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChatLimitsError {
-    /// Nobody could say anything.
+    /// A limit of 0 would refuse everything.
     #[error("{0} is 0; it must be at least 1")]
     Zero(&'static str),
-    /// Hardly any command fits.
-    #[error("line_bytes is {0}; it must be at least {LEAST_LINE_BYTES}, or names do not fit")]
+    /// Commands with names do not fit.
+    #[error("line_bytes is {0}; it must be at least {LEAST_LINE_BYTES}, so that names fit")]
     Line(usize),
-    /// Newcomers would be cut off by what they are shown.
+    /// New members would be disconnected by the history they are shown.
     #[error(
-        "history_bytes ({history_bytes}) is more than half of behind_bytes ({behind_bytes}): a newcomer would be cut off by the \
-         history; lower history_bytes or raise behind_bytes"
+        "history_bytes ({history_bytes}) is more than half of behind_bytes ({behind_bytes}): a newcomer would be cut off \
+         by the history; lower history_bytes or raise behind_bytes"
     )]
     History {
         /// [`ChatLimits::history_bytes`].
@@ -75,9 +75,10 @@ pub enum ChatLimitsError {
         /// [`ChatLimits::behind_bytes`].
         behind_bytes: usize,
     },
-    /// A longest message would cut everybody off.
+    /// The longest message would disconnect every member.
     #[error(
-        "behind_bytes ({behind_bytes}) is less than ten longest lines ({line_bytes} bytes each); raise it or lower line_bytes"
+        "behind_bytes ({behind_bytes}) is less than ten longest lines ({line_bytes} bytes each); raise it or \
+         lower line_bytes"
     )]
     Behind {
         /// [`ChatLimits::behind_bytes`].
@@ -85,9 +86,10 @@ pub enum ChatLimitsError {
         /// [`ChatLimits::line_bytes`].
         line_bytes: usize,
     },
-    /// A longest message could not be passed on.
+    /// The longest message could not be passed on.
     #[error(
-        "waiting_bytes ({waiting_bytes}) is less than two longest lines ({line_bytes} bytes each); raise it or lower line_bytes"
+        "waiting_bytes ({waiting_bytes}) is less than two longest lines ({line_bytes} bytes each); raise it or \
+         lower line_bytes"
     )]
     Waiting {
         /// [`ChatLimits::waiting_bytes`].
@@ -95,19 +97,19 @@ pub enum ChatLimitsError {
         /// [`ChatLimits::line_bytes`].
         line_bytes: usize,
     },
-    /// The policy is too narrow.
+    /// The policy's limits are too small.
     #[error(transparent)]
     WebSocket(#[from] WebSocketLimitsError),
 }
 
-/// Least value of [`ChatLimits::line_bytes`].
+/// Minimum of [`ChatLimits::line_bytes`].
 const LEAST_LINE_BYTES: usize = 256;
 
 impl ChatLimits {
-    /// Checks the limits, and against the policy the service is to run under.
+    /// Checks the limits, also against the policy of the service.
     ///
     /// # Errors
-    /// The first contradiction found, with what to do about it.
+    /// The first contradiction found, with its remedy.
     pub fn check(&self, policy: &Policy) -> Result<(), ChatLimitsError> {
         let Self { rooms, members, line_bytes, history_bytes, behind_bytes, waiting_bytes, .. } = *self;
         for (name, value) in [("rooms", rooms), ("members", members)] {
@@ -130,7 +132,7 @@ impl ChatLimits {
         Ok(self.websocket().check(policy)?)
     }
 
-    /// The least [`Policy::input_bytes`] these limits go with.
+    /// The minimum [`Policy::input_bytes`] for these limits.
     #[must_use]
     pub fn input_bytes(&self) -> usize {
         self.websocket().input_bytes()

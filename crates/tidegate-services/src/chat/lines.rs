@@ -1,4 +1,4 @@
-//! A member that speaks lines.
+//! A member that uses the line protocol.
 
 use tidegate::{Activity, Consumed, Flow, Mail, Outbox};
 
@@ -10,14 +10,14 @@ pub(super) struct LineMember {
 }
 
 impl LineMember {
-    /// Takes in whole lines while the outbox has room for answers, and the member is not to listen first.
+    /// Handles complete lines while the outbox has room for responses, and the member is not paused.
     pub(super) fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let mut used = 0;
         while !out.is_full() && self.member.takes_more() {
             let rest = input.get(used..).unwrap_or_default();
             let end = memchr::memchr(b'\n', rest);
             if end.unwrap_or(rest.len()) > self.line_bytes {
-                self.member.tell("! the line is too long; goodbye", out);
+                self.member.send_line("! line too long; closing", out);
                 return Consumed::all(input).then(Flow::Linger);
             }
             let Some(end) = end else { break };
@@ -43,7 +43,7 @@ impl LineMember {
         flow
     }
 
-    /// What it left is shown again when it takes more.
+    /// Unconsumed input is passed again when it accepts more.
     fn hold_input(&self, out: &mut Outbox<'_>) {
         out.set_activity(if self.member.takes_more() { Activity::Nothing } else { Activity::Work });
     }

@@ -1,19 +1,20 @@
-//! What a member does, whatever it speaks.
+//! The behaviour of a member, independent of its protocol.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tidegate::{Mail, Mailbox, Outbox};
+use tidegate::{Mail, Mailbox, Outbox, Recipient};
 
 use super::command::{self, Command, HELP};
 use super::counters::add;
-use super::hall::Hall;
 use super::limits::ChatLimits;
 use super::pace::Pace;
+use super::registry::RoomRegistry;
 use super::room::{Fault, News, Notice, Room};
 use crate::websocket::frame::{SharedText, send_text};
 
-/// What it speaks.
+/// The member's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speaks {
     Lines,
@@ -25,77 +26,82 @@ pub(super) enum Speaks {
 #[must_use]
 pub(super) enum Next {
     Stays,
-    /// It has said goodbye.
+    /// It has sent `/quit`.
     Quits,
-    /// It takes too little of what is sent to it.
+    /// It reads too slowly.
     TooSlow,
 }
 
-/// Somebody who is here, in a room or not.
+/// A connected member, in a room or not.
 pub(super) struct Member {
-    hall: Arc<Hall>,
+    registry: Arc<RoomRegistry>,
     speaks: Speaks,
     nick: Option<Arc<str>>,
-    place: Option<Place>,
+    membership: Option<Membership>,
     pace: Pace,
-    /// It has said so much that it is to hear first what was said; see [`Member::takes_more`].
+    /// It is paused until its own messages arrive; see [`Member::takes_more`].
     listens: bool,
 }
 
-/// Most messages of a room that one of its speakers has not heard yet: in its outbox they take a quarter of what may
-/// wait for it.
+/// Maximum messages of a room that one of its senders has not received yet: in its outbox they take a quarter of its
+/// limit.
 fn most_unheard(limits: &ChatLimits) -> u64 {
     const NAMES: usize = 128; // number and nickname before the line
     (limits.behind_bytes / 4 / (limits.line_bytes + NAMES)).max(1) as u64
 }
 
-/// Where it is.
-struct Place {
+/// Its room.
+struct Membership {
     room: Arc<Room>,
-    address: Mailbox,
+    address: Mailbox<Infallible>,
     /// What happened up to here it knows, or was not to know.
     seen: u64,
-    /// The number of what it said last.
+    /// The number of its last message.
     said: u64,
 }
 
-impl Place {
-    /// Messages that it is still to hear until it hears itself.
+impl Membership {
+    /// Messages to receive before its own one arrives.
     fn unheard(&self) -> u64 {
         self.said.saturating_sub(self.seen)
     }
 }
 
+impl Recipient for Member {
+    /// Its mail is that of its room only.
+    type Message = Infallible;
+}
+
 impl Member {
-    pub(super) fn new(hall: Arc<Hall>, speaks: Speaks) -> Self {
-        Self { hall, speaks, nick: None, place: None, pace: Pace::default(), listens: false }
+    pub(super) fn new(registry: Arc<RoomRegistry>, speaks: Speaks) -> Self {
+        Self { registry, speaks, nick: None, membership: None, pace: Pace::default(), listens: false }
     }
 
-    /// Whether its next line is taken now. What is said comes to its members as mail and only then into their outboxes,
-    /// so full outboxes alone hold nobody back: who speaks faster than the room hears waits until its own words have
-    /// come back.
+    /// Whether its next line is accepted now. Messages reach members as mail and only then their outboxes, so full
+    /// outboxes alone hold no sender back: a member that sends faster than the room receives waits until its own
+    /// messages have come back.
     pub(super) fn takes_more(&self) -> bool {
         !self.listens
     }
 
-    /// Sees whether it is to listen, or has listened long enough.
+    /// Updates whether it is paused.
     fn look_ahead(&mut self, out: &Outbox<'_>) {
-        let unheard = self.place.as_ref().map_or(0, Place::unheard);
-        let behind_bytes = self.hall.limits.behind_bytes;
-        let most = most_unheard(&self.hall.limits);
+        let unheard = self.membership.as_ref().map_or(0, Membership::unheard);
+        let behind_bytes = self.registry.limits.behind_bytes;
+        let most = most_unheard(&self.registry.limits);
         self.listens = match (self.listens, unheard) {
-            (_, 0) => false, // nothing would come that lets it go on
+            (_, 0) => false, // no mail would resume it
             _ if out.queued() >= behind_bytes / 2 => true,
             (true, unheard) => unheard > most / 2,
             (false, unheard) => unheard >= most,
         };
     }
 
-    /// It has sent a line, without its end.
+    /// Handles a line, without its end.
     pub(super) fn hear(&mut self, line: &str, out: &mut Outbox<'_>) -> Next {
-        let limits = &self.hall.limits;
+        let limits = &self.registry.limits;
         if !self.pace.allows(limits.lines_per_s, limits.burst, out.now()) {
-            self.tell("! that is too fast; this line was not passed on", out);
+            self.send_line("! too many lines; this one was dropped", out);
             return Next::Stays;
         }
         let done = match command::parse(line) {
@@ -104,14 +110,14 @@ impl Member {
             Ok(command) => self.obey(command, out),
         };
         if let Err(why) = done {
-            self.tell(&format!("! {why}"), out);
+            self.send_line(&format!("! {why}"), out);
         }
         Next::Stays
     }
 
-    /// It has sent something that is no text.
+    /// It has sent invalid text.
     pub(super) fn hear_noise(&self, out: &mut Outbox<'_>) {
-        self.tell("! that was no UTF-8", out);
+        self.send_line("! not valid UTF-8", out);
     }
 
     fn obey(&mut self, command: Command<'_>, out: &mut Outbox<'_>) -> Result<(), String> {
@@ -119,11 +125,11 @@ impl Member {
         match command {
             Command::Nothing | Command::Quit => Ok(()),
             Command::Say(said) => {
-                let (nick, place) = self.whereabouts()?;
-                let number = place.room.say(nick, said, &self.hall.limits).map_err(text)?;
-                add(&self.hall.counters.messages);
-                if let (Some(number), Some(place)) = (number, &mut self.place) {
-                    place.said = number;
+                let (nick, membership) = self.whereabouts()?;
+                let number = membership.room.say(nick, said, &self.registry.limits).map_err(text)?;
+                add(&self.registry.counters.messages);
+                if let (Some(number), Some(membership)) = (number, &mut self.membership) {
+                    membership.said = number;
                     self.look_ahead(out);
                 }
                 Ok(())
@@ -133,23 +139,23 @@ impl Member {
             Command::Leave => {
                 self.whereabouts()?;
                 self.leave();
-                self.tell("= left", out);
+                self.send_line("= left", out);
                 Ok(())
             }
             Command::Who => {
-                let census = self.whereabouts()?.1.room.census(self.hall.limits.announced);
-                self.tell(&format!("= {} here: {}", census.members, census.nicks.join(" ")), out);
+                let census = self.whereabouts()?.1.room.census(self.registry.limits.announced);
+                self.send_line(&format!("= {} here: {}", census.members, census.nicks.join(" ")), out);
                 Ok(())
             }
             Command::Help => {
-                self.tell(&format!("= {HELP}"), out);
+                self.send_line(&format!("= {HELP}"), out);
                 Ok(())
             }
         }
     }
 
-    fn whereabouts(&self) -> Result<(&Arc<str>, &Place), String> {
-        let here = self.nick.as_ref().zip(self.place.as_ref());
+    fn whereabouts(&self) -> Result<(&Arc<str>, &Membership), String> {
+        let here = self.nick.as_ref().zip(self.membership.as_ref());
         here.ok_or_else(|| "join a room first: /join ROOM [NICK]".to_owned())
     }
 
@@ -158,65 +164,65 @@ impl Member {
         let nick: Arc<str> = match (nick, &self.nick) {
             (Some(nick), _) => nick.into(),
             (None, Some(nick)) => nick.clone(),
-            (None, None) => self.hall.guest().into(),
+            (None, None) => self.registry.guest().into(),
         };
-        let address = out.mailbox();
-        let (room, welcome) = self.hall.enter(name, &nick, &address)?;
+        let address = Self::mailbox(out);
+        let (room, welcome) = self.registry.enter(name, &nick, &address)?;
         let (nick, members, last) = (&welcome.nick, welcome.members, welcome.last);
-        self.tell(&format!("= joined {name} as {nick}, {members} here, at #{last}"), out);
+        self.send_line(&format!("= joined {name} as {nick}, {members} here, at #{last}"), out);
         for news in &welcome.history {
             self.pass_on(&news.text, out);
         }
         self.nick = Some(welcome.nick);
-        add(&self.hall.counters.members);
-        self.place = Some(Place { room, address, seen: last, said: last });
+        add(&self.registry.counters.members);
+        self.membership = Some(Membership { room, address, seen: last, said: last });
         Ok(())
     }
 
     fn rename(&mut self, new: &str, out: &mut Outbox<'_>) -> Result<(), Fault> {
-        let nick = match (&self.nick, &self.place) {
+        let nick = match (&self.nick, &self.membership) {
             (Some(old), _) if &**old == new => old.clone(),
-            (Some(old), Some(place)) => place.room.rename(old, new, &self.hall.limits)?,
+            (Some(old), Some(membership)) => membership.room.rename(old, new, &self.registry.limits)?,
             _ => new.into(),
         };
-        self.tell(&format!("= you are {nick}"), out);
+        self.send_line(&format!("= you are {nick}"), out);
         self.nick = Some(nick);
         Ok(())
     }
 
-    /// It goes out of its room, if it is in one.
+    /// Leaves its room, if it is in one.
     pub(super) fn leave(&mut self) {
-        if let (Some(nick), Some(place)) = (&self.nick, self.place.take()) {
-            place.room.leave(nick, &place.address, &self.hall.limits);
-            self.hall.counters.members.fetch_sub(1, Relaxed);
+        if let (Some(nick), Some(membership)) = (&self.nick, self.membership.take()) {
+            membership.room.leave(nick, &membership.address, &self.registry.limits);
+            self.registry.counters.members.fetch_sub(1, Relaxed);
         }
     }
 
-    /// Something has happened in its room, or with it.
+    /// Handles an event of its room.
     pub(super) fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Next {
-        let (Mail::Group(mail), Some(place)) = (mail, &mut self.place) else { return Next::Stays };
+        let (Mail::Group(mail), Some(membership)) = (mail, &mut self.membership) else { return Next::Stays };
         let text = if let Some(news) = mail.downcast_ref::<News>() {
-            // Mail from before it left a room, or came in, may still have been under way.
-            if news.room != place.room.id() || news.number <= place.seen {
+            // Mail sent before it left a room or joined may arrive late.
+            if news.room != membership.room.id() || news.number <= membership.seen {
                 return Next::Stays;
             }
-            place.seen = news.number;
+            membership.seen = news.number;
             &news.text
         } else if let Some(notice) = mail.downcast_ref::<Notice>() {
-            if notice.room != place.room.id() {
+            if notice.room != membership.room.id() {
                 return Next::Stays;
             }
-            place.seen = notice.restart.unwrap_or(place.seen);
+            membership.seen = notice.restart.unwrap_or(membership.seen);
             &notice.text
         } else {
             return Next::Stays;
         };
-        if out.queued() + text.bytes() > self.hall.limits.behind_bytes {
+        if out.queued() + text.bytes() > self.registry.limits.behind_bytes {
             tracing::debug!(nick = self.nick.as_deref(), queued = out.queued(), "a member is too slow");
-            add(&self.hall.counters.cut_off);
+            add(&self.registry.counters.cut_off);
             return Next::TooSlow;
         }
-        add(&self.hall.counters.deliveries);
+        add(&self.registry.counters.deliveries);
         self.pass_on(text, out);
         self.look_ahead(out);
         Next::Stays
@@ -229,8 +235,8 @@ impl Member {
         });
     }
 
-    /// Tells it something that is for it alone.
-    pub(super) fn tell(&self, text: &str, out: &mut Outbox<'_>) {
+    /// Sends it a line for it alone.
+    pub(super) fn send_line(&self, text: &str, out: &mut Outbox<'_>) {
         match self.speaks {
             Speaks::Frames => send_text(out, text),
             Speaks::Lines => {

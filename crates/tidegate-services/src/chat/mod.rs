@@ -1,94 +1,95 @@
-//! A messenger: rooms, nicknames, history and presence, as lines and over WebSocket on one port.
+//! A messenger: rooms, nicknames, history and presence, over lines and WebSocket on one port.
 //!
-//! | part | what it is |
+//! | part | contents |
 //! |---|---|
-//! | `limits` | what rooms and members are bounded by |
-//! | `command` | a line from a member, taken apart |
-//! | `hall` | all rooms |
-//! | `room` | one room: who is in it, what was said last, and the order of it |
-//! | `outside` | what other nodes say, checked as what members say is |
-//! | `span`, `far` | rooms that span nodes: the end a bridge holds, and what a room has beyond this node |
-//! | `pace` | how fast a member may speak |
-//! | `member` | what a member does, whatever it speaks |
-//! | `lines`, `web` | members that speak lines, and over WebSocket |
-//! | `session` | one connection: its first bytes say which of them it is |
+//! | `limits` | limits of rooms and members |
+//! | `command` | parses a line from a member |
+//! | `registry` | all rooms |
+//! | `room` | one room: members, history, and the order of events |
+//! | `outside` | validates messages of other nodes |
+//! | `federation`, `remote` | federated rooms: the bridge's interface, and a room's remote state |
+//! | `pace` | rate limit of members |
+//! | `member` | a member, independent of its protocol |
+//! | `lines`, `web` | members over lines and over WebSocket |
+//! | `session` | one connection: detects the protocol from its first bytes |
 //!
-//! What happens in a room has a number, one more than what happened before, and every member is told of it in this
-//! order. A message is in memory once, as frame and as line; it goes to each I/O thread once
-//! ([`Group`](tidegate::Group)), and the members that live there share it. Whoever takes too little is cut off
-//! ([`ChatLimits::behind_bytes`]); nobody waits for anybody. docs/chat.md has the protocol.
+//! The events of a room are numbered consecutively, and every member receives them in this order. A message is in
+//! memory once, as frame and as line; it is sent to each I/O thread once ([`Group`](tidegate::Group)), and the members
+//! on that thread share it. A member that reads too slowly is disconnected ([`ChatLimits::behind_bytes`]); members
+//! never wait for each other. docs/chat-protocol.md has the protocol.
 
 mod command;
 mod counters;
-mod far;
-mod hall;
+mod federation;
 mod limits;
 mod lines;
 mod member;
 mod outside;
 mod pace;
+mod registry;
+mod remote;
 mod room;
 mod session;
-mod span;
 mod web;
 
 use std::sync::Arc;
 
 use tidegate::{Peer, Refusal, Service};
 
-pub use counters::{ChatCounters, ChatStats, SpanCounts};
-pub use far::{Happened, Residents};
+pub use counters::{ChatCounters, ChatStats, FederationCounts};
+pub use federation::{Batch, Batched, Federation, Received};
 pub use limits::{ChatLimits, ChatLimitsError};
 pub use outside::{Implausible, MOST_NUMBER, is_name};
+pub use remote::{Happened, Residents};
 pub use session::ChatSession;
-pub use span::{Batch, Batched, Received, Span};
 
 use crate::http::Access;
 use crate::websocket::Front;
-use hall::Hall;
-use span::Link;
+use federation::BridgeLink;
+use registry::RoomRegistry;
 use web::WebMembers;
 
 /// The messenger.
 #[derive(Debug)]
 pub struct Chat {
-    hall: Arc<Hall>,
+    registry: Arc<RoomRegistry>,
     web: Arc<Front<WebMembers>>,
 }
 
 impl Chat {
-    /// Without rooms yet, within `limits`.
+    /// Creates a messenger without rooms, with these limits.
     #[must_use]
     pub fn new(limits: ChatLimits) -> Self {
-        Self::of(Arc::new(Hall::new(limits, None)))
+        Self::of(Arc::new(RoomRegistry::new(limits, None)))
     }
 
-    /// One whose rooms span nodes, within `limits`, and the end that the bridge to the others holds. `wake` is called,
-    /// from any thread, when there is something to do for the bridge; it must not wait.
+    /// Creates a messenger with federated rooms, and the interface for the bridge to other nodes. `wake` is called,
+    /// from any thread and under the lock of a room, when the bridge has work; it must not block, and must not call
+    /// back into this.
     #[must_use]
-    pub fn spanning(limits: ChatLimits, wake: impl Fn() + Send + Sync + 'static) -> (Self, Span) {
-        let link = Arc::new(Link::new(Box::new(wake)));
-        let hall = Arc::new(Hall::new(limits, Some(link.clone())));
-        (Self::of(hall.clone()), Span::new(hall, link))
+    pub fn federated(limits: ChatLimits, wake: impl Fn() + Send + Sync + 'static) -> (Self, Federation) {
+        let link = Arc::new(BridgeLink::new(Box::new(wake)));
+        let registry = Arc::new(RoomRegistry::new(limits, Some(link.clone())));
+        (Self::of(registry.clone()), Federation::new(registry, link))
     }
 
-    fn of(hall: Arc<Hall>) -> Self {
-        let (limits, access) = (hall.limits.websocket(), Access::default());
-        Self { web: Arc::new(Front { service: WebMembers::new(hall.clone()), limits, access }), hall }
+    fn of(registry: Arc<RoomRegistry>) -> Self {
+        let (limits, access) = (registry.limits.websocket(), Access::default());
+        Self { web: Arc::new(Front { service: WebMembers::new(registry.clone()), limits, access }), registry }
     }
 
-    /// The names by which browsers may ask, and the origins whose pages may join. Without it: addresses and
-    /// `localhost`, and pages that came from here.
+    /// Sets the host names that browsers may use, and the origins whose pages may join. Default: addresses and
+    /// `localhost`, and pages of the same origin.
     #[must_use]
     pub fn with_access(self, access: Access) -> Self {
-        let (service, limits) = (WebMembers::new(self.hall.clone()), self.hall.limits.websocket());
+        let (service, limits) = (WebMembers::new(self.registry.clone()), self.registry.limits.websocket());
         Self { web: Arc::new(Front { service, limits, access }), ..self }
     }
 
-    /// What it counts; stays valid while the service runs.
+    /// Its counters; valid while the service runs.
     #[must_use]
     pub fn counters(&self) -> Arc<ChatCounters> {
-        self.hall.counters.clone()
+        self.registry.counters.clone()
     }
 }
 
@@ -102,6 +103,6 @@ impl Service for Chat {
     type Session = ChatSession;
 
     fn open(&self, peer: &Peer) -> Result<ChatSession, Refusal> {
-        Ok(ChatSession::new(self.hall.clone(), self.web.clone(), *peer))
+        Ok(ChatSession::new(self.registry.clone(), self.web.clone(), peer.clone()))
     }
 }

@@ -1,68 +1,70 @@
-//! What other nodes say is checked as what a member says is: nothing is believed because it came by a broker.
+//! Validates messages of other nodes as strictly as those of members; the broker is not trusted.
 
-use super::command::{NAME_BYTES, name};
-use super::far::Happened;
+use super::command::{NAME_BYTES, is_text, name};
+use super::federation::Batch;
 use super::limits::ChatLimits;
-use super::span::Batch;
+use super::remote::Happened;
 
-/// The highest number in a room; after it they begin again. Every reader of JSON keeps so many exactly (RFC 8259,
+/// The highest number in a room; after it numbering starts again. Every JSON parser represents it exactly (RFC 8259,
 /// section 6).
 pub const MOST_NUMBER: u64 = 1 << 53;
 
-/// Why something cannot have come from a node like this one.
+/// Why a message cannot come from a valid node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Implausible {
-    /// It says nothing, or has no number.
-    #[error("nothing happened in it, or its number is none")]
+    /// It contains no event, or an invalid number.
+    #[error("no event, or an invalid number")]
     Number,
-    /// No member could have said or done that.
-    #[error("a text is not as members write and nodes note it")]
+    /// No member could have caused it.
+    #[error("a text that no member can have written")]
     Text,
-    /// No room or member is called so.
-    #[error("a name is none: letters, digits, - _ and . only, at most 32 bytes")]
+    /// Invalid room or member name.
+    #[error("an invalid name: letters, digits, - _ and . only, at most 32 bytes")]
     Name,
-    /// Members would be cut off for it.
+    /// Members would be disconnected by it.
     #[error(
-        "a text of {bytes} bytes is more than members of this node take ({most}); give all nodes the same --line-bytes and --behind-bytes"
+        "a text of {bytes} bytes is more than members of this node accept ({most}); give all nodes the same \
+         --line-bytes and --behind-bytes"
     )]
     Long {
         /// Its length.
         bytes: usize,
-        /// What they take.
+        /// The limit.
         most: usize,
     },
-    /// The same, of all of it together.
+    /// The same, for the whole batch.
     #[error(
-        "{bytes} bytes at once are more than members of this node take ({most}); give all nodes the same --waiting-bytes and --behind-bytes"
+        "a batch of {bytes} bytes is more than members of this node accept ({most}); give all nodes the same \
+         --waiting-bytes and --behind-bytes"
     )]
     Much {
-        /// Its cost.
+        /// Its size.
         bytes: usize,
-        /// What they take.
+        /// The limit.
         most: usize,
     },
 }
 
-/// Whether a room, a member or a node may be called so: as a local member may.
+/// Whether a room, member or node name is valid, by the rules for local members.
 #[must_use]
 pub fn is_name(text: &str) -> bool {
     !text.is_empty() && name(text).is_ok()
 }
 
 impl ChatLimits {
-    /// Most bytes of one thing that happened: members that are as slow as they may be still take ten of them.
+    /// Maximum size of one event: the slowest permitted member can queue ten of them.
     pub(super) fn happened_bytes(&self) -> usize {
         self.behind_bytes / 10 + NAME_BYTES + 2
     }
 
-    /// Most bytes of a batch, each thing counted as its text and 32 bytes.
+    /// Maximum bytes of a batch, each event counted as its text and 32 bytes.
     pub(super) fn batch_bytes(&self) -> usize {
         self.waiting_bytes.max(self.behind_bytes / 2)
     }
 }
 
-/// Whether a batch may have been offered by a node like this one.
+/// Checks that a batch could have been offered by a valid node.
 pub(super) fn check(batch: &Batch, limits: &ChatLimits) -> Result<(), Implausible> {
     let last = batch.first.checked_add(batch.all.len() as u64);
     if batch.first == 0 || batch.all.is_empty() || last.is_none_or(|last| last > MOST_NUMBER) {
@@ -79,10 +81,10 @@ pub(super) fn check(batch: &Batch, limits: &ChatLimits) -> Result<(), Implausibl
     if batch.all.iter().all(is_as_noted) { Ok(()) } else { Err(Implausible::Text) }
 }
 
-/// Whether it is written as a room writes what happens in it.
+/// Whether a text has the form in which a room writes its events.
 fn is_as_noted(happened: &Happened) -> bool {
     let text = &*happened.text;
-    if text.chars().any(|c| c.is_control() && c != '\t') {
+    if !is_text(text) {
         return false;
     }
     if happened.said {
@@ -125,6 +127,8 @@ mod tests {
             (true, "ann: \u{1b}[2J"),
             (true, "ann\u{1b}[2J: hello"),
             (true, "ann: one\n#9 bob: two"),
+            (true, "ann: exe.\u{202e}gpj"),
+            (true, "ann: \u{61c}"),
             (false, "ann: hello"),
             (false, "+ "),
             (false, "+ a b"),

@@ -1,15 +1,15 @@
-//! How fast a member may speak.
+//! The rate limit of a member.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-/// A token bucket that keeps one time: until when what was said so far is paid for (the generic cell rate algorithm,
+/// A token bucket that stores one time: until when the lines so far are paid for (the generic cell rate algorithm,
 /// ITU-T I.371, annex A).
 #[derive(Debug, Default)]
 pub(super) struct Pace(Option<Instant>);
 
 impl Pace {
-    /// Whether one more line is within the rate now; if so, it counts.
+    /// Whether one more line is within the rate; if so, counts it.
     pub(super) fn allows(&mut self, per_s: Option<NonZeroU32>, burst: NonZeroU32, now: Instant) -> bool {
         let Some(per_s) = per_s else { return true };
         let each = Duration::from_secs(1) / per_s.get();

@@ -1,94 +1,95 @@
-//! One room: who is in it, what was said last, and the order of it.
+//! One room: its members, its history, and the order of its events.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate::{Group, Mailbox};
 
-use super::far::{Far, Happened, Residents};
+use super::federation::{Batch, Batched, BridgeLink, Received};
 use super::limits::ChatLimits;
 use super::outside::MOST_NUMBER;
-use super::span::{Batch, Batched, Link, Received};
+use super::remote::{Happened, RemoteRoom, Residents};
 use crate::websocket::frame::SharedText;
 
-/// One thing that happened in a room, as its members are told of it.
+/// One event of a room, as delivered to its members.
 #[derive(Debug)]
 pub(super) struct News {
     pub(super) room: u64,
-    /// Its number: one more than that of what happened before.
+    /// Its number: one more than that of the previous event.
     pub(super) number: u64,
     pub(super) text: SharedText,
 }
 
-/// Something about a room that has no number; who hears it goes on as before.
+/// A notice without a number; it does not change the receiver's position.
 #[derive(Debug)]
 pub(super) struct Notice {
     pub(super) room: u64,
     pub(super) text: SharedText,
-    /// What happened up to here is known, whatever was before: numbers begin again.
+    /// Sets the receiver's position to this number: numbering starts again.
     pub(super) restart: Option<u64>,
 }
 
-/// Why something cannot be done, for the member to read.
+/// Why an action is refused, shown to the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
     #[error("the room is full")]
     Full,
-    #[error("there are as many rooms as there may be, and somebody is in each")]
+    #[error("the limit of rooms is reached, and none of them is empty")]
     Rooms,
-    #[error("somebody in the room has this nickname; take another one")]
+    #[error("this nickname is taken in the room; choose another one")]
     Taken,
-    #[error("the room is busy: more is said than can be passed on; try again")]
+    #[error("the room is busy; try again")]
     Busy,
-    #[error("this node is cut off from the others, and nothing is taken until it is back; try again")]
+    #[error("this node is cut off from the others; try again later")]
     CutOff,
 }
 
 pub(super) struct Room {
     id: u64,
     name: Arc<str>,
-    /// For a room that spans nodes.
-    link: Option<Arc<Link>>,
+    /// For a federated room.
+    link: Option<Arc<BridgeLink>>,
     state: Mutex<State>,
 }
 
 struct State {
-    /// The number of what happened last.
+    /// The number of the last event.
     last: u64,
     group: Group,
-    /// In order, so that a list reads well and is the same each time.
+    /// Sorted, so that lists are readable and deterministic.
     nicks: BTreeSet<Arc<str>>,
     history: VecDeque<Arc<News>>,
     history_bytes: usize,
-    /// What other nodes share, if there are others.
-    far: Option<Far>,
+    /// The state shared with other nodes, if federated.
+    remote: Option<RemoteRoom>,
 }
 
-/// What a newcomer is told.
+/// What a new member receives.
 pub(super) struct Welcome {
     pub(super) nick: Arc<str>,
     pub(super) members: usize,
-    /// What happened up to here is in the history, or is not told to newcomers.
+    /// Events up to this number are in the history, or are not shown to new members.
     pub(super) last: u64,
     pub(super) history: Vec<Arc<News>>,
 }
 
-/// Who is in a room.
+/// The members of a room.
 pub(super) struct Census {
     pub(super) members: usize,
-    /// Some of them, if they are many.
+    /// Their names, or some of them.
     pub(super) nicks: Vec<Arc<str>>,
 }
 
 impl Room {
-    pub(super) fn new(id: u64, name: &str, link: Option<Arc<Link>>) -> Self {
+    pub(super) fn new(id: u64, name: &str, link: Option<Arc<BridgeLink>>) -> Self {
         let state = State {
             last: 0,
             group: Group::default(),
             nicks: BTreeSet::new(),
             history: VecDeque::new(),
             history_bytes: 0,
-            far: link.as_ref().map(|_| Far::default()),
+            remote: link.as_ref().map(|_| RemoteRoom::default()),
         };
         Self { id, name: name.into(), link, state: Mutex::new(state) }
     }
@@ -102,18 +103,23 @@ impl Room {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code that can panic runs under the lock, and the room is valid at every step.
+        // No code that can panic runs under the lock, and the room is consistent at every step.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nobody is in it, here or elsewhere, and nothing waits.
+    /// Whether it has no members, here or elsewhere, and no waiting events.
     pub(super) fn is_empty(&self) -> bool {
         let state = self.lock();
-        state.members() == 0 && !state.far.as_ref().is_some_and(Far::has_waiting)
+        state.members() == 0 && !state.remote.as_ref().is_some_and(RemoteRoom::has_waiting)
     }
 
     /// Lets somebody in. What happens from now on comes to `address` as mail; what happened before is in the welcome.
-    pub(super) fn enter(&self, nick: &str, address: &Mailbox, limits: &ChatLimits) -> Result<Welcome, Fault> {
+    pub(super) fn enter(
+        &self,
+        nick: &str,
+        address: &Mailbox<Infallible>,
+        limits: &ChatLimits,
+    ) -> Result<Welcome, Fault> {
         self.check()?;
         let mut state = self.lock();
         if state.members() >= limits.members {
@@ -134,20 +140,20 @@ impl Room {
     }
 
     /// Lets somebody out.
-    pub(super) fn leave(&self, nick: &str, address: &Mailbox, limits: &ChatLimits) {
+    pub(super) fn leave(&self, nick: &str, address: &Mailbox<Infallible>, limits: &ChatLimits) {
         let mut state = self.lock();
         if !state.group.leave(address) {
             return;
         }
         state.nicks.remove(nick);
         if state.members() <= limits.announced {
-            // A room that is too busy to be told of it sees it in the list.
+            // Other members of a room that is too busy for the notice see it in the list.
             let _ = self.happen(&mut state, Happened::noted(format!("- {nick}")), limits);
         }
         self.moved();
     }
 
-    /// Gives somebody who is in another name.
+    /// Renames a member.
     pub(super) fn rename(&self, old: &str, new: &str, limits: &ChatLimits) -> Result<Arc<str>, Fault> {
         self.check()?;
         let mut state = self.lock();
@@ -164,7 +170,7 @@ impl Room {
         Ok(nick)
     }
 
-    /// Says something to everybody in the room, and returns its number, if that is known yet.
+    /// Sends a message to everybody in the room, and returns its number, if that is known yet.
     pub(super) fn say(&self, nick: &str, text: &str, limits: &ChatLimits) -> Result<Option<u64>, Fault> {
         self.check()?;
         let mut state = self.lock();
@@ -174,17 +180,17 @@ impl Room {
 
     pub(super) fn census(&self, most: usize) -> Census {
         let state = self.lock();
-        let nicks: BTreeSet<_> = state.nicks.iter().chain(state.far.iter().flat_map(Far::nicks)).collect();
+        let nicks: BTreeSet<_> =
+            state.nicks.iter().chain(state.remote.iter().flat_map(RemoteRoom::nicks)).collect();
         Census { members: state.members(), nicks: nicks.into_iter().take(most).cloned().collect() }
     }
 
-    /// The one way in which anything happens: at once, or, in a room that spans nodes, when its place in the order has
-    /// been found.
+    /// The only path for events: delivered immediately or, in a federated room, when its place in the order is known.
     fn happen(&self, state: &mut State, happened: Happened, limits: &ChatLimits) -> Result<(), Fault> {
-        let (Some(link), Some(far)) = (&self.link, &mut state.far) else {
+        let (Some(link), Some(remote)) = (&self.link, &mut state.remote) else {
             return state.publish(self.id, &happened, limits);
         };
-        far.wait(happened, limits.waiting_bytes).map_err(|fault| link.refuse(fault))?;
+        remote.wait(happened, limits.waiting_bytes).map_err(|fault| link.refuse(fault))?;
         link.attend(&self.name);
         Ok(())
     }
@@ -200,24 +206,24 @@ impl Room {
     }
 }
 
-/// What a bridge to other nodes asks of it.
+/// The operations of a room for a bridge to other nodes.
 impl Room {
     pub(super) fn offer(&self) -> Option<Batch> {
         let state = self.lock();
-        let all = state.far.as_ref()?.waiting();
+        let all = state.remote.as_ref()?.waiting();
         let fits = state.last < MOST_NUMBER.saturating_sub(all.len() as u64);
         let first = if fits { state.last + 1 } else { 1 };
         (!all.is_empty()).then_some(Batch { first, all })
     }
 
-    /// The number of what comes next, once anything has come.
+    /// The next number, once anything was received.
     pub(super) fn next_known(&self) -> Option<u64> {
         let state = self.lock();
-        state.far.as_ref().filter(|far| far.is_known).map(|_| state.last + 1)
+        state.remote.as_ref().filter(|remote| remote.is_known).map(|_| state.last + 1)
     }
 
     pub(super) fn has_waiting(&self) -> bool {
-        self.lock().far.as_ref().is_some_and(Far::has_waiting)
+        self.lock().remote.as_ref().is_some_and(RemoteRoom::has_waiting)
     }
 
     pub(super) fn receive(
@@ -240,17 +246,17 @@ impl Room {
                 return Received::Full(at);
             }
         }
-        if let (Batched::Here | Batched::HereAnew, Some(far)) = (batched, &mut state.far) {
-            far.passed_on(batch.all.len());
+        if let (Batched::Here | Batched::HereAnew, Some(remote)) = (batched, &mut state.remote) {
+            remote.passed_on(batch.all.len());
         }
-        if let (true, Some(link)) = (state.far.as_ref().is_some_and(Far::has_waiting), &self.link) {
+        if let (true, Some(link)) = (state.remote.as_ref().is_some_and(RemoteRoom::has_waiting), &self.link) {
             link.attend(&self.name);
         }
         Received::Told
     }
 
-    /// Tells everybody who is here something without a number; a room that is too busy for it does not hear it.
-    pub(super) fn tell(&self, text: &str) {
+    /// Sends a notice without a number to local members; dropped if the room is too busy.
+    pub(super) fn broadcast(&self, text: &str) {
         let _ = self.lock().notice(self.id, text, None);
     }
 
@@ -260,19 +266,19 @@ impl Room {
     }
 
     pub(super) fn house(&self, node: u64, residents: Residents) {
-        if let (Some(far), Some(link)) = (&mut self.lock().far, &self.link) {
-            far.house(node, residents, &link.far_names);
+        if let (Some(remote), Some(link)) = (&mut self.lock().remote, &self.link) {
+            remote.house(node, residents, &link.remote_names);
         }
     }
 
     pub(super) fn forget(&self, node: u64, lost: Option<&str>, limits: &ChatLimits) {
         let mut state = self.lock();
-        let gone = match (&mut state.far, &self.link) {
-            (Some(far), Some(link)) => far.forget(node, &link.far_names),
+        let gone = match (&mut state.remote, &self.link) {
+            (Some(remote), Some(link)) => remote.forget(node, &link.remote_names),
             _ => 0,
         };
         if let (Some(name), true) = (lost, gone > 0 && state.members() <= limits.announced) {
-            // A room that is too busy to be told of it sees it in the list.
+            // Other members of a room that is too busy for the notice see it in the list.
             let _ =
                 state.notice(self.id, &format!("= node {name} is lost, and {gone} members with it"), None);
         }
@@ -282,40 +288,40 @@ impl Room {
 impl State {
     /// Members here and elsewhere.
     fn members(&self) -> usize {
-        self.group.len().saturating_add(self.far.as_ref().map_or(0, Far::members))
+        self.group.len().saturating_add(self.remote.as_ref().map_or(0, RemoteRoom::members))
     }
 
     fn has(&self, nick: &str) -> bool {
-        self.nicks.contains(nick) || self.far.as_ref().is_some_and(|far| far.has(nick))
+        self.nicks.contains(nick) || self.remote.as_ref().is_some_and(|remote| remote.has(nick))
     }
 
-    /// Whether what begins with this number comes next. What was lost before it, members are told of; if they cannot
-    /// be, nothing has changed: who had not heard that numbers begin again would take the next ones for old.
+    /// Whether a batch with this first number comes next. Members are notified of a gap before it; if that fails,
+    /// nothing is changed: a member that missed the notice would take the next numbers for old ones.
     fn follows(&mut self, room: u64, first: u64, batched: Batched) -> Result<bool, Fault> {
-        let Some(far) = &self.far else { return Ok(false) };
-        let was_known = far.is_known;
+        let Some(remote) = &self.remote else { return Ok(false) };
+        let was_known = remote.is_known;
         let next = self.last + 1;
         if first < next {
             if !matches!(batched, Batched::Anew | Batched::HereAnew) {
                 return Ok(false);
             }
-            self.notice(
-                room,
-                "= this room was forgotten by what keeps it; its numbers begin again",
-                first.checked_sub(1),
-            )?;
+            self.notice(room, "= the broker lost this room; its numbers start again", first.checked_sub(1))?;
         } else if first > next && was_known {
             let missing = first - next;
-            self.notice(room, &format!("= {missing} messages are lost: they are not kept any more"), None)?;
+            self.notice(
+                room,
+                &format!("= {missing} messages are lost: they were removed from the broker"),
+                None,
+            )?;
         }
-        if let Some(far) = &mut self.far {
-            far.is_known = true;
+        if let Some(remote) = &mut self.remote {
+            remote.is_known = true;
         }
         self.last = first.saturating_sub(1);
         Ok(true)
     }
 
-    /// The one way in which anything comes to members: it gets the next number, and goes to every member or to none.
+    /// The only path to members: assigns the next number, and sends the event to all members or to none.
     fn publish(&mut self, room: u64, happened: &Happened, limits: &ChatLimits) -> Result<(), Fault> {
         let number = self.last + 1;
         let text = SharedText::new(&format!("#{number} {}", happened.text));

@@ -1,40 +1,41 @@
-//! One connection: its first bytes say whether it speaks HTTP, and so WebSocket, or lines.
+//! One connection: detects HTTP (and so WebSocket) or the line protocol from its first bytes.
 
 use std::sync::Arc;
 
 use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
 
-use super::hall::Hall;
 use super::lines::LineMember;
 use super::member::{Member, Speaks};
+use super::registry::RoomRegistry;
 use super::web::WebMembers;
 use crate::http::head::is_token;
 use crate::websocket::{Front, WebSocketSession};
 
-/// One connection to the messenger.
+/// One connection of the messenger.
 pub struct ChatSession(State);
 
 enum State {
-    /// It has said too little to know.
+    /// Too few bytes to decide.
     New {
-        hall: Arc<Hall>,
+        registry: Arc<RoomRegistry>,
         web: Arc<Front<WebMembers>>,
         peer: Peer,
-        /// It has said something, and has so much time for the rest of its first line.
+        /// Some bytes arrived; the rest of the first line has a time limit.
         timed: bool,
     },
     Lines(LineMember),
     Web(WebSocketSession<WebMembers>),
 }
 
-/// What most requests begin with.
+/// Prefixes of most requests.
 const METHODS: [&[u8]; 9] =
     [b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE "];
 
-/// Whether it is a request, by its first line of at most so many bytes; `None` if there is too little of it.
+/// Whether the input is an HTTP request, judged by its first line up to a limit; `None` if there is too little of it.
 ///
-/// Whatever might be a request line is one, with any method: a browser that is made to send something here must not get
-/// to speak lines with its body. A member begins with a command, and so with a slash, which no method has.
+/// Whatever could be a request line counts as one, with any method: a browser that is made to send a request here must
+/// not be able to speak the line protocol with its body. A member begins with a command, and so with a slash, which no
+/// method contains.
 fn is_request(input: &[u8], line_bytes: usize) -> Option<bool> {
     if METHODS.iter().any(|method| input.starts_with(method)) {
         return Some(true);
@@ -56,14 +57,14 @@ fn is_request(input: &[u8], line_bytes: usize) -> Option<bool> {
 }
 
 impl ChatSession {
-    pub(super) fn new(hall: Arc<Hall>, web: Arc<Front<WebMembers>>, peer: Peer) -> Self {
-        Self(State::New { hall, web, peer, timed: false })
+    pub(super) fn new(registry: Arc<RoomRegistry>, web: Arc<Front<WebMembers>>, peer: Peer) -> Self {
+        Self(State::New { registry, web, peer, timed: false })
     }
 
-    /// Finds out what it speaks; `false` if that cannot be known yet.
+    /// Detects the protocol; `false` if that is not possible yet.
     fn decide(&mut self, input: &[u8], out: &mut Outbox<'_>) -> bool {
-        let State::New { hall, web, peer, timed } = &mut self.0 else { return true };
-        let limits = hall.limits;
+        let State::New { registry, web, peer, timed } = &mut self.0 else { return true };
+        let limits = registry.limits;
         let Some(is_request) = is_request(input, limits.line_bytes) else {
             let due = web.limits.request_timeout.and_then(|limit| out.now().checked_add(limit));
             if let Some(due) = due.filter(|_| !*timed) {
@@ -76,11 +77,11 @@ impl ChatSession {
             out.wake_never();
         }
         self.0 = if is_request {
-            let mut session = WebSocketSession::new(web.clone(), *peer);
-            session.on_open(out); // it goes on in any case: nothing has been said yet
+            let mut session = WebSocketSession::new(web.clone(), peer.clone());
+            session.on_open(out); // always continues: nothing was written yet
             State::Web(session)
         } else {
-            let member = Member::new(hall.clone(), Speaks::Lines);
+            let member = Member::new(registry.clone(), Speaks::Lines);
             State::Lines(LineMember { member, line_bytes: limits.line_bytes })
         };
         true
@@ -111,7 +112,7 @@ impl Session for ChatSession {
     fn on_leave(&mut self, out: &mut Outbox<'_>) {
         match &mut self.0 {
             State::New { .. } => {}
-            State::Lines(lines) => lines.member.tell("= the server goes away; come again", out),
+            State::Lines(lines) => lines.member.send_line("= the server is stopping; reconnect later", out),
             State::Web(web) => web.on_leave(out),
         }
     }

@@ -1,12 +1,12 @@
-//! Members that speak over WebSocket, and the page they do it from.
+//! Members over WebSocket, and the page they use.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tidegate::{CloseReason, Mail, Outbox, Peer, Refusal};
 
-use super::hall::Hall;
 use super::member::{Member, Next, Speaks};
+use super::registry::RoomRegistry;
 use crate::websocket::{CloseCode, Message, MessageFlow, MessageService, MessageSession};
 
 /// The built-in page.
@@ -15,13 +15,13 @@ const PAGE: &str = include_str!("page.html");
 /// Makes a member for each WebSocket.
 #[derive(Debug)]
 pub(super) struct WebMembers {
-    hall: Arc<Hall>,
+    registry: Arc<RoomRegistry>,
     page: Bytes,
 }
 
 impl WebMembers {
-    pub(super) fn new(hall: Arc<Hall>) -> Self {
-        Self { hall, page: Bytes::from_static(PAGE.as_bytes()) }
+    pub(super) fn new(registry: Arc<RoomRegistry>) -> Self {
+        Self { registry, page: Bytes::from_static(PAGE.as_bytes()) }
     }
 }
 
@@ -30,7 +30,7 @@ impl MessageService for WebMembers {
 
     fn open(&self, _: &Peer, path: &str) -> Result<WebMember, Refusal> {
         match without_query(path) {
-            "/chat" => Ok(WebMember(Member::new(self.hall.clone(), Speaks::Frames))),
+            "/chat" => Ok(WebMember(Member::new(self.registry.clone(), Speaks::Frames))),
             _ => Err(Refusal),
         }
     }
@@ -44,14 +44,14 @@ fn without_query(path: &str) -> &str {
     path.split('?').next().unwrap_or_default()
 }
 
-/// A member that speaks over WebSocket: each text message is a line.
+/// A member over WebSocket: each text message is a line.
 pub struct WebMember(Member);
 
 impl MessageSession for WebMember {
     fn on_message(&mut self, message: Message, out: &mut Outbox<'_>) -> MessageFlow {
         match message {
             Message::Text(line) => flow(self.0.hear(&line, out)),
-            _ => MessageFlow::Close(CloseCode::Unsupported, "a line is text"),
+            _ => MessageFlow::Close(CloseCode::Unsupported, "text messages only"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Answers with a document: which representation, whether conditions hold, and which parts of it.
+//! Responds with a document: selects representation, evaluates conditions and ranges.
 
 use std::fmt::Write;
 use std::time::SystemTime;
@@ -8,7 +8,7 @@ use tidegate::Outbox;
 
 use super::cache::Clock;
 use super::coding::quality;
-use super::conditions::{Asked, Verdict, verdict};
+use super::conditions::{Asked, Preconditions, verdict};
 use super::range::{Part, Wanted, wanted};
 use super::store::{Content, Document, Variant};
 use super::transfer::{Segment, Transfer};
@@ -17,7 +17,7 @@ use crate::http::fault::Status;
 use crate::http::head::Connection;
 use crate::http::session::Request;
 
-/// Answers with a document. What does not lie in memory is left to be transferred.
+/// Responds with a document. Content that is not in memory is left to be transferred.
 #[inline]
 pub(super) fn answer(
     document: &mut Document,
@@ -54,17 +54,18 @@ pub(super) fn answer(
     head.answer(asked, out)
 }
 
-/// The representation that is wanted most; of those wanted alike the smallest.
+/// The preferred acceptable representation; of equally preferred ones the smallest. The uncoded file, which is first,
+/// if none is acceptable (RFC 9110, section 12.5.3).
 fn pick(document: &Document, asked: Asked<'_>) -> usize {
-    let wanted = |variant: &Variant| {
+    let acceptable = |(at, variant): (usize, &Variant)| {
         let quality = quality(asked.values("accept-encoding"), variant.coding);
-        (quality, std::cmp::Reverse(variant.length))
+        (quality > 0).then_some((quality, std::cmp::Reverse(variant.length), at))
     };
-    let best = document.variants.iter().enumerate().max_by_key(|(_, variant)| wanted(variant));
-    best.map_or(0, |(at, _)| at)
+    let best = document.variants.iter().enumerate().filter_map(acceptable).max();
+    best.map_or(0, |(.., at)| at)
 }
 
-/// All that the head of an answer is made of.
+/// The inputs of a response's head.
 struct Head<'a> {
     document_type: &'a str,
     varies: bool,
@@ -77,15 +78,15 @@ impl Head<'_> {
     fn answer(&self, asked: Asked<'_>, out: &mut Outbox<'_>) -> Option<Transfer> {
         let variant = self.variant;
         let range = match verdict(asked, &variant.etag, variant.modified) {
-            Verdict::Proceed => asked.range.filter(|_| !self.request.head_only), // RFC 9110, section 14.2
-            Verdict::Whole => None,
-            Verdict::NotModified => {
+            Preconditions::Proceed => asked.range.filter(|_| !self.request.head_only), // RFC 9110, section 14.2
+            Preconditions::Whole => None,
+            Preconditions::NotModified => {
                 let fields = self.validators();
                 out.share(self.head("304 Not Modified", &fields).into());
                 return None;
             }
-            Verdict::Failed => {
-                self.refuse(Status::PreconditionFailed, "the file is another one by now", "", out);
+            Preconditions::Failed => {
+                self.refuse(Status::PreconditionFailed, "the file has changed", "", out);
                 return None;
             }
         };
@@ -93,7 +94,7 @@ impl Head<'_> {
             Wanted::Whole => self.send(self.whole(), &[Part { first: 0, bytes: variant.length }], out),
             Wanted::Nothing => {
                 let length = format!("Content-Range: bytes */{}\r\n", variant.length);
-                self.refuse(Status::RangeNotSatisfiable, "none of this range is in the file", &length, out);
+                self.refuse(Status::RangeNotSatisfiable, "the range is outside of the file", &length, out);
                 None
             }
             Wanted::Parts(parts) if parts.len() == 1 => {
@@ -121,7 +122,7 @@ impl Head<'_> {
         format!("HTTP/1.1 {line}\r\nServer: tidegate\r\nDate: {date}\r\n{fields}{said}\r\n")
     }
 
-    /// What a representation says about itself, besides its type and length.
+    /// The header fields of a representation except type and length.
     fn about(&self) -> String {
         let coding =
             self.variant.coding.map_or(String::new(), |c| format!("Content-Encoding: {}\r\n", c.name()));
@@ -141,7 +142,7 @@ impl Head<'_> {
         out.share(refusal(status, why, &self.clock.date, more, head_only, connection));
     }
 
-    /// A head and one part, at once if it is in memory.
+    /// A head and one part; complete if that is in memory.
     fn send(&self, head: String, parts: &[Part], out: &mut Outbox<'_>) -> Option<Transfer> {
         if self.request.head_only {
             out.share(head.into());

@@ -1,6 +1,8 @@
-//! What the connections of one I/O thread share: documents that were found lately, and the date.
+//! State shared by the connections of one I/O thread: a cache of documents, and the date.
 
+use std::fs::File;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
@@ -9,21 +11,21 @@ use super::FilesOptions;
 use super::store::{Content, Document};
 use crate::http::answer::{date_now, second_begun};
 
-/// What a document costs besides its bytes, about: names, tags, a head.
+/// Approximate memory of a document besides its bytes: names, tags, a head.
 const EACH_BYTES: usize = 1024;
 
-/// Most documents of a thread, however small they are.
+/// Maximum documents of a thread, whatever their size.
 const MOST: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct DocumentCache {
     documents: LruCache<Box<str>, Kept>,
-    /// Bytes and files of all documents, and how many there may be.
+    /// Limits on bytes, open files and number of documents.
     bytes: usize,
     files: usize,
     most_bytes: usize,
     most_files: usize,
-    /// How long a document is taken for unchanged.
+    /// How long a document counts as fresh.
     valid: Duration,
     pub(super) clock: Clock,
 }
@@ -36,7 +38,19 @@ struct Kept {
     files: usize,
 }
 
-/// The date, as answers say it.
+impl Kept {
+    /// Whether evicting it closes a file. A response that is being sent holds its own reference, taken under this lock.
+    fn has_idle_file(&self) -> bool {
+        let is_idle = |file: &Arc<File>| Arc::strong_count(file) == 1;
+        self.files > 0
+            && self.document.variants.iter().any(|variant| match &variant.content {
+                Content::Memory(_) => false,
+                Content::File(file) => is_idle(file),
+            })
+    }
+}
+
+/// The date as responses contain it.
 #[derive(Debug)]
 pub(super) struct Clock {
     started: Instant,
@@ -59,21 +73,21 @@ impl Clock {
     }
 }
 
-impl Lane {
-    /// A share of what the options allow, of so many.
-    pub(super) fn new(options: &FilesOptions, lanes: usize) -> Self {
+impl DocumentCache {
+    /// A thread's share of the limits.
+    pub(super) fn new(options: &FilesOptions, caches: usize) -> Self {
         Self {
             documents: LruCache::new(MOST),
             bytes: 0,
             files: 0,
-            most_bytes: options.cache_bytes / lanes,
-            most_files: options.open_files / lanes,
+            most_bytes: options.cache_bytes / caches,
+            most_files: options.open_files / caches,
             valid: options.valid,
             clock: Clock::new(Instant::now()),
         }
     }
 
-    /// A document that was found lately enough, and the date.
+    /// A fresh document, and the date.
     #[inline]
     pub(super) fn get(&mut self, key: &str, now: Instant) -> Option<(&mut Document, &Clock)> {
         self.clock.tick(now);
@@ -82,7 +96,7 @@ impl Lane {
         fresh.then_some((&mut kept.document, &self.clock))
     }
 
-    /// Keeps a document that was just found, if it fits; forgets others for it. Gives it back to be answered with.
+    /// Caches a new document, if it fits; evicts others for it. Returns it.
     pub(super) fn keep(&mut self, key: &str, document: Document, now: Instant) -> Result<(), Document> {
         self.forget(key);
         let (bytes, files) = cost(&document);
@@ -102,15 +116,19 @@ impl Lane {
         Ok(())
     }
 
-    /// Forgets the document with open files that was not asked for the longest; false if there is none.
+    /// Closes a file: evicts the least recently used document whose file is not being sent (evicting one that is would
+    /// close nothing, and open it twice). False if there is none.
     pub(super) fn close_one(&mut self) -> bool {
-        let oldest = self.documents.iter().rev().find(|(_, kept)| kept.files > 0);
+        if self.files == 0 {
+            return false; // without scanning all documents
+        }
+        let oldest = self.documents.iter().rev().find(|(_, kept)| kept.has_idle_file());
         let Some(key) = oldest.map(|(key, _)| key.clone()) else { return false };
         self.forget(&key);
         true
     }
 
-    /// What was found is no longer there.
+    /// Removes a document that no longer exists.
     pub(super) fn forget(&mut self, key: &str) {
         if let Some(gone) = self.documents.pop(key) {
             self.uncount(&gone);
@@ -145,7 +163,10 @@ mod tests {
     use crate::files::store::Variant;
 
     fn document(bytes: usize) -> Document {
-        let content = Content::Memory(Bytes::from(vec![0; bytes]));
+        containing(Content::Memory(Bytes::from(vec![0; bytes])), bytes)
+    }
+
+    fn containing(content: Content, bytes: usize) -> Document {
         let modified = SystemTime::UNIX_EPOCH;
         let (etag, length) = ("\"\"".into(), bytes as u64);
         let plain = Variant { coding: None, length, modified, etag, content, whole: None };
@@ -155,22 +176,40 @@ mod tests {
     #[test]
     fn the_cache_keeps_its_bounds_and_forgets_what_was_not_asked_for() {
         let options = FilesOptions { cache_bytes: 10 * EACH_BYTES, ..FilesOptions::default() };
-        let mut lane = Lane::new(&options, 1);
+        let mut cache = DocumentCache::new(&options, 1);
         let now = Instant::now();
         for key in ["a", "b", "c"] {
-            lane.keep(key, document(2 * EACH_BYTES), now).unwrap();
+            cache.keep(key, document(2 * EACH_BYTES), now).unwrap();
         }
-        assert!(lane.get("a", now).is_some());
-        lane.keep("d", document(2 * EACH_BYTES), now).unwrap();
-        assert!(lane.get("b", now).is_none(), "the one that was not asked for");
+        assert!(cache.get("a", now).is_some());
+        cache.keep("d", document(2 * EACH_BYTES), now).unwrap();
+        assert!(cache.get("b", now).is_none(), "the one that was not asked for");
         assert!(
-            lane.get("a", now).is_some() && lane.get("c", now).is_some() && lane.bytes <= lane.most_bytes
+            cache.get("a", now).is_some() && cache.get("c", now).is_some() && cache.bytes <= cache.most_bytes
         );
-        assert!(lane.keep("e", document(10 * EACH_BYTES), now).is_err(), "larger than all");
-        assert!(lane.get("a", now + options.valid).is_none(), "too old");
+        assert!(cache.keep("e", document(10 * EACH_BYTES), now).is_err(), "larger than all");
+        assert!(cache.get("a", now + options.valid).is_none(), "too old");
         for key in ["a", "c", "d"] {
-            lane.forget(key);
+            cache.forget(key);
         }
-        assert_eq!((lane.bytes, lane.files, lane.documents.len()), (0, 0, 0));
+        assert_eq!((cache.bytes, cache.files, cache.documents.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_file_that_is_being_sent_is_not_closed_to_make_room() {
+        let mut cache = DocumentCache::new(&FilesOptions::default(), 1);
+        let (now, sent) = (Instant::now(), Arc::new(tempfile::tempfile().unwrap()));
+        let sending = Content::File(sent.clone());
+        cache.keep("sent", containing(sending, 1), now).unwrap();
+        cache.keep("memory", document(1), now).unwrap();
+        cache
+            .keep("kept", containing(Content::File(Arc::new(tempfile::tempfile().unwrap())), 1), now)
+            .unwrap();
+        assert!(cache.close_one() && cache.get("kept", now).is_none());
+        assert!(!cache.close_one(), "nothing is left that would be closed");
+        assert!(cache.get("sent", now).is_some() && cache.get("memory", now).is_some());
+        drop(sent);
+        assert!(cache.close_one() && cache.get("sent", now).is_none());
+        assert!(!cache.close_one() && cache.files == 0 && cache.get("memory", now).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! Content codings: files that lie beside a file, compressed (RFC 9110, sections 8.4 and 12.5.3).
+//! Content codings: precompressed variants next to a file (RFC 9110, sections 8.4 and 12.5.3).
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// All of them.
+    /// All codings.
     pub const ALL: [Self; 3] = [Self::Zstd, Self::Brotli, Self::Gzip];
 
     /// Its name in HTTP.
@@ -30,7 +30,7 @@ impl Coding {
         }
     }
 
-    /// What is behind the name of a file that has it, without the dot.
+    /// Its file name extension, without the dot.
     #[must_use]
     pub fn extension(self) -> &'static str {
         match self {
@@ -52,12 +52,12 @@ impl FromStr for Coding {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|coding| coding.extension() == text);
-        found.ok_or_else(|| format!("{text:?} is none of gz, br and zst"))
+        found.ok_or_else(|| format!("{text:?} is not one of gz, br and zst"))
     }
 }
 
-/// How much a coding is wanted, in thousandths; `None` is the file as it is. What is not named is not wanted, except
-/// the file as it is.
+/// The weight of a coding in thousandths; `None` is the uncompressed file. Codings not listed have weight 0, except the
+/// uncompressed file.
 pub(super) fn quality<'a>(accepts: impl Iterator<Item = &'a [u8]>, coding: Option<Coding>) -> u16 {
     let name = coding.map_or("identity", Coding::name).as_bytes();
     let (mut named, mut any) = (None, None);
@@ -72,11 +72,11 @@ pub(super) fn quality<'a>(accepts: impl Iterator<Item = &'a [u8]>, coding: Optio
             any = Some(weight);
         }
     }
-    // The file as it is comes after what was asked for by name with the same weight.
+    // With equal weights, listed codings come before the uncompressed file.
     named.or(any).unwrap_or(u16::from(coding.is_none()))
 }
 
-/// `q=0.5`; `None` if it is another parameter.
+/// Parses `q=0.5`; `None` for another parameter.
 fn weight(parameter: &[u8]) -> Option<u16> {
     let value = parameter.strip_prefix(b"q=").or_else(|| parameter.strip_prefix(b"Q="))?;
     let value: f32 = std::str::from_utf8(value).ok()?.parse().ok()?;

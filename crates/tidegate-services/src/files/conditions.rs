@@ -4,12 +4,13 @@ use std::time::{Duration, SystemTime};
 
 use crate::http::head::list;
 
-/// What a request says besides method and target, as far as it matters here.
+/// The header fields of a request that matter here.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked<'a> {
     fields: &'a [httparse::Header<'a>],
-    /// Whether there is any of these fields.
+    /// Whether any of these fields is present.
     pub(super) conditional: bool,
+    /// The value of a single `Range` field. Of several, a cache or proxy may use a different one.
     pub(super) range: Option<&'a [u8]>,
     pub(super) accept_encoding: bool,
 }
@@ -25,9 +26,9 @@ const FIELDS: [&str; 7] = [
     "accept-encoding",
 ];
 
-/// Whether an answer depends on this field.
+/// Whether a response depends on this field.
 pub(super) fn matters(name: &str) -> bool {
-    // The length rules nearly all fields out before a byte is compared.
+    // The length excludes nearly all fields before a byte is compared.
     matches!(name.len(), 5 | 8 | 13 | 15 | 17 | 19)
         && FIELDS.iter().any(|field| name.eq_ignore_ascii_case(field))
 }
@@ -36,9 +37,13 @@ impl<'a> Asked<'a> {
     #[inline]
     pub(super) fn of(fields: &'a [httparse::Header<'a>]) -> Self {
         let mut asked = Self { fields, ..Self::default() };
+        let mut ranges = 0_usize;
         for field in fields.iter().filter(|field| matters(field.name)) {
             match field.name.len() {
-                5 => asked.range = Some(field.value),
+                5 => {
+                    ranges += 1;
+                    asked.range = (ranges == 1).then_some(field.value);
+                }
                 15 => asked.accept_encoding = true,
                 _ => asked.conditional = true,
             }
@@ -51,21 +56,20 @@ impl<'a> Asked<'a> {
         self.fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
     }
 
-    fn one(self, name: &'static str) -> Option<&'a [u8]> {
-        self.values(name).next()
-    }
-
+    /// A date. A repeated or invalid one is ignored (sections 13.1.3 and 13.1.4).
     fn date(self, name: &'static str) -> Option<SystemTime> {
-        httpdate::parse_http_date(std::str::from_utf8(self.one(name)?).ok()?).ok()
+        let mut values = self.values(name);
+        let date = values.next().filter(|_| values.next().is_none())?;
+        httpdate::parse_http_date(std::str::from_utf8(date).ok()?).ok()
     }
 }
 
-/// What follows from the conditions.
+/// The result of the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The request is answered; its range, if it has one, counts.
+pub(super) enum Preconditions {
+    /// Respond normally; a range applies.
     Proceed,
-    /// The same, but all of it is wanted.
+    /// Respond with the whole document, ignoring ranges.
     Whole,
     /// 304.
     NotModified,
@@ -74,32 +78,36 @@ pub(super) enum Verdict {
 }
 
 /// In the order of RFC 9110, section 13.2.2. `etag` is strong, and in quotes.
-pub(super) fn verdict(asked: Asked<'_>, etag: &str, modified: SystemTime) -> Verdict {
+pub(super) fn verdict(asked: Asked<'_>, etag: &str, modified: SystemTime) -> Preconditions {
     if !asked.conditional {
-        return Verdict::Proceed;
+        return Preconditions::Proceed;
     }
     let modified = whole_seconds(modified);
     let mut if_match = asked.values("if-match").peekable();
     if if_match.peek().is_some() {
         if !if_match.any(|value| names(value, etag, Comparison::Strong)) {
-            return Verdict::Failed;
+            return Preconditions::Failed;
         }
     } else if asked.date("if-unmodified-since").is_some_and(|since| modified > since) {
-        return Verdict::Failed;
+        return Preconditions::Failed;
     }
     let mut if_none_match = asked.values("if-none-match").peekable();
     if if_none_match.peek().is_some() {
         if if_none_match.any(|value| names(value, etag, Comparison::Weak)) {
-            return Verdict::NotModified;
+            return Preconditions::NotModified;
         }
     } else if asked.date("if-modified-since").is_some_and(|since| modified <= since) {
-        return Verdict::NotModified;
+        return Preconditions::NotModified;
     }
     // Section 13.1.5: a date counts only if it is a strong validator, and none is here: a file may change twice within
     // the second that it names (section 8.8.2.2), and then the parts would be of two files. Every answer has a strong
     // tag to ask with instead.
-    let same = asked.one("if-range").is_none_or(|value| value == etag.as_bytes());
-    if same { Verdict::Proceed } else { Verdict::Whole }
+    let mut if_range = asked.values("if-range");
+    match (if_range.next(), if_range.next()) {
+        (None, _) => Preconditions::Proceed,
+        (Some(tag), None) if tag == etag.as_bytes() => Preconditions::Proceed,
+        _ => Preconditions::Whole,
+    }
 }
 
 /// As a date of HTTP says it.
@@ -117,13 +125,14 @@ enum Comparison {
 
 /// Whether a list of entity tags, or `*`, names this one.
 fn names(value: &[u8], etag: &str, comparison: Comparison) -> bool {
-    list(value).any(|tag| {
+    let named = |tag: &[u8]| {
         let opaque = match comparison {
             Comparison::Strong => tag,
             Comparison::Weak => tag.strip_prefix(b"W/").unwrap_or(tag),
         };
-        tag == b"*" || opaque == etag.as_bytes()
-    })
+        opaque == etag.as_bytes()
+    };
+    value == b"*" || list(value).any(named)
 }
 
 #[cfg(test)]
@@ -132,7 +141,7 @@ mod tests {
 
     const ETAG: &str = "\"a\"";
 
-    fn judge(fields: &[(&'static str, &'static str)]) -> Verdict {
+    fn judge(fields: &[(&'static str, &'static str)]) -> Preconditions {
         let fields: Vec<_> =
             fields.iter().map(|(name, value)| httparse::Header { name, value: value.as_bytes() }).collect();
         // Half a second behind what its date says.
@@ -147,26 +156,26 @@ mod tests {
     #[test]
     fn each_condition_is_kept() {
         for (name, value, expected) in [
-            ("If-Match", "\"a\"", Verdict::Proceed),
-            ("If-Match", "\"b\", \"a\"", Verdict::Proceed),
-            ("If-Match", "*", Verdict::Proceed),
-            ("If-Match", "\"b\"", Verdict::Failed),
-            ("If-Match", "W/\"a\"", Verdict::Failed),
-            ("If-None-Match", "\"a\"", Verdict::NotModified),
-            ("If-None-Match", "W/\"a\"", Verdict::NotModified),
-            ("If-None-Match", "*", Verdict::NotModified),
-            ("If-None-Match", "\"b\"", Verdict::Proceed),
-            ("If-Modified-Since", THEN, Verdict::NotModified),
-            ("If-Modified-Since", AFTER, Verdict::NotModified),
-            ("If-Modified-Since", BEFORE, Verdict::Proceed),
-            ("If-Modified-Since", "yesterday", Verdict::Proceed),
-            ("If-Unmodified-Since", THEN, Verdict::Proceed),
-            ("If-Unmodified-Since", BEFORE, Verdict::Failed),
-            ("If-Range", "\"a\"", Verdict::Proceed),
-            ("If-Range", "\"b\"", Verdict::Whole),
-            ("If-Range", "W/\"a\"", Verdict::Whole),
-            ("If-Range", THEN, Verdict::Whole),
-            ("If-Range", AFTER, Verdict::Whole),
+            ("If-Match", "\"a\"", Preconditions::Proceed),
+            ("If-Match", "\"b\", \"a\"", Preconditions::Proceed),
+            ("If-Match", "*", Preconditions::Proceed),
+            ("If-Match", "\"b\"", Preconditions::Failed),
+            ("If-Match", "W/\"a\"", Preconditions::Failed),
+            ("If-None-Match", "\"a\"", Preconditions::NotModified),
+            ("If-None-Match", "W/\"a\"", Preconditions::NotModified),
+            ("If-None-Match", "*", Preconditions::NotModified),
+            ("If-None-Match", "\"b\"", Preconditions::Proceed),
+            ("If-Modified-Since", THEN, Preconditions::NotModified),
+            ("If-Modified-Since", AFTER, Preconditions::NotModified),
+            ("If-Modified-Since", BEFORE, Preconditions::Proceed),
+            ("If-Modified-Since", "yesterday", Preconditions::Proceed),
+            ("If-Unmodified-Since", THEN, Preconditions::Proceed),
+            ("If-Unmodified-Since", BEFORE, Preconditions::Failed),
+            ("If-Range", "\"a\"", Preconditions::Proceed),
+            ("If-Range", "\"b\"", Preconditions::Whole),
+            ("If-Range", "W/\"a\"", Preconditions::Whole),
+            ("If-Range", THEN, Preconditions::Whole),
+            ("If-Range", AFTER, Preconditions::Whole),
         ] {
             assert_eq!(judge(&[(name, value)]), expected, "{name}: {value}");
         }
@@ -175,11 +184,11 @@ mod tests {
     #[test]
     fn tags_win_over_dates_and_the_order_is_that_of_the_rfc() {
         for (fields, expected) in [
-            ([("If-Match", "\"a\""), ("If-Unmodified-Since", BEFORE)], Verdict::Proceed),
-            ([("If-None-Match", "\"b\""), ("If-Modified-Since", AFTER)], Verdict::Proceed),
-            ([("If-Match", "\"b\""), ("If-None-Match", "\"a\"")], Verdict::Failed),
-            ([("If-None-Match", "\"b\""), ("if-none-match", "\"a\"")], Verdict::NotModified),
-            ([("If-None-Match", "\"a\""), ("If-Range", "\"b\"")], Verdict::NotModified),
+            ([("If-Match", "\"a\""), ("If-Unmodified-Since", BEFORE)], Preconditions::Proceed),
+            ([("If-None-Match", "\"b\""), ("If-Modified-Since", AFTER)], Preconditions::Proceed),
+            ([("If-Match", "\"b\""), ("If-None-Match", "\"a\"")], Preconditions::Failed),
+            ([("If-None-Match", "\"b\""), ("if-none-match", "\"a\"")], Preconditions::NotModified),
+            ([("If-None-Match", "\"a\""), ("If-Range", "\"b\"")], Preconditions::NotModified),
         ] {
             assert_eq!(judge(&fields), expected, "{fields:?}");
         }

@@ -1,15 +1,16 @@
-//! A folder as a page.
+//! A directory listing as HTML.
 
 use std::io;
 
 use tidegate::system::file::Folder;
 
 use super::path::escaped;
+use crate::text::is_control;
 
-/// Most lines of a page.
+/// Maximum entries of a listing.
 const MOST: usize = 10_000;
 
-/// The page of a folder: folders first, hidden ones not at all.
+/// The page of a directory: directories first, hidden entries omitted.
 pub(super) fn page(folder: &Folder, name: &str) -> io::Result<String> {
     let mut listed = folder.list(name, MOST)?;
     listed.retain(|one| !one.name.starts_with('.'));
@@ -23,7 +24,7 @@ pub(super) fn page(folder: &Folder, name: &str) -> io::Result<String> {
             if one.name.contains(char::is_control) {
                 return format!("<li>{}{slash}\n", html(&one.name)); // no target has these (`path`)
             }
-            // `./` in front: a colon in a name is no scheme.
+            // With `./` in front, so that a colon in a name is not parsed as a scheme.
             format!("<li><a href=\"./{}{slash}\">{}{slash}</a>\n", escaped(&one.name), html(&one.name))
         })
         .collect();
@@ -32,7 +33,7 @@ pub(super) fn page(folder: &Folder, name: &str) -> io::Result<String> {
     ))
 }
 
-/// Text in HTML.
+/// Escapes text for HTML.
 fn html(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -42,17 +43,12 @@ fn html(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // A page has no control characters, and a name does not turn the text around it.
-            c if c.is_control() || is_direction(c) => safe.push(char::REPLACEMENT_CHARACTER),
+            // Control characters are removed, and bidirectional controls must not affect the surrounding text.
+            c if is_control(c) => safe.push(char::REPLACEMENT_CHARACTER),
             c => safe.push(c),
         }
     }
     safe
-}
-
-/// Whether it says in which direction text is shown (Unicode Standard Annex 9, section 2).
-fn is_direction(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(all(test, unix))] // Windows has no such names

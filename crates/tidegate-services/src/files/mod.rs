@@ -1,17 +1,17 @@
-//! HTTP (RFC 9110, RFC 9112): the files of a folder.
+//! HTTP (RFC 9110, RFC 9112): serves the files of a directory.
 //!
-//! | part | what it is |
+//! | part | contents |
 //! |---|---|
-//! | [`path`] | from the target of a request to a name |
-//! | `store` | from a name to a file; `listing`: from a folder to a page |
-//! | `cache` | what was found lately, one for each I/O thread |
-//! | `conditions`, `range`, [`coding`] | what a request says about the answer it wants |
-//! | `answer` | which answer that is; `transfer`: one that is handed over in steps |
-//! | `session` | answering one connection; reading its requests is [`http`](crate::http)'s |
+//! | [`path`] | maps a request target to a file name |
+//! | `store` | opens files; `listing`: renders directory listings |
+//! | `cache` | recently used documents, one cache for each I/O thread |
+//! | `conditions`, `range`, [`coding`] | conditional requests, ranges, content codings |
+//! | `answer` | selects the response; `transfer`: sends it in steps |
+//! | `session` | handles one connection; [`http`](crate::http) parses its requests |
 //!
-//! Small files are kept in memory with their heads, and leave in one send. Larger ones are kept open, and leave by
-//! [`Outbox::file`](tidegate::Outbox::file). What may have to wait for the disk is offloaded; what the kernel has at
-//! hand is not.
+//! Small files are cached in memory with their heads, and are sent with one call. Larger ones are kept open, and are
+//! sent by [`Outbox::file`](tidegate::Outbox::file). Work that may block on the disk is offloaded; files in the page
+//! cache are served directly.
 
 mod answer;
 mod cache;
@@ -37,42 +37,41 @@ pub use coding::Coding;
 
 use crate::http::HttpLimits;
 use crate::http::session::Conversation;
-use cache::Lane;
-use session::{Clerk, Shop};
+use cache::DocumentCache;
+use session::{FileResponder, SharedFiles};
 use store::Store;
 
-/// How files are served.
+/// Options of the file server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilesOptions {
-    /// What a folder is answered with, the first of these that it has. Default `index.html`.
+    /// Index files of a directory, in order of preference. Default `index.html`.
     pub index: Vec<String>,
-    /// Whether a folder without an index is answered with a list of what is in it. Default off: 403.
+    /// Whether a directory without an index is answered with a listing. Default off: 403.
     pub listing: Listing,
-    /// Codings in which files may lie beside a file, such as `a.css.gz` beside `a.css`. One that is older than the file
-    /// is not used. Default all. Each costs a look into the folder when a file is looked for.
+    /// Codings of precompressed files, such as `a.css.gz` next to `a.css`. One that is older than the file is not used.
+    /// Default all. Each costs a directory lookup when a file is opened.
     pub precompressed: Vec<Coding>,
-    /// Bytes of memory for small files, over all I/O threads. Each of them has an equal share, and so a copy of what it
-    /// serves. Default 64 MiB; 0 keeps nothing.
+    /// Memory for small files, over all I/O threads. Each thread has an equal share, and so its own copy of what it
+    /// serves. Default 64 MiB; 0 disables the cache.
     pub cache_bytes: usize,
     /// Files of at most this many bytes are kept in memory. Default 64 KiB.
     pub small_bytes: usize,
     /// Larger files that are kept open, over all I/O threads. Default 1,000. Each is a descriptor.
     pub open_files: usize,
-    /// How long what was found is served without looking at the file again. Default 1 s; zero looks each time.
+    /// How long a cached file is served without checking it again. Default 1 s; zero checks each time.
     pub valid: Duration,
-    /// Connections that are served; who comes while so many are open is answered with 503 and Retry-After. Default
-    /// `None`: as many as the policy lets in. Of use only below
-    /// [`Policy::max_connections`](tidegate::Policy::max_connections).
+    /// Maximum connections served; further ones are answered with 503 and Retry-After. Default `None`: the policy's
+    /// limit. Only useful below [`Policy::max_connections`](tidegate::Policy::max_connections).
     pub busy_above: Option<usize>,
 }
 
-/// Whether folders without an index are listed.
+/// Whether directories without an index are listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Listing {
-    /// They are refused.
+    /// They are answered with 403.
     #[default]
     Off,
-    /// They are.
+    /// They are listed.
     On,
 }
 
@@ -91,22 +90,22 @@ impl Default for FilesOptions {
     }
 }
 
-/// The folder cannot be served.
+/// The directory cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilesError {
-    /// The system does not give it.
-    #[error("cannot serve {}: {source}; name a folder that exists and may be read", path.display())]
+    /// An error of the system.
+    #[error("cannot serve {}: {error}; give a directory that exists and is readable", path.display())]
     Open {
-        /// The folder asked for.
+        /// The directory.
         path: PathBuf,
-        /// What the system said.
-        source: io::Error,
+        /// The system's error.
+        error: io::Error,
     },
-    /// An index that is not in the folder that is asked for.
-    #[error("the index {0:?} is no name of a file; write one without slashes that does not begin with a dot")]
+    /// An invalid name of an index file.
+    #[error("the index {0:?} is not a file name; it must have no slashes and no leading dot")]
     Index(String),
-    /// More is kept in memory than there is memory for.
+    /// More may be cached per file than in total.
     #[error("small_bytes ({small_bytes}) is above cache_bytes ({cache_bytes}): lower one or raise the other")]
     SmallAboveCache {
         /// [`FilesOptions::small_bytes`].
@@ -116,17 +115,17 @@ pub enum FilesError {
     },
 }
 
-/// The service that answers with the files of a folder.
+/// Serves the files of a directory.
 #[derive(Debug)]
 pub struct Files {
-    shop: Arc<Shop>,
+    shared: Arc<SharedFiles>,
 }
 
 impl Files {
-    /// Serves the folder at `root` within `limits`.
+    /// Serves the directory `root` with these options.
     ///
     /// # Errors
-    /// It cannot be opened, or an option cannot be kept.
+    /// It cannot be opened, or an option is invalid.
     pub fn new(root: &Path, options: FilesOptions, limits: HttpLimits) -> Result<Self, FilesError> {
         let odd =
             |name: &&String| name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0']);
@@ -137,22 +136,22 @@ impl Files {
         if small_bytes > cache_bytes && cache_bytes > 0 {
             return Err(FilesError::SmallAboveCache { small_bytes, cache_bytes });
         }
-        let folder = Folder::open(root).map_err(|source| FilesError::Open { path: root.into(), source })?;
+        let folder = Folder::open(root).map_err(|error| FilesError::Open { path: root.into(), error })?;
         tracing::info!(root = %root.display(), confinement = folder.confinement(), "serving files");
         let processors = std::thread::available_parallelism().map_or(1, usize::from).min(64);
-        let lanes = (0..processors).map(|_| Mutex::new(Lane::new(&options, processors))).collect();
-        let store = Store { folder, options };
-        Ok(Self { shop: Arc::new(Shop { store, lanes, limits, open: AtomicUsize::new(0) }) })
+        let caches = (0..processors).map(|_| Mutex::new(DocumentCache::new(&options, processors))).collect();
+        let store = Store::new(folder, options);
+        Ok(Self { shared: Arc::new(SharedFiles { store, caches, limits, open: AtomicUsize::new(0) }) })
     }
 }
 
 /// One connection of [`Files`].
-pub type FilesSession = Conversation<Clerk>;
+pub type FilesSession = Conversation<FileResponder>;
 
 impl Service for Files {
     type Session = FilesSession;
 
     fn open(&self, peer: &Peer) -> Result<FilesSession, Refusal> {
-        Ok(Conversation::new(Clerk::new(self.shop.clone(), peer.thread)))
+        Ok(Conversation::new(FileResponder::new(self.shared.clone(), peer.thread)))
     }
 }

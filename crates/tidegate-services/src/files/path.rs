@@ -1,5 +1,5 @@
-//! From the target of a request to the name of a file. Pure: no name that comes out of it begins with `/`, has a part
-//! `..`, or a part that is hidden.
+//! Maps the target of a request to a file name. Pure: a resulting name never begins with `/`, and never has a part that
+//! is `..` or hidden.
 
 use std::borrow::Cow;
 
@@ -7,68 +7,68 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use crate::http::fault::{Fault, Status};
 
-/// Most bytes of a target: what a path may have (PATH_MAX).
+/// Maximum bytes of a target: PATH_MAX.
 const MOST_TARGET_BYTES: usize = 4096;
 
-/// What stands in a path as it is: unreserved characters (RFC 3986, section 2.3), and the slash.
+/// Characters that need no escaping in a path: unreserved characters (RFC 3986, section 2.3), and the slash.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
-/// A file or folder that is asked for.
+/// A requested file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
-    /// Its name from the folder that is served, with a slash at its end if the target has one. The folder itself is
+pub struct Resource<'a> {
+    /// Its name relative to the served directory, with a trailing slash if the target has one. The directory itself is
     /// empty.
     pub key: Cow<'a, str>,
     /// The query, with its question mark, if there is one.
     pub query: &'a str,
 }
 
-impl Place<'_> {
-    /// The name without the slash at its end.
+impl Resource<'_> {
+    /// The name without a trailing slash.
     #[must_use]
     pub fn name(&self) -> &str {
         name(&self.key)
     }
 }
 
-/// A key without the slash at its end.
+/// A key without a trailing slash.
 pub(super) fn name(key: &str) -> &str {
     key.strip_suffix('/').unwrap_or(key)
 }
 
-/// Whether a key asks for a folder.
+/// Whether a key names a directory.
 pub(super) fn is_folder(key: &str) -> bool {
     key.is_empty() || key.ends_with('/')
 }
 
-/// A name as it stands in a URL.
+/// A name escaped for a URL.
 pub(super) fn escaped(name: &str) -> String {
     utf8_percent_encode(name, ESCAPED).to_string()
 }
 
-/// What the path and query of a target ask for.
+/// Parses the path and query of a target.
 ///
 /// # Errors
-/// It is no path, leads out of the folder, or to something hidden.
-pub fn place(target: &str) -> Result<Place<'_>, Fault> {
+/// It is not a path, escapes from the directory, or is hidden.
+pub fn resource(target: &str) -> Result<Resource<'_>, Fault> {
     if target.len() > MOST_TARGET_BYTES {
         let why = format!("the target is longer than {MOST_TARGET_BYTES} bytes").into();
         return Err(Fault { status: Status::UriTooLong, why });
     }
     let (path, query) = target.find('?').map_or((target, ""), |at| target.split_at(at));
     let Some(path) = path.strip_prefix('/') else {
-        return Err(Fault::bad("the target is no path (RFC 9112, section 3.2)"));
+        return Err(Fault::bad("the target is not a path (RFC 9112, section 3.2)"));
     };
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_~/".contains(&b);
     let mut before = b'/';
-    // Nearly all targets are names already: no escape, no empty part, and no part that begins with a dot.
+    // Nearly all targets are names already: no escape, no empty part, no part with a leading dot.
     let is_plain = path.bytes().all(|b| {
         let fits = plain(b) && (b != b'/' || before != b'/') || b == b'.' && before != b'/';
         before = b;
         fits
     });
     let key = if is_plain { Cow::Borrowed(path) } else { Cow::Owned(decoded(path)?) };
-    Ok(Place { key, query })
+    Ok(Resource { key, query })
 }
 
 fn decoded(path: &str) -> Result<String, Fault> {
@@ -81,8 +81,8 @@ fn decoded(path: &str) -> Result<String, Fault> {
                     "a percent sign is not followed by two digits (RFC 3986, section 2.1)",
                 ));
             }
-            // What others take for one part must not be two here.
-            Some([b'2', b'f' | b'F']) => return Err(Fault::bad("no name has a slash")),
+            // An encoded slash must not separate parts.
+            Some([b'2', b'f' | b'F']) => return Err(Fault::bad("a file name cannot contain a slash")),
             Some(_) => {}
         }
     }
@@ -90,7 +90,7 @@ fn decoded(path: &str) -> Result<String, Fault> {
         return Err(Fault::bad("the path is not UTF-8"));
     };
     if path.contains(|c: char| c.is_control() || c == '\\') {
-        return Err(Fault::bad("no name has a control character or a backslash"));
+        return Err(Fault::bad("a file name cannot contain control characters or backslashes"));
     }
     let mut parts: Vec<&str> = Vec::new();
     let mut ends_in_folder = true;
@@ -98,7 +98,9 @@ fn decoded(path: &str) -> Result<String, Fault> {
         ends_in_folder = matches!(part, "" | "." | "..");
         match part {
             "" | "." => {}
-            ".." if parts.pop().is_none() => return Err(Fault::bad("the path leads out of the folder")),
+            ".." if parts.pop().is_none() => {
+                return Err(Fault::bad("the path leads out of the served directory"));
+            }
             ".." => {}
             hidden if hidden.starts_with('.') => return Err(not_found()),
             part => parts.push(part),
@@ -111,7 +113,7 @@ fn decoded(path: &str) -> Result<String, Fault> {
     Ok(key)
 }
 
-/// There is no such file, or nobody is to know.
+/// No such file, or it is hidden.
 pub(super) fn not_found() -> Fault {
     Fault { status: Status::NotFound, why: "there is no such file".into() }
 }
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     fn key(target: &str) -> String {
-        place(target).unwrap().key.into_owned()
+        resource(target).unwrap().key.into_owned()
     }
 
     #[test]
@@ -145,7 +147,7 @@ mod tests {
         ] {
             assert_eq!(key(target), expected, "{target}");
         }
-        assert_eq!(place("/a?x=%zz").unwrap().query, "?x=%zz");
+        assert_eq!(resource("/a?x=%zz").unwrap().query, "?x=%zz");
     }
 
     #[test]
@@ -175,10 +177,10 @@ mod tests {
             ("/a/%2ehidden", Status::NotFound),
             ("/.../a", Status::NotFound),
         ] {
-            assert_eq!(place(target).unwrap_err().status, expected, "{target}");
+            assert_eq!(resource(target).unwrap_err().status, expected, "{target}");
         }
         let long = format!("/{}", "a".repeat(MOST_TARGET_BYTES));
-        assert_eq!(place(&long).unwrap_err().status, Status::UriTooLong);
+        assert_eq!(resource(&long).unwrap_err().status, Status::UriTooLong);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::http::head::list;
 
-/// Most parts of one answer. Somebody who asks for more gets the whole file: it costs less than they do.
+/// Maximum parts of one response. Requests for more get the whole file, which is cheaper.
 const MOST_PARTS: usize = 16;
 
 /// A part of a file that is not empty.
@@ -19,18 +19,18 @@ impl Part {
     }
 }
 
-/// What a Range field comes to.
+/// The result of a Range field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// The field says nothing that is understood, or too much: 200.
+    /// Not understood, or too many parts: 200.
     Whole,
     /// 206.
     Parts(Vec<Part>),
-    /// None of it is in the file: 416.
+    /// Outside of the file: 416.
     Nothing,
 }
 
-/// What of a file of this length is wanted.
+/// Evaluates the field for a file of this length.
 pub(super) fn wanted(value: &[u8], length: u64) -> Wanted {
     let unit = value.get(..6).filter(|unit| unit.eq_ignore_ascii_case(b"bytes="));
     let Some(set) = unit.and_then(|_| value.get(6..)) else { return Wanted::Whole };
@@ -49,13 +49,13 @@ pub(super) fn wanted(value: &[u8], length: u64) -> Wanted {
     match parts.len() {
         0 if list(set).all(<[u8]>::is_empty) => Wanted::Whole,
         0 => Wanted::Nothing,
-        // The same bytes again and again.
+        // The same bytes repeatedly.
         _ if total > length => Wanted::Whole,
         _ => Wanted::Parts(parts),
     }
 }
 
-/// One range: `None` if it is none, `Some(None)` if it lies behind the end.
+/// Parses one range: `None` if invalid, `Some(None)` if it lies past the end.
 fn part(spec: &[u8], length: u64) -> Option<Option<Part>> {
     let dash = spec.iter().position(|&b| b == b'-')?;
     let (first, last) = (number(&spec[..dash])?, number(&spec[dash + 1..])?);
@@ -74,7 +74,7 @@ fn part(spec: &[u8], length: u64) -> Option<Option<Part>> {
     })
 }
 
-/// Digits, or nothing. More than 64 bits is behind every end.
+/// Parses digits, or nothing. More than 64 bits is past every end.
 fn number(digits: &[u8]) -> Option<Option<u64>> {
     if !digits.iter().all(u8::is_ascii_digit) {
         return None;

@@ -1,4 +1,4 @@
-//! Answering the requests of one connection.
+//! Handles the requests of one connection.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -8,9 +8,9 @@ use tidegate::system::file::Patience;
 use tidegate::{Mail, Outbox};
 
 use super::answer::answer;
-use super::cache::Lane;
+use super::cache::DocumentCache;
 use super::conditions::matters;
-use super::path::{escaped, place};
+use super::path::{escaped, resource};
 use super::store::{Document, Found, Store};
 use super::transfer::Transfer;
 use crate::http::HttpLimits;
@@ -19,49 +19,49 @@ use crate::http::fault::{Fault, Status};
 use crate::http::head::{Connection, Spoken};
 use crate::http::session::{Answered, Request, Responder};
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Debug)]
-pub(super) struct Shop {
+pub(super) struct SharedFiles {
     pub(super) store: Store,
-    pub(super) lanes: Vec<Mutex<Lane>>,
+    pub(super) caches: Vec<Mutex<DocumentCache>>,
     pub(super) limits: HttpLimits,
     /// Connections that are open.
     pub(super) open: AtomicUsize,
 }
 
-impl Shop {
-    fn lane(&self, lane: usize) -> MutexGuard<'_, Lane> {
-        self.lanes[lane].lock().unwrap_or_else(PoisonError::into_inner)
+impl SharedFiles {
+    fn cache(&self, cache: usize) -> MutexGuard<'_, DocumentCache> {
+        self.caches[cache].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a key leads to. Files that are only kept open yield to one that is asked for: of this lane first, then of
-    /// the others.
-    fn find(&self, lane: usize, key: &str, patience: Patience) -> io::Result<Found> {
-        let lanes = || (0..self.lanes.len()).map(|after| (lane + after) % self.lanes.len());
-        self.store.find(key, patience, || lanes().any(|lane| self.lane(lane).close_one()))
+    /// Finds a key's document. If no descriptor is left, idle cached files are closed: of this thread's cache first,
+    /// then of the others.
+    fn find(&self, cache: usize, key: &str, patience: Patience) -> io::Result<Found> {
+        let caches = || (0..self.caches.len()).map(|after| (cache + after) % self.caches.len());
+        self.store.find(key, patience, || caches().any(|cache| self.cache(cache).close_one()))
     }
 }
 
-/// Answers one connection.
+/// One connection.
 #[derive(Debug)]
-pub struct Clerk {
-    shop: Arc<Shop>,
-    lane: usize,
-    /// There were too many connections when this one came.
+pub struct FileResponder {
+    shared: Arc<SharedFiles>,
+    cache: usize,
+    /// The limit of connections was reached when it was accepted.
     busy: bool,
     work: Option<Box<Work>>,
 }
 
-/// What keeps an answer from being whole.
+/// Why a response is not complete.
 #[derive(Debug)]
 enum Work {
-    /// A job looks for the file.
+    /// A job opens the file.
     Looking(Wanted),
     /// The outbox is full, or a job reads.
     Sending(Transfer),
 }
 
-/// A request that waits for its file, as far as its answer depends on it.
+/// A request that waits for its file, reduced to what its response depends on.
 #[derive(Debug)]
 struct Wanted {
     target: String,
@@ -70,19 +70,19 @@ struct Wanted {
     connection: Connection,
 }
 
-impl Clerk {
-    pub(super) fn new(shop: Arc<Shop>, thread: usize) -> Self {
-        let open = shop.open.fetch_add(1, Relaxed) + 1;
-        let busy = shop.store.options.busy_above.is_some_and(|most| open > most);
-        let lane = thread % shop.lanes.len().max(1);
-        Self { shop, lane, busy, work: None }
+impl FileResponder {
+    pub(super) fn new(shared: Arc<SharedFiles>, thread: usize) -> Self {
+        let open = shared.open.fetch_add(1, Relaxed) + 1;
+        let busy = shared.store.options.busy_above.is_some_and(|most| open > most);
+        let cache = thread % shared.caches.len().max(1);
+        Self { shared, cache, busy, work: None }
     }
 
-    fn lane(&self) -> MutexGuard<'_, Lane> {
-        self.shop.lane(self.lane)
+    fn cache(&self) -> MutexGuard<'_, DocumentCache> {
+        self.shared.cache(self.cache)
     }
 
-    /// Answers, or goes on with it, with what a key leads to.
+    /// Responds, or continues responding, with the document of a key.
     fn respond(&mut self, key: &str, found: Found, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
         let fault = match found {
             Found::File(document) => return self.respond_with(key, document, request, out),
@@ -90,7 +90,7 @@ impl Clerk {
             Found::Folder => return self.redirect(request, out),
             Found::Refused(fault) => fault,
         };
-        self.lane().forget(key);
+        self.cache().forget(key);
         self.refuse(&fault, request.head_only, request.connection, out);
         Answered::Whole
     }
@@ -103,13 +103,13 @@ impl Clerk {
         out: &mut Outbox<'_>,
     ) -> Answered {
         let transfer = {
-            let mut lane = self.lane();
-            match lane.keep(key, document, out.now()) {
-                Ok(()) => match lane.get(key, out.now()) {
+            let mut cache = self.cache();
+            match cache.keep(key, document, out.now()) {
+                Ok(()) => match cache.get(key, out.now()) {
                     Some((document, clock)) => answer(document, request, clock, out),
                     None => None,
                 },
-                Err(mut alone) => answer(&mut alone, request, &lane.clock, out),
+                Err(mut alone) => answer(&mut alone, request, &cache.clock, out),
             }
         };
         self.send(transfer, out)
@@ -125,10 +125,10 @@ impl Clerk {
         answered
     }
 
-    /// To the same place with a slash at its end. Never to another host: a name has no slash at its front.
+    /// Redirects to the same path with a trailing slash. Never to another host: a name has no leading slash.
     fn redirect(&self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
-        let Ok(place) = place(request.spoken.target) else { return Answered::Whole };
-        let (name, query) = (escaped(place.name()), place.query);
+        let Ok(resource) = resource(request.spoken.target) else { return Answered::Whole };
+        let (name, query) = (escaped(resource.name()), resource.query);
         let head = format!(
             "HTTP/1.1 301 Moved Permanently\r\nServer: tidegate\r\nDate: {}\r\nLocation: /{name}/{query}\r\n\
              Content-Length: 0\r\n{}\r\n",
@@ -155,17 +155,17 @@ impl Clerk {
     }
 
     fn date(&self, out: &Outbox<'_>) -> String {
-        let mut lane = self.lane();
-        lane.clock.tick(out.now());
-        lane.clock.date.clone()
+        let mut cache = self.cache();
+        cache.clock.tick(out.now());
+        cache.clock.date.clone()
     }
 
-    /// Has a job look for a file that is not known to be in memory.
+    /// Offloads opening a file that is not in the cache.
     #[cold]
     fn look(&mut self, key: &str, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
-        let (shop, lane, key) = (self.shop.clone(), self.lane, key.to_owned());
-        if out.offload(move || shop.find(lane, &key, Patience::Waits)).is_err() {
-            let why = "too many files are being looked for; come again".into();
+        let (shared, cache, key) = (self.shared.clone(), self.cache, key.to_owned());
+        if out.offload(move || shared.find(cache, &key, Patience::Waits)).is_err() {
+            let why = "too many files are being opened; retry later".into();
             self.refuse(
                 &Fault { status: Status::Unavailable, why },
                 request.head_only,
@@ -198,16 +198,16 @@ impl Wanted {
     }
 }
 
-impl Responder for Clerk {
+impl Responder for FileResponder {
     #[inline]
     fn limits(&self) -> &HttpLimits {
-        &self.shop.limits
+        &self.shared.limits
     }
 
     #[inline]
     fn answer(&mut self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
         if self.busy {
-            let why = "the server is busy; come again".into();
+            let why = "the server is busy; retry later".into();
             self.refuse(
                 &Fault { status: Status::Unavailable, why },
                 request.head_only,
@@ -216,23 +216,23 @@ impl Responder for Clerk {
             );
             return Answered::Final;
         }
-        let place = match place(request.spoken.target) {
-            Ok(place) => place,
+        let resource = match resource(request.spoken.target) {
+            Ok(resource) => resource,
             Err(fault) => {
                 self.refuse(&fault, request.head_only, request.connection, out);
                 return Answered::Whole;
             }
         };
         let known = {
-            let mut lane = self.lane();
-            lane.get(&place.key, out.now()).map(|(document, clock)| answer(document, request, clock, out))
+            let mut cache = self.cache();
+            cache.get(&resource.key, out.now()).map(|(document, clock)| answer(document, request, clock, out))
         };
         if let Some(transfer) = known {
             return self.send(transfer, out);
         }
-        match self.shop.find(self.lane, &place.key, Patience::Never) {
-            Ok(found) => self.respond(&place.key, found, request, out),
-            Err(_) => self.look(&place.key, request, out),
+        match self.shared.find(self.cache, &resource.key, Patience::Never) {
+            Ok(found) => self.respond(&resource.key, found, request, out),
+            Err(_) => self.look(&resource.key, request, out),
         }
     }
 
@@ -245,7 +245,7 @@ impl Responder for Clerk {
 
     fn go_on(&mut self, out: &mut Outbox<'_>) -> Answered {
         let answered = match self.work.as_deref_mut() {
-            // A job reads what comes next, or looks for the file.
+            // A job reads the next bytes, or opens the file.
             Some(Work::Sending(transfer)) if transfer.waits() => Answered::UnderWay,
             Some(Work::Looking(_)) => Answered::UnderWay,
             Some(Work::Sending(transfer)) => transfer.feed(out),
@@ -270,11 +270,11 @@ impl Responder for Clerk {
                     }
                     _ => None,
                 };
-                let why = "looking for the file failed".into();
+                let why = "opening the file failed".into();
                 let found = found.unwrap_or(Found::Refused(Fault { status: Status::InternalError, why }));
-                wanted.with(|request| match place(request.spoken.target) {
-                    Ok(place) => self.respond(&place.key, found, request, out),
-                    Err(_) => Answered::Whole, // it was looked for under this name
+                wanted.with(|request| match resource(request.spoken.target) {
+                    Ok(resource) => self.respond(&resource.key, found, request, out),
+                    Err(_) => Answered::Whole, // this name was looked up
                 })
             }
             None => Answered::Whole,
@@ -282,9 +282,9 @@ impl Responder for Clerk {
     }
 }
 
-impl Drop for Clerk {
+impl Drop for FileResponder {
     fn drop(&mut self) {
-        self.shop.open.fetch_sub(1, Relaxed);
+        self.shared.open.fetch_sub(1, Relaxed);
     }
 }
 
@@ -321,15 +321,17 @@ mod tests {
         }
         // As many may be kept open as there are not.
         let options = FilesOptions { small_bytes: 1024, open_files: 2_000, ..FilesOptions::default() };
-        let lanes = (0..2).map(|_| Mutex::new(Lane::new(&options, 2))).collect();
-        let store = Store { folder: Folder::open(folder.path()).unwrap(), options };
-        let shop = Shop { store, lanes, limits: HttpLimits::default(), open: AtomicUsize::new(0) };
+        let caches = (0..2).map(|_| Mutex::new(DocumentCache::new(&options, 2))).collect();
+        let store = Store::new(Folder::open(folder.path()).unwrap(), options);
+        let shared = SharedFiles { store, caches, limits: HttpLimits::default(), open: AtomicUsize::new(0) };
         let mut refused = 0;
         for round in 0..4 {
             for n in 0..300 {
-                let (key, lane) = (place(&format!("/f{n}")).unwrap().key.to_string(), round % 2);
-                match shop.find(lane, &key, Patience::Waits).unwrap() {
-                    Found::File(document) => shop.lane(lane).keep(&key, document, Instant::now()).unwrap(),
+                let (key, cache) = (resource(&format!("/f{n}")).unwrap().key.to_string(), round % 2);
+                match shared.find(cache, &key, Patience::Waits).unwrap() {
+                    Found::File(document) => {
+                        shared.cache(cache).keep(&key, document, Instant::now()).unwrap()
+                    }
                     _ => refused += 1,
                 }
             }

@@ -1,9 +1,9 @@
-//! Finding files in the folder. May wait for the disk, or says that it would have to.
+//! Opens files in the served directory. May block on the disk, or returns that it would.
 
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
-use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use tidegate::system::file::{Folder, Patience, identity, is_exhausted, read_cached};
@@ -12,29 +12,33 @@ use super::coding::Coding;
 use super::{FilesOptions, Listing, listing, path};
 use crate::http::fault::{Fault, Status};
 
-/// The folder that is served, and how.
+/// Minimum time between two log lines about unreadable files: clients choose how often they ask.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The served directory and its options.
 #[derive(Debug)]
 pub(super) struct Store {
-    pub(super) folder: Folder,
+    folder: Folder,
     pub(super) options: FilesOptions,
+    failures: ReadFailures,
 }
 
-/// What a name leads to.
+/// The result of a lookup.
 #[derive(Debug)]
 pub(super) enum Found {
     File(Document),
-    /// A folder that was asked for without a slash at the end.
+    /// A directory requested without a trailing slash.
     Folder,
-    /// A folder, as a page.
+    /// A directory, as a listing.
     Page(String),
     Refused(Fault),
 }
 
-/// A file, and what lies beside it in other codings.
+/// A file and its precompressed variants.
 #[derive(Debug)]
 pub(super) struct Document {
     pub(super) content_type: String,
-    /// The file as it is comes first.
+    /// The uncompressed file comes first.
     pub(super) variants: Vec<Variant>,
 }
 
@@ -47,7 +51,7 @@ pub(super) struct Variant {
     /// With its quotes.
     pub(super) etag: String,
     pub(super) content: Content,
-    /// A whole answer and the second it was made in.
+    /// A complete response and the second in which it was built.
     pub(super) whole: Option<(u64, Bytes)>,
 }
 
@@ -58,11 +62,14 @@ pub(super) enum Content {
 }
 
 impl Store {
-    /// What a key leads to. Where nothing is left to open a file with, `close_one` is asked for it; it returns
-    /// whether there is hope.
+    pub(super) fn new(folder: Folder, options: FilesOptions) -> Self {
+        Self { folder, options, failures: ReadFailures::default() }
+    }
+
+    /// Looks up a key. When no descriptor is left it calls `close_one`, which returns whether a retry may succeed.
     ///
     /// # Errors
-    /// [`ErrorKind::WouldBlock`], with [`Patience::Never`]: the disk has to be looked at, or perhaps.
+    /// [`ErrorKind::WouldBlock`], with [`Patience::Never`]: the lookup may have to read the disk.
     pub(super) fn find(
         &self,
         key: &str,
@@ -73,7 +80,7 @@ impl Store {
             match self.look(key, patience) {
                 Err(e) if e.kind() == ErrorKind::WouldBlock && patience == Patience::Never => return Err(e),
                 Err(e) if is_exhausted(&e) && close_one() => {}
-                Err(e) => return Ok(Found::Refused(refusal(&e))),
+                Err(e) => return Ok(Found::Refused(self.refusal(&e))),
                 found => return found,
             }
         }
@@ -87,8 +94,7 @@ impl Store {
             return if path::is_folder(key) { self.index(name, patience) } else { Ok(Found::Folder) };
         }
         if !metadata.is_file() {
-            let why = "this is neither a file nor a folder".into();
-            return Ok(Found::Refused(Fault { status: Status::Forbidden, why }));
+            return Err(ErrorKind::Unsupported.into());
         }
         if path::is_folder(key) {
             return Err(ErrorKind::NotFound.into());
@@ -109,7 +115,7 @@ impl Store {
         }
         match self.options.listing {
             Listing::Off => {
-                let why = "this folder has no index, and listings are off".into();
+                let why = "this directory has no index, and listings are off".into();
                 Ok(Found::Refused(Fault { status: Status::Forbidden, why }))
             }
             Listing::On if patience == Patience::Never => Err(ErrorKind::WouldBlock.into()),
@@ -117,9 +123,12 @@ impl Store {
         }
     }
 
-    /// Opens a file, and nothing else.
+    /// Opens a regular file; anything else is not found.
     fn open(&self, name: &str, patience: Patience) -> io::Result<(File, Metadata)> {
-        let file = self.folder.open_file(name, patience)?;
+        let file = match self.folder.open_file(name, patience) {
+            Err(e) if e.kind() == ErrorKind::Unsupported => return Err(ErrorKind::NotFound.into()),
+            opened => opened?,
+        };
         let metadata = file.metadata()?;
         if metadata.is_file() { Ok((file, metadata)) } else { Err(ErrorKind::NotFound.into()) }
     }
@@ -136,7 +145,7 @@ impl Store {
         let mut variants = vec![plain];
         for &coding in &self.options.precompressed {
             match self.open(&format!("{name}.{}", coding.extension()), patience) {
-                // One that is older was made of another version of the file.
+                // An older variant was made from another version of the file.
                 Ok((file, metadata)) if metadata.modified()? >= modified => {
                     variants.push(self.variant(Some(coding), file, &metadata, patience)?);
                 }
@@ -169,9 +178,51 @@ impl Store {
         };
         Ok(Variant { coding, length, modified, etag, content, whole: None })
     }
+
+    /// The response for a file that cannot be opened or read.
+    fn refusal(&self, e: &io::Error) -> Fault {
+        let (status, why) = match e.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidFilename => {
+                return path::not_found();
+            }
+            ErrorKind::PermissionDenied => (Status::Forbidden, "permission denied"),
+            ErrorKind::Unsupported => (Status::Forbidden, "this is neither a file nor a directory"),
+            ErrorKind::FileTooLarge => {
+                (Status::Forbidden, "this directory has too many entries to be listed")
+            }
+            _ if is_exhausted(e) => {
+                (Status::Unavailable, "the server has no free file descriptors; retry later")
+            }
+            _ => {
+                if let Some(requests) = self.failures.count(Instant::now()) {
+                    tracing::warn!(error = %e, requests, "cannot read a file");
+                }
+                (Status::InternalError, "this file cannot be read")
+            }
+        };
+        Fault { status, why: why.into() }
+    }
 }
 
-/// All of a small file.
+/// Requests for unreadable files: the time of the last log line, and the number of requests since then.
+#[derive(Debug, Default)]
+struct ReadFailures(Mutex<(Option<Instant>, u64)>);
+
+impl ReadFailures {
+    /// Counts a request. Returns how many to log if a log line is due.
+    fn count(&self, now: Instant) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (logged, unlogged) = &mut *state;
+        *unlogged += 1;
+        if logged.is_some_and(|logged| now.saturating_duration_since(logged) < LOG_INTERVAL) {
+            return None;
+        }
+        *logged = Some(now);
+        Some(std::mem::take(unlogged))
+    }
+}
+
+/// Reads a small file.
 fn read(mut file: &File, length: usize, patience: Patience) -> io::Result<Bytes> {
     let mut bytes = vec![0; length];
     match patience {
@@ -186,12 +237,12 @@ fn read(mut file: &File, length: usize, patience: Patience) -> io::Result<Bytes>
     Ok(bytes.into())
 }
 
-/// A name in a folder.
+/// Joins a name to a directory.
 pub(super) fn beside(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.into() } else { format!("{folder}/{name}") }
 }
 
-/// The media type that the name says; text is taken for UTF-8.
+/// The media type by file name extension; text is assumed to be UTF-8.
 fn content_type(name: &str) -> String {
     match mime_guess::from_path(name).first_raw() {
         None => "application/octet-stream".into(),
@@ -200,18 +251,18 @@ fn content_type(name: &str) -> String {
     }
 }
 
-fn refusal(e: &io::Error) -> Fault {
-    let (status, why) = match e.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidFilename => {
-            return path::not_found();
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_has_one_line_for_many_failures() {
+        let (failures, start) = (ReadFailures::default(), Instant::now());
+        assert_eq!(failures.count(start), Some(1));
+        for _ in 0..1000 {
+            assert_eq!(failures.count(start + LOG_INTERVAL - Duration::from_nanos(1)), None);
         }
-        ErrorKind::PermissionDenied => (Status::Forbidden, "this file may not be read"),
-        ErrorKind::FileTooLarge => (Status::Forbidden, "this folder has too much in it to be listed"),
-        _ if is_exhausted(e) => (Status::Unavailable, "the server can open no more files; come again"),
-        _ => {
-            tracing::warn!(error = %e, "a file could not be read");
-            (Status::InternalError, "this file cannot be read")
-        }
-    };
-    Fault { status, why: why.into() }
+        assert_eq!(failures.count(start + LOG_INTERVAL), Some(1001));
+        assert_eq!(failures.count(start + LOG_INTERVAL), None);
+    }
 }

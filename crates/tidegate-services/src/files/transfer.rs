@@ -1,4 +1,4 @@
-//! An answer that does not fit into one piece of memory: parts of a file, handed over as the outbox has room.
+//! A response sent in steps: parts of a file, appended as the outbox has room.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,10 +13,10 @@ use super::range::Part;
 use super::store::Content;
 use crate::http::session::Answered;
 
-/// Bytes of a file that are handed over at once, and read at once if they are not in memory.
+/// Bytes of a file appended at once, and read at once if they are not in memory.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// What is still to be said.
+/// What is left to send.
 #[derive(Debug)]
 pub(super) struct Transfer {
     content: Content,
@@ -27,11 +27,11 @@ pub(super) struct Transfer {
 /// Whether the next bytes of the file are read before they are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// That has not been looked at.
+    /// Not checked yet.
     Unknown,
-    /// A job does.
+    /// A job reads them.
     UnderWay,
-    /// They were: they are in the page cache, or will not be.
+    /// Read: they are in the page cache, or cannot be.
     Done,
 }
 
@@ -50,22 +50,22 @@ impl Transfer {
         self.segments.push_back(segment);
     }
 
-    /// Whether a job reads what comes next.
+    /// Whether a job reads the next bytes.
     pub(super) fn waits(&self) -> bool {
         self.reading == Reading::UnderWay
     }
 
-    /// The job has read it.
+    /// The job has finished.
     pub(super) fn was_read(&mut self) {
         self.reading = Reading::Done;
     }
 
-    /// Puts as much as there is room for into the outbox.
+    /// Appends as much as the outbox has room for.
     pub(super) fn feed(&mut self, out: &mut Outbox<'_>) -> Answered {
         loop {
             let Some(segment) = self.segments.front_mut() else { return Answered::Whole };
             match segment {
-                // A head goes with what follows it.
+                // A head is sent together with what follows it.
                 Segment::Bytes(bytes) => out.share(std::mem::take(bytes)),
                 Segment::Part(part) if part.bytes == 0 => {}
                 Segment::Part(_) if out.is_full() => return Answered::UnderWay,
@@ -97,8 +97,8 @@ impl Transfer {
     }
 }
 
-/// Sees to it that sending these bytes does not wait for the disk on an I/O thread. Only the last byte is looked at:
-/// the kernel reads files ahead, from front to end.
+/// Ensures that sending these bytes does not block an I/O thread on the disk. Only the last byte is checked: the kernel
+/// reads files ahead, from front to end.
 fn warm(file: &Arc<File>, at: u64, bytes: u64, out: &mut Outbox<'_>) -> Reading {
     let cold = read_cached(file, &mut [0], at + bytes - 1);
     if !matches!(&cold, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {
@@ -108,11 +108,11 @@ fn warm(file: &Arc<File>, at: u64, bytes: u64, out: &mut Outbox<'_>) -> Reading 
     let job = move || {
         let mut buffer = vec![0; 64 * 1024];
         while !range.is_empty() {
-            // What cannot be read shows when it is sent.
+            // A read error shows when it is sent.
             let Ok(n) = range.read(&mut buffer) else { return };
             range.advance(n);
         }
     };
-    // If nobody has time for that, the bytes are read where they are sent.
+    // If the job queue is full, the bytes are read while they are sent.
     if out.offload(job).is_ok() { Reading::UnderWay } else { Reading::Done }
 }

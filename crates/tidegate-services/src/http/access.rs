@@ -1,19 +1,18 @@
-//! By which names a server may be asked, and from whose pages.
+//! Host and origin checks for servers used by browsers.
 //!
-//! A browser lets any page connect to any server, and tells the server whose page it was (`Origin`; RFC 6455, section
-//! 10.2). And a page whose name is pointed at another address (*DNS rebinding*) is one of that server, as far as the
-//! browser knows; only its name, in the Host field, gives it away. So who serves browsers on a loopback or inner
-//! address has to look at both.
+//! A browser lets any page connect to any server, and sends the page's origin (`Origin`; RFC 6455, section 10.2). And a
+//! page whose name resolves to another address (*DNS rebinding*) is same-origin with that server for the browser; only
+//! its name, in the Host field, reveals it. So a server for browsers on a loopback or private address must check both.
 
 use std::str::FromStr;
 
 use super::authority::Authority;
 use super::fault::{Fault, Status};
 
-/// The names by which a server may be asked, and the origins whose pages may open a WebSocket.
+/// The accepted host names, and the origins whose pages may open a WebSocket.
 ///
-/// Addresses and `localhost` are names of every server: nobody can point them elsewhere. A page that came from the
-/// server itself may always open a WebSocket to it, and so may whatever is no browser: it names no origin.
+/// IP addresses and `localhost` are always accepted, because DNS cannot redirect them. A page of the same origin may
+/// always open a WebSocket, and so may clients other than browsers, which send no origin.
 ///
 /// ```
 /// use tidegate_services::http::Access;
@@ -28,21 +27,21 @@ pub struct Access {
     origins: Vec<Origin>,
 }
 
-/// What is no host or origin.
+/// An invalid host or origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
     /// Not a name.
-    #[error("{0:?} is no host; write a name without a port, such as chat.example, or * for any")]
+    #[error("{0:?} is not a host; write a name without a port, such as chat.example, or * for any")]
     Host(String),
     /// Not an origin.
     #[error(
-        "{0:?} is no origin; write https://NAME or https://NAME:PORT as browsers say it, null, or * for any"
+        "{0:?} is not an origin; write https://NAME or https://NAME:PORT as browsers send it, null, or * for any"
     )]
     Origin(String),
 }
 
-/// A name by which a server may be asked.
+/// An accepted host name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
     /// Any.
@@ -51,14 +50,14 @@ pub enum Host {
     Name(String),
 }
 
-/// Whose pages may open a WebSocket.
+/// An accepted origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Anybody's.
+    /// Any origin.
     Any,
     /// Pages without an origin, such as files and sandboxes (`null`).
     Opaque,
-    /// This one's: scheme, host in lower case, port.
+    /// A certain origin: scheme, host in lower case, port.
     Of(String, String, u16),
 }
 
@@ -102,8 +101,8 @@ impl Origin {
         (!host.is_empty()).then(|| Self::Of(scheme, plain(host), port.unwrap_or(usual)))
     }
 
-    /// Whether a page of this origin came from the server that is asked as this. Whether it is asked with TLS is not
-    /// known here, as a proxy may have taken it off: a port that is not said is the one that goes with the origin.
+    /// Whether a page of this origin is from the host requested. The scheme of the request is not known, as a proxy may
+    /// have terminated TLS: a missing port is the origin's default.
     fn is_same(&self, asked: &Authority<'_>) -> bool {
         let Self::Of(scheme, host, port) = self else { return false };
         let usual = if scheme == "http" { 80 } else { 443 };
@@ -112,38 +111,38 @@ impl Origin {
 }
 
 impl Access {
-    /// Everybody, by every name: for what may be known and done by anyone who reaches the port, and by any page they
-    /// look at.
+    /// Accepts every host and origin: for content that anyone who reaches the port may use, including through any web
+    /// page.
     #[must_use]
     pub fn any() -> Self {
         Self { hosts: vec![Host::Any], origins: vec![Origin::Any] }
     }
 
-    /// These names and origins.
+    /// Creates it with these hosts and origins.
     #[must_use]
     pub fn of(hosts: Vec<Host>, origins: Vec<Origin>) -> Self {
         Self { hosts, origins }
     }
 
-    /// One name more, without a port; `*` is any.
+    /// Adds a host name, without a port; `*` is any.
     ///
     /// # Errors
-    /// It is no name.
+    /// It is not a host name.
     pub fn host(mut self, name: &str) -> Result<Self, AccessError> {
         self.hosts.push(name.parse()?);
         Ok(self)
     }
 
-    /// One origin more, such as `https://www.example`; `*` is any.
+    /// Adds an origin, such as `https://www.example`; `*` is any.
     ///
     /// # Errors
-    /// It is no origin.
+    /// It is not an origin.
     pub fn origin(mut self, origin: &str) -> Result<Self, AccessError> {
         self.origins.push(origin.parse()?);
         Ok(self)
     }
 
-    /// Refuses a request that is for another name. One that does not say (HTTP/1.0) is not a browser's.
+    /// Rejects a request for another host. Requests without a Host field (HTTP/1.0) do not come from browsers.
     pub(crate) fn check_host(&self, authority: &[u8]) -> Result<(), Fault> {
         if authority.is_empty() || self.hosts.contains(&Host::Any) {
             return Ok(());
@@ -154,29 +153,29 @@ impl Access {
         if is_local || self.hosts.iter().any(|host| matches!(host, Host::Name(own) if *own == name)) {
             return Ok(());
         }
-        let why = format!("this server is not asked as {name:?}; if it is to be, allow this host");
+        let why = format!("unknown host {name:?}; to accept it, allow this host");
         Err(Fault { status: Status::Misdirected, why: why.into() })
     }
 
-    /// Refuses a WebSocket to a page of another origin.
+    /// Rejects a WebSocket from a page of another origin.
     pub(crate) fn check_origin(&self, origin: Option<&[u8]>, authority: &[u8]) -> Result<(), Fault> {
         let Some(origin) = origin.filter(|_| !self.origins.contains(&Origin::Any)) else { return Ok(()) };
         let parsed: Option<Origin> = std::str::from_utf8(origin).ok().and_then(|text| text.parse().ok());
         let asked = Authority::parse(authority);
         let allowed = parsed.is_some_and(|origin| {
-            // What a request says is not what an option says: it has no wildcard.
+            // A value of a request, unlike an option's, has no wildcard.
             origin != Origin::Any
                 && (asked.is_some_and(|asked| origin.is_same(&asked)) || self.origins.contains(&origin))
         });
         if allowed {
             return Ok(());
         }
-        let why = "pages of this origin may not connect; if they are to, allow the origin".into();
+        let why = "pages of this origin may not connect; to accept them, allow the origin".into();
         Err(Fault { status: Status::Forbidden, why })
     }
 }
 
-/// A host as it is compared: in lower case, and without a dot at its end.
+/// Normalizes a host for comparison: lower case, no trailing dot.
 fn plain(host: &str) -> String {
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
 }

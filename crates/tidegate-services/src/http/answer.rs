@@ -1,4 +1,4 @@
-//! Answers, built once a second and shared by all connections of a thread.
+//! Responses, built once a second and shared by all connections of a thread.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,22 +12,22 @@ use super::fault::Status;
 use super::head::Connection;
 use super::page::Page;
 
-/// Up to this many bytes a page is copied behind each of its heads, so that an answer is one piece. Above it, the one
-/// copy of the page is the second piece of each answer: the copying would cost more than it saves.
+/// Up to this size the page is copied behind each of its heads, so that a response is one piece. Larger pages are the
+/// second piece of each response: copying would cost more than it saves.
 const ONE_PIECE_BYTES: usize = 16 * 1024;
 
-/// The page with each of its heads, as of one second. Clones of these share memory.
+/// The page with each of its heads, valid for one second. Clones share memory.
 #[derive(Debug)]
 struct Answers {
-    /// By [`Connection`]: to `GET`, without the page if that is a piece of its own.
+    /// By [`Connection`]: for `GET`, without the page if that is a separate piece.
     whole: [Bytes; 3],
-    /// By [`Connection`]: to `HEAD`.
+    /// By [`Connection`]: for `HEAD`.
     heads: [Bytes; 3],
     /// The value of the Date field.
     date: String,
 }
 
-/// What the connections of one I/O thread share.
+/// State shared by the connections of one I/O thread.
 #[derive(Debug)]
 pub struct Slot {
     page: Arc<Page>,
@@ -44,7 +44,7 @@ impl Slot {
         Self { page, limits, started: second_begun(now), second: AtomicU64::new(0), answers }
     }
 
-    /// Puts the answer to `GET`, or to `HEAD`, into the outbox.
+    /// Writes the response to `GET` or `HEAD` into the outbox.
     #[inline]
     pub(super) fn answer(&self, head_only: bool, connection: Connection, out: &mut Outbox<'_>) {
         let has_page = self.with(out.now(), |answers| {
@@ -61,7 +61,7 @@ impl Slot {
         }
     }
 
-    /// Puts another answer into the outbox, with a body that says why.
+    /// Writes an error response, with a body that states the reason.
     #[cold]
     pub(super) fn refuse(
         &self,
@@ -76,7 +76,7 @@ impl Slot {
         out.share(text);
     }
 
-    /// Shows the answers of this second.
+    /// Passes the responses of this second to the closure.
     #[inline]
     fn with<T>(&self, now: Instant, f: impl FnOnce(&Answers) -> T) -> T {
         let second = now.saturating_duration_since(self.started).as_secs();
@@ -86,7 +86,7 @@ impl Slot {
         f(&self.answers.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// One thread builds; others that come meanwhile and find the lock taken go on with what is there.
+    /// One thread builds; others that find the lock taken use the previous responses.
     #[cold]
     fn rebuild(&self, second: u64) {
         let Ok(mut answers) = self.answers.try_write() else { return };
@@ -97,15 +97,15 @@ impl Slot {
     }
 }
 
-/// When the second began that it is now by the clock of the system: a date that is made with each second from then on
-/// is never behind by one. A millisecond late, so that none is made in the last moment of the second before.
+/// The start of the current second of the system clock, plus a millisecond, so that dates computed each second from it
+/// are never behind and none is computed just before the second changes.
 pub(crate) fn second_begun(now: Instant) -> Instant {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let into = Duration::from_nanos(since.subsec_nanos().into()).saturating_sub(Duration::from_millis(1));
     now.checked_sub(into).unwrap_or(now)
 }
 
-/// A time as HTTP says it; none of a year that its form has no place for, or before 1970.
+/// Formats a time for HTTP; `None` before 1970 or after the year 9999.
 pub(crate) fn http_date(time: SystemTime) -> Option<String> {
     // The year 10000 begins (RFC 9110, section 5.6.7: four digits).
     const END: Duration = Duration::from_secs(253_402_300_800);
@@ -113,7 +113,7 @@ pub(crate) fn http_date(time: SystemTime) -> Option<String> {
     (since < END).then(|| httpdate::fmt_http_date(time))
 }
 
-/// The date. A clock that shows no possible one is taken to be at its beginning.
+/// The date. An impossible clock value counts as its minimum.
 pub(crate) fn date_now() -> String {
     http_date(SystemTime::now()).unwrap_or_else(|| httpdate::fmt_http_date(SystemTime::UNIX_EPOCH))
 }
@@ -137,7 +137,7 @@ impl Answers {
     }
 }
 
-/// An answer whose body says what is wrong. `more` are further fields, each with its line end.
+/// An error response whose body states the reason. `more` are further fields, each with its line end.
 pub(crate) fn refusal(
     status: Status,
     why: &str,

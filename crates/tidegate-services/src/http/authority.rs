@@ -2,16 +2,17 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A host and perhaps a port.
+/// A host and an optional port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Authority<'a> {
-    /// An address in brackets has them here, too.
+    /// IP addresses in brackets keep them.
     pub(crate) host: &'a str,
     pub(crate) port: Option<u16>,
 }
 
 impl<'a> Authority<'a> {
-    /// `uri-host [ ":" port ]`. The host may be empty, and so may the port be behind its colon; a user is not allowed.
+    /// Parses `uri-host [ ":" port ]`. The host may be empty, and so may the port after its colon; userinfo is not
+    /// allowed.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let end = match text.strip_prefix('[') {
@@ -38,11 +39,11 @@ impl<'a> Authority<'a> {
     }
 }
 
-/// `uri-host`: an address in brackets, or a name, of which an IPv4 address is one (RFC 3986, section 3.2.2).
+/// Checks `uri-host`: an address in brackets, or a name, which includes IPv4 addresses (RFC 3986, section 3.2.2).
 fn is_host(host: &str) -> bool {
     match host.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']').is_some_and(|inner| {
-            // The system's parser knows no zones, as the grammar.
+            // The standard parser accepts no zones, like the grammar.
             inner.parse::<Ipv6Addr>().is_ok() || is_future_address(inner)
         }),
         None => is_name(host.as_bytes()),

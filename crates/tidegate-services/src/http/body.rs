@@ -1,25 +1,25 @@
-//! Reading past a request's body (RFC 9112, sections 6 and 7). Nothing of it is kept.
+//! Skips a request's body (RFC 9112, sections 6 and 7), without storing it.
 
 use super::HttpLimits;
 use super::fault::Fault;
 use super::scan::is_token;
 
-/// Most bytes of one chunk-size line without its extensions: 16 hexadecimal digits hold any 64-bit number.
+/// Maximum bytes of a chunk-size line without its extensions: 16 hexadecimal digits hold any 64-bit number.
 const MOST_SIZE_DIGITS: u8 = 16;
 
 /// A body that has not ended yet.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// So many bytes are still to come.
+    /// Bytes that are still to come.
     Length(u64),
     /// Chunks, then trailers.
     Chunked(Chunks),
 }
 
-/// How far one call got.
+/// The progress of one call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// Bytes used, from the front.
+    /// Bytes consumed, from the front.
     pub(super) used: usize,
     /// Whether the body has ended; what follows is the next request.
     pub(super) ended: bool,
@@ -37,14 +37,14 @@ impl Body {
     }
 }
 
-/// Uses up to `left` bytes of the input; returns how many.
+/// Consumes up to `left` bytes of the input; returns their number.
 fn skip(left: &mut u64, input: &[u8]) -> usize {
     let used = usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
     *left -= used as u64;
     used
 }
 
-/// Where in a chunked body the next byte belongs.
+/// The position of the next byte in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// In a chunk-size, after so many digits.
@@ -55,7 +55,7 @@ enum At {
     NameSpace,
     ExtName,
     NameEnd,
-    /// Before its value, in one that is a token, in one in quotes, behind a backslash in it, and behind its quotes.
+    /// Before its value, in a token value, in a quoted value, after a backslash in it, and after its closing quote.
     ValueSpace,
     ExtValue,
     Quoted,
@@ -77,13 +77,13 @@ enum At {
     End,
 }
 
-/// A chunked body. Lines end in CR LF and nothing else: what takes a lone LF or CR for the end of a line where
-/// another program on the way does not, is how requests are smuggled.
+/// A chunked body. Lines must end in CR LF: accepting a lone LF or CR where another hop does not enables request
+/// smuggling.
 #[derive(Debug)]
 pub(super) struct Chunks {
-    /// Of the current chunk: its size while that is read, then what is left of it.
+    /// The current chunk: its size while that is parsed, then the bytes left of it.
     size: u64,
-    /// Data of all chunks so far.
+    /// Data bytes of all chunks so far.
     total: u64,
     /// Bytes of extensions and trailers so far.
     extra: u32,
@@ -115,7 +115,7 @@ impl Chunks {
         Ok(Progress { used: input.len(), ended: false })
     }
 
-    /// Where the byte leads.
+    /// The state transition for a byte.
     fn after(&mut self, byte: u8, limits: &HttpLimits) -> Result<At, Fault> {
         let next = match (self.at, byte) {
             (At::Size(digits), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => return self.digit(digits, byte),

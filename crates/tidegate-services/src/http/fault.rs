@@ -1,8 +1,8 @@
-//! Statuses other than 200, and what their answers say.
+//! Error statuses and the bodies of their responses.
 
 use std::borrow::Cow;
 
-/// The statuses of answers that say what is wrong.
+/// Statuses of error responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     BadRequest,
@@ -47,7 +47,7 @@ impl Status {
     }
 }
 
-/// A request that ends its connection: what to answer, and why.
+/// A request error that ends the connection: status and reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub status: Status,

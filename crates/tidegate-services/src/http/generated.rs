@@ -1,5 +1,4 @@
-//! A service whose pages are made for each request: for what changes, is small and seldom asked for, such as counters
-//! and probes.
+//! Serves pages generated for each request: for small, rarely requested, changing content such as counters and probes.
 
 use std::sync::Arc;
 
@@ -12,20 +11,20 @@ use super::fault::Fault;
 use super::head::Connection;
 use super::session::{Answered, Conversation, Request, Responder};
 
-/// Makes pages.
+/// Generates pages.
 pub trait Generates: Send + Sync + 'static {
-    /// The page at this path (without its query). Called on an I/O thread: it must not wait.
+    /// The page at this path (without its query). Called on an I/O thread: it must not block.
     fn page(&self, path: &str) -> Made;
 }
 
-/// A page that was made.
+/// A generated page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
     /// Code and reason phrase, such as `200 OK`.
     pub status: &'static str,
     /// Its media type.
     pub content_type: &'static str,
-    /// The page itself.
+    /// Its body.
     pub body: String,
 }
 
@@ -37,7 +36,7 @@ impl Made {
     }
 }
 
-/// The service that answers with what is made. A connection ends with its first page.
+/// The service for generated pages. A connection closes after its first page.
 #[derive(Debug)]
 pub struct Generated<G>(Arc<Shared<G>>);
 
@@ -49,7 +48,7 @@ struct Shared<G> {
 }
 
 impl<G: Generates> Generated<G> {
-    /// Answers with `pages` within `limits` to who asks by a name that `access` allows.
+    /// Serves `pages` within `limits`, for host names that `access` allows.
     #[must_use]
     pub fn new(pages: G, limits: HttpLimits, access: Access) -> Self {
         Self(Arc::new(Shared { pages, limits, access }))
@@ -59,7 +58,7 @@ impl<G: Generates> Generated<G> {
 /// One connection of [`Generated`].
 pub type GeneratedSession<G> = Conversation<Maker<G>>;
 
-/// Answers one connection.
+/// Handles one connection.
 #[derive(Debug)]
 pub struct Maker<G>(Arc<Shared<G>>);
 

@@ -1,9 +1,9 @@
-//! A request's head: what it asks for, how its body is framed, and what becomes of the connection. The one parser of
-//! requests: every service that speaks HTTP reads with it.
+//! Parses a request's head: target, body framing, connection persistence. The only request parser: every HTTP service
+//! uses it.
 //!
-//! Most heads come in one piece. They are taken apart by `httparse`, which is the faster, and looked at as a whole.
-//! What is not whole, or is odd, is [scanned](Scan) byte by byte and taken apart once it is whole. `httparse` accepts
-//! nothing here that the scan refuses.
+//! Most heads arrive in one piece. They are parsed by `httparse`, which is faster, and then checked. Incomplete or
+//! unusual ones are [scanned](Scan) byte by byte and parsed once complete. `httparse` accepts nothing here that the
+//! scan rejects.
 
 use std::mem::MaybeUninit;
 
@@ -15,32 +15,32 @@ use super::scan::MOST_FIELDS;
 pub(crate) use super::scan::{Scan, is_token};
 use super::target::Target;
 
-/// What is asked for.
+/// The request method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     Get,
     Head,
-    /// Known, and of no use on this page.
+    /// Known, but not allowed here.
     Other,
-    /// Like `Other`. May ask for the server as a whole.
+    /// Like `Other`. May target the server as a whole.
     Options,
-    /// Like `Other`. What follows it may already be meant for the tunnel, not for us.
+    /// Like `Other`. Data after it may already belong to the tunnel.
     Connect,
     Unknown,
 }
 
-/// What becomes of the connection after the answer (RFC 9112, section 9.3).
+/// Connection persistence after the response (RFC 9112, section 9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connection {
-    /// HTTP/1.1: it persists, and that need not be said.
+    /// HTTP/1.1: persistent, without a header field.
     Persists,
-    /// HTTP/1.0 with `Connection: keep-alive`: it persists, and that must be said.
+    /// HTTP/1.0 with `Connection: keep-alive`: persistent, with a header field.
     KeptAlive,
-    /// It ends.
+    /// It is closed.
     Closes,
 }
 
-/// How the body is framed (RFC 9112, section 6.3). No body is a length of 0.
+/// The framing of the body (RFC 9112, section 6.3). No body is a length of 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     Length(u64),
@@ -50,23 +50,23 @@ pub(crate) enum Framing {
 /// A complete head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// Bytes of it, with the empty line at its end.
+    /// Its bytes, including the empty line at its end.
     pub(crate) bytes: usize,
     pub(crate) method: Method,
     pub(crate) framing: Framing,
     pub(crate) connection: Connection,
-    /// HTTP/1.1, or a later 1.x (RFC 9110, section 6.2), and not 1.0.
+    /// HTTP/1.1 or a later 1.x (RFC 9110, section 6.2), not 1.0.
     pub(crate) is_1_1: bool,
     /// The client waits for `100 Continue` before it sends the body (RFC 9110, section 10.1.1).
     pub(crate) expects_continue: bool,
 }
 
-/// What a head says besides, for who answers.
+/// Further parts of a head, for the code that responds.
 #[derive(Clone, Copy)]
 pub struct Spoken<'a> {
-    /// Path and query, however the target had them; `*` for the server as a whole.
+    /// Path and query, whatever the form of the target; `*` for the server as a whole.
     pub target: &'a str,
-    /// Host and perhaps port that the request is for; empty if it does not say.
+    /// Requested host and optional port; empty if not given.
     pub authority: &'a [u8],
     pub fields: &'a [httparse::Header<'a>],
 }
@@ -76,18 +76,18 @@ impl Spoken<'_> {
     pub(crate) const NOTHING: Self = Self { target: "", authority: b"", fields: &[] };
 }
 
-/// What the front of the input is.
+/// The content at the front of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Front<T> {
-    /// The beginning of a head, or of an empty line.
+    /// An incomplete head or empty line.
     Part,
-    /// An empty line before the request, of so many bytes: it means nothing (RFC 9112, section 2.2).
+    /// An empty line of this many bytes before the request, which is ignored (RFC 9112, section 2.2).
     Empty(usize),
     Whole(T),
 }
 
-/// Reads a head of at most `limit` bytes from the front of the input, and has `then` look at it. `scan` is how far
-/// earlier calls got with the same head.
+/// Parses a head of at most `limit` bytes from the front of the input, and passes it to `then`. `scan` holds the
+/// progress of earlier calls with the same head.
 #[inline]
 pub(crate) fn parse<T>(
     scan: &mut Scan,
@@ -127,7 +127,7 @@ fn lines_end_whole(head: &[u8], fields: usize) -> bool {
     head.iter().filter(|&&b| b == b'\r').count() == fields + request_and_empty_line
 }
 
-/// Takes apart a whole head that the scan accepts.
+/// Parses a complete head that the scan accepts.
 #[cold]
 fn take_apart<T>(head: &[u8], then: impl FnOnce(Head, Spoken<'_>) -> T) -> Result<T, Fault> {
     let mut head = head.to_vec();
@@ -146,7 +146,7 @@ fn take_apart<T>(head: &[u8], then: impl FnOnce(Head, Spoken<'_>) -> T) -> Resul
     }
 }
 
-/// What the fields say that decide about framing and connection.
+/// The fields that determine framing and persistence.
 #[derive(Default)]
 struct Fields<'a> {
     host: Option<&'a [u8]>,
@@ -202,7 +202,7 @@ fn describe<T>(
 impl<'a> Fields<'a> {
     #[inline]
     fn take_in(&mut self, name: &str, value: &'a [u8]) -> Result<(), Fault> {
-        // The length rules nearly all fields out before a byte is compared.
+        // The length excludes nearly all fields before a byte is compared.
         match name.len() {
             4 if name.eq_ignore_ascii_case("host") => self.host(value)?,
             6 if name.eq_ignore_ascii_case("expect") => {
@@ -235,7 +235,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Whom the request is for (RFC 9112, sections 3.2 and 3.3).
+    /// The requested authority (RFC 9112, sections 3.2 and 3.3).
     #[inline]
     fn authority(&self, target: &Target<'a>, is_1_1: bool) -> Result<&'a [u8], Fault> {
         let Some(host) = self.host else {
@@ -245,15 +245,15 @@ impl<'a> Fields<'a> {
             };
         };
         match Authority::parse(host) {
-            // An empty one says that the target has no authority, which only `*` cannot have.
+            // An empty one means that the target has no authority, which only `*` allows.
             Some(parsed) if !parsed.host.is_empty() || host.is_empty() && target.is_asterisk => {}
-            _ => return Err(Fault::bad("the Host field is no host (RFC 9110, section 7.2)")),
+            _ => return Err(Fault::bad("the Host field is not a valid host (RFC 9110, section 7.2)")),
         }
         Ok(target.authority.map_or(host, str::as_bytes))
     }
 
     /// RFC 9112, section 6.3, point 5: only digits. The same number again, in a list or in a second field, may be
-    /// refused, and is: who forwards it may have understood something else.
+    /// rejected, and is: an intermediary may have interpreted it differently.
     fn content_length(&mut self, value: &[u8]) -> Result<(), Fault> {
         if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
             return Err(Fault::bad("Content-Length is not a number (RFC 9110, section 8.6)"));
@@ -275,7 +275,7 @@ impl<'a> Fields<'a> {
         if !self.codings.present {
             return Ok(Framing::Length(self.length.unwrap_or(0)));
         }
-        // RFC 9112, section 6.1: any of these might be an attempt to smuggle a request.
+        // RFC 9112, section 6.1: each of these might be an attempt at request smuggling.
         let codings = &self.codings;
         if self.length.is_some() {
             return Err(Fault::bad(
@@ -298,7 +298,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The members of a comma-separated list, without the white space around them.
+/// The members of a comma-separated list, trimmed.
 pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&b| b == b',').map(<[u8]>::trim_ascii)
 }

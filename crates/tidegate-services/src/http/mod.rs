@@ -1,20 +1,20 @@
-//! HTTP (RFC 9110, RFC 9112): every request is answered with the same page.
+//! HTTP (RFC 9110, RFC 9112): responds to every request with the same page.
 //!
-//! | part | what it is |
+//! | part | contents |
 //! |---|---|
 //! | [`page`] | the page: built in, from bytes or from a file |
-//! | `head` | a request's head: method, framing of its body, what becomes of the connection; the one parser of requests |
-//! | `scan`, `target`, `authority` | its syntax byte by byte, what it asks for, and of whom |
-//! | `body` | reading past a request's body |
-//! | `answer` | answers, built once a second and shared by all connections |
-//! | `fault` | statuses other than 200, and what their answers say |
-//! | `session` | one connection: requests in, answers out |
-//! | [`generated`] | a service whose pages are made for each request |
-//! | [`access`] | by which names a server may be asked, and from whose pages |
+//! | `head` | a request's head: method, body framing, persistence; the only request parser |
+//! | `scan`, `target`, `authority` | its syntax byte by byte, its target, its host |
+//! | `body` | skips a request's body |
+//! | `answer` | responses, built once a second and shared by all connections |
+//! | `fault` | error statuses and the bodies of their responses |
+//! | `session` | one connection: requests in, responses out |
+//! | [`generated`] | a service that generates pages for each request |
+//! | [`access`] | accepted host names and origins |
 //!
-//! HTTP/1.1 and 1.0 with keep-alive and pipelining. `GET` and `HEAD` get the page; the other methods of RFC 9110 and
-//! `PATCH` get 405, unknown ones 501, both after their body was read past, so the connection lives on.
-//! Whatever leaves in doubt where the next request begins ends the connection.
+//! HTTP/1.1 and 1.0 with keep-alive and pipelining. `GET` and `HEAD` return the page; the other methods of RFC 9110 and
+//! `PATCH` return 405, unknown ones 501, both after their body was skipped, so the connection persists. A request whose
+//! end is ambiguous closes the connection.
 
 pub mod access;
 pub(crate) mod answer;
@@ -40,19 +40,19 @@ pub use session::HttpSession;
 
 use answer::Slot;
 
-/// What a client may ask of the server.
+/// Limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// Bytes of a request's head, and of the trailers of a chunked body. More is answered with 431, or with 414 if
-    /// already the request line is longer. Default 16 KiB.
+    /// Bytes of a request's head, and of the trailers of a chunked body. More is answered with 431, or with 414 if the
+    /// request line alone is longer. Default 16 KiB.
     ///
     /// An unfinished head is input the session leaves, so this must not be above
     /// [`Policy::input_bytes`](tidegate::Policy::input_bytes): the connection would be reset without an answer.
     pub head_bytes: usize,
     /// Bytes of a request's body. More is answered with 413. Default 1 MiB.
     pub body_bytes: u64,
-    /// Time from the first byte of a request that did not arrive at once to its last; after that the answer
-    /// is 408. `None` waits for ever. Default 30 s.
+    /// Time from the first byte of an incomplete request to its last; after that the response is 408. `None` waits
+    /// forever. Default 30 s.
     pub request_timeout: Option<Duration>,
 }
 
@@ -66,11 +66,11 @@ impl Default for HttpLimits {
     }
 }
 
-/// Limits that cannot work.
+/// Invalid limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpLimitsError {
-    /// An unfinished head would be cut off by the policy, without an answer.
+    /// The policy would reset a connection with an unfinished head, without a response.
     #[error(
         "head_bytes ({head_bytes}) contradicts input_bytes ({input_bytes}): \
          an unfinished head is unconsumed input; lower head_bytes or raise input_bytes"
@@ -82,21 +82,21 @@ pub enum HttpLimitsError {
         input_bytes: usize,
     },
     /// No request fits.
-    #[error("head_bytes is {0}; it must be at least {LEAST_HEAD_BYTES}, or hardly any request fits")]
+    #[error("head_bytes is {0}; it must be at least {LEAST_HEAD_BYTES}, so that requests fit")]
     HeadTooSmall(usize),
-    /// No request is fast enough.
+    /// Every request would time out.
     #[error("request_timeout is zero; it must be longer than zero, or none at all")]
     NoTime,
 }
 
-/// Least value of [`HttpLimits::head_bytes`].
+/// Minimum of [`HttpLimits::head_bytes`].
 const LEAST_HEAD_BYTES: usize = 256;
 
 impl HttpLimits {
-    /// Checks the limits, and against the policy the service is to run under.
+    /// Checks the limits, also against the policy of the service.
     ///
     /// # Errors
-    /// The first contradiction found, with what to do about it.
+    /// The first contradiction found, with its remedy.
     pub fn check(&self, policy: &Policy) -> Result<(), HttpLimitsError> {
         let (head_bytes, input_bytes) = (self.head_bytes, policy.input_bytes);
         if head_bytes < LEAST_HEAD_BYTES {
@@ -112,13 +112,13 @@ impl HttpLimits {
     }
 }
 
-/// Most header fields in a request; more are answered with 431.
+/// Maximum header fields of a request; more are answered with 431.
 pub const MOST_FIELDS: usize = scan::MOST_FIELDS;
 
-/// The service that answers every request with the same page.
+/// A service that responds to every request with the same page.
 #[derive(Debug)]
 pub struct Http {
-    /// One for each processor: threads that share answers would pass their reference counts to and fro.
+    /// One for each processor, so that threads do not contend for reference counts.
     slots: Vec<Arc<Slot>>,
 }
 
@@ -135,7 +135,7 @@ impl Http {
 }
 
 impl Default for Http {
-    /// The built-in page of 4 KiB and the default limits.
+    /// Uses the built-in page of 4 KiB and the default limits.
     fn default() -> Self {
         Self::new(Page::default(), HttpLimits::default())
     }

@@ -1,4 +1,4 @@
-//! The page every request is answered with.
+//! The page of the HTTP service.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,47 +6,47 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-/// The page built in. Its size is what the figures of the documentation are measured with.
+/// The built-in page. The figures of the documentation are measured with its size.
 static BUILT_IN: &[u8] = include_bytes!("page.html");
 const _: () = assert!(BUILT_IN.len() == 4096, "the built-in page is to be exactly 4 KiB");
 
-/// Most bytes of a page read from a file: 64 MiB. It is kept in memory.
+/// Maximum bytes of a page read from a file: 64 MiB. It is kept in memory.
 pub const MOST_FILE_BYTES: u64 = 64 << 20;
 
-/// A page: its bytes and what they are.
+/// A page: its bytes and media type.
 #[derive(Clone, Debug)]
 pub struct Page {
     pub(super) body: Bytes,
     pub(super) content_type: &'static str,
 }
 
-/// A page could not be read.
+/// Why a page cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
-    /// The system does not give it.
-    #[error("cannot read the page {}: {source}; name a file that exists and may be read", path.display())]
+    /// An error of the system.
+    #[error("cannot read the page {}: {error}; give a file that exists and is readable", path.display())]
     Read {
-        /// The file asked for.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
-        source: io::Error,
+        /// The system's error.
+        error: io::Error,
     },
     /// It is a directory, a device or a pipe.
-    #[error("the page {} is {what}; name a file", path.display())]
+    #[error("the page {} is {what}; give a regular file", path.display())]
     NotAFile {
-        /// The path asked for.
+        /// The path.
         path: PathBuf,
         /// What it is.
         what: &'static str,
     },
-    /// It is too large to be kept in memory.
+    /// It is too large to keep in memory.
     #[error(
         "the page {} is larger than {} MiB, and it is kept in memory; use a smaller one",
         path.display(), MOST_FILE_BYTES >> 20
     )]
     TooLarge {
-        /// The file asked for.
+        /// The file.
         path: PathBuf,
     },
 }
@@ -59,25 +59,25 @@ impl Default for Page {
 }
 
 impl Page {
-    /// A page of these bytes, of this media type (RFC 9110, section 8.3.1).
+    /// Creates a page from bytes and a media type (RFC 9110, section 8.3.1).
     #[must_use]
     pub fn new(body: impl Into<Bytes>, content_type: &'static str) -> Self {
         Self { body: body.into(), content_type }
     }
 
-    /// Reads a page from a file; its name's extension says what it is.
+    /// Reads a page from a file; the file name extension determines its type.
     ///
     /// # Errors
-    /// It does not exist, may not be read, is not a file, or has more than [`MOST_FILE_BYTES`].
+    /// It does not exist, is not readable, is not a file, or has more than [`MOST_FILE_BYTES`].
     pub fn read(path: &Path) -> Result<Self, PageError> {
-        let failed = |source| PageError::Read { path: path.into(), source };
+        let failed = |error| PageError::Read { path: path.into(), error };
         let kind = std::fs::metadata(path).map_err(failed)?;
         if !kind.is_file() {
-            let what = if kind.is_dir() { "a directory" } else { "no ordinary file" };
+            let what = if kind.is_dir() { "a directory" } else { "not a regular file" };
             return Err(PageError::NotAFile { path: path.into(), what });
         }
         let mut body = Vec::new();
-        // Bounded by what is read rather than by the size it had: the file may grow meanwhile.
+        // Bounded by the bytes read rather than by the initial size: the file may grow meanwhile.
         File::open(path)
             .and_then(|file| file.take(MOST_FILE_BYTES + 1).read_to_end(&mut body))
             .map_err(failed)?;
@@ -101,7 +101,7 @@ impl Page {
     }
 }
 
-/// The media type of the usual kinds of file, HTML if unknown.
+/// The media type by file name extension, HTML if unknown.
 fn content_type(extension: &str) -> &'static str {
     match extension.to_ascii_lowercase().as_str() {
         "txt" | "md" => "text/plain; charset=utf-8",
@@ -153,9 +153,9 @@ mod tests {
     fn what_is_no_page_is_named_with_a_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let missing = Page::read(&folder.path().join("none")).unwrap_err();
-        assert!(missing.to_string().contains("name a file that exists"), "{missing}");
+        assert!(missing.to_string().contains("give a file that exists"), "{missing}");
         let directory = Page::read(folder.path()).unwrap_err();
-        assert!(directory.to_string().contains("is a directory; name a file"), "{directory}");
+        assert!(directory.to_string().contains("is a directory; give a regular file"), "{directory}");
         let large = folder.path().join("large");
         File::create(&large).unwrap().set_len(MOST_FILE_BYTES + 1).unwrap(); // sparse
         let large = Page::read(&large).unwrap_err();

@@ -1,25 +1,24 @@
-//! The syntax of a request's head, one byte after the other (RFC 9112, sections 2 to 5).
+//! A byte-by-byte scanner of a request's head (RFC 9112, sections 2 to 5).
 //!
-//! What a head comes to must not depend on where the network cuts it. So each byte is looked at once, in a state that
-//! says what may stand there, and the first wrong byte decides: nothing before it does, and nothing behind it is waited
-//! for. A whole head that comes in one piece need not pass here (see [`head`](super::head)); what is accepted there is
-//! accepted here.
-
+//! The result must not depend on how the network splits the input. So each byte is examined once, in a state that
+//! determines which bytes are allowed, and the first wrong byte decides: earlier bytes cannot, and later ones are not
+//! awaited. A complete head that arrives in one piece need not be scanned (see [`head`](super::head)); everything
+//! accepted there is accepted here.
 use super::fault::{Fault, Status};
 
-/// Most header fields in a request.
+/// Maximum header fields of a request.
 pub(super) const MOST_FIELDS: usize = 100;
 
-/// How far a head has been read.
+/// The progress of parsing a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scan {
-    /// Bytes that were looked at.
+    /// Bytes examined.
     seen: u32,
     fields: u8,
     at: At,
 }
 
-/// Where the next byte belongs.
+/// The position of the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// The first byte of the method, and the others.
@@ -46,11 +45,11 @@ const NO_REQUEST: &str = "this is not an HTTP request (RFC 9112, section 3)";
 const NO_VERSION: &str = "the request line does not end in an HTTP version (RFC 9112, section 2.3)";
 const NO_LINE_END: &str = "a line does not end in CR LF (RFC 9112, section 2.2)";
 const NO_NAME: &str = "a header field has an invalid name (RFC 9112, section 5)";
-/// What is said of a target with a byte that may not stand in it.
+/// The error for a target with a byte that is not allowed in it.
 pub(super) const NO_TARGET: &str =
     "the target has a character that must be percent-encoded, or a fragment (RFC 9112, section 3.2)";
 
-/// What stands before the digits of a version.
+/// The characters before the digits of a version.
 const NAME: &[u8; 5] = b"HTTP/";
 
 impl Scan {
@@ -58,13 +57,13 @@ impl Scan {
         Self { seen: 0, fields: 0, at: At::Start }
     }
 
-    /// Nothing was looked at yet.
+    /// The initial state.
     #[inline]
     pub(super) fn is_new(self) -> bool {
         self.seen == 0
     }
 
-    /// Looks at what is new in `input`, which begins with the head; returns its bytes if it is whole.
+    /// Examines the new part of `input`, which begins with the head; returns its length if it is complete.
     pub(super) fn advance(&mut self, input: &[u8]) -> Result<Option<usize>, Fault> {
         for (place, &byte) in input.iter().enumerate().skip(self.seen as usize) {
             if (self.at, byte) == (At::EndLf, b'\n') {
@@ -76,7 +75,7 @@ impl Scan {
         Ok(None)
     }
 
-    /// What a head is that is not whole after `limit` bytes.
+    /// The error for a head that is incomplete after `limit` bytes.
     pub(super) fn too_large(self, limit: usize) -> Fault {
         match self.at {
             At::Start | At::Method => Fault {
@@ -91,7 +90,7 @@ impl Scan {
         }
     }
 
-    /// Where the byte leads.
+    /// The state transition for a byte.
     fn after(&mut self, byte: u8) -> Result<At, Fault> {
         Ok(match (self.at, byte) {
             (At::Start | At::Method, byte) if is_token(byte) => At::Method,
@@ -148,13 +147,13 @@ fn wrong_version() -> Fault {
     Fault { status: Status::VersionNotSupported, why: "this server speaks HTTP/1.1 and HTTP/1.0 only".into() }
 }
 
-/// Whether it may stand in a method or a field name (`tchar`, RFC 9110, section 5.6.2).
+/// Whether it is allowed in a method or a field name (`tchar`, RFC 9110, section 5.6.2).
 pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Whether it may stand in a target: what RFC 3986 knows, and what browsers do not encode in a query (the URL standard,
-/// query percent-encode set). No fragment: it is not sent.
+/// Whether it is allowed in a target: the characters of RFC 3986, and those that browsers do not encode in a query (the
+/// URL standard, query percent-encode set). No fragment: it is never sent.
 #[inline]
 pub(super) fn may_stand_in_target(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~') && !matches!(byte, b'"' | b'#' | b'<' | b'>')

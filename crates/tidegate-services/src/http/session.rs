@@ -1,4 +1,4 @@
-//! One connection: requests in, answers out.
+//! One connection: requests in, responses out.
 
 use std::sync::Arc;
 
@@ -11,45 +11,45 @@ use super::body::{Body, Chunks};
 use super::fault::{Fault, Status};
 use super::head::{self, Connection, Framing, Front, Head, Method, Scan, Spoken};
 
-/// Who answers the requests of one connection.
+/// Responds to the requests of one connection.
 pub trait Responder: Send + 'static {
-    /// What a client may ask.
+    /// The limits of requests.
     fn limits(&self) -> &HttpLimits;
-    /// Answers GET or HEAD.
+    /// Responds to GET or HEAD.
     fn answer(&mut self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered;
-    /// Answers with what is wrong.
+    /// Responds with an error.
     fn refuse(&mut self, fault: &Fault, head_only: bool, connection: Connection, out: &mut Outbox<'_>);
-    /// Goes on with an answer that is under way: the outbox has room.
+    /// Continues a response: the outbox has room.
     fn go_on(&mut self, out: &mut Outbox<'_>) -> Answered {
         let _ = out;
         Answered::Whole
     }
-    /// Goes on with an answer that is under way: its job is done.
+    /// Continues a response: its job has finished.
     fn done(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Answered {
         let _ = (mail, out);
         Answered::Whole
     }
 }
 
-/// A request to be answered.
+/// A request to respond to.
 pub struct Request<'a> {
     pub(crate) head_only: bool,
     pub(crate) connection: Connection,
     pub(crate) spoken: Spoken<'a>,
 }
 
-/// How far an answer got.
+/// The progress of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answered {
-    /// All of it is said.
+    /// Complete.
     Whole,
-    /// More follows when the outbox has room, or a job is done.
+    /// Continued when the outbox has room, or a job has finished.
     UnderWay,
-    /// All of it is said, and it is the last one of this connection.
+    /// Complete, and the last one of this connection.
     Final,
 }
 
-/// One HTTP connection of the service that has one page.
+/// One connection of the service with one page.
 pub type HttpSession = Conversation<Arc<Slot>>;
 
 impl Responder for Arc<Slot> {
@@ -69,14 +69,14 @@ impl Responder for Arc<Slot> {
     }
 }
 
-/// One HTTP connection. Keeps a few dozen bytes and nothing of what it receives.
+/// One HTTP connection. Keeps a few dozen bytes, and none of its input.
 #[derive(Debug)]
 pub struct Conversation<R> {
     responder: R,
     reading: Reading,
-    /// A timer runs for the request that is being read.
+    /// A timer runs for the request being received.
     timed: bool,
-    /// The library was told that the rest of a request is awaited.
+    /// The connection is marked as waiting for the rest of a request.
     awaited: bool,
 }
 
@@ -85,23 +85,23 @@ pub struct Conversation<R> {
 enum Reading {
     /// A head.
     Head(Scan),
-    /// The body of a request that is answered once it has been read past.
+    /// The body of a request; the response follows when it has been skipped.
     Body { body: Body, method: Method, connection: Connection, kept: Option<Box<[u8]>> },
-    /// The next request, once the answer that is under way is whole; and what follows it then.
+    /// The next request, once the current response is complete; and the state after it.
     Answer(Flow),
 }
 
-/// What one step through the input came to.
+/// The result of one step through the input.
 enum Step {
-    /// So many bytes were used; there may be more to do.
+    /// This many bytes were consumed; there may be more to do.
     Used(usize),
-    /// So many bytes were used, which ended a request; it was answered.
+    /// This many bytes were consumed, which completed a request; it was answered.
     Answered(usize, Flow),
-    /// What is there is not a whole head.
+    /// The head is incomplete.
     Unfinished,
 }
 
-/// A head that has ended, whose request is answered at once or after its body.
+/// A complete head; the response follows now or after its body.
 enum Begun {
     Answered(Step),
     Body(Head),
@@ -160,14 +160,14 @@ impl<R: Responder> Conversation<R> {
         if head.expects_continue {
             out.write(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
-        // A body means nothing for GET (RFC 9110, section 9.3.1), but what is asked for is in the head.
+        // A body has no meaning for GET (RFC 9110, section 9.3.1), but the target is in the head.
         let reads = matches!(head.method, Method::Get | Method::Head);
         let kept = input.get(..head.bytes).filter(|_| reads).map(Box::from);
         self.reading = Reading::Body { body, method: head.method, connection: head.connection, kept };
         Ok(Step::Used(head.bytes))
     }
 
-    /// Answers a request whose body has been read past.
+    /// Responds to a request whose body was skipped.
     fn answer_body(&mut self, is_last: bool, out: &mut Outbox<'_>) -> Result<Flow, Fault> {
         let Reading::Body { method, connection, kept, .. } =
             std::mem::replace(&mut self.reading, Reading::Head(Scan::new()))
@@ -183,7 +183,7 @@ impl<R: Responder> Conversation<R> {
         Ok(if let Front::Whole(flow) = front { flow } else { Flow::default() })
     }
 
-    /// Answers a request that has been read to its end.
+    /// Responds to a complete request.
     #[inline]
     fn answer(
         &mut self,
@@ -195,8 +195,8 @@ impl<R: Responder> Conversation<R> {
     ) -> Flow {
         self.reading = Reading::Head(Scan::new());
         self.untime(out);
-        // A server that stops says so with the last answer it owes (RFC 9112, section 9.6). The client did not ask for
-        // the end and may be sending already, so that it could miss the answer.
+        // A stopping server announces it with its last response (RFC 9112, section 9.6). The client did not request the
+        // close and may be sending already, so it could miss the response.
         let leaves = is_last && connection != Connection::Closes && out.is_draining();
         let connection = if leaves { Connection::Closes } else { connection };
         let flow = match connection {
@@ -214,7 +214,7 @@ impl<R: Responder> Conversation<R> {
         self.follow(answered, flow, out)
     }
 
-    /// What follows an answer: `flow` once it is whole.
+    /// The flow after a response: `flow` once it is complete.
     #[inline]
     fn follow(&mut self, answered: Answered, flow: Flow, out: &mut Outbox<'_>) -> Flow {
         match answered {
@@ -229,7 +229,7 @@ impl<R: Responder> Conversation<R> {
         }
     }
 
-    /// Goes on with an answer that is under way.
+    /// Continues a response.
     fn resume(
         &mut self,
         out: &mut Outbox<'_>,
@@ -244,24 +244,26 @@ impl<R: Responder> Conversation<R> {
         self.follow(answered, flow, out)
     }
 
-    /// Answers a method that is of no use here.
+    /// Responds to a method that is not allowed here.
     #[cold]
     fn decline(&mut self, method: Method, connection: Connection, flow: Flow, out: &mut Outbox<'_>) -> Flow {
         let (status, why) = match method {
-            Method::Connect => (Status::MethodNotAllowed, "this server is no proxy; it answers GET and HEAD"),
+            Method::Connect => {
+                (Status::MethodNotAllowed, "this server is not a proxy; it answers GET and HEAD")
+            }
             Method::Unknown => {
                 (Status::NotImplemented, "the method is unknown; this server answers GET and HEAD")
             }
             _ => (Status::MethodNotAllowed, "this server answers GET and HEAD"),
         };
-        // The client may have begun to talk through the tunnel: that must not be read as requests.
+        // The client may have begun to send through the tunnel: that must not be parsed as requests.
         let tunnels = method == Method::Connect;
         let connection = if tunnels { Connection::Closes } else { connection };
         self.responder.refuse(&Fault { status, why: why.into() }, false, connection, out);
         if tunnels { Flow::Linger } else { flow }
     }
 
-    /// The last answer of this connection. The peer may still be sending: linger, so that it can be read.
+    /// The last response of this connection. The peer may still be sending: linger, so that it can be read.
     #[cold]
     fn fail(&mut self, fault: &Fault, input: &[u8], out: &mut Outbox<'_>) -> Flow {
         let head_only = match self.reading {
@@ -274,11 +276,11 @@ impl<R: Responder> Conversation<R> {
         Flow::Linger
     }
 
-    /// A request has begun and is not complete: from now on it has so much time, and has to keep up with the policy's
-    /// minimum rate; a server that stops waits for it.
+    /// A request is incomplete: from now on it has a time limit and the policy's minimum rate applies; a stop waits for
+    /// it.
     #[cold]
     fn time(&mut self, out: &mut Outbox<'_>) {
-        out.set_activity(Activity::Input); // of a body nothing is kept, so the library could not tell
+        out.set_activity(Activity::Input); // skipped bodies leave no input, so the library could not tell
         self.awaited = true;
         let due = self.responder.limits().request_timeout.and_then(|limit| out.now().checked_add(limit));
         if let Some(due) = due.filter(|_| !self.timed) {

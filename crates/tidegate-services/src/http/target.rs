@@ -1,4 +1,4 @@
-//! The target of a request: which form it has, and whether it may have it (RFC 9112, section 3.2).
+//! The target of a request: its form, and whether that is allowed (RFC 9112, section 3.2).
 
 use std::borrow::Cow;
 
@@ -7,14 +7,14 @@ use super::fault::Fault;
 use super::head::Method;
 use super::scan::{NO_TARGET, may_stand_in_target};
 
-/// What a target names.
+/// A parsed target.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target<'a> {
     /// Path and query; `*` for the server as a whole. Empty for `CONNECT`.
     pub(super) path: Cow<'a, str>,
-    /// Host and port of an absolute form, or of `CONNECT`.
+    /// Host and port of the absolute form, or of `CONNECT`.
     pub(super) authority: Option<&'a str>,
-    /// Whether the Host field names the authority (or, with `*`, may have none to name).
+    /// Whether the Host field determines the authority (or, with `*`, may be empty).
     pub(super) is_asterisk: bool,
 }
 
@@ -36,7 +36,7 @@ impl<'a> Target<'a> {
 
     #[inline]
     fn at(authority: Option<&'a str>, path: Cow<'a, str>) -> Result<Self, Fault> {
-        // A query may have a percent sign of its own: browsers leave it as it is.
+        // A query may contain a bare percent sign: browsers leave it unchanged.
         let end = path.find('?').unwrap_or(path.len());
         if !has_whole_escapes(path.as_bytes().get(..end).unwrap_or_default()) {
             return Err(Fault::bad("a percent sign is not followed by two digits (RFC 3986, section 2.1)"));
@@ -67,7 +67,7 @@ impl<'a> Target<'a> {
             Some(Authority { host, port: Some(_) }) if !host.is_empty() => {
                 Ok(Self { path: Cow::Borrowed(""), authority: Some(text), is_asterisk: false })
             }
-            _ => Err(Fault::bad("the target of CONNECT is a host and a port (RFC 9112, section 3.2.3)")),
+            _ => Err(Fault::bad("the target of CONNECT must be host and port (RFC 9112, section 3.2.3)")),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Layers: services that wrap a service, so that any TCP service can have what they add, on every model.
+//! Layers: services that wrap a service and add a protocol to any TCP service, on every model.
 //!
-//! A layer is a session that holds the session of the service inside, shows it what it is to see, and passes its
-//! answers on. No engine knows of it.
+//! A layer is a session that contains the inner service's session, passes it decoded input, and encodes its output.
+//! Engines do not know of layers.
 //!
 //! | layer | what it adds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Writing one PROXY protocol header; sections 2.1 and 2.2 of the
+//! Writes one PROXY protocol header; sections 2.1 and 2.2 of the
 //! [specification](https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,12 +24,12 @@ pub(super) fn bytes(version: HeaderVersion, client: Option<SocketAddr>, to: Opti
     }
 }
 
-/// Version 2, the command `PROXY`, of no family, and no addresses.
+/// Version 2, command `PROXY`, unspecified family, no addresses.
 fn unknown() -> Vec<u8> {
     [ppp::v2::PROTOCOL_PREFIX, &[0x21, 0, 0, 0]].concat()
 }
 
-/// Both addresses as of one family, which the header has one of. An IPv4 client of an IPv6 socket is one of IPv4.
+/// Both addresses in the same family, because a header has only one. An IPv4 client of an IPv6 socket counts as IPv4.
 fn of_one_family(client: SocketAddr, to: Option<SocketAddr>) -> (SocketAddr, SocketAddr) {
     let plain = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
     let (client, to) = (plain(client), to.map(plain));

@@ -10,14 +10,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Bytes, back-pressure, half-close and reset pass both ways. A client whose upstream cannot be reached is given to
-//! another one, at most [`ATTEMPTS`] in all, and then reset; what it has sent meanwhile is kept and passed on.
+//! Bytes, back-pressure, half-close and reset pass in both directions. If an upstream cannot be reached, another one is
+//! tried, at most [`ATTEMPTS`] in all; then the client is reset. Data the client has sent meanwhile is buffered and
+//! passed on.
 
 mod header;
 mod session;
 mod upstreams;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,16 +26,16 @@ use tidegate::{Endpoint, Origin, Peer, Refusal, Service};
 pub use session::ProxySession;
 pub use upstreams::{UpstreamStats, Upstreams};
 
-/// Upstreams that one client is offered to, at most.
+/// Maximum upstreams tried for one client.
 pub const ATTEMPTS: usize = 3;
 
-/// Which upstream gets the next client.
+/// How the upstream for a client is selected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Balance {
-    /// Each in its turn.
+    /// In turn.
     #[default]
     RoundRobin,
-    /// The one with the fewest connections; of several, the next in turn.
+    /// The one with the fewest connections; among equals, in turn.
     LeastConnections,
 }
 
@@ -48,23 +48,22 @@ pub enum HeaderVersion {
     V2,
 }
 
-/// How a proxy works.
+/// Options of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyOptions {
-    /// Which upstream gets the next client. Default [`Balance::RoundRobin`].
+    /// How upstreams are selected. Default [`Balance::RoundRobin`].
     pub balance: Balance,
-    /// How long one attempt to connect may take. Default 5 s.
+    /// Connect timeout of one attempt. Default 5 s.
     pub connect_timeout: Duration,
-    /// An upstream that could not be reached is left out for so long; then one client tries it again. If all are left
-    /// out, they are tried all the same. Default 5 s.
+    /// How long an upstream is skipped after a failed connect; then one client tries it again. If all are skipped, they
+    /// are tried nevertheless. Default 5 s.
     pub retry_after: Duration,
-    /// Bytes that may wait between the two connections, in each direction, besides those in the
+    /// Bytes buffered between the two connections, in each direction, in addition to the
     /// [outbox](tidegate::Policy::outbox). Default 64 KiB.
     pub link_bytes: usize,
-    /// Tell upstreams the client's address by the PROXY protocol. Default `None`: no header is sent.
+    /// Tell upstreams the client's address, and the one it has connected to, by the PROXY protocol. Default `None`: no
+    /// header is sent.
     pub header: Option<HeaderVersion>,
-    /// The destination that the header names. Default `None`: the unspecified address.
-    pub destination: Option<SocketAddr>,
 }
 
 impl Default for ProxyOptions {
@@ -75,48 +74,47 @@ impl Default for ProxyOptions {
             retry_after: Duration::from_secs(5),
             link_bytes: 64 * 1024,
             header: None,
-            destination: None,
         }
     }
 }
 
-/// Options that cannot work.
+/// Invalid options.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyOptionsError {
-    /// Nobody to pass connections on to.
-    #[error("no upstream is named; name at least one")]
+    /// The list of upstreams is empty.
+    #[error("no upstream; give at least one")]
     NoUpstream,
     /// The same upstream twice: it would get twice the connections and be tried twice.
-    #[error("the upstream {0} is named twice; name each once")]
+    #[error("the upstream {0} is given twice; give each once")]
     Twice(Endpoint),
-    /// A dial cannot go there.
-    #[error("the upstream {0} has port 0; name the port that it listens on")]
+    /// Not a valid destination.
+    #[error("the upstream {0} has port 0; give the port that it listens on")]
     NoPort(Endpoint),
-    /// No attempt is fast enough.
+    /// Every attempt would time out.
     #[error("connect_timeout is zero; it must be longer than zero")]
     NoTime,
-    /// Nothing could ever be passed on.
+    /// Nothing could be passed on.
     #[error("link_bytes is 0; it must be at least 1")]
     NoBytes,
 }
 
-/// What all connections of a proxy share.
+/// State shared by all connections of a proxy.
 #[derive(Debug)]
 struct Shared {
     options: ProxyOptions,
     upstreams: Arc<Upstreams>,
 }
 
-/// The service; see the [module](self).
+/// The proxy service; see the [module](self).
 #[derive(Debug)]
 pub struct Proxy(Arc<Shared>);
 
 impl Proxy {
-    /// Passes connections on to these servers.
+    /// Creates a proxy to these servers.
     ///
     /// # Errors
-    /// Upstreams or options that cannot work.
+    /// Invalid upstreams or options.
     pub fn new(upstreams: Vec<Endpoint>, options: ProxyOptions) -> Result<Self, ProxyOptionsError> {
         if upstreams.is_empty() {
             return Err(ProxyOptionsError::NoUpstream);
@@ -139,7 +137,7 @@ impl Proxy {
         Ok(Self(Arc::new(Shared { options, upstreams })))
     }
 
-    /// The upstream servers and what is counted of them; valid while the service runs, and after.
+    /// The upstream servers and their counters; valid while the service runs, and after.
     #[must_use]
     pub fn upstreams(&self) -> Arc<Upstreams> {
         self.0.upstreams.clone()
@@ -151,7 +149,7 @@ impl Service for Proxy {
 
     fn open(&self, peer: &Peer) -> Result<ProxySession, Refusal> {
         match peer.origin {
-            Origin::Accepted => Ok(ProxySession::new(self.0.clone(), peer.addr)),
+            Origin::Accepted => Ok(ProxySession::new(self.0.clone(), peer)),
             Origin::Dialled { .. } => Err(Refusal), // it is dialled by sessions, which bring their own
         }
     }
@@ -162,6 +160,10 @@ impl Service for Proxy {
     }
 
     fn needs_peer_addr(&self) -> bool {
+        self.0.options.header.is_some()
+    }
+
+    fn needs_local_addr(&self) -> bool {
         self.0.options.header.is_some()
     }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate::link::{self, Link};
-use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Outbox, Session, system};
+use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Outbox, Peer, Session, system};
 
 use super::upstreams::Lease;
 use super::{ATTEMPTS, Shared, header};
 
-/// What this end lacks for a dial may be there again so soon.
+/// Retry interval when this process lacks a resource for a dial.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The session of a client.
@@ -19,17 +19,26 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct ProxySession {
     shared: Arc<Shared>,
     client: Option<SocketAddr>,
+    /// Where the client has connected to.
+    destination: Option<SocketAddr>,
     link: Link,
-    /// Upstreams that it was offered to, the last one included.
+    /// Upstreams tried, including the current one.
     tried: Vec<usize>,
-    /// Until when an attempt that this end could not begin is begun again.
+    /// Until when an attempt that failed locally is retried.
     patient_until: Option<Instant>,
 }
 
 impl ProxySession {
-    pub(super) fn new(shared: Arc<Shared>, client: Option<SocketAddr>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, peer: &Peer) -> Self {
         let (link, _) = link::pair(shared.options.link_bytes);
-        Self { shared, client, link, tried: Vec::new(), patient_until: None }
+        Self {
+            shared,
+            client: peer.addr,
+            destination: peer.local_addr,
+            link,
+            tried: Vec::new(),
+            patient_until: None,
+        }
     }
 
     /// Dials the next upstream.
@@ -41,12 +50,12 @@ impl ProxySession {
         self.tried.push(lease.index());
         let options = &self.shared.options;
         let dial = Dial::to(lease.at().clone());
-        let header = options.header.map(|version| header::bytes(version, self.client, options.destination));
+        let header = options.header.map(|version| header::bytes(version, self.client, self.destination));
         let upstream = UpstreamSession { link: self.link.other(), lease, header };
         match out.dial(dial, options.connect_timeout, upstream) {
             Ok(()) => Flow::Continue,
             Err(e) => {
-                tracing::debug!(error = %e, "an upstream could not be dialled");
+                tracing::debug!(error = %e, "cannot dial an upstream");
                 self.give_up()
             }
         }
@@ -57,10 +66,10 @@ impl ProxySession {
         Flow::Abort
     }
 
-    /// An attempt has failed: another upstream is next, unless it was this end that had no place or descriptor.
+    /// An attempt has failed: tries another upstream, unless this process lacked a permit or descriptor.
     fn failed(&mut self, error: &io::Error, out: &mut Outbox<'_>) -> Flow {
         let Some(&index) = self.tried.last() else { return Flow::Continue };
-        tracing::debug!(error = %error, upstream = index, "an upstream could not be reached");
+        tracing::debug!(error = %error, upstream = index, "cannot connect to an upstream");
         if !is_of_this_end(error) {
             self.shared.upstreams.failed(index, out.now());
             return self.dial(out);
@@ -75,7 +84,7 @@ impl ProxySession {
     }
 }
 
-/// Whether a dial failed for something that this process lacks: a place, a descriptor, a port.
+/// Whether a dial failed because this process lacks a resource: a permit, a descriptor, a port.
 fn is_of_this_end(error: &io::Error) -> bool {
     let kind = error.kind();
     matches!(

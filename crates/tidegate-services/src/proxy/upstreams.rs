@@ -1,4 +1,4 @@
-//! The upstream servers: which is next, which is left out, and what is counted.
+//! The upstream servers: selection, skipping of failed ones, counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -14,11 +14,11 @@ pub struct Upstreams {
     all: Box<[Upstream]>,
     balance: Balance,
     retry_after: Duration,
-    /// Whose turn it is, modulo their number.
+    /// Round-robin position, modulo their number.
     next: AtomicUsize,
-    /// Clients that were reset because no upstream could be reached.
+    /// Clients reset because no upstream could be reached.
     unserved: AtomicU64,
-    /// What times are counted from.
+    /// The origin of times.
     begun: Instant,
 }
 
@@ -28,22 +28,22 @@ struct Upstream {
     open: AtomicU64,
     connected: AtomicU64,
     failed: AtomicU64,
-    /// Left out until then, in milliseconds; 0 is not at all.
+    /// Skipped until then, in milliseconds; 0 means not skipped.
     out_until: AtomicU64,
 }
 
-/// What was counted of one upstream.
+/// The counters of one upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamStats {
-    /// Where it is.
+    /// Its address.
     pub at: Endpoint,
-    /// Connections to it that are open, or are being made.
+    /// Connections to it that are open or being established.
     pub open: u64,
-    /// Connections that were made.
+    /// Connections established.
     pub connected: u64,
     /// Attempts that failed.
     pub failed: u64,
-    /// Whether it is left out at the moment, because the last attempt has failed.
+    /// Whether it is currently skipped, because the last attempt failed.
     pub is_left_out: bool,
 }
 
@@ -66,7 +66,7 @@ impl Upstreams {
         }
     }
 
-    /// What was counted of each, in the order in which they were named.
+    /// The counters of each, in configuration order.
     #[must_use]
     pub fn stats(&self) -> Vec<UpstreamStats> {
         let now = self.millis(Instant::now());
@@ -80,7 +80,7 @@ impl Upstreams {
         self.all.iter().map(stats).collect()
     }
 
-    /// Clients that were reset because no upstream could be reached.
+    /// Clients reset because no upstream could be reached.
     #[must_use]
     pub fn unserved(&self) -> u64 {
         self.unserved.load(Relaxed)
@@ -90,7 +90,7 @@ impl Upstreams {
         u64::try_from(at.saturating_duration_since(self.begun).as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The next upstream for a client that was offered to those `tried` already; `None` if that were all.
+    /// The next upstream for a client that has tried those in `tried`; `None` if none is left.
     pub(super) fn pick(self: &Arc<Self>, tried: &[usize], now: Instant) -> Option<Lease> {
         let now = self.millis(now);
         let first = self.next.fetch_add(1, Relaxed);
@@ -104,7 +104,7 @@ impl Upstreams {
         };
         let index = chosen.or_else(|| in_turn.iter().copied().min_by_key(|&index| out_until(index)))?;
         if out_until(index) > 0 {
-            self.leave_out(index, now); // the others do not try it until this one knows
+            self.leave_out(index, now); // others skip it until this attempt has a result
         }
         self.all[index].open.fetch_add(1, Relaxed);
         Some(Lease { upstreams: self.clone(), index })
@@ -121,13 +121,13 @@ impl Upstreams {
         self.leave_out(index, self.millis(now));
     }
 
-    /// A client could not be passed on to anybody.
+    /// No upstream could be reached for a client.
     pub(super) fn gave_up(&self) {
         self.unserved.fetch_add(1, Relaxed);
     }
 }
 
-/// A connection to an upstream, or the attempt to make it.
+/// A connection to an upstream, or the attempt to establish it.
 #[derive(Debug)]
 pub(super) struct Lease {
     upstreams: Arc<Upstreams>,
@@ -143,7 +143,7 @@ impl Lease {
         &self.upstreams.all[self.index].at
     }
 
-    /// The connection stands.
+    /// The connection is established.
     pub(super) fn connected(&self) {
         let upstream = &self.upstreams.all[self.index];
         upstream.connected.fetch_add(1, Relaxed);

@@ -1,11 +1,11 @@
 //! Frames in, messages out.
 //!
-//! The protocol itself is tungstenite's: its `WebSocketContext` is given what to read from and to write to with each
-//! call, so over a slice and an outbox it does no I/O. (The other crates that were looked at are asynchronous, as
-//! fastwebsockets, soketto and ratchet, or know frames only, as websocket-sans-io.) It is shown one whole frame at a
-//! time; what is not whole yet stays unconsumed input of the connection. So nothing is buffered twice, an idle
-//! connection pins next to nothing, the outbox can hold input back between any two frames, and the policy's limits on
-//! unfinished input hold as they do for every service.
+//! The protocol is implemented by tungstenite: its `WebSocketContext` gets a reader and a writer with each call, so
+//! with a slice and an outbox it does no I/O. (The alternatives examined are asynchronous, as fastwebsockets, soketto
+//! and ratchet, or handle frames only, as websocket-sans-io.) It gets one complete frame at a time; an incomplete one
+//! stays unconsumed input of the connection. So nothing is buffered twice, an idle connection pins almost no memory,
+//! the outbox can hold input back between any two frames, and the policy's limits on unfinished input apply as for
+//! every service.
 
 use std::io::{self, Cursor, Read, Write};
 
@@ -15,24 +15,24 @@ use tungstenite::protocol::frame::coding::{CloseCode, OpCode};
 use tungstenite::protocol::frame::{CloseFrame, FrameHeader, Utf8Bytes};
 use tungstenite::protocol::{Message, Role, WebSocketConfig, WebSocketContext};
 
-/// A WebSocket behind its handshake.
+/// A WebSocket after its handshake.
 pub(super) struct Channel {
-    /// In a box: it is large, and connections may be many.
+    /// Boxed: it is large, and connections may be many.
     context: Box<WebSocketContext>,
     /// Bytes of the message whose fragments are arriving.
     collected: usize,
     message_bytes: usize,
 }
 
-/// What the front of the input was.
+/// The content at the front of the input.
 pub(super) enum Step {
-    /// Not a whole frame yet.
+    /// An incomplete frame.
     Part,
-    /// A frame of so many bytes that is nothing for the session.
+    /// A frame of this many bytes that the session does not see.
     Passed(usize),
-    /// A frame of so many bytes that completes a message.
+    /// A frame of this many bytes that completes a message.
     Message(usize, Message),
-    /// The WebSocket is over, and the peer has been told: linger.
+    /// The WebSocket is closed, and the peer was notified: linger.
     Over,
 }
 
@@ -47,7 +47,7 @@ impl Channel {
         Self { context, collected: 0, message_bytes }
     }
 
-    /// Takes in the frame at the front of the input.
+    /// Handles the frame at the front of the input.
     pub(super) fn step(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Step {
         let (bytes, data) = match front(input) {
             Ok(None) => return Step::Part,
@@ -57,7 +57,7 @@ impl Channel {
                 if data.is_some_and(|(payload, _)| payload > room as u64) {
                     return self.fail(CloseCode::Size, out);
                 }
-                let control_limit = 125; // longer ones are refused by their head (RFC 6455, section 5.5)
+                let control_limit = 125; // longer ones are rejected by their header (RFC 6455, section 5.5)
                 if data.is_none() && payload > control_limit {
                     return self.fail(CloseCode::Protocol, out);
                 }
@@ -87,10 +87,10 @@ impl Channel {
         }
     }
 
-    /// Says that it is over, and why.
+    /// Closes it with a code and reason.
     pub(super) fn close(&mut self, code: CloseCode, reason: &'static str, out: &mut Outbox<'_>) {
         let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
-        // Writing to an outbox does not fail; a WebSocket that is over already has nothing to say.
+        // Writing to an outbox does not fail; a WebSocket that is already closed sends nothing.
         let _ = self.context.close(&mut Pipe { input: &[], out }, Some(frame));
     }
 
@@ -102,14 +102,14 @@ impl Channel {
     }
 }
 
-/// The head of the frame at the front, its bytes, and those of the payload.
+/// The header of the frame at the front, its size, and that of the payload.
 fn front(input: &[u8]) -> Result<Option<(FrameHeader, usize, u64)>, Error> {
     let mut cursor = Cursor::new(input);
     let parsed = FrameHeader::parse(&mut cursor)?;
     Ok(parsed.map(|(header, payload)| (header, cursor.position() as usize, payload)))
 }
 
-/// The code that tells the peer what was wrong (RFC 6455, section 7.4.1).
+/// The close code for an error (RFC 6455, section 7.4.1).
 fn code(e: &Error) -> CloseCode {
     match e {
         Error::Capacity(CapacityError::MessageTooLong { .. }) => CloseCode::Size,

@@ -1,4 +1,4 @@
-//! Echo of messages: what the test suites for WebSocket servers talk to.
+//! Echo of messages, as used by WebSocket test suites.
 
 use tidegate::{Outbox, Peer, Refusal};
 
@@ -8,7 +8,7 @@ use super::{Message, MessageFlow, MessageService, MessageSession, frame};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EchoMessages;
 
-/// One WebSocket of [`EchoMessages`]; keeps nothing.
+/// One WebSocket of [`EchoMessages`]; has no state.
 #[derive(Debug)]
 pub struct EchoMessagesSession;
 

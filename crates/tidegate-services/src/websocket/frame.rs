@@ -1,4 +1,4 @@
-//! Messages as frames, unmasked as a server sends them (RFC 6455, section 5.1), each in one frame.
+//! Writes messages as unmasked frames (RFC 6455, section 5.1), each in one frame.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tidegate::Outbox;
@@ -15,10 +15,10 @@ pub fn send_binary(out: &mut Outbox<'_>, bytes: &[u8]) {
     send(out, Data::Binary, bytes);
 }
 
-/// A text for any number of peers, in memory once: as a text message, and as a line for peers that speak lines.
+/// A text for any number of peers, in memory once: as a text message, and as a line for the line protocol.
 #[derive(Clone, Debug)]
 pub struct SharedText {
-    /// The head of the frame, the text, a line feed.
+    /// The frame header, the text, a line feed.
     bytes: Bytes,
     head: usize,
 }
@@ -47,7 +47,7 @@ impl SharedText {
         self.bytes.slice(self.head..)
     }
 
-    /// Bytes of memory it has.
+    /// Its size in memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.len()
@@ -59,13 +59,13 @@ fn send(out: &mut Outbox<'_>, kind: Data, payload: &[u8]) {
     out.write(payload);
 }
 
-/// The head of a frame that is a whole message.
+/// The header of a frame that is a whole message.
 fn head(kind: Data, length: usize) -> Head {
     let header =
         FrameHeader { is_final: true, opcode: OpCode::Data(kind), mask: None, ..FrameHeader::default() };
     let mut head = Head { bytes: [0; 10], length: 0 };
     let mut room = &mut head.bytes[..];
-    // An unmasked head has at most 10 bytes (RFC 6455, section 5.2), so it fits.
+    // An unmasked header has at most 10 bytes (RFC 6455, section 5.2), so it fits.
     let written = header.format(length as u64, &mut room);
     debug_assert!(written.is_ok(), "a head fits");
     head.length = 10 - room.len();

@@ -1,18 +1,18 @@
-//! WebSocket (RFC 6455), the server's side: a service of messages as a service of bytes, on every model.
+//! WebSocket (RFC 6455), server side: adapts a message service to a byte service, on every model.
 //!
-//! | part | what it is |
+//! | part | contents |
 //! |---|---|
-//! | `request` | the HTTP request in front: an upgrade, or a page that is asked for |
+//! | `request` | the HTTP request: an upgrade or a page |
 //! | `channel` | frames in, messages out; control frames and the closing handshake |
 //! | [`frame`] | messages as frames, for one peer or shared by many |
 //! | `session` | one connection |
-//! | [`EchoMessages`] | sends back what it receives: for test suites |
+//! | [`EchoMessages`] | echo, for test suites |
 //!
-//! [`WebSocket`] wraps a [`MessageService`] as layers wrap a service, so TLS and the PROXY protocol go around it. Text
-//! is checked to be UTF-8, control frames are answered between the fragments of a message, and messages and their
-//! fragments together are bounded by [`WebSocketLimits::message_bytes`]. Pages of other sites may not connect unless
-//! [`Access`] lets them. There are no extensions (no compression) and no subprotocols. A server that stops, or is
-//! succeeded, closes with code 1001.
+//! [`WebSocket`] wraps a [`MessageService`] like a layer, so TLS and the PROXY protocol can wrap it. Text is checked to
+//! be UTF-8, control frames are handled between the fragments of a message, and the size of a message with all its
+//! fragments is bounded by [`WebSocketLimits::message_bytes`]. Pages of other sites may not connect unless [`Access`]
+//! allows them. There are no extensions (no compression) and no subprotocols. A server that stops, or hands over to a
+//! successor, closes with code 1001.
 
 mod channel;
 mod echo;
@@ -33,25 +33,25 @@ pub use session::WebSocketSession;
 pub use tungstenite::protocol::Message;
 pub use tungstenite::protocol::frame::coding::CloseCode;
 
-/// Makes one [`MessageSession`] for each WebSocket.
+/// Creates one [`MessageSession`] for each WebSocket.
 pub trait MessageService: Send + Sync + 'static {
     /// The state machine of one WebSocket.
     type Session: MessageSession;
 
-    /// A WebSocket is asked for at this path (with its query): returns its session, or refuses it (404).
+    /// Called on a WebSocket request for this path (with its query): returns its session, or refuses it (404).
     fn open(&self, peer: &Peer, path: &str) -> Result<Self::Session, Refusal>;
 
-    /// What a plain `GET` of this path is answered with; `None` is 404. The bytes are HTML.
+    /// The response to a plain `GET` of this path; `None` is 404. The bytes are HTML.
     fn page(&self, path: &str) -> Option<Bytes> {
         let _ = path;
         None
     }
 }
 
-/// The state machine of one WebSocket. As a [`Session`](tidegate::Session), it must not block; it sends with the
+/// The state machine of one WebSocket. Like a [`Session`](tidegate::Session), it must not block; it sends with the
 /// functions of [`frame`].
 pub trait MessageSession: Send + 'static {
-    /// The handshake is over. Called once, before everything else.
+    /// The handshake is complete. Called once, before everything else.
     fn on_open(&mut self, out: &mut Outbox<'_>) -> MessageFlow {
         let _ = out;
         MessageFlow::Continue
@@ -60,7 +60,7 @@ pub trait MessageSession: Send + 'static {
     /// A message has arrived: [`Message::Text`] or [`Message::Binary`].
     fn on_message(&mut self, message: Message, out: &mut Outbox<'_>) -> MessageFlow;
 
-    /// Whether the next message is taken now. If not, the peer is held back until mail has changed that.
+    /// Whether the next message is accepted now. If not, the peer is held back until mail changes that.
     fn takes_more(&self) -> bool {
         true
     }
@@ -80,7 +80,7 @@ pub trait MessageSession: Send + 'static {
 /// How a WebSocket goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MessageFlow {
-    /// Nothing special.
+    /// Continue.
     #[default]
     Continue,
     /// Send what is in the outbox, then close with this code and reason (at most 123 bytes).
@@ -89,24 +89,23 @@ pub enum MessageFlow {
     Abort,
 }
 
-/// Bounds on a WebSocket.
+/// Limits of a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WebSocketLimits {
-    /// Bytes of a message, all its fragments together; more closes with code 1009. Default 60 KiB.
+    /// Bytes of a message with all its fragments; more closes with code 1009. Default 60 KiB.
     ///
     /// An unfinished frame is input the session leaves, so this must be [`FRAMING_BYTES`] below
     /// [`Policy::input_bytes`](tidegate::Policy::input_bytes).
     pub message_bytes: usize,
-    /// Time until the request has arrived, once the connection stands; then it is reset. `None` waits for ever. Default
-    /// 10 s.
+    /// Time limit of the request, from when the connection is established; then it is reset. `None` waits forever.
+    /// Default 10 s.
     pub request_timeout: Option<Duration>,
 }
 
-/// Input besides a message that may lie unfinished: the head of a frame and a control frame, or the head of a request's
-/// lines.
+/// Bytes besides a message that may be incomplete: a frame header and a control frame, or a request's head.
 pub const FRAMING_BYTES: usize = 256;
 
-/// Largest head of a request; more is answered with 431, or 414.
+/// Maximum head of a request; more is answered with 431, or 414.
 pub const HEAD_BYTES: usize = 8 * 1024;
 
 impl Default for WebSocketLimits {
@@ -115,40 +114,40 @@ impl Default for WebSocketLimits {
     }
 }
 
-/// Limits that cannot work.
+/// Invalid limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WebSocketLimitsError {
-    /// Something unfinished would be cut off by the policy, without an answer.
+    /// The policy would reset an unfinished frame or request, without a response.
     #[error(
-        "input_bytes is {input_bytes}, and a WebSocket needs {needed}: an unfinished frame or request is unconsumed input; \
+        "input_bytes is {input_bytes}, and a WebSocket needs {needed}: incomplete frames and requests are unconsumed input; \
          raise input_bytes or lower message_bytes"
     )]
     Input {
         /// [`Policy::input_bytes`].
         input_bytes: usize,
-        /// The least it must be.
+        /// The minimum.
         needed: usize,
     },
-    /// No message fits.
+    /// No message would fit.
     #[error("message_bytes is 0; it must be at least 1")]
     NoMessage,
-    /// No request is fast enough.
+    /// Every request would time out.
     #[error("request_timeout is zero; it must be longer than zero, or none at all")]
     NoTime,
 }
 
 impl WebSocketLimits {
-    /// The least [`Policy::input_bytes`] these limits go with.
+    /// The minimum [`Policy::input_bytes`] for these limits.
     #[must_use]
     pub fn input_bytes(&self) -> usize {
         self.message_bytes.saturating_add(FRAMING_BYTES).max(HEAD_BYTES)
     }
 
-    /// Checks the limits, and against the policy the service is to run under.
+    /// Checks the limits, also against the policy of the service.
     ///
     /// # Errors
-    /// The first contradiction found, with what to do about it.
+    /// The first contradiction found, with its remedy.
     pub fn check(&self, policy: &Policy) -> Result<(), WebSocketLimitsError> {
         if self.message_bytes == 0 {
             return Err(WebSocketLimitsError::NoMessage);
@@ -164,7 +163,7 @@ impl WebSocketLimits {
     }
 }
 
-/// A service of messages, as a service of bytes.
+/// Adapts a message service to a byte service.
 ///
 /// ```
 /// use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
@@ -178,7 +177,7 @@ impl WebSocketLimits {
 #[derive(Debug)]
 pub struct WebSocket<S>(Arc<Front<S>>);
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Debug)]
 pub(crate) struct Front<S> {
     pub(crate) service: S,
@@ -187,13 +186,13 @@ pub(crate) struct Front<S> {
 }
 
 impl<S: MessageService> WebSocket<S> {
-    /// Speaks WebSocket for `service`, within `limits`: with pages of its own, asked by an address or as `localhost`.
+    /// Serves WebSockets for `service`, within `limits`, for pages of the same origin, by IP address or `localhost`.
     #[must_use]
     pub fn new(service: S, limits: WebSocketLimits) -> Self {
         Self::with_access(service, limits, Access::default())
     }
 
-    /// The same, by these names and with pages of these origins.
+    /// The same, for these host names and origins.
     #[must_use]
     pub fn with_access(service: S, limits: WebSocketLimits, access: Access) -> Self {
         Self(Arc::new(Front { service, limits, access }))
@@ -204,6 +203,6 @@ impl<S: MessageService> Service for WebSocket<S> {
     type Session = WebSocketSession<S>;
 
     fn open(&self, peer: &Peer) -> Result<WebSocketSession<S>, Refusal> {
-        Ok(WebSocketSession::new(self.0.clone(), *peer))
+        Ok(WebSocketSession::new(self.0.clone(), peer.clone()))
     }
 }

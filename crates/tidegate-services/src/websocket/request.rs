@@ -1,5 +1,4 @@
-//! What a request in front asks for: an upgrade to WebSocket (RFC 6455, section 4), or a page. It is read as every
-//! request is.
+//! Evaluates the first request: an upgrade to WebSocket (RFC 6455, section 4), or a page. The HTTP parser is shared.
 
 use tungstenite::handshake::derive_accept_key;
 
@@ -7,18 +6,18 @@ use crate::http::answer::date_now;
 use crate::http::fault::{Fault, Status};
 use crate::http::head::{Framing, Head, Method, Spoken, list};
 
-/// What is asked for.
+/// The request's kind.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wants {
     /// A WebSocket: the value of `Sec-WebSocket-Accept`.
     WebSocket(String),
     /// A page.
     Page,
-    /// A page's head.
+    /// The head of a page.
     PageHead,
 }
 
-/// The head of the answer that opens the WebSocket (section 4.2.2).
+/// The head of the response that opens the WebSocket (section 4.2.2).
 pub(super) fn switch(accept: &str) -> String {
     format!(
         "HTTP/1.1 101 Switching Protocols\r\nServer: tidegate\r\nDate: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -27,8 +26,8 @@ pub(super) fn switch(accept: &str) -> String {
     )
 }
 
-/// The head of the answer with a page of so many bytes. It may do nothing but what is in it, and speak to where it came
-/// from.
+/// The head of the response with a page of this length. Its content security policy allows inline content, and
+/// connections to its own origin.
 pub(super) fn page(length: usize) -> String {
     format!(
         "HTTP/1.1 200 OK\r\nServer: tidegate\r\nDate: {}\r\nConnection: close\r\nContent-Type: text/html; charset=utf-8\r\n\
@@ -39,38 +38,40 @@ pub(super) fn page(length: usize) -> String {
     )
 }
 
-/// What a request asks for.
+/// Classifies a request.
 pub(super) fn wants(head: &Head, spoken: Spoken<'_>) -> Result<Wants, Fault> {
     let plain = match head.method {
         Method::Get => Wants::Page,
         Method::Head => Wants::PageHead,
         Method::Unknown => {
-            let why = "the method is unknown; GET and HEAD are known here".into();
+            let why = "the method is unknown; this server answers GET and HEAD".into();
             return Err(Fault { status: Status::NotImplemented, why });
         }
         Method::Other | Method::Options | Method::Connect => {
-            let why = "only GET and HEAD are of use here".into();
+            let why = "this server answers GET and HEAD".into();
             return Err(Fault { status: Status::MethodNotAllowed, why });
         }
     };
-    // Upgrade means nothing in HTTP/1.0 (RFC 9110, section 7.8).
+    // Upgrade has no meaning in HTTP/1.0 (RFC 9110, section 7.8).
     let is_upgrade = head.is_1_1 && has_token(spoken.fields, "upgrade", "websocket");
     if !is_upgrade || plain != Wants::Page {
         return Ok(plain);
     }
     if head.framing != Framing::Length(0) {
-        return Err(Fault::bad("an upgrade has no body: its frames would begin in doubt"));
+        return Err(Fault::bad(
+            "an upgrade must not have a body: the start of its frames would be ambiguous",
+        ));
     }
     key(spoken.fields).map(Wants::WebSocket)
 }
 
-/// What accepts the key of an upgrade (section 4.2.1).
+/// The accept value for the key of an upgrade (section 4.2.1).
 fn key(fields: &[httparse::Header<'_>]) -> Result<String, Fault> {
     if !has_token(fields, "connection", "upgrade") {
         return Err(Fault::bad("an upgrade needs Connection: Upgrade"));
     }
     if only(fields, "sec-websocket-version")? != Some(b"13") {
-        let why = "only version 13 of WebSocket is spoken here (RFC 6455, section 4.4)".into();
+        let why = "only version 13 of WebSocket is supported (RFC 6455, section 4.4)".into();
         return Err(Fault { status: Status::UpgradeRequired, why });
     }
     let key = only(fields, "sec-websocket-key")?.unwrap_or_default();
@@ -78,17 +79,17 @@ fn key(fields: &[httparse::Header<'_>]) -> Result<String, Fault> {
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     match key.split_at_checked(22) {
         Some((text, b"==")) if text.iter().all(is_base64) => Ok(derive_accept_key(key)),
-        _ => Err(Fault::bad("Sec-WebSocket-Key must be there once, with 16 bytes in base64")),
+        _ => Err(Fault::bad("Sec-WebSocket-Key must occur once, with 16 bytes in base64")),
     }
 }
 
-/// Whether a field that is a list has this member.
+/// Whether a list field has this member.
 fn has_token(fields: &[httparse::Header<'_>], name: &str, token: &str) -> bool {
     let lists = fields.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
     lists.flat_map(|field| list(field.value)).any(|member| member.eq_ignore_ascii_case(token.as_bytes()))
 }
 
-/// The value of a field that may be there once.
+/// The value of a field that may occur once.
 pub(super) fn only<'a>(fields: &[httparse::Header<'a>], name: &str) -> Result<Option<&'a [u8]>, Fault> {
     let mut values = fields.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
     match (values.next(), values.next()) {

@@ -12,26 +12,26 @@ use crate::http::answer::{date_now, refusal};
 use crate::http::fault::{Fault, Status};
 use crate::http::head::{self, Connection, Head, Scan, Spoken};
 
-/// One connection that begins with a request for a WebSocket.
+/// One connection that begins with a WebSocket request.
 pub struct WebSocketSession<S: MessageService>(State<S>);
 
 enum State<S: MessageService> {
-    /// At the request.
+    /// Waiting for the request.
     Asking(Asking<S>),
-    /// Behind it.
+    /// Established.
     Open { session: S::Session, channel: Channel },
     /// Answered, closed or failed.
     Over,
 }
 
-/// A request that is not complete.
+/// An incomplete request.
 struct Asking<S> {
     front: Arc<Front<S>>,
     peer: Peer,
     scan: Scan,
 }
 
-/// What a request comes to.
+/// The result of a request.
 enum Reply<M> {
     /// A WebSocket: its session, and the head of the answer.
     Open(M, String),
@@ -42,7 +42,7 @@ enum Reply<M> {
 }
 
 impl<S: MessageService> Asking<S> {
-    /// Answers a request that has been read.
+    /// Responds to a complete request.
     fn reply(&self, head: &Head, spoken: Spoken<'_>) -> Result<Reply<S::Session>, Fault> {
         let Front { service, access, .. } = &*self.front;
         access.check_host(spoken.authority)?;
@@ -73,7 +73,7 @@ impl<S: MessageService> WebSocketSession<S> {
         Self(State::Asking(Asking { front, peer, scan: Scan::new() }))
     }
 
-    /// The request is not complete, or it was not until now.
+    /// Handles an incomplete request.
     fn on_request(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let mut used = 0;
         let (bytes, reply) = loop {
@@ -118,7 +118,7 @@ impl<S: MessageService> WebSocketSession<S> {
         Consumed::all(input).then(Flow::Linger)
     }
 
-    /// Answers the request of `head` bytes and shows the session what follows it.
+    /// Responds to the request of `head` bytes and passes on what follows it.
     fn open(
         &mut self,
         mut session: S::Session,
@@ -141,7 +141,7 @@ impl<S: MessageService> WebSocketSession<S> {
         Consumed { bytes: head + then.bytes, ..then }
     }
 
-    /// Takes in whole frames while the outbox has room for what they bring about, and the session takes more.
+    /// Handles complete frames while the outbox has room for the responses, and the session accepts more.
     fn on_frames(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let State::Open { session, channel } = &mut self.0 else { return Consumed::all(input) };
         let mut used = 0;
@@ -165,12 +165,12 @@ impl<S: MessageService> WebSocketSession<S> {
     }
 }
 
-/// What it left is shown again when it takes more.
+/// Unconsumed input is passed again when it accepts more.
 fn hold_input(session: &impl MessageSession, out: &mut Outbox<'_>) {
     out.set_activity(if session.takes_more() { Activity::Nothing } else { Activity::Work });
 }
 
-/// Does what a session wants of its WebSocket.
+/// Carries out what a session returned.
 fn follow(flow: MessageFlow, channel: &mut Channel, out: &mut Outbox<'_>) -> Flow {
     match flow {
         MessageFlow::Continue => Flow::Continue,
@@ -215,7 +215,7 @@ impl<S: MessageService> Session for WebSocketSession<S> {
 
     fn on_leave(&mut self, out: &mut Outbox<'_>) {
         if let State::Open { channel, .. } = &mut self.0 {
-            channel.close(CloseCode::Away, "the server goes away", out);
+            channel.close(CloseCode::Away, "the server is stopping", out);
         }
     }
 

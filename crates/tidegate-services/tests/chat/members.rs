@@ -4,12 +4,12 @@ use tidegate::Policy;
 use tidegate_services::Chat;
 
 use crate::frames::{FIN, TEXT, UPGRADE, server_frames, text};
-use crate::wire::Wire;
+use crate::wire::TestConnection;
 
 pub struct Member {
-    pub wire: Wire,
+    pub wire: TestConnection,
     speaks_frames: bool,
-    /// Bytes of what it was told that were looked at already.
+    /// Bytes of what it received that were looked at already.
     seen: usize,
 }
 
@@ -19,11 +19,11 @@ impl Member {
     }
 
     pub fn under(chat: &Chat, policy: Policy) -> Self {
-        Self { wire: Wire::to(chat, policy), speaks_frames: false, seen: 0 }
+        Self { wire: TestConnection::to(chat, policy), speaks_frames: false, seen: 0 }
     }
 
     pub fn of_frames(chat: &Chat) -> Self {
-        let mut wire = Wire::to(chat, Policy::default());
+        let mut wire = TestConnection::to(chat, Policy::default());
         wire.send(UPGRADE);
         Self { wire, speaks_frames: true, seen: 0 }
     }
@@ -36,7 +36,7 @@ impl Member {
         }
     }
 
-    /// What it was told since it was last asked.
+    /// What it received since the last call.
     pub fn hears(&mut self) -> Vec<String> {
         self.wire.deliver();
         let all: Vec<String> = if self.speaks_frames {

@@ -191,9 +191,9 @@ fn a_stop_is_said_to_members_of_both_kinds_on_every_model() {
             member.input.read_to_end(&mut rest).unwrap();
             rest
         };
-        // Whoever leaves first, the other is told of it or not.
+        // Whichever leaves first, the other is notified of it or not.
         let (line, frame) = (String::from_utf8(rest(&mut lines)).unwrap(), rest(&mut frames));
-        assert!(line.ends_with("= the server goes away; come again\n"), "{model}: {line:?}");
+        assert!(line.ends_with("= the server is stopping; reconnect later\n"), "{model}: {line:?}");
         let mut last = server_frame(&frame).unwrap();
         while let Some(next) = server_frame(last.2) {
             last = next;

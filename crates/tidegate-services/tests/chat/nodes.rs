@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tidegate::Policy;
-use tidegate_services::chat::{Batch, Batched, Implausible, MOST_NUMBER, Received, Residents, Span};
+use tidegate_services::chat::{Batch, Batched, Federation, Implausible, MOST_NUMBER, Received, Residents};
 use tidegate_services::{Chat, ChatLimits};
 
 use crate::members::Member;
 
 struct Node {
     chat: Chat,
-    span: Span,
+    federation: Federation,
     woken: Arc<AtomicUsize>,
 }
 
@@ -21,8 +21,8 @@ impl Node {
         change(&mut limits);
         let woken = Arc::new(AtomicUsize::new(0));
         let count = woken.clone();
-        let (chat, span) = Chat::spanning(limits, move || _ = count.fetch_add(1, Relaxed));
-        Self { chat, span, woken }
+        let (chat, federation) = Chat::federated(limits, move || _ = count.fetch_add(1, Relaxed));
+        Self { chat, federation, woken }
     }
 
     fn member(&self, line: &str) -> Member {
@@ -33,11 +33,11 @@ impl Node {
 
     /// What waits in the room.
     fn offer(&self) -> Batch {
-        self.span.offer("tide").expect("something waits")
+        self.federation.offer("tide").expect("something waits")
     }
 
     fn receive(&self, batch: &Batch, batched: Batched) -> Received {
-        self.span.receive("tide", batch, batched, 0)
+        self.federation.receive("tide", batch, batched, 0)
     }
 }
 
@@ -59,8 +59,8 @@ fn what_is_said_waits_for_its_place_and_is_then_heard_everywhere_once() {
     assert_eq!(ann.hears(), ["= joined tide as ann, 1 here, at #0"], "she has not come yet for the others");
     ann.say("hello");
     assert_eq!(ann.hears(), [""; 0]);
-    assert_eq!(a.span.to_attend().iter().map(|room| &**room).collect::<Vec<_>>(), ["tide"]);
-    assert!(a.woken.load(Relaxed) > 0 && a.span.to_attend().is_empty());
+    assert_eq!(a.federation.to_attend().iter().map(|room| &**room).collect::<Vec<_>>(), ["tide"]);
+    assert!(a.woken.load(Relaxed) > 0 && a.federation.to_attend().is_empty());
     pass_on(&a, &b);
     assert_eq!(ann.hears(), ["#1 + ann", "#2 ann: hello"]);
     let mut bob = b.member("/join tide bob");
@@ -70,7 +70,7 @@ fn what_is_said_waits_for_its_place_and_is_then_heard_everywhere_once() {
     for member in [&mut ann, &mut bob] {
         assert_eq!(member.hears(), ["#3 + bob", "#4 bob: hi"]);
     }
-    assert!(a.span.is_idle() && b.span.is_idle());
+    assert!(a.federation.is_idle() && b.federation.is_idle());
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn what_comes_while_something_is_under_way_waits_for_the_next_place() {
     let mut ann = a.member("/join tide ann");
     let under_way = a.offer();
     ann.say("more");
-    assert_eq!(a.span.to_attend().len(), 1);
+    assert_eq!(a.federation.to_attend().len(), 1);
     assert_eq!(a.receive(&under_way, Batched::Here), Received::Told);
-    assert_eq!(a.span.to_attend().len(), 1, "something still waits");
+    assert_eq!(a.federation.to_attend().len(), 1, "something still waits");
     assert_eq!(b.receive(&under_way, Batched::Elsewhere), Received::Told);
     pass_on(&a, &b);
     assert_eq!(ann.hears()[1..], ["#1 + ann", "#2 ann: more"]);
@@ -116,7 +116,7 @@ fn a_node_that_is_cut_off_says_so_takes_nothing_and_keeps_what_it_has_taken() {
     bob.say("taken");
     ann.hears();
     bob.hears();
-    b.span.cut_off();
+    b.federation.cut_off();
     let heard = bob.hears();
     assert!(heard[0].starts_with("= cut off: ") && heard.len() == 1, "{heard:?}");
     bob.say("refused");
@@ -134,12 +134,12 @@ fn a_node_that_is_cut_off_says_so_takes_nothing_and_keeps_what_it_has_taken() {
     // It is back: first what it has missed.
     assert_eq!(b.receive(&meanwhile, Batched::Elsewhere), Received::Told);
     pass_on(&b, &a);
-    b.span.is_back();
+    b.federation.is_back();
     let heard = bob.hears();
     assert_eq!(heard[..2], ["#3 ann: meanwhile", "#4 bob: taken"]);
     assert!(heard[2].starts_with("= back: ") && heard.len() == 3, "{heard:?}");
     assert_eq!(ann.hears(), ["#3 ann: meanwhile", "#4 bob: taken"]);
-    assert_eq!(b.span.counts().refused(), 3);
+    assert_eq!(b.federation.counts().refused(), 3);
 }
 
 #[test]
@@ -149,17 +149,17 @@ fn what_is_not_kept_any_more_is_said_to_be_lost_and_numbers_go_on() {
     let first = a.offer();
     assert_eq!(a.receive(&first, Batched::Here), Received::Told);
     ann.hears();
-    let far = Batch { first: 5, all: first.all.clone() };
-    assert_eq!(a.receive(&far, Batched::Elsewhere), Received::Told);
-    assert_eq!(ann.hears(), ["= 3 messages are lost: they are not kept any more", "#5 + ann"]);
+    let remote = Batch { first: 5, all: first.all.clone() };
+    assert_eq!(a.receive(&remote, Batched::Elsewhere), Received::Told);
+    assert_eq!(ann.hears(), ["= 3 messages are lost: they were removed from the broker", "#5 + ann"]);
     // Who comes to a room that is older than what is kept has missed nothing.
-    assert_eq!(b.receive(&far, Batched::Elsewhere), Received::Told);
+    assert_eq!(b.receive(&remote, Batched::Elsewhere), Received::Told);
     assert!(b.member("/join tide bob").hears()[0].ends_with(" at #5"));
     // And a room of which nothing was kept begins again, which is said.
     let anew = Batch { first: 1, all: first.all };
     assert_eq!(a.receive(&anew, Batched::Anew), Received::Told);
     let heard = ann.hears();
-    assert!(heard[0].starts_with("= this room was forgotten") && heard[1] == "#1 + ann", "{heard:?}");
+    assert!(heard[0].starts_with("= the broker lost this room") && heard[1] == "#1 + ann", "{heard:?}");
 }
 
 #[test]
@@ -170,13 +170,13 @@ fn that_a_room_begins_again_is_heard_also_by_those_whose_queue_was_full() {
     let first = node.offer();
     let at = |first: u64, batch: &Batch| Batch { first, all: batch.all.clone() };
     assert_eq!(node.receive(&first, Batched::Here), Received::Told);
-    // The one place in her queue is taken. She is told that numbers begin again before anything else, and then all of
+    // The one place in her queue is taken. She hears that numbers begin again before anything else, and then all of
     // them.
     let anew = at(1, &first);
     assert_eq!(node.receive(&anew, Batched::Anew), Received::Full(0));
     assert_eq!(ann.hears()[1..], ["#1 + ann"]);
     assert_eq!(node.receive(&anew, Batched::Anew), Received::Full(0), "the notice has taken the place");
-    assert!(ann.hears()[0].starts_with("= this room was forgotten"));
+    assert!(ann.hears()[0].starts_with("= the broker lost this room"));
     assert_eq!(node.receive(&anew, Batched::Anew), Received::Told);
     assert_eq!(ann.hears(), ["#1 + ann"]);
     // The same of what is lost.
@@ -184,18 +184,18 @@ fn that_a_room_begins_again_is_heard_also_by_those_whose_queue_was_full() {
     assert_eq!(node.receive(&at(5, &first), Batched::Elsewhere), Received::Full(0));
     assert_eq!(ann.hears(), ["#2 + ann"]);
     assert_eq!(node.receive(&at(5, &first), Batched::Elsewhere), Received::Full(0));
-    assert_eq!(ann.hears(), ["= 2 messages are lost: they are not kept any more"]);
+    assert_eq!(ann.hears(), ["= 2 messages are lost: they were removed from the broker"]);
     assert_eq!(node.receive(&at(5, &first), Batched::Elsewhere), Received::Told);
     assert_eq!(ann.hears(), ["#5 + ann"]);
 }
 
 #[test]
 fn a_bridge_that_is_gone_takes_nothing_any_more() {
-    let Node { chat, span, .. } = Node::new(|_| {});
+    let Node { chat, federation, .. } = Node::new(|_| {});
     let mut ann = Member::of_lines(&chat);
     ann.say("/join tide ann");
     ann.hears();
-    drop(span);
+    drop(federation);
     assert!(ann.hears()[0].starts_with("= cut off: "));
     ann.say("nobody carries this");
     assert!(ann.hears()[0].starts_with("! this node is cut off"));
@@ -206,8 +206,10 @@ fn numbers_of_members_that_somebody_made_up_fill_rooms_and_break_nothing() {
     let node = Node::new(|limits| limits.members = 3);
     let mut ann = node.member("/join tide ann");
     ann.hears();
-    for far in [1, 2] {
-        node.span.house(far, "tide", Residents { members: usize::MAX, ..Residents::default() }).unwrap();
+    for remote in [1, 2] {
+        node.federation
+            .house(remote, "tide", Residents { members: usize::MAX, ..Residents::default() })
+            .unwrap();
     }
     ann.say("/who");
     assert!(ann.hears()[0].starts_with("= 7 here: "));
@@ -220,7 +222,7 @@ fn no_more_names_are_kept_of_members_elsewhere_than_are_listed() {
     let mut ann = node.member("/join tide ann");
     ann.hears();
     let nicks = (0..1_000).map(|n| format!("n{n}").into()).collect();
-    node.span.house(1, "tide", Residents { members: 1_000, nicks }).unwrap();
+    node.federation.house(1, "tide", Residents { members: 1_000, nicks }).unwrap();
     ann.say("/who");
     assert_eq!(ann.hears(), ["= 1001 here: ann n0 n1"]);
     assert_eq!(node.member("/join tide n999").hears()[0], "= joined tide as n999, 1002 here, at #0");
@@ -233,15 +235,15 @@ fn numbers_begin_again_where_they_end() {
     let last = Batch { first: MOST_NUMBER - 1, all: node.offer().all };
     assert_eq!(node.receive(&last, Batched::Elsewhere), Received::Told);
     let next = node.offer();
-    assert_eq!((next.first, node.span.check(&next)), (1, Ok(())));
+    assert_eq!((next.first, node.federation.check(&next)), (1, Ok(())));
     assert_eq!(node.receive(&next, Batched::HereAnew), Received::Told);
-    assert!(node.span.is_idle());
+    assert!(node.federation.is_idle());
     let heard = ann.hears();
     assert_eq!(
         heard[1..],
         [
             &*format!("#{} + ann", MOST_NUMBER - 1),
-            "= this room was forgotten by what keeps it; its numbers begin again",
+            "= the broker lost this room; its numbers start again",
             "#1 + ann"
         ]
     );
@@ -251,26 +253,26 @@ fn numbers_begin_again_where_they_end() {
 fn who_lives_elsewhere_is_listed_has_its_nickname_and_goes_with_its_node() {
     let [a, b] = two();
     let mut ann = a.member("/join tide ann");
-    for (room, residents) in a.span.moved() {
-        b.span.house(1, &room, residents).unwrap();
+    for (room, residents) in a.federation.moved() {
+        b.federation.house(1, &room, residents).unwrap();
     }
-    assert!(a.span.moved().is_empty() && a.span.residents_of_all().len() == 1);
-    assert!(b.member("/join tide ann").hears()[0].starts_with("! somebody in the room has this nickname"));
+    assert!(a.federation.moved().is_empty() && a.federation.residents_of_all().len() == 1);
+    assert!(b.member("/join tide ann").hears()[0].starts_with("! this nickname is taken in the room"));
     let mut bob = b.member("/join tide bob");
     bob.say("/who");
     assert_eq!(bob.hears(), ["= joined tide as bob, 2 here, at #0", "= 2 here: ann bob"]);
-    b.span.forget(1, Some("a"));
+    b.federation.forget(1, Some("a"));
     assert_eq!(bob.hears(), ["= node a is lost, and 1 members with it"]);
     bob.say("/who");
     assert_eq!(bob.hears(), ["= 1 here: bob"]);
     ann.say("/leave");
-    assert_eq!(a.span.moved(), [("tide".into(), Residents::default())]);
+    assert_eq!(a.federation.moved(), [("tide".into(), Residents::default())]);
     // What no member could be called is not believed.
     let forged = Residents { members: 1, nicks: ["\u{1b}[2J".into()].into() };
-    assert_eq!(b.span.house(2, "tide", forged), Err(Implausible::Name));
+    assert_eq!(b.federation.house(2, "tide", forged), Err(Implausible::Name));
     let nobody = Residents { members: 1, ..Residents::default() };
     for room in ["a b", "", "\u{1b}[2J"] {
-        assert_eq!(b.span.house(2, room, nobody.clone()), Err(Implausible::Name));
+        assert_eq!(b.federation.house(2, room, nobody.clone()), Err(Implausible::Name));
     }
     bob.say("/who");
     assert_eq!(bob.hears(), ["= 1 here: bob"]);
@@ -285,17 +287,17 @@ fn what_waits_is_bounded_and_so_are_rooms() {
     for _ in 0..3 {
         ann.say(&text);
     }
-    assert_eq!(ann.hears(), ["! the room is busy: more is said than can be passed on; try again"]);
+    assert_eq!(ann.hears(), ["! the room is busy; try again"]);
     let batch = node.offer();
     assert_eq!(batch.all.len(), 3);
-    assert_eq!(node.span.receive("ebb", &batch, Batched::Elsewhere, 0), Received::NoRoom);
+    assert_eq!(node.federation.receive("ebb", &batch, Batched::Elsewhere, 0), Received::NoRoom);
     assert_eq!(node.receive(&batch, Batched::Here), Received::Told);
     ann.say(&text);
     assert_eq!(node.offer().first, 4);
     // A room in which something waits keeps its place.
     ann.say("/leave");
-    assert_eq!(node.span.receive("ebb", &batch, Batched::Elsewhere, 0), Received::NoRoom);
+    assert_eq!(node.federation.receive("ebb", &batch, Batched::Elsewhere, 0), Received::NoRoom);
     assert_eq!(node.receive(&node.offer(), Batched::Here), Received::Told);
-    assert_eq!(node.span.receive("ebb", &batch, Batched::Elsewhere, 0), Received::Told);
-    assert!(!node.span.knows("tide"));
+    assert_eq!(node.federation.receive("ebb", &batch, Batched::Elsewhere, 0), Received::Told);
+    assert!(!node.federation.knows("tide"));
 }

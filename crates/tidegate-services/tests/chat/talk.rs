@@ -15,6 +15,14 @@ fn chat(change: impl FnOnce(&mut ChatLimits)) -> Chat {
     Chat::new(limits)
 }
 
+/// Ann, who speaks lines, and `bob`, both in the room tide; neither has heard anything yet.
+fn both_in_tide(chat: &Chat, mut bob: Member) -> (Member, Member) {
+    let mut ann = Member::of_lines(chat);
+    ann.say("/join tide ann");
+    bob.say("/join tide bob");
+    (ann, bob)
+}
+
 #[test]
 fn lines_and_frames_meet_in_one_room() {
     let chat = chat(|_| {});
@@ -37,9 +45,7 @@ fn lines_and_frames_meet_in_one_room() {
 #[test]
 fn who_comes_goes_and_is_renamed_is_told() {
     let chat = chat(|_| {});
-    let (mut ann, mut bob) = (Member::of_lines(&chat), Member::of_lines(&chat));
-    ann.say("/join tide ann");
-    bob.say("/join tide bob");
+    let (mut ann, mut bob) = both_in_tide(&chat, Member::of_lines(&chat));
     bob.say("/nick robert");
     assert_eq!(bob.hears().last().unwrap(), "#3 bob ~ robert");
     bob.say("/leave");
@@ -71,9 +77,7 @@ fn a_newcomer_is_shown_what_was_said_last() {
 #[test]
 fn mail_from_a_room_that_was_left_is_not_heard() {
     let chat = chat(|_| {});
-    let (mut ann, mut bob) = (Member::of_lines(&chat), Member::of_lines(&chat));
-    ann.say("/join tide ann");
-    bob.say("/join tide bob");
+    let (mut ann, mut bob) = both_in_tide(&chat, Member::of_lines(&chat));
     bob.hears();
     ann.say("for those in tide");
     bob.say("/join ebb"); // its mail is under way
@@ -89,18 +93,45 @@ fn mail_from_a_room_that_was_left_is_not_heard() {
 }
 
 #[test]
+fn text_that_turns_a_terminal_around_is_refused_and_joiners_are_not() {
+    let chat = chat(|_| {});
+    let (mut ann, mut bob) = both_in_tide(&chat, Member::of_frames(&chat));
+    bob.hears();
+    ann.hears();
+    let turning =
+        "\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+    for c in turning.chars().chain(['\u{1b}', '\u{9b}']) {
+        for speaker in [&mut ann, &mut bob] {
+            speaker.say(&format!("exe.{c}gpj"));
+            speaker.say(&format!("//{c}"));
+            let heard = speaker.hears();
+            assert_eq!(heard.len(), 2, "{c:?}: {heard:?}");
+            assert!(heard.iter().all(|line| line.starts_with("! control characters")), "{c:?}: {heard:?}");
+        }
+    }
+    // Scripts and emoji need joiners; letters of any direction are text.
+    for text in ["می\u{200c}خواهم", "👩\u{200d}🚀", "שלום", "مرحبا"] {
+        ann.say(text);
+        for member in [&mut ann, &mut bob] {
+            let heard = member.hears();
+            assert!(heard.len() == 1 && heard[0].ends_with(&format!(" ann: {text}")), "{heard:?}");
+        }
+    }
+}
+
+#[test]
 fn nicknames_are_unique_in_a_room_and_guests_get_one() {
     let chat = chat(|_| {});
     let [mut ann, mut other, mut guest] = [0; 3].map(|_| Member::of_lines(&chat));
     ann.say("/join tide ann");
     other.say("/join tide ann");
-    assert!(other.hears()[0].starts_with("! somebody in the room has this nickname"));
+    assert!(other.hears()[0].starts_with("! this nickname is taken in the room"));
     other.say("/join ebb ann");
     assert_eq!(other.hears(), ["= joined ebb as ann, 1 here, at #1"]);
     guest.say("/join tide");
     assert!(guest.hears()[0].starts_with("= joined tide as guest"));
     guest.say("/nick ann");
-    assert!(guest.hears().last().unwrap().starts_with("! somebody"));
+    assert!(guest.hears().last().unwrap().starts_with("! this nickname"));
 }
 
 #[test]
@@ -112,7 +143,7 @@ fn rooms_and_their_members_are_bounded_and_empty_rooms_make_room() {
     assert_eq!(bob.hears(), ["! the room is full"]);
     bob.say("/join two bob");
     eve.say("/join three eve");
-    assert!(eve.hears()[0].starts_with("! there are as many rooms"));
+    assert!(eve.hears()[0].starts_with("! the limit of rooms is reached"));
     bob.say("/leave");
     eve.say("/join three eve");
     assert_eq!(eve.hears(), ["= joined three as eve, 1 here, at #1"]);
@@ -129,7 +160,7 @@ fn a_member_that_speaks_too_fast_is_told_so() {
         ann.say(text);
     }
     let heard = ann.hears();
-    assert_eq!(heard[1], "! that is too fast; this line was not passed on");
+    assert_eq!(heard[1], "! too many lines; this one was dropped");
     assert_eq!(heard.len(), 4, "{heard:?}");
     ann.wire.wait(Duration::from_millis(500));
     ann.say("four");
@@ -165,16 +196,14 @@ fn a_member_that_does_not_read_is_cut_off_and_nobody_else_notices() {
 fn what_happens_is_counted() {
     let chat = chat(|limits| limits.rooms = 2);
     let counters = chat.counters();
-    let (mut ann, mut bob) = (Member::of_lines(&chat), Member::of_frames(&chat));
-    ann.say("/join tide ann");
-    bob.say("/join tide bob");
+    let (mut ann, mut bob) = both_in_tide(&chat, Member::of_frames(&chat));
     ann.say("hello");
     ann.say("/who");
     bob.say("");
     ann.hears();
     bob.hears();
-    // Ann is told of bob and of what she said, bob of that.
-    let stats = ChatStats { members: 2, rooms: 1, messages: 1, deliveries: 3, cut_off: 0, span: None };
+    // Ann hears of bob and what she said, bob hears that.
+    let stats = ChatStats { members: 2, rooms: 1, messages: 1, deliveries: 3, cut_off: 0, federation: None };
     assert_eq!(counters.stats(), stats);
     ann.say("/join ebb");
     bob.say("/leave");
@@ -207,14 +236,14 @@ fn what_is_no_line_is_refused() {
     assert_eq!(ann.hears().len(), 3);
     assert_eq!(ann.wire.stands, Stands::Open);
     ann.wire.send("x".repeat(1025));
-    assert!(ann.hears()[0].starts_with("! the line is too long"));
+    assert!(ann.hears()[0].starts_with("! line too long"));
     assert!(ann.wire.finished);
     let mut bob = Member::of_lines(&chat);
     bob.say("/quit");
     assert!(bob.wire.finished);
     let mut frames = Member::of_frames(&chat);
     frames.wire.send(crate::frames::frame(crate::frames::FIN | crate::frames::BINARY, "/join tide"));
-    assert!(frames.wire.finished, "a line is text");
+    assert!(frames.wire.finished, "text messages only");
 }
 
 #[test]

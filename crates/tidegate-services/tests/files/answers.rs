@@ -204,7 +204,7 @@ fn what_can_not_be_served_is_named_with_a_remedy() {
         Files::new(path, options, HttpLimits::default()).expect_err("cannot be served")
     };
     let missing = refused(&folder.path().join("none"), FilesOptions::default());
-    assert!(missing.to_string().contains("name a folder that exists"), "{missing}");
+    assert!(missing.to_string().contains("give a directory that exists"), "{missing}");
     let index = FilesOptions { index: vec!["../secret".into()], ..FilesOptions::default() };
     assert!(matches!(refused(folder.path(), index), FilesError::Index(_)));
     let small = FilesOptions { cache_bytes: 1, ..FilesOptions::default() };

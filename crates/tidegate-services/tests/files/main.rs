@@ -4,3 +4,6 @@ mod answers;
 mod attacks;
 mod client;
 mod exact;
+mod fields;
+#[cfg(unix)]
+mod kinds;

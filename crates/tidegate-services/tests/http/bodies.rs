@@ -2,7 +2,7 @@
 
 use tidegate_services::HttpLimits;
 
-use crate::wire::{Stands, Wire};
+use crate::wire::{Stands, TestConnection};
 
 const INNER: &str = "DELETE /inner HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -14,7 +14,7 @@ fn a_request_inside_a_body_is_no_request() {
         INNER.len()
     );
     for (request, status) in [(length, 405), (chunked, 200)] {
-        let mut wire = Wire::new();
+        let mut wire = TestConnection::new();
         wire.send(request + "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!((wire.statuses(), wire.stands), (vec![status, 200], Stands::Open));
     }
@@ -35,7 +35,7 @@ fn attempts_to_smuggle_get_one_answer_and_end_the_connection() {
         "Content-Length: 00x0",
         " Content-Length: 0",
     ] {
-        let mut wire = Wire::new();
+        let mut wire = TestConnection::new();
         wire.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n0\r\n\r\n{INNER}"));
         assert_eq!((wire.statuses(), wire.stands), (vec![400], Stands::Lingers), "{fields:?}");
     }
@@ -43,7 +43,7 @@ fn attempts_to_smuggle_get_one_answer_and_end_the_connection() {
 
 #[test]
 fn an_expectation_is_met_before_the_body_and_once() {
-    let mut wire = Wire::new();
+    let mut wire = TestConnection::new();
     let head = "PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n";
     wire.send(head);
     assert_eq!(wire.output, b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -55,22 +55,22 @@ fn an_expectation_is_met_before_the_body_and_once() {
 #[test]
 fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
     let limits = HttpLimits { body_bytes: 10, ..HttpLimits::default() };
-    let mut wire = Wire::with(limits);
+    let mut wire = TestConnection::with(limits);
     wire.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 11\r\n\r\n");
     assert_eq!((wire.statuses(), wire.stands), (vec![413], Stands::Lingers));
 
-    let mut wire = Wire::with(limits);
+    let mut wire = TestConnection::with(limits);
     wire.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n0123456789");
     assert_eq!((wire.statuses(), wire.stands), (vec![405], Stands::Open));
 
-    let mut wire = Wire::with(limits);
+    let mut wire = TestConnection::with(limits);
     wire.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n");
     assert_eq!((wire.statuses(), wire.stands), (vec![413], Stands::Lingers));
 }
 
 #[test]
 fn trailers_without_end_are_refused() {
-    let mut wire = Wire::new();
+    let mut wire = TestConnection::new();
     wire.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n");
     for _ in 0..2000 {
         wire.send("trailer: x\r\n");
@@ -80,7 +80,7 @@ fn trailers_without_end_are_refused() {
 
 #[test]
 fn a_large_body_leaves_no_trace_in_memory() {
-    let mut wire = Wire::new();
+    let mut wire = TestConnection::new();
     wire.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1048576\r\n\r\n");
     for _ in 0..1024 {
         wire.send([b'x'; 1024]); // above input_bytes of the policy in sum: keeping it would end the connection

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::wire::{Stands, Wire};
+use crate::wire::{Stands, TestConnection};
 
 /// Requests after which the connection lives on.
 const LIVELY: [&str; 12] = [
@@ -38,7 +38,7 @@ const LAST: [&str; 13] = [
 ];
 
 fn play<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, Stands) {
-    let mut wire = Wire::new();
+    let mut wire = TestConnection::new();
     for piece in pieces {
         wire.send(piece);
     }

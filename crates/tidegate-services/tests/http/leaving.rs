@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::wire::{Stands, Wire, answers};
+use crate::wire::{Stands, TestConnection, answers};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-fn last_says_close(wire: &Wire, count: usize) {
+fn last_says_close(wire: &TestConnection, count: usize) {
     let answers = answers(&wire.output);
     assert_eq!(answers.len(), count);
     for (i, answer) in answers.iter().enumerate() {
@@ -20,7 +20,7 @@ const LAST_WORD: Duration = tidegate::policy::timeouts::LAST_WORD;
 
 #[test]
 fn a_connection_between_requests_may_ask_once_more_and_is_told() {
-    let mut wire = Wire::new();
+    let mut wire = TestConnection::new();
     wire.send(GET);
     wire.drain();
     assert_eq!((wire.statuses(), wire.stands), (vec![200], Stands::Open));
@@ -31,7 +31,7 @@ fn a_connection_between_requests_may_ask_once_more_and_is_told() {
 
 #[test]
 fn a_connection_between_requests_that_asks_no_more_is_closed() {
-    let mut wire = Wire::new();
+    let mut wire = TestConnection::new();
     wire.send(GET);
     wire.drain();
     wire.wait(LAST_WORD);
@@ -40,7 +40,7 @@ fn a_connection_between_requests_that_asks_no_more_is_closed() {
 
 #[test]
 fn one_that_has_rested_for_a_while_is_closed_at_once() {
-    let mut wire = Wire::new();
+    let mut wire = TestConnection::new();
     wire.send(GET);
     wire.wait(LAST_WORD);
     wire.drain();
@@ -52,7 +52,7 @@ fn a_request_that_was_begun_is_answered_and_the_answer_says_close() {
     let with_body = "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody";
     for request in [GET, with_body] {
         for cut in 1..request.len() {
-            let mut wire = Wire::new();
+            let mut wire = TestConnection::new();
             wire.send(&request[..cut]);
             wire.drain();
             assert_eq!(wire.stands, Stands::Open, "cut at {cut}");
@@ -66,7 +66,7 @@ fn a_request_that_was_begun_is_answered_and_the_answer_says_close() {
 
 #[test]
 fn of_several_requests_that_have_come_the_last_answer_says_it() {
-    let mut wire = Wire::new();
+    let mut wire = TestConnection::new();
     wire.send(&GET[..5]);
     wire.drain();
     wire.send([&GET[5..], GET, GET].concat());
@@ -76,7 +76,7 @@ fn of_several_requests_that_have_come_the_last_answer_says_it() {
 
 #[test]
 fn a_client_that_asked_for_the_end_is_not_waited_for() {
-    let mut wire = Wire::new();
+    let mut wire = TestConnection::new();
     wire.send("GET / HTTP/1.1\r\nHost: a\r\n");
     wire.drain();
     wire.send("Connection: close\r\n\r\n");

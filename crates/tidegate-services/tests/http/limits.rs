@@ -1,4 +1,4 @@
-//! Limits that contradict the policy are told apart before anything runs.
+//! Limits that contradict the policy are distinguished before anything runs.
 
 use std::time::Duration;
 

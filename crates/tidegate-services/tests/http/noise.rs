@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tidegate_services::HttpLimits;
 
-use crate::wire::{Stands, Wire, answers};
+use crate::wire::{Stands, TestConnection, answers};
 
 /// Pieces that lead deeper into the parsers than random bytes do.
 const WORDS: [&str; 24] = [
@@ -43,7 +43,7 @@ fn noise() -> impl Strategy<Value = Vec<u8>> {
 
 fn survives(inputs: &[Vec<u8>]) {
     let limits = HttpLimits { head_bytes: 256, body_bytes: 64, ..HttpLimits::default() };
-    let mut wire = Wire::with(limits);
+    let mut wire = TestConnection::with(limits);
     for input in inputs {
         wire.send(input);
     }

@@ -6,14 +6,14 @@ use std::time::Duration;
 use tidegate::policy::MinRate;
 use tidegate::{CloseReason, Policy};
 
-use crate::wire::{Stands, Wire};
+use crate::wire::{Stands, TestConnection};
 
 const GRACE: Duration = Duration::from_secs(2);
 const SECOND: Duration = Duration::from_secs(1);
 
-fn wire() -> Wire {
+fn wire() -> TestConnection {
     let rate = MinRate { bytes_per_s: NonZeroU32::new(500).unwrap(), grace: GRACE };
-    Wire::under(Policy { min_rate: Some(rate), ..Policy::default() })
+    TestConnection::under(Policy { min_rate: Some(rate), ..Policy::default() })
 }
 
 const BEGINNINGS: [&str; 4] = [

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_services::HttpLimits;
 
-use crate::wire::{Stands, Wire};
+use crate::wire::{Stands, TestConnection};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const ALMOST: Duration = Duration::from_millis(29_999);
@@ -17,7 +17,7 @@ fn a_request_that_is_not_completed_in_time_is_answered_with_408() {
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbod",
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhell",
     ] {
-        let mut wire = Wire::new();
+        let mut wire = TestConnection::new();
         wire.send(begun);
         wire.wait(ALMOST);
         assert_eq!(wire.stands, Stands::Open);
@@ -28,7 +28,7 @@ fn a_request_that_is_not_completed_in_time_is_answered_with_408() {
 
 #[test]
 fn a_trickle_does_not_prolong_it() {
-    let mut wire = Wire::new();
+    let mut wire = TestConnection::new();
     let slow = format!("GET / HTTP/1.1\r\nHost: a\r\nx: {}", "y".repeat(100));
     for byte in slow.bytes() {
         wire.send([byte]);
@@ -41,7 +41,7 @@ fn a_trickle_does_not_prolong_it() {
 #[test]
 fn a_request_that_is_completed_in_time_stops_the_clock() {
     for rest in ["\r\n", "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", "\r\n\r\n"] {
-        let mut wire = Wire::new();
+        let mut wire = TestConnection::new();
         wire.send("GET / HTTP/1.1\r\nHost: a\r\n");
         wire.wait(ALMOST);
         wire.send(rest);
@@ -54,7 +54,7 @@ fn a_request_that_is_completed_in_time_stops_the_clock() {
 
 #[test]
 fn each_request_has_its_own_time() {
-    let mut wire = Wire::new();
+    let mut wire = TestConnection::new();
     wire.send("GET / HTTP/1.1\r\nHost: a\r\n");
     wire.wait(ALMOST);
     wire.send("\r\nGET /next");
@@ -66,7 +66,7 @@ fn each_request_has_its_own_time() {
 
 #[test]
 fn between_requests_nothing_is_timed() {
-    let mut wire = Wire::new();
+    let mut wire = TestConnection::new();
     wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(wire.deadline(), None);
     // Some clients send an empty line after a body. That begins no request, not even cut in two.
@@ -77,7 +77,7 @@ fn between_requests_nothing_is_timed() {
 
 #[test]
 fn without_a_limit_nothing_is_timed() {
-    let mut wire = Wire::with(HttpLimits { request_timeout: None, ..HttpLimits::default() });
+    let mut wire = TestConnection::with(HttpLimits { request_timeout: None, ..HttpLimits::default() });
     wire.send("GET / HT");
     assert_eq!(wire.deadline(), None);
 }

@@ -28,7 +28,7 @@ impl MailSink for NoMail {
     }
 }
 
-/// How a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
     Open,
@@ -37,11 +37,11 @@ pub enum Stands {
     Closed,
 }
 
-pub struct Wire {
+pub struct TestConnection {
     connection: Connection,
     policy: Policy,
     counters: Counters,
-    office: Arc<dyn MailSink>,
+    mail_sink: Arc<dyn MailSink>,
     token: Token,
     pub now: Instant,
     pub stands: Stands,
@@ -56,7 +56,7 @@ pub struct Wire {
 /// A page that is easy to tell from everything else.
 pub const PAGE: &str = "<page>\n";
 
-impl Wire {
+impl TestConnection {
     pub fn new() -> Self {
         Self::with(HttpLimits::default())
     }
@@ -71,14 +71,14 @@ impl Wire {
     }
 
     pub fn of(service: &Http) -> Self {
-        let peer = Peer { addr: None, origin: Origin::Accepted, thread: 0 };
+        let peer = Peer::accepted();
         let session = service.open(&peer).expect("the service takes everybody");
         let now = Instant::now();
         let mut wire = Self {
             connection: Connection::new(Box::new(session), Origin::Accepted, now),
             policy: Policy::default(),
             counters: Counters::new(Writers::One),
-            office: Arc::new(NoMail),
+            mail_sink: Arc::new(NoMail),
             token: Table::default().insert(()),
             now,
             stands: Stands::Open,
@@ -95,7 +95,7 @@ impl Wire {
             now: self.now,
             policy: &self.policy,
             counters: &self.counters,
-            office: &self.office,
+            mail_sink: &self.mail_sink,
             workers: &NoWorkers,
             token: self.token,
         };
@@ -136,7 +136,7 @@ impl Wire {
         self.happens(Event::PeerEnded);
     }
 
-    /// The server is told to stop.
+    /// The server is asked to stop.
     pub fn drain(&mut self) {
         self.happens(Event::Drain);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Refusal, Service, Session};
+use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Recipient, Refusal, Service, Session};
 
 /// What a session was shown, in order. Bytes that came in several pieces are one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +70,10 @@ impl Service for Diary {
     }
 }
 
+impl Recipient for Diary {
+    type Message = &'static str;
+}
+
 impl Session for Diary {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.write(Entry::Open);
@@ -96,7 +100,7 @@ impl Session for Diary {
 
     fn on_mail(&mut self, mail: Mail, _: &mut Outbox<'_>) -> Flow {
         self.write(match mail {
-            Mail::Message(message) => Entry::Message(message.downcast_ref::<&'static str>().unwrap()),
+            Mail::Message(message) => Entry::Message(Self::unpack(message)),
             _ => Entry::Timer,
         });
         Flow::Continue

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tidegate::proto::Event;
-use tidegate::{CloseReason, Flow, Origin, Policy};
+use tidegate::{CloseReason, Flow, Origin, Policy, Recipient};
 use tidegate_services::layers::{HeaderFault, ProxyLimits, ProxyLimitsError, ProxyProtocol};
 
 use crate::diary::{Diary, Entry};
 use crate::headers::{CLIENT4, headers, v2};
-use crate::wire::{SOCKET, Stands, Wire};
+use crate::wire::{SOCKET, Stands, TestConnection};
 
 const V1: &str = "PROXY TCP4 192.0.2.7 127.0.0.1 4660 80\r\n";
 
@@ -28,7 +28,7 @@ fn whole(addr: Option<&str>, text: &str) -> Vec<Entry> {
 
 fn play<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Entry>, String, Stands) {
     let diary = Diary::new();
-    let mut wire = Wire::to(&layer(&diary), Policy::default());
+    let mut wire = TestConnection::to(&layer(&diary), Policy::default());
     for piece in pieces {
         wire.send(piece);
     }
@@ -55,7 +55,7 @@ fn every_header_wherever_it_is_cut_leaves_the_service_the_client_and_its_bytes()
 #[test]
 fn bytes_behind_the_header_are_shown_where_they_lie() {
     let diary = Diary::new();
-    let mut wire = Wire::to(&layer(&diary), Policy::default());
+    let mut wire = TestConnection::to(&layer(&diary), Policy::default());
     let first = format!("{V1}hello");
     wire.send(&first);
     assert_eq!(*diary.shown_at.lock().unwrap(), first.as_ptr().addr() + V1.len());
@@ -70,7 +70,7 @@ fn a_session_may_speak_first_and_does_so_behind_the_header() {
         out.write(b"220 ready\r\n");
         Flow::Continue
     });
-    let mut wire = Wire::to(&layer(&diary), Policy::default());
+    let mut wire = TestConnection::to(&layer(&diary), Policy::default());
     assert_eq!((wire.text().as_str(), diary.read()), ("", vec![]));
     wire.send(V1);
     assert_eq!(wire.text(), "220 ready\r\n");
@@ -80,10 +80,10 @@ fn a_session_may_speak_first_and_does_so_behind_the_header() {
 fn timers_mail_and_drains_reach_the_session() {
     let diary = Diary::that(|out| {
         out.wake_at(out.now() + Duration::from_secs(1));
-        out.mailbox().send("a letter").unwrap();
+        Diary::mailbox(out).send("a letter").unwrap();
         Flow::Continue
     });
-    let mut wire = Wire::to(&layer(&diary), Policy::default());
+    let mut wire = TestConnection::to(&layer(&diary), Policy::default());
     let (a, b) = V1.split_at(9);
     wire.send(a); // starts the timer of the header, which the session's own then replaces
     wire.send(b);
@@ -107,7 +107,7 @@ fn input_waits_for_an_outbox_that_a_session_filled_when_it_was_opened() {
         out.share(vec![b'x'; 1 << 20].into());
         Flow::Continue
     });
-    let mut wire = Wire::to(&layer(&diary), Policy::default());
+    let mut wire = TestConnection::to(&layer(&diary), Policy::default());
     wire.reads = false;
     wire.send(format!("{V1}hello"));
     assert_eq!(diary.read()[1..], [Entry::Open]);
@@ -119,12 +119,12 @@ fn input_waits_for_an_outbox_that_a_session_filled_when_it_was_opened() {
 #[test]
 fn a_stop_is_passed_on_also_to_who_opens_later() {
     let diary = Diary::new();
-    let mut wire = Wire::to(&layer(&diary), Policy::default());
+    let mut wire = TestConnection::to(&layer(&diary), Policy::default());
     wire.send(format!("{V1}hello"));
     wire.happens(Event::Drain);
     assert_eq!(diary.read()[1..], [Entry::Open, Entry::Bytes("hello".into()), Entry::Drain]);
     let diary = Diary::new();
-    let mut wire = Wire::to(&layer(&diary), Policy::default());
+    let mut wire = TestConnection::to(&layer(&diary), Policy::default());
     wire.happens(Event::Drain);
     wire.send(format!("{V1}hello"));
     assert_eq!(diary.read()[1..4], [Entry::Open, Entry::Drain, Entry::Bytes("hello".into())]);
@@ -137,7 +137,7 @@ fn what_a_session_answers_when_it_is_opened_is_followed() {
             out.write(b"bye");
             flow
         });
-        let mut wire = Wire::to(&layer(&diary), Policy::default());
+        let mut wire = TestConnection::to(&layer(&diary), Policy::default());
         wire.send(format!("{V1}{input}"));
         (wire.text(), wire.stands, wire.finished, diary.read().contains(&Entry::Bytes("in".into())))
     };
@@ -154,7 +154,7 @@ fn what_a_session_answers_when_it_is_opened_is_followed() {
 #[test]
 fn a_refusal_closes() {
     let diary = Diary::new().refusing();
-    let mut wire = Wire::to(&layer(&diary), Policy::default());
+    let mut wire = TestConnection::to(&layer(&diary), Policy::default());
     wire.send(format!("{V1}hello"));
     assert_eq!((wire.stands, diary.read()), (Stands::Closed, vec![Entry::Peer(Some(CLIENT4.into()))]));
 }
@@ -162,7 +162,7 @@ fn a_refusal_closes() {
 #[test]
 fn a_dialled_connection_has_no_header() {
     let diary = Diary::new();
-    let mut wire = Wire::of(&layer(&diary), Policy::default(), Origin::Dialled { tag: 1 });
+    let mut wire = TestConnection::of(&layer(&diary), Policy::default(), Origin::Dialled { tag: 1 });
     wire.send("hello");
     wire.end();
     assert_eq!(diary.read(), whole(Some(SOCKET), "hello"));
@@ -181,7 +181,7 @@ fn no_header_no_session_and_every_fault_is_counted() {
     ] {
         let diary = Diary::new();
         let service = layer(&diary);
-        let mut wire = Wire::to(&service, Policy::default());
+        let mut wire = TestConnection::to(&service, Policy::default());
         for piece in &pieces {
             wire.send(piece);
         }
@@ -198,7 +198,7 @@ fn no_header_no_session_and_every_fault_is_counted() {
 fn a_header_has_its_time_from_its_first_byte_and_silence_is_the_policys() {
     let diary = Diary::new();
     let service = layer(&diary);
-    let mut wire = Wire::to(&service, Policy::default());
+    let mut wire = TestConnection::to(&service, Policy::default());
     wire.wait(Duration::from_secs(6));
     for byte in V1.bytes().take(5) {
         wire.send([byte]);
@@ -214,7 +214,7 @@ fn a_header_has_its_time_from_its_first_byte_and_silence_is_the_policys() {
 fn a_port_check_is_no_fault() {
     let diary = Diary::new();
     let service = layer(&diary);
-    let mut wire = Wire::to(&service, Policy::default());
+    let mut wire = TestConnection::to(&service, Policy::default());
     wire.end();
     assert_eq!((wire.stands, diary.read()), (Stands::Closed, vec![]));
     assert!(HeaderFault::ALL.iter().all(|&fault| service.faults().of(fault) == 0));

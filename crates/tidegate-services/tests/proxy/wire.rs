@@ -12,7 +12,7 @@ use tidegate::proto::{Connection, Context, Event, NextStep, Receive, Table, Toke
 use tidegate::stats::{Counters, Writers};
 use tidegate::{CloseReason, Mail, MailboxError, Origin, Peer, Policy, Service};
 
-/// Mail that sessions sent, until it is [delivered](Wire::deliver); and how much of it there is room for.
+/// Mail that sessions sent, until it is [delivered](TestConnection::deliver); and how much of it there is room for.
 struct Office(Mutex<Vec<Mail>>, usize);
 
 impl MailSink for Office {
@@ -35,7 +35,7 @@ impl Workers for NoWorkers {
     }
 }
 
-/// How a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
     Open,
@@ -43,12 +43,12 @@ pub enum Stands {
     Reset,
 }
 
-pub struct Wire {
+pub struct TestConnection {
     connection: Connection,
     policy: Policy,
     pub counters: Counters,
     letters: Arc<Office>,
-    office: Arc<dyn MailSink>,
+    mail_sink: Arc<dyn MailSink>,
     token: Token,
     pub now: Instant,
     pub stands: Stands,
@@ -64,10 +64,14 @@ pub struct Wire {
 pub const SOCKET: &str = "198.51.100.1:1";
 
 pub fn peer(origin: Origin) -> Peer {
-    Peer { addr: SOCKET.parse().ok(), origin, thread: 3 }
+    let peer = match origin {
+        Origin::Accepted => Peer::accepted(),
+        Origin::Dialled { tag } => Peer::dialled(tag),
+    };
+    peer.with_addr(SOCKET.parse().ok()).with_thread(3)
 }
 
-impl Wire {
+impl TestConnection {
     /// An accepted connection to the service.
     pub fn to(service: &impl Service, policy: Policy) -> Self {
         Self::of(service, policy, Origin::Accepted)
@@ -81,7 +85,7 @@ impl Wire {
             connection: Connection::new(Box::new(session), origin, now),
             policy,
             counters: Counters::new(Writers::One),
-            office: letters.clone(),
+            mail_sink: letters.clone(),
             letters,
             token: Table::default().insert(()),
             now,
@@ -99,7 +103,7 @@ impl Wire {
             now: self.now,
             policy: &self.policy,
             counters: &self.counters,
-            office: &self.office,
+            mail_sink: &self.mail_sink,
             workers: &NoWorkers,
             token: self.token,
         };

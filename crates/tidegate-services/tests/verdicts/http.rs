@@ -10,7 +10,7 @@ use tidegate_services::{Files, FilesOptions, Http, HttpLimits, Page};
 
 use crate::cases::{Case, bytes, cases};
 use crate::sockets::{exchange, random_pieces, start};
-use crate::wire::{Stands, Wire};
+use crate::wire::{Stands, TestConnection};
 
 const HEADS: &str = include_str!("http-heads.txt");
 const BODIES: &str = include_str!("http-bodies.txt");
@@ -26,7 +26,7 @@ const LIMITS: HttpLimits = HttpLimits {
 const PROBE: &str = "BREW / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 const PROBED: (u16, &[u8]) = (501, b": the method is unknown; this server answers GET and HEAD\n");
 
-/// What a head is refused with, by whoever reads it.
+/// What a head is refused with, by any of its readers.
 const REFUSALS: [u16; 4] = [400, 414, 431, 505];
 
 fn page() -> Http {
@@ -83,7 +83,7 @@ impl Case {
 
 /// Everything answered, with all dates made equal; whether the server has ended it.
 fn play<S: Service>(service: &S, pieces: &[&[u8]]) -> (Vec<u8>, bool) {
-    let mut wire = Wire::to(service, Policy::default());
+    let mut wire = TestConnection::to(service, Policy::default());
     pieces.iter().for_each(|piece| wire.send(piece));
     let text = String::from_utf8(wire.output.clone()).expect("answers are text");
     let lines = text.split_inclusive("\r\n");

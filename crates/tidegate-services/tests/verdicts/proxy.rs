@@ -8,7 +8,7 @@ use tidegate_services::layers::{HeaderFault, HeaderFaults, ProxyLimits, ProxyPro
 
 use crate::cases::{Case, bytes, cases};
 use crate::sockets::{DEADLINE, exchange, random_pieces, start};
-use crate::wire::{SOCKET, Stands, Wire};
+use crate::wire::{SOCKET, Stands, TestConnection};
 
 const HEADERS: &str = include_str!("proxy.txt");
 
@@ -74,7 +74,7 @@ fn answer(verdict: &str, socket: &str) -> String {
 fn play(pieces: &[&[u8]]) -> (String, Stands, Vec<u64>) {
     let service = service();
     let faults = service.faults();
-    let mut wire = Wire::to(&service, Policy::default());
+    let mut wire = TestConnection::to(&service, Policy::default());
     pieces.iter().for_each(|piece| wire.send(piece));
     (wire.text(), wire.stands, counted(&faults))
 }

@@ -21,7 +21,7 @@ pub fn exchange<'a>(to: &Endpoint, pieces: impl IntoIterator<Item = &'a [u8]>) -
     stream.set_write_timeout(Some(DEADLINE)).expect("timeout");
     stream.set_nodelay(true).expect("nodelay");
     for piece in pieces {
-        // Whoever has ended the connection reads no more; what it said is to be read all the same.
+        // A peer that has ended the connection reads no more; what it said is to be read all the same.
         if stream.write_all(piece).is_err() {
             break;
         }

@@ -6,7 +6,7 @@ use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 use crate::cases::{bytes, cases};
 use crate::frames::{BINARY, CLOSE, FIN, PING, PONG, TEXT, UPGRADE, frame, head, server_frames};
 use crate::sockets::{exchange, random_pieces, start};
-use crate::wire::Wire;
+use crate::wire::TestConnection;
 
 const FRAMES: &str = include_str!("websocket.txt");
 
@@ -84,7 +84,7 @@ fn wanted(verdict: &str) -> (Vec<(u8, Vec<u8>)>, bool) {
 
 /// Everything answered, without its date, and whether the sending side was finished.
 fn play(pieces: &[&[u8]]) -> (Vec<u8>, bool) {
-    let mut wire = Wire::to(&service(), Policy { input_bytes: 16 * 1024, ..Policy::default() });
+    let mut wire = TestConnection::to(&service(), Policy { input_bytes: 16 * 1024, ..Policy::default() });
     wire.send(UPGRADE);
     let date = String::from_utf8_lossy(&wire.output).find("Date: ").expect("a date");
     wire.output.drain(date..date + "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n".len());

@@ -8,22 +8,25 @@ use tidegate::{CloseReason, Policy};
 use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 
 use crate::frames::{BINARY, CLOSE, FIN, PING, PONG, TEXT, UPGRADE, frame, head, server_frames, text};
-use crate::wire::{Stands, Wire};
+use crate::wire::{Stands, TestConnection};
 
 const LIMITS: WebSocketLimits =
     WebSocketLimits { message_bytes: 1000, request_timeout: Some(Duration::from_secs(10)) };
 
-fn asked() -> Wire {
-    Wire::to(&WebSocket::new(EchoMessages, LIMITS), Policy { input_bytes: 8192, ..Policy::default() })
+fn asked() -> TestConnection {
+    TestConnection::to(
+        &WebSocket::new(EchoMessages, LIMITS),
+        Policy { input_bytes: 8192, ..Policy::default() },
+    )
 }
 
-fn open() -> Wire {
+fn open() -> TestConnection {
     let mut wire = asked();
     wire.send(UPGRADE);
     wire
 }
 
-/// What comes back for these frames, and how the connection stands then.
+/// What comes back for these frames, and the state of the connection then.
 fn answers(frames: &[Vec<u8>]) -> (Vec<(u8, Vec<u8>)>, Stands) {
     let mut wire = open();
     wire.send(frames.concat());
@@ -60,6 +63,23 @@ fn fragments_become_one_message_and_control_frames_may_stand_between_them() {
         [frame(TEXT, &umlaut[..1]), frame(FIN | PING, "now"), frame(0, &umlaut[1..]), frame(FIN, " there")];
     let expected = [(FIN | PONG, b"now".to_vec()), (FIN | TEXT, "ü there".into())];
     assert_eq!(answers(&frames).0, expected);
+}
+
+#[test]
+fn fragments_without_a_byte_are_no_message_until_the_last_and_are_not_kept() {
+    let mut wire = open();
+    for part in [frame(TEXT, ""), frame(0, "")] {
+        wire.send(part.repeat(if part[0] == TEXT { 1 } else { 10_000 }));
+        assert!(wire.output[..].ends_with(b"\r\n\r\n"), "nothing is answered");
+    }
+    wire.send([frame(FIN | PING, ""), frame(0, "a"), frame(0, "").repeat(10_000), frame(FIN, "")].concat());
+    wire.send(text("").repeat(1_000));
+    let mut answers = server_frames(&wire.output).into_iter();
+    assert_eq!(answers.next(), Some((FIN | PONG, vec![])));
+    assert_eq!(answers.next(), Some((FIN | TEXT, b"a".to_vec())));
+    assert_eq!(answers.filter(|answer| *answer == (FIN | TEXT, vec![])).count(), 1_000);
+    assert_eq!(wire.stands, Stands::Open);
+    assert_eq!(code(&[frame(0, "")]), 1002, "nothing to continue");
 }
 
 #[test]
@@ -143,7 +163,7 @@ fn an_unfinished_message_is_unfinished_input() {
 fn a_peer_that_does_not_read_is_not_read_from() {
     let outbox = OutboxMarks { low: 500, high: 2000 };
     let policy = Policy { input_bytes: 8192, outbox, ..Policy::default() };
-    let mut wire = Wire::to(&WebSocket::new(EchoMessages, LIMITS), policy);
+    let mut wire = TestConnection::to(&WebSocket::new(EchoMessages, LIMITS), policy);
     wire.send(UPGRADE);
     wire.reads = false;
     let message = "y".repeat(900);

@@ -9,9 +9,9 @@ use tidegate::{Endpoint, Model, Policy, Server};
 use tidegate_services::Echo;
 use tidegate_tls::{Fault, TlsCounters, TlsLimits, TlsServer};
 
-use crate::far::Far;
 use crate::models::{DEADLINE, until};
 use crate::papers::Papers;
+use crate::test_client::TestClient;
 
 /// Types of records (RFC 8446, section 5.1).
 const ALERT: u8 = 21;
@@ -82,7 +82,7 @@ fn every_model_gives_every_verdict() {
         }
         let mut left = 0;
         for version in [&TLS12, &TLS13] {
-            let hello = Far::new(&Arc::new(papers.trusting(&[version]))).says();
+            let hello = TestClient::new(&Arc::new(papers.trusting(&[version]))).says();
             // The type, the version, the length, the message's head, its version, its random, a session, and what
             // follows.
             for cut in [1, 2, 3, 4, 5, 6, 8, 9, 11, 20, 43, 44, hello.len() / 2, hello.len() - 1] {

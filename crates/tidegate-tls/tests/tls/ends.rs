@@ -7,14 +7,14 @@ use tidegate::proto::Event;
 use tidegate::{CloseReason, Consumed, Flow, Outbox, Peer, Policy, Refusal, Service, Session};
 use tidegate_tls::{Fault, TlsCounters, TlsLimits, TlsServer};
 
-use crate::far::Far;
 use crate::papers::Papers;
-use crate::wire::{Stands, Wire};
+use crate::test_client::TestClient;
+use crate::wire::{Stands, TestConnection};
 
-/// What sessions were told.
+/// The calls that sessions received.
 type Diary = Arc<Mutex<Vec<String>>>;
 
-/// Does what it is told: `bye` half-closes, `close` closes, `abort` aborts, `k` is never enough, and of `1` it takes
+/// Obeys its input: `bye` half-closes, `close` closes, `abort` aborts, `k` is never enough, and of `1` it takes
 /// one with each call.
 struct Obeys(Diary);
 
@@ -77,8 +77,8 @@ impl Session for Obedient {
 }
 
 struct Scene {
-    wire: Wire,
-    far: Far,
+    wire: TestConnection,
+    test_client: TestClient,
     diary: Diary,
     counters: Arc<TlsCounters>,
 }
@@ -91,16 +91,16 @@ impl Scene {
             let inside = Obeys(diary.clone());
             let service =
                 TlsServer::new(inside, papers.identity(&[]), TlsLimits::default(), counters.clone());
-            let wire = Wire::to(&service, Policy::default());
-            let far = Far::new(&Arc::new(papers.trusting(&[version])));
-            Self { wire, far, diary, counters }
+            let wire = TestConnection::to(&service, Policy::default());
+            let test_client = TestClient::new(&Arc::new(papers.trusting(&[version])));
+            Self { wire, test_client, diary, counters }
         })
     }
 
     /// Behind the handshake.
     fn set() -> [Self; 2] {
         Self::begin().map(|mut scene| {
-            scene.far.talk(&mut scene.wire).unwrap();
+            scene.test_client.talk(&mut scene.wire).unwrap();
             assert_eq!(scene.hear("x"), "yes");
             scene.diary.lock().unwrap().clear();
             scene
@@ -108,12 +108,12 @@ impl Scene {
     }
 
     fn hear(&mut self, say: &str) -> String {
-        String::from_utf8(self.far.exchange(say.as_bytes(), &mut self.wire)).unwrap()
+        String::from_utf8(self.test_client.exchange(say.as_bytes(), &mut self.wire)).unwrap()
     }
 
     fn end(&mut self) {
-        self.far.tls.send_close_notify();
-        self.far.talk(&mut self.wire).unwrap();
+        self.test_client.tls.send_close_notify();
+        self.test_client.talk(&mut self.wire).unwrap();
     }
 
     fn diary(&self) -> Vec<String> {
@@ -126,7 +126,7 @@ fn a_peer_that_says_so_has_ended() {
     for mut scene in Scene::set() {
         scene.end();
         assert_eq!(scene.diary(), ["end", "closed finished"]);
-        assert_eq!((scene.far.heard.as_slice(), scene.far.clean_end), (&b"last"[..], true));
+        assert_eq!((scene.test_client.heard.as_slice(), scene.test_client.clean_end), (&b"last"[..], true));
         assert_eq!(scene.wire.stands, Stands::Closed);
         assert_eq!(scene.counters.of(Fault::Truncated), 0);
     }
@@ -138,16 +138,16 @@ fn a_stream_that_was_cut_off_is_no_end() {
         scene.wire.end();
         assert_eq!(scene.diary(), ["closed finished"], "the session was not told that the peer has ended");
         assert_eq!(scene.counters.of(Fault::Truncated), 1);
-        scene.far.talk(&mut scene.wire).unwrap();
-        assert_eq!(scene.far.heard, b"");
+        scene.test_client.talk(&mut scene.wire).unwrap();
+        assert_eq!(scene.test_client.heard, b"");
     }
 }
 
 #[test]
 fn a_record_that_was_cut_in_two_is_no_end_either() {
     for mut scene in Scene::set() {
-        scene.far.say(b"some of this is lost");
-        let said = scene.far.says();
+        scene.test_client.say(b"some of this is lost");
+        let said = scene.test_client.says();
         scene.wire.send(&said[..said.len() - 1]);
         scene.wire.end();
         assert_eq!(scene.diary(), ["closed finished"]);
@@ -159,7 +159,7 @@ fn a_record_that_was_cut_in_two_is_no_end_either() {
 fn a_session_that_closes_says_so() {
     for mut scene in Scene::set() {
         assert_eq!(scene.hear("close"), "yes");
-        assert!(scene.far.clean_end);
+        assert!(scene.test_client.clean_end);
         assert_eq!(scene.wire.stands, Stands::Closed);
         assert_eq!(scene.diary(), ["heard close", "closed finished"]);
     }
@@ -169,7 +169,7 @@ fn a_session_that_closes_says_so() {
 fn a_session_that_finishes_sending_still_hears() {
     for mut scene in Scene::set() {
         assert_eq!(scene.hear("bye"), "yes");
-        assert!(scene.far.clean_end && scene.wire.finished);
+        assert!(scene.test_client.clean_end && scene.wire.finished);
         assert_eq!(scene.wire.stands, Stands::Open);
         assert_eq!(scene.hear("more"), "", "nothing comes after the end");
         scene.end();
@@ -182,7 +182,7 @@ fn a_session_that_finishes_sending_still_hears() {
 fn an_abort_says_nothing() {
     for mut scene in Scene::set() {
         assert_eq!(scene.hear("abort"), "");
-        assert!(!scene.far.clean_end);
+        assert!(!scene.test_client.clean_end);
         assert_eq!(scene.wire.stands, Stands::Reset);
     }
 }
@@ -190,8 +190,8 @@ fn an_abort_says_nothing() {
 #[test]
 fn what_comes_after_the_end_is_not_looked_at() {
     for mut scene in Scene::set() {
-        scene.far.tls.send_close_notify();
-        let said = scene.far.says();
+        scene.test_client.tls.send_close_notify();
+        let said = scene.test_client.says();
         scene.wire.send([said.as_slice(), b"anything at all"].concat());
         assert_eq!(scene.diary(), ["end", "closed finished"]);
     }
@@ -206,7 +206,7 @@ fn a_stop_is_passed_on_also_to_who_opens_later() {
     for mut scene in Scene::begin() {
         scene.wire.happens(Event::Drain);
         assert!(scene.diary().is_empty(), "nobody is there yet");
-        scene.far.talk(&mut scene.wire).unwrap();
+        scene.test_client.talk(&mut scene.wire).unwrap();
         assert_eq!(scene.diary().first().map(String::as_str), Some("drain"));
     }
 }
@@ -216,7 +216,7 @@ fn a_message_that_is_too_long_is_answered() {
     for mut scene in Scene::set() {
         let message = "k".repeat(Policy::default().input_bytes + 1);
         assert_eq!(scene.hear(&message), "too long");
-        assert!(scene.far.clean_end);
+        assert!(scene.test_client.clean_end);
         scene.wire.end();
         assert_eq!(scene.diary(), ["limit", "closed input-limit"]);
     }

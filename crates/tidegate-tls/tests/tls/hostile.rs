@@ -8,17 +8,17 @@ use tidegate::Policy;
 use tidegate_services::Echo;
 use tidegate_tls::{Fault, TlsCounters, TlsError, TlsLimits, TlsServer};
 
-use crate::far::Far;
 use crate::papers::Papers;
-use crate::wire::{Stands, Wire};
+use crate::test_client::TestClient;
+use crate::wire::{Stands, TestConnection};
 
 fn service(papers: &Papers) -> (TlsServer<Echo>, Arc<TlsCounters>) {
     let counters = Arc::<TlsCounters>::default();
     (TlsServer::new(Echo, papers.identity(&[]), TlsLimits::default(), counters.clone()), counters)
 }
 
-/// An alert, and how the connection stands afterwards.
-fn assert_turned_away(mut wire: Wire, what: &str) {
+/// An alert, and the state of the connection afterwards.
+fn assert_turned_away(mut wire: TestConnection, what: &str) {
     assert_eq!(wire.output.first(), Some(&21), "{what}: an alert (RFC 8446, section 5.1)");
     assert!(wire.finished, "{what}: it is the last that is said");
     wire.send(vec![0; 100_000]); // looked at by nobody
@@ -33,7 +33,7 @@ fn who_does_not_speak_tls_is_told_so_and_left() {
     let noises: [&[u8]; 4] =
         [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", &[0; 64], &[22, 3, 1, 255, 255, 1], &[23, 3, 3, 0, 1, 0]];
     for (i, noise) in noises.into_iter().enumerate() {
-        let mut wire = Wire::to(&service, Policy::default());
+        let mut wire = TestConnection::to(&service, Policy::default());
         noise.iter().for_each(|&byte| wire.send([byte]));
         assert_eq!(counters.of(Fault::Handshake), 1 + i as u64, "{noise:?}");
         assert_turned_away(wire, &format!("{noise:?}"));
@@ -45,12 +45,12 @@ fn who_does_not_speak_tls_is_told_so_and_left() {
 fn any_change_of_a_hello_is_survived() {
     let papers = Papers::of("localhost");
     let (service, counters) = service(&papers);
-    let hello = Far::new(&Arc::new(papers.trusting(&[&TLS13]))).says();
+    let hello = TestClient::new(&Arc::new(papers.trusting(&[&TLS13]))).says();
     for at in 0..hello.len() {
         for flip in [1, 0x80] {
             let mut changed = hello.clone();
             changed[at] ^= flip;
-            let mut wire = Wire::to(&service, Policy::default());
+            let mut wire = TestConnection::to(&service, Policy::default());
             wire.send(&changed);
             wire.end();
         }
@@ -62,15 +62,15 @@ fn any_change_of_a_hello_is_survived() {
 fn a_record_that_was_changed_ends_the_connection() {
     let papers = Papers::of("localhost");
     let (service, counters) = service(&papers);
-    let mut wire = Wire::to(&service, Policy::default());
-    let mut far = Far::new(&Arc::new(papers.trusting(&[&TLS13])));
-    assert_eq!(far.exchange(b"hello", &mut wire), b"hello");
-    far.say(b"do not change this");
-    let mut said = far.says();
+    let mut wire = TestConnection::to(&service, Policy::default());
+    let mut test_client = TestClient::new(&Arc::new(papers.trusting(&[&TLS13])));
+    assert_eq!(test_client.exchange(b"hello", &mut wire), b"hello");
+    test_client.say(b"do not change this");
+    let mut said = test_client.says();
     *said.last_mut().unwrap() ^= 1;
     wire.send(&said);
-    assert!(far.talk(&mut wire).is_err(), "the peer is told");
-    assert_eq!((far.heard.as_slice(), counters.of(Fault::Record)), (&b""[..], 1));
+    assert!(test_client.talk(&mut wire).is_err(), "the peer is told");
+    assert_eq!((test_client.heard.as_slice(), counters.of(Fault::Record)), (&b""[..], 1));
     assert!(wire.finished);
 }
 
@@ -80,32 +80,32 @@ fn who_only_changes_keys_is_told_that_it_is_enough() {
     let papers = Papers::of("localhost");
     for together in [false, true] {
         let (service, counters) = service(&papers);
-        let mut wire = Wire::to(&service, Policy::default());
-        let mut far = Far::new(&Arc::new(papers.trusting(&[&TLS13])));
+        let mut wire = TestConnection::to(&service, Policy::default());
+        let mut test_client = TestClient::new(&Arc::new(papers.trusting(&[&TLS13])));
         for _ in 0..3 {
             assert_eq!(
-                far.exchange(b"hello", &mut wire),
+                test_client.exchange(b"hello", &mut wire),
                 b"hello",
                 "bytes of the session start the count anew"
             );
             for _ in 0..32 {
-                far.tls.refresh_traffic_keys().unwrap();
-                far.talk(&mut wire).unwrap();
+                test_client.tls.refresh_traffic_keys().unwrap();
+                test_client.talk(&mut wire).unwrap();
             }
         }
         assert_eq!(counters.of(Fault::Record), 0);
         let mut said = Vec::new();
         for _ in 0..10 {
-            far.tls.refresh_traffic_keys().unwrap();
-            said.extend(far.says());
+            test_client.tls.refresh_traffic_keys().unwrap();
+            said.extend(test_client.says());
             if !together {
                 wire.send(std::mem::take(&mut said));
             }
         }
         wire.send(&said[..said.len().saturating_sub(3)]); // and the last not in full
-        let heard = far.talk(&mut wire).unwrap_err();
+        let heard = test_client.talk(&mut wire).unwrap_err();
         assert!(matches!(heard, rustls::Error::AlertReceived(_)), "{together}: {heard}");
-        assert!(!far.clean_end && wire.finished);
+        assert!(!test_client.clean_end && wire.finished);
         assert_eq!(counters.of(Fault::Record), 1);
     }
 }
@@ -114,8 +114,8 @@ fn who_only_changes_keys_is_told_that_it_is_enough() {
 fn a_handshake_has_its_time() {
     let papers = Papers::of("localhost");
     let (service, counters) = service(&papers);
-    let hello = Far::new(&Arc::new(papers.trusting(&[&TLS13]))).says();
-    let mut wire = Wire::to(&service, Policy { idle_timeout: None, ..Policy::default() });
+    let hello = TestClient::new(&Arc::new(papers.trusting(&[&TLS13]))).says();
+    let mut wire = TestConnection::to(&service, Policy { idle_timeout: None, ..Policy::default() });
     for byte in &hello[..100] {
         wire.send([*byte]);
         wire.wait(Duration::from_millis(99)); // never idle
@@ -130,11 +130,11 @@ fn a_handshake_has_its_time() {
 fn after_the_handshake_there_is_no_hurry() {
     let papers = Papers::of("localhost");
     let (service, counters) = service(&papers);
-    let mut wire = Wire::to(&service, Policy { idle_timeout: None, ..Policy::default() });
-    let mut far = Far::new(&Arc::new(papers.trusting(&[&TLS13])));
-    far.talk(&mut wire).unwrap();
+    let mut wire = TestConnection::to(&service, Policy { idle_timeout: None, ..Policy::default() });
+    let mut test_client = TestClient::new(&Arc::new(papers.trusting(&[&TLS13])));
+    test_client.talk(&mut wire).unwrap();
     wire.wait(Duration::from_secs(3600));
-    assert_eq!(far.exchange(b"hello", &mut wire), b"hello");
+    assert_eq!(test_client.exchange(b"hello", &mut wire), b"hello");
     assert_eq!(counters.failed(), 0);
 }
 
@@ -142,11 +142,11 @@ fn after_the_handshake_there_is_no_hurry() {
 fn who_leaves_in_the_handshake_is_counted_and_a_check_of_the_port_is_not() {
     let papers = Papers::of("localhost");
     let (service, counters) = service(&papers);
-    let mut wire = Wire::to(&service, Policy::default());
+    let mut wire = TestConnection::to(&service, Policy::default());
     wire.end();
     assert_eq!((wire.stands, counters.failed()), (Stands::Closed, 0));
-    let mut wire = Wire::to(&service, Policy::default());
-    wire.send(&Far::new(&Arc::new(papers.trusting(&[&TLS13]))).says()[..50]);
+    let mut wire = TestConnection::to(&service, Policy::default());
+    wire.send(&TestClient::new(&Arc::new(papers.trusting(&[&TLS13]))).says()[..50]);
     wire.end();
     assert_eq!((wire.stands, counters.of(Fault::Unfinished)), (Stands::Closed, 1));
 }

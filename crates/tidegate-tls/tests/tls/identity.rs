@@ -10,9 +10,9 @@ use tidegate::Policy;
 use tidegate_services::Echo;
 use tidegate_tls::{Identity, TlsError, TlsLimits, TlsServer};
 
-use crate::far::Far;
 use crate::papers::Papers;
-use crate::wire::Wire;
+use crate::test_client::TestClient;
+use crate::wire::TestConnection;
 
 #[test]
 fn new_connections_get_the_new_certificate_and_old_ones_go_on() {
@@ -20,15 +20,19 @@ fn new_connections_get_the_new_certificate_and_old_ones_go_on() {
     let identity = papers.identity(&[]);
     let service = TlsServer::new(Echo, identity.clone(), TlsLimits::default(), Arc::default());
     let shown = |papers: &Papers| {
-        let mut wire = Wire::to(&service, Policy::default());
-        let mut far = Far::new(&Arc::new(papers.trusting(&[&TLS13])));
-        far.talk(&mut wire).map(|()| far.tls.peer_certificates().unwrap()[0].clone().into_owned())
+        let mut wire = TestConnection::to(&service, Policy::default());
+        let mut test_client = TestClient::new(&Arc::new(papers.trusting(&[&TLS13])));
+        test_client
+            .talk(&mut wire)
+            .map(|()| test_client.tls.peer_certificates().unwrap()[0].clone().into_owned())
     };
     let held = |papers: &Papers| CertificateDer::from_pem_file(papers.cert()).unwrap();
     let first = held(&papers);
     assert_eq!(shown(&papers).unwrap(), first);
-    let mut standing =
-        (Wire::to(&service, Policy::default()), Far::new(&Arc::new(papers.trusting(&[&TLS13]))));
+    let mut standing = (
+        TestConnection::to(&service, Policy::default()),
+        TestClient::new(&Arc::new(papers.trusting(&[&TLS13]))),
+    );
     standing.1.talk(&mut standing.0).unwrap();
 
     papers.renew("localhost");
@@ -77,8 +81,9 @@ fn a_configuration_of_rustls_is_taken_as_it_is() {
     let spoken = |papers: &Papers| {
         let mut trusting = papers.trusting(&[&TLS13]);
         trusting.alpn_protocols = vec![b"own".to_vec()];
-        let (mut wire, mut far) = (Wire::to(&service, Policy::default()), Far::new(&Arc::new(trusting)));
-        far.talk(&mut wire).map(|()| far.tls.alpn_protocol().map(<[u8]>::to_vec))
+        let (mut wire, mut test_client) =
+            (TestConnection::to(&service, Policy::default()), TestClient::new(&Arc::new(trusting)));
+        test_client.talk(&mut wire).map(|()| test_client.tls.alpn_protocol().map(<[u8]>::to_vec))
     };
     assert_eq!(spoken(&papers).unwrap().as_deref(), Some(b"own".as_slice()));
     let e = identity.reload().unwrap_err();

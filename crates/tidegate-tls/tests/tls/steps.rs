@@ -8,9 +8,9 @@ use tidegate::Policy;
 use tidegate_services::Echo;
 use tidegate_tls::{TlsCounters, TlsLimits, TlsServer};
 
-use crate::far::Far;
 use crate::papers::Papers;
-use crate::wire::{Stands, Wire};
+use crate::test_client::TestClient;
+use crate::wire::{Stands, TestConnection};
 
 fn noise(bytes: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(bytes as u64);
@@ -26,13 +26,13 @@ fn every_byte_comes_back_whatever_the_steps() {
     for version in [&TLS12, &TLS13] {
         for step in [1, 7, 1000, 20_000, usize::MAX] {
             let config = Arc::new(papers.trusting(&[version])); // of its own: no session to take up
-            let mut wire = Wire::to(&service, Policy::default());
-            let mut far = Far { step, ..Far::new(&config) };
+            let mut wire = TestConnection::to(&service, Policy::default());
+            let mut test_client = TestClient { step, ..TestClient::new(&config) };
             for bytes in [1, 100, 16_384, 16_385, 50_000] {
                 let said = noise(bytes);
-                assert!(far.exchange(&said, &mut wire) == said, "{version:?} in steps of {step}");
+                assert!(test_client.exchange(&said, &mut wire) == said, "{version:?} in steps of {step}");
             }
-            assert_eq!(far.tls.protocol_version(), Some(version.version));
+            assert_eq!(test_client.tls.protocol_version(), Some(version.version));
             assert_eq!(wire.stands, Stands::Open);
             connections += 1;
         }
@@ -48,9 +48,9 @@ fn an_earlier_session_is_taken_up() {
         let service = TlsServer::new(Echo, papers.identity(&[]), TlsLimits::default(), counters.clone());
         let config = Arc::new(papers.trusting(&[version]));
         for resumed in 0..3 {
-            let mut wire = Wire::to(&service, Policy::default());
-            let mut far = Far::new(&config);
-            assert_eq!(far.exchange(b"hello", &mut wire), b"hello");
+            let mut wire = TestConnection::to(&service, Policy::default());
+            let mut test_client = TestClient::new(&config);
+            assert_eq!(test_client.exchange(b"hello", &mut wire), b"hello");
             assert_eq!((counters.handshakes(), counters.resumed()), (resumed + 1, resumed), "{version:?}");
         }
     }
@@ -67,14 +67,14 @@ fn what_both_speak_is_agreed_on() {
     {
         let mut config = papers.trusting(&[&TLS13]);
         config.alpn_protocols = offers.iter().map(|name| name.as_bytes().to_vec()).collect();
-        let mut far = Far::new(&Arc::new(config));
-        assert_eq!(far.exchange(b"x", &mut Wire::to(&service, Policy::default())), b"x");
-        assert_eq!(far.tls.alpn_protocol(), agreed.map(str::as_bytes));
+        let mut test_client = TestClient::new(&Arc::new(config));
+        assert_eq!(test_client.exchange(b"x", &mut TestConnection::to(&service, Policy::default())), b"x");
+        assert_eq!(test_client.tls.alpn_protocol(), agreed.map(str::as_bytes));
     }
     let mut config = papers.trusting(&[&TLS13]);
     config.alpn_protocols = vec![b"h2".to_vec()];
-    let mut far = Far::new(&Arc::new(config));
-    let e = far.talk(&mut Wire::to(&service, Policy::default())).unwrap_err();
+    let mut test_client = TestClient::new(&Arc::new(config));
+    let e = test_client.talk(&mut TestConnection::to(&service, Policy::default())).unwrap_err();
     assert!(e.to_string().contains("NoApplicationProtocol"), "{e}");
     assert_eq!(counters.failed(), 1);
 }

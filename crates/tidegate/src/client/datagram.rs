@@ -1,4 +1,4 @@
-//! The other direction: a socket that talks to one datagram server, on the caller's own thread.
+//! A socket that talks to one datagram server, driven by the caller's thread.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,8 +13,8 @@ use crate::policy::datagram::ReplyLimits;
 use crate::policy::{DatagramPath, DatagramPolicy};
 use crate::server::StartError;
 
-/// A datagram socket for one peer. No thread and no model: it does what it is told when it is told, and only
-/// [`receive`](Self::receive) and [`wait_to_send`](Self::wait_to_send) wait.
+/// A datagram socket for one peer. It has no thread and no model: each call acts on the socket directly, and only
+/// [`receive`](Self::receive) and [`wait_to_send`](Self::wait_to_send) block.
 pub struct DatagramClient {
     socket: DatagramSocket,
     inbox: Inbox,
@@ -24,11 +24,11 @@ pub struct DatagramClient {
 }
 
 impl DatagramClient {
-    /// A socket for this peer, with the path, batch, segments and buffers of the policy; its other limits are of
-    /// servers. The path is plain unless the policy names one.
+    /// Creates a socket for this peer, with the path, batch, segment and buffer limits of the policy; its other limits
+    /// apply to servers only. The path is plain unless the policy names one.
     ///
     /// # Errors
-    /// A wrong policy, an unavailable path, or an address without a route.
+    /// An invalid policy, an unavailable path, or an address without a route.
     pub fn connect(to: SocketAddr, policy: &DatagramPolicy) -> Result<Self, StartError> {
         policy.check()?;
         let path = policy.path.unwrap_or(DatagramPath::Plain);
@@ -54,15 +54,15 @@ impl DatagramClient {
         })
     }
 
-    /// The address it sends from.
+    /// The local address.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The system does not report it.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Most datagrams of `size` bytes that one call of [`send`](Self::send) can take.
+    /// The largest number of datagrams of `size` bytes that one call of [`send`](Self::send) can take.
     #[must_use]
     pub fn most_per_send(&self, size: usize) -> usize {
         self.per_call * self.limits.joined(size)
@@ -72,8 +72,8 @@ impl DatagramClient {
     /// took, from the front. More than [`most_per_send`](Self::most_per_send) are never taken.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket takes nothing now;
-    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) if nobody listened when an earlier one arrived.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket cannot take anything now;
+    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) if an earlier datagram reached a closed port.
     pub fn send(&mut self, bytes: &[u8], size: usize) -> io::Result<usize> {
         let size = size.max(1);
         let joined = self.limits.joined(size);
@@ -87,7 +87,7 @@ impl DatagramClient {
         Ok(taken_bytes.div_ceil(size))
     }
 
-    /// Waits until the socket takes something, at most for `limit`.
+    /// Waits until the socket is writable, for at most `limit`.
     ///
     /// # Errors
     /// The system cannot wait.
@@ -95,11 +95,12 @@ impl DatagramClient {
         self.socket.wait(Readiness { readable: false, writable: true }, Some(limit))
     }
 
-    /// Waits for at most `limit`, receives with one system call and shows each datagram; returns how many there were.
+    /// Waits for at most `limit`, receives with one system call and passes each datagram to the closure; returns the
+    /// number of datagrams.
     ///
     /// # Errors
-    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) if nobody listens at the peer. Nothing received is no
-    /// error.
+    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) if the peer's port is closed. A timeout without data is
+    /// not an error.
     pub fn receive(&mut self, limit: Duration, mut show: impl FnMut(&[u8])) -> io::Result<usize> {
         let readable = Readiness { readable: true, writable: false };
         if !limit.is_zero() && !self.socket.wait(readable, Some(limit))? {

@@ -2,6 +2,7 @@
 
 use super::Model;
 use crate::policy::Policy;
+use crate::policy::accept::ACCEPTS_POSTED;
 use crate::policy::memory::{Footprint, MemoryBound, bound};
 
 /// Buffers the kernel fills for one connection in one go before its thread can pause it (`MULTISHOT_MAX_RETRY` in
@@ -16,19 +17,21 @@ impl Model {
     }
 
     fn footprint(self, policy: &Policy) -> Footprint {
-        let threads = policy.threads.map_or(self.default_threads(), Into::into);
-        let of_loop =
-            Footprint { threads, buffers: 1, stack: false, own_buffers: 0, own_threads: 0, burst: 1 };
+        let threads = self.threads(policy);
+        let of_loop = Footprint::of_loops(threads);
         match self {
             // A receive and a send thread, and the buffer of the former.
             Self::Blocking => Footprint { threads: 0, own_buffers: 1, own_threads: 2, ..of_loop },
             Self::Pool => Footprint { stack: true, ..of_loop },
             Self::Uring => {
                 let buffers = policy.buffers.next_power_of_two();
-                Footprint { buffers, burst: RING_BURST.min(buffers), ..of_loop }
+                // A receive, a send, and the end of sending.
+                Footprint { buffers, burst: RING_BURST.min(buffers), operations: 3, ..of_loop }
             }
             // One receive of each connection is in flight at most.
-            Self::Iocp | Self::Overlapped => Footprint { buffers: policy.buffers, ..of_loop },
+            Self::Iocp | Self::Overlapped => Footprint { buffers: policy.buffers, operations: 2, ..of_loop },
+            // Registered ones, and one for each accept: first data cannot go into those.
+            Self::Rio => Footprint { buffers: policy.buffers + ACCEPTS_POSTED, operations: 2, ..of_loop },
             _ => of_loop,
         }
     }
@@ -37,6 +40,23 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_model_with_a_pool_is_counted_with_it() {
+        let process = |model: Model, buffers| {
+            model
+                .memory_bound(&Policy {
+                    buffers,
+                    threads: std::num::NonZeroUsize::new(1),
+                    ..Policy::default()
+                })
+                .process
+        };
+        for model in [Model::Uring, Model::Iocp, Model::Overlapped, Model::Rio] {
+            let more = process(model, 512) - process(model, 256);
+            assert_eq!(more, 256 * Policy::default().buffer_bytes as u64, "{model}");
+        }
+    }
 
     #[test]
     fn what_a_model_has_for_each_connection_shows_in_the_bound() {

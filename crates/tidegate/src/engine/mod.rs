@@ -30,8 +30,12 @@ mod memory;
 mod model;
 mod platform;
 mod readiness;
-#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
-mod simulated;
+#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
+#[cfg_attr(
+    not(all(test, feature = "testing")),
+    allow(dead_code, reason = "what only the scripts of the library, or only those of users, need")
+)]
+pub(crate) mod simulated;
 mod support;
 #[cfg_attr(not(feature = "tokio"), path = "no_tokio.rs")]
 mod tokio;
@@ -39,7 +43,7 @@ mod worker;
 
 pub use crate::model::{Model, ParseModelError};
 pub use model::{Availability, Choice};
-pub(crate) use support::{check, check_client, check_datagrams, check_endpoint};
+pub(crate) use support::{check, check_client, check_datagrams, check_endpoint, check_policy};
 use worker::capacity;
 pub(crate) use worker::command_queue::{Command, CommandQueue};
 pub(crate) use worker::{EngineConfig, EngineHandle, WorkerContext};

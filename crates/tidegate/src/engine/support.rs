@@ -38,6 +38,25 @@ pub(crate) fn check<P: Limited>(model: Model, policy: &P) -> Result<(), PolicyEr
     refused.map_or(Ok(()), Err)
 }
 
+/// The same for a policy of connections, which also have to fit into the kernel memory that they may take.
+pub(crate) fn check_policy(model: Model, policy: &Policy) -> Result<(), PolicyError> {
+    check(model, policy)?;
+    let bound = model.memory_bound(policy);
+    match policy.kernel_memory {
+        Some(budget) if bound.kernel() > budget as u64 => Err(PolicyError::Range {
+            name: "max_connections",
+            value: policy.max_connections.to_string(),
+            must: format!(
+                "at most {}: each takes {} bytes of the kernel on the model {model}, and `kernel_memory` is {budget}; \
+                 lower the one or raise the other",
+                bound.connections_within_kernel(budget as u64),
+                bound.kernel_each_connection
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses a limit that is for accepted sockets on this model.
 pub(crate) fn check_client(model: Model, policy: &Policy) -> Result<(), PolicyError> {
     match policy.busy_poll {
@@ -64,11 +83,7 @@ pub(crate) fn check_endpoint(at: &Endpoint, policy: &Policy) -> Result<(), Polic
 pub(crate) fn check_datagrams(model: Model, policy: &DatagramPolicy) -> Result<(), PolicyError> {
     let loops = !matches!(model, Model::Blocking | Model::Pool | Model::Tokio);
     let rules = [
-        (
-            policy.wait != Wait::Block && !loops,
-            "wait",
-            "choose a model with a loop of its own, such as epoll",
-        ),
+        (policy.wait != Wait::Block && !loops, "wait", "choose a model with an event loop, such as epoll"),
         (
             policy.path == Some(DatagramPath::Batched) && model == Model::Uring,
             "path = batched",
@@ -84,14 +99,28 @@ pub(crate) fn check_datagrams(model: Model, policy: &DatagramPolicy) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_that_do_not_fit_into_the_kernel_memory_are_refused_with_the_number_that_does() {
+        let policy = Policy { max_connections: 1000, kernel_memory: Some(1 << 20), ..Policy::default() };
+        let text = check_policy(Model::Epoll, &policy).unwrap_err().to_string();
+        assert!(text.contains("`max_connections` is 1000") && text.contains("at most 256"), "{text}");
+        assert!(text.contains("`kernel_memory` is 1048576"), "{text}");
+        let fits = Policy { max_connections: 256, ..policy };
+        assert_eq!(check_policy(Model::Epoll, &fits), Ok(()));
+        assert!(check_policy(Model::Uring, &fits).is_err(), "its operations count too");
+    }
     use crate::policy::Accept;
     use std::num::{NonZeroU32, NonZeroUsize};
 
     #[test]
     fn a_limit_without_a_meaning_is_refused_by_name_and_with_a_way_out() {
-        let policy = Policy { window: NonZeroUsize::new(100), ..Policy::default() };
+        let policy = Policy { max_receiving: NonZeroUsize::new(100), ..Policy::default() };
         let text = check(Model::Pool, &policy).unwrap_err().to_string();
-        assert!(text.contains("window") && text.contains("pool") && text.contains("threads"), "{text}");
+        assert!(
+            text.contains("max_receiving") && text.contains("pool") && text.contains("threads"),
+            "{text}"
+        );
         assert_eq!(check(Model::Epoll, &policy), Ok(()));
         let spin = Policy { wait: Wait::Spin, ..Policy::default() };
         let reuse = Accept { reuse: NonZeroU32::new(8), ..Accept::default() };

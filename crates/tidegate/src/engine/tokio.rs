@@ -35,21 +35,22 @@ use ::tokio::time::{Sleep, sleep, sleep_until};
 use tidegate_os::descriptor::AsFd;
 use tidegate_os::file::FileRange;
 use tidegate_os::socket::{
-    Blocking, Listener, More, SENDS_FILES, Stream, confirm_end, reset_on_close, send_file, send_vectored,
+    Blocking, Listener, More, SENDS_FILES, Stream, confirm_end, local_addr, reset_on_close, send_file,
+    send_vectored,
 };
 
 use super::platform::local;
+use super::worker::admission::failure;
 use super::worker::control::ControlThread;
 use super::worker::queue_writer::{Write, write_next};
-use super::worker::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot, Turn};
+use super::worker::registry::{AcceptStep, Caller, ConnectionRegistry, RegistrySlot};
 use super::worker::threads::{self, STACK_BYTES};
 use super::{Availability, Engine, EngineConfig, EngineHandle, Model};
-use crate::fastpath::Ways;
+use crate::fastpath::Transports;
 use crate::policy::accept::Admission;
 use crate::policy::sends::MAIL_QUANTUM;
 use crate::proto::dial::DialRequest;
-use crate::proto::mail::MailSink;
-use crate::proto::{Connection, Context, Event, NextStep, Receive};
+use crate::proto::{Connection, Direction, Event, NextStep, Receive};
 use crate::service::Dial;
 use crate::stats::{Counters, Writers};
 
@@ -64,45 +65,40 @@ impl Engine for Leaf {
         Availability::Available("tokio 1, multi-threaded from two threads on".into())
     }
 
-    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        start(config)
+    /// Starts the runtime, and the control that keeps it until all connections are gone.
+    fn start(mut config: EngineConfig) -> io::Result<EngineHandle> {
+        let (done, until_done) = oneshot::channel::<()>();
+        let threads = config.threads(Model::Tokio);
+        let (driver, runtime) = start_runtime(threads, until_done)?;
+        let front = {
+            let _inside = runtime.enter();
+            config
+                .listener
+                .take()
+                .map(|listener| Front::of(&listener).map(|front| (front, listener)))
+                .transpose()?
+        };
+        let control = ControlThread::new(config.policy.mail_queue);
+        let command_queue = control.command_queue.clone();
+        let registry = ConnectionRegistry::new(config, Counters::sets(threads, Writers::One));
+        if let Some((front, same)) = front {
+            let (registry, duty) = (registry.clone(), registry.begin_accepting());
+            runtime.spawn(async move {
+                match front {
+                    Front::Tcp(listener) => accept_all(registry, listener, same).await,
+                    Front::Unix(listener) => accept_all(registry, listener, same).await,
+                }
+                drop(duty);
+            });
+        }
+        registry.dials_by(move |request, slot| _ = runtime.spawn(dial(request, slot)));
+        let mut started = registry.handle(command_queue, vec![driver]);
+        started.threads.push(spawn("control", move || {
+            control.run(&registry);
+            drop(done);
+        })?);
+        Ok(started)
     }
-}
-
-/// Starts the runtime, and the control that keeps it until all connections are gone.
-fn start(mut config: EngineConfig) -> io::Result<EngineHandle> {
-    let (done, until_done) = oneshot::channel::<()>();
-    let threads = config.threads(Model::Tokio);
-    let (driver, runtime) = start_runtime(threads, until_done)?;
-    let front = {
-        let _inside = runtime.enter();
-        config
-            .listener
-            .take()
-            .map(|listener| Front::of(&listener).map(|front| (front, listener)))
-            .transpose()?
-    };
-    let control = ControlThread::new(config.policy.mail_queue);
-    let command_queue = control.command_queue.clone();
-    let registry = ConnectionRegistry::new(config, Counters::sets(threads, Writers::One));
-    if let Some((front, same)) = front {
-        let (registry, duty) = (registry.clone(), registry.begin_accepting());
-        runtime.spawn(async move {
-            match front {
-                Front::Tcp(listener) => accept_all(registry, listener, same).await,
-                Front::Unix(listener) => accept_all(registry, listener, same).await,
-            }
-            drop(duty);
-        });
-    }
-    registry
-        .dials_by(move |registry, request, seat| _ = runtime.spawn(dial(registry.clone(), request, seat)));
-    let mut started = registry.handle(command_queue, vec![driver]);
-    started.threads.push(spawn("control", move || {
-        control.run(&registry);
-        drop(done);
-    })?);
-    Ok(started)
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<std::thread::JoinHandle<()>> {
@@ -163,7 +159,7 @@ impl Front {
     }
 }
 
-/// What an accept has brought: a connection, and where it comes from if that is known.
+/// What an accept has brought: a connection, and the address of its peer if that is known.
 pub(super) type Accepted<S> = io::Result<(S, Option<SocketAddr>)>;
 
 /// What the library's listeners have in common.
@@ -203,9 +199,9 @@ impl Socket for TcpStream {
 }
 
 async fn accept_all<L: Accepts>(registry: Arc<ConnectionRegistry>, listener: L, same: Arc<Listener>) {
-    let take = |(stream, peer), seat: Option<RegistrySlot>| {
-        if let Some(seat) = seat {
-            begin(&registry, stream, Caller::Accepted(peer), seat);
+    let take = |(stream, peer), slot: Option<RegistrySlot>| {
+        if let Some(slot) = slot {
+            begin(stream, Caller::Accepted(peer), slot);
         }
     };
     let mut pause = pin!(sleep(Duration::ZERO));
@@ -230,48 +226,50 @@ fn poll_next<L: Accepts>(
 ) -> Poll<Option<(Admission, Accepted<L::Stream>)>> {
     loop {
         match registry.poll_turn(task) {
-            Turn::Accept(admission) => {
+            AcceptStep::Accept(admission) => {
                 return listener.poll_accept(task).map(|accepted| Some((admission, accepted)));
             }
-            Turn::Wait(until) => {
+            AcceptStep::Wait(until) => {
                 let Some(until) = until else { return Poll::Pending };
                 pause.as_mut().reset(until.into());
                 ready!(pause.as_mut().poll(task));
             }
-            Turn::Over => return Poll::Ready(None),
+            AcceptStep::Over => return Poll::Ready(None),
         }
     }
 }
 
-async fn dial(registry: Arc<ConnectionRegistry>, request: DialRequest, seat: RegistrySlot) {
+async fn dial(request: DialRequest, slot: RegistrySlot) {
     let dial = request.dial();
     let failed = match dial.to.addr() {
         Some(addr) => {
-            match unless_given_up(&request, &seat, connect(dial, addr, &registry.config.ways)).await {
-                Ok(stream) => return begin(&registry, stream, Caller::Dialled(request), seat),
+            match unless_given_up(&request, &slot, connect(dial, addr, &slot.registry.config.transports))
+                .await
+            {
+                Ok(stream) => return begin(stream, Caller::Dialled(request), slot),
                 Err(e) => e,
             }
         }
         None => match local::connect(dial) {
-            Ok(stream) => return begin(&registry, stream, Caller::Dialled(request), seat),
+            Ok(stream) => return begin(stream, Caller::Dialled(request), slot),
             Err(e) => e,
         },
     };
-    registry.dial_failed(request, failed);
+    slot.registry.dial_failed(request, failed);
 }
 
 /// What becomes of a connection attempt, unless it is given up first: at its deadline, or when the registry stops.
 async fn unless_given_up<T>(
     request: &DialRequest,
-    seat: &RegistrySlot,
+    slot: &RegistrySlot,
     attempt: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {
     let mut attempt = pin!(attempt);
     let mut late = request.deadline().map(|at| Box::pin(sleep_until(at.into())));
     poll_fn(|task| {
-        seat.post.wakes(task.waker());
+        slot.post.wakes(task.waker());
         let is_late = late.as_mut().is_some_and(|late| late.as_mut().poll(task).is_ready());
-        match seat.gives_up(request) {
+        match slot.gives_up(request) {
             Some(e) => Poll::Ready(Err(e)),
             None if is_late => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             None => attempt.as_mut().poll(task),
@@ -280,28 +278,28 @@ async fn unless_given_up<T>(
     .await
 }
 
-async fn connect(dial: &Dial, to: SocketAddr, ways: &Ways) -> io::Result<TcpStream> {
+async fn connect(dial: &Dial, to: SocketAddr, transports: &Transports) -> io::Result<TcpStream> {
     let socket = Stream::unconnected(&dial.to, dial.from)?;
-    ways.hasten(&socket);
+    transports.hasten(&socket);
     socket.set_blocking(Blocking::Never)?;
     TcpSocket::from_std_stream(socket.into_std()).connect(to).await
 }
 
-/// Gives a connection that stands its task.
-fn begin(registry: &Arc<ConnectionRegistry>, stream: impl Socket, mut caller: Caller, seat: RegistrySlot) {
-    let session = with_counters(registry, |counters| registry.open_session(&mut caller, 0, counters));
+/// Gives a connection that is established its task.
+fn begin(stream: impl Socket, mut caller: Caller, slot: RegistrySlot) {
+    let registry = &slot.registry;
+    let session = with_counters(registry, |counters| {
+        registry.open_session(&mut caller, || local_addr(&stream), 0, counters)
+    });
     let Some(session) = session else { return };
-    let post = seat.post.clone();
     ::tokio::spawn(ConnectionTask {
         stream,
         connection: Connection::new(session, caller.origin(), Instant::now()),
         opened: false,
         sleep: None,
-        registry: registry.clone(),
-        office: post.clone(),
-        seat,
+        slot,
     });
-    caller.served(&post);
+    caller.served();
 }
 
 /// One connection, as a task.
@@ -311,13 +309,11 @@ struct ConnectionTask<T> {
     opened: bool,
     /// Wakes the task for a deadline; made when the first one is set.
     sleep: Option<Pin<Box<Sleep>>>,
-    registry: Arc<ConnectionRegistry>,
-    office: Arc<dyn MailSink>,
     /// Given back after the socket was closed: fields are dropped in order.
-    seat: RegistrySlot,
+    slot: RegistrySlot,
 }
 
-// Nothing in it is pinned in place: the timer has a box of its own.
+// Nothing in it is pinned in place: the timer is boxed.
 impl<T> Unpin for ConnectionTask<T> {}
 
 thread_local! {
@@ -378,26 +374,26 @@ impl<T: Socket> Future for ConnectionTask<T> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<()> {
-        let line = &mut *self;
-        with_counters(&line.registry, |counters| counters.wake_ups.add(1));
-        line.seat.post.wakes(task.waker());
-        if !std::mem::replace(&mut line.opened, true) {
-            line.dispatch(Event::Opened);
+        let this = &mut *self;
+        with_counters(&this.slot.registry, |counters| counters.wake_ups.add(1));
+        this.slot.post.wakes(task.waker());
+        if !std::mem::replace(&mut this.opened, true) {
+            this.dispatch(Event::Opened);
         }
         for _ in 0..MAIL_QUANTUM {
-            let Some(delivery) = line.seat.post.take() else { break };
-            line.dispatch(delivery.into_event());
+            let Some(event) = this.slot.post.take() else { break };
+            this.dispatch(event);
         }
-        let has_mail = line.seat.post.has_delivery();
-        for _ in 0..line.registry.policy().drain_budget {
-            let action = line.connection.action();
+        let has_mail = this.slot.post.has_delivery();
+        for _ in 0..this.slot.registry.policy().drain_budget {
+            let action = this.connection.action();
             if matches!(action.then, NextStep::Close | NextStep::Reset) {
-                line.end(action.then);
+                this.end(action.then);
                 return Poll::Ready(());
             }
-            let sent = line.send(task);
-            let received = line.receive(task);
-            let timed = line.watch_deadline(task);
+            let sent = this.send(task);
+            let received = this.receive(task);
+            let timed = this.watch_deadline(task);
             if sent.is_pending() && received.is_pending() && timed.is_pending() {
                 if has_mail {
                     break;
@@ -412,17 +408,14 @@ impl<T: Socket> Future for ConnectionTask<T> {
 
 impl<T: Socket> ConnectionTask<T> {
     fn dispatch(&mut self, event: Event<'_>) {
-        with_counters(&self.registry, |counters| {
-            let context = Context {
-                now: Instant::now(),
-                policy: &self.registry.policy(),
-                counters,
-                office: &self.office,
-                workers: &*self.registry.config.blocking_pool,
-                token: ALONE,
-            };
-            self.connection.handle(event, &context);
+        let lacks_memory = matches!(event, Event::OutOfMemory(_));
+        with_counters(&self.slot.registry, |counters| {
+            let policy = self.slot.registry.policy();
+            self.connection.handle(event, &self.slot.context(&policy, counters));
         });
+        if lacks_memory {
+            self.slot.registry.relieve();
+        }
     }
 
     /// One step of sending; pending if there is nothing to send, or the socket takes nothing.
@@ -431,7 +424,7 @@ impl<T: Socket> ConnectionTask<T> {
         let event = if action.then == NextStep::FinishSending {
             match Pin::new(&mut self.stream).poll_shutdown(task) {
                 Poll::Ready(Ok(())) => Event::SendFinished,
-                Poll::Ready(Err(e)) => Event::Failed(e.kind()),
+                Poll::Ready(Err(e)) => failure(&e, Direction::Send),
                 Poll::Pending => return Poll::Pending,
             }
         } else if action.send {
@@ -439,7 +432,7 @@ impl<T: Socket> ConnectionTask<T> {
             match write_next(to, self.connection.queue_mut(), action.then) {
                 Ok(written) => Event::Sent(written.bytes),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
-                Err(e) => Event::Failed(e.kind()),
+                Err(e) => failure(&e, Direction::Send),
             }
         } else {
             return Poll::Pending;
@@ -454,18 +447,18 @@ impl<T: Socket> ConnectionTask<T> {
             return Poll::Pending;
         }
         BUFFER.with_borrow_mut(|buffer| {
-            buffer.resize(self.registry.policy().buffer_bytes, 0);
+            buffer.resize(self.slot.registry.policy().buffer_bytes, 0);
             let mut room = ReadBuf::new(buffer);
             let event = match Pin::new(&mut self.stream).poll_read(task, &mut room) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) if room.filled().is_empty() => match confirm_end(&self.stream) {
                     Ok(()) => Event::PeerEnded,
-                    Err(e) => Event::Failed(e.kind()),
+                    Err(e) => failure(&e, Direction::Receive),
                 },
                 Poll::Ready(Ok(())) => Event::Received(room.filled()),
-                Poll::Ready(Err(e)) => Event::Failed(e.kind()),
+                Poll::Ready(Err(e)) => failure(&e, Direction::Receive),
             };
-            with_counters(&self.registry, |counters| counters.events.add(1));
+            with_counters(&self.slot.registry, |counters| counters.events.add(1));
             self.dispatch(event);
             Poll::Ready(())
         })
@@ -473,7 +466,7 @@ impl<T: Socket> ConnectionTask<T> {
 
     /// Ready when a deadline has come, or when it may have moved; else the task will be woken for it.
     fn watch_deadline(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
-        let Some(at) = self.connection.deadline(&self.registry.policy()) else { return Poll::Pending };
+        let Some(at) = self.connection.deadline(&self.slot.registry.policy()) else { return Poll::Pending };
         let timer = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(at.into())));
         // A timer that is set too early only makes the task look once more; moving it with every byte would cost more.
         if timer.is_elapsed() || timer.deadline().into_std() > at {

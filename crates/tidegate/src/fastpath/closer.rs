@@ -1,10 +1,10 @@
-//! Closes what another process has a hand in, on a thread that does nothing else.
+//! A dedicated thread that closes sockets another process can delay.
 //!
-//! Whoever closes the last handle of a TCP socket with `SO_LINGER` waits until its data is sent (`socket(7)`), and
-//! whoever closes a file of a FUSE waits for its owner. A Unix socket is no better: descriptors that wait in its queue
-//! are closed with it, and anybody who can connect can put some there. So a socket to another process is a
-//! [`PeerSocket`] from its first moment on, and never closed by an I/O thread or under a lock. How many there are is
-//! bounded; a user who holds up the thread that closes for him holds up nobody else.
+//! Closing the last handle of a TCP socket with `SO_LINGER` blocks until its data is sent (`socket(7)`), and closing a
+//! file on FUSE blocks on its owner. Unix sockets have the same problem: descriptors queued in one are closed with it,
+//! and any process that can connect can queue some. So a socket to another process is wrapped in a [`PeerSocket`] as
+//! soon as it exists, and is never closed on an I/O thread or under a lock. The number of such sockets is bounded; a
+//! user whose sockets block the closing thread delays nobody else.
 
 use std::io;
 use std::net::Shutdown;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{self, SendError, Sender};
 
-use tidegate_os::meeting;
+use tidegate_os::abstract_socket;
 
-/// A thread that closes. It ends when nothing is left that could need it.
+/// A thread that closes sockets. It ends when nothing can need it any more.
 #[derive(Debug)]
 pub(crate) struct Closer {
     most: usize,
@@ -24,10 +24,11 @@ pub(crate) struct Closer {
     thread: Sender<Contents>,
 }
 
-/// A socket to another process, and what came through it. Dropping it hangs up, and has all of it closed elsewhere.
+/// A socket to another process, and the descriptors received over it. Dropping it shuts it down and closes everything
+/// on the closing thread.
 #[derive(Debug)]
 pub(super) struct PeerSocket {
-    /// Always there; taken when dropped.
+    /// Always `Some` until dropped.
     contents: Option<Contents>,
     thread: Sender<Contents>,
 }
@@ -45,7 +46,7 @@ struct Contents {
 struct Counted(Arc<AtomicUsize>);
 
 impl Closer {
-    /// For about so many sockets, open or being closed.
+    /// Creates one for about this many sockets, open or being closed.
     pub(super) fn start(most: usize) -> io::Result<Self> {
         let (thread, receiver) = mpsc::channel::<Contents>();
         let named = std::thread::Builder::new().name("tidegate-closer".into());
@@ -53,7 +54,7 @@ impl Closer {
         Ok(Self { most, count: Arc::default(), thread })
     }
 
-    /// Whether one more can be held: to be asked before there is one.
+    /// Whether there is room for one more socket; call this before creating it.
     pub(super) fn has_room(&self) -> bool {
         self.count.load(SeqCst) < self.most
     }
@@ -71,10 +72,10 @@ impl PeerSocket {
         &self.contents.as_ref().expect("taken only when dropped").socket
     }
 
-    /// Opens what came with the first message, to be closed with the socket.
+    /// Opens the descriptors received with the first message, to be closed with the socket.
     pub(super) fn open_descriptors(&mut self, message: &mut [u8]) -> io::Result<&[OwnedFd]> {
         let contents = self.contents.as_mut().expect("taken only when dropped");
-        contents.descriptors = meeting::peek_descriptors(&contents.socket, message)?;
+        contents.descriptors = abstract_socket::peek_descriptors(&contents.socket, message)?;
         Ok(&contents.descriptors)
     }
 }
@@ -97,7 +98,7 @@ impl Drop for PeerSocket {
 
 impl Contents {
     fn close(self) {
-        self.descriptors.iter().for_each(meeting::close_at_once);
+        self.descriptors.iter().for_each(abstract_socket::close_at_once);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where things are in the shared memory: a page of words, then the bytes of the two rings.
+//! The layout of the shared memory: a page of control words, then the bytes of both rings.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,28 +10,28 @@ use tidegate_os::shared::Shared;
 
 use super::ring::{Memory, Reader, Word, Writer};
 
-/// Bytes in front of the rings.
+/// Bytes before the rings.
 const HEAD: usize = 4096;
-/// Says what the memory is, and in which layout.
+/// Magic number and layout version.
 const MAGIC: u32 = 0x7464_6701;
 const MAGIC_AT: usize = 0;
 const STATE_AT: usize = 128;
 /// Words of the ring from the dialler to the listener, and of the other.
 const RINGS_AT: [usize; 2] = [512, 1536];
 
-/// What has become of an offer. Changed once, by whoever comes first.
+/// The outcome of an offer. Changed once, by the side that decides first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
     /// Nobody has decided yet.
     Offered = 0,
-    /// The listener has: the rings carry the connection.
+    /// The listener accepted: the rings carry the connection.
     Taken = 1,
-    /// The dialler has: TCP carries it.
+    /// The dialler withdrew: TCP carries the connection.
     Withdrawn = 2,
 }
 
-/// Which end of the connection this process is.
+/// The end of the connection that this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The one that dialled, and made the memory.
@@ -48,7 +48,7 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Makes a pair of rings of so many bytes, a power of two, and the descriptor for the other side.
+    /// Creates a pair of rings of this size (a power of two), and the descriptor for the other side.
     ///
     /// # Errors
     /// No descriptor or memory is left, or the system has no `memfd_create`.
@@ -58,10 +58,10 @@ impl Rings {
         Ok((Self { memory: Arc::new(memory), capacity }, fd))
     }
 
-    /// Maps what another process has made, with rings of at most `most` bytes each.
+    /// Maps memory created by another process, with rings of at most `most` bytes each.
     ///
     /// # Errors
-    /// It is anything else, or its size is not sealed.
+    /// The memory has another layout, or its size is not sealed.
     pub fn open(fd: &OwnedFd, most: usize) -> io::Result<Self> {
         let wrong = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         let memory = Shared::open(fd, HEAD.saturating_add(most.saturating_mul(2)))?;
@@ -75,23 +75,23 @@ impl Rings {
         Ok(Self { memory: Arc::new(memory), capacity })
     }
 
-    /// Decides what becomes of the offer; `false` if that is decided already.
+    /// Decides the outcome of the offer; `false` if it was decided already.
     #[must_use]
     pub fn decide(&self, state: State) -> bool {
         let word = self.memory.word(STATE_AT);
         word.compare_exchange(State::Offered as u32, state as u32, AcqRel, Acquire).is_ok()
     }
 
-    /// Whether the listener has taken the offer.
+    /// Whether the listener accepted the offer.
     #[must_use]
     pub fn is_taken(&self) -> bool {
         self.memory.word(STATE_AT).load(Acquire) == State::Taken as u32
     }
 
-    /// The two sides that this end has.
+    /// The two ring sides of this end.
     #[must_use]
-    pub fn sides(&self, end: End) -> (Reader<Lane>, Writer<Lane>) {
-        let lane = |which: usize| Lane {
+    pub fn sides(&self, end: End) -> (Reader<RingMemory>, Writer<RingMemory>) {
+        let ring_memory = |which: usize| RingMemory {
             memory: self.memory.clone(),
             words: RINGS_AT[which],
             bytes: HEAD + which * self.capacity,
@@ -101,22 +101,22 @@ impl Rings {
             End::Listener => (0, 1),
         };
         let capacity = self.capacity as u32; // at most `ring::MOST`
-        (Reader::new(lane(reads), capacity), Writer::new(lane(writes), capacity))
+        (Reader::new(ring_memory(reads), capacity), Writer::new(ring_memory(writes), capacity))
     }
 }
 
 /// One ring.
 #[derive(Debug)]
-pub struct Lane {
+pub struct RingMemory {
     memory: Arc<Shared>,
     words: usize,
     bytes: usize,
 }
 
-impl Lane {
-    /// Words that different sides write are two cache lines apart: processors fetch them in pairs.
+impl RingMemory {
+    /// Words written by different sides are two cache lines apart: processors fetch lines in pairs.
     #[inline]
-    fn place(&self, word: Word) -> usize {
+    fn offset(&self, word: Word) -> usize {
         self.words
             + match word {
                 Word::Tail => 0,
@@ -128,20 +128,20 @@ impl Lane {
     }
 }
 
-impl Memory for Lane {
+impl Memory for RingMemory {
     #[inline]
     fn load(&self, word: Word) -> u32 {
-        self.memory.word(self.place(word)).load(Acquire)
+        self.memory.word(self.offset(word)).load(Acquire)
     }
 
     #[inline]
     fn store(&self, word: Word, value: u32) {
-        self.memory.word(self.place(word)).store(value, Release);
+        self.memory.word(self.offset(word)).store(value, Release);
     }
 
     #[inline]
     fn swap(&self, word: Word, value: u32) -> u32 {
-        self.memory.word(self.place(word)).swap(value, AcqRel)
+        self.memory.word(self.offset(word)).swap(value, AcqRel)
     }
 
     #[inline]

@@ -1,9 +1,9 @@
-//! A connection over shared memory: two rings, and the TCP connection they stand for.
+//! A connection over shared memory: two rings, and the TCP connection that they replace.
 //!
-//! The TCP connection stays open. Bytes do not go through it; it wakes a side that sleeps (one byte, a *doorbell*), and
-//! when a process ends, in whatever way, its kernel closes it and the other side knows at once. So nothing has to be
-//! found out by asking, a connection costs no more descriptors than before, and what looks at TCP connections (`ss`,
-//! limits, firewalls) still sees it.
+//! The TCP connection stays open but carries no data. One byte over it (a *doorbell*) wakes a side that sleeps, and
+//! when a process ends for any reason, the kernel closes it and the other side is notified. So no polling of the peer
+//! is needed, a connection uses no additional descriptors, and tools that list TCP connections (`ss`, limits,
+//! firewalls) still see it.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -12,25 +12,25 @@ use std::os::fd::{AsFd, BorrowedFd};
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::Stream;
 
-use super::layout::{End, Lane, Rings};
+use super::layout::{End, RingMemory, Rings};
 use super::ring::{Corrupt, Ended, Reader, Writer};
 
-/// Bytes that ring a bell: their value means nothing.
+/// Doorbell bytes; their value is ignored.
 const BELL: [u8; 1] = [0];
-/// A side is rung for at most twice before it looks: more than this at once is no bell.
+/// A side receives at most two doorbells before it checks the ring; more than this at once is a protocol error.
 const MOST_BELLS: usize = 64;
 
 /// A connection over shared memory. Owned by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Link {
     tcp: Stream,
-    reader: RefCell<Reader<Lane>>,
-    writer: RefCell<Writer<Lane>>,
-    /// The TCP connection has ended: the other process has closed it, or is gone.
+    reader: RefCell<Reader<RingMemory>>,
+    writer: RefCell<Writer<RingMemory>>,
+    /// The TCP connection has ended: the other process closed it or exited.
     cut: Cell<bool>,
-    /// The other side has done what it must not.
+    /// The other side violated the protocol.
     corrupt: Cell<bool>,
-    /// How this side ends the stream when it is dropped.
+    /// How this side ends the stream when dropped.
     leaves: Cell<Ended>,
 }
 
@@ -47,7 +47,7 @@ impl Link {
         }
     }
 
-    /// Receives; 0 means that the peer finished sending.
+    /// Receives; 0 means that the peer has finished sending.
     #[inline]
     pub(crate) fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         let mut reader = self.reader.borrow_mut();
@@ -63,7 +63,7 @@ impl Link {
             return self.believed(reader.read(into)).map(|moved| moved.bytes); // written between the two looks
         }
         match ended {
-            // Whoever finished and is cut off without having let go was killed.
+            // A peer that finished sending and was cut off without a close was killed.
             Ended::Finished if self.cut.get() => Err(io::ErrorKind::ConnectionReset.into()),
             Ended::Finished | Ended::Gone => Ok(0),
             Ended::Reset => Err(io::ErrorKind::ConnectionReset.into()),
@@ -85,7 +85,7 @@ impl Link {
         if moved.bytes == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(moved.bytes) }
     }
 
-    /// Whether nobody reads any more what is sent.
+    /// Whether the peer no longer reads.
     fn is_deaf(&self) -> io::Result<bool> {
         let ended = self.believed(self.reader.borrow().ended())?;
         Ok(self.cut.get() || matches!(ended, Ended::Gone | Ended::Reset))
@@ -99,13 +99,13 @@ impl Link {
         Ok(())
     }
 
-    /// Makes the coming close a reset.
+    /// Turns the coming close into a reset.
     pub(crate) fn reset_on_close(&self) -> io::Result<()> {
         self.leaves.set(Ended::Reset);
         self.tcp.reset_on_close()
     }
 
-    /// What of `wanted` can be done without waiting. No system call.
+    /// The part of `wanted` that is ready now. No system call.
     #[inline]
     pub(crate) fn look(&self, wanted: Readiness) -> Readiness {
         let over = self.cut.get() || self.corrupt.get();
@@ -115,9 +115,9 @@ impl Link {
         Readiness { readable: wanted.readable && readable(), writable: wanted.writable && writable() }
     }
 
-    /// Says that this side is about to sleep. What of `wanted` can be done already: then do not sleep.
+    /// Announces that this side is about to sleep. If it returns any readiness, do not sleep.
     pub(crate) fn prepare_sleep(&self, wanted: Readiness) -> Readiness {
-        // A word that cannot be says the same as bytes: there is something to look at.
+        // An invalid word counts as readiness: the next read reports it.
         if wanted.readable {
             let _ = self.reader.borrow_mut().prepare_sleep();
         }
@@ -127,7 +127,7 @@ impl Link {
         self.look(wanted)
     }
 
-    /// The poller has reported the TCP connection: takes the bells off it. Returns what of `wanted` can be done.
+    /// Handles readiness of the TCP connection: drains doorbells. Returns the part of `wanted` that is ready.
     pub(crate) fn heed(&self, wanted: Readiness) -> Readiness {
         let mut bells = [0; MOST_BELLS];
         while !self.cut.get() {
@@ -146,17 +146,17 @@ impl Link {
         self.look(wanted)
     }
 
-    /// Rings the other side's bell.
+    /// Wakes the other side.
     fn ring_bell(&self) {
         match self.tcp.send(&BELL) {
-            // Full of bells that it has not heard yet: it will.
+            // The socket buffer is full of unread doorbells: the peer will wake up anyway.
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(_) => self.cut.set(true),
             Ok(_) => {}
         }
     }
 
-    /// What the ring says, or the end of the connection.
+    /// The ring's result, or the end of the connection.
     #[inline]
     fn believed<T>(&self, outcome: Result<T, Corrupt>) -> io::Result<T> {
         match outcome {
@@ -172,13 +172,13 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // No bell: the end of the TCP connection, which follows, is heard as one.
+        // Not a wake-up but the end of the TCP connection; the read that follows reports it.
         let _ = self.writer.borrow_mut().end(self.leaves.get());
     }
 }
 
 impl Link {
-    /// The TCP connection, on which its end is heard.
+    /// The TCP connection, which reports the end of the connection.
     pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
         self.tcp.as_fd()
     }

@@ -1,63 +1,61 @@
-//! The fast path: a connection between two processes of one host goes through shared memory, and is a connection all
-//! the same.
+//! The fast path: connections between two processes on one host use shared memory instead of TCP.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `ring` | a byte ring between two sides that do not trust each other; pure |
 //! | `layout` | where the rings are in the shared memory |
-//! | `protocol` | what is said before there is shared memory |
-//! | `link` | a connection: two rings, and the TCP connection they stand for |
-//! | `offer` | the dialler's side of the meeting |
-//! | `meeting` | the listener's side: whether an offer is that of the connection |
-//! | `pending` | offers and callers that wait there |
-//! | `closer` | closes what another process has a hand in |
-//! | `sockmap` | for programs that are not written for it: TCP through a map of sockets in the kernel |
+//! | `protocol` | messages exchanged before the shared memory exists |
+//! | `link` | a connection: two rings, and the TCP connection they replace |
+//! | `handshake` | the dialler's side of the rendezvous |
+//! | `rendezvous` | the listener's side: matches offers to accepted connections |
+//! | `pending` | pending offers and callers |
+//! | `closer` | closes sockets that another process can delay |
+//! | `sockmap` | for unmodified programs: BPF sockmap |
 //!
 //! # How two ends find each other
 //!
-//! Nothing is guessed from an address; the kernel answers each question.
+//! Each question is answered by the kernel, not derived from an address.
 //!
-//! 1. *Is it here?* A listener with the option also listens on an abstract Unix socket named after its TCP address.
-//!    Such names are known only in their network namespace. The dialler looks for the name if the address is one it
-//!    could bind itself.
-//! 2. *Who is it?* Both look at the user of the other (`SO_PEERCRED`) before anything else; the dialler also whether
-//!    the socket that listens by TCP is of the same user (`sock_diag`).
+//! 1. *Is the peer local?* A listener with the option also listens on an abstract Unix socket named after its TCP
+//!    address. Such names are visible only in their network namespace. The dialler looks the name up if the address is
+//!    one that it could bind itself.
+//! 2. *Who owns it?* Each side checks the other's user (`SO_PEERCRED`) first; the dialler also checks that the TCP
+//!    listener belongs to the same user (`sock_diag`).
 //! 3. *Is it the same connection?* The dialler binds its TCP socket, and sends over the Unix socket: the memory (a
-//!    sealed memfd), the socket itself and both addresses. Then it connects by TCP. The listener accepts by TCP as
-//!    ever, and looks whether there is an offer from exactly that address to exactly this one. It takes it only if
-//!    the kernel says that the other end of this connection is the very socket that came with the offer (`SO_COOKIE`,
-//!    `sock_diag`): who has that can speak for the connection anyway.
-//! 4. *Who decides?* One word of the shared memory, changed once: by the listener to *taken*, or by the dialler,
-//!    whose patience is over, to *withdrawn*. The listener hangs up then, which tells the dialler to look. Until then
-//!    no byte is sent either way, so whatever happens the connection is one or the other on both ends, and TCP has
-//!    every byte if it is TCP.
+//!    sealed memfd), the TCP socket itself and both addresses. Then it connects by TCP. The listener accepts by TCP as
+//!    usual, and looks for an offer from exactly that address to exactly this one. It accepts the offer only if the
+//!    kernel confirms that the other end of this connection is the very socket that came with the offer (`SO_COOKIE`,
+//!    `sock_diag`): the owner of that socket controls the connection anyway.
+//! 4. *Who decides?* One word of the shared memory, changed once: by the listener to *taken*, or by the dialler, after
+//!    its timeout, to *withdrawn*. The listener then closes the Unix socket, which notifies the dialler. No byte is
+//!    sent before the decision, so both ends always agree on the transport, and with TCP no byte is missing.
 //!
-//! No I/O thread opens what a stranger sends, waits for a socket that another process has, or closes one (`closer`).
+//! No I/O thread opens a descriptor received from another process, blocks on such a socket, or closes one (`closer`).
 //!
-//! `ring`, `layout` and `protocol` are public for programs that speak to a tidegate without being one.
+//! `ring`, `layout` and `protocol` are public for other programs that implement the protocol.
 //!
-//! That is Linux. Windows has an option of sockets for the same purpose (`SIO_LOOPBACK_FAST_PATH`): there a listener
-//! and a dialling socket only ask for it, and the connection stays one of TCP for whoever looks.
+//! This describes Linux. Windows has a socket option for the same purpose (`SIO_LOOPBACK_FAST_PATH`): a listener and a
+//! dialling socket only set it, and the connection remains an ordinary TCP connection.
 //!
-//! Whoever does not take part (another program, another user or namespace, an end without the option) sees a plain TCP
+//! Every other peer (another program, another user or namespace, an end without the option) gets a plain TCP
 //! connection.
 
 #[cfg(target_os = "linux")]
 mod closer;
 #[cfg(target_os = "linux")]
+mod handshake;
+#[cfg(target_os = "linux")]
 pub mod layout;
 #[cfg(target_os = "linux")]
 mod link;
-#[cfg(target_os = "linux")]
-mod meeting;
 #[cfg(not(target_os = "linux"))]
 mod none;
-#[cfg(target_os = "linux")]
-mod offer;
 #[cfg(target_os = "linux")]
 mod pending;
 #[cfg(target_os = "linux")]
 pub mod protocol;
+#[cfg(target_os = "linux")]
+mod rendezvous;
 #[cfg(target_os = "linux")]
 pub mod ring;
 #[cfg(target_os = "linux")]
@@ -74,44 +72,44 @@ use tidegate_os::socket::{Blocking, Stream};
 
 #[cfg(target_os = "linux")]
 pub(crate) use self::{
+    handshake::{Handshake, Outcome, begin},
     link::Link,
-    meeting::Meeting,
-    offer::{Offer, Outcome, begin},
+    rendezvous::Rendezvous,
 };
 
 use crate::policy::FastPath;
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) use none::{Link, Meeting, Offer, Outcome, begin};
+pub(crate) use none::{Handshake, Link, Outcome, Rendezvous, begin};
 
-/// Offers of a client at most that are not settled, or whose sockets are not closed yet.
+/// The most offers of a client that are undecided, or whose sockets are not closed yet.
 #[cfg(target_os = "linux")]
 const MOST_OFFERED: usize = 4096;
 
-/// How a connection is being made.
+/// How a connection is being established.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "of offers that nobody can make"))]
 pub(crate) enum Begun {
-    /// Over TCP, with an offer that has not been decided.
-    Offered(Offer),
+    /// Over TCP, with an undecided offer.
+    Handshaking(Handshake),
     /// Over TCP.
     Plain(Stream),
 }
 
-/// What a server or client may use besides TCP, and whether it has said that it could not.
+/// The transports a server or client may use besides TCP, and whether the fallback was logged.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
+pub(crate) struct Transports {
     pub(crate) fast_path: Option<FastPath>,
     said: AtomicBool,
     #[cfg(target_os = "linux")]
     closer: std::sync::OnceLock<closer::Closer>,
 }
 
-impl Ways {
+impl Transports {
     pub(crate) fn new(fast_path: Option<FastPath>) -> Self {
         Self { fast_path, ..Self::default() }
     }
 
-    /// What closes the sockets of offers, started when it is first needed.
+    /// The thread that closes the sockets of offers, started on first use.
     #[cfg(target_os = "linux")]
     fn closer(&self) -> io::Result<&closer::Closer> {
         if let Some(closer) = self.closer.get() {
@@ -121,7 +119,7 @@ impl Ways {
         Ok(self.closer.get_or_init(|| closer))
     }
 
-    /// For a socket that is about to be connected, where the fast path is an option of the socket: sets it, or says why
+    /// Sets the fast-path option of a socket before it connects, where that is a socket option; otherwise returns why
     /// not.
     pub(crate) fn hasten(&self, socket: &impl AsFd) {
         if self.fast_path.is_some()
@@ -131,7 +129,7 @@ impl Ways {
         }
     }
 
-    /// Dials where the fast path can only be an option of the socket.
+    /// Dials on systems where the fast path is only a socket option.
     pub(crate) fn dial(
         &self,
         to: &Endpoint,
@@ -144,32 +142,32 @@ impl Ways {
         Ok(stream)
     }
 
-    /// Says why a connection stays with TCP; once.
+    /// Logs why a connection stays on TCP; once.
     pub(crate) fn say(&self, why: &dyn std::fmt::Display) {
         if !self.said.swap(true, Relaxed) {
-            tracing::warn!(event = "fast-path", "plain TCP, not the fast path: {why}; this is said once");
+            tracing::warn!(event = "fast-path", "plain TCP, not the fast path: {why}; logged once");
         }
     }
 }
 
-/// A connection stays with TCP.
+/// Why a connection stays on TCP.
 #[cfg(target_os = "linux")]
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Plain {
     #[error("{0} is not an address of this host (or of this network namespace)")]
     Elsewhere(std::net::IpAddr),
-    #[error("nobody at {0} offers it: that end is no tidegate, or has not turned the option on")]
+    #[error("no fast path at {0}: the peer is not tidegate, or --fast-path is off there")]
     Unknown(std::net::SocketAddr),
     #[error(
-        "the process at {addr} runs as user {user}; only user {own} may take part, and the one allowed besides"
+        "the process at {addr} runs as user {user}; only user {own} and the configured peer user are allowed"
     )]
     User { addr: std::net::SocketAddr, user: u32, own: u32 },
     #[error(
-        "the listener at {addr} is of user {owner}, and who takes offers for it is of user {user}: \
-         have both be of one user"
+        "the listener at {addr} belongs to user {owner}, but offers for it are taken by user {user}: \
+         run both as one user"
     )]
     Owner { addr: std::net::SocketAddr, owner: u32, user: u32 },
-    #[error("too many offers wait, or listeners hold up what is to be closed")]
+    #[error("too many offers are pending, or listeners delay the closing of earlier ones")]
     Full,
     #[error("the listener at {0} did not take the offer")]
     Refused(std::net::SocketAddr),

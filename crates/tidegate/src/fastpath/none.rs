@@ -1,5 +1,4 @@
-//! What takes the place of shared memory on a system without it: types of which there is no value, and the option of
-//! sockets that Windows has.
+//! Replaces shared memory on systems without it: uninhabited types, and the socket option of Windows.
 
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
@@ -10,17 +9,17 @@ use tidegate_os::endpoint::Endpoint;
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::{Blocking, Listener, Stream};
 
-use super::{Begun, Ways};
+use super::{Begun, Transports};
 use crate::stats::Counters;
 
 #[derive(Debug)]
-pub(crate) struct Meeting(Infallible);
+pub(crate) struct Rendezvous(Infallible);
 
-impl Meeting {
-    pub(crate) fn of(listener: &Listener, ways: &Ways) -> Option<Self> {
-        ways.fast_path?;
+impl Rendezvous {
+    pub(crate) fn of(listener: &Listener, transports: &Transports) -> Option<Self> {
+        transports.fast_path?;
         if let Some(why) = listener.slow_loopback() {
-            ways.say(&why);
+            transports.say(&why);
         }
         None
     }
@@ -34,18 +33,18 @@ impl Meeting {
     }
 }
 
-/// Begins to connect.
+/// Starts connecting.
 pub(crate) fn begin(
     to: &Endpoint,
     from: Option<SocketAddr>,
-    ways: &Ways,
+    transports: &Transports,
     blocking: Blocking,
 ) -> io::Result<Begun> {
-    ways.dial(to, from, blocking).map(Begun::Plain)
+    transports.dial(to, from, blocking).map(Begun::Plain)
 }
 
 #[derive(Debug)]
-pub(crate) struct Offer(Infallible);
+pub(crate) struct Handshake(Infallible);
 
 #[allow(dead_code, reason = "of an offer that nobody can make")]
 pub(crate) enum Outcome {
@@ -53,13 +52,13 @@ pub(crate) enum Outcome {
     Plain(Stream),
 }
 
-impl Offer {
-    pub(crate) fn settle(self, _: &Ways) -> Outcome {
+impl Handshake {
+    pub(crate) fn settle(self, _: &Transports) -> Outcome {
         match self.0 {}
     }
 }
 
-impl Offer {
+impl Handshake {
     pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
         match self.0 {}
     }

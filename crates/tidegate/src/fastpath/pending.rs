@@ -1,7 +1,7 @@
-//! What waits at a listener: callers that have sent nothing yet, and offers whose connection has not come.
+//! Pending work of a listener: callers that have sent nothing yet, and offers whose connection has not arrived.
 //!
-//! Nothing here blocks, and nothing is opened or closed: messages are looked at where they are queued, with the
-//! descriptors that they carry.
+//! Nothing here blocks, and no descriptor is opened or closed: messages are peeked at in the socket queue, with the
+//! descriptors they carry.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,41 +10,41 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidegate_os::meeting;
+use tidegate_os::abstract_socket;
 
 use super::closer::{Closer, PeerSocket};
 use super::protocol::{HELLO_BYTES, name, parse, same};
 use crate::policy::FastPath;
 use crate::stats::Counters;
 
-/// What each user may have here at once; more are hung up on.
+/// Limit per user; further callers are disconnected.
 const MOST_OFFERS: usize = 512;
 const MOST_CALLERS: usize = 64;
-/// Offers for one connection: the right one, and others that somebody of the same user has left in its name.
+/// Offers for one connection: the right one, and others that processes of the same user sent under its address.
 const MOST_FOR_ONE: usize = 4;
-/// Sockets of one user that are being closed before nobody is accepted any more.
+/// Sockets of one user being closed, above which no caller is accepted.
 const MOST_CLOSING: usize = 64;
 
-/// What does not change: who may leave offers, and the threads that close what each user sends.
+/// Shared configuration: which users may send offers, and the closing threads for each.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) addr: SocketAddr,
     pub(super) limits: FastPath,
-    /// This process's user, and the one allowed besides.
+    /// This process's user, and the one additional user allowed.
     trusted: Vec<(u32, Closer)>,
     others: Closer,
 }
 
 impl Context {
     pub(super) fn new(addr: SocketAddr, limits: FastPath) -> io::Result<Self> {
-        let own = meeting::own_user();
+        let own = abstract_socket::own_user();
         let users = [Some(own), limits.also_user.filter(|&user| user != own)].into_iter().flatten();
         let most = MOST_OFFERS + MOST_CALLERS + MOST_CLOSING;
         let trusted: io::Result<_> = users.map(|user| Ok((user, Closer::start(most)?))).collect();
         Ok(Self { addr, limits, trusted: trusted?, others: Closer::start(MOST_CLOSING)? })
     }
 
-    /// Whether a caller can be accepted, whosever it is.
+    /// Whether a caller of any user can be accepted.
     fn has_room(&self) -> bool {
         self.others.has_room() && self.trusted.iter().all(|(_, closer)| closer.has_room())
     }
@@ -54,7 +54,7 @@ impl Context {
     }
 }
 
-/// A process that has connected and sent nothing yet.
+/// A process that has connected and not sent anything yet.
 #[derive(Debug)]
 struct Caller {
     socket: PeerSocket,
@@ -62,9 +62,9 @@ struct Caller {
     since: Instant,
 }
 
-/// An offer whose connection has not come.
+/// An offer whose connection has not arrived.
 #[derive(Debug)]
-pub(super) struct PendingOffer {
+pub(super) struct PendingHandshake {
     pub(super) socket: PeerSocket,
     user: u32,
     since: Instant,
@@ -74,13 +74,13 @@ pub(super) struct PendingOffer {
 
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    /// None while another process has the name: the one that this one succeeds, which will go.
+    /// `None` while another process holds the name: the predecessor, which will exit.
     listener: Option<Arc<UnixListener>>,
     is_closed: bool,
-    /// Callers wait that cannot be accepted for now: there is no descriptor, or too much is being closed.
+    /// Callers cannot be accepted for now: no descriptor is left, or too many sockets are being closed.
     is_held_up: bool,
     callers: VecDeque<Caller>,
-    offers: Vec<PendingOffer>,
+    offers: Vec<PendingHandshake>,
 }
 
 impl Pending {
@@ -88,9 +88,10 @@ impl Pending {
         Self { listener: listener.map(Arc::new), ..Self::default() }
     }
 
-    /// Gives the name back, and hangs up on everybody.
+    /// Releases the name and disconnects all callers.
     pub(super) fn close(&mut self, context: &Context) {
-        let callers = self.listener.take().map(|listener| meeting::shut_down(&listener)).unwrap_or_default();
+        let callers =
+            self.listener.take().map(|listener| abstract_socket::shut_down(&listener)).unwrap_or_default();
         callers.into_iter().for_each(|socket| drop(context.others.hold(socket)));
         *self = Self { is_closed: true, ..Self::default() };
     }
@@ -103,20 +104,20 @@ impl Pending {
         self.callers.is_empty() && self.offers.is_empty()
     }
 
-    /// What to wait for: readable when somebody calls; `None` if it is time that has to pass. Open as long as it is
-    /// kept, and with it the name.
+    /// The socket that is readable when a process connects; `None` while only a timeout is pending. Keeping it keeps
+    /// the name.
     pub(super) fn wakes(&self) -> Option<Arc<UnixListener>> {
         let is_idle = self.is_empty() && !self.is_held_up;
         self.listener.as_ref().filter(|_| is_idle).cloned()
     }
 
-    /// Accepts callers, and makes offers of those that have sent one.
+    /// Accepts callers, and turns those that sent an offer into offers.
     pub(super) fn collect(&mut self, context: &Context, counters: &Counters, now: Instant) {
         self.is_held_up = !self.accept(context, counters, now);
         for _ in 0..self.callers.len() {
             let Some(caller) = self.callers.pop_front() else { return };
             let mut message = [0; HELLO_BYTES];
-            match meeting::peek(caller.socket.socket(), &mut message) {
+            match abstract_socket::peek(caller.socket.socket(), &mut message) {
                 Ok(n) if n > 0 => self.add(caller, &message[..n], counters),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.callers.push_back(caller),
                 _ => {} // it has gone
@@ -125,7 +126,7 @@ impl Pending {
         context.trusted.iter().for_each(|(user, _)| self.drop_oldest_callers(*user));
     }
 
-    /// Hangs up on the callers of a user that are too many, all of which have been looked at.
+    /// Disconnects the callers of a user above its limit, after all were checked.
     fn drop_oldest_callers(&mut self, user: u32) {
         let count = self.callers.iter().filter(|caller| caller.user == user).count();
         let mut excess = count.saturating_sub(MOST_CALLERS);
@@ -136,11 +137,11 @@ impl Pending {
         });
     }
 
-    /// Accepts who calls; `false` if somebody cannot be accepted for now.
+    /// Accepts pending callers; `false` if one cannot be accepted for now.
     fn accept(&mut self, context: &Context, counters: &Counters, now: Instant) -> bool {
         let Some(listener) = &self.listener else { return true };
         for _ in 0..MOST_CALLERS {
-            // Whose it is can be asked only then: everybody's closer has to have room.
+            // The owner is known only after the accept, so every closer must have room.
             if !context.has_room() {
                 return false;
             }
@@ -148,7 +149,7 @@ impl Pending {
                 Ok((socket, _)) => socket,
                 Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
             };
-            let Some((user, closer)) = context.trusted(meeting::user_of(&socket).ok()) else {
+            let Some((user, closer)) = context.trusted(abstract_socket::user_of(&socket).ok()) else {
                 drop(context.others.hold(socket)); // hanging up is an answer, too: the dialler goes on with TCP
                 counters.fast_paths_refused.add(1);
                 continue;
@@ -158,7 +159,7 @@ impl Pending {
         true
     }
 
-    /// Keeps an offer if it is one, and its user does not have too many.
+    /// Keeps a valid offer, if its user is below the limit.
     fn add(&mut self, caller: Caller, message: &[u8], counters: &Counters) {
         let Caller { socket, user, since } = caller;
         let of_user = || self.offers.iter().filter(|offer| offer.user == user);
@@ -167,14 +168,14 @@ impl Pending {
                 if of_user().count() < MOST_OFFERS
                     && of_user().filter(|offer| offer.from == from).count() < MOST_FOR_ONE =>
             {
-                self.offers.push(PendingOffer { socket, user, since, from, to });
+                self.offers.push(PendingHandshake { socket, user, since, from, to });
             }
             _ => counters.fast_paths_refused.add(1),
         }
     }
 
-    /// Takes out the offers for the connection that comes from this address.
-    pub(super) fn take(&mut self, from: SocketAddr) -> Vec<PendingOffer> {
+    /// Removes the offers for the connection from this address.
+    pub(super) fn take(&mut self, from: SocketAddr) -> Vec<PendingHandshake> {
         let from = same(from);
         if !self.offers.iter().any(|offer| offer.from == from) {
             return Vec::new();
@@ -184,18 +185,19 @@ impl Pending {
         taken
     }
 
-    /// Opens the listener if it is not open, and hangs up on who has gone or has waited for too long.
+    /// Opens the listener if it is not open, and disconnects callers that are gone or timed out.
     pub(super) fn sweep(&mut self, context: &Context, counters: &Counters, now: Instant) {
         if self.listener.is_none() && !self.is_closed {
-            self.listener = meeting::listen(&name(same(context.addr))).ok().map(Arc::new); // why it cannot was said at the start
+            // A failure was logged at the start.
+            self.listener = abstract_socket::listen(&name(same(context.addr))).ok().map(Arc::new);
         }
         self.collect(context, counters, now);
         let offers = self.offers.iter().map(|offer| &offer.socket);
         let callers = self.callers.iter().map(|caller| &caller.socket);
-        let ended = meeting::ended(offers.chain(callers).map(PeerSocket::socket)).unwrap_or_default();
+        let ended = abstract_socket::ended(offers.chain(callers).map(PeerSocket::socket)).unwrap_or_default();
         let mut ended = ended.into_iter();
         let mut stays = |since: Instant| {
-            let is_late = now.saturating_duration_since(since) >= context.limits.patience;
+            let is_late = now.saturating_duration_since(since) >= context.limits.handshake_timeout;
             !ended.next().unwrap_or_default() && !is_late
         };
         self.offers.retain(|offer| stays(offer.since));
@@ -216,16 +218,16 @@ mod tests {
         let to = SocketAddr::from(([127, 0, 0, 1], 1));
         let name = format!("tidegate-test-burst-{}", std::process::id());
         let context = Context::new(to, FastPath::default()).unwrap();
-        let mut pending = Pending::new(Some(meeting::listen(&name).unwrap()));
+        let mut pending = Pending::new(Some(abstract_socket::listen(&name).unwrap()));
         let (counters, now) = (Counters::new(Writers::Many), Instant::now());
         let offer = |socket: &_, port| {
             handover::send(socket, &hello(SocketAddr::from(([127, 0, 0, 1], port)), to), &[]).unwrap();
         };
-        let first = meeting::connect(&name).unwrap();
+        let first = abstract_socket::connect(&name).unwrap();
         pending.collect(&context, &counters, now);
         assert_eq!((pending.callers.len(), pending.offers.len()), (1, 0));
         offer(&first, 1);
-        let burst: Vec<_> = (0..MOST_CALLERS).map(|_| meeting::connect(&name).unwrap()).collect();
+        let burst: Vec<_> = (0..MOST_CALLERS).map(|_| abstract_socket::connect(&name).unwrap()).collect();
         burst.iter().zip(2..).for_each(|(socket, port)| offer(socket, port));
         pending.collect(&context, &counters, now);
         assert_eq!((pending.callers.len(), pending.offers.len()), (0, 1 + MOST_CALLERS));

@@ -1,30 +1,29 @@
-//! What dialler and listener say to each other before there is shared memory.
+//! The messages between dialler and listener before the shared memory is in use.
 
 use std::net::SocketAddr;
 
-/// No message is longer.
+/// Maximum message length.
 pub const HELLO_BYTES: usize = 160;
 
-/// An address as both ends write it: an IPv4 address that came through an IPv6 socket is itself, and there is no scope.
+/// The canonical form of an address: IPv4-mapped IPv6 addresses become IPv4, and the scope is removed.
 #[must_use]
 pub fn same(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
-/// The abstract name that belongs to a listener's address.
+/// The abstract socket name for a listener's address.
 #[must_use]
 pub fn name(addr: SocketAddr) -> String {
     format!("tidegate-fast-path:{addr}")
 }
 
-/// The message that goes with the memory and, behind it, the dialler's TCP socket, which is bound and not yet
-/// connected.
+/// The message sent with the memory and the dialler's TCP socket, which is bound and not yet connected.
 #[must_use]
 pub fn hello(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     format!("tidegate-fast-path 2 {} {}", same(from), same(to)).into_bytes()
 }
 
-/// The two addresses of such a message, the dialler's first; `None` if it is anything else.
+/// Parses both addresses of such a message, the dialler's first; `None` if it is invalid.
 #[must_use]
 pub fn parse(message: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let mut words = std::str::from_utf8(message).ok()?.strip_prefix("tidegate-fast-path 2 ")?.split(' ');

@@ -1,4 +1,4 @@
-//! How many connections are let in, and how.
+//! Limits on accepting connections.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::Policy;
 use super::table::limits;
 
 limits! {
-/// Accepting.
+/// Limits on accepting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
     parts {}
@@ -15,30 +15,32 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
     /// The system caps it (Linux `net.core.somaxconn`).
     backlog: u32 = 4096 => {
         what: "Connections the kernel holds before they are accepted",
-        cost: "kernel memory for each; too low: SYNs are dropped and clients retry after a second",
+        cost: "kernel memory for each; too low: SYNs are dropped and clients retry after one second",
         option: Some("backlog"),
         unit: Count,
         range: Within(1, i32::MAX as u128),
         change: Fixed,
         on: &[(EVERY, Kept)],
     }
-    /// First data with the accept: saves a wake-up for each connection, and silent ones cost the server nothing. Whole
-    /// seconds, rounded up by the kernel to its next SYN-ACK retransmission. Linux only (`TCP_DEFER_ACCEPT`, `tcp(7)`);
-    /// ignored for services that [speak first](crate::Service::speaks_first), and on a Unix socket.
+    /// First data arrives with the accept: this saves a wake-up for each connection, and silent connections cost the
+    /// server nothing. Whole seconds, rounded up by the kernel to its next SYN-ACK retransmission. Linux only
+    /// (`TCP_DEFER_ACCEPT`, `tcp(7)`); ignored for services that [speak first](crate::Service::speaks_first), and on a
+    /// Unix socket.
     defer: Option<Duration> = Some(Duration::from_secs(1)) => {
-        what: "How long the kernel may keep a connection until its first data has come",
-        cost: "silent connections fill the backlog for that long; who has sent nothing when the server stops is reset",
+        what: "How long the kernel may hold a connection back until its first data arrives",
+        cost: "silent connections fill the backlog for that long; when the server stops they are reset",
         option: Some("defer-accept"),
         unit: Time,
         range: TIME,
         change: Fixed,
         on: &[
-            (&[Blocking, Pool, Select, Poll, Epoll, Uring, Tokio], Kept),
-            (WINDOWS, NoEffect("Windows has no deferred accepts")),
+            // Completion models on Windows use only whether it is set: posted accepts then wait for first data.
+            (&[Blocking, Pool, Select, Poll, Epoll, Uring, Tokio, Overlapped, Iocp, Rio], Kept),
+            (&[AsyncSelect, EventSelect], NoEffect("Windows has no deferred accepts")),
         ],
     }
     batch: usize = 64 => {
-        what: "Connections a thread accepts in a row before it looks at the others",
+        what: "Connections a thread accepts in a row before it serves the others",
         cost: "higher: established connections wait longer in a burst",
         option: Some("accept-batch"),
         unit: Count,
@@ -46,13 +48,13 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
         change: Live,
         on: &[
             (READINESS, Kept),
-            (COMPLETION, NoEffect("the kernel accepts, and completions come as many at a time as there are")),
-            (WITHOUT_LOOP, NoEffect("a thread or task of its own accepts and does nothing else")),
+            (COMPLETION, NoEffect("the kernel accepts, and one wait returns all completions")),
+            (WITHOUT_LOOP, NoEffect("a dedicated thread or task accepts and does nothing else")),
         ],
     }
     posted: Option<PostedAccepts> = None => {
-        what: "Keep so many accepts posted: up to high when fewer than low are, up to the backlog while all are used up",
-        cost: "an operation for each; the fewer, the later who comes in a burst",
+        what: "Posted accepts (LOW:HIGH): below low, post up to high; while all are used up, up to the backlog",
+        cost: "an operation for each; too few: connections of a burst are accepted later",
         option: Some("posted-accepts"),
         unit: Other("LOW:HIGH"),
         range: Any,
@@ -62,30 +64,31 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
             (READINESS, Refused("it posts no accepts; set `accept.batch` and `accept.backlog` instead")),
             (WITHOUT_LOOP, Refused("it posts no accepts; set `accept.backlog` instead")),
         ],
-        default_note: Some("one that never ends"),
+        default_note: Some("one multishot accept"),
     }
-    /// `DisconnectEx`, rather than close and make anew. Where the system cannot, they are closed, which is said once. A
-    /// socket whose end was closed here first is ready only after TIME_WAIT.
+    /// Uses `DisconnectEx` instead of closing a socket and creating a new one. Where the system does not support it the
+    /// sockets are closed, which is logged once. A socket that was closed on this end first is ready only after
+    /// TIME_WAIT.
     reuse: Option<NonZeroU32> = None => {
-        what: "Keep so many sockets of ended connections in each thread, to accept with again (iocp)",
-        cost: "they count until their connection is gone for good; input that was not read is dropped without a reset",
+        what: "Sockets of ended connections that each thread keeps and reuses for accepts (iocp)",
+        cost: "each counts until its connection is fully closed; unread input is dropped without a reset",
         option: Some("reuse-sockets"),
         unit: Count,
         range: Within(1, 65_536),
         change: Fixed,
         on: &[
             (&[Iocp], Kept),
-            (READINESS, Refused("only iocp accepts with sockets that it has; leave it out")),
-            (WITHOUT_LOOP, Refused("only iocp accepts with sockets that it has; leave it out")),
-            (&[Uring, Overlapped, Rio], Refused("only iocp accepts with sockets that it has; leave it out")),
+            (READINESS, Refused("only iocp can reuse sockets for accepts; leave it out")),
+            (WITHOUT_LOOP, Refused("only iocp can reuse sockets for accepts; leave it out")),
+            (&[Uring, Overlapped, Rio], Refused("only iocp can reuse sockets for accepts; leave it out")),
         ],
-        default_note: Some("they are closed"),
+        default_note: Some("sockets are closed"),
     }
-    /// RFC 7413: a client that was here before sends its first data with its SYN. Linux only, and refused where
-    /// `net.ipv4.tcp_fastopen` has it off for servers.
+    /// RFC 7413: a client that connected before sends its first data with its SYN. Linux only, and refused where
+    /// `net.ipv4.tcp_fastopen` does not enable it for servers.
     fast_open: Option<NonZeroU32> = None => {
-        what: "TCP Fast Open for this many waiting connections",
-        cost: "first data may come twice (RFC 7413, section 2.1)",
+        what: "TCP Fast Open, with this many pending connections",
+        cost: "first data may arrive twice (RFC 7413, section 2.1)",
         option: Some("fast-open"),
         unit: Count,
         range: Any,
@@ -101,12 +104,12 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
 pub struct PostedAccepts {
     /// More are posted when fewer than this are outstanding.
     pub low: NonZeroU32,
-    /// So many are then outstanding; twice as many, and more, up to the backlog, each time that all of them were
-    /// used up at once: the server is behind. A thread of `overlapped` has events for two.
+    /// Outstanding accepts after that; whenever all of them were used up in one batch (the server is behind) the number
+    /// is at least doubled, up to the backlog. A thread of `overlapped` has events for two.
     pub high: NonZeroU32,
 }
 
-/// What happens to connections that come while the server is full.
+/// What happens to new connections while the server is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
     /// They wait in the kernel's backlog, unaccepted, until a connection closes.
@@ -115,14 +118,14 @@ pub enum WhenFull {
     Refuse,
 }
 
-/// How long the kernel may keep a new connection until its first data has come. Not with a fast path: the first data of
-/// a connection that leaves TCP does not come by TCP.
+/// The accept deferral in effect. None with a fast path: the first data of a connection that leaves TCP does not arrive
+/// over TCP.
 #[must_use]
 pub fn deferral(policy: &Policy) -> Option<Duration> {
     policy.accept.defer.filter(|_| policy.fast_path.is_none())
 }
 
-/// The answer to: may the next connection come in?
+/// Whether the next connection may be accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// Accept and serve it.
@@ -133,17 +136,21 @@ pub enum Admission {
     Refuse,
 }
 
-/// How long accepting rests after the process ran out of descriptors or memory, if no connection closes before.
+/// How long accepting pauses after the process ran out of descriptors or memory, unless a connection closes first.
 pub const EXHAUSTION_PAUSE: Duration = Duration::from_millis(100);
 
 /// Single accepts that a thread of a completion model keeps posted while other threads do, too. The kernel wakes the
-/// accept that waits longest: the fewer, the shorter are the turns; and a thread that is woken takes so many at once.
-pub const ACCEPTS_IN_TURN: usize = 16;
+/// accept that has waited longest: with fewer, threads alternate more often; a thread that is woken takes up to this
+/// many.
+pub const ACCEPT_QUANTUM: usize = 16;
 
-/// Single accepts posted at once when the room is too small for an endless one, on completion models.
+/// Single accepts posted together when there is too little room for a multishot accept, on completion models.
 pub const ACCEPTS_NEAR_LIMIT: usize = 64;
 
-/// How full a server is, seen from one of its I/O threads.
+/// Accepts that a thread of `iocp` or `rio` keeps posted, where each takes one connection.
+pub const ACCEPTS_POSTED: usize = 64;
+
+/// How full a server is, as seen by one of its I/O threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Fullness {
     /// Connections the thread has open.
@@ -156,7 +163,8 @@ pub struct Fullness {
     pub most: usize,
 }
 
-/// May one more connection come in? A thread whose share is used up leaves it to the others, as long as there is room.
+/// Decides whether one more connection may be accepted. A thread whose share is used up leaves it to the others, as
+/// long as there is room.
 #[must_use]
 pub fn admission(fullness: Fullness, when_full: WhenFull) -> Admission {
     let Fullness { open, share, total, most } = fullness;
@@ -167,32 +175,32 @@ pub fn admission(fullness: Fullness, when_full: WhenFull) -> Admission {
     }
 }
 
-/// An I/O thread, as far as it matters for which of them serves the next connection.
+/// An I/O thread, as far as it matters for choosing which one serves the next connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Connections it was given so far.
+    /// Connections assigned to it so far.
     pub given: u64,
-    /// Connections it has open, or is about to have.
+    /// Connections it has open, or is about to open.
     pub open: u64,
     /// Whether it may have one more.
     pub has_room: bool,
 }
 
-/// How far ahead of the others a thread still keeps what it accepts, where connections come and go. A hand-over wakes
-/// another thread, which costs about as much as the accept: this way the kernel's choice is corrected, and not made
-/// again each time.
+/// How far ahead of the others a thread may be and still keep what it accepts, where connections are short. A hand-over
+/// wakes another thread, which costs about as much as the accept: so the kernel's distribution is corrected, not
+/// replaced.
 const LEAD: u64 = 8;
 
 /// Connections by which a thread may be ahead of the one with the fewest before it hands new ones to that one. While
-/// most of what it was given is still open, connections stay, a hand-over costs little beside them, and threads keep
-/// step.
+/// most connections assigned to it are still open, connections are long-lived, a hand-over is cheap in comparison, and
+/// threads stay balanced.
 #[must_use]
 pub fn lead(mine: Load) -> u64 {
     if mine.open >= mine.given / 2 { 1 } else { LEAD }
 }
 
-/// The thread that serves the connection which thread `mine` has accepted and has a place for: itself, unless it is
-/// [ahead](lead) of the one that was given the fewest and has room.
+/// The thread that serves the connection which thread `mine` has accepted and reserved a permit for: itself, unless it
+/// is [ahead](lead) of the one with the fewest assigned connections, and that one has room.
 #[must_use]
 pub fn assignee(loads: &[Load], mine: usize) -> usize {
     let with_room = loads.iter().enumerate().filter(|(_, load)| load.has_room);
@@ -202,10 +210,19 @@ pub fn assignee(loads: &[Load], mine: usize) -> usize {
     }
 }
 
-/// Of `most` connections those that may be accepted, if each of them may dial `dials` more.
+/// The part of `most` connections that may be accepted, if each of them may dial `dials` more.
 #[must_use]
 pub fn admitted(most: usize, dials: usize) -> usize {
     most / dials.saturating_add(1)
+}
+
+/// I/O threads, where the model starts `default` of them, and each connection may dial `dials` more. If the policy
+/// leaves it open, there are no more than can have a share of everything that is divided among them.
+#[must_use]
+pub fn threads(policy: &Policy, default: usize, dials: usize) -> usize {
+    let connections = admitted(policy.max_connections, dials);
+    let permits = policy.fewest_permits().map_or(usize::MAX, |(_, permits)| permits);
+    policy.threads.map_or(default.min(connections).min(permits), Into::into)
 }
 
 /// The share of `total` connections that I/O thread `index` of `threads` may have open.
@@ -223,6 +240,29 @@ mod tests {
         for (total, threads) in [(10, 3), (2, 4), (100_000, 7)] {
             assert_eq!((0..threads).map(|i| share(total, i, threads)).sum::<usize>(), total);
         }
+    }
+
+    #[test]
+    fn every_thread_has_a_share_of_everything_and_more_threads_than_permits_are_refused() {
+        use std::num::NonZeroUsize;
+
+        let policy = Policy::default();
+        let sends = |n| Policy { outstanding_sends: NonZeroU32::new(n), ..policy.clone() };
+        let receiving = Policy { max_receiving: NonZeroUsize::new(2), ..sends(7) };
+        assert_eq!(threads(&policy, 64, 0), 64);
+        assert_eq!(threads(&Policy { max_connections: 9, ..policy.clone() }, 64, 2), 3);
+        assert_eq!([1, 63, 64, 65].map(|n| threads(&sends(n), 64, 0)), [1, 63, 64, 64]);
+        assert_eq!(threads(&receiving, 64, 0), 2);
+        for (permits, name) in [(sends(3), "outstanding_sends"), (receiving, "max_receiving")] {
+            let four = Policy { threads: NonZeroUsize::new(4), ..permits.clone() };
+            let text = four.check().unwrap_err().to_string();
+            assert!(text.contains(name) && text.contains("`threads` (4)"), "{text}");
+            let two = Policy { threads: NonZeroUsize::new(2), ..permits.clone() };
+            assert_eq!((two.check(), permits.check_permits(2)), (Ok(()), Ok(())));
+            let text = permits.check_permits(4).unwrap_err().to_string();
+            assert!(text.contains(name) && text.contains("at least 4"), "{text}");
+        }
+        assert_eq!(policy.check_permits(usize::MAX), Ok(()));
     }
 
     #[test]

@@ -3,16 +3,15 @@
 use super::{Policy, PolicyError, limit};
 
 impl Policy {
-    /// Whether a server that runs under this policy can go on under another one: what was laid out at the start has to
-    /// stay.
+    /// Checks that a running server can switch to another policy: limits that are fixed at the start must not change.
     ///
     /// # Errors
-    /// The first limit that is fixed and differs.
+    /// The first fixed limit that differs.
     pub fn check_change(&self, to: &Self) -> Result<(), PolicyError> {
         limit::check_change(self, to)
     }
 
-    /// The same limits as far as they can be changed while a server runs; the others as they are in `running`.
+    /// Returns `wanted` with every fixed limit replaced by its value in `running`.
     #[must_use]
     pub fn as_far_as_possible(self, running: &Self) -> Self {
         limit::as_far_as_possible(self, running)

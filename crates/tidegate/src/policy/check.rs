@@ -1,21 +1,21 @@
-//! Relating the limits to one another.
+//! Checks the limits against one another.
 
 use std::time::Duration;
 
 use super::{Policy, limit};
 
-/// A policy that cannot work, and what to do about it.
+/// An invalid policy, and how to correct it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// A limit outside of what makes sense.
+    /// A limit outside of its range.
     #[error("`{name}` is {value}; it must be {must}")]
     Range {
         /// Name of the limit.
         name: &'static str,
-        /// What it was set to.
+        /// Its value.
         value: String,
-        /// What it has to be.
+        /// The allowed values.
         must: String,
     },
     /// Two limits that contradict each other.
@@ -23,53 +23,53 @@ pub enum PolicyError {
     Conflict {
         /// Name of the limit.
         name: &'static str,
-        /// What it was set to.
+        /// Its value.
         value: String,
         /// Name of the other limit.
         other: &'static str,
-        /// What that is.
+        /// Its value.
         other_value: String,
-        /// What to do.
+        /// How to correct it.
         remedy: &'static str,
     },
-    /// A limit that means nothing on the model that was asked for.
+    /// A limit that the selected model cannot enforce.
     #[error("`{name}` cannot be enforced on the model {model}: {remedy}")]
     NotOnModel {
         /// Name of the limit.
         name: &'static str,
         /// Name of the model.
         model: &'static str,
-        /// What to do.
+        /// How to correct it.
         remedy: &'static str,
     },
-    /// A limit that means nothing on the kind of socket that was asked for.
+    /// A limit that has no meaning for the kind of socket.
     #[error("`{name}` cannot be enforced on {socket}: {remedy}")]
     NotOnSocket {
         /// Name of the limit.
         name: &'static str,
         /// The kind of socket.
         socket: &'static str,
-        /// What to do.
+        /// How to correct it.
         remedy: &'static str,
     },
     /// A limit that cannot be changed while a server runs.
-    #[error("`{0}` is fixed while a server runs: keep it as it is, or restart with the other one")]
+    #[error("`{0}` is fixed while a server runs: keep its value, or restart the server to change it")]
     Fixed(&'static str),
 }
 
-/// No time limit is longer: a century.
+/// The longest time limit: a century.
 pub(crate) const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 impl Policy {
-    /// Checks every limit against its range and its neighbours.
+    /// Checks every limit against its range and the limits it relates to.
     ///
     /// # Errors
-    /// The first contradiction found, with what to do about it.
+    /// The first contradiction found, with its remedy.
     pub fn check(&self) -> Result<(), PolicyError> {
         limit::check(self)
     }
 
-    /// Whether there is a place for at least one connection and the `dials` that its session may make.
+    /// Checks that there is room for at least one connection and the `dials` that its session may make.
     pub(crate) fn check_dials(&self, dials: usize) -> Result<(), PolicyError> {
         if super::accept::admitted(self.max_connections, dials) > 0 {
             return Ok(());
@@ -77,6 +77,24 @@ impl Policy {
         let must =
             format!("at least {}: each connection of this service may dial {dials}", dials.saturating_add(1));
         Err(PolicyError::Range { name: "max_connections", value: self.max_connections.to_string(), must })
+    }
+
+    /// Checks that each of so many running I/O threads has a permit of every kind that is bounded.
+    pub(crate) fn check_permits(&self, threads: usize) -> Result<(), PolicyError> {
+        match self.fewest_permits() {
+            Some((name, permits)) if permits < threads => {
+                let must = format!("at least {threads}, the number of I/O threads: each needs one");
+                Err(PolicyError::Range { name, value: permits.to_string(), must })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The lowest bound on permits that I/O threads share.
+    pub(super) fn fewest_permits(&self) -> Option<(&'static str, usize)> {
+        let sends = self.outstanding_sends.map(|n| ("outstanding_sends", n.get() as usize));
+        let receives = self.max_receiving.map(|n| ("max_receiving", n.get()));
+        [sends, receives].into_iter().flatten().min_by_key(|&(_, permits)| permits)
     }
 }
 
@@ -90,7 +108,7 @@ pub(super) fn within(name: &'static str, value: usize, low: usize, high: usize) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{OutboxMarks, PostedAccepts};
+    use crate::policy::{OutboxMarks, PostedAccepts, Wait};
     use std::num::NonZeroUsize;
     use std::time::Duration;
 
@@ -118,6 +136,13 @@ mod tests {
         assert!(threads.check().unwrap_err().to_string().contains("max_connections"));
         let stale = Policy { idle_timeout: Some(Duration::from_secs(1)), ..Policy::default() };
         assert!(stale.check().unwrap_err().to_string().contains("first_byte_timeout"));
+        let coalesce = Duration::from_micros(200);
+        for wait in [Wait::Spin, Wait::SpinThenBlock(Duration::from_millis(1))] {
+            let text = Policy { wait, coalesce, ..Policy::default() }.check().unwrap_err().to_string();
+            assert!(text.contains("`coalesce` (200us)") && text.contains("`wait` (spin"), "{text}");
+            assert_eq!(Policy { wait, ..Policy::default() }.check(), Ok(()));
+        }
+        assert_eq!(Policy { coalesce, ..Policy::default() }.check(), Ok(()));
         let number = |n| std::num::NonZeroU32::new(n).unwrap();
         let mut posted = Policy::default();
         posted.accept.posted = Some(PostedAccepts { low: number(3), high: number(2) });

@@ -1,4 +1,4 @@
-//! The limits of datagrams. A policy of their own: hardly a limit of connections means anything without connections.
+//! The limits of datagram servers; separate, because few limits of connections apply without connections.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -14,21 +14,21 @@ pub const LARGEST_PAYLOAD: usize = 65_507;
 /// The most bytes that one receive returns where the kernel joins datagrams.
 const LARGEST_JOINED: usize = 65_535;
 
-/// How datagrams go through the kernel.
+/// How datagrams pass through the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DatagramPath {
     /// One by one: a system call (`uring`: an operation) for each datagram.
     Plain,
-    /// Several a call (`recvmmsg(2)`, `sendmmsg(2)`). Saves system calls, but each datagram still travels alone.
+    /// Several per call (`recvmmsg(2)`, `sendmmsg(2)`). Saves system calls, but each datagram is still processed alone.
     Batched,
-    /// Several of one size and peer as one (`UDP_SEGMENT`, `UDP_GRO`; `udp(7)`): they travel through the kernel
-    /// together. Sending so needs a network device with checksum offload before Linux 6.11; without, the kernel refuses
-    /// with `EIO`, which is counted and not mended.
+    /// Several of one size and peer as one (`UDP_SEGMENT`, `UDP_GRO`; `udp(7)`): they pass through the kernel together.
+    /// Sending this way needs a network device with checksum offload before Linux 6.11; without it, the kernel fails
+    /// with `EIO`, which is counted and not corrected.
     Segments,
 }
 
 impl DatagramPath {
-    /// All of them.
+    /// All paths.
     pub const ALL: [Self; 3] = [Self::Plain, Self::Batched, Self::Segments];
 
     /// The name used on the command line and in reports.
@@ -62,39 +62,39 @@ impl FromStr for DatagramPath {
 /// Every limit of a datagram server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DatagramPolicy {
-    /// How datagrams go through the kernel. Default `None`: [`DatagramPath::default_on`](DatagramPath::default_on) the
-    /// model. One asked for by name is never replaced by another.
+    /// How datagrams pass through the kernel. Default `None`: [`DatagramPath::default_on`](DatagramPath::default_on)
+    /// the model. A path selected by name is never replaced by another.
     pub path: Option<DatagramPath>,
-    /// I/O threads. Default `None`: one for each processor; 256 on `pool`. With several, each has a socket of its own
-    /// on the same port and the kernel shares the peers out (`SO_REUSEPORT`); on `pool` all take from one socket.
+    /// I/O threads. Default `None`: one for each processor; 256 on `pool`. With several, each has its own socket on the
+    /// same port and the kernel distributes the peers (`SO_REUSEPORT`); on `pool` all receive from one socket.
     pub threads: Option<NonZeroUsize>,
-    /// Receives or sends of one system call on the other paths than plain; on `uring` receive buffers of each thread,
-    /// rounded up to a power of two. Default 64. Cost: so many receive buffers for each thread, of which only touched
-    /// pages are real memory.
+    /// Receives or sends per system call on the paths other than plain; on `uring` receive buffers of each thread,
+    /// rounded up to a power of two. Default 64. Cost: this many receive buffers for each thread, of which only touched
+    /// pages use memory.
     pub batch: usize,
-    /// Receive calls in a row before a loop looks whether it is to stop. Default 16.
+    /// Receive calls in a row before a loop checks whether it is to stop. Default 16.
     pub burst: usize,
-    /// Longest datagram that is taken, in bytes; a longer one is dropped and counted. Default 65,507, the most that UDP
+    /// Longest datagram accepted, in bytes; a longer one is dropped and counted. Default 65,507, the most that UDP
     /// carries. Cost: the size of a receive buffer (but 65,535 on the path gso).
     pub largest_datagram: usize,
-    /// Replies of one thread that may wait for the kernel; further ones are dropped and counted. Default 8,192.
+    /// Replies of one thread that may be queued for the kernel; further ones are dropped and counted. Default 8,192.
     pub replies: usize,
-    /// Bytes of the replies of one thread that may wait. Default 1 MiB; at least two of the largest datagrams.
+    /// Bytes of the queued replies of one thread. Default 1 MiB; at least two of the largest datagrams.
     pub reply_bytes: usize,
     /// Datagrams that one send joins on the path gso. Default 64, which every kernel with `UDP_SEGMENT` takes (128 from
     /// Linux 6.9).
     pub segments: usize,
-    /// Longest datagram that is joined with others for sending, in bytes; what does not fit the device's MTU cannot be.
-    /// Default 1,452, for an MTU of 1,500 on IPv4 and IPv6. Longer replies go alone.
+    /// Longest datagram that is joined with others for sending, in bytes; one that exceeds the device's MTU cannot be.
+    /// Default 1,452, for an MTU of 1,500 on IPv4 and IPv6. Longer replies are sent alone.
     pub segment_bytes: usize,
-    /// `SO_RCVBUF` in bytes: what the kernel keeps while the server is busy. Default `None`: `net.core.rmem_default`.
-    /// More than `net.core.rmem_max` is cut to that, silently, by Linux.
+    /// `SO_RCVBUF` in bytes: what the kernel buffers while the server is busy. Default `None`: `net.core.rmem_default`.
+    /// Linux silently limits it to `net.core.rmem_max`.
     pub socket_receive_buffer: Option<usize>,
     /// `SO_SNDBUF` in bytes. Default `None`: `net.core.wmem_default`.
     pub socket_send_buffer: Option<usize>,
     /// How an I/O thread waits. Default [`Wait::Block`], the only one for `blocking`, `pool` and `tokio`.
     pub wait: Wait,
-    /// How long a stop may take to serve what has arrived already and to send its replies. Default 1 s.
+    /// How long a stop may take to serve datagrams that have arrived and to send their replies. Default 1 s.
     pub drain_timeout: Duration,
     /// Bytes of stack of each thread of `blocking` and `pool`. Default 128 KiB.
     pub thread_stack_bytes: usize,
@@ -122,10 +122,10 @@ impl Default for DatagramPolicy {
 }
 
 impl DatagramPolicy {
-    /// Checks every limit against its range and its neighbours.
+    /// Checks every limit against its range and the limits it relates to.
     ///
     /// # Errors
-    /// The first contradiction found, with what to do about it.
+    /// The first contradiction found, with its remedy.
     pub fn check(&self) -> Result<(), PolicyError> {
         within("batch", self.batch, 1, 1_024)?; // UIO_MAXIOV, the most that one call takes
         within("burst", self.burst, 1, 65_536)?;
@@ -152,7 +152,7 @@ impl DatagramPolicy {
                 value: self.reply_bytes.to_string(),
                 other: "largest_datagram",
                 other_value: self.largest_datagram.to_string(),
-                remedy: "two of the largest datagrams have to fit, or echoing one could drop it; raise reply_bytes",
+                remedy: "two of the largest datagrams must fit, or a reply could be dropped; raise reply_bytes",
             });
         }
         Ok(())
@@ -166,7 +166,7 @@ impl DatagramPolicy {
         }
     }
 
-    /// Bytes one receive buffer needs.
+    /// Bytes of one receive buffer.
     pub(crate) fn buffer_bytes(&self, path: DatagramPath) -> usize {
         match path {
             DatagramPath::Segments => LARGEST_JOINED,
@@ -174,12 +174,12 @@ impl DatagramPolicy {
         }
     }
 
-    /// Whether a datagram of so many bytes is taken.
+    /// Whether a datagram of this size is accepted.
     pub(crate) fn takes(&self, bytes: usize) -> bool {
         bytes <= self.largest_datagram
     }
 
-    /// What may wait for the kernel.
+    /// The limits of the reply queue.
     pub(crate) fn reply_limits(&self, path: DatagramPath) -> ReplyLimits {
         let joins = path == DatagramPath::Segments;
         ReplyLimits {
@@ -191,36 +191,36 @@ impl DatagramPolicy {
     }
 }
 
-/// What a queue of replies may hold, and what of it may be joined.
+/// The bounds of a reply queue, and which replies it may join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyLimits {
-    /// Replies that may wait.
+    /// Replies that may be queued.
     pub datagrams: usize,
-    /// Bytes of theirs.
+    /// Bytes of the queued replies.
     pub bytes: usize,
-    /// Replies that go as one; 1 joins none.
+    /// Replies sent as one; 1 joins none.
     pub segments: usize,
     /// Longest reply that is joined with others.
     pub segment_bytes: usize,
 }
 
-/// Bytes of replies that go as one: what fits a packet of 65,535 bytes with the headers of IPv6.
+/// Bytes of replies sent as one: what fits a packet of 65,535 bytes with the headers of IPv6.
 const MOST_JOINED: usize = LARGEST_JOINED - 40 - 8;
 
 impl ReplyLimits {
-    /// Whether a queue with so much in it has room for one more.
+    /// Whether a queue with this content has room for one more.
     #[must_use]
     pub fn admits(&self, datagrams: usize, bytes: usize, more: usize) -> bool {
         datagrams < self.datagrams && bytes.saturating_add(more) <= self.bytes
     }
 
-    /// Whether so much is waiting that it goes out before anything else is served.
+    /// Whether so much is queued that it is sent before anything else is served.
     #[must_use]
     pub fn wants_out(&self, datagrams: usize, bytes: usize) -> bool {
         datagrams >= self.datagrams.div_ceil(2) || bytes >= self.bytes / 2
     }
 
-    /// Replies of so many bytes that go as one.
+    /// Number of replies of this size that are sent as one.
     #[must_use]
     pub fn joined(&self, segment: usize) -> usize {
         if segment == 0 || segment > self.segment_bytes {
@@ -236,10 +236,10 @@ impl ReplyLimits {
     }
 }
 
-/// How much of what arrived before a stop is still served: a flood may not make a stop last.
+/// How much of what arrived before a stop is still served: a flood must not delay the stop.
 ///
-/// `queued` is what the kernel can hold for the socket (`SO_RCVBUF`); it counts at least 256 bytes for each datagram it
-/// keeps.
+/// `queued` is the size of the socket's receive buffer (`SO_RCVBUF`); the kernel charges at least 256 bytes to it for
+/// each datagram.
 #[must_use]
 pub fn receives_after_stop(queued: usize) -> usize {
     queued / 256 + 1

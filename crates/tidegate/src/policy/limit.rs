@@ -1,51 +1,53 @@
-//! What a limit is: a row of the one table that defaults, checks, options, keys, pages and refusals are read from.
+//! The description of a limit: one row of the table from which defaults, checks, options, keys, pages and errors are
+//! made.
 //!
-//! The rows stand with the fields, in the `limits!` of each struct ([`Policy`](super::Policy),
-//! [`Accept`](super::Accept), …): a new limit is one entry there, and the compiler asks for every part of it, what it
-//! does on every model included.
+//! The rows are declared with the fields, in the `limits!` of each struct ([`Policy`](super::Policy),
+//! [`Accept`](super::Accept), …): a new limit is one entry there, and the compiler demands every part of it, including
+//! its effect on every model.
 
 use super::PolicyError;
-use super::setting::{Place, Unit};
+use super::setting::{PolicyField, Unit};
 use crate::model::Model;
+use tidegate_os::process::page_bytes;
 
-/// A limit: everything that is known of it, in one place.
+/// A limit and all its properties.
 #[non_exhaustive]
 pub struct Limit<P: 'static> {
-    /// The field, with the struct it is in: `accept.backlog`.
+    /// The field, with its struct: `accept.backlog`.
     pub name: &'static str,
     /// What it bounds.
     pub what: &'static str,
     /// What it costs, or what happens where it is too low or too high.
     pub cost: &'static str,
-    /// The option of the command line, without its dashes: also the key in a file. `None`: only for programs.
+    /// The command-line option without its dashes; also the key in a file. `None`: only in the API.
     pub option: Option<&'static str>,
     /// How its value is written.
     pub unit: Unit,
-    /// What it may be.
+    /// Allowed values.
     pub range: Range,
     /// Whether it may change while a server runs.
     pub change: Change,
-    /// What becomes of it on each model.
+    /// Its effect on each model.
     pub on: &'static [(&'static [Model], Effect)],
-    /// What the default is, where it depends on something.
+    /// A description of the default, where it depends on something.
     pub default_note: Option<&'static str>,
-    /// How it stands to another limit.
+    /// Its relation to another limit.
     pub relation: Option<Relation>,
-    /// The limit without which it means nothing, and a value of that.
+    /// The limit that must be set for this one to apply, and a value for it.
     pub needs: Option<(&'static str, &'static str)>,
-    /// Why it is refused on a Unix socket, and what to do.
+    /// Why it is refused on a Unix socket, and the remedy.
     pub unix_socket: Option<&'static str>,
-    /// Where a policy keeps it; nowhere if it [needs](Self::needs) another one that is not set.
-    pub(super) place: fn(&mut P) -> Option<&mut dyn Place>,
+    /// Accesses it in a policy; `None` if it [needs](Self::needs) another limit that is not set.
+    pub(super) field: fn(&mut P) -> Option<&mut dyn PolicyField>,
 }
 
 impl<P: 'static> Limit<P> {
-    /// A row with what most of them have; `limits!` asks for the rest.
+    /// A row with the usual values; `limits!` adds the rest.
     pub(super) const fn base(
         name: &'static str,
         what: &'static str,
         cost: &'static str,
-        place: fn(&mut P) -> Option<&mut dyn Place>,
+        field: fn(&mut P) -> Option<&mut dyn PolicyField>,
     ) -> Self {
         Self {
             name,
@@ -60,72 +62,74 @@ impl<P: 'static> Limit<P> {
             relation: None,
             needs: None,
             unix_socket: None,
-            place,
+            field,
         }
     }
 }
 
-/// What a model makes of a limit.
+/// The effect of a limit on a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It keeps it.
+    /// Enforced.
     Kept,
-    /// Nothing changes with it, and why.
+    /// No effect, and why.
     NoEffect(&'static str),
-    /// Relying on it would be a mistake: a server that asks for it is refused. What to do instead.
+    /// Relying on it would be a mistake: setting it is an error. Contains the remedy.
     Refused(&'static str),
 }
 
 /// What a value may be. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Range {
-    /// Anything that can be written.
+    /// Any value of its type.
     Any,
     /// From one to the other.
     Within(u128, u128),
-    /// The same, and a multiple of the third; why.
-    MultipleOf(u128, u128, u128, &'static str),
-    /// The same, and a power of two; why.
+    /// A multiple of the system's page size, up to this many bytes.
+    Pages(u128),
+    /// The same, and a power of two; contains the reason.
     PowerOfTwo(u128, u128, &'static str),
 }
 
-/// Times that can be reckoned with.
+/// Times above zero that cannot overflow.
 pub(super) const TIME: Range = Range::Within(1, super::LONGEST.as_nanos());
 
-/// The same, or none to wait.
+/// The same, or zero.
 pub(super) const TIME_OR_ZERO: Range = Range::Within(0, super::LONGEST.as_nanos());
 
 /// Whether a limit may change while a server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It may.
+    /// It may change.
     Live,
-    /// It was laid out at the start.
+    /// Fixed at the start.
     Fixed,
-    /// It may, but not begin or cease to be set.
+    /// It may change, but not from or to `None`.
     WhileSet,
 }
 
-/// How a limit stands to another one, if both are set.
+/// The relation of a limit to another one, if both are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relation {
-    /// What has to hold.
+    /// The required relation.
     pub holds: Holds,
     /// The other one.
     pub other: &'static str,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: &'static str,
 }
 
-/// What has to hold between two limits.
+/// A relation between two limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// The one is less.
+    /// Less than the other.
     Below,
-    /// The one is not more.
+    /// At most the other.
     AtMost,
-    /// The one is so many times the other, or more.
+    /// At least this many times the other.
     AtLeast(u128),
+    /// May differ from its default only if the other has its default.
+    Alone,
 }
 
 /// A policy whose limits are in a table.
@@ -133,65 +137,71 @@ pub trait Limited: Clone + Default + 'static {
     /// The rows of all its structs.
     const TABLE: &'static [&'static [Limit<Self>]];
 
-    /// Every limit, in the order of the table.
+    /// All limits, in the order of the table.
     fn limits() -> impl Iterator<Item = &'static Limit<Self>> {
         Self::TABLE.iter().copied().flatten()
     }
 
-    /// The limit with this name, or this option.
+    /// Finds a limit by name or option.
     fn limit(name: &str) -> Option<&'static Limit<Self>> {
         Self::limits().find(|limit| limit.name == name || limit.option == Some(name))
     }
 }
 
 impl<P: Limited> Limit<P> {
-    /// Sets it to what a text says; nothing but the text is checked.
+    /// Sets it from text; checks only the syntax.
     ///
     /// # Errors
-    /// What to write instead, or the limit that has to be set first.
+    /// The expected syntax, or the limit that must be set first.
     pub fn set(&self, policy: &mut P, text: &str) -> Result<(), String> {
-        match (self.place)(policy) {
-            Some(place) => place.read(text, self.unit),
-            None => Err(format!("means nothing without {}", self.needs.unwrap_or_default().0)),
+        match (self.field)(policy) {
+            Some(field) => field.read(text, self.unit),
+            None => Err(format!("has no effect without {}", self.needs.unwrap_or_default().0)),
         }
     }
 
-    /// Whether a text is a value within its range.
+    /// Checks that a text is a value within its range.
     ///
     /// # Errors
-    /// What to write instead.
+    /// The expected value.
     pub fn check_text(&self, text: &str) -> Result<(), String> {
         let mut policy = self.default_policy();
-        self.set(&mut policy, text)?;
-        self.fault(&mut policy).map_or(Ok(()), |must| Err(format!("must be {must}")))
+        let must = match (self.set(&mut policy, text), self.unit, self.range) {
+            // The type of the field may hold more than the limit: only one range is named.
+            (Err(_), Unit::Count | Unit::Rate, Range::Within(..)) => Some(self.range.text(self.unit)),
+            (Err(e), ..) => return Err(e),
+            (Ok(()), ..) => self.fault(&mut policy),
+        };
+        let or_none = if self.set(&mut policy, "none").is_ok() { ", or none" } else { "" };
+        must.map_or(Ok(()), |must| Err(format!("must be {must}{or_none}")))
     }
 
-    /// Its value as it is written; `None` if the limit it needs is not set.
+    /// Its value as text; `None` if the limit that it needs is not set.
     #[must_use]
     pub fn text(&self, policy: &P) -> Option<String> {
-        (self.place)(&mut policy.clone()).map(|place| place.show(self.unit))
+        (self.field)(&mut policy.clone()).map(|field| field.show(self.unit))
     }
 
-    /// Its default as it is written.
+    /// Its default as text.
     #[must_use]
     pub fn default_text(&self) -> String {
         self.text(&self.default_policy()).unwrap_or_default()
     }
 
-    /// Whether a policy has another value than the default.
+    /// Whether its value in a policy differs from the default.
     #[must_use]
     pub fn differs(&self, policy: &P) -> bool {
         self.text(policy).is_some_and(|text| text != self.default_text())
     }
 
-    /// What a model makes of it.
+    /// Its effect on a model.
     #[must_use]
     pub fn on(&self, model: Model) -> Effect {
         let found = self.on.iter().find(|(models, _)| models.contains(&model));
         found.map_or(Effect::Kept, |(_, effect)| *effect) // every model is declared: see `declares_every_model`
     }
 
-    /// The default policy, with the limit that this one needs.
+    /// The default policy, with the limit set that this one needs.
     fn default_policy(&self) -> P {
         let mut policy = P::default();
         if let Some((needed, value)) = self.needs {
@@ -202,24 +212,29 @@ impl<P: Limited> Limit<P> {
     }
 
     fn measure(&self, policy: &P) -> Option<u128> {
-        (self.place)(&mut policy.clone())?.measure()
+        (self.field)(&mut policy.clone())?.measure()
     }
 
-    /// What the value would have to be, if it is out of its range.
+    /// The allowed values, if its value is out of range.
     fn fault(&self, policy: &mut P) -> Option<String> {
-        let place = (self.place)(policy)?;
-        let flaw = place.flaw().map(str::to_owned);
-        flaw.or_else(|| self.range.fault(place.measure()?, self.unit))
+        let field = (self.field)(policy)?;
+        let flaw = field.flaw().map(str::to_owned);
+        flaw.or_else(|| self.range.fault(field.measure()?, self.unit))
     }
 }
 
 impl Range {
     fn fault(self, value: u128, unit: Unit) -> Option<String> {
+        self.fault_with(value, unit, page_bytes() as u128)
+    }
+
+    fn fault_with(self, value: u128, unit: Unit, page: u128) -> Option<String> {
         let (low, high, why) = match self {
             Self::Any => return None,
             Self::Within(low, high) => (low, high, None),
-            Self::MultipleOf(low, high, of, why) => {
-                (low, high, (!value.is_multiple_of(of)).then(|| format!("a multiple of {of}: {why}")))
+            Self::Pages(high) => {
+                let why = || format!("a multiple of {page}, the page size: the system pins whole pages");
+                (1, high, (!value.is_multiple_of(page)).then(why))
             }
             Self::PowerOfTwo(low, high, why) => {
                 (low, high, (!value.is_power_of_two()).then(|| format!("a power of two: {why}")))
@@ -228,7 +243,7 @@ impl Range {
         if (low..=high).contains(&value) { why } else { Some(self.text(unit)) }
     }
 
-    /// What a value has to be, in words.
+    /// Describes the allowed values.
     #[must_use]
     pub fn text(self, unit: Unit) -> String {
         let between = |low, high| format!("between {} and {}", unit.show(low), unit.show(high));
@@ -237,13 +252,13 @@ impl Range {
             TIME => "longer than zero and at most a century".into(),
             TIME_OR_ZERO => "at most a century".into(),
             Self::Within(low, high) => between(low, high),
-            Self::MultipleOf(low, high, of, _) => format!("{}, a multiple of {of}", between(low, high)),
+            Self::Pages(high) => format!("at most {}, a multiple of the page size", unit.show(high)),
             Self::PowerOfTwo(low, high, _) => format!("{}, a power of two", between(low, high)),
         }
     }
 }
 
-/// Checks every limit against its range, then against its neighbours.
+/// Checks every limit against its range, then against related limits.
 pub(super) fn check<P: Limited>(policy: &P) -> Result<(), PolicyError> {
     let mut looked_at = policy.clone();
     for limit in P::limits() {
@@ -257,29 +272,27 @@ pub(super) fn check<P: Limited>(policy: &P) -> Result<(), PolicyError> {
 
 fn check_relation<P: Limited>(limit: &Limit<P>, policy: &P) -> Result<(), PolicyError> {
     let Some(relation) = limit.relation else { return Ok(()) };
-    let other = P::limit(relation.other);
-    let measures = (limit.measure(policy), other.and_then(|other| other.measure(policy)));
-    let (Some(value), Some(other_value), Some(other)) = (measures.0, measures.1, other) else {
-        return Ok(());
-    };
-    let holds = match relation.holds {
-        Holds::Below => value < other_value,
-        Holds::AtMost => value <= other_value,
-        Holds::AtLeast(times) => value >= times.saturating_mul(other_value),
+    let Some(other) = P::limit(relation.other) else { return Ok(()) };
+    let holds = match (relation.holds, limit.measure(policy), other.measure(policy)) {
+        (Holds::Alone, ..) => !(limit.differs(policy) && other.differs(policy)),
+        (Holds::Below, Some(value), Some(other)) => value < other,
+        (Holds::AtMost, Some(value), Some(other)) => value <= other,
+        (Holds::AtLeast(times), Some(value), Some(other)) => value >= times.saturating_mul(other),
+        (_, None, _) | (_, _, None) => true,
     };
     if holds {
         return Ok(());
     }
     Err(PolicyError::Conflict {
         name: limit.name,
-        value: limit.unit.show(value),
+        value: limit.text(policy).unwrap_or_default(),
         other: other.name,
-        other_value: other.unit.show(other_value),
+        other_value: other.text(policy).unwrap_or_default(),
         remedy: relation.remedy,
     })
 }
 
-/// The first limit that is fixed and differs.
+/// The first fixed limit that differs.
 pub(super) fn check_change<P: Limited>(from: &P, to: &P) -> Result<(), PolicyError> {
     let changes = |limit: &&Limit<P>| match limit.change {
         Change::Live => false,
@@ -289,7 +302,7 @@ pub(super) fn check_change<P: Limited>(from: &P, to: &P) -> Result<(), PolicyErr
     P::limits().find(changes).map_or(Ok(()), |limit| Err(PolicyError::Fixed(limit.name)))
 }
 
-/// The limits of `wanted` as far as they can be changed while a server runs; the others as they are in `running`.
+/// `wanted` with every fixed limit replaced by its value in `running`.
 pub(super) fn as_far_as_possible<P: Limited>(mut wanted: P, running: &P) -> P {
     for limit in P::limits() {
         let keeps = match limit.change {
@@ -309,16 +322,16 @@ fn is_set<P: Limited>(limit: &Limit<P>, policy: &P) -> bool {
     limit.text(policy).is_some_and(|text| text != "none")
 }
 
-/// A limit that a policy sets and a model has no use for.
+/// A limit that a policy sets and that has no effect on a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
     /// The limit.
     pub name: &'static str,
-    /// Why nothing changes with it.
+    /// Why it has no effect.
     pub why: &'static str,
 }
 
-/// Whether every row says, exactly once, what becomes of the limit on each model: asked when the table is compiled.
+/// Whether every row declares its effect on each model exactly once; evaluated at compile time.
 pub(super) const fn declares_every_model<P: 'static>(rows: &[Limit<P>]) {
     let mut row = 0;
     while row < rows.len() {
@@ -326,7 +339,7 @@ pub(super) const fn declares_every_model<P: 'static>(rows: &[Limit<P>]) {
         while model < Model::ALL.len() {
             assert!(
                 declared(rows[row].on, Model::ALL[model]) == 1,
-                "a row of a limit does not say once what each model does"
+                "a limit does not declare its effect on each model exactly once"
             );
             model += 1;
         }

@@ -1,67 +1,99 @@
-//! The most memory that the limits allow, whatever the peers do.
+//! Upper bound on the memory that a policy allows, whatever the peers do.
 
 use super::Policy;
 
-/// How a model uses memory; engines fill it in.
+/// How a model uses memory; filled in by engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
     /// I/O threads.
     pub threads: usize,
     /// Receive buffers of each.
     pub buffers: usize,
-    /// Whether each has a stack of [`Policy::thread_stack_bytes`]; those of the other models are counted with the
-    /// process.
+    /// Whether each has a stack of [`Policy::thread_stack_bytes`]; other models' stacks are part of the process.
     pub stack: bool,
-    /// Receive buffers that each connection has for itself.
+    /// Receive buffers of each connection.
     pub own_buffers: usize,
-    /// Threads that each connection has for itself.
+    /// Threads of each connection.
     pub own_threads: usize,
     /// Receive buffers that may be filled for a connection before it can be paused.
     pub burst: usize,
+    /// Operations that the kernel may hold for each connection.
+    pub operations: usize,
 }
 
-/// The most user memory that a policy allows, in bytes.
+impl Footprint {
+    /// Loops with one receive buffer each, and nothing per connection: the footprint of most models.
+    #[must_use]
+    pub const fn of_loops(threads: usize) -> Self {
+        Self { threads, buffers: 1, stack: false, own_buffers: 0, own_threads: 0, burst: 1, operations: 0 }
+    }
+}
+
+/// Upper bound on the user memory of a policy, in bytes.
 ///
-/// In it are, for each connection: the outbox up to its high watermark and what one call of the session adds beyond it
-/// (at most as much as the input it is shown); the input it may leave unconsumed, and what is received before it is
-/// paused, twice, because a buffer that grows doubles; the rings of the fast path; threads and buffers of its own; and
-/// [`CONNECTION_BYTES`]. For the process: threads, buffer pools, and [`PROCESS_BYTES`].
+/// Counted for each connection: the outbox up to its high watermark and what one call of the session adds beyond it (at
+/// most as much as the input it is shown); the input it may leave unconsumed, and what is received before it is paused,
+/// twice, because a growing buffer doubles; the rings of the fast path; its threads and buffers; and
+/// [`CONNECTION_BYTES`]. Counted for the process: threads, buffer pools, and [`PROCESS_BYTES`].
 ///
-/// Not in it are kernel memory (`net.ipv4.tcp_mem` bounds that of all sockets, the two `socket_*_buffer` limits that of
-/// each), and what the application keeps: its own state, bytes it shares, mail and jobs.
+/// Kernel memory is counted separately ([`kernel`](Self::kernel)). Not counted is what the application keeps: its own
+/// state, shared bytes, mail and jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBound {
     /// For each connection.
     pub each_connection: u64,
-    /// Connections at once.
+    /// Maximum number of connections.
     pub connections: u64,
-    /// For the process, with no connection.
+    /// For the process without connections.
     pub process: u64,
+    /// Kernel memory of each connection: socket, operations, and socket buffers of a fixed size.
+    pub kernel_each_connection: u64,
 }
 
-/// What a connection takes with nothing to send and nothing received: its state and its session's, places in tables and
-/// timers, a task or a mailbox. Idle connections measure at a fraction of this on every model (docs/measurements.md).
+/// Kernel memory of a connected TCP socket, with its descriptor and its entry in a poller: slabs of 3.2 to 4.1 KB for
+/// each end, measured on Linux 6.18 (2,368 TCP, 832 inode, 192 each for file and name, 128 in epoll). The book assumes
+/// 1.5 to 2 KB.
+pub const SOCKET_BYTES: u64 = 4096;
+
+/// Kernel memory of one pending operation (a request of io_uring is 256 bytes; the book assumes 500).
+pub const OPERATION_BYTES: u64 = 512;
+
+/// Memory of a connection with nothing to send and nothing received: its state and its session's, entries in tables and
+/// timers, a task or a mailbox. Idle connections measure at a fraction of this on every model
+/// (benchmarks/connections.md).
 pub const CONNECTION_BYTES: u64 = 4096;
 
-/// What a process takes without threads and buffers of the policy: runtime, stacks of a few threads, rings, logging,
-/// and what the allocator keeps for itself.
+/// Memory of a process without the policy's threads and buffers: runtime, stacks of a few threads, rings, logging, and
+/// what the allocator retains.
 pub const PROCESS_BYTES: u64 = 32 << 20;
 
 impl MemoryBound {
-    /// All of it.
+    /// The total.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.each_connection.saturating_mul(self.connections).saturating_add(self.process)
     }
 
-    /// Connections for which `bytes` of memory are enough in any case.
+    /// Total kernel memory of idle connections and of socket buffers of a fixed size.
+    #[must_use]
+    pub fn kernel(&self) -> u64 {
+        self.kernel_each_connection.saturating_mul(self.connections)
+    }
+
+    /// Connections that fit into `bytes` of kernel memory.
+    #[must_use]
+    pub fn connections_within_kernel(&self, bytes: u64) -> u64 {
+        bytes / self.kernel_each_connection.max(1)
+    }
+
+    /// Connections that fit into `bytes` of memory in the worst case.
     #[must_use]
     pub fn connections_within(&self, bytes: u64) -> u64 {
         bytes.saturating_sub(self.process) / self.each_connection.max(1)
     }
 }
 
-/// The bound of a policy, on a model with this footprint.
+/// The bound of a policy on a model with this footprint.
 #[must_use]
 pub fn bound(policy: &Policy, footprint: Footprint) -> MemoryBound {
     let bytes = |n: usize, each: usize| (n as u64).saturating_mul(each as u64);
@@ -70,12 +102,15 @@ pub fn bound(policy: &Policy, footprint: Footprint) -> MemoryBound {
     let outbox = policy.outbox.high as u64 + input;
     let own = bytes(footprint.own_buffers, policy.buffer_bytes) + bytes(footprint.own_threads, stack);
     let rings = policy.fast_path.map_or(0, |fast| 2 * fast.ring_bytes as u64 + 4096);
+    let fixed = |bytes: Option<usize>| 2 * bytes.unwrap_or(0) as u64; // Linux doubles the requested size (socket(7))
+    let buffers = fixed(policy.socket_send_buffer) + fixed(policy.socket_receive_buffer);
     let each_thread =
         bytes(footprint.buffers, policy.buffer_bytes) + if footprint.stack { stack as u64 } else { 0 };
     MemoryBound {
         each_connection: outbox + 2 * input + own + rings + CONNECTION_BYTES,
         connections: policy.max_connections as u64,
         process: PROCESS_BYTES + each_thread.saturating_mul(footprint.threads as u64),
+        kernel_each_connection: SOCKET_BYTES + footprint.operations as u64 * OPERATION_BYTES + buffers,
     }
 }
 
@@ -84,8 +119,7 @@ mod tests {
     use super::*;
     use crate::policy::OutboxMarks;
 
-    const LOOP: Footprint =
-        Footprint { threads: 2, buffers: 1, stack: false, own_buffers: 0, own_threads: 0, burst: 1 };
+    const LOOP: Footprint = Footprint::of_loops(2);
 
     fn policy() -> Policy {
         Policy {
@@ -103,7 +137,10 @@ mod tests {
         let input = 1000 + 4096;
         let each = 10_000 + input + 2 * input + CONNECTION_BYTES;
         let process = PROCESS_BYTES + 2 * 4096;
-        assert_eq!(bound(&policy(), LOOP), MemoryBound { each_connection: each, connections: 10, process });
+        let kernel_each_connection = SOCKET_BYTES;
+        let expected =
+            MemoryBound { each_connection: each, connections: 10, process, kernel_each_connection };
+        assert_eq!(bound(&policy(), LOOP), expected);
         assert_eq!(bound(&policy(), LOOP).total(), 10 * each + process);
         let threads = Footprint { own_buffers: 1, own_threads: 2, ..LOOP };
         assert_eq!(bound(&policy(), threads).each_connection, each + 4096 + 200_000);
@@ -117,6 +154,16 @@ mod tests {
         assert_eq!(bound.connections_within(bound.total()), 10);
         assert_eq!(bound.connections_within(bound.total() - 1), 9);
         assert_eq!(bound.connections_within(0), 0);
+    }
+
+    #[test]
+    fn the_kernel_has_a_socket_its_operations_and_buffers_of_a_fixed_size() {
+        let fixed =
+            Policy { socket_send_buffer: Some(10_000), socket_receive_buffer: Some(1_000), ..policy() };
+        let bound = bound(&fixed, Footprint { operations: 3, ..LOOP });
+        assert_eq!(bound.kernel_each_connection, 4096 + 3 * 512 + 22_000);
+        assert_eq!(bound.connections_within_kernel(bound.kernel()), 10);
+        assert_eq!(bound.connections_within_kernel(bound.kernel() - 1), 9);
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! Every limit, in one visible place.
+//! All limits, in one place.
 //!
-//! A [`Policy`] is plain data with a default for each limit. [`Policy::check`] relates the limits to one
-//! another when a server or client is built; a wrong combination is a [`PolicyError`] that names
-//! both limits and what to do. Engines never read a limit and decide: they ask the functions beside
-//! the limits ([`accept`], [`timeouts`], [`sends`]) or obey an action of the core.
+//! A [`Policy`] is plain data with a default for each limit. [`Policy::check`] checks the limits against one another
+//! when a server or client is built; a wrong combination is a [`PolicyError`] that names both limits and the remedy.
+//! Engines never read a limit and decide: they call the functions next to the limits ([`accept`], [`timeouts`],
+//! [`sends`]) or carry out an action of `proto`.
 //!
-//! Everything that is known of a limit is one entry of a table ([`limit`]): name, default, range, relations, option and
-//! key, what becomes of it on each model, whether it may change while a server runs. A limit that a model has no use
-//! for is refused by name where relying on it would be a mistake, and listed as
-//! [without effect](crate::Model::without_effect) elsewhere: there is no silent knob.
+//! All properties of a limit are one entry of a table ([`limit`]): name, default, range, relations, option and key, its
+//! effect on each model, whether it may change while a server runs. A limit that a model cannot enforce is refused by
+//! name where relying on it would be a mistake, and listed as [without effect](crate::Model::without_effect) elsewhere:
+//! no limit is ignored silently.
 
 pub mod accept;
 pub mod buffers;
@@ -21,6 +21,7 @@ pub mod memory;
 pub mod offload;
 #[cfg(test)]
 mod page;
+pub mod pressure;
 pub mod sends;
 pub mod setting;
 mod table;
@@ -43,6 +44,7 @@ pub use offload::Offload;
 pub use sends::OutboxMarks;
 pub use setting::Unit;
 use table::limits;
+use tidegate_os::process::page_bytes;
 pub use timeouts::MinRate;
 pub use wait::Wait;
 
@@ -54,16 +56,16 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     parts {
         /// Accepting: backlog and watermarks.
         accept: Accept,
-        /// Low and high watermark of what a connection has to send.
+        /// Low and high watermark of a connection's unsent output.
         outbox: OutboxMarks,
-        /// Long work away from the I/O threads ([`Outbox::offload`](crate::Outbox::offload)).
+        /// Offloaded jobs ([`Outbox::offload`](crate::Outbox::offload)).
         offload: Offload,
     }
 
-    /// `pool` has its own default (256); `blocking` has two for each connection.
+    /// The default of `pool` is 256; `blocking` has two threads for each connection.
     threads: Option<NonZeroUsize> = None => {
-        what: "I/O threads; on loops whichever accepts hands connections on, so that each serves as many",
-        cost: "a stack and buffers for each",
+        what: "I/O threads; on models with an event loop, connections are balanced between them",
+        cost: "a stack and buffers for each thread",
         option: Some("threads"),
         unit: Count,
         range: Within(1, 65_536),
@@ -77,11 +79,11 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         relation: Some(Relation {
             holds: AtMost,
             other: "max_connections",
-            remedy: "a thread without a connection has nothing to do; use at most one thread per connection",
+            remedy: "threads without connections are idle; use at most one thread per connection",
         }),
     }
     max_connections: usize = 100_000 => {
-        what: "Connections at once, shared equally among the I/O threads; taken before accept",
+        what: "Maximum connections, divided equally among the I/O threads; checked before accept",
         cost: "too low: `when_full` happens; too high: memory",
         option: Some("max-connections"),
         unit: Count,
@@ -89,6 +91,19 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         change: Live,
         on: &[(EVERY, Kept)],
         default_note: Some("100000, lowered to what the descriptor limit allows"),
+    }
+    /// Counts a socket and its operations in the kernel when idle, as measured
+    /// ([`SOCKET_BYTES`](memory::SOCKET_BYTES)), and socket buffers of a fixed size. Buffers that the system tunes are
+    /// bounded by `net.ipv4.tcp_mem` for all sockets together.
+    kernel_memory: Option<usize> = None => {
+        what: "Kernel memory budget for max-connections: sockets, operations, and socket buffers of a fixed size",
+        cost: "too low: a max-connections that exceeds it is refused, and the default is lowered",
+        option: Some("kernel-memory"),
+        unit: Bytes,
+        range: Within(1 << 20, 1 << 50),
+        change: Live,
+        on: &[(EVERY, Kept)],
+        default_note: Some("no budget"),
     }
     when_full: WhenFull = WhenFull::Wait => {
         what: "When max-connections is reached: wait (in the kernel's backlog) or refuse (accept and close)",
@@ -101,7 +116,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     }
     first_byte_timeout: Option<Duration> = Some(Duration::from_secs(30)) => {
         what: "Close an accepted connection that has sent nothing for this long",
-        cost: "slow clients are cut",
+        cost: "slow clients are disconnected",
         option: Some("first-byte-timeout"),
         unit: Time,
         range: TIME,
@@ -114,7 +129,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         }),
     }
     idle_timeout: Option<Duration> = None => {
-        what: "Close a connection on which nothing moved in either direction for this long",
+        what: "Close a connection without traffic in either direction for this long",
         cost: "clients must reconnect",
         option: Some("idle-timeout"),
         unit: Time,
@@ -124,61 +139,72 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         default_note: Some("75s for http and files, none for the others"),
     }
     send_timeout: Option<Duration> = Some(Duration::from_secs(30)) => {
-        what: "Reset a connection whose peer takes nothing of what is to be sent for this long",
-        cost: "a stalled download is cut",
+        what: "Reset a connection whose peer accepts none of the pending output for this long",
+        cost: "stalled downloads are aborted",
         option: Some("send-timeout"),
         unit: Time,
         range: TIME,
         change: Live,
         on: &[(EVERY, Kept)],
     }
-    /// It may fall behind by [`MinRate::grace`]; each byte is worth 1/rate seconds, and no more than the grace is saved
-    /// up.
+    /// The peer may fall behind by [`MinRate::grace`]; each byte is worth 1/rate seconds, and at most the grace is
+    /// accumulated.
     min_rate: Option<MinRate> = None => {
-        what: "Reset a peer that is slower than this in the middle of a message, either way, in bytes a second",
-        cost: "48 bytes for each connection in mid-message; legitimate but very slow clients are cut",
+        what: "Minimum rate of a peer in mid-message, in bytes per second, in either direction; slower peers are reset",
+        cost: "48 bytes for each connection in mid-message; legitimate but very slow clients are disconnected",
         option: Some("min-rate"),
         unit: Rate,
         range: Any,
         change: Live,
         on: &[(EVERY, Kept)],
     }
+    /// A failed operation is retried, first after 10 ms and finally every second; only if none of the failed ones has
+    /// succeeded for this long, a sixteenth of the connections is closed each second, the longest idle first.
+    shed_after: Option<Duration> = Some(Duration::from_secs(5)) => {
+        what: "Close idle connections when sends or receives have failed for lack of kernel memory for this long",
+        cost: "shorter: connections are lost that could have recovered; none: connections are never closed for it",
+        option: Some("shed-after"),
+        unit: Time,
+        range: TIME,
+        change: Live,
+        on: &[(EVERY, Kept)],
+    }
     /// For [`Flow::Linger`](crate::Flow::Linger).
     linger_timeout: Duration = Duration::from_secs(2) => {
-        what: "How long to wait for the peer to close after a last answer that it may not yet have read",
-        cost: "a place in the table for that long",
+        what: "How long to wait for the peer to close after a final response that it may not have read yet",
+        cost: "a connection slot for that long",
         option: Some("linger-timeout"),
         unit: Time,
         range: TIME_OR_ZERO,
         change: Live,
         on: &[(EVERY, Kept)],
     }
-    /// A connection that was accepted, or on which something moved, within the last second has the rest of it for one
-    /// more request; what a session goes on sending of its own does not prolong that.
+    /// A connection that was accepted or had traffic within the last second has the rest of that second for one more
+    /// request; output that a session sends on its own does not extend it.
     drain_timeout: Duration = Duration::from_secs(10) => {
-        what: "How long a stop lets connections finish before it resets them",
-        cost: "how long a stop takes at worst",
+        what: "How long a stop waits for connections to finish before it resets them",
+        cost: "the longest duration of a stop",
         option: Some("drain-timeout"),
         unit: Time,
         range: TIME_OR_ZERO,
         change: Live,
         on: &[(EVERY, Kept)],
     }
-    /// On `uring` and `rio` a receive buffer of the pool; on `blocking` one for each connection; else one for each
+    /// On `uring` and `rio` a receive buffer of the pool; on `blocking` one for each connection; otherwise one for each
     /// thread.
-    buffer_bytes: usize = 16 * 1024 => {
-        what: "Bytes of one receive buffer, a multiple of 4096",
-        cost: "memory: one for each thread (blocking: each connection); smaller: more receives for large input",
+    buffer_bytes: usize = whole_pages(16 * 1024) => {
+        what: "Bytes of one receive buffer, a multiple of the page size",
+        cost: "memory, for each thread (blocking: each connection); smaller: more receives for large input",
         option: Some("buffer-bytes"),
         unit: Bytes,
-        range: MultipleOf(4096, 16 << 20, 4096, "a page is the least the system pins"),
+        range: Pages(16 << 20),
         change: Fixed,
         on: &[(EVERY, Kept)],
     }
-    /// `uring` rounds it up to a power of two; on `overlapped` it is no more than a thread has connections.
+    /// `uring` rounds it up to a power of two; on `overlapped` it is limited to the number of connections of a thread.
     buffers: usize = 256 => {
         what: "Receive buffers in the pool of each thread",
-        cost: "`buffers` x `buffer_bytes`; too few: receives end with ENOBUFS and are armed again",
+        cost: "`buffers` x `buffer_bytes`; too few: receives end with ENOBUFS and are re-armed",
         option: Some("buffers"),
         unit: Count,
         range: Within(1, 32_768),
@@ -190,21 +216,21 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
             (&[Blocking], NoEffect("it has no pool: each connection has one buffer")),
         ],
     }
-    /// `mlock(2)`: the whole pool at once, checked before anything starts.
+    /// `mlock(2)`: the whole pool, checked before anything starts.
     lock_memory: bool = false => {
         what: "Keep the receive buffers in memory (mlock)",
-        cost: "the whole pool at once, out of RLIMIT_MEMLOCK",
+        cost: "the whole pool counts towards RLIMIT_MEMLOCK",
         option: Some("lock-memory"),
         unit: Switch,
         range: Any,
         change: Fixed,
         on: &[
             (LOOPS, Kept),
-            (WITHOUT_LOOP, Refused("it has no pool of buffers; choose epoll or uring")),
+            (WITHOUT_LOOP, Refused("it has no buffer pool; choose epoll or uring")),
         ],
     }
     receive: ReceiveStyle = ReceiveStyle::Posted => {
-        what: "How a receive waits for data: posted (a buffer is ready) or zero-byte (an idle connection pins none)",
+        what: "How a receive waits for data: posted (a buffer is ready) or zero-byte (idle connections pin no buffer)",
         cost: "zero-byte: one more call for each receive",
         option: Some("receive"),
         unit: Words(ReceiveStyle::WORDS),
@@ -212,13 +238,13 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         change: Fixed,
         on: &[
             (&[Overlapped, Iocp, Rio], Kept),
-            (READINESS, NoEffect("an idle connection pins no buffer there in either style")),
-            (&[Uring, Pool, Tokio], NoEffect("an idle connection pins no buffer there in either style")),
-            (&[Blocking], Refused("each of its threads has a buffer; choose any other model")),
+            (READINESS, NoEffect("idle connections pin no buffer in either mode")),
+            (&[Uring, Pool, Tokio], NoEffect("idle connections pin no buffer in either mode")),
+            (&[Blocking], Refused("each of its threads owns a buffer; choose another model")),
         ],
     }
-    /// At more the session says a last word ([`Session::on_input_limit`](crate::Session::on_input_limit)), or the
-    /// connection is reset.
+    /// Beyond it the session may send a last response ([`Session::on_input_limit`](crate::Session::on_input_limit)), or
+    /// the connection is reset.
     input_bytes: usize = 64 * 1024 => {
         what: "Bytes of input that a session may leave unconsumed",
         cost: "bytes for each connection that holds a partial message",
@@ -228,10 +254,12 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         change: Live,
         on: &[(EVERY, Kept)],
     }
-    /// Each connection has at most one. One slow reader holds a place until `send_timeout`.
+    /// Each connection has at most one. One slow reader holds a permit until `send_timeout`. Each I/O thread has an
+    /// equal share, and so at least one permit: fewer than [`threads`](Self::threads) are refused, and where that is
+    /// not set no more threads are started than there are permits.
     outstanding_sends: Option<NonZeroU32> = None => {
-        what: "Sends of the whole server that the kernel has not finished with; others wait, first in, first out",
-        cost: "an answer waits while the places are taken",
+        what: "Outstanding sends of the whole server; further ones wait, first in, first out",
+        cost: "responses wait while all permits are taken",
         option: Some("outstanding-sends"),
         unit: Count,
         range: Any,
@@ -241,31 +269,41 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
             (
                 WITHOUT_LOOP,
                 Refused(
-                    "its threads or the library do the sending; choose epoll or uring, or limit `threads` and \
+                    "its threads or the tokio runtime send; choose epoll or uring, or limit `threads` and \
                      `max_connections`",
                 ),
             ),
         ],
         default_note: Some("no limit"),
+        relation: Some(Relation {
+            holds: AtLeast(1),
+            other: "threads",
+            remedy: "each I/O thread needs its own permit; use fewer threads",
+        }),
     }
-    /// One that has had an answer, or has been silent for 100 ms, makes room for the next. Each I/O thread has an equal
-    /// share.
-    window: Option<NonZeroUsize> = None => {
+    /// A connection that was answered, or has been silent for 100 ms, gives its permit to the next. Each I/O thread has
+    /// an equal share, as of [`outstanding_sends`](Self::outstanding_sends).
+    max_receiving: Option<NonZeroUsize> = None => {
         what: "Connections that may receive at once, first in, first out (the throughput strategy)",
-        cost: "the others wait for their turn",
-        option: Some("window"),
+        cost: "the others wait",
+        option: Some("max-receiving"),
         unit: Count,
         range: Any,
         change: Live,
         on: &[
             (&[Select, Poll, Epoll, Uring, AsyncSelect, EventSelect, Overlapped, Iocp], Kept),
-            (WITHOUT_LOOP, Refused("choose epoll or uring; on pool the number of threads is the window")),
-            (&[Rio], Refused("a request cannot be taken back; choose iocp")),
+            (WITHOUT_LOOP, Refused("choose epoll or uring; on pool the number of threads is this limit")),
+            (&[Rio], Refused("a posted request cannot be cancelled; choose iocp")),
         ],
         default_note: Some("all"),
+        relation: Some(Relation {
+            holds: AtLeast(1),
+            other: "threads",
+            remedy: "each I/O thread needs its own permit; use fewer threads",
+        }),
     }
     drain_budget: usize = 8 => {
-        what: "Receives and sends of one connection in a row before others get their turn",
+        what: "Receives and sends of one connection in a row before others are served",
         cost: "lower: fairer, more bookkeeping",
         option: Some("drain-budget"),
         unit: Count,
@@ -274,57 +312,80 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         on: &[
             (READINESS, Kept),
             (&[Pool, Tokio], Kept),
-            (COMPLETION, NoEffect("completions are taken one by one, in the order in which they come")),
+            (COMPLETION, NoEffect("completions are handled one by one, in order")),
             (&[Blocking], NoEffect("the kernel schedules its threads")),
         ],
     }
     thread_stack_bytes: usize = 128 * 1024 => {
         what: "Stack of each thread of blocking and pool",
-        cost: "address space; only touched pages are memory",
+        cost: "address space; only touched pages use memory",
         option: Some("thread-stack-bytes"),
         unit: Bytes,
         range: Within(64 * 1024, 64 << 20),
         change: Fixed,
         on: &[
             (&[Blocking, Pool], Kept),
-            (LOOPS, NoEffect("its threads have the stacks that the standard library gives")),
-            (&[Tokio], NoEffect("its threads have the stacks that the library gives")),
+            (LOOPS, NoEffect("its threads have the standard library's stack size")),
+            (&[Tokio], NoEffect("its threads have tokio's stack size")),
         ],
     }
     events_per_wait: usize = 256 => {
-        what: "Events or completions taken from the kernel at once",
-        cost: "higher: fewer system calls under load, later timers",
+        what: "Events or completions per wait",
+        cost: "higher: fewer system calls under load, timers fire later",
         option: Some("events-per-wait"),
         unit: Count,
         range: Within(1, 65_536),
         change: Fixed,
         on: &[
             (&[Epoll, Uring, AsyncSelect, Iocp, Rio], Kept),
-            (&[Select, Poll], NoEffect("each wait reports all that is ready")),
-            (&[EventSelect, Overlapped], NoEffect("each wait reports all that is ready, of 64 events at most")),
+            (&[Select, Poll], NoEffect("each wait reports everything that is ready")),
+            (&[EventSelect, Overlapped], NoEffect("each wait reports everything that is ready, of at most 64 events")),
             (&[Blocking], NoEffect("its threads wait for one connection each")),
-            (&[Pool], NoEffect("a worker waits for one connection; whoever rests is watched 64 at a time")),
-            (&[Tokio], NoEffect("the library takes as many as it likes")),
+            (&[Pool], NoEffect("a worker waits for one connection; idle ones are watched 64 at a time")),
+            (&[Tokio], NoEffect("the tokio runtime decides")),
         ],
     }
     wait: Wait = Wait::Block => {
-        what: "How an I/O thread waits: block, spin, or spin:TIME to spin for so long and then block",
-        cost: "spinning saves the wake-up and uses a processor wholly for each thread",
+        what: "How an I/O thread waits: block, spin, or spin:TIME (spin that long, then block)",
+        cost: "spinning saves wake-ups and uses one whole processor per thread",
         option: Some("wait"),
         unit: Other("HOW"),
         range: TIME,
         change: Live,
         on: &[
             (LOOPS, Kept),
-            (WITHOUT_LOOP, Refused("choose a model with a loop of its own, such as epoll")),
+            (WITHOUT_LOOP, Refused("choose a model with an event loop, such as epoll")),
         ],
     }
-    /// `SO_BUSY_POLL` of accepted sockets, `EPIOCSPARAMS` of `epoll`, `IORING_REGISTER_NAPI` of `uring`. Without a card
-    /// (loopback, Unix sockets) nothing is polled. `select` and `poll` poll when they receive, and while they wait only
-    /// if `net.core.busy_poll` is set; a client has it on `epoll` and `uring`. Not run on a card.
+    /// After a batch a thread waits again only when this much time has passed since its last wait; one that was idle
+    /// for longer answers immediately. It pauses only where that has been seen to gather events. With `uring` the
+    /// kernel itself waits for more (Linux 6.12), elsewhere the thread sleeps.
+    coalesce: Duration = Duration::ZERO => {
+        what: "Maximum delay added so that one wake-up serves several requests (interrupt coalescing)",
+        cost: "up to this much latency while requests are frequent enough; 0 is off",
+        option: Some("coalesce"),
+        unit: Time,
+        range: Within(0, 10_000_000),
+        change: Live,
+        on: &[
+            (&[Select, Poll, Epoll, Uring], Kept),
+            (WITHOUT_LOOP, Refused("choose a model with an event loop, such as epoll")),
+            (WINDOWS, Refused("Windows threads cannot sleep for microseconds; choose epoll or uring on Linux")),
+        ],
+        default_note: Some("off"),
+        relation: Some(Relation {
+            holds: Alone,
+            other: "wait",
+            remedy: "a spinning thread has no wake-ups to save; set one of the two",
+        }),
+    }
+    /// `SO_BUSY_POLL` of accepted sockets, `EPIOCSPARAMS` of `epoll`, `IORING_REGISTER_NAPI` of `uring`. Without a
+    /// network card (loopback, Unix sockets) nothing is polled. `select` and `poll` busy-poll when they receive, and
+    /// while they wait only if `net.core.busy_poll` is set; a client has it on `epoll` and `uring`. Not tested with a
+    /// network card.
     busy_poll: Option<Duration> = None => {
-        what: "How long a wait in the kernel polls the queue of the network card before it sleeps",
-        cost: "a processor, for that time in each wait; it takes CAP_NET_ADMIN",
+        what: "How long a wait busy-polls the network card's queue before it sleeps",
+        cost: "CPU for that time in each wait; requires CAP_NET_ADMIN",
         option: Some("busy-poll"),
         unit: Time,
         range: Within(1_000, 1_000_000_000),
@@ -334,14 +395,14 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
             (&[Tokio], Refused("choose epoll or uring on Linux")),
             (WINDOWS, Refused("choose epoll or uring on Linux")),
         ],
-        unix_socket: Some("there is no network card behind it; leave it out"),
+        unix_socket: Some("no network card is involved; leave it out"),
     }
-    /// A listener with it does not defer accepts ([`Accept::defer`]). On Windows it is an option of the sockets instead
-    /// (`SIO_LOOPBACK_FAST_PATH`), on every model; who connects may be any program that sets it. Where that is refused
-    /// connections are plain TCP, which is said once.
+    /// A listener with it does not defer accepts ([`Accept::defer`]). On Windows it is a socket option instead
+    /// (`SIO_LOOPBACK_FAST_PATH`), on every model; the peer may be any program that sets it. If the system refuses it,
+    /// connections use plain TCP, which is logged once.
     fast_path: Option<FastPath> = None => {
-        what: "Shared memory in place of TCP for connections with a tidegate on this host that has this option too",
-        cost: "two rings of memory for each connection that uses it",
+        what: "Shared memory instead of TCP for connections to a tidegate on this host that also sets this option",
+        cost: "two memory rings for each connection that uses it",
         option: Some("fast-path"),
         unit: Switch,
         range: Any,
@@ -349,8 +410,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         on: FAST_PATH,
     }
     mail_queue: usize = 1_000_000 => {
-        what: "Pieces of mail and dials that may wait for one I/O thread",
-        cost: "memory when a producer outruns the thread; then `MailboxError::Full`",
+        what: "Queued messages and dials per I/O thread",
+        cost: "memory while producers are faster than the thread; when full, `MailboxError::Full`",
         option: Some("mail-queue"),
         unit: Count,
         range: Within(1, 1 << 30),
@@ -359,32 +420,38 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     }
     socket_send_buffer: Option<usize> = None => {
         what: "SO_SNDBUF of accepted sockets",
-        cost: "fixing it turns the kernel's own tuning off",
+        cost: "a fixed size disables the kernel's autotuning",
         option: Some("socket-send-buffer"),
         unit: Bytes,
         range: Any,
         change: Fixed,
         on: &[(EVERY, Kept)],
-        default_note: Some("the system tunes it"),
+        default_note: Some("autotuned by the system"),
         unix_socket: Some(NO_BUFFER_SIZES),
     }
-    /// 0 is not a buffer size on Linux: it takes its own minimum (about 2 KiB).
+    /// 0 is not a buffer size on Linux: the kernel uses its minimum (about 2 KiB).
     socket_receive_buffer: Option<usize> = None => {
         what: "SO_RCVBUF of accepted sockets",
-        cost: "fixing it turns the kernel's own tuning off",
+        cost: "a fixed size disables the kernel's autotuning",
         option: Some("socket-receive-buffer"),
         unit: Bytes,
         range: Any,
         change: Fixed,
         on: &[(EVERY, Kept)],
-        default_note: Some("the system tunes it"),
+        default_note: Some("autotuned by the system"),
         unix_socket: Some(NO_BUFFER_SIZES),
     }
 }
 
-/// Why a Unix socket has no buffer sizes.
-const NO_BUFFER_SIZES: &str =
-    "its listener does not pass buffer sizes on (unix(7)); leave it out, or set net.core.wmem_default";
+/// Rounds up to whole pages: the system pins whole pages. Most systems have pages of 4 KiB, some of 16 or 64.
+#[must_use]
+pub fn whole_pages(bytes: usize) -> usize {
+    bytes.next_multiple_of(page_bytes())
+}
+
+/// Why socket buffer sizes are refused on a Unix socket.
+const NO_BUFFER_SIZES: &str = "accepted Unix sockets do not inherit buffer sizes (unix(7)); leave it out, or set \
+    net.core.wmem_default";
 
 impl Limited for Policy {
     const TABLE: &'static [&'static [Limit<Self>]] =
@@ -392,25 +459,25 @@ impl Limited for Policy {
 }
 
 impl Policy {
-    /// The high-throughput strategy of the source: few connections at once, large buffers, many operations on a
-    /// window of the established connections, busy ones refused.
+    /// The book's high-throughput strategy: few connections, large buffers, many operations on some of the established
+    /// connections; connections above the limit are refused.
     #[must_use]
     pub fn throughput() -> Self {
         Self {
             max_connections: 10_000,
             when_full: WhenFull::Refuse,
-            buffer_bytes: 64 * 1024,
+            buffer_bytes: whole_pages(64 * 1024),
             outbox: OutboxMarks { low: 64 * 1024, high: 256 * 1024 },
             ..Self::default()
         }
     }
 
-    /// The maximum-connections strategy of the source: very many connections, each with next to nothing pinned.
+    /// The book's maximum-connections strategy: very many connections, each with almost no pinned memory.
     #[must_use]
     pub fn connections() -> Self {
         Self {
             max_connections: 1_000_000,
-            buffer_bytes: 4 * 1024,
+            buffer_bytes: whole_pages(4 * 1024),
             input_bytes: 16 * 1024,
             outbox: OutboxMarks { low: 4 * 1024, high: 16 * 1024 },
             ..Self::default()

@@ -1,17 +1,17 @@
-//! Long work away from the I/O threads.
+//! Limits of offloaded jobs.
 
 use super::Policy;
 use super::table::limits;
 
 limits! {
-/// The threads that run what sessions [offload](crate::Outbox::offload).
+/// The threads that run jobs sessions [offload](crate::Outbox::offload).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload, as "offload." of Policy, at |policy| Some(&mut policy.offload);
     parts {}
 
     threads: usize = 4 => {
         what: "Threads for offloaded jobs, started when needed",
-        cost: "a thread each",
+        cost: "one thread each",
         option: Some("offload-threads"),
         unit: Count,
         range: Within(1, 65_536),
@@ -19,8 +19,8 @@ pub struct Offload, as "offload." of Policy, at |policy| Some(&mut policy.offloa
         on: &[(EVERY, Kept)],
     }
     queue: usize = 1024 => {
-        what: "Jobs that may wait for those threads; further ones are refused",
-        cost: "memory for waiting jobs; then `OffloadError::Full`",
+        what: "Queued jobs; further ones are refused",
+        cost: "memory for queued jobs; when full, `OffloadError::Full`",
         option: Some("offload-queue"),
         unit: Count,
         range: Within(1, 1 << 30),

@@ -1,11 +1,11 @@
-//! Values of limits as people write them: `64k`, `30s`, `spin:50ms`, `none`.
+//! Parses and formats values of limits: `64k`, `30s`, `spin:50ms`, `none`.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use super::{FastPath, LONGEST, MinRate, PostedAccepts, ReceiveStyle, Wait, WhenFull};
 
-/// What a value of a limit counts, and how it is written.
+/// The type of a limit's value, and its syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A number.
@@ -18,14 +18,14 @@ pub enum Unit {
     Time,
     /// On or off.
     Switch,
-    /// One of these words.
+    /// One of these keywords.
     Words(&'static [&'static str]),
-    /// Something else; the word stands for it in a synopsis.
+    /// Anything else; the word is its placeholder in a synopsis.
     Other(&'static str),
 }
 
 impl Unit {
-    /// What stands for a value in a synopsis.
+    /// The placeholder of a value in a synopsis.
     #[must_use]
     pub fn placeholder(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Unit {
         }
     }
 
-    /// A measured value as it is written; times are measured in nanoseconds.
+    /// Formats a numeric value; times are in nanoseconds.
     pub(super) fn show(self, measure: u128) -> String {
         match self {
             Self::Bytes => show_size(measure),
@@ -53,23 +53,23 @@ impl Unit {
 pub(super) trait Setting: Sized {
     fn parse(text: &str, unit: Unit) -> Result<Self, String>;
     fn text(&self, unit: Unit) -> String;
-    /// What ranges and relations look at: a number, or nanoseconds. `None` is not compared.
+    /// The number that ranges and relations compare, or nanoseconds. `None` is not compared.
     fn number(&self) -> Option<u128>;
-    /// What it would have to be, if it contradicts itself.
+    /// The required value, if it contradicts itself.
     fn flaw(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// The place where a policy keeps a value, whatever its type.
-pub(super) trait Place {
+/// A field of a policy, whatever its type.
+pub(super) trait PolicyField {
     fn read(&mut self, text: &str, unit: Unit) -> Result<(), String>;
     fn show(&self, unit: Unit) -> String;
     fn measure(&self) -> Option<u128>;
     fn flaw(&self) -> Option<&'static str>;
 }
 
-impl<T: Setting> Place for T {
+impl<T: Setting> PolicyField for T {
     fn read(&mut self, text: &str, unit: Unit) -> Result<(), String> {
         *self = T::parse(text, unit)?;
         Ok(())
@@ -171,7 +171,7 @@ impl<T: Setting> Setting for Option<T> {
     }
 }
 
-/// Only whether there is one: its limits have rows of their own.
+/// Only whether it is set: its limits have their own rows.
 impl Setting for FastPath {
     fn parse(text: &str, _: Unit) -> Result<Self, String> {
         if text == "true" { Ok(Self::default()) } else { Err("write true or false".into()) }
@@ -186,7 +186,7 @@ impl Setting for FastPath {
     }
 }
 
-/// Without the grace, which has a row of its own.
+/// Without the grace, which has its own row.
 impl Setting for MinRate {
     fn parse(text: &str, unit: Unit) -> Result<Self, String> {
         NonZeroU32::parse(text, unit).map(|bytes_per_s| Self { bytes_per_s, grace: Self::GRACE })
@@ -218,7 +218,7 @@ impl Setting for PostedAccepts {
     }
 
     fn flaw(&self) -> Option<&'static str> {
-        (self.low > self.high).then_some("LOW:HIGH, the low watermark not above the high one")
+        (self.low > self.high).then_some("LOW:HIGH, the low watermark at most the high one")
     }
 }
 
@@ -251,7 +251,7 @@ impl Setting for Wait {
 macro_rules! words {
     ($($type:ty: $($word:literal = $value:path),*;)*) => { $(
         impl $type {
-            /// Its values as they are written.
+            /// All keywords.
             pub(super) const WORDS: &'static [&'static str] = &[$($word),*];
         }
 
@@ -279,25 +279,25 @@ words! {
     ReceiveStyle: "posted" = ReceiveStyle::Posted, "zero-byte" = ReceiveStyle::ZeroByte;
 }
 
-/// How an I/O thread waits: `block`, `spin`, or `spin:50ms` for a time and then block.
+/// Parses how an I/O thread waits: `block`, `spin`, or `spin:50ms`.
 ///
 /// # Errors
-/// What to write instead.
+/// The expected syntax.
 pub fn wait(text: &str) -> Result<Wait, String> {
     Setting::parse(text, Unit::Other("HOW"))
 }
 
-/// Splits `64KiB` into the number and the unit.
+/// Splits `64KiB` into number and unit.
 fn number_and_unit(text: &str) -> Option<(u64, &str)> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(digits)?;
     Some((number.parse().ok()?, unit.trim_start()))
 }
 
-/// A size in bytes: `4096`, `64k`, `16KiB`, `1M`, `1GiB`. All units are powers of 1,024.
+/// Parses a size in bytes: `4096`, `64k`, `16KiB`, `1M`, `1GiB`. All units are powers of 1,024.
 ///
 /// # Errors
-/// What to write instead.
+/// The expected syntax.
 pub fn size(text: &str) -> Result<usize, String> {
     let parsed = number_and_unit(text).and_then(|(number, unit)| {
         let factor = match unit.to_ascii_lowercase().as_str() {
@@ -318,10 +318,10 @@ fn show_size(bytes: u128) -> String {
     whole.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
-/// A time: `50us`, `500ms`, `30s`, `5m`, `1h`; a year at most.
+/// Parses a time: `50us`, `500ms`, `30s`, `5m`, `1h`; at most a year.
 ///
 /// # Errors
-/// What to write instead.
+/// The expected syntax.
 pub fn time(text: &str) -> Result<Duration, String> {
     read_time(text, Duration::from_secs(366 * 24 * 3600), "a year")
 }

@@ -1,29 +1,29 @@
-//! How a struct of limits is written down: `limits!`, and the groups of models that rows speak of.
+//! The macro that declares a struct of limits (`limits!`), and the groups of models that rows refer to.
 
 use crate::model::Model::{self, *};
 
 /// All models.
 pub(super) const EVERY: &[Model] = &Model::ALL;
 
-/// Those with a loop of this library's own.
+/// Models with an event loop of this library.
 pub(super) const LOOPS: &[Model] =
     &[Select, Poll, Epoll, Uring, AsyncSelect, EventSelect, Overlapped, Iocp, Rio];
 
-/// Those without one.
+/// Models without one.
 pub(super) const WITHOUT_LOOP: &[Model] = &[Blocking, Pool, Tokio];
 
-/// Those that are told what is ready, and then receive and send.
+/// Readiness models: the kernel reports what is ready, then they receive and send.
 pub(super) const READINESS: &[Model] = &[Select, Poll, Epoll, AsyncSelect, EventSelect];
 
-/// Those that are told what is done.
+/// Completion models: the kernel reports what is done.
 pub(super) const COMPLETION: &[Model] = &[Uring, Overlapped, Iocp, Rio];
 
-/// Those of Windows alone.
+/// Models of Windows only.
 pub(super) const WINDOWS: &[Model] = &[AsyncSelect, EventSelect, Overlapped, Iocp, Rio];
 
 /// Defines a struct of limits with its documentation, its defaults, and its rows of the table.
 ///
-/// `parts` are structs with limits of their own. `at` says where a policy keeps this struct.
+/// `parts` are nested structs of limits. `at` is the path to this struct in a policy.
 macro_rules! limits {
     (
         $(#[$meta:meta])*
@@ -73,7 +73,7 @@ macro_rules! limits {
                     model::Model::*,
                     policy::{
                         limit::{Change::*, Effect::*, Holds::*, Range::*, Relation, TIME, TIME_OR_ZERO},
-                        setting::{Place, Unit::*},
+                        setting::{PolicyField, Unit::*},
                         table::*,
                     },
                 };
@@ -91,7 +91,7 @@ macro_rules! limits {
                             $cost,
                             |$policy| {
                                 let part: Option<&mut $Struct> = $at;
-                                part.map(|part| &mut part.$field as &mut dyn Place)
+                                part.map(|part| &mut part.$field as &mut dyn PolicyField)
                             },
                         )
                     }

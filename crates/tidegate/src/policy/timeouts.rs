@@ -1,21 +1,22 @@
-//! When a connection counts as dead.
+//! Time limits of connections.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use super::Policy;
 use super::limit::{Change, Effect, Limit, TIME};
-use super::setting::{Place, Unit};
+use super::setting::{PolicyField, Unit};
 use super::table::EVERY;
 use crate::service::CloseReason;
 
-/// The slowest a peer may be in the middle of a message.
+/// The minimum rate of a peer in the middle of a message.
 ///
-/// A peer is given `grace` at first, and 1/`bytes_per_s` seconds more for each byte, but never more than `grace` ahead:
-/// so one byte a second saves nobody, and a fast beginning does not pay for a long silence afterwards.
+/// A peer starts with `grace`, and gets 1/`bytes_per_s` seconds more for each byte, but never more than `grace` in
+/// total: so one byte a second does not keep a connection alive, and a fast beginning does not compensate for a long
+/// pause later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinRate {
-    /// Bytes a second, in each direction, while there is something to receive or to send.
+    /// Bytes per second, in each direction, while there is something to receive or to send.
     pub bytes_per_s: NonZeroU32,
     /// How long a peer may fall behind.
     pub grace: Duration,
@@ -24,7 +25,7 @@ pub struct MinRate {
 const _: () = super::limit::declares_every_model(MinRate::ROWS);
 
 impl MinRate {
-    /// How long a peer may fall behind if nobody says so.
+    /// The default grace.
     pub const GRACE: Duration = Duration::from_secs(5);
 
     /// The row of its grace. That of the rate is [`Policy::min_rate`].
@@ -37,14 +38,14 @@ impl MinRate {
         needs: Some(("min_rate", "1")),
         ..Limit::base(
             "min_rate.grace",
-            "How long a peer may fall behind the least rate",
-            "a trickling peer is cut that much later",
-            |policy| policy.min_rate.as_mut().map(|rate| &mut rate.grace as &mut dyn Place),
+            "How long a peer may be below the minimum rate",
+            "a trickling peer is disconnected that much later",
+            |policy| policy.min_rate.as_mut().map(|rate| &mut rate.grace as &mut dyn PolicyField),
         )
     }];
 
-    /// When a peer that was due at `due` (`None`: begins now) has fallen behind for good, after `bytes` more have
-    /// moved.
+    /// The time at which a peer that was due at `due` (`None`: begins now) exceeds its grace, after `bytes` more were
+    /// transferred.
     #[must_use]
     pub fn due(&self, due: Option<Instant>, bytes: usize, now: Instant) -> Instant {
         let furthest = now + self.grace;
@@ -54,33 +55,32 @@ impl MinRate {
     }
 }
 
-/// When a connection's peer has fallen behind [`MinRate`] for good, in each direction; `None` where nothing is to move.
+/// When a connection's peer exceeds the grace of [`MinRate`], in each direction; `None` where nothing is pending.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
     /// The peer is in the middle of sending something.
     pub receive: Option<Instant>,
-    /// The peer has something to take.
+    /// The peer has something to receive.
     pub send: Option<Instant>,
 }
 
-/// How long after something last moved on it, or it was accepted, a connection may say one more word when the server
-/// stops.
+/// How long after its last traffic, or its accept, a connection may send one more request when the server stops.
 pub const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// What is known of a connection's past, for the question when it has to end.
+/// Past events of a connection from which its time limits follow.
 #[derive(Clone, Copy, Debug)]
 pub struct Past {
     /// Accepted, and nothing was received yet.
     pub silent: bool,
-    /// When something last moved in either direction, or the connection was made.
+    /// Last traffic in either direction, or when the connection was established.
     pub moved: Instant,
-    /// When the peer last took something; `None` while there is nothing to send.
+    /// When the peer last accepted data; `None` while there is nothing to send.
     pub taken: Option<Instant>,
     /// Against the minimum rate.
     pub pace: Pace,
 }
 
-/// No time limit that begins to count now can be over earlier than this; but for lingering, which is short and rare.
+/// No time limit that starts now can expire before this, except lingering, which is short and rare.
 #[must_use]
 pub fn soonest(policy: &Policy) -> Duration {
     let grace = policy.min_rate.map(|rate| rate.grace);

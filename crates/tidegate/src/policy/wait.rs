@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 pub enum Wait {
     /// Sleep until something happens: costs a wake-up (45 to 60 µs on the machines measured), and no CPU while idle.
     Block,
-    /// Ask again and again: no wake-up, and one processor wholly used by each thread.
+    /// Poll continuously: no wake-up, and one whole processor for each thread.
     Spin,
-    /// Ask for this long after the last event, then sleep.
+    /// Poll for this long after the last event, then sleep.
     SpinThenBlock(Duration),
 }
 
-/// Whether a thread that has nothing to do, and last had an event at `active`, asks again rather than sleeps.
+/// Whether an idle thread whose last event was at `active` polls again instead of sleeping.
 #[inline]
 #[must_use]
 pub fn spins(wait: Wait, active: Instant, now: Instant) -> bool {

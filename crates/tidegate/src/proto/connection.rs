@@ -1,12 +1,13 @@
 //! One connection: events in, actions out. The only place that calls a [`Session`].
 //!
-//! An engine tells it what the kernel answered ([`Event`]) and is told what the connection wants now
-//! ([`Action`]). The action is a level, not an edge: whatever an engine has not done yet is wanted again
-//! next time, so nothing is lost if an engine defers it.
+//! An engine passes in what the kernel reported ([`Event`]) and gets what the connection wants now ([`Action`]). The
+//! action is a level, not an edge: whatever an engine has not done yet is wanted again next time, so nothing is lost if
+//! an engine defers it.
 
 mod ending;
 mod event;
 mod input;
+mod shortage;
 #[cfg(test)]
 mod tests;
 
@@ -22,16 +23,17 @@ use crate::policy::sends::FILE_QUANTUM;
 use crate::policy::timeouts::{self, Pace};
 use crate::service::{Activity, CloseReason, Flow, Mail, Origin, Session};
 use crate::stats::Counters;
-pub use event::{Action, Context, Event, NextStep, Receive};
+pub use event::{Action, Context, Direction, Event, NextStep, Receive};
+use shortage::Shortage;
 
-/// Where a connection stands. (`Accepting` is the engine's: there is no session yet.)
+/// The state of a connection. (`Accepting` is the engine's: there is no session yet.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The session is shown what comes.
+    /// Open: the session receives input.
     Open,
-    /// The session has closed it: what is in the outbox is sent, input is discarded.
+    /// Closed by the session: the outbox is still sent, input is discarded.
     Draining { lingering: bool },
-    /// The engine was told to close it; the session has seen `on_close`.
+    /// The engine must close it; the session has received `on_close`.
     Closing { reset: bool },
 }
 
@@ -39,7 +41,7 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendSide {
     Open,
-    /// To be shut down once the outbox is empty.
+    /// To be shut down when the outbox is empty.
     Finishing,
     Finished,
 }
@@ -48,7 +50,7 @@ enum SendSide {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReceiveSide {
     Open,
-    /// The peer has finished; the session has not yet been told, because input is held back.
+    /// The peer has finished; the session has not been notified yet, because input is held back.
     Ending,
     Ended,
 }
@@ -62,30 +64,31 @@ pub struct Connection {
     state: State,
     send_side: SendSide,
     receive_side: ReceiveSide,
-    /// The outbox reached its high mark and has not fallen to the low one since.
+    /// The outbox reached its high watermark and has not fallen to the low one since.
     full: bool,
     /// Accepted, and nothing was received yet.
     silent: bool,
-    /// The engine does not let it send for now: that is not its peer's fault.
+    /// Sending is delayed by the engine, not by the peer.
     held_back: bool,
-    /// Something was received since it was told to leave: the peer has had its last word.
+    /// Something was received after the drain began: the peer has sent its last request.
     spoke: bool,
-    /// It was told to leave, and rested since: so long the peer may still have a last word. What this end sends does
-    /// not prolong that.
+    /// Draining and idle: until when the peer may still send a last request. Output of this end does not extend it.
     last_word: Option<Instant>,
-    /// The session wants to be shown what it left again, and has had its turn: since then.
+    /// Since when the session, which asked for the rest of its input again, has waited for other connections.
     again: Option<Instant>,
-    /// Why it ends, if not for the reason that its session gives.
+    /// Why it ends, if not for the session's reason.
     ends_by: Option<CloseReason>,
     moved: Instant,
     taken: Instant,
     state_of_session: SessionState,
-    /// How far ahead of the minimum rate it is, where there is one.
+    /// How far it is ahead of the minimum rate, if one is set.
     pace: Option<Box<Pace>>,
+    /// The kernel had no memory for it.
+    shortage: Option<Box<Shortage>>,
 }
 
 impl Connection {
-    /// A connection that stands since `now`. Tell it [`Event::Opened`] next.
+    /// A connection established at `now`. The first event must be [`Event::Opened`].
     pub fn new(session: Box<dyn Session>, origin: Origin, now: Instant) -> Self {
         Self {
             session: Contained::new(session),
@@ -105,16 +108,20 @@ impl Connection {
             taken: now,
             state_of_session: SessionState::default(),
             pace: None,
+            shortage: None,
         }
     }
 
-    /// Takes an event in and says what the connection wants now.
+    /// Handles an event and returns what the connection wants now.
     #[inline]
     pub fn handle(&mut self, event: Event<'_>, context: &Context<'_>) -> Action {
         count(&event, context.counters);
         if !matches!(self.state, State::Closing { .. }) {
             let moved = Moved::by(&event);
             self.take_in(event, context);
+            if self.shortage.is_some() && moved.is_something() {
+                self.recovers(context);
+            }
             if context.policy.min_rate.is_some() {
                 self.keep_pace(moved, context);
             }
@@ -125,26 +132,26 @@ impl Connection {
         self.action()
     }
 
-    /// The pieces to send, for engines that send from where they lie; see [`Queue::slices`].
+    /// The pieces to send, for engines that send without copying; see [`Queue::slices`].
     #[inline]
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// The same, for whoever writes or [takes](Queue::take_all) them.
+    /// The same, for callers that write or [take](Queue::take_all) them.
     #[inline]
     pub(crate) fn queue_mut(&mut self) -> &mut Queue {
         &mut self.queue
     }
 
-    /// Pieces to send that the caller owns until it says [`Event::Sent`]; see [`Queue::take`].
+    /// Pieces to send that the caller owns until [`Event::Sent`]; see [`Queue::take`].
     #[inline]
     pub fn take_pieces(&mut self, most: usize, files: Files) -> Pieces {
         self.queue.take(most, files)
     }
 
-    /// If a part of a file is next, reads some of it, which is next from then on. For engines that cannot send from
-    /// files. The caller says [`Event::Failed`] if that fails.
+    /// If a part of a file is next, reads some of it into memory. For engines that cannot send from files. If it fails,
+    /// the caller passes [`Event::Failed`].
     ///
     /// # Errors
     /// The file cannot be read, or has become shorter.
@@ -152,7 +159,7 @@ impl Connection {
         self.queue.load(FILE_QUANTUM)
     }
 
-    /// Says whether it has to wait before it may send: until then its peer is not blamed for taking nothing.
+    /// Sets whether it must wait before it may send; meanwhile the send timeout does not run.
     #[inline]
     pub fn hold_back(&mut self, held_back: bool, now: Instant) {
         if std::mem::replace(&mut self.held_back, held_back) && !held_back {
@@ -160,14 +167,14 @@ impl Connection {
         }
     }
 
-    /// Whether it was last said to have to wait.
+    /// Whether it was last marked as waiting.
     #[inline]
     #[must_use]
     pub fn is_held_back(&self) -> bool {
         self.held_back
     }
 
-    /// What the connection wants now.
+    /// The action the connection wants now.
     #[inline]
     #[must_use]
     pub fn action(&self) -> Action {
@@ -175,7 +182,12 @@ impl Connection {
             State::Closing { reset: false } => NextStep::Close,
             State::Closing { reset: true } => NextStep::Reset,
             State::Draining { lingering: false } => NextStep::CloseAfterSend,
-            _ if self.send_side == SendSide::Finishing && self.queue.is_empty() => NextStep::FinishSending,
+            _ if self.send_side == SendSide::Finishing
+                && self.queue.is_empty()
+                && !self.is_short(Direction::Send) =>
+            {
+                NextStep::FinishSending
+            }
             _ => NextStep::Nothing,
         };
         let listens = match self.state {
@@ -183,9 +195,10 @@ impl Connection {
             State::Draining { lingering } => lingering,
             State::Closing { .. } => false,
         };
-        let receive =
-            if listens && self.receive_side == ReceiveSide::Open { Receive::Post } else { Receive::Pause };
-        let send = self.queue.has_unsent() && !matches!(self.state, State::Closing { .. });
+        let listens = listens && self.receive_side == ReceiveSide::Open && !self.is_short(Direction::Receive);
+        let receive = if listens { Receive::Post } else { Receive::Pause };
+        let sends = !matches!(self.state, State::Closing { .. }) && !self.is_short(Direction::Send);
+        let send = self.queue.has_unsent() && sends;
         Action { receive, send, then }
     }
 
@@ -200,24 +213,21 @@ impl Connection {
         }
     }
 
-    /// How exactly its [`deadline`](Self::deadline) is kept: what the session has asked for to a tick of the timers.
+    /// The resolution of its [`deadline`](Self::deadline): the session's timers are exact to one tick.
     #[inline]
     #[must_use]
     pub fn resolution(&self, deadline: Instant) -> Resolution {
         if self.own_deadline() == Some(deadline) { Resolution::Tick } else { Resolution::Millisecond }
     }
 
-    /// The first that its session has asked for.
+    /// The first of the session's timers and the retry of an operation that failed for lack of memory.
     #[inline]
     fn own_deadline(&self) -> Option<Instant> {
-        match (self.state_of_session.timers.next(), self.again) {
-            (Some(timer), Some(again)) => Some(timer.min(again)),
-            (timer, again) => timer.or(again),
-        }
+        [self.state_of_session.timers.next(), self.again, self.retry_at()].into_iter().flatten().min()
     }
 
-    /// Whether its next deadline may be earlier than [`timeouts::soonest`] says: the session has asked to be woken, it
-    /// lingers, or a stop waits for its last word.
+    /// Whether its next deadline may be earlier than [`timeouts::soonest`] says: the session has set a timer, it
+    /// lingers, or a drain waits for its last request.
     #[inline]
     #[must_use]
     pub fn has_own_deadline(&self) -> bool {
@@ -226,21 +236,22 @@ impl Connection {
             || self.state == State::Draining { lingering: true }
     }
 
-    /// Notes who has to keep up with the minimum rate now, and what the bytes that moved are worth.
+    /// Updates the minimum-rate accounting: which sides are pending, and the bytes transferred.
     #[cold]
     fn keep_pace(&mut self, moved: Moved, context: &Context<'_>) {
         let Some(rate) = context.policy.min_rate else { return };
         let in_message = match self.state_of_session.awaits {
             Activity::Nothing => self.left() > 0,
             Activity::Input => true,
-            Activity::Answer | Activity::Work => false, // it is not its peer that does not go on
+            Activity::Answer | Activity::Work => false, // the delay is not the peer's
         };
         let receives = self.state == State::Open
-            && !self.is_held_by_outbox() // it is this end that does not read
+            && !self.is_held_by_outbox() // this end does not read
             && self.again.is_none()
             && self.receive_side == ReceiveSide::Open
+            && !self.is_short(Direction::Receive)
             && in_message;
-        let sends = !self.queue.is_empty() && !self.held_back;
+        let sends = !self.queue.is_empty() && !self.held_back && !self.is_short(Direction::Send);
         if !receives && !sends {
             self.pace = None;
             return;
@@ -256,6 +267,7 @@ impl Connection {
             State::Draining { lingering: true } if self.queue.is_empty() => {
                 return Some((self.moved + policy.linger_timeout, CloseReason::Finished));
             }
+            _ if self.retry_at().is_some() => return None, // neither end can make progress
             _ => {}
         }
         let last_word =
@@ -281,20 +293,22 @@ impl Connection {
                 self.deliver_end(context);
             }
             Event::SendFinished => self.send_side = SendSide::Finished,
-            // A file that became shorter: the peer must not take what it got for all there is.
+            // A file became shorter: the peer must not take a truncated response for a complete one.
             Event::Failed(kind) => {
                 self.close(CloseReason::of(kind), kind == io::ErrorKind::UnexpectedEof, context);
             }
+            Event::OutOfMemory(direction) => self.runs_short(direction, context),
+            Event::Shed => self.close(CloseReason::NoMemory, !self.rests(), context),
             Event::Mail(mail) => self.mail(mail, context),
             Event::Deadline => self.expired(context),
             Event::Drain => self.begin_to_leave(context),
-            // Who only had leave to say one more word is not cut off.
+            // A connection that only waits for a last request is not reset.
             Event::Stop if self.rests() => self.close(CloseReason::Finished, false, context),
             Event::Stop => self.close(CloseReason::Stopped, true, context),
         }
     }
 
-    /// Calls the session with an outbox and follows what it answers.
+    /// Calls the session with an outbox and applies the result.
     #[inline]
     fn call(&mut self, context: &Context<'_>, f: impl FnOnce(&mut dyn Session, &mut Outbox<'_>) -> Flow) {
         let was_empty = self.queue.is_empty();
@@ -309,13 +323,13 @@ impl Connection {
             return self.close(CloseReason::Panicked, true, context);
         };
         if was_empty {
-            self.taken = context.now; // the send timeout counts from when there was something to take
+            self.taken = context.now; // the send timeout starts when there is something to send
         }
         self.full |= self.queue.len() >= context.policy.outbox.high;
         self.follow(flow, context);
         let kept = self.kept();
         if kept > 0 {
-            // Input that the outbox held back is shown next, and counts after that.
+            // Input held back by the outbox is delivered next, and counted after that.
             self.check_kept(kept, context);
         }
     }
@@ -344,7 +358,7 @@ impl Connection {
         }
     }
 
-    /// Calls the session with something that may end its work. If it does, what was held back for that is shown.
+    /// Calls the session with an event that may end its work. If it does, delivers the input held back meanwhile.
     fn call_at_work(
         &mut self,
         context: &Context<'_>,
@@ -383,13 +397,19 @@ impl Connection {
         self.state == State::Open && self.queue.is_empty() && !self.is_busy()
     }
 
-    /// Whether what it receives is discarded.
-    #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
+    /// Time of the last traffic.
+    #[must_use]
+    pub fn moved(&self) -> Instant {
+        self.moved
+    }
+
+    /// Whether received input is discarded.
+    #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
     pub(crate) fn is_lingering(&self) -> bool {
         self.state == State::Draining { lingering: true }
     }
 
-    /// The outbox is full, and holds input back for that.
+    /// The outbox is full, and input is held back for that reason.
     fn is_held_by_outbox(&self) -> bool {
         self.full && !self.state_of_session.takes_input_while_full
     }
@@ -399,7 +419,7 @@ impl Connection {
         self.left() > 0 || self.state_of_session.awaits != Activity::Nothing || self.state_of_session.jobs > 0
     }
 
-    /// Bytes of input that the session left, or the one inside a layer.
+    /// Bytes of input left unconsumed by the session, or by the session inside a layer.
     fn left(&self) -> usize {
         self.input.len() + self.kept()
     }
@@ -409,7 +429,7 @@ impl Connection {
     }
 }
 
-/// Bytes that an event is about.
+/// The number of bytes of an event.
 #[derive(Clone, Copy, Default)]
 struct Moved {
     received: usize,
@@ -417,6 +437,10 @@ struct Moved {
 }
 
 impl Moved {
+    fn is_something(self) -> bool {
+        self.received + self.sent > 0
+    }
+
     #[inline]
     fn by(event: &Event<'_>) -> Self {
         match event {
@@ -427,7 +451,7 @@ impl Moved {
     }
 }
 
-/// Bytes are counted whatever becomes of them: also those that were under way when the connection ended.
+/// Bytes are always counted, including those in flight when the connection ended.
 #[inline]
 fn count(event: &Event<'_>, counters: &Counters) {
     match event {
@@ -439,6 +463,7 @@ fn count(event: &Event<'_>, counters: &Counters) {
             counters.sends.add(1);
             counters.bytes_out.add(*n as u64);
         }
+        Event::OutOfMemory(_) => counters.no_memory.add(1),
         _ => {}
     }
 }

@@ -1,12 +1,11 @@
-//! Replies of a datagram service on their way out: a bounded queue, in which replies of one size to one peer lie as one
-//! run.
+//! Replies of a datagram service: a bounded queue, in which replies of one size to one peer form one run.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use crate::policy::datagram::ReplyLimits;
 
-/// Where a [`DatagramService`](crate::DatagramService) puts its answers. They are sent, in order, when the service
+/// Where a [`DatagramService`](crate::DatagramService) puts its replies. They are sent, in order, when the service
 /// returns.
 #[derive(Debug)]
 pub struct Replies {
@@ -15,7 +14,7 @@ pub struct Replies {
     runs: VecDeque<Run>,
     /// Datagrams in `runs`.
     waiting: usize,
-    /// Bytes of those.
+    /// Bytes of the datagrams in `runs`.
     waiting_bytes: usize,
     lost: Lost,
 }
@@ -23,38 +22,38 @@ pub struct Replies {
 /// Replies that go to the kernel as one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// For whom.
+    /// The destination.
     pub to: SocketAddr,
-    /// Where they lie.
+    /// Their range in the block.
     start: usize,
-    /// Their bytes together.
+    /// Their total size.
     pub length: usize,
-    /// Bytes of each but the last.
+    /// Size of each except the last.
     segment: usize,
-    /// How many there are.
+    /// Their number.
     pub datagrams: usize,
 }
 
 impl Run {
-    /// Where the kernel has to cut, if there is more than one.
+    /// The segment size for the kernel, if there is more than one.
     #[must_use]
     pub fn cut(&self) -> Option<u16> {
         if self.datagrams > 1 { u16::try_from(self.segment).ok() } else { None }
     }
 
-    /// Where it lies in the block of [`Replies::take`].
+    /// Their range in the block of [`Replies::take`].
     #[must_use]
     pub fn range(&self) -> std::ops::Range<usize> {
         self.start..self.start + self.length
     }
 }
 
-/// Replies that were not taken.
+/// Counts of replies that were dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// The queue was full.
     pub full: u64,
-    /// Longer than any datagram.
+    /// Longer than the largest datagram.
     pub too_long: u64,
 }
 
@@ -72,8 +71,8 @@ impl Replies {
         }
     }
 
-    /// Answers with one datagram; the bytes are copied. Returns whether it was taken: one too many, or one longer than
-    /// any datagram (65,507 bytes), is dropped and counted.
+    /// Replies with one datagram; copies the bytes. Returns whether it was queued: beyond the limit, or longer than the
+    /// largest datagram (65,507 bytes), it is dropped and counted.
     pub fn send(&mut self, to: SocketAddr, bytes: &[u8]) -> bool {
         if bytes.len() > self.limits.longest() {
             self.lost.too_long += 1;
@@ -103,8 +102,8 @@ impl Replies {
         true
     }
 
-    /// Answers with datagrams of `segment` bytes each, of which the last may be shorter; returns how many were taken.
-    /// Cheaper than one by one, where they are sent [joined](crate::policy::DatagramPath::Segments).
+    /// Replies with datagrams of `segment` bytes each, of which the last may be shorter; returns the number queued.
+    /// Cheaper than one by one where they are sent [joined](crate::policy::DatagramPath::Segments).
     pub fn send_joined(&mut self, to: SocketAddr, bytes: &[u8], segment: usize) -> usize {
         let segment = segment.max(1);
         let before = self.waiting;
@@ -128,30 +127,30 @@ impl Replies {
         self.waiting - before
     }
 
-    /// Replies that wait.
+    /// Number of queued replies.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting
     }
 
-    /// Whether nothing waits.
+    /// Whether the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Whether so much waits that it has to go out before the service is shown anything else.
+    /// Whether so much is queued that it must be sent before the service is called again.
     #[must_use]
     pub fn wants_out(&self) -> bool {
         self.limits.wants_out(self.waiting, self.waiting_bytes)
     }
 
-    /// What waits, in order, with its bytes.
+    /// The queued runs in order, with their bytes.
     pub fn iter(&self) -> impl Iterator<Item = (&Run, &[u8])> {
         self.runs.iter().map(|run| (run, &self.bytes[run.range()]))
     }
 
-    /// The first run is done with, sent or not.
+    /// Removes the first run, sent or not.
     pub fn pop(&mut self) -> Option<Run> {
         let run = self.runs.pop_front()?;
         self.waiting -= run.datagrams;
@@ -162,20 +161,20 @@ impl Replies {
         Some(run)
     }
 
-    /// Takes everything out: one block of bytes, and the runs in it.
+    /// Takes everything: one block of bytes, and the runs in it.
     pub fn take(&mut self) -> (Vec<u8>, VecDeque<Run>) {
         (self.waiting, self.waiting_bytes) = (0, 0);
         (std::mem::take(&mut self.bytes), std::mem::take(&mut self.runs))
     }
 
-    /// What was not taken since the last time this was asked.
+    /// Returns and resets the counts of dropped replies.
     pub fn take_lost(&mut self) -> Lost {
         std::mem::take(&mut self.lost)
     }
 }
 
 impl Run {
-    /// Whether one more reply may join. After a shorter one nothing can: it marks the end.
+    /// Whether one more reply may join the run. None can after a shorter one, which marks the end.
     fn takes(&self, to: SocketAddr, bytes: usize, limits: &ReplyLimits) -> bool {
         self.to == to
             && bytes > 0

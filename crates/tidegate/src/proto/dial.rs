@@ -1,15 +1,15 @@
-//! A connection to be made, and who is told what became of it.
+//! A request for an outgoing connection, and how its result is reported.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use super::mail::Mailbox;
+use super::mail::Address;
 use super::panics::{Contained, contain};
 use crate::service::{Dial, ErasedService, Mail, Session};
 use crate::stats::Counters;
 
-/// A connection to be made: asked for by a [`Dialler`](crate::Dialler), or by a session
+/// A request for an outgoing connection, from a [`Dialler`](crate::Dialler) or from a session
 /// ([`Outbox::dial`](crate::Outbox::dial)).
 #[derive(Debug)]
 pub struct DialRequest {
@@ -17,10 +17,10 @@ pub struct DialRequest {
     asker: Option<Box<Asker>>,
 }
 
-/// The session that asked, and the one that is to have the connection. Answers when dropped, if nobody has.
+/// The session that asked, and the session for the new connection. Reports failure when dropped unanswered.
 struct Asker {
-    mailbox: Mailbox,
-    /// Locked by nobody: it makes what may only be sent shareable.
+    address: Address,
+    /// Never locked: the mutex only makes a `Send` value `Sync`.
     session: Mutex<Option<Contained<Box<dyn Session>>>>,
     until: Instant,
     answered: bool,
@@ -34,46 +34,60 @@ impl From<Dial> for DialRequest {
 
 impl DialRequest {
     /// What a session asks for: `session` gets the connection, if there is one by `until`.
-    pub(super) fn of(mailbox: Mailbox, dial: Dial, until: Instant, session: Box<dyn Session>) -> Self {
-        let asker = Asker { mailbox, session: Mutex::new(Some(session.into())), until, answered: false };
+    pub(super) fn of(address: Address, dial: Dial, until: Instant, session: Box<dyn Session>) -> Self {
+        let asker = Asker { address, session: Mutex::new(Some(session.into())), until, answered: false };
         Self { dial, asker: Some(Box::new(asker)) }
     }
 
-    /// What is to be dialled.
+    /// The dial's parameters.
     pub(crate) fn dial(&self) -> &Dial {
         &self.dial
     }
 
-    /// Whether a session has asked.
+    /// Whether a session asked for it.
     pub(crate) fn is_by_session(&self) -> bool {
         self.asker.is_some()
     }
 
-    /// When to give up.
+    /// The deadline.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.asker.as_ref().map(|asker| asker.until)
     }
 
-    /// The error of an attempt that is not over by now, if it should be.
+    /// The timeout error, if the deadline has passed.
     pub(crate) fn is_late(&self, now: Instant) -> Option<io::Error> {
-        let late = || io::Error::new(io::ErrorKind::TimedOut, "not connected within the time given");
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "connect timed out");
         self.deadline().filter(|&at| at <= now).map(|_| late())
     }
 
-    /// The session that is to have the connection, if the service is not to make it.
+    /// The session for the new connection, if the service is not to create it.
     pub(crate) fn take_session(&mut self) -> Option<Box<dyn Session>> {
         let session = self.asker.as_mut()?.session.get_mut();
         session.unwrap_or_else(PoisonError::into_inner).take().map(Contained::into_inner)
     }
 
-    /// There is a connection, under this address.
-    pub(crate) fn connected(mut self, at: impl FnOnce() -> Mailbox) {
+    /// Reports success.
+    pub(crate) fn connected(mut self) {
         if let Some(asker) = &mut self.asker {
-            asker.answer(Ok(at()));
+            asker.answer(Ok(()));
         }
     }
 
-    /// There is none: counts that, and tells who asked.
+    /// The request was not queued. The caller knows from the returned error: no mail follows.
+    pub(crate) fn refused(mut self) {
+        if let Some(asker) = &mut self.asker {
+            asker.answered = true;
+        }
+    }
+
+    /// Reports failure to the session that asked, if one did.
+    pub(crate) fn answer_failure(mut self, error: io::Error) {
+        if let Some(asker) = &mut self.asker {
+            asker.answer(Err(error));
+        }
+    }
+
+    /// Counts a failure and reports it.
     pub(crate) fn failed(mut self, service: &dyn ErasedService, counters: &Counters, error: io::Error) {
         counters.dial_failed.add(1);
         match &mut self.asker {
@@ -84,10 +98,10 @@ impl DialRequest {
 }
 
 impl Asker {
-    fn answer(&mut self, outcome: io::Result<Mailbox>) {
+    fn answer(&mut self, outcome: io::Result<()>) {
         self.answered = true;
         // Only a thread that has stopped does not take it, and its sessions are gone.
-        let _ = self.mailbox.office.post(self.mailbox.token, Mail::Dialled(outcome));
+        let _ = self.address.post(Mail::Dialled(outcome));
     }
 }
 
@@ -101,6 +115,6 @@ impl Drop for Asker {
 
 impl std::fmt::Debug for Asker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Asker").field(&self.mailbox).finish()
+        f.debug_tuple("Asker").field(&self.address).finish()
     }
 }

@@ -11,12 +11,12 @@ use super::table::Token;
 
 /// Sessions that get the same mail, in the same order: the members of a chat room, the watchers of a price.
 ///
-/// A value goes to each I/O thread once, however many members live there, with one wake-up; each member is shown the
-/// same [`Arc`] as [`Mail::Group`](crate::Mail::Group). So sending costs what the threads cost, not the members, and
-/// the work of the members is done where they live. (`blocking`, `pool` and `tokio` have a queue for each connection:
-/// there it costs one entry a member.)
+/// A value is sent to each I/O thread once, however many members are on it, with one wake-up; each member receives the
+/// same [`Arc`] as [`Mail::Group`](crate::Mail::Group). So the cost of sending depends on the number of threads, not of
+/// members, and delivery runs on the members' threads. (`blocking`, `pool` and `tokio` have a queue for each
+/// connection: there it costs one entry per member.)
 ///
-/// A group has no lock of its own. Who shares one puts it beside what the order depends on, into one mutex: then all
+/// A group has no lock. To share one, put it into a mutex together with the state that its order depends on: then all
 /// members see one order, and a member that joins knows exactly what it has missed.
 ///
 /// ```
@@ -34,57 +34,59 @@ use super::table::Token;
 /// ```
 #[derive(Default)]
 pub struct Group {
-    /// By the address of the office, which is kept as long as its entry.
-    offices: HashMap<usize, Members>,
+    /// Keyed by the address of the mail sink, which is kept as long as its entry.
+    mail_sinks: HashMap<usize, Members>,
     len: usize,
 }
 
 struct Members {
-    office: Arc<dyn MailSink>,
-    /// Shared with mail under way: a change while there is some makes a new list.
+    mail_sink: Arc<dyn MailSink>,
+    /// Shared with queued mail: a change meanwhile copies the list.
     tokens: Arc<Vec<Token>>,
 }
 
 impl Group {
-    /// Adds the session with this address; once, or it gets everything twice.
+    /// Adds the session with this address. A session added twice receives everything twice.
     ///
     /// While mail is under way this copies the list of the members of the same I/O thread, 8 bytes each.
-    pub fn join(&mut self, member: &Mailbox) {
-        let members = self.offices.entry(address(&member.office));
-        let members =
-            members.or_insert_with(|| Members { office: member.office.clone(), tokens: Arc::default() });
+    pub fn join<M>(&mut self, member: &Mailbox<M>) {
+        let member = member.address();
+        let members = self.mail_sinks.entry(address(&member.mail_sink));
+        let members = members
+            .or_insert_with(|| Members { mail_sink: member.mail_sink.clone(), tokens: Arc::default() });
         Arc::make_mut(&mut members.tokens).push(member.token);
         self.len += 1;
     }
 
-    /// Takes the session with this address out; `false` if it is not in. What was sent before may still reach it.
+    /// Removes the session with this address; `false` if it is not a member. Values sent earlier may still arrive.
     ///
     /// Looks through the members of the same I/O thread.
-    pub fn leave(&mut self, member: &Mailbox) -> bool {
-        let address = address(&member.office);
-        let Some(members) = self.offices.get_mut(&address) else { return false };
+    pub fn leave<M>(&mut self, member: &Mailbox<M>) -> bool {
+        let member = member.address();
+        let address = address(&member.mail_sink);
+        let Some(members) = self.mail_sinks.get_mut(&address) else { return false };
         let Some(at) = members.tokens.iter().position(|&token| token == member.token) else { return false };
         Arc::make_mut(&mut members.tokens).swap_remove(at);
         self.len -= 1;
         if members.tokens.is_empty() {
-            self.offices.remove(&address);
+            self.mail_sinks.remove(&address);
         }
         true
     }
 
-    /// Sends a value to all members, or, if it is refused, to none. A member that is gone is passed over.
+    /// Sends a value to all members or, on error, to none. Members that are gone are skipped.
     ///
     /// # Errors
-    /// [`MailboxError::Full`] when the queue of one of the threads has no room for all members that live there
-    /// ([`Policy::mail_queue`](crate::Policy::mail_queue)): more is sent than can be handed out.
+    /// [`MailboxError::Full`] when the queue of one of the threads has no room for all its members
+    /// ([`Policy::mail_queue`](crate::Policy::mail_queue)): values are sent faster than they are delivered.
     pub fn send<T: Any + Send + Sync>(&self, message: Arc<T>) -> Result<(), MailboxError> {
-        if !self.offices.values().all(|members| members.office.has_room(members.tokens.len())) {
+        if !self.mail_sinks.values().all(|members| members.mail_sink.has_room(members.tokens.len())) {
             return Err(MailboxError::Full);
         }
-        // Dropped here, if all members are gone: that is not the sender's fault.
+        // Dropped here if all members are gone: not an error of the sender.
         let message: Contained<Arc<dyn Any + Send + Sync>> = Contained::new(message);
-        for members in self.offices.values() {
-            members.office.post_all(&members.tokens, &message);
+        for members in self.mail_sinks.values() {
+            members.mail_sink.post_all(&members.tokens, &message);
         }
         Ok(())
     }
@@ -104,12 +106,12 @@ impl Group {
 
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group").field("len", &self.len).field("threads", &self.offices.len()).finish()
+        f.debug_struct("Group").field("len", &self.len).field("threads", &self.mail_sinks.len()).finish()
     }
 }
 
-fn address(office: &Arc<dyn MailSink>) -> usize {
-    Arc::as_ptr(office).cast::<()>() as usize
+fn address(mail_sink: &Arc<dyn MailSink>) -> usize {
+    Arc::as_ptr(mail_sink).cast::<()>() as usize
 }
 
 #[cfg(test)]
@@ -117,15 +119,16 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+    use crate::proto::mail::Address;
     use crate::service::Mail;
 
     /// An office that remembers what came, and has room for so much.
-    struct Office {
+    struct TestSink {
         got: Mutex<Vec<(Token, u32)>>,
         room: usize,
     }
 
-    impl MailSink for Office {
+    impl MailSink for TestSink {
         fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError> {
             let Mail::Group(value) = mail else { panic!("{mail:?} was not sent to a group") };
             self.got.lock().unwrap().push((to, *value.downcast_ref().unwrap()));
@@ -137,21 +140,21 @@ mod tests {
         }
     }
 
-    fn office(room: usize) -> Arc<Office> {
-        Arc::new(Office { got: Mutex::default(), room })
+    fn mail_sink(room: usize) -> Arc<TestSink> {
+        Arc::new(TestSink { got: Mutex::default(), room })
     }
 
-    fn member(office: &Arc<Office>, index: u32) -> Mailbox {
-        Mailbox { office: office.clone(), token: Token { index, generation: 0 } }
+    fn member(mail_sink: &Arc<TestSink>, index: u32) -> Mailbox<()> {
+        Mailbox::of(Address { mail_sink: mail_sink.clone(), token: Token { index, generation: 0 } })
     }
 
-    fn got(office: &Office) -> Vec<(u32, u32)> {
-        office.got.lock().unwrap().iter().map(|(token, value)| (token.index, *value)).collect()
+    fn got(mail_sink: &TestSink) -> Vec<(u32, u32)> {
+        mail_sink.got.lock().unwrap().iter().map(|(token, value)| (token.index, *value)).collect()
     }
 
     #[test]
     fn members_of_all_threads_get_everything_while_they_are_in() {
-        let (here, there) = (office(100), office(100));
+        let (here, there) = (mail_sink(100), mail_sink(100));
         let mut group = Group::default();
         for member in [member(&here, 1), member(&here, 2), member(&there, 1)] {
             group.join(&member);
@@ -169,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_one_thread_has_no_room_for_reaches_nobody() {
-        let (here, there) = (office(100), office(1));
+        let (here, there) = (mail_sink(100), mail_sink(1));
         let mut group = Group::default();
         for member in [member(&here, 1), member(&there, 1)] {
             group.join(&member);

@@ -1,19 +1,19 @@
-//! The pure heart: no sockets, no clock, no threads of its own.
+//! The sans-I/O core: no sockets, no clock, no threads.
 //!
-//! | part | what it is |
+//! | part | contents |
 //! |---|---|
 //! | [`connection`] | one connection: events in, actions out; the only place that calls a session |
-//! | [`outbox`] | what a session may do besides reading |
-//! | [`queue`] | bytes on their way out |
-//! | [`datagram`] | replies to datagrams on their way out |
+//! | [`outbox`] | the interface a session answers through |
+//! | [`queue`] | unsent bytes |
+//! | [`datagram`] | queued replies to datagrams |
 //! | [`table`] | all connections of a thread, under tokens that are never reused |
 //! | [`timers`] | deadlines of all connections of a thread |
-//! | [`semaphore`] | a bounded number of places, first in, first out |
+//! | [`semaphore`] | a fair semaphore |
 //! | [`panics`] | panics of the application, and in destructors of its values |
 //! | [`mail`] | addresses of sessions, for other sessions and threads |
 //! | [`group`] | the same mail for many sessions, in one order |
 //!
-//! `now` is always passed in. Engines drive it with real sockets, tests with anything.
+//! `now` is always passed in. Engines drive it with real sockets, tests without.
 
 pub mod connection;
 pub mod datagram;
@@ -28,7 +28,7 @@ mod session_timers;
 pub mod table;
 pub mod timers;
 
-pub use connection::{Action, Connection, Context, Event, NextStep, Receive};
+pub use connection::{Action, Connection, Context, Direction, Event, NextStep, Receive};
 pub use semaphore::{FairSemaphore, PermitState};
 pub use table::{Table, Token};
 pub use timers::{Resolution, Timers};

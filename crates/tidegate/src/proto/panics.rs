@@ -1,18 +1,18 @@
-//! Panics in the application's code, and in the destructors of its values: they end here, not at an I/O thread.
+//! Contains panics in the application's code, and in the destructors of its values.
 
 use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs code of the application; `None` if it panicked.
+/// Runs application code; `None` if it panicked.
 ///
-/// What it could leave half-done is its own: the caller ends what the code belongs to.
+/// State it left half-modified is the application's: the caller ends the connection or job it belongs to.
 pub fn contain<T>(f: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).map_err(discard_payload).ok()
 }
 
-/// What a panic carries is a value of the application, too. One whose destructor panics again and again is leaked.
+/// A panic payload is an application value, too. One whose destructor keeps panicking is leaked.
 #[cold]
 fn discard_payload(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
@@ -20,17 +20,17 @@ fn discard_payload(payload: Box<dyn Any + Send>) {
     }
 }
 
-/// A value of the application. If its destructor panics, that ends here.
+/// An application value. Panics in its destructor are caught.
 pub struct Contained<T>(Option<T>);
 
 impl<T> Contained<T> {
-    /// Takes it in.
+    /// Wraps a value.
     #[inline]
     pub fn new(value: T) -> Self {
         Self(Some(value))
     }
 
-    /// Gives it back to the application.
+    /// Returns the value to the application.
     #[inline]
     #[must_use]
     pub fn into_inner(mut self) -> T {

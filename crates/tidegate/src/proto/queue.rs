@@ -1,4 +1,4 @@
-//! The bytes of one connection on their way out: in memory, shared or copied, and in files.
+//! The unsent bytes of one connection: in memory, shared or copied, and in files.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -14,7 +14,7 @@ enum Chunk {
 }
 
 impl Chunk {
-    /// The bytes of it that are in memory: all, or none of a file.
+    /// Its bytes in memory: all, or none for a file.
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Shared(bytes) => bytes,
@@ -46,10 +46,10 @@ impl Chunk {
 /// Small copies are joined up to this size, so that many small writes become one piece.
 const JOIN_BYTES: usize = 16 * 1024;
 
-/// The bytes of one connection on their way out. An empty one owns no memory.
+/// The unsent bytes of one connection. An empty queue owns no memory.
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// The front piece lies inline: the common answer is one piece and costs no allocation here.
+    /// The front piece is stored inline: the common response is one piece and needs no allocation here.
     front: Option<Chunk>,
     #[expect(clippy::box_collection, reason = "8 bytes instead of 32 in every idle connection")]
     rest: Option<Box<VecDeque<Chunk>>>,
@@ -87,14 +87,14 @@ impl Queue {
         self.unsent + self.in_flight
     }
 
-    /// Whether everything was confirmed.
+    /// Whether all bytes were confirmed.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether there are bytes that were not yet handed out.
+    /// Whether there are bytes that were not yet taken.
     #[inline]
     #[must_use]
     pub fn has_unsent(&self) -> bool {
@@ -150,7 +150,7 @@ impl Queue {
         std::mem::replace(&mut self.front, next)
     }
 
-    /// The part of a file that is next, if one is.
+    /// The part of a file that is next, if any.
     #[inline]
     #[must_use]
     pub fn next_file(&self) -> Option<&FileRange> {
@@ -160,11 +160,11 @@ impl Queue {
         }
     }
 
-    /// If a part of a file is next, reads at most `most` bytes of it, which are next from then on. For engines that
-    /// cannot send from files.
+    /// If a part of a file is next, reads at most `most` bytes of it into memory. For engines that cannot send from
+    /// files.
     ///
     /// # Errors
-    /// The file cannot be read, or has become shorter.
+    /// The file cannot be read, or was truncated.
     pub(crate) fn load(&mut self, most: usize) -> io::Result<()> {
         let Some(Chunk::File(range)) = &mut self.front else { return Ok(()) };
         let mut piece = BytesMut::zeroed(range.len().min(most));
@@ -179,8 +179,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Fills `into` with the pieces at the front that are in memory; returns how many. For engines that send from
-    /// where the bytes lie and then confirm.
+    /// Fills `into` with the pieces at the front that are in memory; returns their number. For engines that send
+    /// without copying and then confirm.
     pub fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
         let rest = self.rest.iter().flat_map(|rest| rest.iter());
         let mut n = 0;
@@ -192,8 +192,8 @@ impl Queue {
         n
     }
 
-    /// Hands out at most `most` pieces, or one part of a file, for an operation that owns them until its completion; a
-    /// part of a file with at most so many pieces on each side, if it may be among others.
+    /// Takes at most `most` pieces, or one part of a file, for an operation that owns them until its completion; with
+    /// [`Files::Among`] a part of a file may have up to this many pieces on each side.
     pub fn take(&mut self, most: usize, files: Files) -> Pieces {
         let pieces = self.take_some(most);
         if files != Files::Among {
@@ -216,7 +216,7 @@ impl Queue {
         Pieces::File { head, range, tail }
     }
 
-    /// Hands out everything, as a queue that the caller sends from and confirms to itself as well.
+    /// Takes everything, as a queue that the caller sends from and confirms to.
     pub(crate) fn take_all(&mut self) -> Self {
         let all =
             Self { front: self.front.take(), rest: self.rest.take(), unsent: self.unsent, in_flight: 0 };
@@ -273,7 +273,7 @@ impl Queue {
         self.in_flight += bytes;
     }
 
-    /// The kernel took `n` bytes: first of what was [taken](Self::take), else from the front.
+    /// Confirms `n` bytes: first those that were [taken](Self::take), otherwise from the front.
     pub(crate) fn confirm(&mut self, n: usize) {
         let flown = n.min(self.in_flight);
         self.in_flight -= flown;
@@ -291,7 +291,7 @@ impl Queue {
         }
     }
 
-    /// Forgets everything that was not handed out.
+    /// Drops everything that was not taken.
     pub(super) fn clear(&mut self) {
         self.front = None;
         self.rest = None;
@@ -299,25 +299,25 @@ impl Queue {
     }
 }
 
-/// What an engine does with parts of files.
+/// How an engine sends parts of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// They are read, and then sent as other bytes are.
+    /// Reads them, and sends the bytes.
     Read,
-    /// It sends them, each by itself.
+    /// Sends each by itself.
     Alone,
-    /// It sends them together with the bytes before and after them.
+    /// Sends them together with the bytes before and after them.
     Among,
 }
 
-/// What [`Queue::take`] hands out.
+/// The result of [`Queue::take`].
 #[derive(Debug)]
 pub enum Pieces {
     /// One piece.
     One(Bytes),
     /// Several, in order.
     Many(Vec<Bytes>),
-    /// A part of a file; with what is before and after it, if it may be [among others](Files::Among).
+    /// A part of a file; with the pieces around it, if [`Files::Among`] is set.
     File {
         /// Pieces before it.
         head: Vec<Bytes>,

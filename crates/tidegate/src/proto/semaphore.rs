@@ -1,71 +1,71 @@
-//! A bounded number of places, given out first in, first out.
+//! A fair semaphore: a bounded number of permits, first in, first out.
 
 use std::collections::VecDeque;
 
 use super::Token;
 
-/// Where one connection stands with a [`FairSemaphore`].
+/// The state of one connection in a [`FairSemaphore`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PermitState {
-    /// It has asked for nothing.
+    /// It has not asked.
     #[default]
     Outside,
-    /// It is in the queue.
+    /// It is queued.
     Waiting,
-    /// It has a place.
+    /// It has a permit.
     Inside,
 }
 
-/// A bounded number of places. Without a bound it costs one comparison.
+/// A bounded number of permits. Without a bound it costs one comparison.
 #[derive(Debug)]
 pub struct FairSemaphore {
-    /// `usize::MAX` is no bound.
-    places: usize,
+    /// `usize::MAX` means unbounded.
+    permits: usize,
     taken: usize,
     waiting: VecDeque<Token>,
 }
 
 impl FairSemaphore {
-    /// With so many places; `None` is without bound.
+    /// Creates one with this many permits; `None` is unbounded.
     #[must_use]
-    pub fn new(places: Option<usize>) -> Self {
-        Self { places: places.unwrap_or(usize::MAX), taken: 0, waiting: VecDeque::new() }
+    pub fn new(permits: Option<usize>) -> Self {
+        Self { permits: permits.unwrap_or(usize::MAX), taken: 0, waiting: VecDeque::new() }
     }
 
-    /// Whether there is a bound at all.
+    /// Whether it is bounded.
     #[inline]
     #[must_use]
     pub fn is_bounded(&self) -> bool {
-        self.places != usize::MAX
+        self.permits != usize::MAX
     }
 
-    /// Whether somebody waits for a place.
+    /// Whether the queue is not empty.
     #[inline]
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether somebody in this place has one, or could take one now.
+    /// Whether a connection in this state has a permit, or could take one now.
     #[must_use]
-    pub fn has_room_for(&self, place: PermitState) -> bool {
-        match place {
+    pub fn has_room_for(&self, state: PermitState) -> bool {
+        match state {
             PermitState::Inside => true,
             PermitState::Outside => {
-                !self.is_bounded() || (self.taken < self.places && self.waiting.is_empty())
+                !self.is_bounded() || (self.taken < self.permits && self.waiting.is_empty())
             }
             PermitState::Waiting => false,
         }
     }
 
-    /// Takes a place if one is free and nobody came before, else queues; whether the connection has a place now.
+    /// Takes a permit if one is free and the queue is empty, otherwise queues; returns whether the connection has one.
     #[inline]
-    pub fn enter(&mut self, token: Token, place: &mut PermitState) -> bool {
+    pub fn enter(&mut self, token: Token, state: &mut PermitState) -> bool {
         if !self.is_bounded() {
             return true;
         }
-        if *place == PermitState::Outside {
-            *place = if self.taken < self.places && self.waiting.is_empty() {
+        if *state == PermitState::Outside {
+            *state = if self.taken < self.permits && self.waiting.is_empty() {
                 self.taken += 1;
                 PermitState::Inside
             } else {
@@ -73,28 +73,28 @@ impl FairSemaphore {
                 PermitState::Waiting
             };
         }
-        *place == PermitState::Inside
+        *state == PermitState::Inside
     }
 
-    /// Gives a place back, if there was one. Who waited is left in the queue, and skipped when its turn comes.
+    /// Releases a permit, if there is one. A queued connection stays in the queue and is skipped later.
     #[inline]
-    pub fn leave(&mut self, place: &mut PermitState) {
-        if std::mem::take(place) == PermitState::Inside {
+    pub fn leave(&mut self, state: &mut PermitState) {
+        if std::mem::take(state) == PermitState::Inside {
             self.taken -= 1;
         }
     }
 
-    /// The next that may come in. The caller confirms with [`admit`](Self::admit) that it is still waiting.
+    /// The next in the queue. The caller confirms with [`admit`](Self::admit) that it is still waiting.
     pub fn pop_next(&mut self) -> Option<Token> {
-        if self.taken < self.places { self.waiting.pop_front() } else { None }
+        if self.taken < self.permits { self.waiting.pop_front() } else { None }
     }
 
-    /// Gives a place to one that [`pop_next`](Self::pop_next) named; whether it was still waiting.
-    pub fn admit(&mut self, place: &mut PermitState) -> bool {
-        if *place != PermitState::Waiting {
+    /// Gives a permit to the one that [`pop_next`](Self::pop_next) returned; returns whether it was still waiting.
+    pub fn admit(&mut self, state: &mut PermitState) -> bool {
+        if *state != PermitState::Waiting {
             return false;
         }
-        *place = PermitState::Inside;
+        *state = PermitState::Inside;
         self.taken += 1;
         true
     }
@@ -110,36 +110,36 @@ mod tests {
 
     #[test]
     fn places_go_to_who_came_first_and_never_to_more_than_there_are() {
-        let mut window = FairSemaphore::new(Some(2));
-        let mut places = [PermitState::Outside; 4];
-        let inside: Vec<bool> = (0..4).map(|i| window.enter(token(i as u32), &mut places[i])).collect();
+        let mut semaphore = FairSemaphore::new(Some(2));
+        let mut permits = [PermitState::Outside; 4];
+        let inside: Vec<bool> = (0..4).map(|i| semaphore.enter(token(i as u32), &mut permits[i])).collect();
         assert_eq!(inside, [true, true, false, false]);
-        assert_eq!(window.pop_next(), None);
-        window.leave(&mut places[0]);
-        assert!(!window.enter(token(0), &mut places[0]), "others came first");
-        assert_eq!(window.pop_next(), Some(token(2)));
-        assert!(window.admit(&mut places[2]));
-        assert_eq!(window.pop_next(), None);
+        assert_eq!(semaphore.pop_next(), None);
+        semaphore.leave(&mut permits[0]);
+        assert!(!semaphore.enter(token(0), &mut permits[0]), "others came first");
+        assert_eq!(semaphore.pop_next(), Some(token(2)));
+        assert!(semaphore.admit(&mut permits[2]));
+        assert_eq!(semaphore.pop_next(), None);
     }
 
     #[test]
     fn one_that_went_while_it_waited_is_skipped() {
-        let mut window = FairSemaphore::new(Some(1));
+        let mut semaphore = FairSemaphore::new(Some(1));
         let (mut first, mut second) = (PermitState::Outside, PermitState::Outside);
-        window.enter(token(1), &mut first);
-        window.enter(token(2), &mut second);
-        window.leave(&mut second);
-        window.leave(&mut first);
-        assert_eq!(window.pop_next(), Some(token(2)));
-        assert!(!window.admit(&mut second));
-        assert!(window.pop_next().is_none());
-        assert!(window.enter(token(3), &mut first));
+        semaphore.enter(token(1), &mut first);
+        semaphore.enter(token(2), &mut second);
+        semaphore.leave(&mut second);
+        semaphore.leave(&mut first);
+        assert_eq!(semaphore.pop_next(), Some(token(2)));
+        assert!(!semaphore.admit(&mut second));
+        assert!(semaphore.pop_next().is_none());
+        assert!(semaphore.enter(token(3), &mut first));
     }
 
     #[test]
     fn without_a_bound_everybody_is_in() {
-        let mut window = FairSemaphore::new(None);
-        let mut place = PermitState::Outside;
-        assert!(window.enter(token(1), &mut place) && place == PermitState::Outside);
+        let mut semaphore = FairSemaphore::new(None);
+        let mut state = PermitState::Outside;
+        assert!(semaphore.enter(token(1), &mut state) && state == PermitState::Outside);
     }
 }

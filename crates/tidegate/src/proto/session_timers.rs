@@ -1,40 +1,40 @@
-//! The timers of one session: the one without a key, and any number of others under keys.
+//! The timers of one session: one without a key, and any number with keys.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::service::Mail;
 
-/// What a session has asked to be woken for. One that has no timers under keys pays a pointer for them.
+/// The timers of a session. Without keyed timers it costs a pointer for them.
 #[derive(Debug, Default)]
 pub(super) struct SessionTimers {
-    /// The one without a key.
+    /// The timer without a key.
     wake: Option<Instant>,
     keyed: Option<Box<Keyed>>,
 }
 
-/// Who set a timer: how many layers are around it, and the key it chose. So a layer and the session inside never meet.
+/// Owner of a timer: the number of layers around it, and its key, so that keys of different layers do not collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TimerId {
     pub(super) layer: u32,
     pub(super) key: u64,
 }
 
-/// When a timer is due, and a number that tells those of one time apart, in the order in which they were set.
+/// When a timer is due, and a sequence number that orders timers with equal times.
 type Due = (Instant, u64);
 
 #[derive(Debug, Default)]
 struct Keyed {
     by_time: BTreeMap<Due, TimerId>,
     by_id: BTreeMap<TimerId, Due>,
-    /// Timers that were ever set.
+    /// Number of timers ever set.
     count: u64,
 }
 
-/// A timer whose time has come.
+/// A timer that is due.
 pub(super) struct Fired {
     pub(super) mail: Mail,
-    /// Of whom it is.
+    /// Its owner.
     pub(super) layer: u32,
 }
 
@@ -43,7 +43,7 @@ impl SessionTimers {
         self.wake = when;
     }
 
-    /// Sets a timer, in place of the one with the same key.
+    /// Sets a timer, replacing the one with the same key.
     pub(super) fn set(&mut self, id: TimerId, when: Instant) {
         let keyed = self.keyed.get_or_insert_default();
         keyed.count += 1;
@@ -54,7 +54,7 @@ impl SessionTimers {
         keyed.by_time.insert(due, id);
     }
 
-    /// Takes a timer back; `false` if there is none with this key.
+    /// Cancels a timer; `false` if there is none with this key.
     pub(super) fn cancel(&mut self, id: TimerId) -> bool {
         let Some(keyed) = &mut self.keyed else { return false };
         let due = keyed.by_id.remove(&id);
@@ -70,7 +70,7 @@ impl SessionTimers {
         }
     }
 
-    /// Takes the first one out if its time has come.
+    /// Removes the first one if it is due.
     pub(super) fn fire(&mut self, now: Instant) -> Option<Fired> {
         let at = self.next().filter(|&at| at <= now)?;
         if self.wake == Some(at) {

@@ -1,41 +1,41 @@
 //! All connections of one thread, under tokens that are never reused.
 
-/// Names one entry of a [`Table`]. A later entry in the same place has another generation, so a late
-/// event, completion or mail for a connection that is gone finds nothing instead of a stranger.
+/// Identifies one entry of a [`Table`]. A later entry in the same slot has another generation, so a late event,
+/// completion or mail for a closed connection finds nothing instead of another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token {
-    /// PermitState in the table.
+    /// Slot in the table.
     pub index: u32,
-    /// How often the place was used before.
+    /// How often the slot was used before.
     pub generation: u32,
 }
 
 impl Token {
-    /// As one number, for a kernel interface that carries one.
+    /// Packs it into one number, for a kernel interface that carries one.
     #[must_use]
     pub fn to_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    /// From the number [`to_u64`](Self::to_u64) made.
+    /// Unpacks a number made by [`to_u64`](Self::to_u64).
     #[must_use]
     pub fn from_u64(n: u64) -> Self {
         Self { index: n as u32, generation: (n >> 32) as u32 }
     }
 }
 
-/// Generations stay below this, so that a token leaves the highest bits of its number to others.
+/// Generations stay below this, so that the highest bits of a token's number are free for other use.
 const GENERATIONS: u32 = 1 << 24;
 
 enum Slot<T> {
     Taken(T),
-    /// Free; the next free place, or `NONE`.
+    /// Free; contains the next free slot, or `NONE`.
     Free(u32),
 }
 
 const NONE: u32 = u32::MAX;
 
-/// A slab with generations: insert, look up and remove in constant time; places are reused, last freed first.
+/// A slab with generations: insert, look up and remove in constant time; slots are reused, last freed first.
 pub struct Table<T> {
     slots: Vec<(u32, Slot<T>)>,
     free: u32,
@@ -49,10 +49,10 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Puts a value in and returns its token.
+    /// Inserts a value and returns its token.
     ///
     /// # Panics
-    /// With more than 2^32 - 1 entries, which no policy allows.
+    /// With more than 2^32 - 1 entries, which no policy permits.
     pub fn insert(&mut self, value: T) -> Token {
         self.len += 1;
         if self.free == NONE {
@@ -86,7 +86,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// The token of a place that is taken.
+    /// The token of an occupied slot.
     #[must_use]
     pub fn token_at(&self, index: u32) -> Option<Token> {
         match self.slots.get(index as usize) {
@@ -95,7 +95,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes the value under a token out.
+    /// Removes the value with this token.
     pub fn remove(&mut self, token: Token) -> Option<T> {
         self.get_mut(token)?;
         let (generation, slot) = &mut self.slots[token.index as usize];

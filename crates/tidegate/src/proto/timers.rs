@@ -17,20 +17,20 @@ const NONE: u32 = u32::MAX;
 struct Node {
     previous: u32,
     next: u32,
-    /// When it fires; 0 is not armed.
+    /// When it fires; 0 means not armed.
     tick: u64,
 }
 
 /// How exactly a deadline is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// To one tick, 1/64 ms: costs a wake-up of its own.
+    /// To one tick, 1/64 ms: costs a separate wake-up.
     Tick,
     /// To a millisecond, shared with all others of it.
     Millisecond,
 }
 
-/// One possible deadline for each place of a [`Table`](super::Table).
+/// A timing wheel with one possible deadline for each slot of a [`Table`](super::Table).
 pub struct Timers {
     base: Instant,
     /// Everything up to this tick has fired.
@@ -55,11 +55,11 @@ impl Timers {
         }
     }
 
-    /// Makes sure that `index` fires at `when`, rounded up to the resolution, or before: a no-op if an earlier deadline
+    /// Ensures that `index` fires at `when`, rounded up to the resolution, or earlier: a no-op if an earlier deadline
     /// is armed.
     ///
-    /// That is what makes deadlines that move with every byte cost nothing: the wheel fires at
-    /// the old time, the owner sees that its deadline has moved, and arms again.
+    /// So deadlines that move with every byte cost nothing: the wheel fires at the old time, the owner sees that its
+    /// deadline has moved, and arms again.
     #[inline]
     pub fn arm_no_later(&mut self, index: u32, when: Instant, resolution: Resolution) {
         let tick = self.tick_of(when, resolution);
@@ -75,7 +75,7 @@ impl Timers {
         self.nodes.get(index as usize).is_some_and(|node| node.tick != 0 && node.tick <= tick)
     }
 
-    /// Takes a deadline off.
+    /// Disarms a deadline.
     #[inline]
     pub fn disarm(&mut self, index: u32) {
         if self.nodes.get(index as usize).is_some_and(|n| n.tick != 0) {
@@ -83,11 +83,11 @@ impl Timers {
         }
     }
 
-    /// Moves time forward and appends every place whose deadline has come to `fired`.
+    /// Advances time and appends every slot whose deadline has passed to `fired`.
     pub fn advance(&mut self, now: Instant, fired: &mut Vec<u32>) {
         let until = (now.saturating_duration_since(self.base).as_nanos() / u128::from(TICK_NS)) as u64;
         while self.done < until {
-            // Nothing happens before that: time jumps there.
+            // Nothing is due before that: skip to it.
             let Some(next) = self.next_tick().filter(|&next| next <= until) else {
                 self.done = until;
                 return;
@@ -108,7 +108,7 @@ impl Timers {
         }
     }
 
-    /// How long a thread may sleep from `now` before it has to look again; `None` is for ever.
+    /// How long a thread may sleep from `now` before it must check the timers; `None` means forever.
     #[must_use]
     pub fn sleep(&self, now: Instant) -> Option<Duration> {
         let tick = self.next_tick()?;
@@ -116,7 +116,7 @@ impl Timers {
         Some(when.saturating_duration_since(now))
     }
 
-    /// The first tick at which something fires or has to be spread to a finer level.
+    /// The first tick at which something fires or moves to a finer level.
     fn next_tick(&self) -> Option<u64> {
         (0..LEVELS).filter(|&level| self.occupied[level] != 0).map(|level| self.next_of(level)).min()
     }
@@ -124,13 +124,13 @@ impl Timers {
     fn next_of(&self, level: usize) -> u64 {
         let unit = SLOTS.pow(level as u32);
         let current = self.done / unit;
-        // Slots are visited from the one after the current; the current one comes last, a turn later.
+        // Slots are visited from the one after the current; the current one is last, one rotation later.
         let start = (current + 1) % SLOTS;
         let ahead = self.occupied[level].rotate_right(start as u32).trailing_zeros();
         (current + 1 + u64::from(ahead)) * unit
     }
 
-    /// The tick, counted from the base, at which something due at `when` fires.
+    /// The tick, counted from the base, at which a deadline at `when` fires.
     #[must_use]
     pub fn tick_of(&self, when: Instant, resolution: Resolution) -> u64 {
         let ahead_ns = when.saturating_duration_since(self.base).as_nanos();
@@ -152,7 +152,7 @@ impl Timers {
         self.link(index);
     }
 
-    /// Level and slot of a tick, seen from `done`. What lies past the last level waits in its last slot.
+    /// Level and slot of a tick, relative to `done`. Ticks past the last level wait in its last slot.
     fn place(&self, tick: u64) -> (usize, usize) {
         let ahead = tick - self.done;
         let level = (0..LEVELS).find(|&l| ahead < SLOTS.pow(l as u32 + 1));
@@ -194,7 +194,7 @@ impl Timers {
 
     /// Replaces the head of the one list that begins with `index`.
     fn unhead(&mut self, index: u32, next: u32) {
-        // The level of an entry falls as time passes, but it only moves in `spread`: look where it is.
+        // The level of an entry falls as time passes, but it only moves in `spread`: compute where it is stored.
         let tick = self.nodes[index as usize].tick;
         let places = (0..LEVELS).map(|level| (level, (tick / SLOTS.pow(level as u32) % SLOTS) as usize));
         let last = (0..SLOTS as usize).map(|slot| (LEVELS - 1, slot));
@@ -209,7 +209,7 @@ impl Timers {
         }
     }
 
-    /// Moves the entries of the level's slot that begins now to finer levels.
+    /// Moves the entries of the level's current slot to finer levels.
     fn spread(&mut self, level: usize) {
         let slot = (self.done / SLOTS.pow(level as u32) % SLOTS) as usize;
         let mut index = std::mem::replace(&mut self.heads[level][slot], NONE);

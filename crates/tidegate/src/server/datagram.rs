@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-use tidegate_os::datagram::{DatagramSocket, Port};
+use tidegate_os::datagram::{DatagramSocket, PortSharing};
 use tidegate_os::descriptor::OwnedFd;
 
 use super::StartError;
@@ -17,7 +17,7 @@ use crate::policy::{DatagramPath, DatagramPolicy};
 use crate::service::DatagramService;
 use crate::stats::{DatagramCounters, DatagramStats};
 
-/// A datagram server to be.
+/// A datagram server that is not started yet.
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -42,34 +42,34 @@ pub struct DatagramServer<F> {
 }
 
 impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
-    /// With the default policy and the best model available. `make` makes the service of each I/O thread; it is given
-    /// the thread's number, from 0.
+    /// Uses the default policy and the best model available. `make` creates the service of each I/O thread; its
+    /// argument is the thread's index, from 0.
     pub fn new(make: F) -> Self {
         Self { make, policy: DatagramPolicy::default(), model: None }
     }
 
-    /// With these limits.
+    /// Sets the limits.
     #[must_use]
     pub fn policy(self, policy: DatagramPolicy) -> Self {
         Self { policy, ..self }
     }
 
-    /// On this model, and no other.
+    /// Selects the model; it is never replaced by another one.
     #[must_use]
     pub fn model(self, model: Model) -> Self {
         Self { model: Some(model), ..self }
     }
 
-    /// Makes the sockets and binds them: datagrams wait in the kernel from now on. Port 0 lets the system pick one.
+    /// Creates and binds the sockets: datagrams queue in the kernel from now on. Port 0 lets the system pick one.
     ///
     /// # Errors
-    /// A wrong policy, an unavailable model or path, or an unusable address; nothing is left behind.
+    /// An invalid policy, an unavailable model or path, or an unusable address; nothing is left behind.
     pub fn bind(self, addr: SocketAddr) -> Result<BoundDatagramServer, StartError> {
         let (model, path) = self.choose()?;
         let listen = |error| StartError::Listen { at: addr.into(), error };
         let threads = self.policy.threads.map_or(datagram::default_threads(model), usize::from);
         let options = datagram::options(model, path, &self.policy);
-        let first = Arc::new(DatagramSocket::bind(addr, Port::Own, &options).map_err(listen)?);
+        let first = Arc::new(DatagramSocket::bind(addr, PortSharing::Own, &options).map_err(listen)?);
         let local_addr = first.local_addr().map_err(listen)?;
         let mut sockets = vec![first.clone()];
         if datagram::shares_socket(model) {
@@ -77,7 +77,8 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
         } else if threads > 1 {
             first.share_port().map_err(listen)?;
             for _ in 1..threads {
-                let socket = DatagramSocket::bind(local_addr, Port::Shared, &options).map_err(listen)?;
+                let socket =
+                    DatagramSocket::bind(local_addr, PortSharing::Shared, &options).map_err(listen)?;
                 sockets.push(Arc::new(socket));
             }
         }
@@ -85,13 +86,14 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
         Ok(BoundDatagramServer { make: erased(self.make), plan, local_addr })
     }
 
-    /// Receives from sockets that another process has bound and [shared](BoundDatagramServer::share_sockets), on a
-    /// thread for each. Both may serve them at the same time, on models that [go together](Model::shares_listener_with)
-    /// and on the same path: each datagram goes to one of them.
+    /// Receives from sockets that another process has bound and [shared](BoundDatagramServer::share_sockets), with one
+    /// thread for each. Both processes may serve them at the same time, on models that
+    /// [can share them](Model::shares_listener_with) and on the same path: each datagram goes to one of them.
     ///
     /// # Errors
-    /// As [`bind`](Self::bind); and sockets that are none of datagrams or not of one address, another number of them
-    /// than [`DatagramPolicy::threads`] says, or `blocking` and `pool`, which cannot.
+    /// Those of [`bind`](Self::bind); sockets that are not datagram sockets or have different addresses; a number of
+    /// sockets that differs from [`DatagramPolicy::threads`]; or the models `blocking` and `pool`, which cannot share
+    /// sockets.
     pub fn receive_on(self, sockets: Vec<OwnedFd>) -> Result<BoundDatagramServer, StartError> {
         let adopt = |error| StartError::AdoptDatagrams { error };
         let wrong = |why: String| adopt(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -100,7 +102,7 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
         let count = sockets.len();
         if count == 0 || self.policy.threads.is_some_and(|threads| usize::from(threads) != count) {
             return Err(wrong(format!(
-                "there are {count}, one for each thread; leave threads out, or make it the same"
+                "there are {count} sockets, one for each thread; leave threads out, or set it to {count}"
             )));
         }
         let options = datagram::options(model, path, &self.policy);
@@ -117,7 +119,7 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
         Ok(BoundDatagramServer { make: erased(self.make), plan, local_addr })
     }
 
-    /// The model and path asked for, or the best ones; they must be available, and able to keep the policy.
+    /// The selected model and path, or the best ones; they must be available, and able to enforce the policy.
     fn choose(&self) -> Result<(Model, DatagramPath), StartError> {
         self.policy.check()?;
         let model = self.model.unwrap_or_else(datagram::best);
@@ -136,14 +138,14 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
     }
 }
 
-/// Makes the service of an I/O thread, whatever its type.
+/// Creates the service of an I/O thread, whatever its type.
 type Make = Box<dyn Fn(usize) -> Box<dyn DatagramService> + Send>;
 
 fn erased<S: DatagramService>(make: impl Fn(usize) -> S + Send + 'static) -> Make {
     Box::new(move |thread| Box::new(make(thread)))
 }
 
-/// A datagram server that has its port and does not serve yet.
+/// A datagram server that is bound and does not receive yet.
 pub struct BoundDatagramServer {
     make: Make,
     plan: DatagramConfig,
@@ -151,29 +153,30 @@ pub struct BoundDatagramServer {
 }
 
 impl BoundDatagramServer {
-    /// The address it receives at.
+    /// The bound address.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// The model it will run on.
+    /// The model that will run it.
     #[must_use]
     pub fn model(&self) -> Model {
         self.plan.model
     }
 
-    /// How datagrams will go through the kernel.
+    /// How datagrams pass through the kernel.
     #[must_use]
     pub fn path(&self) -> DatagramPath {
         self.plan.path
     }
 
-    /// Second descriptors of its sockets, to be given to a process that goes on with them
-    /// ([`receive_on`](DatagramServer::receive_on)); then [leave](RunningDatagrams::leave).
+    /// Duplicates of its sockets, for a process that continues with them ([`receive_on`](DatagramServer::receive_on));
+    /// afterwards call [`leave`](RunningDatagrams::leave).
     ///
     /// # Errors
-    /// The model is `blocking` or `pool`, which end a socket for everybody when they stop, or no descriptor is left.
+    /// The model is `blocking` or `pool`, which shut a socket down for every process when they stop, or no descriptor
+    /// is left.
     pub fn share_sockets(&self) -> io::Result<Vec<OwnedFd>> {
         let plan = &self.plan;
         datagram::hands_over(plan.model).map_err(|why| io::Error::new(io::ErrorKind::Unsupported, why))?;
@@ -183,7 +186,7 @@ impl BoundDatagramServer {
     /// Starts the I/O threads; returns once all of them serve.
     ///
     /// # Errors
-    /// The system gave no thread, ring or memory.
+    /// The system has no thread, ring or memory left.
     pub fn start(self) -> Result<RunningDatagrams, StartError> {
         let Self { make, plan, local_addr } = self;
         let model = plan.model;
@@ -192,7 +195,7 @@ impl BoundDatagramServer {
             local_addr,
             model,
             path: plan.path,
-            halts: started.halts,
+            stop_signals: started.stop_signals,
             counters: started.counters,
             threads: started.threads,
             stopping: AtomicBool::new(false),
@@ -200,78 +203,78 @@ impl BoundDatagramServer {
     }
 }
 
-/// A running datagram server. Dropping it stops it and waits.
+/// A running datagram server. Dropping it stops it and waits for its threads.
 pub struct RunningDatagrams {
     local_addr: SocketAddr,
     model: Model,
     path: DatagramPath,
-    halts: Vec<Arc<StopSignal>>,
+    stop_signals: Vec<Arc<StopSignal>>,
     counters: Vec<Arc<DatagramCounters>>,
     threads: Vec<JoinHandle<()>>,
     stopping: AtomicBool,
 }
 
 impl RunningDatagrams {
-    /// The address it receives at.
+    /// The bound address.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// The model it runs on.
+    /// The model in use.
     #[must_use]
     pub fn model(&self) -> Model {
         self.model
     }
 
-    /// How datagrams go through the kernel.
+    /// How datagrams pass through the kernel.
     #[must_use]
     pub fn path(&self) -> DatagramPath {
         self.path
     }
 
-    /// The counters as they are now.
+    /// The current counters.
     #[must_use]
     pub fn stats(&self) -> DatagramStats {
         DatagramStats::sum(&self.counters)
     }
 
-    /// The same counters for another thread, such as one that publishes them. Outlives the server; then they stand
-    /// still.
+    /// A handle to the counters for another thread, for example one that exports them. It outlives the server; then the
+    /// values no longer change.
     pub fn watch(&self) -> impl Fn() -> DatagramStats + Clone + Send + Sync + use<> {
         let counters = self.counters.clone();
         move || DatagramStats::sum(&counters)
     }
 
-    /// The counters of each I/O thread as they are now.
+    /// The current counters of each I/O thread.
     #[must_use]
     pub fn stats_by_thread(&self) -> Vec<DatagramStats> {
         self.counters.iter().map(|one| DatagramStats::sum(std::slice::from_ref(one))).collect()
     }
 
-    /// Whether one of the I/O threads has ended without having been told to.
+    /// Whether an I/O thread has ended unexpectedly.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         !self.stopping.load(Relaxed) && self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Serves what has arrived until now, sends the replies and stops, at most after
-    /// [`DatagramPolicy::drain_timeout`]. Returns at once; [`join`](Self::join) waits.
+    /// Serves what has arrived until now, sends the replies and stops, after at most [`DatagramPolicy::drain_timeout`].
+    /// Returns immediately; [`join`](Self::join) waits.
     pub fn stop(&self) {
         self.stopping.store(true, Relaxed);
-        StopSignal::ask(&self.halts, Order::Serve);
+        StopSignal::ask(&self.stop_signals, Order::Serve);
     }
 
-    /// Stops, and leaves what waits in the sockets to the process that [shares](BoundDatagramServer::share_sockets)
-    /// them: nothing more is received, and what was received already is answered, at most until
-    /// [`DatagramPolicy::drain_timeout`]. Returns at once. Models whose threads sleep in the receive (`blocking`,
-    /// `pool`) cannot share sockets; there it loses what waits.
+    /// Stops, and leaves datagrams queued in the sockets to the process that
+    /// [shares](BoundDatagramServer::share_sockets) them: nothing more is received, and what was received already is
+    /// answered, until at most [`DatagramPolicy::drain_timeout`]. Returns immediately. Models whose threads block in
+    /// the receive (`blocking`, `pool`) cannot share sockets; there queued datagrams are lost.
     pub fn leave(&self) {
         self.stopping.store(true, Relaxed);
-        StopSignal::ask(&self.halts, Order::Leave);
+        StopSignal::ask(&self.stop_signals, Order::Leave);
     }
 
-    /// Waits until the server has stopped and returns its last counters. Does not stop it.
+    /// Waits until the server has stopped and returns the final counters. Does not stop it.
     pub fn join(mut self) -> DatagramStats {
         for thread in self.threads.drain(..) {
             if let Err(panic) = thread.join() {
@@ -286,7 +289,7 @@ impl Drop for RunningDatagrams {
     fn drop(&mut self) {
         self.stop();
         for thread in self.threads.drain(..) {
-            // Whoever wanted to know of a panic has called `join`.
+            // A caller interested in panics has called `join`.
             let _ = thread.join();
         }
     }

@@ -1,10 +1,10 @@
-//! What engines know of a service: everything but the type of its sessions.
+//! The type-erased service that engines use.
 
 use std::io;
 
 use super::{Dial, Peer, Refusal, Service, Session};
 
-/// A [`Service`] whose type of session is erased, so that engines are compiled once and not for each service.
+/// A [`Service`] whose session type is erased, so that engines are compiled once and not for each service.
 ///
 /// Costs an allocation for each connection and an indirect call for each event.
 pub(crate) trait ErasedService: Send + Sync + 'static {
@@ -14,6 +14,8 @@ pub(crate) trait ErasedService: Send + Sync + 'static {
     fn speaks_first(&self) -> bool;
     /// See [`Service::needs_peer_addr`].
     fn needs_peer_addr(&self) -> bool;
+    /// See [`Service::needs_local_addr`].
+    fn needs_local_addr(&self) -> bool;
     /// See [`Service::dials`].
     fn dials(&self) -> usize;
     /// See [`Service::dial_failed`].
@@ -31,6 +33,10 @@ impl<S: Service> ErasedService for S {
 
     fn needs_peer_addr(&self) -> bool {
         Service::needs_peer_addr(self)
+    }
+
+    fn needs_local_addr(&self) -> bool {
+        Service::needs_local_addr(self)
     }
 
     fn dials(&self) -> usize {

@@ -19,7 +19,7 @@ macro_rules! datagram_counters {
         }
 
         impl DatagramCounters {
-            /// All zero. Only the thread they belong to writes them.
+            /// All zero. Only the owning thread writes them.
             #[must_use]
             pub fn new() -> Self {
                 Self { $($name: Counter::new(Writers::One),)* }
@@ -55,23 +55,23 @@ datagram_counters! {
     bytes_in,
     /// Bytes of the datagrams the kernel took.
     bytes_out,
-    /// Receive calls or completions that brought something.
+    /// Receive calls or completions that returned datagrams.
     receives,
-    /// Send calls or operations that the kernel took something from.
+    /// Send calls or operations that sent something.
     sends,
     /// Datagrams longer than the limit, dropped.
     truncated,
-    /// Replies dropped because too many were waiting already.
+    /// Replies dropped because too many were queued.
     replies_dropped,
-    /// Replies dropped because they are longer than any datagram can be.
+    /// Replies dropped because they exceed the largest datagram.
     replies_too_long,
     /// Replies dropped because the system had no buffer (`ENOBUFS`, `ENOMEM`).
     no_buffers,
-    /// Replies the kernel refused for another reason, such as an address without a route.
+    /// Replies that the kernel rejected for another reason, such as an address without a route.
     send_errors,
-    /// Receives that failed, such as by a report that nobody listens at a peer.
+    /// Failed receives, such as reports of a closed port at a peer.
     receive_errors,
-    /// Replies given up because a stop was over before the kernel took them.
+    /// Replies dropped because a stop ended before the kernel took them.
     abandoned,
     /// Times the service panicked.
     panics,

@@ -1,6 +1,6 @@
-//! The other direction: sessions that dial out, on the same models, are told their tags and have every byte verified.
+//! The other direction: sessions that dial out, on the same models, receive their tags and have every byte verified.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use tidegate::service::Origin;
@@ -8,26 +8,26 @@ use tidegate::{
     Client, CloseReason, Consumed, Dial, Endpoint, Flow, Model, Outbox, Peer, Refusal, Service, Session,
 };
 
-use crate::kit::{self, Hatch, Tape};
+use crate::kit::{self, ClosedPort, EchoPeer, Tape};
 
 on_every_model!(case);
 
 /// What the sessions of a case reported.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<Report>>>);
+struct Log(Arc<Mutex<Vec<Ending>>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Report {
+enum Ending {
     Closed { tag: u64, why: CloseReason, verified: bool },
     Failed { tag: u64, to: Endpoint, kind: std::io::ErrorKind },
 }
 
 impl Log {
-    fn add(&self, report: Report) {
-        self.0.lock().expect("log").push(report);
+    fn add(&self, ending: Ending) {
+        self.0.lock().expect("log").push(ending);
     }
 
-    fn all(&self) -> Vec<Report> {
+    fn all(&self) -> Vec<Ending> {
         self.0.lock().expect("log").clone()
     }
 }
@@ -62,7 +62,7 @@ impl Service for Verify {
     }
 
     fn dial_failed(&self, dial: &Dial, error: &std::io::Error) {
-        self.log.add(Report::Failed { tag: dial.tag, to: dial.to.clone(), kind: error.kind() });
+        self.log.add(Ending::Failed { tag: dial.tag, to: dial.to.clone(), kind: error.kind() });
     }
 }
 
@@ -96,7 +96,7 @@ impl Session for Verifier {
     }
 
     fn on_close(&mut self, why: CloseReason) {
-        self.log.add(Report::Closed { tag: self.tag, why, verified: self.heard == self.bytes });
+        self.log.add(Ending::Closed { tag: self.tag, why, verified: self.heard == self.bytes });
     }
 }
 
@@ -123,37 +123,38 @@ fn finish(client: tidegate::RunningClient) -> tidegate::Stats {
 }
 
 fn many_dials(model: Model, dials: u64, bytes: usize) {
-    let hatch = Hatch::open(|_, _| {});
+    let echo_peer = EchoPeer::open(|_, _| {});
     let (client, log) = client(model, bytes);
     let dialler = client.dialler();
     for tag in 0..dials {
-        dialler.dial(Dial::to(hatch.addr).tag(tag).thread(tag as usize)).expect("dial");
+        dialler.dial(Dial::to(echo_peer.addr).tag(tag).thread(tag as usize)).expect("dial");
     }
     kit::until("every dial has come to its end", || log.all().len() as u64 == dials);
-    kit::until("the other side has seen the ends", || hatch.finished() as u64 == dials);
+    kit::until("the other side has seen the ends", || echo_peer.finished() as u64 == dials);
     let mut reports = log.all();
-    reports.sort_by_key(|report| match report {
-        Report::Closed { tag, .. } | Report::Failed { tag, .. } => *tag,
+    reports.sort_by_key(|ending| match ending {
+        Ending::Closed { tag, .. } | Ending::Failed { tag, .. } => *tag,
     });
-    for (tag, report) in (0..dials).zip(reports) {
-        assert_eq!(report, Report::Closed { tag, why: CloseReason::Finished, verified: true });
+    for (tag, ending) in (0..dials).zip(reports) {
+        assert_eq!(ending, Ending::Closed { tag, why: CloseReason::Finished, verified: true });
     }
     let stats = finish(client);
     let total = dials * bytes as u64;
     assert_eq!((stats.attempted, stats.accepted, stats.dial_failed), (dials, dials, 0));
     assert_eq!((stats.bytes_in, stats.bytes_out), (total, total));
-    dialler.dial(Dial::to(hatch.addr)).expect_err("the client has stopped");
+    dialler.dial(Dial::to(echo_peer.addr)).expect_err("the client has stopped");
 }
 
 fn a_closed_port(model: Model) {
-    let to = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port nobody listens on");
+    let closed = ClosedPort::new();
+    let to = closed.addr;
     let (client, log) = client(model, 10);
     for tag in 0..10 {
         client.dialler().dial(Dial::to(to).tag(tag)).expect("dial");
     }
     kit::until("every dial has failed", || log.all().len() == 10);
     for tag in 0..10 {
-        assert!(log.all().contains(&Report::Failed {
+        assert!(log.all().contains(&Ending::Failed {
             tag,
             to: to.into(),
             kind: std::io::ErrorKind::ConnectionRefused
@@ -167,14 +168,14 @@ fn a_chosen_source(model: Model) {
     let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
     let callers = Arc::new(Mutex::new(Vec::new()));
     let seen = callers.clone();
-    let hatch = Hatch::open(move |_, peer| seen.lock().expect("callers").push(peer.ip()));
+    let echo_peer = EchoPeer::open(move |_, peer| seen.lock().expect("callers").push(peer.ip()));
     let (client, log) = client(model, 1_000);
     for tag in 0..5 {
-        client.dialler().dial(Dial::to(hatch.addr).from(SocketAddr::new(source, 0)).tag(tag)).expect("dial");
+        client.dialler().dial(Dial::to(echo_peer.addr).from(SocketAddr::new(source, 0)).tag(tag)).expect("dial");
     }
     kit::until("every dial has come to its end", || log.all().len() == 5);
     assert!(
-        log.all().iter().all(|report| matches!(report, Report::Closed { verified: true, .. })),
+        log.all().iter().all(|ending| matches!(ending, Ending::Closed { verified: true, .. })),
         "{:?}",
         log.all()
     );

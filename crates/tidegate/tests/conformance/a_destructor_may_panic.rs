@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use tidegate::{
-    Client, CloseReason, Consumed, Dial, Flow, Group, Mail, Mailbox, Model, Outbox, Peer, Policy, Refusal,
-    Service, Session,
+    Client, CloseReason, Consumed, Dial, Flow, Group, Mail, Mailbox, Model, Outbox, Peer, Policy, Recipient,
+    Refusal, Service, Session,
 };
 
-use crate::kit::{self, Hatch};
+use crate::kit::{self, ClosedPort, EchoPeer};
 
 on_every_model!(case);
 
@@ -28,16 +28,16 @@ impl Drop for Bomb {
 #[derive(Clone, Default)]
 struct Shared {
     fallen: Arc<AtomicUsize>,
-    victims: Arc<Mutex<Vec<Mailbox>>>,
+    victims: Arc<Mutex<Vec<Mailbox<Bomb>>>>,
     group: Arc<Mutex<Group>>,
 }
 
-/// Does what it is told to, and echoes what it was told.
+/// Obeys its input, and echoes it.
 struct Fragile {
     shared: Shared,
     /// Goes off with the session.
     bomb: Option<Bomb>,
-    own: Option<Mailbox>,
+    own: Option<Mailbox<Bomb>>,
 }
 
 impl Fragile {
@@ -47,11 +47,11 @@ impl Fragile {
 
     fn act(&mut self, order: &[u8], out: &mut Outbox<'_>) -> Flow {
         match order {
-            b"victim" => self.shared.victims.lock().expect("victims").push(out.mailbox()),
-            b"member" => self.shared.group.lock().expect("group").join(&out.mailbox()),
+            b"victim" => self.shared.victims.lock().expect("victims").push(Self::mailbox(out)),
+            b"member" => self.shared.group.lock().expect("group").join(&Self::mailbox(out)),
             b"fall" => self.bomb = Some(self.bomb()),
             b"mail and close" => {
-                out.mailbox().send(self.bomb()).expect("mail"); // it is not read any more
+                Self::mailbox(out).send(self.bomb()).expect("mail"); // it is not read any more
                 return Flow::Close;
             }
             b"mail" => {
@@ -79,9 +79,13 @@ impl Fragile {
     }
 }
 
+impl Recipient for Fragile {
+    type Message = Bomb;
+}
+
 impl Session for Fragile {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        self.own = Some(out.mailbox());
+        self.own = Some(Self::mailbox(out));
         Flow::Continue
     }
 
@@ -96,9 +100,9 @@ impl Session for Fragile {
     }
 }
 
-struct Shop(Shared);
+struct FragileService(Shared);
 
-impl Service for Shop {
+impl Service for FragileService {
     type Session = Fragile;
 
     fn open(&self, _: &Peer) -> Result<Fragile, Refusal> {
@@ -109,7 +113,7 @@ impl Service for Shop {
 fn case(model: Model) {
     let shared = Shared::default();
     let fallen = || shared.fallen.load(SeqCst);
-    let server = kit::serve(model, kit::with_threads(model, 1), Shop(shared.clone()));
+    let server = kit::serve(model, kit::with_threads(model, 1), FragileService(shared.clone()));
     let closed = |n: u64| kit::until("it has left", || server.stats().closed_total() == n);
     let mut other = kit::connect(server.local_addr());
     kit::exchange(&mut other, b"before");
@@ -193,15 +197,15 @@ impl Session for Call {
 }
 
 fn a_dialled_one_is_like_others(model: Model) {
-    let hatch = Hatch::open(|_, _| {});
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
+    let echo_peer = EchoPeer::open(|_, _| {});
+    let nobody = ClosedPort::new();
     let fallen = Arc::new(AtomicUsize::new(0));
     let policy = Policy { fast_path: None, ..kit::with_threads(model, 1) };
     let client = Client::new(Caller(fallen.clone())).model(model).policy(policy).start().expect("start");
     for round in 0..3 {
-        client.dial(hatch.addr).expect("dial");
+        client.dial(echo_peer.addr).expect("dial");
         kit::until("the call has ended", || fallen.load(SeqCst) == 2 * round + 1);
-        client.dial(nobody).expect("dial");
+        client.dial(nobody.addr).expect("dial");
         kit::until("the dial has failed", || fallen.load(SeqCst) == 2 * round + 2);
     }
     client.stop();

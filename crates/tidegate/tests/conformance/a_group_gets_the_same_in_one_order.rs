@@ -1,10 +1,11 @@
 //! A group: what several sessions send to it at once reaches every member once, and all of them in one order, across
 //! I/O threads. Who has left gets nothing more.
 
+use std::convert::Infallible;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use tidegate::{CloseReason, Consumed, Flow, Group, Mail, Mailbox, Model, Outbox, Session};
+use tidegate::{CloseReason, Consumed, Flow, Group, Mail, Mailbox, Model, Outbox, Recipient, Session};
 
 use crate::kit;
 
@@ -14,17 +15,22 @@ const MEMBERS: usize = 24;
 const SPEAKERS: usize = 4;
 const SAID: u8 = 50;
 
-type Room = Arc<Mutex<Group>>;
+type SharedGroup = Arc<Mutex<Group>>;
 
 /// Says each byte it hears to the group.
 struct Member {
-    room: Room,
-    own: Option<Mailbox>,
+    room: SharedGroup,
+    own: Option<Mailbox<Infallible>>,
+}
+
+impl Recipient for Member {
+    /// Its mail is the room's only.
+    type Message = Infallible;
 }
 
 impl Session for Member {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        let own = out.mailbox();
+        let own = Self::mailbox(out);
         self.room.lock().expect("room").join(&own);
         self.own = Some(own);
         out.write(b"in");
@@ -50,7 +56,7 @@ impl Session for Member {
 }
 
 fn case(model: Model) {
-    let room = Room::default();
+    let room = SharedGroup::default();
     let its = room.clone();
     let member = move || Member { room: its.clone(), own: None };
     let server = kit::serve(model, kit::policy(model), kit::sessions(member).speaking_first());

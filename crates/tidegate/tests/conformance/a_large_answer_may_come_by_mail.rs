@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Consumed, Flow, Mail, Mailbox, Model, Outbox, Policy, Session};
+use tidegate::{Consumed, Flow, Mail, Mailbox, Model, Outbox, Policy, Recipient, Session};
 
 use crate::kit::{self, Tape};
 
@@ -17,7 +17,11 @@ const PIECE: usize = 30;
 
 struct Quiet {
     tape: Tape,
-    address: Arc<Mutex<Option<Mailbox>>>,
+    address: Arc<Mutex<Option<Mailbox<()>>>>,
+}
+
+impl Recipient for Quiet {
+    type Message = ();
 }
 
 impl Session for Quiet {
@@ -31,7 +35,7 @@ impl Session for Quiet {
             out.share(self.tape.piece((i * PIECE) as u64, PIECE));
         }
         if let Mail::Timer = mail {
-            *self.address.lock().expect("address") = Some(out.mailbox());
+            *self.address.lock().expect("address") = Some(Self::mailbox(out));
         }
         Flow::Continue
     }
@@ -47,7 +51,7 @@ fn case(model: Model) {
     let mut stream = kit::connect(server.local_addr());
     stream.write_all(b"?").expect("send");
     tape.check(0, &kit::hear(&mut stream, PIECES * PIECE));
-    let mailbox: Mailbox = address.lock().expect("address").clone().expect("known since the timer");
+    let mailbox = address.lock().expect("address").clone().expect("known since the timer");
     for _ in 0..20 {
         mailbox.send(()).expect("mail");
         tape.check(0, &kit::hear(&mut stream, PIECES * PIECE));

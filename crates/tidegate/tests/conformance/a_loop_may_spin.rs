@@ -12,16 +12,17 @@ on_every_model!(case);
 
 fn case(model: Model) {
     for wait in [Wait::Spin, Wait::SpinThenBlock(Duration::from_millis(20))] {
-        let idle = Some(kit::slow(Duration::from_millis(300)));
-        let policy =
-            Policy { wait, idle_timeout: idle, first_byte_timeout: idle, ..kit::with_threads(model, 1) };
+        let policy = Policy { wait, ..kit::with_threads(model, 1) };
         let Some(policy) = kit::kept_by(model, policy, "wait") else { return };
         let (service, _) = Echo::service();
-        let server = kit::serve(model, policy, service);
+        let server = kit::serve(model, policy.clone(), service);
         let mut stream = kit::connect(server.local_addr());
         for n in 0..20_u8 {
             kit::exchange(&mut stream, &[n; 1000]);
         }
+        let idle = Some(Duration::from_millis(300));
+        let brief = Policy { idle_timeout: idle, first_byte_timeout: idle, ..policy };
+        server.set_policy(brief).expect("a shorter time limit");
         kit::until("a timer closes it", || server.stats().open() == 0);
         if wait != Wait::Spin {
             kit::measure_for(Duration::from_millis(50)); // more than it spins for

@@ -2,29 +2,33 @@
 
 use std::io::Write;
 
-use tidegate::{CloseReason, Consumed, Mail, Mailbox, Model, Outbox, Session};
+use tidegate::{CloseReason, Consumed, Mail, Mailbox, Model, Outbox, Recipient, Session};
 use tidegate::{Flow, Peer, Refusal, Service};
 
 use crate::kit::{self, Ending};
 
 on_every_model!(case);
 
-/// Panics wherever it is told to.
+/// Panics wherever its input says.
 struct Fragile {
-    own: Option<Mailbox>,
+    own: Option<Mailbox<()>>,
     falls_at_the_end: bool,
+}
+
+impl Recipient for Fragile {
+    type Message = ();
 }
 
 impl Session for Fragile {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        self.own = Some(out.mailbox());
+        self.own = Some(Self::mailbox(out));
         Flow::Continue
     }
 
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         match input {
             b"fall" => panic!("as it was told"),
-            b"fall by mail" => _ = self.own.as_ref().map(|own| own.send("fall")),
+            b"fall by mail" => _ = self.own.as_ref().map(|own| own.send(())),
             b"fall at the end" => self.falls_at_the_end = true,
             _ => {}
         }

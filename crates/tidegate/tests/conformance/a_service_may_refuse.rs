@@ -1,5 +1,5 @@
 //! A service that refuses a connection leaves no session behind; the peer sees the end, the counters say so. A
-//! service that asks who calls is told.
+//! service can ask who calls.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

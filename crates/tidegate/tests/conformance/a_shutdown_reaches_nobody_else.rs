@@ -52,7 +52,7 @@ fn case(model: Model) {
 fn come_and_go(addr: &Endpoint, gone: &AtomicUsize, over: &AtomicBool) {
     while !over.load(SeqCst) {
         let mut stream = kit::connect(addr);
-        // Whoever is shut down in a stranger's place may find the stream closed.
+        // A peer that is shut down in a stranger's place may find the stream closed.
         let asked = stream.write_all(b"!").and_then(|()| stream.shutdown(Shutdown::Write));
         if asked.is_ok() {
             kit::hear_all(&mut stream);

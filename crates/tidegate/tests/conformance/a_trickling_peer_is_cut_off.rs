@@ -61,7 +61,7 @@ fn trickle(stream: &mut TcpStream) {
     stream.set_read_timeout(Some(Duration::from_millis(30))).expect("timeout");
     for _ in 0..1_000_000 {
         let sent = stream.write_all(b"x");
-        // Whoever is told of a reset first is the only one who is.
+        // The first call that reports a reset is the only one that does.
         if sent.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset) {
             return;
         }

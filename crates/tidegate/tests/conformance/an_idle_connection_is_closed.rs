@@ -1,9 +1,10 @@
 //! A connection on which nothing moves is closed by [`Policy::idle_timeout`]; one on which something does is not.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use tidegate::{CloseReason, Model, Policy};
+use tidegate::{CloseReason, Model, Policy, Running};
 
 use crate::kit::{self, Echo, Ending};
 
@@ -16,23 +17,27 @@ fn case(model: Model) {
     let limits = Policy { first_byte_timeout: None, idle_timeout: Some(LIMIT), ..kit::policy(model) };
     let server = kit::serve(model, limits, service);
     let idle = || {
-        let mut stream = kit::connect(server.local_addr());
-        let start = Instant::now();
-        kit::exchange(&mut stream, b"only once");
+        let (mut stream, start) = loop {
+            let (mut stream, start) = connect(&server);
+            if moves(&mut stream) {
+                break (stream, start);
+            }
+            assert_it_stood_still(start);
+        };
         let (heard, ending) = kit::hear_all(&mut stream);
         assert_eq!((heard.len(), ending), (0, Ending::EndOfStream));
         assert!(start.elapsed() >= LIMIT, "closed after {:?}", start.elapsed());
     };
     std::thread::scope(|scope| {
         let idle = scope.spawn(idle);
-        let mut busy = kit::connect(server.local_addr());
+        let (mut busy, mut last) = connect(&server);
         while !idle.is_finished() {
             let start = Instant::now();
-            let moved = busy.write_all(b"again").is_ok() && busy.read_exact(&mut [0; 5]).is_ok();
-            if !moved {
-                // Only a machine that stands still may have made it look idle.
-                assert!(start.elapsed() >= LIMIT / 2, "closed while bytes were moving");
-                busy = kit::connect(server.local_addr());
+            if moves(&mut busy) {
+                last = start;
+            } else {
+                assert_it_stood_still(last);
+                (busy, last) = connect(&server);
             }
         }
         idle.join().expect("idle");
@@ -41,4 +46,20 @@ fn case(model: Model) {
     assert!(server.stats().closed_by(CloseReason::IdleTimeout) >= 1);
     assert!(witness.closings().contains(&CloseReason::IdleTimeout));
     kit::finish(server);
+}
+
+/// A connection, and a time before which nothing moved on it.
+fn connect(server: &Running) -> (TcpStream, Instant) {
+    let start = Instant::now();
+    (kit::connect(server.local_addr()), start)
+}
+
+fn moves(stream: &mut TcpStream) -> bool {
+    stream.write_all(b"again").is_ok() && stream.read_exact(&mut [0; 5]).is_ok()
+}
+
+/// A connection was closed on which something moved at `last`, or later: only a machine that stands still for as long
+/// as the limit may make it look idle.
+fn assert_it_stood_still(last: Instant) {
+    assert!(last.elapsed() >= LIMIT, "closed {:?} after bytes were moving", last.elapsed());
 }

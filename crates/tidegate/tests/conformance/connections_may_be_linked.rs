@@ -14,7 +14,7 @@ use tidegate::{
     Server, Service, Session, StartError,
 };
 
-use crate::kit::{self, Ending, Hatch, Tape};
+use crate::kit::{self, ClosedPort, Ending, EchoPeer, Tape};
 
 on_every_model!(case);
 
@@ -68,7 +68,7 @@ impl Service for Relay {
         let dial = Dial::to(self.to.clone());
         let failures = self.failures.clone();
         let draining = self.draining.clone();
-        Ok(Near { link: near, far: Some(Far(far)), dial, within: self.within, failures, draining })
+        Ok(Near { link: near, far: Some(RemoteEnd(far)), dial, within: self.within, failures, draining })
     }
 
     fn speaks_first(&self) -> bool {
@@ -82,7 +82,7 @@ impl Service for Relay {
 
 struct Near {
     link: Link,
-    far: Option<Far>,
+    far: Option<RemoteEnd>,
     dial: Dial,
     within: Duration,
     failures: Arc<Mutex<Vec<ErrorKind>>>,
@@ -118,7 +118,7 @@ impl Session for Near {
                 Flow::Continue
             }
             Mail::Timer => {
-                out.dial(self.dial.clone(), self.within, Far(self.link.other())).expect("the server runs");
+                out.dial(self.dial.clone(), self.within, RemoteEnd(self.link.other())).expect("the server runs");
                 Flow::Continue
             }
             Mail::Dialled(Err(e)) => {
@@ -139,9 +139,9 @@ impl Session for Near {
     }
 }
 
-struct Far(Link);
+struct RemoteEnd(Link);
 
-impl Session for Far {
+impl Session for RemoteEnd {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.0.on_open(out)
     }
@@ -207,8 +207,8 @@ fn linked_by(
 }
 
 fn bytes_go_both_ways(model: Model, policy: Policy, bytes: usize) {
-    let hatch = Hatch::open(|_, _| {});
-    let server = kit::serve(model, policy, Relay::to(hatch.addr));
+    let echo_peer = EchoPeer::open(|_, _| {});
+    let server = kit::serve(model, policy, Relay::to(echo_peer.addr));
     let calls = |tag: u64| {
         let mut stream = kit::connect(server.local_addr().clone());
         let (tape, mut sender) = (Tape::new(tag), stream.try_clone().expect("clone"));
@@ -238,7 +238,7 @@ fn bytes_go_both_ways(model: Model, policy: Policy, bytes: usize) {
     for caller in callers {
         caller.join().expect("a caller");
     }
-    kit::until("the upstream has seen the ends", || hatch.finished() == 2);
+    kit::until("the upstream has seen the ends", || echo_peer.finished() == 2);
     let stats = kit::finish(server);
     assert_eq!((stats.accepted, stats.closed_by(CloseReason::Finished)), (4, 4));
     assert_eq!((stats.bytes_in, stats.bytes_out), (4 * bytes as u64, 4 * bytes as u64));
@@ -285,8 +285,8 @@ fn the_upstream_resets(model: Model) {
 }
 
 fn nobody_listens(model: Model) {
-    let to = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port nobody listens on");
-    let relay = Relay::to(to);
+    let closed = ClosedPort::new();
+    let relay = Relay::to(closed.addr);
     let failures = relay.failures.clone();
     let server = kit::serve(model, kit::policy(model), relay);
     let mut near = kit::connect(server.local_addr().clone());
@@ -379,9 +379,9 @@ fn a_slow_caller_holds_the_upstream_back(model: Model) {
 
 /// With places for four pairs, twelve callers are served, and no connection too many is ever open.
 fn many_pairs_share_the_places(model: Model) {
-    let hatch = Hatch::open(|_, _| {});
+    let echo_peer = EchoPeer::open(|_, _| {});
     let policy = Policy { max_connections: 8, ..kit::policy(model) };
-    let server = kit::serve(model, policy, Relay::to(hatch.addr));
+    let server = kit::serve(model, policy, Relay::to(echo_peer.addr));
     let (at, watch) = (server.local_addr().clone(), server.watch());
     let call = |tag: u64| {
         let (at, watch) = (at.clone(), watch.clone());

@@ -34,7 +34,7 @@ const CLIENTS: usize = 300;
 
 fn case(model: Model) {
     let mut server = OtherProcess::start(model);
-    // An offer of the fast path takes a descriptor for a moment: whoever comes when there is none stays with TCP.
+    // An offer of the fast path takes a descriptor for a moment: a client that connects without one stays with TCP.
     let mut streams: Vec<_> = (0..CLIENTS).map(|_| kit::connect_somehow(server.addr)).collect();
     for (i, stream) in streams.iter_mut().enumerate() {
         stream.write_all(format!("client {i:4}").as_bytes()).expect("send");

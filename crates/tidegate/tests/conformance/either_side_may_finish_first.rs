@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
-use tidegate::{CloseReason, Consumed, Flow, Mail, Mailbox, Model, Outbox, Session};
+use tidegate::{CloseReason, Consumed, Flow, Mail, Mailbox, Model, Outbox, Recipient, Session};
 
 use crate::kit::{self, Ending, Tape, Witness};
 
@@ -20,12 +20,12 @@ fn case(model: Model) {
 }
 
 /// Answers only once the peer has finished.
-struct Report {
+struct LateAnswer {
     tape: Tape,
     witness: Arc<Witness>,
 }
 
-impl Session for Report {
+impl Session for LateAnswer {
     fn on_open(&mut self, _out: &mut Outbox<'_>) -> Flow {
         self.witness.opened();
         Flow::Continue
@@ -52,7 +52,7 @@ fn the_client_finishes_first(model: Model) {
     let tape = Tape::new(1);
     let witness = Arc::new(Witness::default());
     let (seen, its) = (witness.clone(), tape.clone());
-    let service = kit::sessions(move || Report { tape: its.clone(), witness: seen.clone() });
+    let service = kit::sessions(move || LateAnswer { tape: its.clone(), witness: seen.clone() });
     let server = kit::serve(model, kit::policy(model), service);
     let mut stream = kit::connect(server.local_addr());
     stream.write_all(&tape.first(BYTES)).expect("send");
@@ -121,7 +121,11 @@ fn the_server_finishes_first(model: Model) {
 
 /// Waits after the peer's end for mail with the answer.
 struct Patient {
-    address: Arc<Mutex<Option<Mailbox>>>,
+    address: Arc<Mutex<Option<Mailbox<String>>>>,
+}
+
+impl Recipient for Patient {
+    type Message = String;
 }
 
 impl Session for Patient {
@@ -130,14 +134,13 @@ impl Session for Patient {
     }
 
     fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
-        *self.address.lock().expect("address") = Some(out.mailbox());
+        *self.address.lock().expect("address") = Some(Self::mailbox(out));
         Flow::Continue
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         let Mail::Message(message) = mail else { return Flow::Continue };
-        let Ok(text) = message.downcast::<String>() else { return Flow::Abort };
-        out.write(text.as_bytes());
+        out.write(Self::unpack(message).as_bytes());
         Flow::Close
     }
 }

@@ -1,7 +1,7 @@
 //! [`Running::set_policy`](tidegate::Running::set_policy): other limits hold at once, for open connections too; those
 //! that were laid out at the start are refused by name.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use tidegate::policy::WhenFull;
@@ -13,7 +13,11 @@ on_every_model!(case);
 
 fn case(model: Model) {
     let (service, _) = Echo::service();
+    let has_loop = !matches!(model, Model::Blocking | Model::Pool | Model::Tokio);
     let mut policy = kit::with_threads(model, 1);
+    if has_loop {
+        policy.threads = NonZeroUsize::new(1); // one permit is enough
+    }
     policy.accept.defer = None;
     let server = kit::serve(model, policy.clone(), service);
     let mut streams: Vec<_> = (0..4).map(|_| kit::connect(server.local_addr())).collect();
@@ -33,13 +37,13 @@ fn case(model: Model) {
         let heard = kit::hear_some(&mut late, &mut [0]);
         heard.is_ok_and(|n| n == 0) && server.stats().refused > 0
     });
-    if !matches!(model, Model::Blocking | Model::Pool | Model::Tokio) {
-        let narrow = Policy { window: NonZeroUsize::new(1), ..full.clone() };
-        server.set_policy(narrow).expect("a window");
+    if has_loop {
+        let narrow = Policy { max_receiving: NonZeroUsize::new(1), ..full.clone() };
+        server.set_policy(narrow).expect("a lower limit");
         for _ in 0..3 {
             streams.iter_mut().for_each(|stream| kit::exchange(stream, b"one after the other"));
         }
-        server.set_policy(full).expect("no window");
+        server.set_policy(full).expect("no limit");
         streams.iter_mut().for_each(|stream| kit::exchange(stream, b"all at once"));
     }
     let brief = Policy { idle_timeout: Some(Duration::from_millis(200)), first_byte_timeout: None, ..policy };
@@ -48,5 +52,35 @@ fn case(model: Model) {
         assert_eq!(kit::hear_all(&mut stream), (Vec::new(), Ending::EndOfStream));
     }
     kit::until("all are counted", || server.stats().closed_by(CloseReason::IdleTimeout) >= 4);
+    kit::finish(server);
+    if has_loop {
+        permits_are_not_fewer_than_threads(model);
+    }
+}
+
+/// Each thread has its share of them, and a share of none would keep connections waiting forever.
+fn permits_are_not_fewer_than_threads(model: Model) {
+    let (service, _) = Echo::service();
+    let policy = Policy { threads: NonZeroUsize::new(2), ..kit::policy(model) };
+    let server = kit::serve(model, policy.clone(), service);
+    let sends = |n| Policy { outstanding_sends: NonZeroU32::new(n), ..policy.clone() };
+    let refused = server.set_policy(sends(1));
+    assert!(matches!(refused, Err(PolicyError::Conflict { name: "outstanding_sends", .. })), "{refused:?}");
+    assert_eq!(server.set_policy(sends(2)), Ok(()));
+    kit::exchange(&mut kit::connect(server.local_addr()), b"with a permit");
+    kit::finish(server);
+
+    // The same for the default number of threads; no more are started than there are permits.
+    let (service, _) = Echo::service();
+    let policy = Policy { threads: None, ..policy };
+    let server = kit::serve(model, policy.clone(), service);
+    if server.thread_stats().len() > 1 {
+        let refused = server.set_policy(Policy { outstanding_sends: NonZeroU32::new(1), ..policy.clone() });
+        assert!(matches!(refused, Err(PolicyError::Range { name: "outstanding_sends", .. })), "{refused:?}");
+    }
+    kit::finish(server);
+    let (service, _) = Echo::service();
+    let server = kit::serve(model, Policy { outstanding_sends: NonZeroU32::new(1), ..policy }, service);
+    assert_eq!(server.thread_stats().len(), 1);
     kit::finish(server);
 }

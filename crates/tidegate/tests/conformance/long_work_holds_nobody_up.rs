@@ -1,9 +1,9 @@
 //! [`Outbox::offload`]: a job runs beside the I/O threads, its result comes back as mail, its queue is bounded, and a
 //! stop waits for it.
 
-use std::io::{Read, Write};
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 
 use tidegate::policy::Offload;
 use tidegate::{CloseReason, Consumed, Flow, Mail, Model, Outbox, Policy, Session};
@@ -17,6 +17,9 @@ on_every_model!(case);
 struct Barrier {
     open: Mutex<bool>,
     changed: Condvar,
+    /// Jobs that were taken, and those that were refused.
+    taken: AtomicUsize,
+    refused: AtomicUsize,
 }
 
 impl Barrier {
@@ -38,10 +41,15 @@ impl Session for Foreman {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let barrier = self.0.clone();
         let taken = match input {
-            b"work" => out.offload(move || {
-                barrier.wait();
-                "done"
-            }),
+            b"work" => {
+                let taken = out.offload(move || {
+                    barrier.wait();
+                    "done"
+                });
+                let count = if taken.is_ok() { &self.0.taken } else { &self.0.refused };
+                count.fetch_add(1, SeqCst);
+                taken
+            }
             b"fall" => out.offload(|| -> () { panic!("as it was told") }),
             _ => {
                 out.write(input);
@@ -67,6 +75,7 @@ impl Session for Foreman {
 fn case(model: Model) {
     let barrier = Arc::new(Barrier::default());
     let its = barrier.clone();
+    let asked = || barrier.taken.load(SeqCst) + barrier.refused.load(SeqCst);
     let policy = Policy { offload: Offload { threads: 1, queue: 1 }, ..kit::with_threads(model, 1) };
     let server = kit::serve(model, policy, kit::sessions(move || Foreman(its.clone())));
     let connect = || kit::connect(server.local_addr());
@@ -81,12 +90,13 @@ fn case(model: Model) {
         let mut worker = connect();
         worker.write_all(b"work").expect("send");
         kit::exchange(&mut bystander, b"not held up");
-        worker.set_read_timeout(Some(kit::slow(Duration::from_millis(100)))).expect("timeout");
-        let mut answer = [0; 256];
-        match worker.read(&mut answer) {
-            Ok(n) => break String::from_utf8_lossy(&answer[..n]).into_owned(),
-            Err(_) => workers.push(worker),
+        kit::until("the job is taken or refused", || asked() > workers.len());
+        if barrier.refused.load(SeqCst) > 0 {
+            let mut answer = [0; 256];
+            let n = kit::hear_some(&mut worker, &mut answer).expect("receive");
+            break String::from_utf8_lossy(&answer[..n]).into_owned();
         }
+        workers.push(worker);
         assert!(workers.len() < 3, "one runs and one waits at the most");
     };
     assert!(refused.contains("offload.queue"), "{refused}");
@@ -95,7 +105,6 @@ fn case(model: Model) {
     barrier.open();
     assert!(!workers.is_empty());
     for mut worker in workers {
-        worker.set_read_timeout(Some(kit::patience())).expect("timeout");
         assert_eq!(kit::hear_all(&mut worker), (b"done".to_vec(), Ending::EndOfStream));
     }
     let stats = server.join();

@@ -1,10 +1,11 @@
 //! Mail from one session to fifty others, across I/O threads, and from a thread of the application's own: nothing is
-//! lost, and what one sender sent keeps its order. Mail to a session that is gone does no harm.
+//! lost, what one sender sent keeps its order, and it comes as the type that the session has declared. Mail to a
+//! session that is gone does no harm.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use tidegate::{CloseReason, Consumed, Flow, Mail, Mailbox, MailboxError, Model, Outbox, Session};
+use tidegate::{CloseReason, Consumed, Flow, Mail, Mailbox, MailboxError, Model, Outbox, Recipient, Session};
 
 use crate::kit;
 
@@ -13,14 +14,26 @@ on_every_model!(case);
 const MEMBERS: usize = 51;
 const ROUNDS: u32 = 100;
 
-type Room = Arc<Mutex<Vec<Mailbox>>>;
+type Members = Arc<Mutex<Vec<Mailbox<Letter>>>>;
+
+/// What a member gets.
+enum Letter {
+    /// Said by another member.
+    Byte(u8),
+    /// Is to be read or dropped.
+    Counted { _dropped: Arc<()> },
+}
 
 /// Passes each byte it hears on to everybody in the room, itself included.
-struct Member(Room);
+struct Member(Members);
+
+impl Recipient for Member {
+    type Message = Letter;
+}
 
 impl Session for Member {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        self.0.lock().expect("room").push(out.mailbox());
+        self.0.lock().expect("room").push(Self::mailbox(out));
         out.write(b"in");
         Flow::Continue
     }
@@ -28,7 +41,7 @@ impl Session for Member {
     fn on_bytes(&mut self, input: &[u8], _out: &mut Outbox<'_>) -> Consumed {
         for mailbox in self.0.lock().expect("room").iter() {
             for &byte in input {
-                if mailbox.send(byte).is_err() {
+                if mailbox.send(Letter::Byte(byte)).is_err() {
                     return Consumed::all(input).then(Flow::Abort);
                 }
             }
@@ -37,19 +50,16 @@ impl Session for Member {
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
-        match mail {
-            Mail::Message(message) if message.is::<Arc<()>>() => {}
-            Mail::Message(message) => {
-                out.write(message.downcast::<u8>().as_deref().map_or(b"?", std::slice::from_ref))
-            }
-            _ => return Flow::Abort,
+        let Mail::Message(message) = mail else { return Flow::Abort };
+        if let Letter::Byte(byte) = Self::unpack(message) {
+            out.write(&[byte]);
         }
         Flow::Continue
     }
 }
 
 fn case(model: Model) {
-    let room = Room::default();
+    let room = Members::default();
     let its = room.clone();
     let server =
         kit::serve(model, kit::policy(model), kit::sessions(move || Member(its.clone())).speaking_first());
@@ -68,7 +78,7 @@ fn case(model: Model) {
     let foreign = mailboxes.clone();
     let thread = std::thread::spawn(move || {
         for byte in 0..ROUNDS as u8 {
-            foreign.iter().for_each(|mailbox| mailbox.send(byte).expect("mail"));
+            foreign.iter().for_each(|mailbox| mailbox.send(Letter::Byte(byte)).expect("mail"));
         }
     });
     for stream in &mut members {
@@ -83,8 +93,8 @@ fn case(model: Model) {
     kit::until("they are gone", || server.stats().closed_by(CloseReason::Finished) == left);
     let letter = Arc::new(());
     for mailbox in &mailboxes {
-        let _ = mailbox.send(letter.clone());
-        let _ = mailbox.send(b'x');
+        let _ = mailbox.send(Letter::Counted { _dropped: letter.clone() });
+        let _ = mailbox.send(Letter::Byte(b'x'));
     }
     kit::until("letters are read or dropped", || Arc::strong_count(&letter) == 1);
     for stream in &mut members {
@@ -94,6 +104,6 @@ fn case(model: Model) {
     let stats = kit::finish(server);
     assert_eq!(stats.closed_by(CloseReason::Aborted), 0);
     for mailbox in &mailboxes {
-        assert_eq!(mailbox.send(b'y'), Err(MailboxError::Stopped));
+        assert_eq!(mailbox.send(Letter::Byte(b'y')), Err(MailboxError::Stopped));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::task::{Wake, Waker};
 
-use tidegate::{CloseReason, Consumed, Flow, Mail, Mailbox, Model, Outbox, Session};
+use tidegate::{CloseReason, Consumed, Flow, Mail, Mailbox, Model, Outbox, Recipient, Session};
 
 use crate::kit;
 
@@ -21,26 +21,31 @@ struct Spinner {
 
 /// Wakes a session by mail, once until it was woken.
 struct Woken {
-    mailbox: Mailbox,
+    mailbox: Mailbox<Option<Arc<Woken>>>,
     pending: AtomicBool,
 }
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
         if !self.pending.swap(true, SeqCst) {
-            let _ = self.mailbox.send(self.clone()); // refused by a thread that has stopped
+            let _ = self.mailbox.send(Some(self.clone())); // refused by a thread that has stopped
         }
     }
+}
+
+impl Recipient for Spinner {
+    /// Who has woken it, if a waker has.
+    type Message = Option<Arc<Woken>>;
 }
 
 impl Session for Spinner {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         out.write(input);
         match input {
-            b"spin" => drop(out.mailbox().send(())),
+            b"spin" => drop(Self::mailbox(out).send(None)),
             b"poll" => {
                 let waker: Waker =
-                    Arc::new(Woken { mailbox: out.mailbox(), pending: AtomicBool::new(false) }).into();
+                    Arc::new(Woken { mailbox: Self::mailbox(out), pending: AtomicBool::new(false) }).into();
                 waker.wake_by_ref();
                 self.waker = Some(waker);
             }
@@ -53,12 +58,12 @@ impl Session for Spinner {
         self.read.fetch_add(1, SeqCst);
         match (mail, &self.waker) {
             (Mail::Message(message), Some(waker)) => {
-                if let Ok(woken) = message.downcast::<Arc<Woken>>() {
+                if let Some(woken) = Self::unpack(message) {
                     woken.pending.store(false, SeqCst);
                 }
                 waker.wake_by_ref();
             }
-            _ => drop(out.mailbox().send(())),
+            _ => drop(Self::mailbox(out).send(None)),
         }
         Flow::Continue
     }

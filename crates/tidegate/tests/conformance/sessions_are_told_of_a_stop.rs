@@ -1,4 +1,4 @@
-//! When a stop begins, every open session is told once, before anything else that follows from it; it goes on as it
+//! When a stop begins, every open session is notified once, before anything else that follows from it; it goes on as it
 //! answers.
 
 use std::io::Write;
@@ -11,7 +11,7 @@ use crate::kit::{self, Ending};
 
 on_every_model!(case);
 
-/// Remembers what it is told, under the name that its peer gave it.
+/// Records its calls, under the name that its peer gave it.
 struct Diary {
     name: u8,
     lines: Arc<Mutex<Vec<String>>>,

@@ -15,12 +15,12 @@ const CALLERS: u64 = 64;
 
 /// Refuses every eighth connection.
 #[derive(Default)]
-struct Door(AtomicU64);
+struct RefusesEighth(AtomicU64);
 
 /// Echoes; aborts on a `!`.
 struct Guest;
 
-impl Service for Door {
+impl Service for RefusesEighth {
     type Session = Guest;
 
     fn open(&self, _peer: &Peer) -> Result<Guest, Refusal> {
@@ -50,7 +50,7 @@ struct Seen {
 }
 
 fn case(model: Model) {
-    let server = kit::serve(model, kit::policy(model), Door::default());
+    let server = kit::serve(model, kit::policy(model), RefusesEighth::default());
     let addr = server.local_addr();
     let seen: Vec<Seen> = thread::scope(|scope| {
         let callers: Vec<_> = (0..4).map(|i| scope.spawn(move || call_many(addr, i))).collect();

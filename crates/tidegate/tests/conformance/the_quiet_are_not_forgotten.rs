@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Consumed, Flow, Mail, Mailbox, Model, Outbox, Policy, Session};
+use tidegate::{Consumed, Flow, Mail, Mailbox, Model, Outbox, Policy, Recipient, Session};
 
 use crate::kit;
 
@@ -15,14 +15,18 @@ on_every_model!(case);
 const CONNECTIONS: usize = 12;
 const THREADS: usize = 2;
 
-type Room = Arc<Mutex<Vec<Mailbox>>>;
+type Members = Arc<Mutex<Vec<Mailbox<()>>>>;
 
 /// Answers `t` after a while, and whatever its mail says.
-struct Quiet(Room);
+struct Quiet(Members);
+
+impl Recipient for Quiet {
+    type Message = ();
+}
 
 impl Session for Quiet {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
-        self.0.lock().expect("room").push(out.mailbox());
+        self.0.lock().expect("room").push(Self::mailbox(out));
         out.write(b"heard");
         out.wake_at(out.now() + Duration::from_millis(50));
         Consumed::all(input)
@@ -38,7 +42,7 @@ impl Session for Quiet {
 }
 
 fn case(model: Model) {
-    let room = Room::default();
+    let room = Members::default();
     let its = room.clone();
     let threads = if model == Model::Blocking { None } else { NonZeroUsize::new(THREADS) };
     let policy = Policy { threads, ..kit::policy(model) };

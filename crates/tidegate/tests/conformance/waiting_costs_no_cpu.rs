@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{CloseReason, Consumed, Flow, Mail, Mailbox, Model, Outbox, Session};
+use tidegate::{CloseReason, Consumed, Flow, Mail, Mailbox, Model, Outbox, Recipient, Session};
 
 use crate::kit::{self, Witness};
 
@@ -16,15 +16,19 @@ on_every_model!(case);
 /// Goes on after the peer's end; closes when it gets mail.
 struct Patient {
     witness: Arc<Witness>,
-    addresses: Arc<Mutex<Vec<Mailbox>>>,
+    addresses: Arc<Mutex<Vec<Mailbox<()>>>>,
     threads: Threads,
+}
+
+impl Recipient for Patient {
+    type Message = ();
 }
 
 impl Session for Patient {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.witness.opened();
         self.threads.include_own();
-        self.addresses.lock().expect("addresses").push(out.mailbox());
+        self.addresses.lock().expect("addresses").push(Self::mailbox(out));
         Flow::Continue
     }
 
@@ -127,7 +131,7 @@ fn nothing_runs(server: &tidegate::Running, threads: &Threads, what: &str) {
     const TIME: Duration = Duration::from_millis(1500);
     /// A busy machine may pause between two of the last events.
     const QUIET: Duration = Duration::from_millis(250);
-    // Each of its threads looks every five seconds for connections that stand in its accepts and say nothing.
+    // Each of its threads looks every five seconds for established connections in its accepts that send nothing.
     let looks = if server.model() == Model::Overlapped { server.thread_stats().len() as u64 } else { 0 };
     let most = Cost { wake_ups: 15 + looks, cpu: Duration::from_millis(3) };
     let cost = || Cost { wake_ups: server.stats().wake_ups, cpu: threads.cpu() };

@@ -43,7 +43,7 @@ fn case(model: Model) {
     let mut stream = kit::connect(server.local_addr());
     stream.write_all(b"all at once").expect("send");
     assert_eq!(kit::hear(&mut stream, 11), b"all at once");
-    // The end of the peer is told behind the last of its bytes.
+    // The end of the peer is reported behind the last of its bytes.
     stream.write_all(b"and the end").expect("send");
     stream.shutdown(Shutdown::Write).expect("shut down");
     assert_eq!(kit::hear_all(&mut stream), (b"and the end.".to_vec(), Ending::EndOfStream));

@@ -18,22 +18,22 @@ use tidegate::fastpath::layout::Rings;
 use tidegate::fastpath::protocol::{hello, name};
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{Client, CloseReason, Endpoint, Model, Peer, Policy, Refusal, Running, Service};
-use tidegate_os::{handover, meeting};
+use tidegate_os::{abstract_socket, handover};
 
-use super::player::{Game, MODELS, Player, policy};
+use super::player::{Game, MODELS, Player, is_alone, policy};
 use crate::conformance::kit::{self, Deadline, Echo};
 use crate::harness;
 
 const ROLE: &str = "TIDEGATE_FAST_PATH_OFFERER";
 const NOBODY: u32 = 65_534;
 const RING: usize = 16 * 1024;
-/// How long whoever closes a socket of [`lingering`] waits: longer than any case may take.
+/// How long closing a socket of [`lingering`] waits: longer than any case may take.
 const LINGERS: Duration = Duration::from_secs(600);
 /// The most that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn trials() -> Vec<Trial> {
-    if std::env::var_os(ROLE).is_some_and(|role| role != "alone") {
+    if std::env::var_os(ROLE).is_some() {
         return tests![role];
     }
     let mut all = tests![
@@ -72,7 +72,7 @@ fn bound() -> (Socket, SocketAddr) {
 
 /// Leaves an offer, with these descriptors.
 fn leave(from: SocketAddr, to: SocketAddr, parts: &[BorrowedFd<'_>]) -> UnixStream {
-    let control = meeting::connect(&name(to)).expect("the server has the option");
+    let control = abstract_socket::connect(&name(to)).expect("the server has the option");
     handover::send(&control, &hello(from, to), parts).expect("an offer");
     control
 }
@@ -118,22 +118,8 @@ fn is_served(socket: Socket, to: SocketAddr) {
     assert_eq!(&answer, b"mine");
 }
 
-/// Whether this process has one case to run: those with sockets of [`lingering`] run in one each. Elsewhere another
-/// case may start a process in the same moment, which has all sockets until it has become another program, and closes
-/// them then: for a long time.
-fn is_alone(case: &str) -> bool {
-    if std::env::var(ROLE).is_ok_and(|role| role == "alone") {
-        return true;
-    }
-    let me = std::env::current_exe().expect("this file");
-    let mut command = Command::new(me);
-    command.args([&format!("an_offer_is_its_connections_own::{case}"), "--exact", "--nocapture"]);
-    assert!(command.env(ROLE, "alone").status().expect("another process").success());
-    false
-}
-
 fn hung_up(control: &UnixStream) -> bool {
-    meeting::ended([control].into_iter()).expect("poll") == [true]
+    abstract_socket::ended([control].into_iter()).expect("poll") == [true]
 }
 
 /// Somebody leaves offers in the name of a connection that is not his: with no socket, with others, with what is none.
@@ -162,7 +148,7 @@ fn a_connection_of_somebody_else_cannot_be_offered() {
     }
 }
 
-/// The owner's own offer counts, whoever else has left one in his name before or after it.
+/// The owner's own offer counts, also if others have left one in his name before or after it.
 fn the_owners_offer_is_found_among_others() {
     for model in MODELS {
         let _deadline = Deadline::new(format!("offers beside the right one, {model}"));
@@ -186,7 +172,7 @@ fn a_connection_of_another_namespace_is_another() {
     let _deadline = Deadline::new("a twin in another namespace".into());
     let (server, to) = serve(Model::Epoll, |fast| fast);
     let (mine, from) = bound();
-    let control = meeting::connect(&name(to)).expect("the server has the option");
+    let control = abstract_socket::connect(&name(to)).expect("the server has the option");
     let me = std::env::current_exe().expect("this file");
     let script =
         r#"ip link set lo up && exec "$0" an_offer_is_its_connections_own::role --exact --nocapture"#;
@@ -206,7 +192,8 @@ fn a_connection_of_another_namespace_is_another() {
 fn an_offer_goes_with_whoever_left_it() {
     for model in MODELS {
         let _deadline = Deadline::new(format!("offers of the dead, {model}"));
-        let (server, to) = serve(model, |fast| FastPath { patience: Duration::from_secs(3600), ..fast });
+        let (server, to) =
+            serve(model, |fast| FastPath { handshake_timeout: Duration::from_secs(3600), ..fast });
         let kept: Vec<_> = (0..100)
             .map(|_| {
                 let (here, there) = UnixStream::pair().expect("a pair");
@@ -228,9 +215,10 @@ fn an_offer_goes_with_whoever_left_it() {
 fn nobody_waits_for_ever_and_not_everybody_may_wait() {
     for model in MODELS {
         let _deadline = Deadline::new(format!("too many who wait, {model}"));
-        let (server, to) = serve(model, |fast| FastPath { patience: Duration::from_secs(3600), ..fast });
+        let (server, to) =
+            serve(model, |fast| FastPath { handshake_timeout: Duration::from_secs(3600), ..fast });
         let call = || loop {
-            match meeting::connect(&name(to)) {
+            match abstract_socket::connect(&name(to)) {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => thread::yield_now(), // as many as are let in at once
                 outcome => return outcome.expect("the server has the option"),
             }
@@ -251,8 +239,10 @@ fn nobody_waits_for_ever_and_not_everybody_may_wait() {
         is_served(bound().0, to);
         kit::finish(server);
 
-        let (server, to) = serve(model, |fast| FastPath { patience: Duration::from_millis(1), ..fast });
-        let waits = [meeting::connect(&name(to)).expect("call"), leave(bound().1, to, &[memory.as_fd()])];
+        let (server, to) =
+            serve(model, |fast| FastPath { handshake_timeout: Duration::from_millis(1), ..fast });
+        let waits =
+            [abstract_socket::connect(&name(to)).expect("call"), leave(bound().1, to, &[memory.as_fd()])];
         kit::until("both are hung up on", || waits.iter().all(hung_up));
         kit::finish(server);
     }
@@ -261,12 +251,13 @@ fn nobody_waits_for_ever_and_not_everybody_may_wait() {
 /// What cannot be closed is sent in the place of memory, of a socket, behind more than is ever opened, in a second
 /// message, by who has gone and by who makes no offer. The server has the last handle.
 fn what_cannot_be_closed_holds_up_nobody() {
-    if !is_alone("what_cannot_be_closed_holds_up_nobody") {
+    if !is_alone("an_offer_is_its_connections_own::what_cannot_be_closed_holds_up_nobody") {
         return;
     }
     for model in MODELS {
         let _deadline = Deadline::new(format!("sockets that linger, {model}"));
-        let (server, to) = serve(model, |fast| FastPath { patience: Duration::from_secs(3600), ..fast });
+        let (server, to) =
+            serve(model, |fast| FastPath { handshake_timeout: Duration::from_secs(3600), ..fast });
         let (_, memory) = Rings::create(RING).expect("memory");
         for (before, second) in [(0, false), (1, false), (9, false), (2, true)] {
             let ((socket, _far), (mine, from)) = (lingering(), bound());
@@ -282,7 +273,7 @@ fn what_cannot_be_closed_holds_up_nobody() {
         }
         let ((socket, _far), (mine, from)) = (lingering(), bound());
         drop(leave(from, to, &[socket.as_fd()]));
-        let odd = meeting::connect(&name(to)).expect("the server has the option");
+        let odd = abstract_socket::connect(&name(to)).expect("the server has the option");
         handover::send(&odd, b"no offer", &[socket.as_fd()]).expect("send");
         let_go(socket);
         is_served(mine, to);
@@ -305,10 +296,10 @@ fn another_user_holds_up_nobody() {
     }
 }
 
-/// Who has the name that belongs to a listener sends what cannot be closed to whoever calls. That message has the last
+/// Who has the name that belongs to a listener sends what cannot be closed to every caller. That message has the last
 /// handle when the dialler finds it: until then another connection holds its I/O thread, if it has one.
 fn a_false_listener_holds_up_no_dialler() {
-    if !is_alone("a_false_listener_holds_up_no_dialler") {
+    if !is_alone("an_offer_is_its_connections_own::a_false_listener_holds_up_no_dialler") {
         return;
     }
     for model in MODELS {
@@ -316,11 +307,12 @@ fn a_false_listener_holds_up_no_dialler() {
         let plain = Policy { fast_path: None, ..policy(model, Wait::Block) };
         let server = kit::serve(model, plain, kit::sessions(Echo::default));
         let to = server.local_addr().addr().expect("an address");
-        let listener = meeting::listen(&name(to)).expect("the name is free");
+        let listener = abstract_socket::listen(&name(to)).expect("the name is free");
         let (game, pause) = (Game::new(50_000), Arc::new(Barrier::new(2)));
         let service = Paused { game: game.clone(), pause: Mutex::new(Some(pause.clone())) };
         let patient = policy(model, Wait::Block);
-        let fast = patient.fast_path.map(|fast| FastPath { patience: Duration::from_secs(3600), ..fast });
+        let fast =
+            patient.fast_path.map(|fast| FastPath { handshake_timeout: Duration::from_secs(3600), ..fast });
         let client = Client::new(service).model(model).policy(Policy { fast_path: fast, ..patient });
         let client = client.start().expect("start");
         client.dial(server.local_addr().clone()).expect("dial");
@@ -340,7 +332,7 @@ fn a_false_listener_holds_up_no_dialler() {
     }
 }
 
-/// The game; whoever opens the first connection waits at the barrier twice, and refuses it.
+/// The game; the thread that opens the first connection waits at the barrier twice, and refuses it.
 struct Paused {
     game: Game,
     pause: Mutex<Option<Arc<Barrier>>>,
@@ -415,7 +407,7 @@ fn role() {
             let (socket, _far) = lingering();
             let mut silent = Vec::new();
             for _ in 0..3 {
-                let control = meeting::connect(&name(addr(1))).expect("the server has the option");
+                let control = abstract_socket::connect(&name(addr(1))).expect("the server has the option");
                 let _ = handover::send(&control, &hello(addr(1), addr(1)), &[socket.as_fd()]);
                 silent.push(control);
             }
@@ -425,7 +417,7 @@ fn role() {
             kit::until("it is killed", || false);
         }
         "listens" => {
-            let listener = meeting::listen(&name(addr(1))).expect("the name is free");
+            let listener = abstract_socket::listen(&name(addr(1))).expect("the name is free");
             println!("open");
             let caller = accept_one(&listener);
             let (bytes, descriptors) = handover::receive(&caller, &mut [0; 200]).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! A client of the cases: sends a number of bytes, expects them back, and finishes.
 
 use std::num::NonZeroUsize;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -18,13 +19,28 @@ pub const MODELS: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model:
 /// One I/O thread, unless threads belong to connections, and the fast path with small rings.
 pub fn policy(model: Model, wait: Wait) -> Policy {
     let threads = if model == Model::Pool { None } else { NonZeroUsize::new(1) };
-    let fast = FastPath { ring_bytes: 16 * 1024, patience: kit::patience(), ..FastPath::default() };
+    let fast = FastPath { ring_bytes: 16 * 1024, handshake_timeout: kit::patience(), ..FastPath::default() };
     Policy { threads, wait, fast_path: Some(fast), ..Policy::default() }
 }
 
 /// Whether the model can wait like that.
 pub fn waits(model: Model, wait: Wait) -> bool {
     wait == Wait::Block || model != Model::Pool
+}
+
+const ALONE: &str = "TIDEGATE_FAST_PATH_ALONE";
+
+/// Whether this process has only this case to run; otherwise one that has is started, and its success is checked. For
+/// cases that need sockets to be closed when they are dropped: beside others, another case may start a process in the
+/// same moment, which has all sockets until it has become another program.
+pub fn is_alone(case: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("this file"));
+    command.args([case, "--exact", "--nocapture"]).env(ALONE, "1");
+    assert!(command.status().expect("another process").success());
+    false
 }
 
 /// Makes players, and remembers how they fared.

@@ -1,4 +1,4 @@
-//! Whoever does not take part sees plain TCP, with the right bytes.
+//! A peer that does not take part sees plain TCP, with the right bytes.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use tidegate::fastpath::protocol::name;
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{CloseReason, Model, Policy, Server, Stats};
-use tidegate_os::meeting;
+use tidegate_os::abstract_socket;
 
 use super::player::{Game, MODELS, policy};
 use crate::conformance::kit::{self, Deadline, Echo};
@@ -72,13 +72,13 @@ fn a_meeting_that_is_not_the_listeners() {
         for model in MODELS {
             let _deadline = Deadline::new(format!("a stranger on {model}"));
             let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
-            let stranger =
-                meeting::listen(&name(socket.local_addr().expect("address"))).expect("the name is free");
+            let stranger = abstract_socket::listen(&name(socket.local_addr().expect("address")))
+                .expect("the name is free");
             let server =
                 Server::new(kit::sessions(Echo::default)).model(model).policy(policy(model, Wait::Block));
             let server = server.listen_on(OwnedFd::from(socket)).expect("listen").start().expect("start");
             let game = Game::new(50_000);
-            let hasty = with(model, |fast| FastPath { patience: Duration::from_millis(50), ..fast });
+            let hasty = with(model, |fast| FastPath { handshake_timeout: Duration::from_millis(50), ..fast });
             let client = game.play(server.local_addr(), model, hasty, 1);
             let mut callers = Vec::new();
             kit::until("it is over", || {

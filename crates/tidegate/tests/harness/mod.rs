@@ -14,9 +14,16 @@ macro_rules! tests {
     };
 }
 
+/// Tests wait for time limits and peers more than they compute, so several share a processor. Not on Windows: under
+/// Wine one process serves all system calls.
+const TESTS_PER_PROCESSOR: usize = if cfg!(windows) { 1 } else { 3 };
+
 /// Runs what the command line asks for.
 pub fn run(trials: impl IntoIterator<Item = Trial>) -> ExitCode {
-    run_with(&Arguments::from_args(), trials)
+    let mut arguments = Arguments::from_args();
+    let processors = std::thread::available_parallelism().map_or(1, Into::into);
+    arguments.test_threads.get_or_insert(processors * TESTS_PER_PROCESSOR);
+    run_with(&arguments, trials)
 }
 
 /// The same, one after the other.
@@ -92,6 +99,7 @@ fn is_of_this_system(model: Model) -> bool {
         Model::AsyncSelect | Model::EventSelect | Model::Overlapped | Model::Iocp | Model::Rio => {
             cfg!(windows)
         }
+        other => unreachable!("{other}: say which system has it"),
     }
 }
 

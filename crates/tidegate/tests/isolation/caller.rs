@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-use crate::plan::{Ending, Plan, Step};
 use crate::random::Random;
+use crate::script::{Ending, Script, Step};
 use crate::tape::{Side, Tape, WORD};
 use crate::world::World;
 
@@ -41,7 +41,7 @@ struct Call<'a> {
     world: &'a World,
     to: SocketAddr,
     number: u64,
-    plan: Plan,
+    script: Script,
     steps: std::vec::IntoIter<Step>,
     up: Tape,
     down: Tape,
@@ -93,11 +93,11 @@ impl<'a> Crowd<'a> {
                 Ok(None) => {}
                 Ok(Some(verdict)) => {
                     let call = hand.swap_remove(at);
-                    ended.push(Ended { number: call.number, ending: call.plan.ending, verdict });
+                    ended.push(Ended { number: call.number, ending: call.script.ending, verdict });
                 }
                 Err(wrong) => {
-                    let Call { number, plan, heard, sent, .. } = call;
-                    let did = format!("it had sent {sent} and heard {heard} bytes of {plan:?}");
+                    let Call { number, script, heard, sent, .. } = call;
+                    let did = format!("it had sent {sent} and heard {heard} bytes of {script:?}");
                     self.world.wrong(format!("caller of {number}: {wrong}; {did}"));
                 }
             }
@@ -110,14 +110,14 @@ impl<'a> Crowd<'a> {
 impl<'a> Call<'a> {
     fn new(crowd: &Crowd<'a>, number: u64) -> Self {
         let world = crowd.world;
-        let plan = Plan::new(world.seed, number, world.refuses);
+        let script = Script::new(world.seed, number, world.refuses);
         world.dialled(number);
         Self {
             world,
             to: crowd.to,
             number,
-            steps: plan.steps(world.seed, number, world.greets).into_iter(),
-            plan,
+            steps: script.steps(world.seed, number, world.greets).into_iter(),
+            script,
             up: Tape::new(world.seed, number, Side::Up),
             down: Tape::new(world.seed, number, Side::Down),
             stream: None,
@@ -167,13 +167,13 @@ impl<'a> Call<'a> {
         if self.world.turns_away && untouched && !self.world.has_session(self.number) {
             return Ok(Verdict::TurnedAway);
         }
-        let exchanges = self.plan.exchanges.len();
-        let between = (0..=exchanges).any(|n| self.plan.answered(n) == self.heard);
+        let exchanges = self.script.exchanges.len();
+        let between = (0..=exchanges).any(|n| self.script.answered(n) == self.heard);
         if self.world.stops() && (how == "a reset" || between) {
             return Ok(Verdict::Cut);
         }
         // The client of such a plan does not get to its end.
-        if self.plan.ending == Ending::Refused || self.plan.ending == Ending::Abort && how == "a reset" {
+        if self.script.ending == Ending::Refused || self.script.ending == Ending::Abort && how == "a reset" {
             return Ok(Verdict::AsPlanned);
         }
         Err(format!("{how} without the answer that was due"))
@@ -190,7 +190,7 @@ impl<'a> Call<'a> {
 
     fn dial(&self) -> io::Result<TcpStream> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        if self.plan.ending == Ending::Refused {
+        if self.script.ending == Ending::Refused {
             // The service has to know the address before it sees the connection.
             socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
             let own = socket.local_addr()?.as_socket().ok_or(ErrorKind::AddrNotAvailable)?;
@@ -300,7 +300,7 @@ impl<'a> Call<'a> {
         let start = Instant::now();
         let full = std::mem::replace(&mut self.patience, TICK);
         let most = match step {
-            Step::ExpectReset => self.plan.answered(self.plan.exchanges.len() - 1),
+            Step::ExpectReset => self.script.answered(self.script.exchanges.len() - 1),
             _ => 0,
         };
         let verdict = loop {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Refusal, Service, Session};
+use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Recipient, Refusal, Service, Session};
 
 use crate::known::Known;
 use crate::tape::{Side, Tape, WORD, place};
@@ -117,8 +117,8 @@ impl Guest {
             other => return Err(format!("a new session was shown bytes that are no name: {other:?}")),
         };
         self.world.claim(number)?;
-        self.world.remember(number, out.mailbox());
-        self.known = Some(Known::new(self.world.clone(), number, out.mailbox()));
+        self.world.remember(number, Known::mailbox(out));
+        self.known = Some(Known::new(self.world.clone(), number, Known::mailbox(out)));
         Ok(Some(before))
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use tidegate::{Activity, FileRange, Flow, Mail, Mailbox, Outbox};
+use tidegate::{Activity, FileRange, Flow, Mail, Mailbox, Outbox, Recipient};
 
-use crate::plan::{Ending, Plan, Taking, Way};
+use crate::script::{Ending, Script, Taking, Way};
 use crate::tape::{Side, Tape};
 use crate::world::World;
 
@@ -15,16 +15,22 @@ use crate::world::World;
 const ASKED: Duration = Duration::from_millis(2);
 const PIECE: u64 = 16 * 1024;
 
+/// What sessions mail to themselves and to each other.
+pub enum Letter {
+    Note(Note),
+    Ask(Ask),
+}
+
 /// Mail: the wait of this exchange of this connection is over.
-struct Note {
+pub struct Note {
     to: u64,
     exchange: usize,
 }
 
 /// Mail to another session.
-struct Ask {
+pub struct Ask {
     to: u64,
-    answer: Mailbox,
+    answer: Mailbox<Letter>,
     note: Note,
 }
 
@@ -47,10 +53,10 @@ enum Stage {
 pub struct Known {
     world: Arc<World>,
     pub number: u64,
-    plan: Plan,
+    script: Script,
     up: Tape,
     down: Tape,
-    own: Mailbox,
+    own: Mailbox<Letter>,
     /// Bytes used of what the client sends.
     used: u64,
     /// Bytes said.
@@ -64,11 +70,15 @@ pub struct Known {
     peer_ended: bool,
 }
 
+impl Recipient for Known {
+    type Message = Letter;
+}
+
 impl Known {
-    pub fn new(world: Arc<World>, number: u64, own: Mailbox) -> Self {
+    pub fn new(world: Arc<World>, number: u64, own: Mailbox<Letter>) -> Self {
         Self {
             number,
-            plan: Plan::new(world.seed, number, world.refuses),
+            script: Script::new(world.seed, number, world.refuses),
             up: Tape::new(world.seed, number, Side::Up),
             down: Tape::new(world.seed, number, Side::Down),
             own,
@@ -86,12 +96,12 @@ impl Known {
 
     /// Whether the client says everything that its plan has.
     fn is_complete(&self) -> bool {
-        !matches!(self.plan.ending, Ending::ClientResets { .. } | Ending::ClientVanishes { .. })
+        !matches!(self.script.ending, Ending::ClientResets { .. } | Ending::ClientVanishes { .. })
     }
 
     pub fn peer_ended(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.peer_ended = true;
-        let asked = self.plan.asked(self.plan.exchanges.len());
+        let asked = self.script.asked(self.script.exchanges.len());
         if self.used < asked && self.is_complete() && !self.world.stops() && !self.world.is_broken() {
             let Self { number, used, .. } = self;
             let wrong = format!("session of {number}: the peer has finished after {used} of {asked} bytes");
@@ -114,19 +124,19 @@ impl Known {
             return (input.len(), Flow::Abort);
         }
         let (start, there) = (self.used, self.used + input.len() as u64);
-        let all = self.plan.exchanges.len();
+        let all = self.script.exchanges.len();
         let mut flow = Flow::Continue;
-        match self.plan.taking {
+        match self.script.taking {
             _ if self.done == all => self.used = there,
             Taking::Pieces => self.used = there,
             Taking::Whole => {
-                let whole = (0..=all).rev().map(|n| self.plan.asked(n)).find(|&end| end <= there);
-                let whole = if there >= self.plan.asked(all) { Some(there) } else { whole };
+                let whole = (0..=all).rev().map(|n| self.script.asked(n)).find(|&end| end <= there);
+                let whole = if there >= self.script.asked(all) { Some(there) } else { whole };
                 self.used = whole.unwrap_or(start).max(start);
             }
             Taking::OneByOne => {
                 while self.stage == Stage::Idle && flow == Flow::Continue && self.done < all {
-                    let end = self.plan.asked(self.done + 1);
+                    let end = self.script.asked(self.done + 1);
                     if end > there {
                         break;
                     }
@@ -148,7 +158,7 @@ impl Known {
     /// Goes on as far as it can, and says to the library what it waits for.
     pub fn advance(&mut self, out: &mut Outbox<'_>) -> Flow {
         let flow = self.go_on(out);
-        let in_request = self.done < self.plan.exchanges.len() && self.used > self.plan.asked(self.done);
+        let in_request = self.done < self.script.exchanges.len() && self.used > self.script.asked(self.done);
         out.set_activity(match self.stage {
             Stage::Waits | Stage::Answers => Activity::Work,
             Stage::Idle if in_request => Activity::Input,
@@ -168,12 +178,13 @@ impl Known {
                     self.done += 1;
                     self.stage = Stage::Idle;
                 }
-                Stage::Idle if self.done == self.plan.exchanges.len() => return self.last_flow(),
-                Stage::Idle if self.used < self.plan.asked(self.done + 1) => {
+                Stage::Idle if self.done == self.script.exchanges.len() => return self.last_flow(),
+                Stage::Idle if self.used < self.script.asked(self.done + 1) => {
                     return if self.peer_ended { Flow::Close } else { Flow::Continue };
                 }
                 Stage::Idle
-                    if self.plan.ending == Ending::Abort && self.done + 1 == self.plan.exchanges.len() =>
+                    if self.script.ending == Ending::Abort
+                        && self.done + 1 == self.script.exchanges.len() =>
                 {
                     return Flow::Abort;
                 }
@@ -183,7 +194,7 @@ impl Known {
     }
 
     fn last_flow(&mut self) -> Flow {
-        match self.plan.ending {
+        match self.script.ending {
             Ending::Close => Flow::Close,
             Ending::Linger { .. } => Flow::Linger,
             _ if self.peer_ended => Flow::Close,
@@ -197,7 +208,7 @@ impl Known {
 
     /// Begins an exchange. Where what it would wait for is not to be had (a queue is full), it answers at once.
     fn begin(&mut self, out: &mut Outbox<'_>) -> Stage {
-        let exchange = self.plan.exchanges[self.done];
+        let exchange = self.script.exchanges[self.done];
         let note = Note { to: self.number, exchange: self.done };
         let waits = match exchange.way {
             Way::Copied | Way::Shared => false,
@@ -205,11 +216,11 @@ impl Known {
                 self.send_file(out);
                 false
             }
-            Way::OwnMail => self.own.send(note).is_ok(),
+            Way::OwnMail => self.own.send(Letter::Note(note)).is_ok(),
             Way::AskedMail => {
                 if let Some((to, mailbox)) = self.world.somebody(self.said ^ self.number) {
                     // If it is full nobody answers, and the timer does.
-                    let _ = mailbox.send(Ask { to, answer: self.own.clone(), note });
+                    let _ = mailbox.send(Letter::Ask(Ask { to, answer: self.own.clone(), note }));
                 }
                 self.set_timer(out, ASKED);
                 true
@@ -243,14 +254,14 @@ impl Known {
         if self.wake.take().is_some() {
             out.wake_never();
         }
-        let end = self.plan.answered(self.done + 1);
+        let end = self.script.answered(self.done + 1);
         while self.said < end {
             if out.is_full() {
                 return false;
             }
             let piece = self.down.bytes(self.said..end.min(self.said + PIECE));
             self.said += piece.len() as u64;
-            match self.plan.exchanges[self.done].way {
+            match self.script.exchanges[self.done].way {
                 Way::Shared => out.share(piece.into()),
                 _ => out.write(&piece),
             }
@@ -260,7 +271,7 @@ impl Known {
 
     /// The answer with a file in its middle, which is open no longer than it is sent.
     fn send_file(&mut self, out: &mut Outbox<'_>) {
-        let (from, to) = (self.said, self.plan.answered(self.done + 1));
+        let (from, to) = (self.said, self.script.answered(self.done + 1));
         let Ok(mut file) = tempfile::tempfile() else { return };
         let bytes = self.down.bytes(from..to);
         if file.write_all(&bytes).is_err() {
@@ -290,17 +301,14 @@ impl Known {
                 Ok(note) => self.note(&note),
                 Err(_) => Err(format!("session of {number}: the result of somebody else's job")),
             },
-            Mail::Message(message) => match message.downcast::<Note>() {
-                Ok(note) => self.note(&note),
-                Err(message) => match message.downcast::<Ask>() {
-                    Ok(ask) if ask.to == number => {
-                        // If that is full or gone, its timer answers.
-                        let _ = ask.answer.send(ask.note);
-                        Ok(())
-                    }
-                    Ok(ask) => Err(format!("session of {number} got mail for {}", ask.to)),
-                    Err(_) => Err(format!("session of {number} got mail that nobody sent")),
-                },
+            Mail::Message(message) => match Self::unpack(message) {
+                Letter::Note(note) => self.note(&note),
+                Letter::Ask(ask) if ask.to == number => {
+                    // If that is full or gone, its timer answers.
+                    let _ = ask.answer.send(Letter::Note(ask.note));
+                    Ok(())
+                }
+                Letter::Ask(ask) => Err(format!("session of {number} got mail for {}", ask.to)),
             },
             Mail::Group(said) => match said.downcast_ref::<Said>() {
                 Some(said) if self.group != Some(said.group) => {
@@ -322,8 +330,8 @@ impl Known {
             self.stage = Stage::Answers;
             return Ok(());
         }
-        // Whoever was asked may answer after the timer has.
-        match self.plan.exchanges.get(note.exchange).map(|exchange| exchange.way) {
+        // The asked session may answer after the timer has.
+        match self.script.exchanges.get(note.exchange).map(|exchange| exchange.way) {
             Some(Way::AskedMail) => Ok(()),
             way => {
                 Err(format!("session of {}: exchange {} ({way:?}) is over twice", self.number, note.exchange))

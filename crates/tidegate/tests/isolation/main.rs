@@ -1,6 +1,6 @@
 //! One connection, one world: connections come and go, end in every way there is, and none sees anything of another.
 //!
-//! Every byte says whose it is ([`tape`]). A seed and the number of a connection decide what it does ([`plan`]). Its
+//! Every byte says whose it is ([`tape`]). A seed and the number of a connection decide what it does ([`script`]). Its
 //! session ([`guest`]) and its caller ([`caller`]), a plain socket, know both and judge whatever they get. In rounds
 //! with limits of their own ([`limits`]), at the end of each of which the counters have to balance.
 //!
@@ -18,8 +18,8 @@ mod guest;
 mod harness;
 mod known;
 mod limits;
-mod plan;
 mod random;
+mod script;
 mod tape;
 mod world;
 
@@ -36,8 +36,8 @@ use tidegate::{CloseReason, Model, Running, Server, Stats};
 use caller::{Crowd, Ended, Verdict};
 use deadline::{Deadline, slow};
 use guest::Host;
-use plan::Ending;
 use random::Random;
+use script::Ending;
 use tape::a_strangers_bytes_are_named;
 use world::World;
 

@@ -7,6 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidegate::{CloseReason, Group, Mailbox};
 
+use crate::known::Letter;
+
 /// Sessions whose addresses are remembered: most of them are gone, and their places taken by others.
 const REMEMBERED: usize = 64;
 
@@ -35,7 +37,7 @@ pub struct World {
     pub turns_away: bool,
     connections: Mutex<HashMap<u64, Known>>,
     to_refuse: Mutex<HashSet<SocketAddr>>,
-    mailboxes: Mutex<VecDeque<(u64, Mailbox)>>,
+    mailboxes: Mutex<VecDeque<(u64, Mailbox<Letter>)>>,
     groups: [Mutex<Group>; 4],
     wrong: Mutex<Vec<String>>,
     /// Operations of all callers.
@@ -135,7 +137,7 @@ impl World {
         from.is_some_and(|from| lock(&self.to_refuse).remove(&from))
     }
 
-    pub fn remember(&self, number: u64, mailbox: Mailbox) {
+    pub fn remember(&self, number: u64, mailbox: Mailbox<Letter>) {
         let mut mailboxes = lock(&self.mailboxes);
         if mailboxes.len() == REMEMBERED {
             mailboxes.pop_front();
@@ -144,7 +146,7 @@ impl World {
     }
 
     /// The address of some session, which may be gone.
-    pub fn somebody(&self, choice: u64) -> Option<(u64, Mailbox)> {
+    pub fn somebody(&self, choice: u64) -> Option<(u64, Mailbox<Letter>)> {
         let mailboxes = lock(&self.mailboxes);
         mailboxes.get(choice as usize % mailboxes.len().max(1)).cloned()
     }

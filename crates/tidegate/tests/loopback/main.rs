@@ -1,5 +1,5 @@
-//! [`Policy::fast_path`] on every model of this system: whoever cannot have it is told by name, before anything runs,
-//! or once by each end, while every byte arrives over plain TCP.
+//! [`Policy::fast_path`] on every model of this system: where it is not available, that is reported by name, before
+//! anything runs, or once by each end, while every byte arrives over plain TCP.
 #![forbid(unsafe_code)]
 
 #[path = "../conformance/kit/deadline.rs"]

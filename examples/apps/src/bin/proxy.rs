@@ -103,7 +103,7 @@ impl Session for Client {
     }
 }
 
-/// Options of its own, in front of those of every program here.
+/// Its own options, in front of those of every program here.
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args();
     let program = arguments.next().into_iter();

@@ -23,7 +23,7 @@ pub(super) struct Entry {
     /// Bytes of sends in flight.
     pub(super) flying: usize,
     send_finished: bool,
-    /// It was told to leave; and something has arrived since: its peer's last word, behind which the session is told
+    /// It was asked to leave; and something has arrived since: its peer's last word, behind which the session is told
     /// nothing any more.
     leaving: bool,
     pub(super) spoke: bool,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Session};
+use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Recipient, Session};
 
 use super::{byte_at, bytes_at};
 
@@ -17,7 +17,7 @@ pub(super) struct Mind {
     pub(super) plan: VecDeque<u8>,
     pub(super) low: usize,
     pub(super) opened: bool,
-    /// The peer finished, and the session was told.
+    /// The peer finished, and the session was notified.
     pub(super) ended: bool,
     /// It closed the connection itself: nothing more is to come.
     pub(super) left: bool,
@@ -100,6 +100,10 @@ impl Probe {
     }
 }
 
+impl Recipient for Probe {
+    type Message = u32;
+}
+
 impl Session for Probe {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         let mut mind = self.mind();
@@ -150,7 +154,7 @@ impl Session for Probe {
         let mut mind = self.mind();
         mind.check();
         match mail {
-            Mail::Message(message) => mind.letters.extend(message.downcast_ref::<u32>()),
+            Mail::Message(message) => mind.letters.push(Self::unpack(message)),
             Mail::KeyedTimer(key) => {
                 let due = mind.timers.remove(&key).expect("a timer that nobody asked for");
                 assert!(due <= out.now(), "a timer that is not due: {due:?}");

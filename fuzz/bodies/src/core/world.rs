@@ -10,7 +10,7 @@ use tidegate::policy::OutboxMarks;
 use tidegate::proto::mail::MailSink;
 use tidegate::proto::{Context, Event, Table, Timers, Token};
 use tidegate::stats::{Counters, Writers, sum};
-use tidegate::{CloseReason, Mail, MailboxError, Policy};
+use tidegate::{CloseReason, Mail, MailboxError, Message, Policy};
 
 use super::entry::Entry;
 use crate::wire::NoWorkers;
@@ -30,7 +30,7 @@ impl MailSink for NoMail {
 
 /// What the counters have to say.
 #[derive(Default)]
-struct Tally {
+struct Expected {
     opened: u64,
     received: u64,
     sent: u64,
@@ -43,12 +43,12 @@ pub(super) struct World {
     now: Instant,
     policy: Policy,
     counters: Arc<Counters>,
-    office: Arc<dyn MailSink>,
+    mail_sink: Arc<dyn MailSink>,
     /// Every token that was ever given out, oldest first, and whether it still names a connection.
     tokens: Vec<(Token, bool)>,
     /// What the timers have to fire, by place.
     armed: BTreeMap<u32, Instant>,
-    tally: Tally,
+    expected: Expected,
 }
 
 impl World {
@@ -77,10 +77,10 @@ impl World {
             now,
             policy,
             counters: Arc::new(Counters::new(Writers::One)),
-            office: Arc::new(NoMail),
+            mail_sink: Arc::new(NoMail),
             tokens: Vec::new(),
             armed: BTreeMap::new(),
-            tally: Tally::default(),
+            expected: Expected::default(),
         })
     }
 
@@ -107,13 +107,13 @@ impl World {
         }
         let [stream, first, second, third]: [u8; 4] = script.arbitrary()?;
         let expected = self.table.next_token();
-        let context = context(&self.policy, &self.counters, &self.office, self.now, expected);
+        let context = context(&self.policy, &self.counters, &self.mail_sink, self.now, expected);
         let entry = Entry::open(stream, &[first, second], third & 1 == 1, &context);
         let token = self.table.insert(entry);
         assert_eq!(token, expected, "the token that was announced");
         assert!(self.tokens.iter().all(|&(old, _)| old != token), "a token is never used again");
         self.tokens.push((token, true));
-        self.tally.opened += 1;
+        self.expected.opened += 1;
         self.after(token);
         Ok(())
     }
@@ -127,7 +127,7 @@ impl World {
         else {
             return Ok(());
         };
-        let context = context(&self.policy, &self.counters, &self.office, self.now, token);
+        let context = context(&self.policy, &self.counters, &self.mail_sink, self.now, token);
         let Some(entry) = self.table.get_mut(token) else {
             assert!(!lives, "a connection was lost");
             return Ok(());
@@ -137,16 +137,16 @@ impl World {
         entry.plans(&plan);
         let amount = usize::from(amount);
         match what % 16 {
-            2..=4 => self.tally.received += entry.receive(amount, &context) as u64,
-            5 | 6 => self.tally.sent += entry.send(amount, &context) as u64,
+            2..=4 => self.expected.received += entry.receive(amount, &context) as u64,
+            5 | 6 => self.expected.sent += entry.send(amount, &context) as u64,
             7 => entry.take(amount % 5),
-            8 => self.tally.sent += entry.complete(amount, &context) as u64,
+            8 => self.expected.sent += entry.complete(amount, &context) as u64,
             9 => entry.peer_ends(&context),
             10 => entry.finish_sending(&context),
             11 => {
                 let letter = amount as u32 + 1000;
                 let listens = !entry.is_closing() && !entry.probe.mind().left;
-                entry.happens(Event::Mail(Mail::Message(Box::new(letter)).into()), &context);
+                entry.happens(Event::Mail(Mail::Message(Message::new(letter)).into()), &context);
                 let came = entry.probe.mind().letters.pop();
                 let deaf = entry.spoke && came.is_none();
                 assert!(
@@ -180,7 +180,7 @@ impl World {
         }
         let why = entry.probe.mind().closed;
         if let Some(why) = why {
-            self.tally.closed[why as usize] += 1;
+            self.expected.closed[why as usize] += 1;
         }
         self.timers.disarm(token.index);
         self.armed.remove(&token.index);
@@ -207,7 +207,7 @@ impl World {
         assert!(self.armed.values().all(|&at| at + TICK > self.now), "not fired");
         for index in fired {
             let token = self.table.token_at(index).expect("a timer of nobody");
-            let context = context(&self.policy, &self.counters, &self.office, self.now, token);
+            let context = context(&self.policy, &self.counters, &self.mail_sink, self.now, token);
             if let Some(entry) = self.table.get_mut(token) {
                 entry.happens(Event::Deadline, &context);
                 // A session may ask to be woken at once, again and again; it is, with every tick.
@@ -231,7 +231,7 @@ impl World {
         sorted.sort_unstable();
         assert_eq!(self.table.tokens(), sorted, "the table lists what is in it");
         // Closed, and waiting for what is in flight: counted already.
-        let mut closed = self.tally.closed;
+        let mut closed = self.expected.closed;
         for token in live {
             let why = self.table.get_mut(token).and_then(|entry| entry.probe.mind().closed);
             if let Some(why) = why {
@@ -239,10 +239,10 @@ impl World {
             }
         }
         let stats = sum(std::slice::from_ref(&self.counters));
-        assert_eq!((stats.accepted, stats.closed), (self.tally.opened, closed), "connections are counted");
+        assert_eq!((stats.accepted, stats.closed), (self.expected.opened, closed), "connections are counted");
         assert_eq!(
             (stats.bytes_in, stats.bytes_out),
-            (self.tally.received, self.tally.sent),
+            (self.expected.received, self.expected.sent),
             "bytes are counted"
         );
     }
@@ -250,11 +250,11 @@ impl World {
     /// The server stops: everything ends, and the counters balance.
     pub(super) fn end(&mut self) {
         for (token, _) in self.tokens.clone() {
-            let context = context(&self.policy, &self.counters, &self.office, self.now, token);
+            let context = context(&self.policy, &self.counters, &self.mail_sink, self.now, token);
             if let Some(entry) = self.table.get_mut(token) {
                 entry.happens(Event::Stop, &context);
                 assert!(entry.is_closing(), "a stop closes");
-                self.tally.sent += entry.complete(usize::MAX, &context) as u64;
+                self.expected.sent += entry.complete(usize::MAX, &context) as u64;
                 self.after(token);
             }
         }
@@ -267,9 +267,9 @@ impl World {
 fn context<'a>(
     policy: &'a Policy,
     counters: &'a Counters,
-    office: &'a Arc<dyn MailSink>,
+    mail_sink: &'a Arc<dyn MailSink>,
     now: Instant,
     token: Token,
 ) -> Context<'a> {
-    Context { now, policy, counters, office, workers: &NoWorkers, token }
+    Context { now, policy, counters, mail_sink, workers: &NoWorkers, token }
 }

@@ -22,7 +22,7 @@ fn view(colours: bool) -> View {
             connect_failed: 1,
             generator: Some(Share { ran: 0.45, waited: 0.0 }),
             server: Some(Share { ran: 0.981, waited: 0.0 }),
-            verdict: Some(Verdict::Server),
+            limited_by: Some(LimitedBy::Server),
         };
         let latencies = tidegate_load::histogram::empty();
         view.hear(&Phase::Second { second: &second, latency_us: &latencies, status });

@@ -1,21 +1,23 @@
-//! `serve --handover PATH`: a process that is started later takes the listening sockets of the one that runs, so that a
-//! restart refuses nobody.
+//! `serve --handover PATH`: a process started later takes the listening sockets of the running one, so that a restart
+//! refuses no client.
 //!
 //! ```text
-//! successor                        the one that runs
+//! successor                        predecessor
 //!     ── connect PATH ──────────────▶  same user? (both ends ask the kernel)
 //!     ── "tidegate handover 1" ─────▶
-//!     ◀─ model + sockets ────────────  goes on accepting
+//!     ◀─ terms + sockets ────────────  goes on accepting
 //!   starts accepting
 //!   puts its own socket at PATH
 //!     ── "ready" ───────────────────▶  drains, exits 0
 //! ```
 //!
-//! Servers of datagrams give `udp/MODEL/PATH` for the model. Behind it stands the number of listening sockets, if it is
-//! not one; that of the metrics, if there is one, comes last.
+//! A server of connections says `MODEL/SERVICE`, one of datagrams `udp/MODEL/PATH/SERVICE`; earlier versions left the
+//! service out. After it is the number of listening sockets, if it is not one; that of the metrics, if there is one,
+//! is last.
 //!
-//! The socket is made beside PATH and moved there when every server of the process accepts, so that whatever goes wrong
-//! until then leaves the first as it is, and there is never none at PATH. In between both accept from the same socket.
+//! The socket is created next to PATH and moved there when every server of the process accepts, so that an error until
+//! then leaves the predecessor untouched, and there is always a socket at PATH. In between both accept from the same
+//! socket.
 
 use std::collections::VecDeque;
 use std::fs::Permissions;
@@ -34,23 +36,23 @@ use tidegate::system::handover::{is_same_user, receive, send};
 
 use crate::log::note;
 
-/// Changes with the protocol: a successor that speaks another one is turned away.
+/// Changes with the protocol: a successor with another version is rejected.
 const HELLO: &[u8] = b"tidegate handover 1";
 const READY: &[u8] = b"ready";
 
-/// How long one end waits for the other to say something. Starting 256 threads takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one end waits for a message of the other. Starting 256 threads takes milliseconds.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longest message.
 const MESSAGE_BYTES: usize = 64;
 
-/// The connection to the one that runs.
-pub type Line = UnixStream;
+/// The connection to the predecessor.
+pub type HandoverStream = UnixStream;
 
-/// What the running server gave, and the connection to it.
+/// What the predecessor sent, and the connection to it.
 pub struct Inheritance {
     stream: UnixStream,
-    /// What it runs on, in words that a successor has to agree to.
+    /// Its model, which a successor must match.
     pub terms: String,
     /// Its listening sockets.
     pub listeners: Vec<OwnedFd>,
@@ -59,27 +61,27 @@ pub struct Inheritance {
 }
 
 impl Inheritance {
-    /// Asks whoever runs behind `path`; `None` if nobody does.
+    /// Connects to the server that listens at `path`; `None` if there is none.
     ///
     /// # Errors
-    /// `path` is something else than a socket, or belongs to another user, or the answer makes no sense.
+    /// `path` is not a socket, or belongs to another user, or the answer is invalid.
     pub fn ask(path: &Path) -> anyhow::Result<Option<Self>> {
         let shown = path.display();
         match std::fs::symlink_metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e).with_context(|| format!("cannot look at {shown}")),
+            Err(e) => return Err(e).with_context(|| format!("cannot inspect {shown}")),
             Ok(there) if !there.file_type().is_socket() => {
-                bail!("{shown} exists and is no socket; name another path for --handover");
+                bail!("{shown} exists and is not a socket; give another path for --handover");
             }
             Ok(_) => {}
         }
         let stream = match UnixStream::connect(path) {
             Ok(stream) => stream,
-            // Left over by a process that was killed.
+            // Stale: left by a process that was killed.
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
             Err(e) => return Err(e).with_context(|| format!("cannot connect to {shown}")),
         };
-        set_patience(&stream)?;
+        set_timeouts(&stream)?;
         ensure!(
             is_same_user(&stream)?,
             "the server behind {shown} runs as another user; run as the same one"
@@ -100,7 +102,7 @@ impl Inheritance {
         Ok(Self { stream, terms: terms.to_owned(), listeners, metrics })
     }
 
-    /// Tells the running server that its successor accepts: it drains now.
+    /// Tells the predecessor that its successor accepts, so that it drains.
     pub fn ready(stream: &UnixStream) -> io::Result<()> {
         send(stream, READY, &[])
     }
@@ -111,14 +113,14 @@ impl Inheritance {
     }
 }
 
-fn set_patience(stream: &UnixStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))
+fn set_timeouts(stream: &UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))
 }
 
-/// What a running server has to give.
-pub struct Estate {
-    /// What it runs on, without spaces: the model, and behind `udp/` model and path.
+/// What a predecessor sends.
+pub struct HandoverState {
+    /// What it runs, without spaces: model and service, and behind `udp/` model, path and service.
     pub terms: String,
     /// The listening sockets, or those of datagrams; at least one.
     pub listeners: Vec<OwnedFd>,
@@ -126,24 +128,30 @@ pub struct Estate {
     pub metrics: Option<OwnedFd>,
 }
 
-/// The socket by which a successor finds this process, at PATH once it is open. Removed when dropped, unless a
-/// successor's stands there.
-pub struct Door {
+/// The socket at which a successor finds this process, at PATH once it is open. When it is dropped nothing is handed over
+/// any more: the socket is removed, unless it is a successor's, and the descriptors of the listening sockets are closed, so
+/// that a stop closes these sockets.
+pub struct HandoverListener {
+    giver: Arc<Giver>,
     path: PathBuf,
-    /// Where it is made.
+    /// Its temporary path.
     beside: PathBuf,
     /// Device and inode of the socket.
     mark: (u64, u64),
 }
 
-impl Door {
-    /// Makes a socket beside `path`, and answers on a thread of its own. `taken` is called once, when a successor
+impl HandoverListener {
+    /// Creates a socket next to `path`, and answers on a separate thread. `taken` is called once, when a successor
     /// accepts.
     ///
     /// # Errors
-    /// The folder does not exist or may not be written.
-    pub fn beside(path: &Path, estate: Estate, taken: impl FnOnce() + Send + 'static) -> io::Result<Self> {
-        // Nobody finds it with other rights.
+    /// The directory does not exist or is not writable.
+    pub fn beside(
+        path: &Path,
+        state: HandoverState,
+        taken: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Self> {
+        // It is not visible with other permissions.
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
         let beside = PathBuf::from(beside);
@@ -151,30 +159,32 @@ impl Door {
         let made =
             std::fs::set_permissions(&beside, Permissions::from_mode(0o600)).and_then(|()| mark(&beside));
         let mark = made.inspect_err(|_| _ = std::fs::remove_file(&beside))?;
-        let door = Self { path: path.into(), beside, mark };
         let giver =
-            Giver { estate: Mutex::new(Some(Arc::new(estate))), taken: Mutex::new(Some(Box::new(taken))) };
-        let answer = move || answer(&listener, &Arc::new(giver));
+            Giver { state: Mutex::new(Some(Arc::new(state))), taken: Mutex::new(Some(Box::new(taken))) };
+        let made = Self { giver: Arc::new(giver), path: path.into(), beside, mark };
+        let giver = made.giver.clone();
+        let answer = move || answer(&listener, &giver);
         std::thread::Builder::new().name("tidegate-handover".into()).spawn(answer)?;
-        Ok(door)
+        Ok(made)
     }
 
-    /// Puts it at its path, in the place of one that is there.
+    /// Moves it to its path, replacing an existing one.
     ///
     /// # Errors
-    /// What is there cannot be replaced.
+    /// The existing file cannot be replaced.
     pub fn open(&self) -> io::Result<()> {
         std::fs::rename(&self.beside, &self.path)
     }
 }
 
-/// Device and inode of what is at a path.
+/// Device and inode of a file.
 fn mark(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
 }
 
-impl Drop for Door {
+impl Drop for HandoverListener {
     fn drop(&mut self) {
+        self.giver.close();
         for path in [&self.path, &self.beside] {
             if mark(path).is_ok_and(|there| there == self.mark) {
                 let _ = std::fs::remove_file(path); // gone already is as good
@@ -183,16 +193,16 @@ impl Drop for Door {
     }
 }
 
-/// Callers that are answered at once. One more takes the place of the oldest, so that silent ones keep nobody waiting.
+/// Maximum callers answered concurrently. One more replaces the oldest, so that silent ones block nobody.
 const MOST_CALLERS: usize = 8;
 
-/// Answers callers side by side until a successor is ready.
+/// Answers callers concurrently until a successor is ready.
 fn answer(listener: &UnixListener, giver: &Arc<Giver>) {
     let mut callers: VecDeque<Caller> = VecDeque::new();
     loop {
         let caller = listener.accept().map_err(anyhow::Error::from);
-        // The first caller after the successor, if one comes: until then the thread waits, and holds none of the
-        // sockets.
+        // Unblocks the thread at the first caller after the successor or the stop; until then it waits, and holds none of
+        // the sockets.
         if giver.is_over() {
             return;
         }
@@ -206,7 +216,7 @@ fn answer(listener: &UnixListener, giver: &Arc<Giver>) {
             Ok(caller) => callers.push_back(caller),
             Err(e) => {
                 no_successor(&e);
-                // Errors of accept (no descriptors) may last; a try now and then is enough.
+                // Errors of accept (no descriptors) may last; retrying now and then is enough.
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
@@ -214,10 +224,10 @@ fn answer(listener: &UnixListener, giver: &Arc<Giver>) {
 }
 
 fn no_successor(e: &anyhow::Error) {
-    note("handover-failed", &format!("no successor, serving on: {e:#}"));
+    note("handover-failed", &format!("hand-over failed, still serving: {e:#}"));
 }
 
-/// Somebody at the door, and the thread that talks to it.
+/// A connected successor, and the thread that talks to it.
 struct Caller {
     stream: Arc<UnixStream>,
     thread: JoinHandle<()>,
@@ -225,8 +235,8 @@ struct Caller {
 
 impl Caller {
     fn start(stream: UnixStream, giver: Arc<Giver>) -> anyhow::Result<Self> {
-        ensure!(is_same_user(&stream)?, "somebody asked who runs as another user");
-        set_patience(&stream)?;
+        ensure!(is_same_user(&stream)?, "the caller runs as another user");
+        set_timeouts(&stream)?;
         let stream = Arc::new(stream);
         let own = stream.clone();
         let talk = move || {
@@ -234,21 +244,26 @@ impl Caller {
                 no_successor(&e);
             }
         };
-        let thread = std::thread::Builder::new().name("tidegate-heir".into()).spawn(talk)?;
+        let thread = std::thread::Builder::new().name("tidegate-successor".into()).spawn(talk)?;
         Ok(Self { stream, thread })
     }
 }
 
-/// Gives to whoever asks, and goes to the first that is ready.
+/// Answers every successor; the first that is ready takes over.
 struct Giver {
-    /// Until a successor is ready.
-    estate: Mutex<Option<Arc<Estate>>>,
+    /// Until a successor is ready, or the server stops.
+    state: Mutex<Option<Arc<HandoverState>>>,
     taken: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Giver {
     fn is_over(&self) -> bool {
-        self.estate.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Closes the descriptors.
+    fn close(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     fn give(&self, stream: &UnixStream) -> anyhow::Result<()> {
@@ -260,20 +275,20 @@ impl Giver {
         ensure!(message.get(..n) == Some(READY), "it gave up before it accepted");
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner).take();
         let taken = taken.context("another successor was ready before it")?;
-        self.estate.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.close();
         taken();
         Ok(())
     }
 
     fn send_estate(&self, stream: &UnixStream) -> anyhow::Result<()> {
-        let estate = self.estate.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let estate = estate.context("another successor has taken over")?;
-        let sockets: Vec<_> = estate.listeners.iter().chain(&estate.metrics).map(AsFd::as_fd).collect();
-        let name = &estate.terms;
-        let text = match estate.listeners.len() {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let state = state.context("it stops, or another successor has taken over")?;
+        let sockets: Vec<_> = state.listeners.iter().chain(&state.metrics).map(AsFd::as_fd).collect();
+        let name = &state.terms;
+        let text = match state.listeners.len() {
             1 => name.clone(), // as ever, so that versions with one address understand each other
             count => format!("{name} {count}"),
         };
-        send(stream, text.as_bytes(), &sockets).context("the sockets could not be sent")
+        send(stream, text.as_bytes(), &sockets).context("cannot send the sockets")
     }
 }

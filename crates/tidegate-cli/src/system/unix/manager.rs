@@ -1,4 +1,4 @@
-//! The service manager, if there is one: the sockets it passes (`LISTEN_FDS`), and what it is told (`NOTIFY_SOCKET`,
+//! The service manager, if there is one: the sockets it passes (`LISTEN_FDS`), and its notifications (`NOTIFY_SOCKET`,
 //! `sd_notify(3)`).
 
 use anyhow::Context;
@@ -14,13 +14,13 @@ pub fn tell_ready() {
     tell(NotifyState::Ready);
 }
 
-/// The server has begun to stop.
+/// The server is stopping.
 pub fn tell_stopping() {
     tell(NotifyState::Stopping);
 }
 
 fn tell(state: NotifyState<'_>) {
-    let told = sd_notify::notify(&[state]).context("the service manager could not be told");
+    let told = sd_notify::notify(&[state]).context("cannot notify the service manager");
     if let Err(e) = told {
         tracing::warn!(event = "notify-failed", "{e:#}");
     }
@@ -39,11 +39,12 @@ pub fn passed() -> Result<Vec<Passed<OwnedFd>>, Failure> {
 }
 
 fn taken(sockets: &mut ListenFd, at: usize) -> anyhow::Result<OwnedFd> {
-    // What is not of the kind stays there to be taken as another.
+    // Sockets of another kind stay available to other callers.
     if let Ok(Some(socket)) = sockets.take_tcp_listener(at) {
         return Ok(socket.into());
     }
     let socket = sockets.take_unix_listener(at);
-    let socket = socket.context("what was passed (LISTEN_FDS) is neither a TCP nor a Unix stream socket")?;
-    socket.map(OwnedFd::from).context("a socket that was passed (LISTEN_FDS) was taken already")
+    let socket =
+        socket.context("an inherited descriptor (LISTEN_FDS) is neither a TCP nor a Unix stream socket")?;
+    socket.map(OwnedFd::from).context("an inherited socket (LISTEN_FDS) was already taken")
 }

@@ -1,4 +1,4 @@
-//! Signals, as words for a running server.
+//! Signals, as commands for running servers.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,9 +12,9 @@ use crate::life::{Change, Word};
 use crate::limits::Strategy;
 use crate::serve::Hangup;
 
-/// SIGTERM and SIGINT: the first is reported through `words`, the second ends the process with code 1. SIGUSR1 asks for
-/// the throughput strategy, SIGUSR2 for the one of many connections. SIGHUP ends the process as ever, unless something
-/// is to be read again.
+/// SIGTERM and SIGINT: the first is reported through `words`, the second ends the process with code 1. SIGUSR1 selects
+/// the throughput strategy, SIGUSR2 the one of many connections. SIGHUP ends the process by default, unless files are
+/// to be reloaded.
 pub fn report(words: Sender<Word>, hangup: Hangup) -> anyhow::Result<()> {
     flag_of(&[SIGTERM, SIGINT])?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
@@ -33,12 +33,12 @@ pub fn report(words: Sender<Word>, hangup: Hangup) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A flag that the first SIGINT, SIGTERM or SIGHUP puts up; the second one ends the process with code 1.
+/// A flag set by the first SIGINT, SIGTERM or SIGHUP; the second one ends the process with code 1.
 pub fn flag_of_the_first() -> anyhow::Result<Arc<AtomicBool>> {
     flag_of(&ending())
 }
 
-/// The signals that end a command which is no server. Under `nohup` SIGHUP stays ignored.
+/// The signals that end a command other than a server. Under `nohup` SIGHUP stays ignored.
 fn ending() -> Vec<i32> {
     let mut signals = vec![SIGTERM, SIGINT];
     if !tidegate::system::ignores_hangup() {
@@ -50,7 +50,7 @@ fn ending() -> Vec<i32> {
 fn flag_of(signals: &[i32]) -> anyhow::Result<Arc<AtomicBool>> {
     let stopping = Arc::new(AtomicBool::new(false));
     for &signal in signals {
-        // In this order: the first signal finds the flag down and puts it up.
+        // In this order: the first signal finds the flag unset and sets it.
         flag::register_conditional_shutdown(signal, 1, Arc::clone(&stopping))?;
         flag::register(signal, Arc::clone(&stopping))?;
     }

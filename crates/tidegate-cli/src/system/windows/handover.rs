@@ -1,4 +1,4 @@
-//! `serve --handover` is refused: no socket here carries another one to a successor.
+//! `serve --handover` is not supported: Windows cannot pass a socket to a successor over another one.
 
 use std::io;
 use std::path::Path;
@@ -6,16 +6,16 @@ use std::path::Path;
 use anyhow::bail;
 use tidegate::system::descriptor::OwnedFd;
 
-/// The connection to the one that runs: there is none.
+/// The connection to the predecessor: never exists.
 #[allow(dead_code, reason = "made where sockets are handed over")]
-pub struct Line(());
+pub struct HandoverStream(());
 
-/// What a running server gave: nothing, so there never is one.
+/// What a predecessor sent: never exists.
 #[allow(dead_code, reason = "made where sockets are handed over")]
 pub struct Inheritance {
     /// What it runs on.
     pub terms: String,
-    line: Line,
+    stream: HandoverStream,
     listeners: Vec<OwnedFd>,
 }
 
@@ -26,27 +26,28 @@ impl Inheritance {
     /// Always.
     pub fn ask(_: &Path) -> anyhow::Result<Option<Self>> {
         bail!(
-            "--handover passes the listening socket over a Unix socket, which Windows cannot: leave it out, and put a balancer in front to restart without refusals"
+            "--handover passes the listening socket over a Unix socket, which Windows cannot: leave it out, and \
+             use a load balancer to restart without refusing clients"
         );
     }
 
-    /// Nobody is there to be told.
+    /// Does nothing: there is no predecessor.
     ///
     /// # Errors
     /// Always.
-    pub fn ready(_: &Line) -> io::Result<()> {
+    pub fn ready(_: &HandoverStream) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
     /// The parts.
-    pub fn into_parts(self) -> (Line, Vec<OwnedFd>, Option<OwnedFd>) {
-        (self.line, self.listeners, None)
+    pub fn into_parts(self) -> (HandoverStream, Vec<OwnedFd>, Option<OwnedFd>) {
+        (self.stream, self.listeners, None)
     }
 }
 
-/// What a running server has to give.
+/// What a predecessor sends.
 #[allow(dead_code, reason = "taken where sockets are handed over")]
-pub struct Estate {
+pub struct HandoverState {
     /// What it runs on.
     pub terms: String,
     /// The listening sockets.
@@ -55,19 +56,19 @@ pub struct Estate {
     pub metrics: Option<OwnedFd>,
 }
 
-/// The place where a successor finds this process: there is none.
-pub enum Door {}
+/// The hand-over socket: never exists.
+pub enum HandoverListener {}
 
-impl Door {
+impl HandoverListener {
     /// Refuses.
     ///
     /// # Errors
     /// Always.
-    pub fn beside(_: &Path, _: Estate, _: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+    pub fn beside(_: &Path, _: HandoverState, _: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// There never is one.
+    /// Does nothing.
     ///
     /// # Errors
     /// None.

@@ -1,11 +1,11 @@
-//! No service manager here passes sockets, or waits to be told.
+//! No service manager on Windows passes sockets or expects notifications.
 
 use tidegate::system::descriptor::OwnedFd;
 
 use crate::Failure;
 use crate::serve::Passed;
 
-/// The sockets that the service manager passed: none does.
+/// The inherited sockets: none.
 pub fn passed() -> Result<Vec<Passed<OwnedFd>>, Failure> {
     Ok(Vec::new())
 }
@@ -13,5 +13,5 @@ pub fn passed() -> Result<Vec<Passed<OwnedFd>>, Failure> {
 /// The server accepts.
 pub fn tell_ready() {}
 
-/// The server has begun to stop.
+/// The server is stopping.
 pub fn tell_stopping() {}

@@ -1,4 +1,4 @@
-//! Ctrl-C, Ctrl-Break and the closing of the console, as words for a running server.
+//! Ctrl-C, Ctrl-Break and the closing of the console, as commands for running servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -7,8 +7,8 @@ use std::sync::mpsc::Sender;
 use crate::life::Word;
 use crate::serve::Hangup;
 
-/// The first is reported through `words`, the second ends the process with code 1. To change the strategy or read
-/// the certificate again while running takes signals that this system does not have.
+/// The first is reported through `words`, the second ends the process with code 1. Changing the strategy or reloading
+/// the certificate needs signals that Windows does not have.
 pub fn report(words: Sender<Word>, _: Hangup) -> anyhow::Result<()> {
     let stopping = AtomicBool::new(false);
     ctrlc::set_handler(move || {
@@ -20,7 +20,7 @@ pub fn report(words: Sender<Word>, _: Hangup) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A flag that the first puts up; the second one ends the process with code 1.
+/// A flag set by the first of them; the second one ends the process with code 1.
 pub fn flag_of_the_first() -> anyhow::Result<Arc<AtomicBool>> {
     let stopping = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stopping);

@@ -1,8 +1,8 @@
-//! Other servers beside tidegate's own models: the same page, the same load, in turn, and how many times the floor each
-//! costs.
+//! Compares other servers with tidegate's models: the same page, the same load, interleaved, and the cost of each as a
+//! multiple of the baseline.
 
 pub mod program;
-mod running;
+pub(crate) mod running;
 pub mod scenario;
 
 use std::path::PathBuf;
@@ -17,24 +17,23 @@ use crate::run::Facts;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
 use running::Running;
-use scenario::{FLOOR, Peer};
+use scenario::{BASELINE, Peer};
 
-/// Bytes of the page that everybody answers with.
+/// Bytes of the page that every server returns.
 pub const PAGE_BYTES: usize = 4096;
 
 /// The most bytes of an answer's head; more, or less than the page, is another answer than was asked for.
 const HEAD_BYTES: f64 = 1024.0;
 
-/// One part of the requests of a round comes before it and does not count: programs that compile while they run need
-/// it.
+/// The warm-up of a round, as a fraction of its requests: programs with a JIT compiler need it.
 const WARM_UP: u64 = 8;
 
-/// How the load asks.
+/// The kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Case {
-    /// Whether connections are kept, or each request has one of its own.
+    /// Keep-alive connections, or a new one for each request.
     pub keep_alive: bool,
-    /// Requests at once.
+    /// Concurrent requests.
     pub concurrency: usize,
 }
 
@@ -47,14 +46,14 @@ impl Case {
     }
 }
 
-/// What is to be measured.
+/// The settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Other servers, in order.
     pub peers: Vec<Peer>,
     /// tidegate's models, in order.
     pub models: Vec<Model>,
-    /// How they are asked.
+    /// The load.
     pub cases: Vec<Case>,
     /// Requests of each round.
     pub requests: u64,
@@ -65,7 +64,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What of them a saved run has to tell, because it changes the figures.
+    /// The settings that a saved run records, because they change the figures.
     #[must_use]
     pub fn facts(&self) -> Facts {
         [("peers: requests of a round".to_owned(), self.requests.to_string())].into()
@@ -77,12 +76,12 @@ impl Settings {
 pub struct Row {
     /// The peer, or `tidegate MODEL`.
     pub name: String,
-    /// How it was asked.
+    /// The load.
     pub case: Case,
-    /// What its rounds came to.
+    /// The results of its rounds.
     pub figures: Figures,
-    /// Its CPU cost by that of the floor in the same round; none if the floor could not be measured.
-    pub times_floor: Option<Spread>,
+    /// Its CPU cost relative to the baseline in the same round; none if the baseline could not be measured.
+    pub times_baseline: Option<Spread>,
 }
 
 /// All rows.
@@ -94,7 +93,7 @@ pub struct Table {
     pub repeats: usize,
     /// In the order of cases, then of cost.
     pub rows: Vec<Row>,
-    /// Peers that are not here and models that are unavailable, with what to do about it.
+    /// Peers and models that are unavailable, with the remedy.
     pub left_out: Vec<LeftOut>,
     /// Rounds that failed, and why.
     pub failed: Vec<LeftOut>,
@@ -117,8 +116,8 @@ impl Contestant {
     }
 }
 
-/// Builds and measures all; within each round they take turns, so that a slow moment of the machine hits all alike.
-/// `progress` is told of each step before it is done.
+/// Builds and measures all; within each round they alternate, so that a slow moment of the machine affects all alike.
+/// `progress` is called before each step.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
     let mut table =
@@ -155,14 +154,14 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
 /// The rows of a case, cheapest first.
 fn rows(case: Case, all: &[Contestant], rounds: &[Vec<Option<Round>>]) -> Vec<Row> {
     let names: Vec<String> = all.iter().map(Contestant::name).collect();
-    let floor = names.iter().position(|name| name == FLOOR).and_then(|at| rounds.get(at));
+    let baseline = names.iter().position(|name| name == BASELINE).and_then(|at| rounds.get(at));
     let mut rows: Vec<Row> = names
         .into_iter()
         .zip(rounds)
         .filter_map(|(name, rounds)| {
             let good: Vec<Round> = rounds.iter().flatten().cloned().collect();
-            let times_floor = floor.and_then(|floor| Spread::of(ratios(rounds, floor)));
-            Some(Row { name, case, figures: Figures::of(&good)?, times_floor })
+            let times_baseline = baseline.and_then(|baseline| Spread::of(ratios(rounds, baseline)));
+            Some(Row { name, case, figures: Figures::of(&good)?, times_baseline })
         })
         .collect();
     let cost = |row: &Row| row.figures.cpu_s_per_100k.median;
@@ -170,13 +169,13 @@ fn rows(case: Case, all: &[Contestant], rounds: &[Vec<Option<Round>>]) -> Vec<Ro
     rows
 }
 
-/// Cost by the floor's in the same round, where both are known.
-fn ratios(rounds: &[Option<Round>], floor: &[Option<Round>]) -> Vec<f64> {
-    let both = rounds.iter().zip(floor).filter_map(|(one, floor)| one.as_ref().zip(floor.as_ref()));
-    both.map(|(one, floor)| one.cpu_s_per_100k / floor.cpu_s_per_100k).collect()
+/// Cost by the baseline's in the same round, where both are known.
+fn ratios(rounds: &[Option<Round>], baseline: &[Option<Round>]) -> Vec<f64> {
+    let both = rounds.iter().zip(baseline).filter_map(|(one, baseline)| one.as_ref().zip(baseline.as_ref()));
+    both.map(|(one, baseline)| one.cpu_s_per_100k / baseline.cpu_s_per_100k).collect()
 }
 
-/// One round against a server of its own.
+/// One round against a fresh server.
 fn measure(bench: &Bench, one: &Contestant, case: Case, requests: u64) -> Result<Round, LabError> {
     match one {
         Contestant::Own(model) => {
@@ -218,20 +217,20 @@ mod tests {
     }
 
     #[test]
-    fn cost_is_counted_in_floors_of_the_same_round() {
+    fn cost_is_counted_in_baselines_of_the_same_round() {
         let all = [Model::Epoll, Model::Poll].map(Contestant::Own);
         let case = Case { keep_alive: true, concurrency: 1 };
-        let floor = [round(1.0), None, round(2.0)];
+        let baseline = [round(1.0), None, round(2.0)];
         let slow = [round(1.5), round(9.0), round(3.0)];
-        assert_eq!(ratios(&slow, &floor), [1.5, 1.5]);
-        let rows = rows(case, &all, &[slow.into(), floor.into()]);
+        assert_eq!(ratios(&slow, &baseline), [1.5, 1.5]);
+        let rows = rows(case, &all, &[slow.into(), baseline.into()]);
         assert_eq!(
             rows.iter().map(|r| r.name.as_str()).collect::<Vec<_>>(),
             ["tidegate poll", "tidegate epoll"]
         );
         assert!(
-            rows.iter().all(|row| row.times_floor.is_none()),
-            "without the floor nothing is counted in it"
+            rows.iter().all(|row| row.times_baseline.is_none()),
+            "without the baseline nothing is counted in it"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A program of the user's that is told on its command line which model to run on and where to listen.
+//! A user's program, started with a model and an address on its command line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use super::running::Running;
 use super::scenario::{Peer, quoted};
 use crate::{Bench, LabError};
 
-/// The place-holders of its command line.
+/// The placeholders of its command line.
 const MODEL: &str = "{model}";
 const LISTEN: &str = "{listen}";
 
-/// A server over HTTP, started anew for each round.
+/// An HTTP server, started anew for each round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     words: Vec<String>,
@@ -31,16 +31,18 @@ impl Program {
         let has = |place: &str| words.iter().any(|word| word.contains(place));
         match () {
             () if words.is_empty() => wrong("there is no command"),
-            () if !has(MODEL) => wrong("it is not told which model to run on: write {model} where that goes"),
+            () if !has(MODEL) => {
+                wrong("the placeholder {model} is missing: write it where the model's name goes")
+            }
             () if !has(LISTEN) => {
-                wrong("it is not told where to listen: write {listen} where ADDRESS:PORT goes")
+                wrong("the placeholder {listen} is missing: write it where ADDRESS:PORT goes")
             }
             () if !path.starts_with('/') => wrong("the path to ask for must begin with '/'"),
             () => Ok(Self { words, path, folder }),
         }
     }
 
-    /// Starts it on a model, and waits until it takes connections.
+    /// Starts it on a model, and waits until it accepts connections.
     pub(crate) fn start(&self, bench: &Bench, model: Model) -> Result<Running, LabError> {
         Running::start(bench, &self.on(model), PathBuf::new(), true)
     }

@@ -1,4 +1,4 @@
-//! A peer that runs: started in a process group of its own, on the server's processor, and ended with the group.
+//! A peer that runs: started in a separate process group, on the server's processor, and ended with the group.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use tidegate::system;
 
 use super::PAGE_BYTES;
 use super::scenario::{Peer, Places, shell};
-use crate::process::Group;
+use crate::process::{Group, ends_with_the_lab};
 use crate::{Bench, LabError};
 
 /// How long a peer may take until it serves, and to end when it is asked to.
@@ -30,7 +30,7 @@ pub(crate) struct Running {
 
 impl Running {
     /// Starts it, and waits until it serves.
-    pub(super) fn start(
+    pub(crate) fn start(
         bench: &Bench,
         peer: &Peer,
         build: PathBuf,
@@ -58,19 +58,21 @@ impl Running {
         let deadline = Instant::now() + START;
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         loop {
-            let is_ready = match &peer.ready_line {
-                Some(line) => self.log().contains(line.as_str()),
-                None => TcpStream::connect(at).is_ok(),
-            };
-            if is_ready {
-                return Ok(());
-            }
             let why = match self.child.try_wait() {
-                Ok(None) if Instant::now() < deadline => {
-                    std::thread::sleep(LOOK);
-                    continue;
+                Ok(None) => {
+                    let is_ready = match &peer.ready_line {
+                        Some(line) => self.log().contains(line.as_str()),
+                        None => TcpStream::connect(at).is_ok(),
+                    };
+                    if is_ready {
+                        return Ok(());
+                    }
+                    if Instant::now() < deadline {
+                        std::thread::sleep(LOOK);
+                        continue;
+                    }
+                    format!("did not serve on port {port} within {} s", START.as_secs())
                 }
-                Ok(None) => format!("did not serve on port {port} within {} s", START.as_secs()),
                 Ok(Some(status)) => format!("ended before it served ({status}); start it in the foreground"),
                 Err(e) => e.to_string(),
             };
@@ -111,7 +113,7 @@ impl Drop for Running {
 fn spawn(bench: &Bench, places: &Places, command: &str) -> std::io::Result<(Child, Group)> {
     let log = std::fs::File::create(places.dir.join("log"))?;
     let mut shell = shell(&places.command(command));
-    shell.stdout(log.try_clone()?).stderr(log).current_dir(&places.dir);
+    ends_with_the_lab(&mut shell).stdout(log.try_clone()?).stderr(log).current_dir(&places.dir);
     let started = std::thread::scope(|scope| {
         let starter = scope.spawn(|| {
             if !bench.server_cpus.is_empty() {
@@ -138,9 +140,19 @@ fn furnish(peer: &Peer, places: &Places) -> std::io::Result<()> {
     system::open_to_all(&places.dir)
 }
 
+/// Ports below those that systems give to connections and to listeners without a port of their own (from 32,768 on
+/// Linux, `net.ipv4.ip_local_port_range`; from 49,152 elsewhere): between this choice and the start of the peer, the
+/// system gives none of them to another program.
+const PORTS: std::ops::Range<u16> = 10_000..32_768;
+
 /// Free now; the peer takes it in a moment.
 fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    const TRIES: usize = 100;
+    let one = || {
+        let port = fastrand::u16(PORTS);
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map(|_| port)
+    };
+    (1..TRIES).find_map(|_| one().ok()).map_or_else(one, Ok)
 }
 
 fn folder() -> PathBuf {

@@ -21,7 +21,7 @@ macro_rules! built_in {
 
 const BUILT_IN: &[(&str, &str)] = built_in![
     "peers.toml",
-    "floor.c",
+    "baseline.c",
     "http.js",
     "http.go",
     "asio.cpp",
@@ -32,7 +32,7 @@ const BUILT_IN: &[(&str, &str)] = built_in![
 ];
 
 /// The peer that all others are measured by.
-pub const FLOOR: &str = "floor";
+pub const BASELINE: &str = "baseline";
 
 /// A server to be measured beside tidegate; `peers/peers.toml` says what each field means.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -58,7 +58,7 @@ pub struct Peer {
     pub files: BTreeMap<String, String>,
     /// The command that starts it.
     pub start: String,
-    /// The same where each request has a connection of its own.
+    /// The same where each request has its own connection.
     pub start_close: Option<String>,
     /// What it writes once it serves.
     pub ready_line: Option<String>,
@@ -108,7 +108,7 @@ fn put(path: &Path, text: &str) -> Result<(), LabError> {
     let folder = path.parent().unwrap_or(path);
     std::fs::create_dir_all(folder)
         .and_then(|()| std::fs::write(path, text))
-        .map_err(|source| LabError::Write { path: path.into(), source })
+        .map_err(|error| LabError::Write { path: path.into(), error })
 }
 
 fn read(path: &Path) -> Result<Vec<Peer>, LabError> {
@@ -174,7 +174,7 @@ impl Places {
 }
 
 /// In single quotes, unless it needs none (so that `{dir}/name` reads as one word either way).
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-_.+".contains(c);
     if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn peers_of_a_user_are_added_or_take_the_place_of_ours() {
         let all = with("[[peer]]\nname = \"mine\"\nstart = \"serve {port}\"\n[[peer]]\nname = \"go\"\nstart = \"x {port}\"").unwrap();
-        assert_eq!(all.first().unwrap().name, FLOOR);
+        assert_eq!(all.first().unwrap().name, BASELINE);
         assert_eq!(all.last().unwrap().name, "mine");
         assert_eq!(
             all.iter().filter(|p| p.name == "go").map(|p| p.start.as_str()).collect::<Vec<_>>(),

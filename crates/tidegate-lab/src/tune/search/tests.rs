@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate::Model;
-use tidegate_load::certificate::Evidence;
+use tidegate_load::verdict::Evidence;
 
 use super::*;
 use crate::tune::Extent;
@@ -12,7 +12,7 @@ struct Fake {
     /// How many times as good as the default: by name of the candidate, or its number of connections.
     factors: BTreeMap<&'static str, f64>,
     failing: Vec<&'static str>,
-    limit: Limit,
+    limit: LimitedBy,
     trials_left: usize,
     asked: Vec<String>,
 }
@@ -20,7 +20,13 @@ struct Fake {
 impl Fake {
     fn new(factors: &[(&'static str, f64)]) -> Self {
         let factors = factors.iter().copied().collect();
-        Self { factors, failing: Vec::new(), limit: Limit::Server, trials_left: 10_000, asked: Vec::new() }
+        Self {
+            factors,
+            failing: Vec::new(),
+            limit: LimitedBy::Server,
+            trials_left: 10_000,
+            asked: Vec::new(),
+        }
     }
 }
 
@@ -31,21 +37,22 @@ impl Laboratory for Fake {
         if self.failing.contains(&candidate.name.as_str()) {
             return Err(LabError::Process { what: stage.into(), why: "broken".into() });
         }
-        let by_value = candidate.setting.values.iter().map(|(knob, v)| format!("{} {v}", knob.name()));
+        let by_value =
+            candidate.setting.values.iter().map(|(&knob, &v)| format!("{} {}", knob.name(), knob.text(v)));
         let names = by_value.chain([candidate.setting.model.to_string(), candidate.connections.to_string()]);
         let factor: f64 = names.filter_map(|name| self.factors.get(name.as_str())).product();
         let noise = [1.0, 1.01, 0.99, 1.005, 0.995, 1.008, 0.992][self.asked.len() % 7];
-        let certificate = Certificate {
-            verdict: self.limit,
+        let verdict = Verdict {
+            limited_by: self.limit,
             because: String::new(),
             warnings: Vec::new(),
             evidence: Evidence::default(),
         };
         Ok(Trial {
             // The load sets the rate if it is the limit; the cost shows the difference.
-            figure: if self.limit == Limit::Generator { 1000.0 * noise } else { 1000.0 * factor * noise },
+            figure: if self.limit == LimitedBy::Generator { 1000.0 * noise } else { 1000.0 * factor * noise },
             cpu_s_per_100k: Some(noise / factor),
-            certificate: Some(certificate),
+            verdict: Some(verdict),
         })
     }
 
@@ -61,6 +68,7 @@ fn settings(goal: Goal) -> Settings {
         connections: 100,
         ladder: Vec::new(),
         rate: None,
+        max_delay: None,
         keep_alive: true,
         rounds: 5,
         extent: Extent::Full,
@@ -113,6 +121,22 @@ fn what_is_better_for_sure_is_taken_and_the_rest_stays() {
 }
 
 #[test]
+fn a_delay_that_is_allowed_is_tried_and_taken_if_it_saves_processor_time() {
+    let search = |factor, max_delay| {
+        // Less is better: the fake's figure is that of the goal.
+        let mut fake = Fake::new(&[("coalesce 200us", factor)]);
+        let settings = Settings { max_delay, ..settings(Goal::Cpu) };
+        Descent::new(&mut fake, &settings, |_| {}).knobs(epoll(), 2, 2).to_string()
+    };
+    let delay = Some(Duration::from_micros(200));
+    assert_eq!(search(0.7, delay), "epoll, coalesce 200us");
+    assert_eq!(search(1.0, delay), "epoll");
+    assert_eq!(search(0.7, None), "epoll");
+    let settings = Settings { max_delay: delay, ..settings(Goal::Cpu) };
+    assert!(settings.values(Knob::Coalesce, Model::Pool, 2).is_empty(), "it has no loop");
+}
+
+#[test]
 fn of_two_as_good_the_simpler_is_taken() {
     let (chosen, _) = knobs(&mut Fake::new(&[("threads 1", 1.2), ("threads 4", 1.201)]), epoll());
     assert_eq!(chosen.to_string(), "epoll, threads 1");
@@ -152,7 +176,7 @@ fn what_can_not_be_compared_with_the_present_value_is_not_taken() {
 #[test]
 fn a_rate_that_the_load_has_set_decides_nothing() {
     let mut fake = Fake::new(&[("poll", 1.3)]);
-    fake.limit = Limit::Generator;
+    fake.limit = LimitedBy::Generator;
     let (chosen, stage) = model(&mut fake);
     assert_eq!(chosen, Some(Setting::new(Model::Poll)));
     assert!(stage.decision.contains("the load was the limit"), "{}", stage.decision);
@@ -181,7 +205,7 @@ fn cap(fake: &mut Fake, goal: Goal) -> (Option<u64>, Stage) {
     let ladder = [10, 100, 1_000, 10_000];
     let chosen = match goal {
         Goal::Connections => descent.most(epoll(), &ladder),
-        Goal::Throughput | Goal::P99 => descent.knee(epoll(), &ladder),
+        Goal::Throughput | Goal::P99 | Goal::Cpu => descent.knee(epoll(), &ladder),
     };
     (chosen.values.get(&Knob::MaxConnections).copied(), descent.found().stages.remove(0))
 }

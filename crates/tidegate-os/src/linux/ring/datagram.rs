@@ -1,4 +1,4 @@
-//! Datagrams through a ring: `recvmsg` into provided buffers until told otherwise, and `sendmsg` with an address.
+//! Datagrams through a ring: `recvmsg` into provided buffers until cancelled, and `sendmsg` with an address.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,15 +21,16 @@ struct Template(libc::msghdr);
 // SAFETY: nobody writes to it, and its pointers are null.
 unsafe impl Sync for Template {}
 
-static TEMPLATE: Template = Template(libc::msghdr {
-    msg_namelen: size_of::<Name>() as libc::socklen_t,
-    msg_controllen: size_of::<Control>() as _,
-    // SAFETY: plain old data, for which all zero bytes are a valid value.
-    ..unsafe { std::mem::zeroed() }
+static TEMPLATE: Template = Template({
+    // SAFETY: plain old data, for which all zero bytes are a valid value. With musl it has fields that cannot be named.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_namelen = size_of::<Name>() as libc::socklen_t;
+    header.msg_controllen = size_of::<Control>() as _;
+    header
 });
 
 impl Ring {
-    /// Receives datagrams into provided buffers until told otherwise; look at them with [`arrival`](Self::arrival).
+    /// Receives datagrams into provided buffers until cancelled; look at them with [`arrival`](Self::arrival).
     /// `ENOBUFS` ends it when all buffers are out.
     pub fn receive_datagrams(&mut self, socket: &Arc<DatagramSocket>, key: u64) {
         let entry = opcode::RecvMsgMulti::new(self.watch(socket), &raw const TEMPLATE.0, GROUP).build();

@@ -58,7 +58,7 @@ impl Ring {
 }
 
 /// Whether rings can hand each other sockets, and the other one gets to know the slot: since Linux 6.3, and in some
-/// before. Tried once, on a thread of its own, since the kernel may interrupt the thread that made a ring after it
+/// before. Tried once, on a separate thread, since the kernel may interrupt the thread that made a ring after it
 /// was closed.
 pub fn can_hand_on() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();

@@ -1,8 +1,8 @@
 //! What a ring may do at all (`io_uring_register_restrictions(3)`): the operations of this table, and nothing else.
 //!
-//! A ring begins disabled. It is set up, told its restrictions and the limit of its worker threads, and then enabled,
-//! all by the thread that it belongs to (with `SINGLE_ISSUER` that is whoever enables it). From then on the kernel
-//! refuses everything that is not listed here with `EACCES`, whoever asks for it.
+//! A ring begins disabled. It is set up, given its restrictions and the limit of its worker threads, and then enabled,
+//! all by the thread that it belongs to (with `SINGLE_ISSUER` the one that enables it). From then on the kernel
+//! refuses everything that is not listed here with `EACCES`.
 
 use std::io;
 
@@ -47,8 +47,8 @@ operations! {
     RecvMulti for Streams;
     Send for Streams;
     SendMsg for Streams and Datagrams;
-    // A command to the socket (`IORING_OP_URING_CMD`). The kernel cannot be told which commands; there are only sockets
-    // to give them to.
+    // A command to the socket (`IORING_OP_URING_CMD`). The kernel cannot restrict which commands; there are only
+    // sockets to send them to.
     SetSockOpt for Streams;
     Shutdown for Streams;
 }

@@ -1,4 +1,4 @@
-//! Building a ring with all that this kernel gives. It begins disabled (`IORING_SETUP_R_DISABLED`).
+//! Building a ring with all that this kernel has. It begins disabled (`IORING_SETUP_R_DISABLED`).
 
 use std::io;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct RingSetup {
     pub residence: Residence,
     /// Slots of the table of direct descriptors; 0 for none. Capped by RLIMIT_NOFILE.
     pub table: u32,
-    /// Who gives them out.
+    /// What allocates them.
     pub slots: Slots,
     /// How long a wait polls the queues of the network cards that its sockets are behind (`IORING_REGISTER_NAPI`);
     /// `None` for never.
@@ -82,6 +82,8 @@ pub struct Features {
     pub registered_ring: bool,
     /// A table of direct descriptors (Linux 5.19 for accepting into it).
     pub direct: bool,
+    /// A wait may let completions gather first (`IORING_FEAT_MIN_TIMEOUT`, Linux 6.12).
+    pub min_wait: bool,
 }
 
 /// Has waits poll network cards (Linux 6.9).

@@ -21,8 +21,8 @@ use super::super::socket::{Listener, address};
 use super::super::winsock::{check, handle, last_error};
 use super::calls::{cancel, connected_for, describe, domain};
 use super::{
-    ADDRESS_BYTES, Accept, AcceptAt, Closing, Done, Held, Notify, Operation, Outcome, Overlapped, Payload,
-    QueueSetup, SocketKind, seal::OfQueue,
+    ADDRESS_BYTES, Accept, AcceptAt, Closing, Done, Notify, Operation, OperationData, Outcome, Overlapped,
+    Payload, QueueSetup, SocketKind, seal::OfQueue,
 };
 use crate::endpoint::Endpoint;
 use crate::reuse::{self, Shelf};
@@ -45,7 +45,7 @@ pub struct Queue<N: Notify> {
     pub(super) pinned: usize,
     /// Where the send of each socket that has one in flight is in the table.
     pub(super) sends: HashMap<RawFd, usize>,
-    /// Receives that wait for a send to be told first, by its place.
+    /// Receives that wait for a send to be reported first, by its place.
     pub(super) held_back: HashMap<usize, usize>,
 }
 
@@ -53,7 +53,7 @@ pub struct Queue<N: Notify> {
 const SPARE_BUFFERS: usize = 1;
 
 impl<N: Notify> Queue<N> {
-    /// A queue that is told by `notify`.
+    /// A queue whose completions `notify` reports.
     pub fn new(notify: N, setup: &QueueSetup) -> io::Result<Self> {
         let extensions = Extensions::load()?;
         let mut shelf = Shelf::new(setup.reuse);
@@ -82,7 +82,7 @@ impl<N: Notify> Queue<N> {
         Extensions::load().map(drop)
     }
 
-    /// How it is told.
+    /// Reports its completions.
     pub fn notify(&self) -> &N {
         &self.notify
     }
@@ -96,9 +96,9 @@ impl<N: Notify> Queue<N> {
     fn submit(
         &mut self,
         (key, socket): (u64, RawFd),
-        held: Held,
+        held: OperationData,
         call: impl FnOnce(&mut Operation, &Pool, &Extensions) -> io::Result<()>,
-    ) -> Result<usize, (Held, io::Error)> {
+    ) -> Result<usize, (OperationData, io::Error)> {
         let vacant = self.operations.vacant_entry();
         let place = vacant.key();
         // SAFETY: integers and handles: all zeroes are a value.
@@ -152,34 +152,35 @@ impl<N: Notify> Queue<N> {
         key: u64,
         at: AcceptAt,
         used: Option<Socket>,
-    ) -> Result<(), (Held, io::Error)> {
-        let accept = self.prepare_accept(listener, at, used).map_err(|e| (Held::Nothing, e))?;
+    ) -> Result<(), (OperationData, io::Error)> {
+        let accept = self.prepare_accept(listener, at, used).map_err(|e| (OperationData::Nothing, e))?;
         let listener = listener.as_raw_fd();
-        let submitted = self.submit((key, listener), Held::Accept(accept), |operation, pool, extensions| {
-            let overlapped = &raw mut operation.overlapped;
-            let Held::Accept(accept) = &mut operation.held else { return Ok(()) };
-            let (space, bytes) = match &accept.first {
-                Some(buffer) => (pool.at(buffer), pool.bytes() - 2 * ADDRESS_BYTES),
-                None => (accept.addresses.as_mut_ptr(), 0),
-            };
-            let (socket, each) = (handle(accept.socket.as_raw_socket()), ADDRESS_BYTES as u32);
-            let mut at_once = 0; // set only if it completes at once, and then known from the OVERLAPPED too
-            // SAFETY: both sockets are open; `space` has `bytes` and two addresses, and it and the OVERLAPPED are owned
-            // by the table until the operation has ended.
-            let accepted = unsafe {
-                (extensions.accept)(
-                    handle(listener),
-                    socket,
-                    space.cast(),
-                    bytes as u32,
-                    each,
-                    each,
-                    &raw mut at_once,
-                    overlapped,
-                )
-            };
-            if accepted == 0 { Err(last_error()) } else { Ok(()) }
-        });
+        let submitted =
+            self.submit((key, listener), OperationData::Accept(accept), |operation, pool, extensions| {
+                let overlapped = &raw mut operation.overlapped;
+                let OperationData::Accept(accept) = &mut operation.held else { return Ok(()) };
+                let (space, bytes) = match &accept.first {
+                    Some(buffer) => (pool.at(buffer), pool.bytes() - 2 * ADDRESS_BYTES),
+                    None => (accept.addresses.as_mut_ptr(), 0),
+                };
+                let (socket, each) = (handle(accept.socket.as_raw_socket()), ADDRESS_BYTES as u32);
+                let mut at_once = 0; // set only if it completes at once, and then known from the OVERLAPPED too
+                // SAFETY: both sockets are open; `space` has `bytes` and two addresses; it and the OVERLAPPED are owned
+                // by the table until the operation has ended.
+                let accepted = unsafe {
+                    (extensions.accept)(
+                        handle(listener),
+                        socket,
+                        space.cast(),
+                        bytes as u32,
+                        each,
+                        each,
+                        &raw mut at_once,
+                        overlapped,
+                    )
+                };
+                if accepted == 0 { Err(last_error()) } else { Ok(()) }
+            });
         submitted.map(drop)
     }
 
@@ -227,7 +228,7 @@ impl<N: Notify> Queue<N> {
         before(&socket.as_socket())?;
         self.notify.attach(socket.as_socket(), OfQueue(()))?;
         let (fd, address) = (socket.as_raw_socket(), SockAddr::from(to));
-        let submitted = self.submit((key, fd), Held::Nothing, |operation, _, extensions| {
+        let submitted = self.submit((key, fd), OperationData::Nothing, |operation, _, extensions| {
             // SAFETY: the socket is open and bound; the address is copied by the call; the OVERLAPPED is owned by the
             // table.
             let connected = unsafe {
@@ -249,7 +250,7 @@ impl<N: Notify> Queue<N> {
         Ok(socket)
     }
 
-    /// A socket of another queue would have its operations told there, and their memory freed there.
+    /// A socket of another queue would have its operations reported there, and their memory freed there.
     fn check(&self, socket: &Overlapped) {
         assert!(socket.pool == self.pool.id(), "a socket of another queue");
     }
@@ -267,9 +268,11 @@ impl<N: Notify> Queue<N> {
         let buffer = if pins { self.pool.take() } else { None };
         self.pinned += usize::from(buffer.is_some());
         let fd = socket.raw();
-        let submitted = self.submit((key, fd), Held::Receive(buffer), |operation, pool, _| {
+        let submitted = self.submit((key, fd), OperationData::Receive(buffer), |operation, pool, _| {
             let space = match &operation.held {
-                Held::Receive(Some(buffer)) => WSABUF { len: pool.bytes() as u32, buf: pool.at(buffer) },
+                OperationData::Receive(Some(buffer)) => {
+                    WSABUF { len: pool.bytes() as u32, buf: pool.at(buffer) }
+                }
                 _ => WSABUF { len: 0, buf: std::ptr::null_mut() },
             };
             let mut flags = 0;
@@ -308,11 +311,11 @@ impl<N: Notify> Queue<N> {
         let held = match payload {
             Payload::Parts(parts) => {
                 match Transmission::begin(parts, &self.extensions.transmit, self.file_bytes) {
-                    Begun::Transmission(transmission) => Held::Transmit(Box::new(transmission)),
-                    Begun::Head(parts) => Held::Send(Payload::Parts(parts)),
+                    Begun::Transmission(transmission) => OperationData::Transmit(Box::new(transmission)),
+                    Begun::Head(parts) => OperationData::Send(Payload::Parts(parts)),
                 }
             }
-            payload => Held::Send(payload),
+            payload => OperationData::Send(payload),
         };
         let submitted = self.submit((key, fd), held, |operation, _, extensions| {
             let mut slices = [const { WSABUF { len: 0, buf: std::ptr::null_mut() } }; Payload::MAX_PIECES];
@@ -320,10 +323,10 @@ impl<N: Notify> Queue<N> {
             let count = match &operation.held {
                 // SAFETY: the socket is open; the transmission and the OVERLAPPED are owned by the table until the
                 // operation has ended.
-                Held::Transmit(transmission) => unsafe {
+                OperationData::Transmit(transmission) => unsafe {
                     return transmission.start(&extensions.transmit, handle(fd), overlapped.cast());
                 },
-                Held::Send(payload) => describe(payload, &mut slices),
+                OperationData::Send(payload) => describe(payload, &mut slices),
                 _ => 0,
             };
             // SAFETY: the socket is open; the array is copied by the call; the bytes are shared ones that the operation
@@ -335,8 +338,15 @@ impl<N: Notify> Queue<N> {
         match submitted {
             Ok(place) => _ = self.sends.insert(fd, place),
             Err((held, e)) => {
-                self.release(held);
-                self.fail(key, Outcome::Sent(Err(e), None));
+                let unsent = match held {
+                    OperationData::Send(payload) => Some(payload),
+                    OperationData::Transmit(transmission) => Some(Payload::Parts(transmission.give_back())),
+                    held => {
+                        self.release(held);
+                        None
+                    }
+                };
+                self.fail(key, Outcome::Sent(Err(e), unsent));
             }
         }
     }
@@ -344,6 +354,11 @@ impl<N: Notify> Queue<N> {
     /// An outcome without an operation.
     fn fail(&mut self, key: u64, outcome: Outcome) {
         self.ready.push_back(Done { key, outcome });
+    }
+
+    /// Whether receives take a buffer when they are armed ([`QueueSetup::posted`]), from now on.
+    pub fn set_posted(&mut self, posted: bool) {
+        self.posted = posted;
     }
 
     /// Ends the receive that is armed on a socket, if it is; it still completes.
@@ -366,7 +381,7 @@ impl<N: Notify> Queue<N> {
     /// Ends all accepts; each still completes.
     pub fn stop_accepting(&self) {
         for (_, operation) in &self.operations {
-            if let Held::Accept(accept) = &operation.held {
+            if let OperationData::Accept(accept) = &operation.held {
                 cancel(accept.listener.as_raw_fd(), &operation.overlapped);
             }
         }
@@ -376,7 +391,7 @@ impl<N: Notify> Queue<N> {
     /// aborted.
     pub fn drop_silent(&self, limit: Duration) {
         for (_, operation) in &self.operations {
-            if let Held::Accept(accept) = &operation.held
+            if let OperationData::Accept(accept) = &operation.held
                 && accept.first.is_some()
                 && connected_for(&accept.socket).is_some_and(|time| time >= limit)
             {
@@ -412,7 +427,7 @@ impl<N: Notify> Queue<N> {
         let Some(function) = self.extensions.disconnect else { return };
         self.stop_all(&socket); // the receive that is armed
         let fd = socket.raw();
-        let submitted = self.submit((0, fd), Held::Disconnect(socket.socket), |operation, _, _| {
+        let submitted = self.submit((0, fd), OperationData::Disconnect(socket.socket), |operation, _, _| {
             let overlapped = (&raw mut operation.overlapped).cast();
             // SAFETY: the operation has the socket, and the table the operation until it has ended.
             unsafe { reuse::disconnect(function, last_error, handle(fd), overlapped) }
@@ -425,23 +440,27 @@ impl<N: Notify> Queue<N> {
     /// Ends what may take as long as TIME_WAIT does.
     pub(super) fn stop_disconnecting(&self) {
         for (_, operation) in &self.operations {
-            if let Held::Disconnect(socket) = &operation.held {
+            if let OperationData::Disconnect(socket) = &operation.held {
                 cancel(socket.as_raw_socket(), &operation.overlapped);
             }
         }
     }
 
-    /// Sockets that were accepted with once more since this was asked last, and why there will be no more, told once.
+    /// Sockets that were accepted with once more since this was asked last, and why there will be no more, reported
+    /// once.
     pub fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
         (self.shelf.take_used(), self.shelf.take_refusal())
     }
 
     /// Gives back what an operation had that was not taken.
-    fn release(&mut self, held: Held) {
+    fn release(&mut self, held: OperationData) {
         let buffer = match held {
-            Held::Receive(buffer) => buffer,
-            Held::Accept(accept) => accept.first,
-            Held::Nothing | Held::Send(_) | Held::Transmit(_) | Held::Disconnect(_) => None,
+            OperationData::Receive(buffer) => buffer,
+            OperationData::Accept(accept) => accept.first,
+            OperationData::Nothing
+            | OperationData::Send(_)
+            | OperationData::Transmit(_)
+            | OperationData::Disconnect(_) => None,
         };
         if let Some(buffer) = buffer {
             self.pinned -= 1;

@@ -11,7 +11,7 @@ use super::super::status;
 use super::calls::{confirm_end, connected, receive_now, update_accepted};
 use super::queue::Queue;
 use super::seal::OfQueue;
-use super::{Accept, BEHIND, Done, Held, Notify, Operation, Outcome, Overlapped, Payload, WOKEN};
+use super::{Accept, BEHIND, Done, Notify, Operation, OperationData, Outcome, Overlapped, Payload, WOKEN};
 
 impl<N: Notify> Queue<N> {
     /// Waits until something has ended, or an outcome is there anyway.
@@ -19,7 +19,7 @@ impl<N: Notify> Queue<N> {
         let has_more = !self.ready.is_empty() || !self.ended.is_empty();
         let timeout = if has_more { Some(Duration::ZERO) } else { timeout };
         self.notify.wait(timeout, &self.operations, &mut self.ended, OfQueue(()))?;
-        // What was sent is told before what the peer said to it: an answer, or a reset, may end the connection.
+        // Sends are reported before what the peer answered to them: an answer, or a reset, may end the connection.
         let receives =
             |place: &usize| self.operations.get(*place).is_some_and(|operation| operation.receives());
         self.ended.make_contiguous().sort_by_key(receives);
@@ -81,18 +81,21 @@ impl<N: Notify> Queue<N> {
         let Operation { overlapped, key, socket, held, .. } = operation;
         let result = status::outcome(overlapped.Internal as i32, overlapped.InternalHigh);
         let outcome = match held {
-            Held::Nothing => Outcome::Connected(result.and_then(|_| socket.map_or(Ok(()), connected))),
-            Held::Receive(buffer) => Outcome::Received(self.received(socket, result, buffer)),
-            Held::Send(payload) => match result {
+            OperationData::Nothing => {
+                Outcome::Connected(result.and_then(|_| socket.map_or(Ok(()), connected)))
+            }
+            OperationData::Receive(buffer) => Outcome::Received(self.received(socket, result, buffer)),
+            OperationData::Send(payload) => match result {
                 Ok(n) => Outcome::Sent(Ok(n), payload.advance(n)),
-                Err(e) => Outcome::Sent(Err(e), None),
+                // It can be sent again only if nothing of it was.
+                Err(e) => Outcome::Sent(Err(e), (overlapped.InternalHigh == 0).then_some(payload)),
             },
-            Held::Transmit(transmission) => {
+            OperationData::Transmit(transmission) => {
                 let (sent, left) = transmission.finish(result);
                 Outcome::Sent(sent, Payload::left(left))
             }
-            Held::Accept(accept) => Outcome::Accepted(self.accepted(accept, result)),
-            Held::Disconnect(socket) => {
+            OperationData::Accept(accept) => Outcome::Accepted(self.accepted(accept, result)),
+            OperationData::Disconnect(socket) => {
                 self.shelf.arrive(result.is_ok().then_some(socket));
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Reading one PROXY protocol header; sections 2.1 and 2.2 of the
+//! Parses one PROXY protocol header; sections 2.1 and 2.2 of the
 //! [specification](https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt).
 
 use std::net::SocketAddr;
@@ -7,23 +7,31 @@ use ppp::{v1, v2};
 
 use super::HeaderFault;
 
-/// What is in front of the bytes of the connection.
+/// What the input begins with.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// The beginning of a header, or nothing yet.
+    /// An incomplete header, or nothing yet.
     Part,
-    /// A header of so many bytes, which names this client.
+    /// A header of this many bytes, which names this client.
     Whole(usize, Client),
 }
 
-/// Whose connection it is.
+/// The client named by a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Client {
-    /// A client at this address; `None` if it has none that is an IP address (a Unix socket).
-    Behind(Option<SocketAddr>),
-    /// The proxy's own (`LOCAL`: a health check), or the proxy does not know (`UNKNOWN`, `UNSPEC`): the address of the
-    /// socket counts.
+    /// A client at the first address, which has connected to the second; `None` if they are not IP addresses (a Unix
+    /// socket).
+    Behind(Option<(SocketAddr, SocketAddr)>),
+    /// The proxy's own (`LOCAL`: a health check), or the proxy does not know (`UNKNOWN`, `UNSPEC`): the addresses of
+    /// the socket count.
     Socket,
+}
+
+/// Source and destination, as the four types that `ppp` has for them name both.
+macro_rules! ends {
+    ($ip:expr) => {
+        (($ip.source_address, $ip.source_port).into(), ($ip.destination_address, $ip.destination_port).into())
+    };
 }
 
 /// The most bytes of a header of version 1, line end included (section 2.1).
@@ -32,13 +40,13 @@ pub(super) const V1_BYTES: usize = 107;
 const V1_PREFIX: &[u8] = b"PROXY ";
 const V1_UNKNOWN: &[u8] = b"PROXY UNKNOWN";
 
-/// Bytes of a header of version 2 in front of its addresses; the last two of them are the length of the rest.
+/// Bytes of a version 2 header before its addresses; the last two are the length of the rest.
 const V2_FIXED_BYTES: usize = 16;
 
 /// Version 2 with the command `LOCAL`.
 const V2_LOCAL: u8 = 0x20;
 
-/// Reads the header at the front of `input`; one of version 2 may have at most `v2_bytes`.
+/// Parses the header at the front of `input`; one of version 2 may have at most `v2_bytes`.
 pub(super) fn read(input: &[u8], v2_bytes: usize) -> Result<Seen, HeaderFault> {
     if begins(input, v2::PROTOCOL_PREFIX) {
         version_2(input, v2_bytes)
@@ -49,43 +57,43 @@ pub(super) fn read(input: &[u8], v2_bytes: usize) -> Result<Seen, HeaderFault> {
     }
 }
 
-/// Whether `input` begins as `prefix` does, as far as it goes.
+/// Whether `input` matches `prefix`, as far as it goes.
 fn begins(input: &[u8], prefix: &[u8]) -> bool {
     input.iter().zip(prefix).all(|(a, b)| a == b)
 }
 
-/// The line is looked for first and decoded when it is whole, as section 2.1 asks for: half an address can look like a
-/// whole one, or like a wrong one.
+/// Finds the line first and parses it when it is complete, as section 2.1 requires: a partial address can look like a
+/// complete one, or like a wrong one.
 fn version_1(input: &[u8]) -> Result<Seen, HeaderFault> {
     let window = input.get(..V1_BYTES).unwrap_or(input);
     let Some(end) = window.windows(2).position(|pair| pair == b"\r\n") else {
         return if input.len() < V1_BYTES { Ok(Seen::Part) } else { Err(HeaderFault::TooLong) };
     };
     let (line, whole) = (window.get(..end).unwrap_or_default(), window.get(..end + 2).unwrap_or_default());
-    // Whatever stands behind UNKNOWN is to be ignored (section 2.1), also what `ppp` would not understand.
+    // Everything after UNKNOWN must be ignored (section 2.1), even if `ppp` would reject it.
     if let Some(rest) = line.strip_prefix(V1_UNKNOWN)
         && matches!(rest, [] | [b' ', ..])
     {
         return Ok(Seen::Whole(whole.len(), Client::Socket));
     }
-    // `ppp` reads ports as Rust does, with a sign.
+    // `ppp` parses ports like Rust, which allows a sign.
     if !line.rsplit(|&b| b == b' ').take(2).all(is_port) {
         return Err(HeaderFault::Malformed);
     }
     let client = match v1::Header::try_from(whole).map_err(|_| HeaderFault::Malformed)?.addresses {
-        v1::Addresses::Tcp4(ip) => Client::Behind(Some((ip.source_address, ip.source_port).into())),
-        v1::Addresses::Tcp6(ip) => Client::Behind(Some((ip.source_address, ip.source_port).into())),
+        v1::Addresses::Tcp4(ip) => Client::Behind(Some(ends!(ip))),
+        v1::Addresses::Tcp6(ip) => Client::Behind(Some(ends!(ip))),
         v1::Addresses::Unknown => Client::Socket,
     };
     Ok(Seen::Whole(whole.len(), client))
 }
 
-/// Digits without zeros in front (section 2.1); how large it may be is `ppp`'s to say.
+/// Digits without leading zeros (section 2.1); `ppp` checks the range.
 fn is_port(word: &[u8]) -> bool {
     word.iter().all(u8::is_ascii_digit) && matches!(word, [b'0'] | [b'1'..=b'9', ..])
 }
 
-/// The length is looked at first, so that what is too long is refused before it is kept. TLVs are skipped.
+/// The length is checked first, so that an oversized header is rejected before it is buffered. TLVs are skipped.
 fn version_2(input: &[u8], most: usize) -> Result<Seen, HeaderFault> {
     let Some(&[.., command, _, high, low]) = input.first_chunk::<V2_FIXED_BYTES>() else {
         return Ok(Seen::Part);
@@ -100,8 +108,8 @@ fn version_2(input: &[u8], most: usize) -> Result<Seen, HeaderFault> {
     }
     let header = v2::Header::try_from(whole).map_err(|_| HeaderFault::Malformed)?;
     let client = match header.addresses {
-        v2::Addresses::IPv4(ip) => Client::Behind(Some((ip.source_address, ip.source_port).into())),
-        v2::Addresses::IPv6(ip) => Client::Behind(Some((ip.source_address, ip.source_port).into())),
+        v2::Addresses::IPv4(ip) => Client::Behind(Some(ends!(ip))),
+        v2::Addresses::IPv6(ip) => Client::Behind(Some(ends!(ip))),
         v2::Addresses::Unix(_) => Client::Behind(None),
         v2::Addresses::Unspecified => Client::Socket,
     };
@@ -117,8 +125,8 @@ mod tests {
         [v2::PROTOCOL_PREFIX, &[command, family], &length, rest].concat()
     }
 
-    fn behind(addr: &str) -> Client {
-        Client::Behind(Some(addr.parse().unwrap()))
+    fn behind(addr: &str, to: &str) -> Client {
+        Client::Behind(Some((addr.parse().unwrap(), to.parse().unwrap())))
     }
 
     /// Addresses as version 2 has them: source, destination, source port 4660, destination port 80.
@@ -135,14 +143,17 @@ mod tests {
     fn every_kind_of_header_names_its_client_wherever_it_is_cut() {
         let tlv = [ipv4(), vec![4, 0, 3, b'a', b'b', b'c']].concat();
         let cases = [
-            (b"PROXY TCP4 192.0.2.7 127.0.0.1 4660 80\r\n".to_vec(), behind("192.0.2.7:4660")),
-            (b"PROXY TCP6 2001:db8::7 ::1 4660 80\r\n".to_vec(), behind("[2001:db8::7]:4660")),
+            (
+                b"PROXY TCP4 192.0.2.7 127.0.0.1 4660 80\r\n".to_vec(),
+                behind("192.0.2.7:4660", "127.0.0.1:80"),
+            ),
+            (b"PROXY TCP6 2001:db8::7 ::1 4660 80\r\n".to_vec(), behind("[2001:db8::7]:4660", "[::1]:80")),
             (b"PROXY UNKNOWN\r\n".to_vec(), Client::Socket),
             (b"PROXY UNKNOWN a b c d e f g h \r i \n\r\n".to_vec(), Client::Socket),
-            (v2(0x21, 0x11, &ipv4()), behind("192.0.2.7:4660")),
-            (v2(0x21, 0x12, &ipv4()), behind("192.0.2.7:4660")),
-            (v2(0x21, 0x11, &tlv), behind("192.0.2.7:4660")),
-            (v2(0x21, 0x21, &ipv6()), behind("[2001:db8::7]:4660")),
+            (v2(0x21, 0x11, &ipv4()), behind("192.0.2.7:4660", "127.0.0.1:80")),
+            (v2(0x21, 0x12, &ipv4()), behind("192.0.2.7:4660", "127.0.0.1:80")),
+            (v2(0x21, 0x11, &tlv), behind("192.0.2.7:4660", "127.0.0.1:80")),
+            (v2(0x21, 0x21, &ipv6()), behind("[2001:db8::7]:4660", "[::]:80")),
             (v2(0x21, 0x31, &[b'/'; 216]), Client::Behind(None)),
             (v2(0x21, 0x00, &[]), Client::Socket),
             (v2(0x21, 0x00, b"to be ignored"), Client::Socket),
@@ -219,7 +230,7 @@ mod tests {
         assert_eq!(read(longer.as_bytes(), 512), Err(HeaderFault::TooLong));
 
         let full = v2(0x21, 0x11, &[ipv4(), vec![0; 512 - 16 - 12]].concat());
-        assert_eq!(read(&full, 512), Ok(Seen::Whole(512, behind("192.0.2.7:4660"))));
+        assert_eq!(read(&full, 512), Ok(Seen::Whole(512, behind("192.0.2.7:4660", "127.0.0.1:80"))));
         assert_eq!(read(&full[..16], 511), Err(HeaderFault::TooLong));
         let local = v2(0x20, 0, &[0; 65_535]);
         assert_eq!(read(&local[..16], 512), Err(HeaderFault::TooLong));

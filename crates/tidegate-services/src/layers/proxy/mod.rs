@@ -1,13 +1,14 @@
-//! The PROXY protocol, versions 1 and 2: a proxy says in front of each connection whose it is
+//! The PROXY protocol, versions 1 and 2: a proxy sends the client's address at the start of each connection
 //! ([specification](https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt)).
 //!
 //! [`ProxyProtocol`] wraps a service. The session inside is opened when the header is complete, with the client's
-//! address in [`Peer::addr`]; what follows the header is shown to it in the same call, from where it lies.
+//! address in [`Peer::addr`], and the one it has connected to in [`Peer::local_addr`]; what follows the header is shown
+//! to it in the same call, from where it lies.
 //!
-//! The header is *required*: a connection without one is reset. To accept both would let everybody name an address
-//! (section 2). For the same reason the port must be reachable by the proxy only.
+//! The header is *required*: a connection without one is reset. Accepting both would let every client claim an address
+//! (section 2). For the same reason only the proxy may be able to reach the port.
 //!
-//! `LOCAL`, `UNKNOWN` and `UNSPEC` leave the address of the socket. TLVs are skipped, checksums among them.
+//! `LOCAL`, `UNKNOWN` and `UNSPEC` leave the addresses of the socket. TLVs are skipped, checksums among them.
 
 mod header;
 mod session;
@@ -22,18 +23,18 @@ use tidegate::{Dial, Origin, Peer, Policy, Refusal, Service};
 
 pub use session::ProxySession;
 
-/// Bounds on a header.
+/// Limits of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyLimits {
-    /// Bytes of a header of version 2, TLVs included. Default 4 KiB. One of version 1 has at most 107.
+    /// Bytes of a version 2 header, including TLVs. Default 4 KiB. One of version 1 has at most 107.
     ///
     /// An unfinished header is input the session leaves, so this must not be above
     /// [`Policy::input_bytes`](tidegate::Policy::input_bytes).
     pub header_bytes: usize,
-    /// Time from the first byte of a header that did not arrive at once to its last; then the connection is reset.
-    /// `None` waits for ever. Default 5 s; below 3 s one lost packet is enough to miss it (section 2).
+    /// Time from the first byte of an incomplete header to its last; then the connection is reset. `None` waits
+    /// forever. Default 5 s; below 3 s one lost packet can exceed it (section 2).
     ///
-    /// How long the first byte may take is [`Policy::first_byte_timeout`](tidegate::Policy::first_byte_timeout).
+    /// The time limit of the first byte is [`Policy::first_byte_timeout`](tidegate::Policy::first_byte_timeout).
     pub header_timeout: Option<Duration>,
 }
 
@@ -43,14 +44,14 @@ impl Default for ProxyLimits {
     }
 }
 
-/// Least value of [`ProxyLimits::header_bytes`]: the fixed part and the longest addresses, those of Unix sockets.
+/// Minimum of [`ProxyLimits::header_bytes`]: the fixed part and the longest addresses, those of Unix sockets.
 const LEAST_HEADER_BYTES: usize = 16 + 216;
 
-/// Limits that cannot work.
+/// Invalid limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyLimitsError {
-    /// An unfinished header would be cut off by the policy.
+    /// The policy would reset a connection with an unfinished header.
     #[error(
         "header_bytes ({header_bytes}) contradicts input_bytes ({input_bytes}): \
          an unfinished header is unconsumed input; lower header_bytes or raise input_bytes"
@@ -66,16 +67,16 @@ pub enum ProxyLimitsError {
         "header_bytes is {0}; it must be at least {LEAST_HEADER_BYTES}, which headers without TLVs may have"
     )]
     HeaderTooSmall(usize),
-    /// No header is fast enough.
+    /// Every header would time out.
     #[error("header_timeout is zero; it must be longer than zero, or none at all")]
     NoTime,
 }
 
 impl ProxyLimits {
-    /// Checks the limits, and against the policy the service is to run under.
+    /// Checks the limits, also against the policy of the service.
     ///
     /// # Errors
-    /// The first contradiction found, with what to do about it.
+    /// The first contradiction found, with its remedy.
     pub fn check(&self, policy: &Policy) -> Result<(), ProxyLimitsError> {
         let (header_bytes, input_bytes) = (self.header_bytes, policy.input_bytes);
         if header_bytes < LEAST_HEADER_BYTES {
@@ -91,25 +92,24 @@ impl ProxyLimits {
     }
 }
 
-/// Why a connection had no header that could be used. It was reset, and counts as
-/// [`Aborted`](tidegate::CloseReason::Aborted); a truncated one was closed.
+/// Why a connection had no usable header. It was reset, and counts as [`Aborted`](tidegate::CloseReason::Aborted); a
+/// truncated one was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HeaderFault {
-    /// It began with something else.
+    /// It began with other data.
     Missing,
-    /// It began as a header, and was none.
+    /// The header was malformed.
     Malformed,
     /// It was longer than the limit.
     TooLong,
     /// It took too long to arrive.
     TooLate,
-    /// The peer finished sending in the middle of it. (Before it, a connection says nothing wrong: port checks do
-    /// that.)
+    /// The peer finished sending in the middle of it. (Finishing before it is not an error: port checks do that.)
     Truncated,
 }
 
 impl HeaderFault {
-    /// All of them, in the order of their counters.
+    /// All faults, in the order of their counters.
     pub const ALL: [Self; 5] =
         [Self::Missing, Self::Malformed, Self::TooLong, Self::TooLate, Self::Truncated];
 
@@ -132,7 +132,7 @@ impl fmt::Display for HeaderFault {
     }
 }
 
-/// How many connections had no header that could be used, by [`HeaderFault`]. Each is also logged, at level `debug`.
+/// Connections without a usable header, by [`HeaderFault`]. Each is also logged, at level `debug`.
 #[derive(Debug, Default)]
 pub struct HeaderFaults([AtomicU64; HeaderFault::ALL.len()]);
 
@@ -148,7 +148,7 @@ impl HeaderFaults {
     }
 }
 
-/// What all connections of one service share.
+/// State shared by all connections of one service.
 #[derive(Debug)]
 struct Shared<S> {
     service: S,
@@ -156,7 +156,7 @@ struct Shared<S> {
     faults: Arc<HeaderFaults>,
 }
 
-/// A service behind a proxy that says whose connections it passes on.
+/// A service behind a proxy that sends PROXY headers.
 ///
 /// ```
 /// use tidegate_services::{Echo, layers::{ProxyLimits, ProxyProtocol}};
@@ -178,7 +178,7 @@ impl<S: Service> ProxyProtocol<S> {
         Self(Arc::new(Shared { service, limits, faults: Arc::default() }))
     }
 
-    /// The counters of what was wrong; they stay valid while the service runs.
+    /// The error counters; valid while the service runs.
     #[must_use]
     pub fn faults(&self) -> Arc<HeaderFaults> {
         self.0.faults.clone()
@@ -188,22 +188,26 @@ impl<S: Service> ProxyProtocol<S> {
 impl<S: Service> Service for ProxyProtocol<S> {
     type Session = ProxySession<S>;
 
-    /// Connections this end dialled have no header; the session inside is opened at once.
+    /// Dialled connections have no header; the inner session is opened immediately.
     fn open(&self, peer: &Peer) -> Result<ProxySession<S>, Refusal> {
         match peer.origin {
-            Origin::Accepted => Ok(ProxySession::waiting(self.0.clone(), *peer)),
+            Origin::Accepted => Ok(ProxySession::waiting(self.0.clone(), peer.clone())),
             Origin::Dialled { .. } => self.0.service.open(peer).map(ProxySession::opened),
         }
     }
 
-    /// Never: whatever the service inside does, the proxy's header comes first.
+    /// Never: the proxy's header comes first, whatever the inner service does.
     fn speaks_first(&self) -> bool {
         false
     }
 
-    /// As the service inside: a header may leave the address of the socket in force.
+    /// As the inner service: a header may leave the address of the socket in force.
     fn needs_peer_addr(&self) -> bool {
         self.0.service.needs_peer_addr()
+    }
+
+    fn needs_local_addr(&self) -> bool {
+        self.0.service.needs_local_addr()
     }
 
     fn dials(&self) -> usize {

@@ -1,4 +1,4 @@
-//! One connection: a header, then the session inside.
+//! One connection: a header, then the inner session.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Service, Session
 use super::header::{self, Client, Seen};
 use super::{HeaderFault, Shared};
 
-/// One connection that begins with a header. Keeps nothing of what it receives.
+/// One connection that begins with a header. Keeps none of its input.
 pub struct ProxySession<S: Service>(State<S>);
 
 enum State<S: Service> {
-    /// At the header.
+    /// Waiting for the header.
     Waiting(Waiting<S>),
-    /// Behind it: everything is the session's.
+    /// After the header: all input goes to the session.
     Open(S::Session),
-    /// There never was a session inside, and there will be none.
+    /// The inner session was not created, and will not be.
     Over,
 }
 
@@ -23,7 +23,7 @@ enum State<S: Service> {
 struct Waiting<S> {
     shared: Arc<Shared<S>>,
     peer: Peer,
-    /// The header has begun, and so has its time.
+    /// The header has begun, and its timer runs.
     begun: bool,
 }
 
@@ -40,12 +40,12 @@ impl<S: Service> ProxySession<S> {
     fn fail(&mut self, fault: HeaderFault) {
         if let State::Waiting(waiting) = &self.0 {
             waiting.shared.faults.count(fault);
-            tracing::debug!(peer = ?waiting.peer.addr, %fault, "no PROXY protocol header that could be used");
+            tracing::debug!(peer = ?waiting.peer.addr, %fault, "no usable PROXY protocol header");
         }
         self.0 = State::Over;
     }
 
-    /// The connection has not got past its header.
+    /// The connection ended before its header was complete.
     #[cold]
     fn on_header(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let State::Waiting(waiting) = &mut self.0 else { return Consumed::all(input) };
@@ -62,28 +62,31 @@ impl<S: Service> ProxySession<S> {
         }
     }
 
-    /// Opens the session inside and shows it what follows the `header` bytes in front of `input`.
+    /// Opens the inner session and passes it what follows the `header` bytes at the front of `input`.
     fn open(&mut self, client: Client, header: usize, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let State::Waiting(waiting) = &mut self.0 else { return Consumed::all(input) };
         if waiting.begun {
             out.wake_never();
         }
-        let addr = match client {
-            Client::Behind(addr) => addr,
-            Client::Socket => waiting.peer.addr,
+        let peer = match client {
+            Client::Behind(ends) => {
+                let (addr, local_addr) = ends.unzip();
+                waiting.peer.clone().with_addr(addr).with_local_addr(local_addr)
+            }
+            Client::Socket => waiting.peer.clone(),
         };
-        tracing::debug!(client = ?addr, proxy = ?waiting.peer.addr, "a connection through a proxy");
-        let Ok(mut session) = waiting.shared.service.open(&Peer { addr, ..waiting.peer }) else {
+        tracing::debug!(client = ?peer.addr, proxy = ?waiting.peer.addr, "a connection through a proxy");
+        let Ok(mut session) = waiting.shared.service.open(&peer) else {
             self.0 = State::Over;
             return Consumed::all(input).then(Flow::Close);
         };
         let mut flow = session.on_open(out);
         if goes_on(flow) && out.is_draining() {
-            flow = then(flow, session.on_drain(out)); // it has missed that
+            flow = then(flow, session.on_drain(out)); // it missed the call
         }
         let rest = input.get(header..).unwrap_or_default();
-        // Input that stays back because the outbox is full is shown when it has drained, as it is without a layer.
-        let looks = goes_on(flow) && !rest.is_empty() && !out.is_full();
+        // Input held back because the outbox is full is passed when it has drained, as without a layer.
+        let looks = goes_on(flow) && !rest.is_empty() && !out.holds_input();
         let used = if looks { session.on_bytes(rest, out) } else { Consumed::bytes(0) };
         self.0 = State::Open(session);
         Consumed { bytes: header + used.bytes, flow: then(flow, used.flow), ..used }
@@ -94,13 +97,13 @@ fn goes_on(flow: Flow) -> bool {
     matches!(flow, Flow::Continue | Flow::Shutdown)
 }
 
-/// What follows from two calls in a row.
+/// Combines the results of two calls.
 fn then(first: Flow, second: Flow) -> Flow {
     if second == Flow::Continue { first } else { second }
 }
 
 impl<S: Service> Waiting<S> {
-    /// The header has begun and is not complete: from now on it has so much time.
+    /// The header is incomplete: starts its timer.
     fn begin(&mut self, out: &mut Outbox<'_>) {
         let due = self.shared.limits.header_timeout.and_then(|limit| out.now().checked_add(limit));
         if let Some(due) = due.filter(|_| !self.begun) {

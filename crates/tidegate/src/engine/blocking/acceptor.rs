@@ -17,7 +17,7 @@ use super::super::worker::threads;
 use crate::policy::sends::DIAL_QUANTUM;
 use crate::proto::dial::DialRequest;
 
-/// Starts a named thread with the stack the policy gives.
+/// Starts a named thread with the stack size of the policy.
 pub(super) fn spawn(
     registry: &ConnectionRegistry,
     name: &str,
@@ -32,11 +32,11 @@ pub(super) fn start_acceptor(
     blocking: Blocking,
     serve: impl FnMut(Stream, Option<SocketAddr>, RegistrySlot) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    let bell = Arc::new(Waker::new()?);
-    registry.set_bell(bell.clone());
+    let waker = Arc::new(Waker::new()?);
+    registry.set_waker(waker.clone());
     let (front, duty) = (registry.clone(), registry.begin_accepting());
     spawn(registry, "accept", move || {
-        accept_all(&front, &bell, blocking, serve);
+        accept_all(&front, &waker, blocking, serve);
         drop(duty);
     })
 }
@@ -44,16 +44,16 @@ pub(super) fn start_acceptor(
 /// Accepts until the registry stops, and then those who wait already; `serve` takes each connection that is let in.
 fn accept_all(
     registry: &Arc<ConnectionRegistry>,
-    bell: &Waker,
+    waker: &Waker,
     blocking: Blocking,
     mut serve: impl FnMut(Stream, Option<SocketAddr>, RegistrySlot),
 ) {
     let Some(listener) = registry.take_listener() else { return };
-    let meeting = registry.config.meeting().map(|meeting| &**meeting);
-    let mut take = |(stream, peer), seat: Option<RegistrySlot>| match seat {
-        Some(seat) => serve(stream, peer, seat),
+    let rendezvous = registry.config.rendezvous.as_deref();
+    let mut take = |(stream, peer), slot: Option<RegistrySlot>| match slot {
+        Some(slot) => serve(stream, peer, slot),
         // Answers its offer of the fast path, if it has left one, and closes it.
-        None => drop(SocketTransport::accepted(stream, peer, meeting)),
+        None => drop(SocketTransport::accepted(stream, peer, rendezvous)),
     };
     while let Some(admission) = registry.wait_for_admission() {
         if registry.accept_next(admission, || listener.accept(blocking), &mut take) {
@@ -61,7 +61,7 @@ fn accept_all(
         }
         // Waiting in accept itself could be ended by shutting the socket down only, for every process that holds it.
         let wanted = Readiness { readable: true, writable: false };
-        let (calls, wake) = (Some(borrowed(&*listener)), Some(borrowed(bell)));
+        let (calls, wake) = (Some(borrowed(&*listener)), Some(borrowed(waker)));
         if let Err(e) = wait_pair(calls, wanted, wake, None) {
             registry.accept_failed(&e);
         }
@@ -72,28 +72,30 @@ fn accept_all(
 /// Waits until it is settled what becomes of a connection attempt; gives it up at its deadline, or when the registry
 /// stops.
 pub(super) fn settle(
-    mut line: SocketTransport,
+    mut transport: SocketTransport,
     request: &DialRequest,
-    seat: &RegistrySlot,
+    slot: &RegistrySlot,
 ) -> io::Result<SocketTransport> {
     let begun = Instant::now();
     let wants = Readiness { readable: false, writable: true };
     loop {
-        if let Some(e) = seat.gives_up(request) {
+        if let Some(e) = slot.gives_up(request) {
             return Err(e);
         }
-        let patience = line.patience().map(|patience| begun + patience);
+        let handshake_timeout =
+            transport.handshake_timeout().map(|handshake_timeout| begun + handshake_timeout);
         let now = Instant::now();
-        let until = [Some(now + DIAL_QUANTUM), request.deadline(), patience].into_iter().flatten().min();
+        let until =
+            [Some(now + DIAL_QUANTUM), request.deadline(), handshake_timeout].into_iter().flatten().min();
         let limit = until.map(|at| at.saturating_duration_since(now));
-        let ready = match wait_pair(line.borrowed(), line.interest(wants), None, limit) {
-            Ok((ready, _)) => line.heed(ready, wants),
+        let ready = match wait_pair(transport.borrowed(), transport.interest(wants), None, limit) {
+            Ok((ready, _)) => transport.heed(ready, wants),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             Err(e) => return Err(e),
         };
-        let out_of_patience = patience.is_some_and(|at| at <= Instant::now());
-        if (ready.readable || ready.writable || out_of_patience) && line.settle()? == Settled::Stands {
-            return Ok(line);
+        let out_of_time = handshake_timeout.is_some_and(|at| at <= Instant::now());
+        if (ready.readable || ready.writable || out_of_time) && transport.settle()? == Settled::Stands {
+            return Ok(transport);
         }
     }
 }

@@ -27,21 +27,21 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use tidegate_os::file::FileRange;
-use tidegate_os::socket::{Blocking, More, SENDS_FILES, Stream};
+use tidegate_os::socket::{Blocking, More, SENDS_FILES, Stream, local_addr};
 use tidegate_os::thread::{self, Headroom, most_threads, share_a_limited_heap};
 
 use super::super::readiness::SocketTransport as Transport;
+use super::super::worker::admission::failure;
 use super::super::worker::control::ControlThread;
 use super::super::worker::queue_writer::{Write, write_next};
-use super::super::worker::registry::{ALONE, Caller, ConnectionRegistry, Order, RegistrySlot};
+use super::super::worker::registry::{Caller, ConnectionRegistry, Order, RegistrySlot};
 use super::super::worker::threads::LEAST_RESERVE;
 use super::super::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
 use crate::policy::sends::{GROUP_QUANTUM, MAIL_QUANTUM, SEND_QUANTUM};
 use crate::proto::dial::DialRequest;
-use crate::proto::mail::MailSink;
 use crate::proto::queue::Queue;
-use crate::proto::{Action, Connection, Context, Event, NextStep, Receive};
+use crate::proto::{Action, Connection, Direction, Event, NextStep, Receive};
 use crate::stats::{Counters, Writers};
 
 /// The model.
@@ -56,51 +56,45 @@ impl Engine for Leaf {
         Availability::Available(format!("two threads for each connection{room}"))
     }
 
+    /// Starts the acceptor and the control; connections bring their own threads.
     fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        start(config)
-    }
-}
-
-/// Starts the acceptor and the control; connections bring their own threads.
-fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-    share_a_limited_heap();
-    if let Some(listener) = &config.listener {
-        listener.set_blocking(Blocking::Never)?;
-    }
-    let control = ControlThread::new(config.policy.mail_queue);
-    let command_queue = control.command_queue.clone();
-    // Many writers, because connections share a set; so many sets that those which run at once seldom have the same
-    // one.
-    let sets = std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(8).clamp(16, 256);
-    let registry = ConnectionRegistry::new(config, Counters::sets(sets, Writers::Many));
-    let (front, back) = (registry.clone(), registry.clone());
-    let acceptor = start_acceptor(&registry, Blocking::Waits, move |stream, peer, seat| {
-        begin(&front, stream, peer, seat)
-    })?;
-    registry.dials_by(dial);
-    let back_office = spawn(&registry, "control", move || control.run(&back));
-    let back_office = match back_office {
-        Ok(thread) => thread,
-        Err(e) => {
-            registry.order_all(Order::Stop);
-            let _ = acceptor.join();
-            return Err(e);
+        share_a_limited_heap();
+        if let Some(listener) = &config.listener {
+            listener.set_blocking(Blocking::Never)?;
         }
-    };
-    Ok(registry.handle(command_queue, vec![acceptor, back_office]))
+        let control = ControlThread::new(config.policy.mail_queue);
+        let command_queue = control.command_queue.clone();
+        // Many writers, because connections share a set; so many sets that those which run at once seldom have the same
+        // one.
+        let sets =
+            std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(8).clamp(16, 256);
+        let registry = ConnectionRegistry::new(config, Counters::sets(sets, Writers::Many));
+        let back = registry.clone();
+        let acceptor = start_acceptor(&registry, Blocking::Waits, begin)?;
+        registry.dials_by(dial);
+        let back_office = spawn(&registry, "control", move || control.run(&back));
+        let back_office = match back_office {
+            Ok(thread) => thread,
+            Err(e) => {
+                registry.order_all(Order::Stop);
+                let _ = acceptor.join();
+                return Err(e);
+            }
+        };
+        Ok(registry.handle(command_queue, vec![acceptor, back_office]))
+    }
 }
 
 /// Gives an accepted connection its receiving thread.
-fn begin(registry: &Arc<ConnectionRegistry>, stream: Stream, peer: Option<SocketAddr>, seat: RegistrySlot) {
+fn begin(stream: Stream, peer: Option<SocketAddr>, slot: RegistrySlot) {
     let caller = Caller::Accepted(peer);
+    let registry = slot.registry.clone();
     if registry.open() > most_threads().map_or(usize::MAX, |n| n / 2) {
-        return no_thread(registry, caller, no_room());
+        return no_thread(&registry, caller, no_room());
     }
-    let own = registry.clone();
-    let thread =
-        start_receiver(registry, move |headroom| serve(&own, stream, seat, Caller::Accepted(peer), headroom));
-    if let Err(e) = thread {
-        no_thread(registry, caller, e);
+    let run = move |headroom| serve(stream, slot, Caller::Accepted(peer), headroom);
+    if let Err(e) = start_receiver(&registry, run) {
+        no_thread(&registry, caller, e);
     }
 }
 
@@ -118,20 +112,21 @@ fn no_thread(registry: &ConnectionRegistry, caller: Caller, e: io::Error) {
 }
 
 /// Makes a connection on a thread that becomes the receiving one.
-fn dial(registry: &Arc<ConnectionRegistry>, request: DialRequest, seat: RegistrySlot) {
-    // The thread takes it, or whoever could not start the thread.
-    let hand = Arc::new(Mutex::new(Some((request, seat))));
-    let (own, theirs) = (registry.clone(), hand.clone());
-    let thread = start_receiver(registry, move |headroom| {
+fn dial(request: DialRequest, slot: RegistrySlot) {
+    let registry = slot.registry.clone();
+    // The thread takes it, or the code below if the thread did not start.
+    let hand = Arc::new(Mutex::new(Some((request, slot))));
+    let theirs = hand.clone();
+    let thread = start_receiver(&registry, move |headroom| {
         drop(headroom); // others may have it until this one is connected
-        if let Some((request, seat)) = take(&theirs) {
-            connect_and_serve(&own, request, seat);
+        if let Some((request, slot)) = take(&theirs) {
+            connect_and_serve(request, slot);
         }
     });
     if let Err(e) = thread
-        && let Some((request, _seat)) = take(&hand)
+        && let Some((request, _slot)) = take(&hand)
     {
-        no_thread(registry, Caller::Dialled(request), e);
+        no_thread(&registry, Caller::Dialled(request), e);
     }
 }
 
@@ -166,20 +161,20 @@ fn start_receiver(
     thread::start("tidegate-receive", registry.policy().thread_stack_bytes, move || run(headroom))
 }
 
-fn connect_and_serve(registry: &Arc<ConnectionRegistry>, request: DialRequest, seat: RegistrySlot) {
-    match connect(registry, &request, &seat) {
-        Err(e) => registry.dial_failed(request, e),
-        Ok(stream) => match headroom(registry) {
-            Ok(headroom) => serve(registry, stream, seat, Caller::Dialled(request), headroom),
-            Err(e) => no_thread(registry, Caller::Dialled(request), e),
+fn connect_and_serve(request: DialRequest, slot: RegistrySlot) {
+    match connect(&request, &slot) {
+        Err(e) => slot.registry.dial_failed(request, e),
+        Ok(stream) => match headroom(&slot.registry) {
+            Ok(headroom) => serve(stream, slot, Caller::Dialled(request), headroom),
+            Err(e) => no_thread(&slot.registry, Caller::Dialled(request), e),
         },
     }
 }
 
-fn connect(registry: &ConnectionRegistry, request: &DialRequest, seat: &RegistrySlot) -> io::Result<Stream> {
+fn connect(request: &DialRequest, slot: &RegistrySlot) -> io::Result<Stream> {
     let dial = request.dial();
-    let begun = registry.config.ways.dial(&dial.to, dial.from, Blocking::Never)?;
-    match settle(Transport::Plain(begun), request, seat)? {
+    let begun = slot.registry.config.transports.dial(&dial.to, dial.from, Blocking::Never)?;
+    match settle(Transport::Plain(begun), request, slot)? {
         Transport::Plain(stream) => stream.set_blocking(Blocking::Waits).map(|()| stream),
         _ => Err(io::ErrorKind::NotConnected.into()), // a plain one stays so
     }
@@ -194,12 +189,11 @@ struct SharedConnection {
     /// Wakes the receiving thread: the outbox has drained, the connection is over, or mail has come that may end the
     /// work for which it receives nothing.
     receiver: Arc<Notify>,
-    /// Held by whoever hands out mail, so that it is read in the order in which it was sent.
+    /// Held while mail is handed out, so that it is read in the order in which it was sent.
     deliveries: Mutex<()>,
-    registry: Arc<ConnectionRegistry>,
     counters: Arc<Counters>,
     /// Given back after the socket was closed: fields are dropped in order.
-    seat: RegistrySlot,
+    slot: RegistrySlot,
 }
 
 struct State {
@@ -238,12 +232,12 @@ impl Notify {
 }
 
 /// Those who look for mail: the sending thread, and the receiving one while that sends.
-struct Bells {
+struct ThreadWakers {
     sender: Arc<Notify>,
     receiver: Arc<Notify>,
 }
 
-impl Wake for Bells {
+impl Wake for ThreadWakers {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -255,23 +249,21 @@ impl Wake for Bells {
 }
 
 /// The receiving thread; starts the sending one.
-fn serve(
-    registry: &Arc<ConnectionRegistry>,
-    stream: Stream,
-    seat: RegistrySlot,
-    mut caller: Caller,
-    headroom: Headroom,
-) {
+fn serve(stream: Stream, slot: RegistrySlot, mut caller: Caller, headroom: Headroom) {
+    let registry = &slot.registry;
     let Ok(mut buffer) = new_buffer(registry.policy().buffer_bytes) else {
         return no_thread(registry, caller, no_room());
     };
-    let counters = registry.counters_in_turn(&seat);
-    let Some(session) = registry.open_session(&mut caller, 0, &counters) else { return };
+    let counters = registry.counters_in_turn(&slot);
+    let Some(session) = registry.open_session(&mut caller, || local_addr(&stream), 0, &counters) else {
+        return;
+    };
     // Without it a send could sleep for ever; the kernel refuses the option only for a socket that is gone.
     let _ = stream.set_send_timeout(Some(SEND_QUANTUM));
     let (sender, receiver) = (Arc::new(Notify::default()), Arc::new(Notify::default()));
-    seat.post.wakes(&Waker::from(Arc::new(Bells { sender: sender.clone(), receiver: receiver.clone() })));
-    let line = Arc::new(SharedConnection {
+    slot.post
+        .wakes(&Waker::from(Arc::new(ThreadWakers { sender: sender.clone(), receiver: receiver.clone() })));
+    let shared = Arc::new(SharedConnection {
         stream,
         state: Mutex::new(State {
             connection: Connection::new(session, caller.origin(), Instant::now()),
@@ -281,18 +273,18 @@ fn serve(
         sender,
         receiver,
         deliveries: Mutex::default(),
-        registry: registry.clone(),
         counters,
-        seat,
+        slot,
     });
-    let own = line.clone();
+    let own = shared.clone();
+    let registry = &shared.slot.registry;
     let stack = registry.policy().thread_stack_bytes;
     if let Err(e) = thread::start("tidegate-send", stack, move || own.send_all()) {
         return no_thread(registry, caller, e);
     }
     drop(headroom); // from here on it is mapped
-    caller.served(&line.seat.post);
-    line.receive_all(&mut buffer);
+    caller.served();
+    shared.receive_all(&mut buffer);
 }
 
 /// A receive buffer, or an error where `vec!` would end the process.
@@ -324,11 +316,10 @@ impl SharedConnection {
     }
 
     /// Tells the connection something, and wakes the threads that have to know.
-    fn dispatch(&self, event: Event<'_>, office: &Arc<dyn MailSink>) -> Action {
-        let policy = &*self.registry.policy();
-        let now = Instant::now();
-        let workers = &*self.registry.config.blocking_pool;
-        let context = Context { now, policy, counters: &self.counters, office, workers, token: ALONE };
+    fn dispatch(&self, event: Event<'_>) -> Action {
+        let policy = &*self.slot.registry.policy();
+        let lacks_memory = matches!(event, Event::OutOfMemory(_));
+        let context = self.slot.context(policy, &self.counters);
         let mut state = self.lock();
         let before = state.connection.action();
         let action = state.connection.handle(event, &context);
@@ -343,13 +334,15 @@ impl SharedConnection {
         if action.receive != before.receive || action.then != NextStep::Nothing {
             self.receiver.ring();
         }
+        if lacks_memory {
+            self.slot.registry.relieve();
+        }
         action
     }
 
     fn receive_all(&self, buffer: &mut [u8]) {
-        let office: Arc<dyn MailSink> = self.seat.post.clone();
-        self.dispatch(Event::Opened, &office);
-        while self.wait_until_wanted(&office) {
+        self.dispatch(Event::Opened);
+        while self.wait_until_wanted() {
             let event = match self.stream.receive(buffer) {
                 Ok(0) => Event::PeerEnded,
                 Ok(n) => Event::Received(&buffer[..n]),
@@ -357,16 +350,16 @@ impl SharedConnection {
                 Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {
                     continue;
                 }
-                Err(e) => Event::Failed(e.kind()),
+                Err(e) => failure(&e, Direction::Receive),
             };
             self.counters.wake_ups.add(1);
             self.counters.events.add(1);
-            self.dispatch(event, &office);
+            self.dispatch(event);
         }
     }
 
     /// Sleeps until the connection wants input; `false` when it is over.
-    fn wait_until_wanted(&self, office: &Arc<dyn MailSink>) -> bool {
+    fn wait_until_wanted(&self) -> bool {
         loop {
             let state = self.lock();
             let action = state.connection.action();
@@ -379,27 +372,27 @@ impl SharedConnection {
             // The other thread may sleep in `send`, and what this one waits for may be in the mail.
             let looks = state.sends && state.connection.waits_for_work();
             drop(state);
-            if !(looks && self.take_delivery(office)) {
+            if !(looks && self.take_delivery()) {
                 self.receiver.wait(None);
             }
         }
     }
 
     fn send_all(&self) {
-        let office: Arc<dyn MailSink> = self.seat.post.clone();
         // What this thread sends from while it does not have the lock.
         let mut taken = Queue::default();
         loop {
-            let has_mail = self.take_some_deliveries(&taken, &office);
+            let has_mail = self.take_some_deliveries(&taken);
             let mut state = self.lock();
             state.sends = false;
             // Also of one that has something to send all the time.
-            if state.connection.deadline(&self.registry.policy()).is_some_and(|at| at <= Instant::now()) {
+            if state.connection.deadline(&self.slot.registry.policy()).is_some_and(|at| at <= Instant::now())
+            {
                 drop(state);
-                self.dispatch(Event::Deadline, &office);
+                self.dispatch(Event::Deadline);
                 state = self.lock();
             }
-            let action = state.connection.action();
+            let (action, is_short) = (state.connection.action(), state.connection.is_short(Direction::Send));
             if matches!(action.then, NextStep::Close | NextStep::Reset) {
                 drop(state);
                 return self.end(action.then);
@@ -408,10 +401,10 @@ impl SharedConnection {
                 drop(state);
                 let event = match self.stream.shutdown_send() {
                     Ok(()) => Event::SendFinished,
-                    Err(e) => Event::Failed(e.kind()),
+                    Err(e) => failure(&e, Direction::Send),
                 };
-                self.dispatch(event, &office);
-            } else if action.send || !taken.is_empty() {
+                self.dispatch(event);
+            } else if !is_short && (action.send || !taken.is_empty()) {
                 if taken.is_empty() {
                     taken = state.connection.queue_mut().take_all();
                 }
@@ -421,12 +414,12 @@ impl SharedConnection {
                 if waits {
                     self.receiver.ring(); // mail that has come before is its to look at, too
                 }
-                self.send(&mut taken, &office);
-            } else if has_mail {
+                self.send(&mut taken);
+            } else if has_mail && !is_short {
                 drop(state);
                 std::thread::yield_now(); // the receiving thread first
             } else {
-                let deadline = state.connection.deadline(&self.registry.policy());
+                let deadline = state.connection.deadline(&self.slot.registry.policy());
                 state.sleeps_until = deadline;
                 drop(state);
                 self.sender.wait(deadline.map(|at| at.saturating_duration_since(Instant::now())));
@@ -437,33 +430,32 @@ impl SharedConnection {
     /// Orders, and mail for which there is room, as much as has its turn: what it brings about goes out before more is
     /// read, or a peer that reads all the time would be far behind in the outbox only. A long queue is read in any
     /// case, so that who really takes too little is found out. Whether there is more.
-    fn take_some_deliveries(&self, taken: &Queue, office: &Arc<dyn MailSink>) -> bool {
+    fn take_some_deliveries(&self, taken: &Queue) -> bool {
         for _ in 0..MAIL_QUANTUM {
-            let Some(waiting) = self.seat.post.waiting() else { return false };
+            let Some(waiting) = self.slot.post.waiting() else { return false };
             if waiting < GROUP_QUANTUM && !self.has_room(taken) {
                 return true;
             }
-            self.take_delivery(office);
+            self.take_delivery();
         }
-        self.seat.post.has_delivery()
+        self.slot.post.has_delivery()
     }
 
     /// Whether the outbox is low, or nothing of it can be sent.
     fn has_room(&self, taken: &Queue) -> bool {
         let state = self.lock();
         let sends = state.connection.action().send || !taken.is_empty();
-        !sends || state.connection.queue().len() <= self.registry.policy().outbox.low
+        !sends || state.connection.queue().len() <= self.slot.registry.policy().outbox.low
     }
 
     /// Hands out one piece of mail, or an order. Whether there was one.
-    fn take_delivery(&self, office: &Arc<dyn MailSink>) -> bool {
+    fn take_delivery(&self) -> bool {
         let _in_order = self.deliveries.lock().unwrap_or_else(PoisonError::into_inner);
-        let delivery = self.seat.post.take();
-        delivery.map(|delivery| self.dispatch(delivery.into_event(), office)).is_some()
+        self.slot.post.take().map(|event| self.dispatch(event)).is_some()
     }
 
     /// Sends once from what was taken.
-    fn send(&self, taken: &mut Queue, office: &Arc<dyn MailSink>) {
+    fn send(&self, taken: &mut Queue) {
         let event = match write_next(&self.stream, taken, NextStep::Nothing) {
             Ok(written) => {
                 taken.confirm(written.bytes);
@@ -472,12 +464,12 @@ impl SharedConnection {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => return,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 // The peer takes nothing, and the session is to find that out; bounded, for it may mail itself.
-                let _ = (0..GROUP_QUANTUM).all(|_| self.take_delivery(office));
+                let _ = (0..GROUP_QUANTUM).all(|_| self.take_delivery());
                 Event::Deadline // if one is due: the core knows
             }
-            Err(e) => Event::Failed(e.kind()),
+            Err(e) => failure(&e, Direction::Send),
         };
-        self.dispatch(event, office);
+        self.dispatch(event);
     }
 
     /// Lets the receiving thread go; the socket is closed when both have let go of it.

@@ -19,8 +19,8 @@ impl IdleSet {
     }
 
     /// Lets the others have their turn first.
-    pub(super) fn park(self: &Arc<Self>, held: Box<PooledConnection>, _: &ConnectionRegistry) {
-        self.queue.push(Job::Rotated(held));
+    pub(super) fn park(self: &Arc<Self>, pooled: Box<PooledConnection>, _: &ConnectionRegistry) {
+        self.queue.push(Job::Rotated(pooled));
     }
 
     /// There is nothing to watch: sleeps until the lot is closed.

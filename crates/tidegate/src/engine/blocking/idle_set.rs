@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker as TaskWaker};
 use std::time::Instant;
 
-use tidegate_os::epoll::{Epoll, Report};
+use tidegate_os::epoll::{Epoll, EpollEvent};
 use tidegate_os::waker::Waker;
 
 use super::super::readiness::Transport;
@@ -42,14 +42,14 @@ struct State {
 
 /// Takes one connection out when there is mail for it.
 struct Call {
-    lot: Weak<IdleSet>,
+    idle_set: Weak<IdleSet>,
     token: Token,
 }
 
 impl Wake for Call {
     fn wake(self: Arc<Self>) {
-        if let Some(lot) = self.lot.upgrade() {
-            lot.unpark(self.token);
+        if let Some(idle_set) = self.idle_set.upgrade() {
+            idle_set.unpark(self.token);
         }
     }
 }
@@ -73,17 +73,16 @@ impl IdleSet {
     }
 
     /// Keeps a connection until there is something to do for it.
-    pub(super) fn park(self: &Arc<Self>, held: Box<PooledConnection>, registry: &ConnectionRegistry) {
+    pub(super) fn park(self: &Arc<Self>, pooled: Box<PooledConnection>, registry: &ConnectionRegistry) {
         let policy = registry.policy();
-        let (wanted, deadline) = (held.entry.interest(), held.deadline(&policy));
-        let post = held.seat.post.clone();
-        let token = self.lock().parked.insert(held);
-        // Not under the lock: whoever sends mail holds the lock of the post when it comes for ours. And before it is
-        // watched: the next worker to have it says whom mail is to wake, and nobody may say so after that.
-        post.wakes(&TaskWaker::from(Arc::new(Call { lot: Arc::downgrade(self), token })));
+        let (wanted, deadline) = (pooled.entry.interest(), pooled.deadline(&policy));
+        let post = pooled.slot.post.clone();
+        let token = self.lock().parked.insert(pooled);
+        // Before it is watched: the next worker to have it says whom mail is to wake, and nobody may say so after that.
+        post.wakes(&TaskWaker::from(Arc::new(Call { idle_set: Arc::downgrade(self), token })));
         let mut state = self.lock();
         let State { parked, timers, sleeps_until, .. } = &mut *state;
-        let Some(held) = parked.get_mut(token) else {
+        let Some(pooled) = parked.get_mut(token) else {
             return; // mail has come, and a worker has it
         };
         if let Some(at) = deadline {
@@ -92,7 +91,7 @@ impl IdleSet {
                 self.waker.wake();
             }
         }
-        let fd = held.entry.stream.borrowed();
+        let fd = pooled.entry.stream.borrowed();
         let watched = fd.is_some_and(|fd| self.epoll.add_level_for(fd, wanted, token.to_u64()).is_ok());
         drop(state);
         // Mail, or other limits, may have come before that; and what cannot be watched must be looked at in turn.
@@ -104,19 +103,19 @@ impl IdleSet {
     /// Takes a connection out and gives it to the workers; nothing if it is gone already.
     fn unpark(&self, token: Token) {
         let mut state = self.lock();
-        let Some(held) = state.parked.remove(token) else { return };
+        let Some(pooled) = state.parked.remove(token) else { return };
         state.timers.disarm(token.index);
         // Under the lock: the token's index, and after a close the descriptor, may be given out again at once.
-        if let Some(fd) = held.entry.stream.borrowed() {
+        if let Some(fd) = pooled.entry.stream.borrowed() {
             let _ = self.epoll.remove(fd); // it may not have been added
         }
         drop(state);
-        self.queue.push(Job::Rotated(held));
+        self.queue.push(Job::Rotated(pooled));
     }
 
     /// Watches on the calling thread until the lot is closed.
     pub(super) fn watch(&self) {
-        let mut reports = [Report::EMPTY; BATCH];
+        let mut reports = [EpollEvent::EMPTY; BATCH];
         while !self.closed.load(Relaxed) {
             let timeout = {
                 let mut state = self.lock();

@@ -4,7 +4,7 @@
 //! An acceptor puts sockets into a queue; each worker takes one and stays with it, sleeping in `poll` on that one
 //! socket. While others queue, a worker gives a connection back to the end of the queue when it has had its turn
 //! ([`drain_budget`](crate::Policy::drain_budget) batches), so that more connections than workers are all served. One
-//! that has been quiet for 1 ms is parked: a thread of its own watches all that are, and puts them into the queue when
+//! that has been quiet for 1 ms is parked: a separate thread watches all that are, and puts them into the queue when
 //! there is something to do.
 //!
 //! # What it bounds
@@ -32,18 +32,18 @@ use tidegate_os::poll::{Readiness, wait_pair};
 use tidegate_os::socket::{Blocking, Stream};
 use tidegate_os::waker::Waker;
 
-use super::super::readiness::{Entry, Phase, Progress, SocketTransport, Transport};
+use super::super::readiness::{Entry, Progress, SocketTransport, Transport};
 use super::super::worker::capacity::POOL_WORKERS;
 use super::super::worker::control::ControlThread;
-use super::super::worker::registry::{ALONE, Caller, ConnectionRegistry, RegistrySlot};
+use super::super::worker::loop_driver::Phase;
+use super::super::worker::registry::{Caller, ConnectionRegistry, RegistrySlot};
 use super::super::{Availability, Command, Engine, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
 use super::idle_set::IdleSet;
 use crate::policy::Policy;
 use crate::policy::sends::{MAIL_QUANTUM, QUIET_QUANTUM};
 use crate::proto::dial::DialRequest;
-use crate::proto::mail::MailSink;
-use crate::proto::{Connection, Context, Event};
+use crate::proto::{Connection, Event};
 use crate::stats::{Counters, Writers};
 
 /// The model.
@@ -57,63 +57,59 @@ impl Engine for Leaf {
         Availability::Available(format!("{POOL_WORKERS} threads unless told otherwise"))
     }
 
+    /// Starts the workers, the acceptor and the control.
     fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        start(config)
-    }
-}
-
-/// Starts the workers, the acceptor and the control.
-fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-    if let Some(listener) = &config.listener {
-        listener.set_blocking(Blocking::Never)?;
-    }
-    let policy = config.policy.clone();
-    let workers = config.threads(Model::Pool);
-    let control = ControlThread::new(policy.mail_queue);
-    let command_queue = control.command_queue.clone();
-    let registry = ConnectionRegistry::new(config, Counters::sets(workers, Writers::One));
-    let queue: Arc<Queue> = Arc::new(Queue::default());
-    let lot = IdleSet::new(queue.clone())?;
-    let mut started = registry.handle(command_queue, Vec::new());
-    let outcome = (0..workers).try_for_each(|index| {
-        let worker = Worker::new(index, registry.clone(), queue.clone(), lot.clone())?;
-        started.threads.push(spawn(&registry, "worker", move || worker.run())?);
-        Ok(())
-    });
-    let outcome = outcome.and_then(|()| staff(&registry, &queue, &lot, control, &mut started));
-    if outcome.is_err() {
-        lot.close();
-        queue.close();
-        for command_queue in &started.gates {
-            let _ = command_queue.push(Command::Drain); // the control, if it has started, waits for nothing else
+        if let Some(listener) = &config.listener {
+            listener.set_blocking(Blocking::Never)?;
         }
-        started.threads.drain(..).for_each(|thread| _ = thread.join());
+        let policy = config.policy.clone();
+        let workers = config.threads(Model::Pool);
+        let control = ControlThread::new(policy.mail_queue);
+        let command_queue = control.command_queue.clone();
+        let registry = ConnectionRegistry::new(config, Counters::sets(workers, Writers::One));
+        let queue: Arc<Queue> = Arc::new(Queue::default());
+        let idle_set = IdleSet::new(queue.clone())?;
+        let mut started = registry.handle(command_queue, Vec::new());
+        let outcome = (0..workers).try_for_each(|index| {
+            let worker = Worker::new(index, registry.clone(), queue.clone(), idle_set.clone())?;
+            started.threads.push(spawn(&registry, "worker", move || worker.run())?);
+            Ok(())
+        });
+        let outcome = outcome.and_then(|()| staff(&registry, &queue, &idle_set, control, &mut started));
+        if outcome.is_err() {
+            idle_set.close();
+            queue.close();
+            for command_queue in &started.command_queues {
+                let _ = command_queue.push(Command::Drain); // the control, if it has started, waits for nothing else
+            }
+            started.threads.drain(..).for_each(|thread| _ = thread.join());
+        }
+        outcome.map(|()| started)
     }
-    outcome.map(|()| started)
 }
 
 /// Starts the watcher, the acceptor and the control.
 fn staff(
     registry: &Arc<ConnectionRegistry>,
     queue: &Arc<Queue>,
-    lot: &Arc<IdleSet>,
+    idle_set: &Arc<IdleSet>,
     control: ControlThread,
     started: &mut EngineHandle,
 ) -> io::Result<()> {
     let feed = queue.clone();
-    let (back, dials, close) = (registry.clone(), queue.clone(), lot.clone());
-    let watcher = lot.clone();
+    let (back, dials, close) = (registry.clone(), queue.clone(), idle_set.clone());
+    let watcher = idle_set.clone();
     started.threads.push(spawn(registry, "watch", move || watcher.watch())?);
     let asked = queue.clone();
-    registry.dials_by(move |_, request, seat| asked.push(Job::Dial { request, seat }));
+    registry.dials_by(move |request, slot| asked.push(Job::Dial { request, slot }));
     let back_office = spawn(registry, "control", move || {
         control.run(&back);
         close.close();
         dials.close();
     })?;
     started.threads.push(back_office);
-    started.threads.push(start_acceptor(registry, Blocking::Never, move |stream, peer, seat| {
-        feed.push(Job::Accepted { stream, peer, seat });
+    started.threads.push(start_acceptor(registry, Blocking::Never, move |stream, peer, slot| {
+        feed.push(Job::Accepted { stream, peer, slot });
     })?);
     Ok(())
 }
@@ -123,11 +119,11 @@ pub(super) enum Job {
     Accepted {
         stream: Stream,
         peer: Option<SocketAddr>,
-        seat: RegistrySlot,
+        slot: RegistrySlot,
     },
     Dial {
         request: DialRequest,
-        seat: RegistrySlot,
+        slot: RegistrySlot,
     },
     /// A connection that was given back.
     Rotated(Box<PooledConnection>),
@@ -136,29 +132,27 @@ pub(super) enum Job {
 /// A connection in a worker's hands.
 pub(super) struct PooledConnection {
     pub(super) entry: Entry,
-    office: Arc<dyn MailSink>,
     /// How its last turn ended.
-    turn: Progress,
+    progress: Progress,
     /// Given back after the socket was closed: fields are dropped in order.
-    pub(super) seat: RegistrySlot,
+    pub(super) slot: RegistrySlot,
 }
 
 impl PooledConnection {
-    /// When the connection has to be told that its time has come.
+    /// When the connection has to be handed its deadline.
     pub(super) fn deadline(&self, policy: &Policy) -> Option<Instant> {
-        match &self.entry.phase {
-            Phase::Open(connection) => connection.deadline(policy),
-            Phase::Dialling(_) => None,
-        }
+        self.entry.phase.connection()?.deadline(policy)
     }
 }
 
 /// The queue of connections that wait for a worker. As long as `max_connections` allows.
+#[derive(Default)]
 pub(super) struct Queue {
     state: Mutex<QueueState>,
     filled: Condvar,
 }
 
+#[derive(Default)]
 struct QueueState {
     jobs: VecDeque<Job>,
     closed: bool,
@@ -167,20 +161,6 @@ struct QueueState {
     /// Workers that sleep on a connection because nobody waited when they looked. If somebody comes and no worker
     /// is idle, one of them is woken, in turn, to see whether its connection can wait instead.
     asleep: VecDeque<Arc<Alarm>>,
-}
-
-impl Default for Queue {
-    fn default() -> Self {
-        Self {
-            state: Mutex::new(QueueState {
-                jobs: VecDeque::new(),
-                closed: false,
-                idle: 0,
-                asleep: VecDeque::new(),
-            }),
-            filled: Condvar::new(),
-        }
-    }
 }
 
 impl Queue {
@@ -211,7 +191,7 @@ impl Queue {
         state.jobs.pop_front()
     }
 
-    /// Whether others wait for a worker. If not, the worker is woken when somebody comes.
+    /// Whether others wait for a worker. If not, the worker is woken when a connection queues.
     fn others_wait(&self, alarm: &Arc<Alarm>) -> bool {
         let mut state = self.lock();
         if !state.jobs.is_empty() {
@@ -246,7 +226,7 @@ struct Worker {
     index: usize,
     registry: Arc<ConnectionRegistry>,
     queue: Arc<Queue>,
-    lot: Arc<IdleSet>,
+    idle_set: Arc<IdleSet>,
     counters: Arc<Counters>,
     alarm: Arc<Alarm>,
     wakes: TaskWaker,
@@ -266,165 +246,153 @@ impl Worker {
         index: usize,
         registry: Arc<ConnectionRegistry>,
         queue: Arc<Queue>,
-        lot: Arc<IdleSet>,
+        idle_set: Arc<IdleSet>,
     ) -> io::Result<Self> {
         let alarm = Arc::new(Alarm { waker: Waker::new()?, listed: AtomicBool::new(false) });
         let wakes = TaskWaker::from(alarm.clone());
         let counters = registry.counters_of_next();
-        Ok(Self { index, registry, queue, lot, counters, alarm, wakes })
+        Ok(Self { index, registry, queue, idle_set, counters, alarm, wakes })
     }
 
     fn run(&self) {
         let mut buffer = vec![0; self.registry.policy().buffer_bytes];
         while let Some(job) = self.queue.pop() {
-            let Some(mut held) = self.take_on(job, &mut buffer) else { continue };
-            match self.stay_with(&mut held, &mut buffer) {
-                Outcome::Over => drop(held),
-                Outcome::GiveBack => self.queue.push(Job::Rotated(held)),
-                Outcome::Park => self.lot.park(held, &self.registry),
+            let Some(mut pooled) = self.take_on(job, &mut buffer) else { continue };
+            match self.stay_with(&mut pooled, &mut buffer) {
+                Outcome::Over => drop(pooled),
+                Outcome::GiveBack => self.queue.push(Job::Rotated(pooled)),
+                Outcome::Park => self.idle_set.park(pooled, &self.registry),
             }
         }
     }
 
     /// Gets a connection going. A new one is looked at for data at once.
     fn take_on(&self, job: Job, buffer: &mut [u8]) -> Option<Box<PooledConnection>> {
-        let (line, mut caller, seat) = match job {
-            Job::Rotated(held) => {
-                held.seat.post.wakes(&self.wakes);
-                return Some(held);
+        let (transport, mut caller, slot) = match job {
+            Job::Rotated(pooled) => {
+                pooled.slot.post.wakes(&self.wakes);
+                return Some(pooled);
             }
-            Job::Accepted { stream, peer, seat } => {
-                let line = SocketTransport::accepted(
-                    stream,
-                    peer,
-                    self.registry.config.meeting().map(|meeting| &**meeting),
-                );
-                (line, Caller::Accepted(peer), seat)
+            Job::Accepted { stream, peer, slot } => {
+                let transport =
+                    SocketTransport::accepted(stream, peer, self.registry.config.rendezvous.as_deref());
+                (transport, Caller::Accepted(peer), slot)
             }
-            Job::Dial { request, seat } => match self.connect(&request, &seat) {
-                Ok(line) => (line, Caller::Dialled(request), seat),
+            Job::Dial { request, slot } => match self.connect(&request, &slot) {
+                Ok(transport) => (transport, Caller::Dialled(request), slot),
                 Err(e) => {
                     self.registry.dial_failed(request, e);
                     return None;
                 }
             },
         };
-        let session = self.registry.open_session(&mut caller, self.index, &self.counters)?;
-        self.counters.fast_paths.add(line.is_shared().into());
-        seat.post.wakes(&self.wakes);
+        let session =
+            self.registry.open_session(&mut caller, || transport.local_addr(), self.index, &self.counters)?;
+        self.counters.fast_paths.add(transport.is_shared().into());
+        slot.post.wakes(&self.wakes);
         let connection = Connection::new(session, caller.origin(), Instant::now());
-        let office: Arc<dyn MailSink> = seat.post.clone();
-        let mut held = Box::new(PooledConnection {
-            entry: Entry::new(line, Phase::Open(connection)),
-            office,
-            turn: Progress::Idle,
-            seat,
+        let mut pooled = Box::new(PooledConnection {
+            entry: Entry::new(transport, Phase::Open(connection)),
+            progress: Progress::Idle,
+            slot,
         });
         let policy = self.registry.policy();
-        let context = self.context(&policy, &held.office);
-        let turn = match held.entry.dispatch(Event::Opened, &context) {
+        let context = pooled.slot.context(&policy, &self.counters);
+        let progress = match pooled.entry.dispatch(Event::Opened, &context) {
             Progress::Closed => Progress::Closed,
-            _ => held.entry.resume(buffer, &context),
+            _ => pooled.entry.resume(buffer, &context),
         };
-        held.turn = turn;
-        caller.served(&held.seat.post);
-        Some(held)
+        pooled.progress = progress;
+        caller.served();
+        Some(pooled)
     }
 
-    fn connect(&self, request: &DialRequest, seat: &RegistrySlot) -> io::Result<SocketTransport> {
+    fn connect(&self, request: &DialRequest, slot: &RegistrySlot) -> io::Result<SocketTransport> {
         let dial = request.dial();
-        let line = SocketTransport::begin(&dial.to, dial.from, &self.registry.config.ways, Blocking::Never)?;
-        settle(line, request, seat)
+        let transport =
+            SocketTransport::begin(&dial.to, dial.from, &self.registry.config.transports, Blocking::Never)?;
+        settle(transport, request, slot)
     }
 
     /// Serves a connection until it is over or others should have their turn.
-    fn stay_with(&self, held: &mut PooledConnection, buffer: &mut [u8]) -> Outcome {
+    fn stay_with(&self, pooled: &mut PooledConnection, buffer: &mut [u8]) -> Outcome {
         let mut turns = 0;
         loop {
-            if held.turn == Progress::Closed {
+            if pooled.progress == Progress::Closed {
                 return Outcome::Over;
             }
-            if self.deliver(held) == Progress::Closed {
+            if self.deliver(pooled) == Progress::Closed {
                 return Outcome::Over;
             }
-            let has_mail = held.seat.post.has_delivery();
+            let has_mail = pooled.slot.post.has_delivery();
             let others = self.queue.others_wait(&self.alarm);
             turns += 1;
             if others && turns > self.registry.policy().drain_budget {
                 return Outcome::GiveBack;
             }
-            let ready = match held.turn {
-                Progress::Yield => self.wait(held, Some(Duration::ZERO)),
-                _ if has_mail => self.wait(held, Some(Duration::ZERO)),
-                _ => self.wait(held, others.then_some(QUIET_QUANTUM)),
+            let ready = match pooled.progress {
+                Progress::Yield => self.wait(pooled, Some(Duration::ZERO)),
+                _ if has_mail => self.wait(pooled, Some(Duration::ZERO)),
+                _ => self.wait(pooled, others.then_some(QUIET_QUANTUM)),
             };
             let policy = self.registry.policy();
-            let context = self.context(&policy, &held.office);
+            let context = pooled.slot.context(&policy, &self.counters);
             let quiet = !ready.readable && !ready.writable;
-            held.turn = match held.turn {
-                Progress::Yield => held.entry.resume(buffer, &context),
+            let failed = self.counters.no_memory.get();
+            pooled.progress = match pooled.progress {
+                Progress::Yield => pooled.entry.resume(buffer, &context),
                 _ if quiet => Progress::Idle,
-                _ => held.entry.ready(ready, buffer, &context),
+                _ => pooled.entry.ready(ready, buffer, &context),
             };
             // Also of one whose peer is never quiet, or whose limits have changed meanwhile.
-            if held.turn != Progress::Closed
-                && (quiet || held.deadline(&policy).is_some_and(|at| at <= context.now))
+            if pooled.progress != Progress::Closed
+                && (quiet || pooled.deadline(&policy).is_some_and(|at| at <= context.now))
             {
-                let turn = held.entry.dispatch(Event::Deadline, &context);
-                held.turn = held.turn.max_with(turn);
+                let progress = pooled.entry.dispatch(Event::Deadline, &context);
+                pooled.progress = pooled.progress.max_with(progress);
             }
-            if quiet && others && held.turn == Progress::Idle && !has_mail {
+            if self.counters.no_memory.get() != failed {
+                self.registry.relieve();
+            }
+            if quiet && others && pooled.progress == Progress::Idle && !has_mail {
                 // What it waits for may have changed since the wait: it has to be woken for what it wants now.
-                let sees = held.entry.stream.prepare_sleep(held.entry.wants());
+                let sees = pooled.entry.stream.prepare_sleep(pooled.entry.wants());
                 return if sees == Readiness::default() { Outcome::Park } else { Outcome::GiveBack };
             }
         }
     }
 
     /// Hands out mail and orders, as many as have their turn.
-    fn deliver(&self, held: &mut PooledConnection) -> Progress {
+    fn deliver(&self, pooled: &mut PooledConnection) -> Progress {
         for _ in 0..MAIL_QUANTUM {
-            let Some(delivery) = held.seat.post.take() else { break };
+            let Some(event) = pooled.slot.post.take() else { break };
             let policy = self.registry.policy();
-            let turn = held.entry.dispatch(delivery.into_event(), &self.context(&policy, &held.office));
-            held.turn = held.turn.max_with(turn);
+            let context = pooled.slot.context(&policy, &self.counters);
+            let progress = pooled.entry.dispatch(event, &context);
+            pooled.progress = pooled.progress.max_with(progress);
         }
-        held.turn
+        pooled.progress
     }
 
     /// Sleeps until the socket is ready for what the connection wants, mail comes, or a deadline does.
-    fn wait(&self, held: &PooledConnection, limit: Option<Duration>) -> Readiness {
-        let deadline = held.deadline(&self.registry.policy());
+    fn wait(&self, pooled: &PooledConnection, limit: Option<Duration>) -> Readiness {
+        let deadline = pooled.deadline(&self.registry.policy());
         let deadline = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        let limit = match (deadline, limit) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let (line, wants) = (&held.entry.stream, held.entry.wants());
-        let sees = line.prepare_sleep(wants);
+        let limit = deadline.into_iter().chain(limit).min();
+        let (transport, wants) = (&pooled.entry.stream, pooled.entry.wants());
+        let sees = transport.prepare_sleep(wants);
         let limit = if sees == Readiness::default() { limit } else { Some(Duration::ZERO) };
         // An error can only be a shortage of memory: look at the socket, and come back.
         let all = Readiness { readable: true, writable: true };
         let wake = Some(borrowed(&self.alarm.waker));
-        let waited = wait_pair(line.borrowed(), line.interest(wants), wake, limit);
+        let waited = wait_pair(transport.borrowed(), transport.interest(wants), wake, limit);
         let (ready, woken) = waited.unwrap_or((all, false));
-        let ready = line.heed(ready, wants).or(sees);
+        let ready = transport.heed(ready, wants).or(sees);
         if woken {
             self.alarm.waker.clear();
         }
         self.counters.wake_ups.add(1);
         self.counters.events.add(u64::from(ready != Readiness::default()));
         ready
-    }
-
-    fn context<'a>(&'a self, policy: &'a Policy, office: &'a Arc<dyn MailSink>) -> Context<'a> {
-        Context {
-            now: Instant::now(),
-            policy,
-            counters: &self.counters,
-            office,
-            workers: &*self.registry.config.blocking_pool,
-            token: ALONE,
-        }
     }
 }

@@ -6,13 +6,13 @@ use tidegate_os::socket::More;
 
 use super::leaving::InFlight;
 use super::{Chained, Close, CompletionDriver};
+use crate::engine::worker::loop_driver::{LoopEntry, Phase};
 use crate::engine::worker::permits::{ConnectionPermits, Permits};
-use crate::proto::dial::DialRequest;
 use crate::proto::queue::Files;
-use crate::proto::{Connection, NextStep, Receive, Token};
+use crate::proto::{Connection, Direction, NextStep, Receive, Token};
 
 /// A connection and what the kernel holds for it.
-pub(super) struct Entry<P: CompletionDriver> {
+pub(in crate::engine) struct Entry<P: CompletionDriver> {
     pub(super) socket: P::Socket,
     pub(super) phase: Phase,
     /// A session has dialled it.
@@ -23,6 +23,8 @@ pub(super) struct Entry<P: CompletionDriver> {
     pub(super) stopping: bool,
     /// A send is in flight.
     pub(super) sending: bool,
+    /// What the kernel had no memory to send: sent before all else.
+    pub(super) unsent: Option<Box<P::Unsent>>,
     /// The close is chained to the send in flight.
     pub(super) chained: bool,
     /// It is over as soon as the chained send has come back.
@@ -35,14 +37,20 @@ pub(super) struct Entry<P: CompletionDriver> {
     pub(super) finishing: bool,
     /// The dial is in flight.
     pub(super) dialling: bool,
-    /// Its places in the windows of the thread.
-    pub(super) seats: ConnectionPermits,
+    /// Its permits of the thread.
+    pub(super) permits: ConnectionPermits,
 }
 
-pub(super) enum Phase {
-    /// Being made.
-    Dialling(DialRequest),
-    Open(Connection),
+impl<P: CompletionDriver> LoopEntry for Entry<P> {
+    #[inline]
+    fn phase(&mut self) -> &mut Phase {
+        &mut self.phase
+    }
+
+    #[inline]
+    fn permits(&mut self) -> &mut ConnectionPermits {
+        &mut self.permits
+    }
 }
 
 /// What the loop has to do after a connection's turn.
@@ -61,23 +69,31 @@ impl<P: CompletionDriver> Entry<P> {
     pub(super) fn new(socket: P::Socket, phase: Phase, once: bool) -> Self {
         Self {
             socket,
-            dialled_by_session: matches!(&phase, Phase::Dialling(request) if request.is_by_session()),
+            dialled_by_session: phase.is_dialled_by_session(),
             receiving: false,
             stopping: false,
             sending: false,
+            unsent: None,
             chained: false,
             doomed: false,
             once,
             finishing: false,
             dialling: matches!(phase, Phase::Dialling(_)),
             phase,
-            seats: ConnectionPermits::default(),
+            permits: ConnectionPermits::default(),
         }
     }
 
-    /// Hands over what the connection wants and what is not in flight already.
+    /// Hands over what the connection wants and what is not in flight already. Bytes that a close follows are sent with
+    /// `before_close`.
     #[inline]
-    pub(super) fn carry_out(&mut self, token: Token, port: &mut P, windows: &mut Permits) -> Progress {
+    pub(super) fn carry_out(
+        &mut self,
+        token: Token,
+        port: &mut P,
+        permits: &mut Permits,
+        before_close: More,
+    ) -> Progress {
         let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
         let action = connection.action();
         match action.then {
@@ -94,11 +110,16 @@ impl<P: CompletionDriver> Entry<P> {
             self.stopping = true;
             port.stop_receiving(token, &self.socket);
         }
-        let may_send = action.send && !self.sending && windows.may_send(token, &mut self.seats);
-        if (windows.are_bounded() || connection.is_held_back()) && action.send && !self.sending {
-            connection.hold_back(!may_send, windows.now());
+        let again = self.unsent.is_some() && !connection.is_short(Direction::Send);
+        let sends = !self.sending && (again || action.send);
+        let may_send = sends && permits.may_send(token, &mut self.permits);
+        if (permits.are_bounded() || connection.is_held_back()) && sends {
+            connection.hold_back(!may_send, permits.now);
         }
-        if may_send {
+        if may_send && let Some(unsent) = self.unsent.take() {
+            self.sending = true;
+            port.send_rest(token, &self.socket, *unsent);
+        } else if may_send {
             let files = port.files();
             if files == Files::Read
                 && let Err(e) = connection.load_file()
@@ -111,7 +132,7 @@ impl<P: CompletionDriver> Entry<P> {
             if last && P::JOINS && (self.receiving || self.finishing) {
                 // A chain that closes must find nothing else in flight, and that has not come back yet. The close is
                 // not far. A shutdown that a kernel worker still has would otherwise find the slot's next owner.
-                port.send(token, &self.socket, pieces, More::CloseFollows);
+                port.send(token, &self.socket, pieces, before_close);
             } else if last {
                 self.chained = port.send_last(token, &self.socket, pieces) == Chained::Yes;
             } else {
@@ -121,7 +142,7 @@ impl<P: CompletionDriver> Entry<P> {
             }
         }
         let wanted = action.receive == Receive::Post && !self.receiving;
-        if wanted && windows.may_receive(token, &mut self.seats) {
+        if wanted && permits.may_receive(token, &mut self.permits) {
             self.receiving = true;
             if std::mem::take(&mut self.once) {
                 port.receive_once(token, &self.socket);
@@ -133,18 +154,16 @@ impl<P: CompletionDriver> Entry<P> {
     }
 
     /// What follows what is being sent.
-    pub(super) fn follows(&self) -> More {
+    pub(super) fn follows(&self, before_close: More) -> More {
         match &self.phase {
-            Phase::Open(connection) if is_last(connection) => More::CloseFollows,
+            Phase::Open(connection) if is_last(connection) => before_close,
             _ => More::No,
         }
     }
 
-    /// How to close it in its present state, if that is what comes then.
+    /// How to close it in its present state, if that is next.
     pub(super) fn close(&self, then: NextStep) -> Close {
-        let reset = then == NextStep::Reset;
-        let busy = self.sending || self.dialling;
-        Close { reset, receiving: self.receiving, busy, finishing: self.finishing }
+        Close { reset: then == NextStep::Reset, ..self.in_flight().close() }
     }
 
     /// What the kernel has of it.
@@ -174,7 +193,7 @@ impl<P: CompletionDriver> Entry<P> {
     }
 }
 
-/// Whether all that was to be sent has been handed over, and then comes the close.
+/// Whether all that was to be sent has been handed over, and the close is next.
 fn is_last(connection: &Connection) -> bool {
     connection.action().then == NextStep::CloseAfterSend && !connection.queue().has_unsent()
 }

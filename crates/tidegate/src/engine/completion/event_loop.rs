@@ -1,70 +1,43 @@
 //! The loop of the completion family: hand over and wait, follow up on each completion, then look after the rest.
 
+mod accepting;
+
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_os::socket::is_exhaustion;
+use tidegate_os::socket::is_out_of_memory;
 use tidegate_os::waker::Waker;
 
-use super::entry::{Entry, Phase, Progress};
+use super::entry::{Entry, Progress};
 use super::leaving::{InFlight, Leaving};
-use super::{Addresses, Completion, CompletionDriver, HandOn, Setup};
+use super::{Addresses, Close, Completion, CompletionDriver, Setup};
+use accepting::Accepts;
+
 use crate::engine::WorkerContext;
-#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
+#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 use crate::engine::simulated::view::View;
 use crate::engine::worker::Ready;
-use crate::engine::worker::admission::count_refusal;
+use crate::engine::worker::admission::failure;
 use crate::engine::worker::command_queue::Accepted;
-use crate::engine::worker::loop_driver::LoopDriver;
+use crate::engine::worker::loop_driver::{LoopDriver, Phase};
 use crate::engine::worker::loop_state::LoopState;
-use crate::engine::worker::permits::ConnectionPermits;
-use crate::policy::accept::{ACCEPTS_IN_TURN, ACCEPTS_NEAR_LIMIT, Admission};
 use crate::proto::dial::DialRequest;
-use crate::proto::{Event, NextStep, Table, Token};
+use crate::proto::{Direction, Event, NextStep, Table, Token};
 
-/// What a thread is given beside its worker: what wakes it, where it accepts, and how the other ports are reached.
-type Given<P> = (Arc<Waker>, Option<Arc<<P as CompletionDriver>::Listener>>, Arc<Addresses<P>>);
+/// What all threads share: where they accept, and how their ports are reached.
+type Shared<P> = (Option<Arc<<P as CompletionDriver>::Listener>>, Arc<Addresses<P>>);
 
-/// Runs one I/O thread until it has been told to stop and its connections are gone.
+/// Runs one I/O thread until it has been asked to stop and its connections are gone.
 pub(super) fn run<P: CompletionDriver>(
     worker: WorkerContext,
-    (waker, listener, addresses): Given<P>,
+    waker: Arc<Waker>,
+    (listener, addresses): Shared<P>,
     ready: Ready,
 ) {
     let made = Loop::<P>::new(worker, waker, listener).and_then(|made| made.reached_by(addresses));
     if let Some(mut event_loop) = ready.report(made) {
         event_loop.run();
-    }
-}
-
-/// Accepts that are posted.
-#[derive(Default)]
-struct Accepts {
-    /// One that completes without end.
-    endless: bool,
-    /// Single ones.
-    single: usize,
-    /// How many single ones were last outstanding at most, and how many it should be because the server is behind.
-    most: usize,
-    boost: usize,
-    /// All were asked to end.
-    stopping: bool,
-    /// How often connections were looked for after the order to stop.
-    last_looks: u32,
-}
-
-impl Accepts {
-    fn are_posted(&self) -> bool {
-        self.endless || self.single > 0
-    }
-
-    /// All that were posted are used up: next time it is twice as many.
-    fn note_exhausted(&mut self) {
-        if self.single == 0 {
-            self.boost = self.most.saturating_mul(2);
-        }
     }
 }
 
@@ -90,11 +63,9 @@ pub(in crate::engine) struct Loop<P: CompletionDriver> {
     starved: Vec<Token>,
     /// Accepted sockets have data: the listener defers accepts.
     data_with_accept: bool,
+    /// Of this batch, sends that were begun, less those that have come back.
+    sends: i64,
 }
-
-/// How often a thread that stops looks for connections nobody was woken for. If somebody still waits by then, there are
-/// many, and each new one wakes another ring.
-const LAST_LOOKS: u32 = 8;
 
 impl<P: CompletionDriver> Loop<P> {
     pub(in crate::engine) fn new(
@@ -105,11 +76,11 @@ impl<P: CompletionDriver> Loop<P> {
         let (mut port, holds) = P::new(&Setup {
             policy: &worker.policy,
             share: worker.share + worker.dials,
-            peer_addr: worker.service.needs_peer_addr(),
+            addresses: worker.service.needs_peer_addr() || worker.service.needs_local_addr(),
             partners: worker.listens && worker.threads > 1,
             dials: listener.is_none(),
             first_data: worker.wants_first_data(),
-            ways: &worker.ways,
+            transports: &worker.transports,
             descriptors: worker.descriptors(),
         })?;
         port.watch_waker(&waker);
@@ -128,6 +99,7 @@ impl<P: CompletionDriver> Loop<P> {
             leaving: 0,
             untold: false,
             starved: Vec::new(),
+            sends: 0,
             data_with_accept: worker.defers(),
             loop_state: LoopState::new(worker, takes, now),
         })
@@ -160,47 +132,54 @@ impl<P: CompletionDriver> Loop<P> {
         self.loop_state.shut();
     }
 
-    /// Whether it was told to stop, and its connections are gone. An accept that is still posted may bring one more.
+    /// Whether it was asked to stop, and its connections are gone. An accept that is still posted may bring one more.
     pub(in crate::engine) fn is_over(&self) -> bool {
-        let may_accept =
-            || !self.loop_state.out_of_patience() && (self.accepts.are_posted() || self.is_owed());
+        let may_accept = || !self.loop_state.out_of_time() && (self.accepts.are_posted() || self.is_owed());
         let idle = self.loop_state.stop_at.is_some() && self.table.is_empty() && self.closing.is_empty();
         idle && self.leaving == 0 && !may_accept() && self.loop_state.may_leave()
     }
 
-    /// Whether connections wait that another ring was perhaps not woken for. The kernel wakes one accept for each
-    /// connection (`poll_exclusive` of IORING_OP_ACCEPT); if that was one of this ring and was being ended, nobody else
-    /// hears of it.
-    fn is_owed(&self) -> bool {
-        let waits = || self.listener.as_ref().is_some_and(|listener| P::has_waiting(listener));
-        self.room() > 0
-            && self.accepts.last_looks < LAST_LOOKS
-            && !self.loop_state.out_of_patience()
-            && waits()
-    }
-
     /// Waits once, and does what follows.
     pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
+        self.send_before_pause();
         self.look_after_accepts();
         // A stop without connections has nothing to sleep for: either accepts are to be asked to end again, or it is
         // over. But while accepting rests, because there are no descriptors, it cannot go on either.
         let idle = self.table.is_empty() && self.closing.is_empty() && !self.loop_state.is_resting();
         let ends = self.loop_state.stop_at.is_some() && (self.accepts.stopping || idle);
-        let waited = self.port.wait(self.loop_state.rest(ends, || self.port.now()));
+        let limit = self.loop_state.rest(ends, || self.port.now());
+        let pause = self.loop_state.coalesce(limit, self.sends > 0, || self.port.now());
+        let waited = if pause.is_zero() { self.port.wait(limit) } else { self.port.wait_later(pause, limit) };
         self.loop_state.woke(self.port.now());
-        let mut events = 0;
-        while let Some(completion) = self.port.next() {
-            self.completion(completion);
-            events += 1;
+        self.sends = 0;
+        let (events, connections) = self.look_at_completions();
+        self.loop_state.batch(events, connections);
+        waited
+    }
+
+    /// Before a pause answers are sent, and what has completed with that is followed up: most sends have.
+    fn send_before_pause(&mut self) {
+        if self.loop_state.is_pausing() && self.port.submit().is_ok() {
+            let (events, _) = self.look_at_completions();
+            self.loop_state.worker.counters.events.add(events as u64);
         }
-        self.loop_state.batch(events);
+    }
+
+    /// Follows up on what has completed, and looks after the rest: completions, and those that a connection began.
+    fn look_at_completions(&mut self) -> (usize, usize) {
+        let (mut events, mut connections) = (0, 0);
+        while let Some(completion) = self.port.next() {
+            events += 1;
+            connections += usize::from(completion.is_from_outside());
+            self.completion(completion);
+        }
         self.loop_state.worker.counters.sockets_reused.add(self.port.reused());
         self.stop_again();
         self.feed_starved();
         self.look_at_commands();
         self.look_at_timers();
         self.give_places();
-        waited
+        (events, connections)
     }
 
     #[inline]
@@ -219,7 +198,7 @@ impl<P: CompletionDriver> Loop<P> {
                 self.loop_state.worker.counters.outstanding.sub(1);
                 match outcome {
                     Ok(()) => self.dispatch(token, Event::SendFinished),
-                    Err(e) => self.dispatch(token, Event::Failed(e.kind())),
+                    Err(e) => self.dispatch(token, failure(&e, Direction::Send)),
                 }
             }
             Completion::Handed { socket } => {
@@ -250,7 +229,7 @@ impl<P: CompletionDriver> Loop<P> {
         let stopped = ended && std::mem::take(&mut entry.stopping);
         match outcome {
             Ok(Some(buffer)) => {
-                entry.seats.served = true;
+                entry.permits.served = true;
                 if let Phase::Open(connection) = &mut entry.phase {
                     let bytes = self.port.bytes(&buffer);
                     let event = if bytes.is_empty() { Event::PeerEnded } else { Event::Received(bytes) };
@@ -264,8 +243,8 @@ impl<P: CompletionDriver> Loop<P> {
                 self.loop_state.worker.counters.no_buffers.add(1);
                 self.starved.push(token);
             }
-            Err(_) if stopped => self.follow_up(token), // as it was told
-            Err(e) => self.dispatch(token, Event::Failed(e.kind())),
+            Err(e) if stopped && !is_out_of_memory(&e) => self.follow_up(token), // as requested
+            Err(e) => self.dispatch(token, failure(&e, Direction::Receive)),
         }
     }
 
@@ -284,28 +263,27 @@ impl<P: CompletionDriver> Loop<P> {
             counters.bytes_out.add(outcome.unwrap_or(0) as u64);
             return self.came_back(token, |in_flight| in_flight.sending = false);
         };
-        match (outcome, unsent) {
-            (Ok(n), None) => {
-                entry.sending = false;
-                self.loop_state.permits.sent(&mut entry.seats);
-                self.loop_state.worker.counters.outstanding.sub(1);
-                self.dispatch(token, Event::Sent(n));
-            }
+        entry.chained &= outcome.is_ok() && unsent.is_none(); // else the chain is broken, and the socket open
+        let event = match (outcome, unsent) {
             (Ok(n), Some(rest)) => {
-                entry.chained = false; // the chain is broken, and the socket open
                 self.port.send_rest(token, &entry.socket, rest);
                 if n > 0 {
                     self.dispatch(token, Event::Sent(n)); // nothing would look as if its peer took something
                 }
+                return;
             }
-            (Err(e), _) => {
-                entry.sending = false;
-                self.loop_state.permits.sent(&mut entry.seats);
-                entry.chained = false;
-                self.loop_state.worker.counters.outstanding.sub(1);
-                self.dispatch(token, Event::Failed(e.kind()));
+            (Ok(n), None) => Event::Sent(n),
+            (Err(e), Some(unsent)) => {
+                entry.unsent = Some(Box::new(unsent)); // to be sent again, if memory is all that it lacks
+                failure(&e, Direction::Send)
             }
-        }
+            (Err(e), None) => Event::Failed(e.kind()),
+        };
+        entry.sending = false;
+        self.sends -= 1;
+        self.loop_state.permits.sent(&mut entry.permits);
+        self.loop_state.worker.counters.outstanding.sub(1);
+        self.dispatch(token, event);
     }
 
     fn go_on(&mut self, token: Token, outcome: io::Result<()>, unsent: P::Unsent) {
@@ -313,8 +291,8 @@ impl<P: CompletionDriver> Loop<P> {
             return self.came_back(token, |in_flight| in_flight.sending = false);
         };
         let (outcome, unsent) = match outcome {
-            Ok(()) => self.port.go_on(&entry.socket, unsent, entry.follows()),
-            Err(e) => (Err(e), None),
+            Ok(()) => self.port.go_on(&entry.socket, unsent, entry.follows(self.loop_state.before_close())),
+            Err(e) => (Err(e), Some(unsent)),
         };
         self.sent(token, outcome, unsent);
     }
@@ -322,8 +300,10 @@ impl<P: CompletionDriver> Loop<P> {
     #[inline]
     fn follow_up(&mut self, token: Token) {
         let Some(entry) = self.table.get_mut(token) else { return };
-        let before = entry.outstanding();
-        let turn = entry.carry_out(token, &mut self.port, &mut self.loop_state.permits);
+        let (before, sending) = (entry.outstanding(), entry.sending);
+        let before_close = self.loop_state.before_close();
+        let turn = entry.carry_out(token, &mut self.port, &mut self.loop_state.permits, before_close);
+        self.sends += i64::from(entry.sending && !sending);
         self.loop_state.worker.counters.outstanding.add(entry.outstanding() - before);
         match turn {
             Progress::Closed => self.remove(token),
@@ -336,47 +316,13 @@ impl<P: CompletionDriver> Loop<P> {
         }
     }
 
-    /// Closes in three steps: what is in flight is stopped, what was stopped is joined, and the socket is closed. Where
-    /// nothing is in flight, or the port does not need it, there is one step.
     fn remove(&mut self, token: Token) {
         drop(self.take(token));
     }
 
-    /// Removes a connection; returns what it was.
-    fn take(&mut self, token: Token) -> Option<Phase> {
-        if let Some(entry) = self.table.get_mut(token)
-            && entry.chained
-            && entry.sending
-        {
-            // Whether the chain has closed it is only known when the send has come back.
-            entry.doom(token, &mut self.port);
-            return None;
-        }
-        let mut entry = self.table.remove(token)?;
-        self.loop_state.permits.leave(&mut entry.seats);
-        let then = match &entry.phase {
-            Phase::Open(connection) => connection.action().then,
-            Phase::Dialling(_) => NextStep::Close,
-        };
-        self.loop_state.worker.counters.outstanding.sub(entry.outstanding());
-        if entry.chained {
-            self.port.closed(entry.socket);
-        } else {
-            let (how, in_flight) = (entry.close(then), entry.in_flight());
-            self.close(token, entry.socket, how, in_flight);
-        }
-        self.loop_state.closed(token, entry.dialled_by_session);
-        Some(entry.phase)
-    }
-
-    /// Gives up a connection attempt.
-    fn fail_dial(&mut self, token: Token, e: io::Error) {
-        if let Some(Phase::Dialling(request)) = self.take(token) {
-            self.loop_state.dial_failed(request, e);
-        }
-    }
-
-    fn close(&mut self, token: Token, socket: P::Socket, mut how: super::Close, mut in_flight: InFlight) {
+    /// Closes in three steps: what is in flight is stopped, what was stopped is joined, and the socket is closed. Where
+    /// nothing is in flight, or the port does not need it, there is one step.
+    fn close(&mut self, token: Token, socket: P::Socket, mut how: Close, mut in_flight: InFlight) {
         if P::JOINS && (how.reset || !in_flight.is_nothing()) {
             in_flight.stops = self.port.stop(token, &socket, how);
             if !in_flight.is_nothing() {
@@ -390,7 +336,7 @@ impl<P: CompletionDriver> Loop<P> {
     /// Something in flight has come back, and its connection is gone: the last to come back closes the socket.
     fn came_back(&mut self, token: Token, note: impl FnOnce(&mut InFlight)) {
         if let Some(socket) = self.closing.came_back(token, note) {
-            self.port.close(token, socket, super::Close::default());
+            self.port.close(token, socket, Close::default());
         }
     }
 
@@ -411,177 +357,6 @@ impl<P: CompletionDriver> Loop<P> {
         }
     }
 
-    /// Keeps accepts posted exactly while connections may come in, and never more than there is room for.
-    fn look_after_accepts(&mut self) {
-        let Some(listener) = self.listener.clone() else { return };
-        let posted = self.accepts.are_posted();
-        if self.accepts.stopping {
-            if posted && self.loop_state.stop_at.is_some() {
-                // One that is just being carried out is not found (io_uring_prep_cancel(3)) and then waits on; if
-                // others were found, that does not even show. So the loop does not sleep before all have come back, and
-                // asks again.
-                self.port.stop_accepting();
-            }
-            return; // until all of them have come back
-        }
-        let room = self.room();
-        let turns = self.has_partners();
-        match self.loop_state.admission() {
-            Admission::Wait if posted => self.stop_accepting(),
-            Admission::Wait if self.loop_state.stop_at.is_some() => {
-                if self.is_owed() && !self.loop_state.is_resting() {
-                    // Takes what is there, and ends in the same breath.
-                    self.accepts.last_looks += 1;
-                    self.accept_singly(&listener, room.min(ACCEPTS_NEAR_LIMIT));
-                    self.stop_accepting();
-                } else {
-                    self.close_up(room);
-                }
-            }
-            Admission::Wait => {}
-            Admission::Admit if self.loop_state.worker.policy.accept.posted.is_some() => {
-                self.keep_posted(&listener, room);
-            }
-            Admission::Admit if turns => self.accept_singly(&listener, room.min(ACCEPTS_IN_TURN)),
-            // More may come in at once than there is room for: the whole backlog.
-            Admission::Admit if room > self.loop_state.worker.policy.accept.backlog as usize => {
-                self.accept_all(&listener)
-            }
-            Admission::Admit if self.accepts.endless => self.stop_accepting(),
-            Admission::Admit => self.accept_singly(&listener, room.min(ACCEPTS_NEAR_LIMIT)),
-            Admission::Refuse if self.accepts.single == 0 => {
-                self.accepts.most = 1;
-                self.post_one(&listener);
-            }
-            Admission::Refuse => {}
-        }
-    }
-
-    /// Connections that may be accepted, beside those that other threads are about to hand on.
-    fn room(&self) -> usize {
-        self.loop_state.room().min(self.port.accept_room().saturating_sub(self.loop_state.expected()))
-    }
-
-    /// A stop has taken whoever waited. Only now are connections told: a client that is told may come again at once.
-    fn close_up(&mut self, room: usize) {
-        if room > 0 && !self.loop_state.is_resting() {
-            self.listener = None; // who comes now would not be served
-        }
-        if std::mem::take(&mut self.untold) {
-            self.broadcast(|| Event::Drain);
-        }
-    }
-
-    fn accept_all(&mut self, listener: &P::Listener) {
-        if !self.accepts.endless {
-            self.accepts.endless = true;
-            self.port.accept_all(listener);
-        }
-    }
-
-    fn accept_singly(&mut self, listener: &P::Listener, want: usize) {
-        self.accepts.most = want;
-        while self.accepts.single < want && self.loop_state.claim_posted() {
-            self.post_one(listener);
-        }
-    }
-
-    fn post_one(&mut self, listener: &P::Listener) {
-        self.accepts.single += 1;
-        self.port.accept_one(listener);
-    }
-
-    /// Keeps single accepts between their watermarks; more while the server is behind.
-    fn keep_posted(&mut self, listener: &P::Listener, room: usize) {
-        let accept = &self.loop_state.worker.policy.accept;
-        let Some(marks) = accept.posted else { return };
-        let (low, high) = (marks.low.get() as usize, marks.high.get() as usize);
-        if self.accepts.single < low.min(room) {
-            let want = high.max(self.accepts.boost).min(accept.backlog as usize).min(room);
-            self.accepts.boost /= 2;
-            self.accept_singly(listener, want);
-        }
-    }
-
-    fn stop_accepting(&mut self) {
-        self.accepts.stopping = true;
-        self.port.stop_accepting();
-    }
-
-    fn accepted(&mut self, outcome: io::Result<(P::Socket, Option<SocketAddr>)>, ended: bool) {
-        let mut claimed = false;
-        if ended {
-            // Single accepts end with each completion; the endless one is the last to be left over.
-            if self.accepts.single > 0 {
-                self.accepts.single -= 1;
-                claimed = self.loop_state.unpost();
-                self.accepts.note_exhausted();
-            } else {
-                self.accepts.endless = false;
-            }
-        }
-        let stopping = self.accepts.stopping;
-        if !self.accepts.are_posted() {
-            self.accepts.stopping = false;
-        }
-        match (&outcome, claimed) {
-            (Ok(_), false) => self.loop_state.claim_anyway(),
-            (Err(_), true) => self.loop_state.release(),
-            _ => {}
-        }
-        match outcome {
-            Ok((socket, peer)) => self.place(socket, peer),
-            // Exhaustion counts all the same: accepts that take the last connections at a stop must rest too.
-            Err(e) if stopping && !is_exhaustion(&e) => {}
-            Err(e) => self.loop_state.accept_failed(&e),
-        }
-    }
-
-    /// An accepted connection, which has a place here: serves it, or has another thread do so.
-    fn place(&mut self, socket: P::Socket, peer: Option<SocketAddr>) {
-        if self.loop_state.is_full() {
-            count_refusal(&self.loop_state.worker.counters);
-            self.loop_state.release();
-            return self.port.close(self.table.next_token(), socket, super::Close::default());
-        }
-        let Some(addresses) = self.addresses.clone() else {
-            self.loop_state.keep();
-            return self.enter(socket, peer);
-        };
-        let Some(to) = self.loop_state.assign() else { return self.enter(socket, peer) };
-        self.loop_state.release();
-        match self.port.hand_on(socket, to, addresses.get(to)) {
-            HandOn::UnderWay => self.leaving += 1,
-            HandOn::Loose(loose) => self.loop_state.hand_on(to, Accepted::new(loose, peer)),
-            HandOn::Kept(socket) => {
-                self.loop_state.take_back(to);
-                self.enter(socket, peer);
-            }
-        }
-    }
-
-    fn handed_on(&mut self, to: usize, outcome: Result<(), P::Socket>) {
-        self.leaving -= 1;
-        if let Err(socket) = outcome {
-            self.loop_state.take_back(to);
-            self.enter(socket, None);
-        }
-    }
-
-    /// A connection that has its place comes in, if the service wants it.
-    fn enter(&mut self, socket: P::Socket, peer: Option<SocketAddr>) {
-        self.loop_state.worker.counters.attempted.add(1);
-        let Some(connection) = self.loop_state.admit(peer) else {
-            self.loop_state.turned_away();
-            return self.port.close(self.table.next_token(), socket, super::Close::default());
-        };
-        let token = self.table.insert(Entry::new(socket, Phase::Open(connection), self.data_with_accept));
-        self.dispatch(token, Event::Opened);
-        if self.loop_state.stop_at.is_some() {
-            self.dispatch(token, Event::Drain); // it has missed that
-        }
-    }
-
     fn dialled(&mut self, token: Token, outcome: io::Result<()>) {
         let Some(entry) = self.table.get_mut(token) else {
             return self.came_back(token, |in_flight| in_flight.sending = false);
@@ -591,39 +366,50 @@ impl<P: CompletionDriver> Loop<P> {
         if let Err(e) = outcome {
             return self.fail_dial(token, e);
         }
-        let Some(connection) = self.loop_state.admit_dialled(request) else { return self.remove(token) };
-        let was = std::mem::replace(&mut entry.phase, Phase::Open(connection));
-        self.dispatch(token, Event::Opened);
-        if let Phase::Dialling(request) = was {
-            request.connected(|| self.loop_state.mailbox(token));
-        }
-        if self.loop_state.stop_at.is_some() {
-            self.dispatch(token, Event::Drain); // it has missed that
-        }
+        let local = || P::local_addr(&entry.socket);
+        let Some(connection) = self.loop_state.admit_dialled(request, local) else {
+            return self.remove(token);
+        };
+        self.establish(token, connection);
     }
 }
 
 impl<P: CompletionDriver> LoopDriver for Loop<P> {
-    fn loop_state(&mut self) -> &mut LoopState {
-        &mut self.loop_state
+    type Entry = Entry<P>;
+
+    fn parts(&mut self) -> (&mut LoopState, &mut Table<Entry<P>>) {
+        (&mut self.loop_state, &mut self.table)
     }
 
-    fn tokens(&self) -> Vec<Token> {
-        self.table.tokens()
-    }
-
-    fn token_at(&self, index: u32) -> Option<Token> {
-        self.table.token_at(index)
-    }
-
-    fn seats(&mut self, token: Token) -> Option<(&mut LoopState, &mut ConnectionPermits, bool)> {
-        let entry = self.table.get_mut(token)?;
-        let rests = matches!(&entry.phase, Phase::Open(connection) if connection.rests());
-        Some((&mut self.loop_state, &mut entry.seats, rests))
+    fn take(&mut self, token: Token) -> Option<Phase> {
+        if let Some(entry) = self.table.get_mut(token)
+            && entry.chained
+            && entry.sending
+        {
+            // Whether the chain has closed it is only known when the send has come back.
+            entry.doom(token, &mut self.port);
+            return None;
+        }
+        let mut entry = self.table.remove(token)?;
+        self.loop_state.permits.leave(&mut entry.permits);
+        let then = entry.phase.connection().map_or(NextStep::Close, |connection| connection.action().then);
+        self.loop_state.worker.counters.outstanding.sub(entry.outstanding());
+        if entry.chained {
+            self.port.closed(entry.socket);
+        } else {
+            let (how, in_flight) = (entry.close(then), entry.in_flight());
+            self.close(token, entry.socket, how, in_flight);
+        }
+        self.loop_state.closed(token, entry.dialled_by_session);
+        Some(entry.phase)
     }
 
     fn resume(&mut self, token: Token) {
         self.follow_up(token);
+    }
+
+    fn pin_less(&mut self, less: bool) {
+        self.port.pin_less(less);
     }
 
     fn step_back(&mut self, token: Token) {
@@ -653,17 +439,6 @@ impl<P: CompletionDriver> LoopDriver for Loop<P> {
         self.follow_up(token);
     }
 
-    fn broadcast(&mut self, event: fn() -> Event<'static>) {
-        for token in self.tokens() {
-            let Some(entry) = self.table.get_mut(token) else { continue };
-            match &entry.phase {
-                Phase::Open(_) => self.dispatch(token, event()),
-                Phase::Dialling(request) if request.is_by_session() && !matches!(event(), Event::Stop) => {}
-                Phase::Dialling(_) => self.fail_dial(token, io::Error::other("the client is stopping")),
-            }
-        }
-    }
-
     fn take_in(&mut self, accepted: Accepted) {
         self.loop_state.arrived();
         if let Some((loose, peer)) = accepted.open() {
@@ -672,7 +447,7 @@ impl<P: CompletionDriver> LoopDriver for Loop<P> {
         }
     }
 
-    /// The accepts that are posted take those who wait, and then the [last looks](LAST_LOOKS).
+    /// The accepts that are posted take those who wait, and then the last looks.
     fn begin_to_stop(&mut self) {
         self.loop_state.drain(self.port.now());
         match self.listener {
@@ -697,7 +472,7 @@ impl<P: CompletionDriver> LoopDriver for Loop<P> {
 }
 
 /// What the simulation looks at between turns.
-#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
+#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 impl<P: CompletionDriver> Loop<P> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {
@@ -707,15 +482,13 @@ impl<P: CompletionDriver> Loop<P> {
     pub(in crate::engine) fn inspect(&mut self, mut look: impl FnMut(&P::Socket, View)) {
         for token in self.table.tokens() {
             if let Some(entry) = self.table.get_mut(token) {
-                let connection = match &entry.phase {
-                    Phase::Open(connection) => Some(connection),
-                    Phase::Dialling(_) => None,
-                };
+                let connection = entry.phase.connection();
                 let view = View {
                     receives: entry.receiving,
                     sends: entry.sending,
                     finishes: entry.finishing,
-                    ..View::new(connection, &entry.seats, &self.loop_state.worker.policy)
+                    holds: entry.unsent.is_some(),
+                    ..View::new(connection, &entry.permits, &self.loop_state.worker.policy)
                 };
                 look(&entry.socket, view);
             }

@@ -19,20 +19,20 @@
 //! listener is shared.
 //!
 //! # Where it differs
-//! A connection that stands in an accept and says nothing for `first_byte_timeout` is dropped there
+//! A connection that is held by an accept and sends nothing for `first_byte_timeout` is dropped there
 //! (`SO_CONNECT_TIME`): it is counted as attempted, and was never accepted. A listening socket that reports to the port
 //! of one server cannot be taken over by another.
 
 use std::io;
-use std::sync::Arc;
 
 use tidegate_os::overlapped::Queue;
 use tidegate_os::port::{AcceptPort, CompletionPort};
-use tidegate_os::socket::Listener;
 use tidegate_os::waker::Waker;
 
-use super::winsock::{Waits, Winsock};
+use super::operations::Waits;
+use super::winsock::{Winsock, accept_port};
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
+use crate::policy::accept::ACCEPTS_POSTED;
 
 /// The model.
 pub(in crate::engine) struct Leaf;
@@ -49,21 +49,16 @@ impl Engine for Leaf {
     }
 
     fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        crate::engine::completion::start::<Iocp>(config, Self::MODEL, open)
+        crate::engine::completion::start::<Iocp>(config, Self::MODEL, accept_port)
     }
 }
 
 /// A completion port.
 pub(crate) type Iocp = Winsock<Queue<CompletionPort>>;
 
-/// The listener as accepts are posted to it.
-fn open(listener: Arc<Listener>) -> io::Result<Arc<AcceptPort>> {
-    AcceptPort::new(listener).map(Arc::new)
-}
-
 impl Waits for CompletionPort {
     const HOLDS: usize = usize::MAX;
-    const ACCEPTS: usize = 64;
+    const ACCEPTS: usize = ACCEPTS_POSTED;
     const MOST_ACCEPTS: usize = usize::MAX;
 
     fn open(events: usize) -> io::Result<Self> {
@@ -71,10 +66,10 @@ impl Waits for CompletionPort {
     }
 
     fn hear(&self, waker: &Waker) {
-        waker.ring_with(self.bell());
+        waker.ring_with(self.wake_event());
     }
 
-    fn has_waiting(door: &AcceptPort) -> bool {
-        door.listener().has_waiting()
+    fn has_waiting(acceptor: &AcceptPort) -> bool {
+        acceptor.listener().has_waiting()
     }
 }

@@ -47,7 +47,7 @@ impl InFlight {
     }
 
     /// How the socket would be closed now.
-    fn close(self) -> Close {
+    pub(super) fn close(self) -> Close {
         Close { reset: false, receiving: self.receiving, busy: self.sending, finishing: self.finishing }
     }
 }

@@ -7,9 +7,9 @@
 //!
 //! A leaf owns every buffer that the kernel may touch until the completion came back. It never retries and never
 //! decides: a receive that ended is armed again by the loop. At most one receive and one send are in flight for each
-//! connection. Closing is told once. A leaf whose kernel looks sockets up late ([`CompletionDriver::JOINS`]) is told to
-//! close when everything that was in flight has come back; with the others it still completes afterwards, with a token
-//! that finds nothing.
+//! connection. Close is called once. A leaf whose kernel looks sockets up late ([`CompletionDriver::JOINS`]) is asked
+//! to close when everything that was in flight has come back; with the others it still completes afterwards, with a
+//! token that finds nothing.
 
 mod entry;
 mod event_loop;
@@ -18,7 +18,7 @@ mod leaving;
 #[cfg(target_os = "linux")]
 pub(super) mod uring;
 
-#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
+#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 pub(super) use event_loop::Loop;
 
 use std::io;
@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 use tidegate_os::socket::{Listener, More};
 use tidegate_os::waker::Waker;
 
-use super::{CommandQueue, EngineConfig, EngineHandle, Model};
-use crate::fastpath::Ways;
+use super::{EngineConfig, EngineHandle, Model};
+use crate::fastpath::Transports;
 use crate::policy::Policy;
 use crate::proto::Token;
 use crate::proto::queue::{Files, Pieces};
@@ -53,7 +53,7 @@ pub(super) enum Completion<P: CompletionDriver> {
     MayGoOn { token: Token, outcome: io::Result<()>, unsent: P::Unsent },
     /// The sending side was shut down.
     SendFinished { token: Token, outcome: io::Result<()> },
-    /// A connection that another thread has accepted came in.
+    /// A connection that another thread has accepted has arrived.
     Handed { socket: P::Socket },
     /// A connection was handed on to a thread, or comes back because it could not be.
     HandedOn { to: usize, outcome: Result<(), P::Socket> },
@@ -63,6 +63,20 @@ pub(super) enum Completion<P: CompletionDriver> {
     StoppedSending { token: Token, found: bool },
     /// Nothing to be done about it.
     Ignored,
+}
+
+impl<P: CompletionDriver> Completion<P> {
+    /// Whether somebody else has caused it, and not an operation of this end.
+    fn is_from_outside(&self) -> bool {
+        matches!(
+            self,
+            Self::Woken
+                | Self::Accepted { .. }
+                | Self::Dialled { .. }
+                | Self::Received { .. }
+                | Self::Handed { .. }
+        )
+    }
 }
 
 /// What has become of a socket that is to be served by another thread.
@@ -103,8 +117,8 @@ pub(super) struct Setup<'a> {
     pub(super) policy: &'a Policy,
     /// Connections of this thread.
     pub(super) share: usize,
-    /// Whether the address of an accepted peer is needed.
-    pub(super) peer_addr: bool,
+    /// Whether the address of an accepted peer is needed, or that of this end.
+    pub(super) addresses: bool,
     /// Whether other threads accept from the same listener.
     pub(super) partners: bool,
     /// Whether connections are dialled rather than accepted.
@@ -112,7 +126,7 @@ pub(super) struct Setup<'a> {
     /// Whether accepts are to complete with the first data, where they can.
     pub(super) first_data: bool,
     /// What connections may use besides TCP.
-    pub(super) ways: &'a Arc<Ways>,
+    pub(super) transports: &'a Arc<Transports>,
     /// Descriptors of the process that this thread may use.
     pub(super) descriptors: usize,
 }
@@ -129,7 +143,7 @@ pub(super) trait CompletionDriver: Sized + 'static {
     type Buffer;
     /// What a send did not take.
     type Unsent;
-    /// Where connections come in.
+    /// The source of connections.
     type Listener;
     /// How other threads' ports reach this one.
     type Address: Clone + Send + Sync + 'static;
@@ -141,6 +155,8 @@ pub(super) trait CompletionDriver: Sized + 'static {
 
     /// A queue for the calling thread, and how many connections it can hold.
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
+    /// The address of this end of a connection; Unix sockets have none.
+    fn local_addr(socket: &Self::Socket) -> Option<SocketAddr>;
     /// What it does with parts of files.
     fn files(&self) -> Files;
     /// Reports when the waker is woken, from now on.
@@ -172,7 +188,7 @@ pub(super) trait CompletionDriver: Sized + 'static {
     fn stop_accepting(&mut self);
     /// Makes a connection.
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Self::Socket>;
-    /// Receives until told otherwise, or until the completion says that it ended.
+    /// Receives until stopped, or until the completion says that it ended.
     fn receive(&mut self, token: Token, socket: &Self::Socket);
     /// Receives once: the connection has data, and may not stay.
     fn receive_once(&mut self, token: Token, socket: &Self::Socket);
@@ -200,7 +216,7 @@ pub(super) trait CompletionDriver: Sized + 'static {
         (Ok(0), Some(unsent))
     }
     /// Sends all pieces and then closes, if this port can chain the two; else just sends. If it chains and all is sent,
-    /// the socket is closed, and [`closed`](Self::closed) is to be told.
+    /// the socket is closed, and [`closed`](Self::closed) is to be called.
     fn send_last(&mut self, token: Token, socket: &Self::Socket, pieces: Pieces) -> Chained;
     /// A socket was closed by a chain.
     fn closed(&mut self, socket: Self::Socket);
@@ -212,6 +228,17 @@ pub(super) trait CompletionDriver: Sized + 'static {
     fn close(&mut self, token: Token, socket: Self::Socket, how: Close);
     /// Hands over what was asked for and waits until something has completed.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+    /// Hands over what was asked for, and does not look for what completes later.
+    fn submit(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    /// The same as [`wait`](Self::wait), but not before a pause is over, in which completions gather. The pause is not
+    /// longer than the time.
+    fn wait_later(&mut self, pause: Duration, timeout: Option<Duration>) -> io::Result<()> {
+        self.submit()?;
+        std::thread::sleep(pause);
+        self.wait(timeout.map(|timeout| timeout.saturating_sub(pause)))
+    }
     /// The time. A simulation has its own.
     #[inline]
     fn now(&self) -> Instant {
@@ -223,6 +250,11 @@ pub(super) trait CompletionDriver: Sized + 'static {
     fn bytes<'a>(&'a self, buffer: &'a Self::Buffer) -> &'a [u8];
     /// Takes a buffer back.
     fn recycle(&mut self, buffer: Self::Buffer);
+    /// Whether receives are to pin as little as they can until data is there, because the kernel lacks memory. For
+    /// ports whose receives pin something.
+    fn pin_less(&mut self, less: bool) {
+        let _ = less;
+    }
     /// Buffers the kernel owns to receive into are all in use: what this port calls that.
     fn is_out_of_buffers(e: &io::Error) -> bool;
 }
@@ -256,16 +288,7 @@ pub(super) fn start<P: CompletionDriver>(
 where
     P::Listener: Send + Sync,
 {
-    let threads = config.threads(model);
-    let door = config.listener.clone().map(open).transpose()?.map(Arc::new);
-    let addresses = Addresses::<P>::new(threads);
-    let prepare = |_| {
-        let waker = Arc::new(Waker::new()?);
-        let wakes = waker.clone();
-        Ok((
-            CommandQueue::new(config.policy.mail_queue, move || wakes.wake()),
-            (waker, door.clone(), addresses.clone()),
-        ))
-    };
-    config.start_workers(threads, prepare, event_loop::run::<P>)
+    let acceptor = config.listener.clone().map(open).transpose()?.map(Arc::new);
+    let addresses = Addresses::<P>::new(config.threads(model));
+    config.start_loops(model, &(acceptor, addresses), event_loop::run::<P>)
 }

@@ -6,7 +6,7 @@
 //!
 //! # What it bounds
 //! A thread waits for 64 events at most, so it has 62 connections. 64 threads are started unless `threads` says
-//! otherwise, which makes 3,968 connections; whoever needs more asks for more threads. Two accepts are posted by each
+//! otherwise, which makes 3,968 connections; for more, set `threads` higher. Two accepts are posted by each
 //! thread.
 //!
 //! # What it costs
@@ -14,18 +14,18 @@
 //! wait.
 //!
 //! # Where it differs
-//! As in `iocp`, a connection that stands in an accept and says nothing is dropped there. The events of a thread are
+//! As in `iocp`, a connection that is held by an accept and sends nothing is dropped there. The events of a thread are
 //! made at its start.
 
 use std::io;
-use std::sync::Arc;
 
 use tidegate_os::events::Events;
 use tidegate_os::overlapped::Queue;
 use tidegate_os::socket::Listener;
 use tidegate_os::waker::Waker;
 
-use super::winsock::{Waits, Winsock};
+use super::operations::Waits;
+use super::winsock::Winsock;
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 
 /// The model.
@@ -43,17 +43,12 @@ impl Engine for Leaf {
     }
 
     fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        crate::engine::completion::start::<Overlapped>(config, Self::MODEL, open)
+        crate::engine::completion::start::<Overlapped>(config, Self::MODEL, Ok)
     }
 }
 
 /// A thread's events.
 pub(crate) type Overlapped = Winsock<Queue<Events>>;
-
-/// The listener as accepts are posted to it.
-fn open(listener: Arc<Listener>) -> io::Result<Arc<Listener>> {
-    Ok(listener)
-}
 
 impl Waits for Events {
     const HOLDS: usize = Self::RECEIVES;
@@ -65,10 +60,10 @@ impl Waits for Events {
     }
 
     fn hear(&self, waker: &Waker) {
-        waker.ring_with(self.bell());
+        waker.ring_with(self.wake_event());
     }
 
-    fn has_waiting(door: &Listener) -> bool {
-        door.has_waiting()
+    fn has_waiting(acceptor: &Listener) -> bool {
+        acceptor.has_waiting()
     }
 }

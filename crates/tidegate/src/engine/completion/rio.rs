@@ -17,8 +17,8 @@
 //! to find out what has ended.
 //!
 //! # Where it differs
-//! A request takes one buffer or none. It cannot be taken back, only ended with its socket: who is told to pause may be
-//! given what one receive brings, and a `window` of receives is refused. Sockets have to be made for it
+//! A request takes one buffer or none. It cannot be taken back, only ended with its socket: a paused connection may be
+//! given what one receive brings, and `max_receiving` is refused. Sockets have to be made for it
 //! (`WSA_FLAG_REGISTERED_IO`), which those of a plain accept are not. Wine has none of it: it was not run there.
 
 use std::io;
@@ -30,13 +30,14 @@ use tidegate_os::overlapped::{AcceptAt, Closing, Done, Payload, QueueSetup, Sock
 use tidegate_os::pages::Residence;
 use tidegate_os::port::AcceptPort;
 use tidegate_os::registered::{self, Bytes, Look, Registered, RegisteredQueue, RequestSetup};
-use tidegate_os::socket::Listener;
 use tidegate_os::waker::Waker;
 
-use super::winsock::{Operations, Winsock};
+use super::operations::{Operations, operations_of_queue};
+use super::winsock::{Winsock, accept_port};
 use crate::engine::completion::Setup;
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model, capacity};
-use crate::fastpath::Ways;
+use crate::fastpath::Transports;
+use crate::policy::accept::ACCEPTS_POSTED;
 use crate::policy::sends::FILE_QUANTUM;
 use crate::policy::{ReceiveStyle, Wait};
 use crate::proto::queue::Files;
@@ -59,20 +60,12 @@ impl Engine for Leaf {
     }
 
     fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        crate::engine::completion::start::<Rio>(config, Self::MODEL, open)
+        crate::engine::completion::start::<Rio>(config, Self::MODEL, accept_port)
     }
 }
 
 /// A thread's requests.
 pub(crate) type Rio = Winsock<RegisteredQueue>;
-
-/// The listener as accepts are posted to it.
-fn open(listener: Arc<Listener>) -> io::Result<Arc<AcceptPort>> {
-    AcceptPort::new(listener).map(Arc::new)
-}
-
-/// Accepts that a thread keeps posted.
-const ACCEPTS: usize = 64;
 
 /// Sockets that the completion queue has room for at first; it grows.
 const SOCKETS: u32 = 1024;
@@ -81,7 +74,7 @@ impl Operations for RegisteredQueue {
     type Socket = Registered;
     type Buffer = Bytes;
     type Acceptor = AcceptPort;
-    const ACCEPTS: usize = ACCEPTS;
+    const ACCEPTS: usize = ACCEPTS_POSTED;
     const MOST_ACCEPTS: usize = usize::MAX;
 
     fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
@@ -95,7 +88,7 @@ impl Operations for RegisteredQueue {
             events: policy.events_per_wait,
         };
         // Half of the accepts may bring first data, and at most half of the buffers wait for that.
-        let buffers = if setup.first_data { ACCEPTS } else { 1 };
+        let buffers = if setup.first_data { ACCEPTS_POSTED } else { 1 };
         let first = QueueSetup {
             sockets: SocketKind::Registered,
             buffers,
@@ -110,39 +103,27 @@ impl Operations for RegisteredQueue {
     }
 
     fn hear(&self, waker: &Waker) {
-        waker.ring_with(self.bell());
+        waker.ring_with(self.wake_event());
     }
 
     fn files(&self) -> Files {
         Files::Read // requests know only registered memory
     }
 
-    fn has_waiting(door: &AcceptPort) -> bool {
-        door.listener().has_waiting()
+    fn has_waiting(acceptor: &AcceptPort) -> bool {
+        acceptor.listener().has_waiting()
     }
 
-    fn accept(&mut self, door: &Arc<AcceptPort>, key: u64, at: AcceptAt) {
-        self.accept(door, key, at);
-    }
-
-    fn stop_accepting(&self) {
-        self.stop_accepting();
-    }
-
-    fn drop_silent(&self, limit: Duration) {
-        self.drop_silent(limit);
-    }
-
-    fn connect(&mut self, dial: &Dial, ways: &Ways, key: u64) -> io::Result<Registered> {
-        self.connect(&dial.to, dial.from, key, |socket| ways.hasten(socket))
+    fn connect(&mut self, dial: &Dial, transports: &Transports, key: u64) -> io::Result<Registered> {
+        self.connect(&dial.to, dial.from, key, |socket| transports.hasten(socket))
     }
 
     fn peer_addr(socket: &Registered) -> Option<SocketAddr> {
         socket.socket().peer_addr()
     }
 
-    fn receive(&mut self, socket: &Registered, key: u64) {
-        self.receive(socket, key);
+    fn local_addr(socket: &Registered) -> Option<SocketAddr> {
+        socket.socket().local_addr()
     }
 
     fn stop_receiving(&self, _: &Registered) {
@@ -153,31 +134,5 @@ impl Operations for RegisteredQueue {
         // Closing ends what is under way.
     }
 
-    fn send(&mut self, socket: &Registered, payload: Payload, key: u64) {
-        self.send(socket, payload, key);
-    }
-
-    fn finish_sending(&self, socket: &Registered) -> io::Result<()> {
-        self.finish_sending(socket)
-    }
-
-    fn close(&mut self, socket: Registered, how: Closing) {
-        self.close(socket, how);
-    }
-
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.wait(timeout)
-    }
-
-    fn next(&mut self) -> Option<Done<Registered, Bytes>> {
-        self.next()
-    }
-
-    fn bytes<'a>(&'a self, buffer: &'a Bytes) -> &'a [u8] {
-        self.bytes(buffer)
-    }
-
-    fn recycle(&mut self, buffer: Bytes) {
-        self.recycle(buffer);
-    }
+    operations_of_queue!();
 }

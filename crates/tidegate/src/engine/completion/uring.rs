@@ -23,40 +23,33 @@
 //! io_uring has no `sendfile`, and hands every `splice` to a worker thread (`io_splice` in the kernel's
 //! `io_uring/splice.c`). So a part of a file is sent by `sendfile(2)` from the loop's own thread when the ring reports
 //! that the socket can take more; the first one gives the connection an ordinary descriptor besides its slot (Linux
-//! 6.8; before that files are read in pieces and sent by the ring). The peer's address is not known for a direct
-//! descriptor: a service that needs it gets ordinary descriptors. The shutdown of one direction runs on a kernel worker
-//! thread.
+//! 6.8; before that files are read in pieces and sent by the ring). Neither end's address is known for a direct
+//! descriptor: a service that needs one gets ordinary descriptors. The shutdown of one direction runs on a kernel
+//! worker thread.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use tidegate_os::descriptor::OwnedFd;
-use tidegate_os::file::FileRange;
-use tidegate_os::pages::Residence;
-use tidegate_os::process::locked_memory_limit;
 use tidegate_os::ring::{
-    Address, Buffer, Completion as Raw, Features, Handle, Payload, Purpose, Refusal, Ring, RingSetup, Slots,
-    Tells, can_hand_on,
+    Address, Buffer, Completion as Raw, Handle, Payload, Purpose, Ring, RingSetup, Slots, Tells, can_hand_on,
 };
-use tidegate_os::socket::{
-    Blocking, Listener, More, Stream, is_out_of_buffers, is_out_of_descriptors, raw_address, send_file,
-    set_blocking,
-};
+use tidegate_os::socket::{Blocking, Listener, More, Stream, is_out_of_buffers, raw_address};
 use tidegate_os::waker::Waker;
 
 use super::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model, capacity};
-use crate::policy::sends::FILE_QUANTUM;
 use crate::proto::Token;
 use crate::proto::queue::{Files, Pieces};
 use crate::service::Dial;
+use files::{may_go_on, whole};
 
+mod files;
+mod probe;
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests;
 
@@ -66,11 +59,11 @@ pub(in crate::engine) struct Leaf;
 impl Engine for Leaf {
     const MODEL: Model = Model::Uring;
 
-    /// Whether it works here: makes a small ring, on a thread of its own. The kernel signals the thread that made a
-    /// ring some time after the ring was closed (`io_ring_exit_work` in its `io_uring/io_uring.c`), and whoever asks
+    /// Whether it works here: makes a small ring, on a separate thread. The kernel signals the thread that made a
+    /// ring some time after the ring was closed (`io_ring_exit_work` in its `io_uring/io_uring.c`), and the caller
     /// may just be reading from a socket with a time limit, which then fails with EINTR (`signal(7)`).
     fn probe() -> Availability {
-        let thread = std::thread::Builder::new().name("tidegate-probe".into()).spawn(make_one);
+        let thread = std::thread::Builder::new().name("tidegate-probe".into()).spawn(probe::make_one);
         match thread.map(JoinHandle::join) {
             Ok(Ok(answer)) => answer,
             Ok(Err(panic)) => std::panic::resume_unwind(panic),
@@ -82,77 +75,6 @@ impl Engine for Leaf {
 
     fn start(config: EngineConfig) -> io::Result<EngineHandle> {
         crate::engine::completion::start::<Uring>(config, Self::MODEL, open)
-    }
-}
-
-fn make_one() -> Availability {
-    let residence = Residence::Pageable;
-    let setup = RingSetup {
-        purpose: Purpose::Streams,
-        entries: 8,
-        completions: 16,
-        buffers: 1,
-        buffer_bytes: 4096,
-        residence,
-        table: 8,
-        slots: Slots::Accepted,
-        busy_poll: None,
-    };
-    let mut ring = match Ring::new(&setup) {
-        Ok(ring) => ring,
-        Err(e) => return Availability::Unavailable(format!("{e}; {}", remedy(&e))),
-    };
-    match try_receive(&mut ring).and_then(stays_armed) {
-        Ok(()) => Availability::Available(describe(ring.features())),
-        Err(why) => Availability::Unavailable(why),
-    }
-}
-
-/// Receives one byte in the way connections do. No flag of a ring says whether the kernel can; it refuses, or does not
-/// stay armed.
-fn try_receive(ring: &mut Ring) -> Result<Raw, String> {
-    let failed = |e: io::Error| format!("a receive could not be tried: {e}; use epoll");
-    let (near, mut far) = UnixStream::pair().map_err(failed)?;
-    far.write_all(b"?").map_err(failed)?;
-    let near = Handle::from(OwnedFd::from(near));
-    ring.receive_multi(&near, key(Kind::Receive, NOBODY));
-    ring.enter(Some(Duration::from_secs(1))).map_err(failed)?;
-    ring.next_completion().ok_or_else(|| "a receive that has data did not complete; use epoll".into())
-}
-
-fn stays_armed(received: Raw) -> Result<(), String> {
-    let since = "multishot receive (IORING_RECV_MULTISHOT) needs Linux 6.0: use epoll";
-    match received.result {
-        Ok(_) if received.more => Ok(()),
-        Ok(_) => Err(format!("a receive does not stay armed; {since}")),
-        Err(e) => Err(format!("{e}; {since}")),
-    }
-}
-
-fn describe(features: Features) -> String {
-    let names = [
-        (features.defer_taskrun, "SINGLE_ISSUER + DEFER_TASKRUN"),
-        (features.no_sqarray, "NO_SQARRAY"),
-        (features.registered_ring, "registered ring"),
-        (features.direct, "direct descriptors"),
-    ];
-    let used = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name);
-    std::iter::once("multishot accept and receive, provided buffers, restricted to the operations in use")
-        .chain(used)
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
-fn remedy(e: &io::Error) -> String {
-    match Refusal::of(e) {
-        Refusal::Forbidden => "io_uring is forbidden here (kernel.io_uring_disabled, or a container's seccomp profile): allow it or use epoll".into(),
-        Refusal::Missing => "this kernel has no io_uring: use epoll".into(),
-        Refusal::LockedMemory => format!(
-            "too little memory may be locked (RLIMIT_MEMLOCK {:?}): raise it with ulimit -l, or use epoll",
-            locked_memory_limit()
-        ),
-        Refusal::TooOld => "provided buffer rings need Linux 5.19, and receives that stay armed 6.0: use epoll".into(),
-        Refusal::Other => "use epoll".into(),
     }
 }
 
@@ -212,7 +134,7 @@ pub(crate) struct Uring {
     descriptors: usize,
     /// The descriptors of slots that files were sent to.
     doubles: HashMap<u32, Arc<OwnedFd>>,
-    /// One that was just made, for the completion that was just told; nobody else's.
+    /// One that was just made, for the completion that was just reported only.
     fresh: Option<Handle>,
     /// Whether slots can have descriptors besides.
     installs: bool,
@@ -235,7 +157,7 @@ impl CompletionDriver for Uring {
     const HANDS_ON: bool = true;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
-        let (table, slots) = if setup.peer_addr { (0, 0) } else { capacity::table(setup.share) };
+        let (table, slots) = if setup.addresses { (0, 0) } else { capacity::table(setup.share) };
         let policy = setup.policy;
         let ring = Ring::new(&RingSetup {
             purpose: Purpose::Streams,
@@ -267,6 +189,13 @@ impl CompletionDriver for Uring {
     }
 
     #[inline]
+    fn local_addr(socket: &Handle) -> Option<SocketAddr> {
+        match socket {
+            Handle::Direct(_) => None, // not asked for, see `Setup::addresses`
+            Handle::Plain(fd) => tidegate_os::socket::local_addr(fd),
+        }
+    }
+
     fn files(&self) -> Files {
         Files::Alone
     }
@@ -386,18 +315,7 @@ impl CompletionDriver for Uring {
         unsent: Payload,
         more: More,
     ) -> (io::Result<usize>, Option<Payload>) {
-        let Payload::File { rest, .. } = unsent else { return (Ok(0), Some(unsent)) };
-        match self.send_from(socket, &rest, more) {
-            Ok(n) => (Ok(n), whole(rest).advance(n)),
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                (Ok(0), Some(whole(rest)))
-            }
-            Err(e) if e.kind() == io::ErrorKind::Unsupported => match piece(rest) {
-                Ok(payload) => (Ok(0), Some(payload)),
-                Err(e) => (Err(e), None),
-            },
-            Err(e) => (Err(e), None),
-        }
+        self.go_on_with_file(socket, unsent, more)
     }
 
     fn send_last(&mut self, token: Token, socket: &Handle, pieces: Pieces) -> Chained {
@@ -450,6 +368,19 @@ impl CompletionDriver for Uring {
         self.ring.enter(timeout)
     }
 
+    fn submit(&mut self) -> io::Result<()> {
+        self.ring.submit()
+    }
+
+    fn wait_later(&mut self, pause: Duration, timeout: Option<Duration>) -> io::Result<()> {
+        if self.ring.features().min_wait {
+            return self.ring.enter_later(pause, timeout);
+        }
+        self.ring.submit()?;
+        std::thread::sleep(pause);
+        self.ring.enter(timeout.map(|timeout| timeout.saturating_sub(pause)))
+    }
+
     fn next(&mut self) -> Option<Completion<Self>> {
         self.fresh = None; // nobody went on with it: its connection is gone
         let raw = self.ring.next_completion()?;
@@ -459,8 +390,7 @@ impl CompletionDriver for Uring {
             k if k == Kind::Send as u64 => sent(token, raw),
             k if k == Kind::Writable as u64 => may_go_on(token, raw),
             k if k == Kind::Installed as u64 => self.installed(token, raw),
-            k if k == Kind::AcceptDirect as u64 => self.accepted(raw),
-            k if k == Kind::AcceptPlain as u64 => self.accepted(raw),
+            k if k == Kind::AcceptDirect as u64 || k == Kind::AcceptPlain as u64 => self.accepted(raw),
             k if k == Kind::Dial as u64 => Completion::Dialled { token, outcome: raw.result.map(drop) },
             k if k == Kind::Finish as u64 => {
                 Completion::SendFinished { token, outcome: raw.result.map(drop) }
@@ -524,39 +454,6 @@ impl Uring {
         Completion::Handed { socket }
     }
 
-    /// Has a part of a file sent as soon as the socket takes it.
-    fn begin_file(&mut self, token: Token, socket: &Handle, file: Payload) {
-        match socket {
-            Handle::Direct(slot) if self.installs && !self.doubles.contains_key(&slot.index()) => {
-                self.ring.install(slot, file, key(Kind::Installed, token));
-            }
-            _ => self.ring.poll_writable(socket, file, key(Kind::Writable, token)),
-        }
-    }
-
-    /// A slot has a descriptor besides, or gets none. Without one, files are read.
-    fn installed(&mut self, token: Token, mut raw: Raw) -> Completion<Self> {
-        if let Err(e) = &raw.result {
-            self.installs = is_out_of_descriptors(e); // there may be one again
-        }
-        self.fresh = raw.made.take();
-        may_go_on(token, Raw { result: Ok(0), ..raw })
-    }
-
-    /// Sends from a file without waiting. `Unsupported` if the socket has no descriptor to send to.
-    fn send_from(&mut self, socket: &Handle, range: &FileRange, more: More) -> io::Result<usize> {
-        match (socket, self.fresh.take()) {
-            (Handle::Plain(fd), _) => send_at_once(fd, range, more),
-            (Handle::Direct(slot), Some(Handle::Plain(fd))) => {
-                send_at_once(self.doubles.entry(slot.index()).insert_entry(fd).get(), range, more)
-            }
-            (Handle::Direct(slot), _) => match self.doubles.get(&slot.index()) {
-                Some(fd) => send_at_once(fd, range, more),
-                None => Err(io::ErrorKind::Unsupported.into()),
-            },
-        }
-    }
-
     fn count(&mut self, socket: &Handle) {
         match socket {
             Handle::Direct(_) => self.direct += 1,
@@ -578,42 +475,11 @@ impl Uring {
     }
 }
 
-/// Sends from a file without waiting. Only that: the ring waits for sockets that can wait, and gives up on others
-/// (EAGAIN).
-fn send_at_once(socket: &OwnedFd, range: &FileRange, more: More) -> io::Result<usize> {
-    set_blocking(socket, Blocking::Never)?;
-    let sent = send_file(socket, range, more);
-    set_blocking(socket, Blocking::Waits)?;
-    sent
-}
-
 fn payload(pieces: Pieces) -> Payload {
     match pieces {
         Pieces::One(piece) => Payload::One(piece),
         Pieces::Many(pieces) => Payload::Many(pieces),
         Pieces::File { range, .. } => whole(range),
-    }
-}
-
-/// A part of a file of which nothing was read.
-fn whole(range: FileRange) -> Payload {
-    Payload::File { read: Bytes::new(), rest: range }
-}
-
-/// The same, with its beginning read.
-fn piece(mut range: FileRange) -> io::Result<Payload> {
-    let mut read = vec![0; range.len().min(FILE_QUANTUM)];
-    let n = range.read(&mut read)?;
-    read.truncate(n);
-    range.advance(n);
-    Ok(Payload::File { read: read.into(), rest: range })
-}
-
-/// What comes back of a socket that a file goes to.
-fn may_go_on(token: Token, raw: Raw) -> Completion<Uring> {
-    match raw.payload {
-        Some(unsent) => Completion::MayGoOn { token, outcome: raw.result.map(drop), unsent },
-        None => Completion::Ignored,
     }
 }
 
@@ -633,6 +499,7 @@ fn found(raw: &Raw) -> u32 {
 fn sent(token: Token, raw: Raw) -> Completion<Uring> {
     let unsent = match (&raw.result, raw.payload) {
         (Ok(n), Some(payload)) => payload.advance(*n as usize),
+        (Err(_), payload) => payload, // nothing of it was taken
         _ => None,
     };
     Completion::Sent { token, outcome: raw.result.map(|n| n as usize), unsent }

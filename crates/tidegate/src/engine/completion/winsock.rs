@@ -8,182 +8,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_os::overlapped::{
-    AcceptAt, Buffer, Closing, Done, Notify, Outcome, Overlapped, Parts, Payload, Queue, QueueSetup,
-    SocketKind,
-};
-use tidegate_os::socket::More;
+use tidegate_os::overlapped::{AcceptAt, Closing, Done, Outcome, Parts, Payload};
+use tidegate_os::port::AcceptPort;
+use tidegate_os::socket::{Listener, More};
 use tidegate_os::waker::Waker;
 
+use super::operations::Operations;
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
-use crate::engine::worker::capacity;
-use crate::fastpath::Ways;
+use crate::fastpath::Transports;
 use crate::policy::ReceiveStyle;
-use crate::policy::sends::FILE_QUANTUM;
 use crate::proto::Token;
 use crate::proto::queue::{Files, Pieces};
 use crate::service::Dial;
-
-/// A way of being told that an overlapped operation has ended, as a leaf brings it.
-pub(crate) trait Waits: Notify + 'static {
-    /// Connections that one thread can have.
-    const HOLDS: usize;
-    /// Accepts that a thread keeps posted, if it is to accept without end; more while it is behind.
-    const ACCEPTS: usize;
-    /// The most accepts that a thread can have posted.
-    const MOST_ACCEPTS: usize;
-
-    /// For the calling thread; takes `events` at once, where it can be told.
-    fn open(events: usize) -> io::Result<Self>;
-    /// Has the waker ring here.
-    fn hear(&self, waker: &Waker);
-    /// Whether connections wait to be accepted.
-    fn has_waiting(door: &Self::Acceptor) -> bool;
-}
-
-/// A thread's operations, each under a key: with those the kernel is asked to do something, and [`next`](Self::next)
-/// says what became of it.
-pub(crate) trait Operations: Sized + 'static {
-    type Socket;
-    type Buffer;
-    type Acceptor: Send + Sync + 'static;
-    /// Accepts that a thread keeps posted, if it is to accept without end; more while it is behind.
-    const ACCEPTS: usize;
-    /// The most accepts that a thread can have posted.
-    const MOST_ACCEPTS: usize;
-
-    /// For the calling thread, and how many connections it can have.
-    fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
-    fn hear(&self, waker: &Waker);
-    fn files(&self) -> Files;
-    fn has_waiting(door: &Self::Acceptor) -> bool;
-    fn accept(&mut self, door: &Arc<Self::Acceptor>, key: u64, at: AcceptAt);
-    fn stop_accepting(&self);
-    /// Connections that came in on used sockets since this was asked last, and why there will be no more; told once.
-    fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
-        (0, None)
-    }
-    fn drop_silent(&self, limit: Duration);
-    fn connect(&mut self, dial: &Dial, ways: &Ways, key: u64) -> io::Result<Self::Socket>;
-    fn peer_addr(socket: &Self::Socket) -> Option<SocketAddr>;
-    fn receive(&mut self, socket: &Self::Socket, key: u64);
-    fn stop_receiving(&self, socket: &Self::Socket);
-    fn stop_all(&self, socket: &Self::Socket);
-    fn send(&mut self, socket: &Self::Socket, payload: Payload, key: u64);
-    fn finish_sending(&self, socket: &Self::Socket) -> io::Result<()>;
-    fn close(&mut self, socket: Self::Socket, how: Closing);
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
-    fn next(&mut self) -> Option<Done<Self::Socket, Self::Buffer>>;
-    fn bytes<'a>(&'a self, buffer: &'a Self::Buffer) -> &'a [u8];
-    fn recycle(&mut self, buffer: Self::Buffer);
-}
-
-impl<W: Waits> Operations for Queue<W>
-where
-    W::Acceptor: Send + Sync + 'static,
-{
-    type Socket = Overlapped;
-    type Buffer = Buffer;
-    type Acceptor = W::Acceptor;
-    const ACCEPTS: usize = W::ACCEPTS;
-    const MOST_ACCEPTS: usize = W::MOST_ACCEPTS;
-
-    fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
-        let policy = setup.policy;
-        let queue = Self::new(
-            W::open(policy.events_per_wait)?,
-            &QueueSetup {
-                sockets: SocketKind::Plain,
-                buffers: policy.buffers.min(W::HOLDS.saturating_add(1)),
-                buffer_bytes: policy.buffer_bytes,
-                residence: capacity::residence(policy),
-                posted: policy.receive == ReceiveStyle::Posted,
-                file_bytes: FILE_QUANTUM,
-                reuse: policy.accept.reuse.map_or(0, |most| most.get() as usize),
-            },
-        )?;
-        Ok((queue, setup.share.min(W::HOLDS)))
-    }
-
-    fn hear(&self, waker: &Waker) {
-        self.notify().hear(waker);
-    }
-
-    fn files(&self) -> Files {
-        if self.sends_files() { Files::Among } else { Files::Read }
-    }
-
-    fn has_waiting(door: &W::Acceptor) -> bool {
-        W::has_waiting(door)
-    }
-
-    fn accept(&mut self, door: &Arc<W::Acceptor>, key: u64, at: AcceptAt) {
-        self.accept(door, key, at);
-    }
-
-    fn stop_accepting(&self) {
-        self.stop_accepting();
-    }
-
-    fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
-        self.take_reuse()
-    }
-
-    fn drop_silent(&self, limit: Duration) {
-        self.drop_silent(limit);
-    }
-
-    fn connect(&mut self, dial: &Dial, ways: &Ways, key: u64) -> io::Result<Overlapped> {
-        self.connect(&dial.to, dial.from, key, |socket| {
-            ways.hasten(socket);
-            Ok(())
-        })
-    }
-
-    fn peer_addr(socket: &Overlapped) -> Option<SocketAddr> {
-        socket.peer_addr()
-    }
-
-    fn receive(&mut self, socket: &Overlapped, key: u64) {
-        self.receive(socket, key);
-    }
-
-    fn stop_receiving(&self, socket: &Overlapped) {
-        self.stop_receiving(socket);
-    }
-
-    fn stop_all(&self, socket: &Overlapped) {
-        self.stop_all(socket);
-    }
-
-    fn send(&mut self, socket: &Overlapped, payload: Payload, key: u64) {
-        self.send(socket, payload, key);
-    }
-
-    fn finish_sending(&self, socket: &Overlapped) -> io::Result<()> {
-        self.finish_sending(socket)
-    }
-
-    fn close(&mut self, socket: Overlapped, how: Closing) {
-        self.close(socket, how);
-    }
-
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.wait(timeout)
-    }
-
-    fn next(&mut self) -> Option<Done> {
-        self.next()
-    }
-
-    fn bytes<'a>(&'a self, buffer: &'a Buffer) -> &'a [u8] {
-        self.bytes(buffer)
-    }
-
-    fn recycle(&mut self, buffer: Buffer) {
-        self.recycle(buffer);
-    }
-}
 
 /// What a completion is about; the high bits of its key.
 #[derive(Clone, Copy)]
@@ -221,14 +57,16 @@ pub(crate) struct Winsock<O: Operations> {
     wanted: usize,
     backlog: usize,
     /// Where they are posted, until they are to end.
-    door: Option<Arc<O::Acceptor>>,
+    acceptor: Option<Arc<O::Acceptor>>,
     first_data: bool,
     /// When the last accept completes: every second one waits for first data. Were it all of them, connections that say
     /// nothing could keep everybody out.
     accept_at: AcceptAt,
-    peer_addr: bool,
-    ways: Arc<Ways>,
-    /// How long a connection may stand in an accept without a byte, and when that is looked at again.
+    addresses: bool,
+    /// Receives take a buffer when they are posted, if the kernel does not lack memory.
+    posts: bool,
+    transports: Arc<Transports>,
+    /// How long an accept may hold a connection without a byte, and when that is looked at again.
     silence: Option<Duration>,
     next_look: Instant,
 }
@@ -255,15 +93,20 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
             endless: 0,
             wanted: O::ACCEPTS,
             backlog: policy.accept.backlog as usize,
-            door: None,
+            acceptor: None,
             first_data: setup.first_data,
             accept_at: AcceptAt::Connection,
-            peer_addr: setup.peer_addr,
-            ways: setup.ways.clone(),
+            addresses: setup.addresses,
+            posts: policy.receive == ReceiveStyle::Posted,
+            transports: setup.transports.clone(),
             silence,
             next_look: Instant::now() + between_looks(silence.unwrap_or_default()),
         };
         Ok((new, holds))
+    }
+
+    fn local_addr(socket: &O::Socket) -> Option<SocketAddr> {
+        O::local_addr(socket)
     }
 
     fn files(&self) -> Files {
@@ -278,14 +121,14 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         O::MOST_ACCEPTS
     }
 
-    fn accept_all(&mut self, door: &Arc<O::Acceptor>) {
-        self.door = Some(door.clone());
+    fn accept_all(&mut self, acceptor: &Arc<O::Acceptor>) {
+        self.acceptor = Some(acceptor.clone());
         self.wanted = O::ACCEPTS;
-        self.post_endless(door);
+        self.post_endless(acceptor);
     }
 
-    fn accept_one(&mut self, door: &Arc<O::Acceptor>) {
-        self.accept(door, Kind::AcceptOne);
+    fn accept_one(&mut self, acceptor: &Arc<O::Acceptor>) {
+        self.accept(acceptor, Kind::AcceptOne);
     }
 
     fn address(&self) -> io::Result<Option<Infallible>> {
@@ -300,8 +143,8 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         match loose {}
     }
 
-    fn has_waiting(door: &Arc<O::Acceptor>) -> bool {
-        O::has_waiting(door)
+    fn has_waiting(acceptor: &Arc<O::Acceptor>) -> bool {
+        O::has_waiting(acceptor)
     }
 
     fn reused(&mut self) -> u64 {
@@ -316,12 +159,12 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
     }
 
     fn stop_accepting(&mut self) {
-        self.door = None;
+        self.acceptor = None;
         self.queue.stop_accepting();
     }
 
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<O::Socket> {
-        self.queue.connect(dial, &self.ways, key(Kind::Connection, token))
+        self.queue.connect(dial, &self.transports, key(Kind::Connection, token))
     }
 
     fn receive(&mut self, token: Token, socket: &O::Socket) {
@@ -402,18 +245,22 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
     fn is_out_of_buffers(e: &io::Error) -> bool {
         e.kind() == io::ErrorKind::ResourceBusy
     }
+
+    fn pin_less(&mut self, less: bool) {
+        self.queue.set_posted(self.posts && !less);
+    }
 }
 
 impl<O: Operations> Winsock<O> {
-    fn accept(&mut self, door: &Arc<O::Acceptor>, kind: Kind) {
+    fn accept(&mut self, acceptor: &Arc<O::Acceptor>, kind: Kind) {
         self.accept_at = match self.accept_at {
             AcceptAt::Connection if self.first_data => AcceptAt::FirstData,
             _ => AcceptAt::Connection,
         };
-        self.queue.accept(door, key(kind, NOBODY), self.accept_at);
+        self.queue.accept(acceptor, key(kind, NOBODY), self.accept_at);
     }
 
-    /// Looks for connections that stand in an accept and say nothing, and shortens the wait until the next look.
+    /// Looks for connections that an accept holds and that send nothing, and shortens the wait until the next look.
     fn until_look(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         let Some(silence) = self.silence else { return timeout };
         let now = Instant::now();
@@ -428,22 +275,27 @@ impl<O: Operations> Winsock<O> {
 
 impl<O: Operations> Winsock<O> {
     /// Posts accepts until there are as many as there are to be.
-    fn post_endless(&mut self, door: &Arc<O::Acceptor>) {
+    fn post_endless(&mut self, acceptor: &Arc<O::Acceptor>) {
         while self.endless < self.wanted {
             self.endless += 1;
-            self.accept(door, Kind::AcceptAll);
+            self.accept(acceptor, Kind::AcceptAll);
         }
     }
 
     /// A connection came and found no accept: twice as many from now on. Single ones are the loop's, which looks at
     /// them when it is woken, as it was by this.
     fn behind(&mut self) -> Completion<Self> {
-        if let Some(door) = self.door.clone() {
+        if let Some(acceptor) = self.acceptor.clone() {
             self.wanted = (2 * self.wanted).min(self.backlog).max(O::ACCEPTS).min(O::MOST_ACCEPTS);
-            self.post_endless(&door);
+            self.post_endless(&acceptor);
         }
         Completion::Ignored
     }
+}
+
+/// The listener as accepts are posted to it, where they complete at a port.
+pub(super) fn accept_port(listener: Arc<Listener>) -> io::Result<Arc<AcceptPort>> {
+    AcceptPort::new(listener).map(Arc::new)
 }
 
 fn payload(pieces: Pieces) -> Payload {
@@ -457,24 +309,24 @@ fn payload(pieces: Pieces) -> Payload {
 impl<O: Operations> Winsock<O> {
     fn accepted(&mut self, key: u64, outcome: io::Result<O::Socket>) -> Completion<Self> {
         let outcome = outcome.map(|socket| {
-            let peer = if self.peer_addr { O::peer_addr(&socket) } else { None };
+            let peer = if self.addresses { O::peer_addr(&socket) } else { None };
             (socket, peer)
         });
         if key >> KIND_SHIFT == Kind::AcceptOne as u64 {
             return Completion::Accepted { outcome, ended: true };
         }
         self.endless -= 1;
-        if let (Ok(_), Some(door)) = (&outcome, self.door.clone()) {
+        if let (Ok(_), Some(acceptor)) = (&outcome, self.acceptor.clone()) {
             // Half of them were left when this one came: it is behind no longer.
             if self.endless > self.wanted / 2 {
                 self.wanted = (self.wanted - 1).max(O::ACCEPTS);
             }
-            self.post_endless(&door);
+            self.post_endless(&acceptor);
         }
         let ended = self.endless == 0;
         match outcome {
             // Of those that were asked to end, the last one says so.
-            Err(_) if self.door.is_none() && !ended => Completion::Ignored,
+            Err(_) if self.acceptor.is_none() && !ended => Completion::Ignored,
             outcome => Completion::Accepted { outcome, ended },
         }
     }
@@ -482,8 +334,9 @@ impl<O: Operations> Winsock<O> {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_os::port::{AcceptPort, CompletionPort};
-    use tidegate_os::socket::{ListenOptions, Listener};
+    use tidegate_os::overlapped::Queue;
+    use tidegate_os::port::CompletionPort;
+    use tidegate_os::socket::ListenOptions;
 
     use super::*;
     use crate::policy::Policy;
@@ -495,18 +348,18 @@ mod tests {
         let setup = Setup {
             policy: &policy,
             share: 1000,
-            peer_addr: false,
+            addresses: false,
             partners: false,
             dials: false,
             first_data: false,
-            ways: &Arc::new(Ways::new(None)),
+            transports: &Arc::new(Transports::new(None)),
             descriptors: 1000,
         };
         let (mut port, _) = Winsock::<Queue<CompletionPort>>::new(&setup).unwrap();
         assert!(port.accept_room() > policy.accept.backlog as usize, "else it never accepts without end");
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(200)).unwrap();
-        let door = Arc::new(AcceptPort::new(Arc::new(listener)).unwrap());
-        port.accept_all(&door);
+        let acceptor = Arc::new(AcceptPort::new(Arc::new(listener)).unwrap());
+        port.accept_all(&acceptor);
         let posted = [64, 128, 200, 200].map(|_| {
             let posted = port.endless;
             port.behind();

@@ -10,10 +10,10 @@
 //! All but the ring share the [`pump`], which moves datagrams between a socket and a service; all share the
 //! [`state`], which is the only place that calls the service.
 //!
-//! Threads have sockets of their own on one port (`SO_REUSEPORT`) because one receive queue shared by several threads
-//! is one lock, and because the kernel then keeps each peer on one thread: its datagrams stay in order. The price is
-//! that one peer alone never keeps more than one thread busy. On `pool` it is the other way round: whoever is free
-//! takes the next datagram, so a slow service holds nobody up, and a peer's replies may overtake each other.
+//! Each thread has a socket on one port (`SO_REUSEPORT`) because one receive queue shared by several threads is one
+//! lock, and because the kernel then keeps each peer on one thread: its datagrams stay in order. The price is that one
+//! peer alone never keeps more than one thread busy. On `pool` it is the other way round: the thread that is free takes
+//! the next datagram, so a slow service holds nobody up, and a peer's replies may overtake each other.
 
 mod pump;
 pub(super) mod readiness;
@@ -55,7 +55,7 @@ pub(crate) struct DatagramWorker {
     path: DatagramPath,
     socket: Arc<DatagramSocket>,
     counters: Arc<DatagramCounters>,
-    halt: Arc<StopSignal>,
+    stop_signal: Arc<StopSignal>,
 }
 
 /// Makes the service of the I/O thread with this number.
@@ -86,11 +86,11 @@ impl StopSignal {
     /// Asks all threads to stop. None is woken before all are asked: on `pool` waking one wakes the others.
     /// The first order counts.
     pub(crate) fn ask(all: &[Arc<Self>], order: Order) {
-        for halt in all {
-            let _ = halt.asked.compare_exchange(0, order as u8, Ordering::SeqCst, Ordering::SeqCst);
+        for stop_signal in all {
+            let _ = stop_signal.asked.compare_exchange(0, order as u8, Ordering::SeqCst, Ordering::SeqCst);
         }
-        for halt in all {
-            (halt.wake)();
+        for stop_signal in all {
+            (stop_signal.wake)();
         }
     }
 
@@ -109,7 +109,7 @@ impl StopSignal {
 
 /// The threads of a running engine.
 pub(crate) struct DatagramHandle {
-    pub(crate) halts: Vec<Arc<StopSignal>>,
+    pub(crate) stop_signals: Vec<Arc<StopSignal>>,
     pub(crate) counters: Vec<Arc<DatagramCounters>>,
     pub(crate) threads: Vec<JoinHandle<()>>,
 }
@@ -143,7 +143,7 @@ impl DatagramPath {
     }
 }
 
-/// Whether each thread has a socket of its own.
+/// Whether each thread has its own socket.
 pub(crate) fn shares_socket(model: Model) -> bool {
     model == Model::Pool
 }
@@ -152,8 +152,8 @@ pub(crate) fn shares_socket(model: Model) -> bool {
 pub(crate) fn hands_over(model: Model) -> Result<(), String> {
     match model {
         Model::Blocking | Model::Pool => Err(format!(
-            "the threads of {model} sleep in the receive, and what wakes them at a stop ends the socket for everybody who has it; use \
-             epoll, uring, poll, select or tokio"
+            "the threads of {model} sleep in the receive, and what wakes them at a stop ends the socket for everybody \
+             who has it; use epoll, uring, poll, select or tokio"
         )),
         _ => Ok(()),
     }
@@ -219,18 +219,18 @@ pub(super) fn start_workers<W: Send + 'static>(
     run: fn(Box<dyn DatagramService>, DatagramWorker, W, Ready),
 ) -> io::Result<DatagramHandle> {
     let (ready, answers) = mpsc::channel();
-    let mut started = DatagramHandle { halts: Vec::new(), counters: Vec::new(), threads: Vec::new() };
+    let mut started = DatagramHandle { stop_signals: Vec::new(), counters: Vec::new(), threads: Vec::new() };
     let outcome = config.sockets.iter().enumerate().try_for_each(|(index, socket)| {
-        let (halt, extra) = prepare(socket)?;
+        let (stop_signal, extra) = prepare(socket)?;
         let service = make(index);
         let worker = DatagramWorker {
             policy: config.policy.clone(),
             path: config.path,
             socket: socket.clone(),
             counters: Arc::default(),
-            halt: Arc::new(halt),
+            stop_signal: Arc::new(stop_signal),
         };
-        started.halts.push(worker.halt.clone());
+        started.stop_signals.push(worker.stop_signal.clone());
         started.counters.push(worker.counters.clone());
         let ready = Ready(ready.clone());
         let stack = match config.model {
@@ -245,7 +245,7 @@ pub(super) fn start_workers<W: Send + 'static>(
     let outcome = outcome.and_then(|()| answers.iter().take(config.sockets.len()).collect());
     if outcome.is_err() {
         // Nothing stays half-started.
-        StopSignal::ask(&started.halts, Order::Serve);
+        StopSignal::ask(&started.stop_signals, Order::Serve);
         started.threads.drain(..).for_each(|thread| _ = thread.join());
     }
     outcome.map(|()| started)

@@ -28,7 +28,7 @@ pub(super) enum Step {
 pub(super) struct Pump {
     loop_state: DatagramState,
     socket: Arc<DatagramSocket>,
-    halt: Arc<StopSignal>,
+    stop_signal: Arc<StopSignal>,
     inbox: Inbox,
     /// The next arrival in the inbox that was not shown yet.
     next: usize,
@@ -51,7 +51,7 @@ impl Pump {
             outgoing: Outgoing::default(),
             per_call,
             socket: worker.socket,
-            halt: worker.halt,
+            stop_signal: worker.stop_signal,
             drain: None,
             drained: false,
         }
@@ -70,7 +70,7 @@ impl Pump {
     /// Receives and answers, for as long as there is something and it is fair.
     pub(super) fn step(&mut self) -> Step {
         if self.drain.is_none()
-            && let Some(order) = self.halt.order()
+            && let Some(order) = self.stop_signal.order()
         {
             let queued = self.socket.receive_buffer().unwrap_or(0);
             self.drain = Some(Drain::begin(&self.loop_state.policy, queued, Instant::now()));
@@ -115,7 +115,7 @@ impl Pump {
         }
     }
 
-    /// Shows what was received and sends what comes of it. Nothing is shown while replies wait for the socket.
+    /// Shows what was received and sends the replies. Nothing is shown while replies wait for the socket.
     fn answer(&mut self) -> Step {
         loop {
             if !self.flush() {
@@ -127,7 +127,7 @@ impl Pump {
                 self.next += 1;
                 match arrival.from {
                     Some(from) => self.loop_state.show(from, &arrival),
-                    None if self.halt.is_asked() => self.drained = true,
+                    None if self.stop_signal.is_asked() => self.drained = true,
                     None => self.loop_state.counters.receive_errors.add(1),
                 }
             }

@@ -14,7 +14,7 @@ use tidegate_os::waker::Waker;
 
 use super::pump::{Pump, Step};
 use super::{DatagramWorker, StopSignal};
-use crate::engine::readiness::{Acceptor, Poller, Report, Source};
+use crate::engine::readiness::{Acceptor, PollEvent, Poller, Source};
 use crate::engine::worker::Ready;
 use crate::policy::Policy;
 use crate::policy::wait::spins;
@@ -29,8 +29,8 @@ const WRITE: Readiness = Readiness { readable: false, writable: true };
 
 pub(in crate::engine) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(StopSignal, Arc<Waker>)> {
     let waker = Arc::new(Waker::new()?);
-    let bell = waker.clone();
-    Ok((StopSignal::new(move || bell.wake()), waker))
+    let wake = waker.clone();
+    Ok((StopSignal::new(move || wake.wake()), waker))
 }
 
 pub(in crate::engine) fn run<P: Poller<Listener = Acceptor>>(
@@ -43,7 +43,7 @@ pub(in crate::engine) fn run<P: Poller<Listener = Acceptor>>(
     let Some(mut poller) = ready.report(watch::<P>(&waker, &socket)) else { return };
     let wait = worker.policy.wait;
     let mut pump = Pump::new(service, worker);
-    let mut reports: Vec<Report> = Vec::with_capacity(2);
+    let mut events: Vec<PollEvent> = Vec::with_capacity(2);
     let mut active = Instant::now();
     loop {
         let wanted = match pump.step() {
@@ -59,17 +59,17 @@ pub(in crate::engine) fn run<P: Poller<Listener = Acceptor>>(
             (Some(_), Some(deadline)) => Some(deadline.saturating_duration_since(now)),
             (Some(_), None) => spins(wait, active, now).then_some(Duration::ZERO),
         };
-        reports.clear();
-        if let Err(e) = poller.wait(timeout, &mut reports) {
+        events.clear();
+        if let Err(e) = poller.wait(timeout, &mut events) {
             // Nothing else is left to be done with a poller that cannot wait.
             tracing::error!("waiting for datagrams failed, this thread ends: {e}");
             return;
         }
-        if !reports.is_empty() {
+        if !events.is_empty() {
             active = Instant::now();
             pump.woke();
         }
-        if reports.iter().any(|report| report.source == Source::Waker) {
+        if events.iter().any(|event| event.source == Source::Waker) {
             waker.clear();
         }
     }

@@ -48,7 +48,7 @@ struct Loop {
     loop_state: DatagramState,
     limits: ReplyLimits,
     socket: Arc<DatagramSocket>,
-    halt: Arc<StopSignal>,
+    stop_signal: Arc<StopSignal>,
     /// Received and not shown yet.
     held: VecDeque<Buffer>,
     /// Runs that the kernel has, under the keys of their sends.
@@ -103,7 +103,7 @@ impl Loop {
             loop_state: DatagramState::new(service, worker),
             limits: worker.policy.reply_limits(worker.path),
             socket: worker.socket.clone(),
-            halt: worker.halt.clone(),
+            stop_signal: worker.stop_signal.clone(),
             held: VecDeque::new(),
             in_flight: Slab::new(),
             datagrams_in_flight: 0,
@@ -127,7 +127,7 @@ impl Loop {
             self.receive_again();
             let now = Instant::now();
             if self.drain.is_none()
-                && let Some(order) = self.halt.order()
+                && let Some(order) = self.stop_signal.order()
             {
                 let queued = worker.socket.receive_buffer().unwrap_or(0);
                 self.drain = Some(Drain::begin(&worker.policy, queued, now));

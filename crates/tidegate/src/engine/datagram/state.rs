@@ -1,4 +1,4 @@
-//! The only place that calls a datagram service, and counts what came of it.
+//! The only place that calls a datagram service, and counts the outcome.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ impl Drain {
         self.left = self.left.saturating_sub(arrivals);
     }
 
-    /// Whether what arrives now came too late.
+    /// Whether what arrives now is too late.
     pub(super) fn is_over(&self) -> bool {
         self.left == 0
     }

@@ -9,7 +9,7 @@
 //! Threads: one for each socket on `blocking`, as many as the policy says on the one socket of `pool`.
 //!
 //! # What it costs
-//! The fewest system calls when traffic is thin: one for what comes, one for what goes.
+//! The fewest system calls when traffic is thin: one to receive, one to send.
 //!
 //! # Where it differs
 //! A send may sleep too, for at most 100 ms; then the thread looks whether it is to stop, and tries again.

@@ -24,8 +24,8 @@ use crate::service::DatagramService;
 
 pub(super) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(StopSignal, Arc<Notify>)> {
     let notify = Arc::new(Notify::new());
-    let bell = notify.clone();
-    Ok((StopSignal::new(move || bell.notify_one()), notify))
+    let wake = notify.clone();
+    Ok((StopSignal::new(move || wake.notify_one()), notify))
 }
 
 pub(super) fn run(

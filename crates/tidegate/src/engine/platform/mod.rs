@@ -1,4 +1,4 @@
-//! Which models this system has of its own, besides those that every system has. Nothing else in the library asks which
+//! Which models only this system has, besides those that every system has. Nothing else in the library asks which
 //! system it is.
 
 #[cfg_attr(target_os = "linux", path = "linux.rs")]

@@ -1,4 +1,4 @@
-//! A system without models of its own.
+//! A system that has only the models of every system.
 
 use std::io;
 

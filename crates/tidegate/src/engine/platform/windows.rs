@@ -8,6 +8,8 @@ mod async_select;
 mod event_select;
 #[path = "../completion/iocp.rs"]
 mod iocp;
+#[path = "../completion/operations.rs"]
+mod operations;
 #[path = "../completion/overlapped.rs"]
 mod overlapped;
 #[path = "../completion/rio.rs"]
@@ -34,17 +36,18 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
     }
 }
 
-const NO_MEMORY: Effect = Effect::NoEffect("the fast path of Windows has no memory of its own");
+const NO_MEMORY: Effect = Effect::NoEffect("the fast path of Windows uses no shared memory");
 
 /// What every model of this system makes of a limit: the fast path is an option of its sockets.
 pub(in crate::engine) const EFFECTS: &[(&str, Effect)] = &[
     ("accept.defer", Effect::NoEffect("Windows has no deferred accepts")),
+    ("coalesce", Effect::Refused("threads cannot sleep for microseconds on Windows: leave it out")),
     ("fast_path", Effect::Kept),
     ("fast_path.ring_bytes", NO_MEMORY),
-    ("fast_path.patience", NO_MEMORY),
+    ("fast_path.handshake_timeout", NO_MEMORY),
     (
         "fast_path.also_user",
-        Effect::Refused("TCP between two users of one host needs no leave here: leave it out"),
+        Effect::Refused("TCP between two users of one host needs no permission here: leave it out"),
     ),
 ];
 

@@ -2,8 +2,8 @@
 //!
 //! # How it waits
 //! Winsock posts a message to the window of the thread when there is news of a socket; the thread pumps its messages.
-//! News is told once, and again after a call that found no more: edge-triggered. A listener tells one window at a time,
-//! so the threads take turns: who was told accepts what is there and passes the turn on.
+//! An event is reported once, and again after a call that found no more: edge-triggered. A listener reports to one
+//! window at a time, so the threads take turns: the notified one accepts what is there and passes the turn on.
 //!
 //! # What it bounds
 //! Three threads are started unless `threads` says otherwise. A queue takes 10,000 messages (`USERPostMessageLimit`),
@@ -14,9 +14,9 @@
 //! means. A desktop heap that services share bounds how many windows there are, not how many connections.
 //!
 //! # Where it differs
-//! Whoever comes while it is the turn of a thread that is busy waits for that thread, though others may be idle. Room
-//! to send is told only after a send was refused. A message that was posted for a socket closed meanwhile is recognised
-//! by its number.
+//! A client that connects during the turn of a busy thread waits for that thread, though others may be idle. Room to
+//! send is reported only after a send was refused. A message that was posted for a socket closed meanwhile is
+//! recognised by its number.
 
 use std::io;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use tidegate_os::messages::{Messages, News, Subject};
 use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
-use crate::engine::readiness::{Acceptor, Poller, Report, Source};
+use crate::engine::readiness::{Acceptor, PollEvent, Poller, Source};
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;
@@ -66,12 +66,12 @@ impl Poller for AsyncSelect {
     }
 
     fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
-        waker.ring_with(self.messages.bell());
+        waker.ring_with(self.messages.wake_event());
         Ok(())
     }
 
-    fn watch_listener(&mut self, door: &Acceptor) -> io::Result<()> {
-        self.messages.listen(&door.listener)
+    fn watch_listener(&mut self, acceptor: &Acceptor) -> io::Result<()> {
+        self.messages.listen(&acceptor.listener)
     }
 
     fn unwatch_listener(&mut self, _: &Acceptor) {
@@ -83,18 +83,18 @@ impl Poller for AsyncSelect {
     }
 
     fn change(&mut self, _: Token, _: BorrowedFd<'_>, _: Readiness) {
-        // Told of everything from the start.
+        // All events are reported from the start.
     }
 
     fn unwatch(&mut self, _: Token, fd: BorrowedFd<'_>) {
         self.messages.remove(fd);
     }
 
-    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<PollEvent>) -> io::Result<()> {
         let waited = self.messages.wait(timeout, &mut self.news);
-        into.extend(self.news.drain(..).map(|(subject, News { ready, ended })| Report {
+        into.extend(self.news.drain(..).map(|(subject, News { ready, ended })| PollEvent {
             source: match subject {
-                Subject::Bell => Source::Waker,
+                Subject::Waker => Source::Waker,
                 Subject::Listener => Source::Listener,
                 Subject::Socket(number) => Source::Connection(Token::from_u64(number)),
             },

@@ -8,10 +8,11 @@ use tidegate_os::socket::{More, SHORT_SEND_MEANS_FULL};
 
 use super::{SocketTransport, Transport};
 
+use crate::engine::worker::admission::failure;
+use crate::engine::worker::loop_driver::{LoopEntry, Phase};
 use crate::engine::worker::permits::ConnectionPermits;
 use crate::engine::worker::queue_writer::{Write, write_next};
-use crate::proto::dial::DialRequest;
-use crate::proto::{Action, Connection, Context, Event, NextStep, Receive};
+use crate::proto::{Action, Context, Direction, Event, NextStep, Receive};
 
 /// A connection and what is known of its socket.
 pub(in crate::engine) struct Entry<W = SocketTransport> {
@@ -19,7 +20,7 @@ pub(in crate::engine) struct Entry<W = SocketTransport> {
     pub(in crate::engine) phase: Phase,
     /// A session has dialled it.
     pub(in crate::engine) dialled_by_session: bool,
-    /// What the poller was last told to wait for.
+    /// What the poller was last asked to wait for.
     pub(in crate::engine) wanted: Readiness,
     /// The socket took less than all: wait until it is writable.
     blocked: bool,
@@ -31,16 +32,22 @@ pub(in crate::engine) struct Entry<W = SocketTransport> {
     pub(in crate::engine) listed: bool,
     /// It is in the loop's list of those whose shared memory is looked at.
     pub(in crate::engine) looked_at: bool,
-    /// Its places in the windows of the thread, and what they allow.
-    pub(in crate::engine) seats: ConnectionPermits,
+    /// Its permits of the thread, and what they allow.
+    pub(in crate::engine) permits: ConnectionPermits,
     pub(in crate::engine) may_send: bool,
     pub(in crate::engine) may_receive: bool,
 }
 
-pub(in crate::engine) enum Phase {
-    /// Being made; ready when writable.
-    Dialling(DialRequest),
-    Open(Connection),
+impl<W> LoopEntry for Entry<W> {
+    #[inline]
+    fn phase(&mut self) -> &mut Phase {
+        &mut self.phase
+    }
+
+    #[inline]
+    fn permits(&mut self) -> &mut ConnectionPermits {
+        &mut self.permits
+    }
 }
 
 /// How a turn at a connection ended.
@@ -57,19 +64,18 @@ pub(in crate::engine) enum Progress {
 impl<W: Transport> Entry<W> {
     pub(in crate::engine) fn new(stream: W, phase: Phase) -> Self {
         let dialling = matches!(phase, Phase::Dialling(_));
-        let dialled_by_session = matches!(&phase, Phase::Dialling(request) if request.is_by_session());
         let wanted = stream.interest(Readiness { readable: !dialling, writable: dialling });
         Self {
             stream,
+            dialled_by_session: phase.is_dialled_by_session(),
             phase,
-            dialled_by_session,
             wanted,
             blocked: false,
             ended: false,
             watched: false,
             listed: false,
             looked_at: false,
-            seats: ConnectionPermits::default(),
+            permits: ConnectionPermits::default(),
             may_send: true,
             may_receive: true,
         }
@@ -142,12 +148,12 @@ impl<W: Transport> Entry<W> {
             let event = match self.stream.receive(buffer) {
                 Ok(0) => Event::PeerEnded,
                 Ok(n) => {
-                    self.seats.served = true;
+                    self.permits.served = true;
                     Event::Received(&buffer[..n])
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Progress::Idle,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => Event::Failed(e.kind()),
+                Err(e) => failure(&e, Direction::Receive),
             };
             // A stream that gave less than was asked for is empty (`epoll(7)`, *Questions and answers*, 9).
             let emptied =
@@ -180,7 +186,7 @@ impl<W: Transport> Entry<W> {
                 NextStep::FinishSending => {
                     action = match self.stream.shutdown_send() {
                         Ok(()) => connection.handle(Event::SendFinished, context),
-                        Err(e) => connection.handle(Event::Failed(e.kind()), context),
+                        Err(e) => connection.handle(failure(&e, Direction::Send), context),
                     };
                     continue;
                 }
@@ -204,7 +210,7 @@ impl<W: Transport> Entry<W> {
                     continue;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => Event::Failed(e.kind()),
+                Err(e) => failure(&e, Direction::Send),
             };
             action = connection.handle(event, context);
         }

@@ -21,11 +21,11 @@ use std::io;
 use std::time::Duration;
 use tidegate_os::descriptor::BorrowedFd;
 
-use tidegate_os::epoll::{Epoll as Instance, Report as Raw};
+use tidegate_os::epoll::{Epoll as Instance, EpollEvent};
 use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
-use super::{Acceptor, Poller, Report, Source};
+use super::{Acceptor, PollEvent, Poller, Source};
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;
@@ -55,7 +55,7 @@ const LISTENER: u64 = u64::MAX - 1;
 /// An epoll instance and room for its reports.
 pub(crate) struct Epoll {
     instance: Instance,
-    raw: Vec<Raw>,
+    raw: Vec<EpollEvent>,
 }
 
 impl Poller for Epoll {
@@ -64,20 +64,20 @@ impl Poller for Epoll {
     fn new(policy: &Policy) -> io::Result<Self> {
         let instance = Instance::new()?;
         policy.busy_poll.map_or(Ok(()), |time| instance.set_busy_poll(time))?;
-        Ok(Self { instance, raw: vec![Raw::EMPTY; policy.events_per_wait] })
+        Ok(Self { instance, raw: vec![EpollEvent::EMPTY; policy.events_per_wait] })
     }
 
     fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
         self.instance.add_level(waker, WAKER)
     }
 
-    fn watch_listener(&mut self, door: &Acceptor) -> io::Result<()> {
-        self.instance.add_listener(&*door.listener, LISTENER)
+    fn watch_listener(&mut self, acceptor: &Acceptor) -> io::Result<()> {
+        self.instance.add_listener(&*acceptor.listener, LISTENER)
     }
 
-    fn unwatch_listener(&mut self, door: &Acceptor) {
+    fn unwatch_listener(&mut self, acceptor: &Acceptor) {
         // It was added; nothing else can fail, and a report too many does no harm.
-        let _ = self.instance.remove(&*door.listener);
+        let _ = self.instance.remove(&*acceptor.listener);
     }
 
     fn watch(&mut self, token: Token, fd: BorrowedFd<'_>, _wanted: Readiness) -> io::Result<()> {
@@ -92,9 +92,9 @@ impl Poller for Epoll {
         // Closing the descriptor takes it out.
     }
 
-    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<PollEvent>) -> io::Result<()> {
         let n = self.instance.wait(&mut self.raw, timeout)?;
-        into.extend(self.raw[..n].iter().map(|raw| Report {
+        into.extend(self.raw[..n].iter().map(|raw| PollEvent {
             source: match raw.key() {
                 WAKER => Source::Waker,
                 LISTENER => Source::Listener,

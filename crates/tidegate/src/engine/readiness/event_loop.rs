@@ -11,26 +11,26 @@ use tidegate_os::pages::Pages;
 use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
-use super::entry::{Entry, Phase, Progress};
+use super::entry::{Entry, Progress};
 use super::rings::{Rest, Rings};
-use super::{Incoming, Poller, Report, Settled, Source, Transport};
-#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
+use super::{Incoming, PollEvent, Poller, Settled, Source, Transport};
+#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 use crate::engine::simulated::view::View;
 use crate::engine::worker::Ready;
 use crate::engine::worker::admission::{count_exhaustion, count_refusal};
 use crate::engine::worker::command_queue::Accepted;
-use crate::engine::worker::loop_driver::LoopDriver;
+use crate::engine::worker::loop_driver::{LoopDriver, Phase};
 use crate::engine::worker::loop_state::LoopState;
-use crate::engine::worker::permits::ConnectionPermits;
 use crate::engine::{WorkerContext, capacity};
 use crate::policy::accept::Admission;
 use crate::proto::dial::DialRequest;
 use crate::proto::{Connection, Event, Table, Token};
 
-/// Runs one I/O thread until it has been told to stop and its connections are gone.
+/// Runs one I/O thread until it has been asked to stop and its connections are gone.
 pub(super) fn run<P: Poller>(
     worker: WorkerContext,
-    (waker, listener): (Arc<Waker>, Option<Arc<P::Listener>>),
+    waker: Arc<Waker>,
+    listener: Option<Arc<P::Listener>>,
     ready: Ready,
 ) {
     if let Some(mut event_loop) = ready.report(Loop::<P>::new(worker, waker, listener)) {
@@ -48,7 +48,7 @@ pub(in crate::engine) struct Loop<P: Poller> {
     loop_state: LoopState,
     waker: Arc<Waker>,
     table: Table<Entry<Stream<P>>>,
-    reports: Vec<Report>,
+    events: Vec<PollEvent>,
     /// Connections that have more to do than their last turn allowed.
     again: VecDeque<Token>,
     /// The one receive buffer: what a session leaves of it is copied, so it is free after each event.
@@ -58,6 +58,8 @@ pub(in crate::engine) struct Loop<P: Poller> {
     listening: bool,
     /// Accepted sockets have data: the listener defers accepts.
     data_with_accept: bool,
+    /// Of this batch, an answer did not fit into its socket.
+    unfinished: bool,
 }
 
 impl<P: Poller> Loop<P> {
@@ -76,11 +78,12 @@ impl<P: Poller> Loop<P> {
             listener,
             waker,
             table: Table::default(),
-            reports: Vec::new(),
+            events: Vec::new(),
             again: VecDeque::new(),
             rings: Rings::default(),
             buffer,
             listening: false,
+            unfinished: false,
             data_with_accept: worker.defers(),
             loop_state: LoopState::new(worker, usize::MAX, now),
         };
@@ -99,7 +102,7 @@ impl<P: Poller> Loop<P> {
         self.loop_state.shut();
     }
 
-    /// Whether it was told to stop, and its connections are gone.
+    /// Whether it was asked to stop, and its connections are gone.
     pub(in crate::engine) fn is_over(&self) -> bool {
         self.loop_state.stop_at.is_some() && self.table.is_empty() && self.loop_state.may_leave()
     }
@@ -111,19 +114,22 @@ impl<P: Poller> Loop<P> {
         let waited = match self.rings.before(rest, busy, self.loop_state.now, &mut self.table) {
             Rest::Skip => Ok(()),
             Rest::Wait(limit) => {
-                let waited = self.poller.wait(limit, &mut self.reports);
-                self.rings.asked(self.reports.len());
+                let limit = self.pause(limit);
+                let waited = self.poller.wait(limit, &mut self.events);
+                self.rings.asked(self.events.len());
                 waited
             }
         };
         self.loop_state.woke(self.poller.now());
-        self.loop_state.batch(self.reports.len() + self.rings.ready.len());
+        let events = self.events.len() + self.rings.ready.len();
+        self.loop_state.batch(events, events);
+        self.unfinished = false;
         self.look_at_rings();
-        let mut reports = std::mem::take(&mut self.reports);
-        for report in reports.drain(..) {
-            self.report(report);
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            self.report(event);
         }
-        self.reports = reports;
+        self.events = events;
         self.look_again();
         self.look_at_commands();
         self.look_at_timers();
@@ -132,14 +138,24 @@ impl<P: Poller> Loop<P> {
         waited
     }
 
-    fn report(&mut self, report: Report) {
-        match report.source {
+    /// Lets events gather, if that is wanted; what is left of the time to wait.
+    fn pause(&mut self, limit: Option<Duration>) -> Option<Duration> {
+        let pause = self.loop_state.coalesce(limit, self.unfinished, || self.poller.now());
+        if pause.is_zero() {
+            return limit;
+        }
+        self.poller.pause(pause);
+        limit.map(|limit| limit.saturating_sub(pause))
+    }
+
+    fn report(&mut self, event: PollEvent) {
+        match event.source {
             Source::Waker => self.waker.clear(),
             Source::Listener => self.accept(),
             Source::Connection(token) => {
                 let Some(entry) = prepared(&mut self.table, &mut self.loop_state, token) else { return };
-                entry.ended |= report.ended;
-                let ready = entry.stream.heed(report.ready, entry.wants());
+                entry.ended |= event.ended;
+                let ready = entry.stream.heed(event.ready, entry.wants());
                 if matches!(entry.phase, Phase::Dialling(_)) {
                     if ready.readable || ready.writable {
                         self.settle(token, ready);
@@ -152,12 +168,13 @@ impl<P: Poller> Loop<P> {
         }
     }
 
-    /// Follows up on a connection's turn: lists it, closes it, or tells the poller what it waits for.
+    /// Follows up on a connection's turn: lists it, closes it, or asks the poller for what it waits for.
     fn after(&mut self, token: Token, turn: Progress) {
         let Some(entry) = self.table.get_mut(token) else { return };
         if turn == Progress::Closed {
             return self.remove(token);
         }
+        self.unfinished |= entry.is_sending();
         if let Phase::Open(connection) = &entry.phase {
             self.loop_state.arm(token, connection);
         }
@@ -200,26 +217,6 @@ impl<P: Poller> Loop<P> {
         drop(self.take(token));
     }
 
-    /// Removes a connection; returns what it was.
-    fn take(&mut self, token: Token) -> Option<Phase> {
-        let mut entry = self.table.remove(token)?;
-        self.loop_state.permits.leave(&mut entry.seats);
-        if entry.watched
-            && let Some(fd) = entry.stream.borrowed()
-        {
-            self.poller.unwatch(token, fd);
-        }
-        self.loop_state.closed(token, entry.dialled_by_session);
-        Some(entry.phase)
-    }
-
-    /// Gives up a connection attempt.
-    fn fail_dial(&mut self, token: Token, e: io::Error) {
-        if let Some(Phase::Dialling(request)) = self.take(token) {
-            self.loop_state.dial_failed(request, e);
-        }
-    }
-
     /// Gives those that were cut short one more turn each.
     fn look_again(&mut self) {
         for _ in 0..self.again.len() {
@@ -231,7 +228,7 @@ impl<P: Poller> Loop<P> {
         }
     }
 
-    /// Watches the listener exactly while a connection may come in.
+    /// Watches the listener exactly while a connection may be accepted.
     fn look_after_listener(&mut self) -> io::Result<()> {
         let Some(listener) = &self.listener else { return Ok(()) };
         let listen = self.loop_state.admission() != Admission::Wait;
@@ -282,16 +279,15 @@ impl<P: Poller> Loop<P> {
         }
     }
 
-    /// A connection that has its place comes in, if the service wants it.
+    /// Serves a connection that has its place, if the service wants it.
     fn enter(&mut self, stream: Stream<P>, peer: Option<SocketAddr>) {
-        self.loop_state.worker.counters.attempted.add(1);
-        match self.loop_state.admit(peer) {
+        match self.loop_state.admit(peer, || stream.local_addr()) {
             Some(connection) => self.serve(stream, connection),
             None => self.loop_state.turned_away(),
         }
     }
 
-    /// Serves an accepted socket. If its first data came with the accept, it is looked at before the poller hears of
+    /// Serves an accepted socket. If its first data arrived with the accept, it is looked at before the poller has
     /// it: a connection that is answered and closed at once never costs a registration.
     fn serve(&mut self, stream: Stream<P>, connection: Connection) {
         self.loop_state.worker.counters.fast_paths.add(stream.is_shared().into());
@@ -303,9 +299,7 @@ impl<P: Poller> Loop<P> {
             turn = entry.resume(&mut self.buffer, &context);
         }
         self.after(token, turn);
-        if self.loop_state.stop_at.is_some() {
-            self.dispatch(token, Event::Drain); // another thread has accepted it, and this one was told before it came
-        }
+        self.catch_up(token); // another thread may have accepted it
     }
 
     /// Has the poller watch a connection, or gives the connection up.
@@ -352,25 +346,21 @@ impl<P: Poller> Loop<P> {
             return self.fail_dial(token, e);
         }
         self.loop_state.alarm(token, request.deadline());
-        if stream.patience().is_some() {
+        if stream.handshake_timeout().is_some() {
             self.settle(token, Readiness::default());
         }
     }
 
-    /// A connection that was dialled stands.
+    /// A connection that was dialled is established, if the service wants it.
     fn dialled(&mut self, token: Token, ready: Readiness) {
         let Some(entry) = self.table.get_mut(token) else { return };
         let Phase::Dialling(request) = &mut entry.phase else { return };
-        let Some(connection) = self.loop_state.admit_dialled(request) else { return self.remove(token) };
+        let local = || entry.stream.local_addr();
+        let Some(connection) = self.loop_state.admit_dialled(request, local) else {
+            return self.remove(token);
+        };
         self.loop_state.worker.counters.fast_paths.add(entry.stream.is_shared().into());
-        let was = std::mem::replace(&mut entry.phase, Phase::Open(connection));
-        self.dispatch(token, Event::Opened);
-        if let Phase::Dialling(request) = was {
-            request.connected(|| self.loop_state.mailbox(token));
-        }
-        if self.loop_state.stop_at.is_some() {
-            self.dispatch(token, Event::Drain); // it has missed that
-        }
+        self.establish(token, connection);
         if ready.readable {
             // An edge-triggered poller reports the end of the attempt and first data as one.
             self.after(token, Progress::Yield);
@@ -389,8 +379,8 @@ fn prepared<'a, W: Transport>(
     if (loop_state.permits.are_bounded() || restricted)
         && let Phase::Open(connection) = &mut entry.phase
     {
-        entry.may_receive = loop_state.permits.may_receive(token, &mut entry.seats);
-        entry.may_send = loop_state.permits.could_send(&entry.seats);
+        entry.may_receive = loop_state.permits.may_receive(token, &mut entry.permits);
+        entry.may_send = loop_state.permits.could_send(&entry.permits);
         connection.hold_back(!entry.may_send, loop_state.now);
     }
     Some(entry)
@@ -402,30 +392,30 @@ fn settle_send<W: Transport>(entry: &mut Entry<W>, loop_state: &mut LoopState, t
         return Progress::Idle;
     }
     if !entry.is_sending() && !entry.waits_to_send() {
-        loop_state.permits.sent(&mut entry.seats);
+        loop_state.permits.sent(&mut entry.permits);
         return Progress::Idle;
     }
-    let may = loop_state.permits.may_send(token, &mut entry.seats);
+    let may = loop_state.permits.may_send(token, &mut entry.permits);
     if may && !entry.is_sending() { Progress::Yield } else { Progress::Idle }
 }
 
 impl<P: Poller> LoopDriver for Loop<P> {
-    fn loop_state(&mut self) -> &mut LoopState {
-        &mut self.loop_state
+    type Entry = Entry<Stream<P>>;
+
+    fn parts(&mut self) -> (&mut LoopState, &mut Table<Entry<Stream<P>>>) {
+        (&mut self.loop_state, &mut self.table)
     }
 
-    fn tokens(&self) -> Vec<Token> {
-        self.table.tokens()
-    }
-
-    fn token_at(&self, index: u32) -> Option<Token> {
-        self.table.token_at(index)
-    }
-
-    fn seats(&mut self, token: Token) -> Option<(&mut LoopState, &mut ConnectionPermits, bool)> {
-        let entry = self.table.get_mut(token)?;
-        let rests = matches!(&entry.phase, Phase::Open(connection) if connection.rests());
-        Some((&mut self.loop_state, &mut entry.seats, rests))
+    fn take(&mut self, token: Token) -> Option<Phase> {
+        let mut entry = self.table.remove(token)?;
+        self.loop_state.permits.leave(&mut entry.permits);
+        if entry.watched
+            && let Some(fd) = entry.stream.borrowed()
+        {
+            self.poller.unwatch(token, fd);
+        }
+        self.loop_state.closed(token, entry.dialled_by_session);
+        Some(entry.phase)
     }
 
     fn resume(&mut self, token: Token) {
@@ -449,17 +439,6 @@ impl<P: Poller> LoopDriver for Loop<P> {
         }
     }
 
-    fn broadcast(&mut self, event: fn() -> Event<'static>) {
-        for token in self.tokens() {
-            let Some(entry) = self.table.get_mut(token) else { continue };
-            match &entry.phase {
-                Phase::Open(_) => self.dispatch(token, event()),
-                Phase::Dialling(request) if request.is_by_session() && !matches!(event(), Event::Stop) => {}
-                Phase::Dialling(_) => self.fail_dial(token, io::Error::other("the client is stopping")),
-            }
-        }
-    }
-
     fn take_in(&mut self, accepted: Accepted) {
         self.loop_state.arrived();
         if let Some((stream, peer)) = accepted.open() {
@@ -480,15 +459,16 @@ impl<P: Poller> LoopDriver for Loop<P> {
 
     fn begin_dial(&mut self, request: DialRequest) -> Result<(), (DialRequest, io::Error)> {
         let dial = request.dial();
-        let stream = match Stream::<P>::dial(&dial.to, dial.from, &self.loop_state.worker.ways) {
+        let stream = match Stream::<P>::dial(&dial.to, dial.from, &self.loop_state.worker.transports) {
             Ok(stream) => stream,
             Err(e) => return Err((request, e)),
         };
-        let patience = stream.patience().map(|patience| self.loop_state.now + patience);
+        let handshake_timeout =
+            stream.handshake_timeout().map(|handshake_timeout| self.loop_state.now + handshake_timeout);
         let deadline = request.deadline();
         self.loop_state.opened(request.is_by_session());
         let token = self.table.insert(Entry::new(stream, Phase::Dialling(request)));
-        self.loop_state.alarm(token, patience);
+        self.loop_state.alarm(token, handshake_timeout);
         self.loop_state.alarm(token, deadline);
         self.watch(token);
         Ok(())
@@ -496,7 +476,7 @@ impl<P: Poller> LoopDriver for Loop<P> {
 }
 
 /// What the simulation looks at between turns.
-#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
+#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 impl<P: Poller> Loop<P> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {
@@ -506,15 +486,12 @@ impl<P: Poller> Loop<P> {
     pub(in crate::engine) fn inspect(&mut self, mut look: impl FnMut(&Stream<P>, View)) {
         for token in self.table.tokens() {
             if let Some(entry) = self.table.get_mut(token) {
-                let connection = match &entry.phase {
-                    Phase::Open(connection) => Some(connection),
-                    Phase::Dialling(_) => None,
-                };
+                let connection = entry.phase.connection();
                 let view = View {
                     listed: entry.listed,
                     receives: entry.may_receive,
                     sends: entry.may_send,
-                    ..View::new(connection, &entry.seats, &self.loop_state.worker.policy)
+                    ..View::new(connection, &entry.permits, &self.loop_state.worker.policy)
                 };
                 look(&entry.stream, view);
             }

@@ -2,13 +2,13 @@
 //!
 //! # How it waits
 //! Each socket has an event, which Winsock sets when there is news of it: `WaitForMultipleObjects` waits for all events
-//! of the thread, and `WSAEnumNetworkEvents` says what the news is. News is told once, and again after a call that
-//! found no more: edge-triggered. All threads share the event of the listener, which lets one of them through each time
-//! it is set.
+//! of the thread, and `WSAEnumNetworkEvents` says what the news is. An event is reported once, and again after a call
+//! that found no more: edge-triggered. All threads share the event of the listener, which lets one of them through each
+//! time it is set.
 //!
 //! # What it bounds
 //! A thread waits for 64 events at most: one wakes it, one is the listener's, so it has 62 connections. 64 threads are
-//! started unless `threads` says otherwise, which makes 3,968 connections; whoever needs more asks for more threads.
+//! started unless `threads` says otherwise, which makes 3,968 connections; for more, set `threads` higher.
 //!
 //! # What it costs
 //! A thread with its stack and one receive buffer for each 62 connections, and an event for each connection. A wait
@@ -16,8 +16,8 @@
 //! it means.
 //!
 //! # Where it differs
-//! Room to send is told only after a send was refused, so one that took less than all is followed by another. Timeouts
-//! have a resolution of one millisecond, rounded up.
+//! Room to send is reported only after a send was refused, so one that took less than all is followed by another.
+//! Timeouts have a resolution of one millisecond, rounded up.
 
 use std::io;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use tidegate_os::event_set::{EventSet, News};
 use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
-use crate::engine::readiness::{Acceptor, Poller, Report, Source};
+use crate::engine::readiness::{Acceptor, PollEvent, Poller, Source};
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;
@@ -54,7 +54,7 @@ impl Engine for Leaf {
 /// A thread's events, who each is, and where each connection is.
 pub(crate) struct EventSelect {
     set: EventSet,
-    /// Behind the bell, which is the first.
+    /// Behind the wake event, which is the first.
     sources: Vec<Source>,
     /// Position in the set by index of the token.
     positions: Vec<usize>,
@@ -81,12 +81,12 @@ impl Poller for EventSelect {
     }
 
     fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
-        waker.ring_with(self.set.bell());
+        waker.ring_with(self.set.wake_event());
         Ok(())
     }
 
-    fn watch_listener(&mut self, door: &Acceptor) -> io::Result<()> {
-        self.set.push_listener(&door.listener)?;
+    fn watch_listener(&mut self, acceptor: &Acceptor) -> io::Result<()> {
+        self.set.push_listener(&acceptor.listener)?;
         self.sources.push(Source::Listener);
         Ok(())
     }
@@ -109,17 +109,17 @@ impl Poller for EventSelect {
     }
 
     fn change(&mut self, _: Token, _: BorrowedFd<'_>, _: Readiness) {
-        // Told of everything from the start.
+        // All events are reported from the start.
     }
 
     fn unwatch(&mut self, token: Token, _: BorrowedFd<'_>) {
         self.remove(self.positions[token.index as usize]);
     }
 
-    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<PollEvent>) -> io::Result<()> {
         let waited = self.set.wait(timeout, &mut self.news);
         let sources = &self.sources;
-        into.extend(self.news.drain(..).map(|(at, News { ready, ended })| Report {
+        into.extend(self.news.drain(..).map(|(at, News { ready, ended })| PollEvent {
             source: sources[at],
             ready,
             ended,

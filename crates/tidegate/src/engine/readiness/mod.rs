@@ -7,7 +7,7 @@
 //!
 //! A leaf may report level-triggered (as long as a socket is ready) or edge-triggered (when it becomes ready). The
 //! loop is written for both: it tries at once what it wants to do, tells the leaf what it then waits for
-//! ([`Poller::change`]), and after every pause of its own tries again by itself. Spurious reports do no
+//! ([`Poller::change`]), and after each of its own pauses tries again by itself. Spurious reports do no
 //! harm.
 
 mod entry;
@@ -20,8 +20,8 @@ pub(super) mod epoll;
 pub(super) mod poll;
 pub(super) mod select;
 
-pub(super) use entry::{Entry, Phase, Progress};
-#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
+pub(super) use entry::{Entry, Progress};
+#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 pub(super) use event_loop::Loop;
 pub(super) use transport::{Acceptor, SocketTransport};
 
@@ -36,8 +36,8 @@ use tidegate_os::poll::Readiness;
 use tidegate_os::socket::{Blocking, More};
 use tidegate_os::waker::Waker;
 
-use super::{CommandQueue, EngineConfig, EngineHandle, Model};
-use crate::fastpath::Ways;
+use super::{EngineConfig, EngineHandle, Model};
+use crate::fastpath::Transports;
 use crate::policy::Policy;
 use crate::proto::Token;
 
@@ -51,7 +51,7 @@ pub(super) enum Source {
 
 /// One report of a [`Poller`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Report {
+pub(super) struct PollEvent {
     pub(super) source: Source,
     pub(super) ready: Readiness,
     /// The peer is known to have finished or broken off, so that a short read is not the last one.
@@ -63,7 +63,7 @@ pub(super) type Borrowed<'a, P> = <<<P as Poller>::Listener as Incoming>::Stream
 
 /// A way of waiting for many sockets.
 pub(super) trait Poller: Sized + 'static {
-    /// Where connections come in.
+    /// The source of connections.
     type Listener: Incoming;
     /// Connections that one thread can wait for.
     const HOLDS: usize = usize::MAX;
@@ -83,8 +83,12 @@ pub(super) trait Poller: Sized + 'static {
     fn change(&mut self, token: Token, fd: Borrowed<'_, Self>, wanted: Readiness);
     /// Forgets a connection whose descriptor is about to be closed, or given to another.
     fn unwatch(&mut self, token: Token, fd: Borrowed<'_, Self>);
+    /// Lets time pass without looking.
+    fn pause(&mut self, time: Duration) {
+        std::thread::sleep(time);
+    }
     /// Waits and appends reports.
-    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()>;
+    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<PollEvent>) -> io::Result<()>;
     /// The time. A simulation has its own.
     #[inline]
     fn now(&self) -> Instant {
@@ -110,7 +114,7 @@ pub(super) trait Transport: Sized {
     /// What it is watched by now; none after it has failed.
     fn borrowed(&self) -> Option<Self::Borrowed<'_>>;
     /// Begins to connect; ready when there is something to [settle](Self::settle).
-    fn dial(to: &Endpoint, from: Option<SocketAddr>, ways: &Arc<Ways>) -> io::Result<Self>;
+    fn dial(to: &Endpoint, from: Option<SocketAddr>, transports: &Arc<Transports>) -> io::Result<Self>;
     /// Whether it is watched by another descriptor once it is [settled](Self::settle), which closes this one.
     fn settles_elsewhere(&self) -> bool {
         false
@@ -118,7 +122,7 @@ pub(super) trait Transport: Sized {
     /// What has become of the attempt to connect.
     fn settle(&mut self) -> io::Result<Settled>;
     /// How long to wait before settling all the same.
-    fn patience(&self) -> Option<Duration> {
+    fn handshake_timeout(&self) -> Option<Duration> {
         None
     }
     /// Receives; 0 means that the peer finished sending.
@@ -138,13 +142,15 @@ pub(super) trait Transport: Sized {
     fn shutdown_send(&self) -> io::Result<()>;
     /// Makes the coming close a reset.
     fn reset_on_close(&self) -> io::Result<()>;
+    /// The address of this end; Unix sockets have none.
+    fn local_addr(&self) -> Option<SocketAddr>;
 
     /// Whether it goes through shared memory, which only this process can look at: the rest is about such ones.
     #[inline]
     fn is_shared(&self) -> bool {
         false
     }
-    /// What the poller has to wait for, so that `wanted` is told.
+    /// What the poller has to wait for, so that `wanted` is reported.
     #[inline]
     fn interest(&self, wanted: Readiness) -> Readiness {
         wanted
@@ -171,7 +177,7 @@ pub(super) trait Transport: Sized {
 /// What has become of an attempt to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
-    /// It stands.
+    /// It is established.
     Stands,
     /// Not settled yet: wait again.
     Waits,
@@ -182,18 +188,12 @@ pub(super) fn start<P: Poller<Listener = Acceptor>>(
     config: EngineConfig,
     model: Model,
 ) -> io::Result<EngineHandle> {
-    let threads = config.threads(model);
-    let door = config
+    let acceptor = config
         .listener
         .clone()
-        .map(|listener| Arc::new(Acceptor { listener, meeting: config.meeting().cloned() }));
-    if let Some(door) = &door {
-        door.listener.set_blocking(Blocking::Never)?;
+        .map(|listener| Arc::new(Acceptor { listener, rendezvous: config.rendezvous.clone() }));
+    if let Some(acceptor) = &acceptor {
+        acceptor.listener.set_blocking(Blocking::Never)?;
     }
-    let prepare = |_| {
-        let waker = Arc::new(Waker::new()?);
-        let wakes = waker.clone();
-        Ok((CommandQueue::new(config.policy.mail_queue, move || wakes.wake()), (waker, door.clone())))
-    };
-    config.start_workers(threads, prepare, event_loop::run::<P>)
+    config.start_loops(model, &acceptor, event_loop::run::<P>)
 }

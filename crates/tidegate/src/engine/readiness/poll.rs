@@ -21,7 +21,7 @@ use tidegate_os::descriptor::{BorrowedFd, borrowed};
 use tidegate_os::poll::{PollSet, REMARK, Readiness};
 use tidegate_os::waker::Waker;
 
-use super::{Acceptor, Poller, Report, Source};
+use super::{Acceptor, PollEvent, Poller, Source};
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;
@@ -79,8 +79,8 @@ impl Poller for Poll {
         Ok(())
     }
 
-    fn watch_listener(&mut self, door: &Acceptor) -> io::Result<()> {
-        self.push(Source::Listener, borrowed(&*door.listener), READ);
+    fn watch_listener(&mut self, acceptor: &Acceptor) -> io::Result<()> {
+        self.push(Source::Listener, borrowed(&*acceptor.listener), READ);
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl Poller for Poll {
         self.remove(self.positions[token.index as usize]);
     }
 
-    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<PollEvent>) -> io::Result<()> {
         let mut left = self.set.wait(timeout)?;
         for (at, &source) in self.sources.iter().enumerate() {
             if left == 0 {
@@ -117,7 +117,7 @@ impl Poller for Poll {
             let ready = self.set.ready(at);
             if ready.readable || ready.writable {
                 left -= 1;
-                into.push(Report { source, ready, ended: false });
+                into.push(PollEvent { source, ready, ended: false });
             }
         }
         Ok(())

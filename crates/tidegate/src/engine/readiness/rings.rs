@@ -77,9 +77,9 @@ impl Rings {
 
     /// The kernel was asked, and had so much to say.
     #[inline]
-    pub(super) fn asked(&mut self, reports: usize) {
+    pub(super) fn asked(&mut self, events: usize) {
         self.every =
-            if reports > 0 { KERNEL_OFTEN } else { (self.every * 2).clamp(KERNEL_OFTEN, KERNEL_RARELY) };
+            if events > 0 { KERNEL_OFTEN } else { (self.every * 2).clamp(KERNEL_OFTEN, KERNEL_RARELY) };
     }
 
     fn look<W: Transport>(&mut self, sleeps: bool, table: &mut Table<Entry<W>>) {

@@ -23,7 +23,7 @@ use tidegate_os::poll::Readiness;
 use tidegate_os::select::{REMARK, SelectSet};
 use tidegate_os::waker::Waker;
 
-use super::{Acceptor, Poller, Report, Source};
+use super::{Acceptor, PollEvent, Poller, Source};
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;
@@ -61,9 +61,9 @@ impl Select {
         self.set.set(fd, Readiness::default());
     }
 
-    fn report(&self, fd: RawFd, ready: Readiness, into: &mut Vec<Report>) {
+    fn report(&self, fd: RawFd, ready: Readiness, into: &mut Vec<PollEvent>) {
         if let Some(&source) = self.sources.get(fd) {
-            into.push(Report { source, ready, ended: false });
+            into.push(PollEvent { source, ready, ended: false });
         }
     }
 }
@@ -80,13 +80,17 @@ impl Poller for Select {
         Ok(())
     }
 
-    fn watch_listener(&mut self, door: &Acceptor) -> io::Result<()> {
-        self.put(Source::Listener, borrowed(&*door.listener), Readiness { readable: true, writable: false });
+    fn watch_listener(&mut self, acceptor: &Acceptor) -> io::Result<()> {
+        self.put(
+            Source::Listener,
+            borrowed(&*acceptor.listener),
+            Readiness { readable: true, writable: false },
+        );
         Ok(())
     }
 
-    fn unwatch_listener(&mut self, door: &Acceptor) {
-        self.remove(borrowed(&*door.listener));
+    fn unwatch_listener(&mut self, acceptor: &Acceptor) {
+        self.remove(borrowed(&*acceptor.listener));
     }
 
     fn watch(&mut self, token: Token, fd: BorrowedFd<'_>, wanted: Readiness) -> io::Result<()> {
@@ -102,7 +106,7 @@ impl Poller for Select {
         self.remove(fd);
     }
 
-    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<PollEvent>) -> io::Result<()> {
         if self.set.wait(timeout)? == 0 {
             return Ok(());
         }

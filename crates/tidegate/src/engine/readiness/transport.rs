@@ -9,16 +9,16 @@ use tidegate_os::descriptor::{BorrowedFd, borrowed};
 use tidegate_os::endpoint::Endpoint;
 use tidegate_os::file::FileRange;
 use tidegate_os::poll::Readiness;
-use tidegate_os::socket::{Blocking, Listener, More, SENDS_FILES, Stream};
+use tidegate_os::socket::{Blocking, Listener, More, SENDS_FILES, Stream, local_addr};
 
 use super::{Incoming, Settled, Transport};
-use crate::fastpath::{self, Begun, Link, Meeting, Offer, Outcome, Ways};
+use crate::fastpath::{self, Begun, Handshake, Link, Outcome, Rendezvous, Transports};
 
 /// A listening socket, and where offers for the fast path are left, if it has that.
 #[derive(Debug)]
 pub(in crate::engine) struct Acceptor {
     pub(in crate::engine) listener: Arc<Listener>,
-    pub(in crate::engine) meeting: Option<Arc<Meeting>>,
+    pub(in crate::engine) rendezvous: Option<Arc<Rendezvous>>,
 }
 
 impl Incoming for Acceptor {
@@ -27,7 +27,7 @@ impl Incoming for Acceptor {
     #[inline]
     fn accept(&self) -> io::Result<(SocketTransport, Option<SocketAddr>)> {
         let (stream, peer) = self.listener.accept(Blocking::Never)?;
-        Ok((SocketTransport::accepted(stream, peer, self.meeting.as_deref()), peer))
+        Ok((SocketTransport::accepted(stream, peer, self.rendezvous.as_deref()), peer))
     }
 }
 
@@ -37,7 +37,7 @@ pub(in crate::engine) enum SocketTransport {
     /// Over TCP.
     Plain(Stream),
     /// Being made, with an offer that has not been decided.
-    Offered(Box<Offer>, Arc<Ways>),
+    Handshaking(Box<Handshake>, Arc<Transports>),
     /// Over shared memory.
     Link(Box<Link>),
     /// Between two of the others, within one call.
@@ -50,10 +50,10 @@ impl SocketTransport {
     pub(in crate::engine) fn accepted(
         stream: Stream,
         peer: Option<SocketAddr>,
-        meeting: Option<&Meeting>,
+        rendezvous: Option<&Rendezvous>,
     ) -> Self {
-        match (meeting, peer) {
-            (Some(meeting), Some(peer)) => match meeting.claim(stream, peer) {
+        match (rendezvous, peer) {
+            (Some(rendezvous), Some(peer)) => match rendezvous.claim(stream, peer) {
                 Ok(link) => Self::Link(Box::new(link)),
                 Err(stream) => Self::Plain(stream),
             },
@@ -65,11 +65,11 @@ impl SocketTransport {
     pub(in crate::engine) fn begin(
         to: &Endpoint,
         from: Option<SocketAddr>,
-        ways: &Arc<Ways>,
+        transports: &Arc<Transports>,
         blocking: Blocking,
     ) -> io::Result<Self> {
-        Ok(match fastpath::begin(to, from, ways, blocking)? {
-            Begun::Offered(offer) => Self::Offered(Box::new(offer), ways.clone()),
+        Ok(match fastpath::begin(to, from, transports, blocking)? {
+            Begun::Handshaking(handshake) => Self::Handshaking(Box::new(handshake), transports.clone()),
             Begun::Plain(stream) => Self::Plain(stream),
         })
     }
@@ -87,22 +87,22 @@ impl Transport for SocketTransport {
         match self {
             Self::Plain(stream) => Some(borrowed(stream)),
             Self::Link(link) => Some(link.borrowed()),
-            Self::Offered(offer, _) => Some(offer.borrowed()),
+            Self::Handshaking(handshake, _) => Some(handshake.borrowed()),
             Self::Nothing => None,
         }
     }
 
-    fn dial(to: &Endpoint, from: Option<SocketAddr>, ways: &Arc<Ways>) -> io::Result<Self> {
-        Self::begin(to, from, ways, Blocking::Never)
+    fn dial(to: &Endpoint, from: Option<SocketAddr>, transports: &Arc<Transports>) -> io::Result<Self> {
+        Self::begin(to, from, transports, Blocking::Never)
     }
 
     fn settles_elsewhere(&self) -> bool {
-        matches!(self, Self::Offered(..))
+        matches!(self, Self::Handshaking(..))
     }
 
     fn settle(&mut self) -> io::Result<Settled> {
         match std::mem::replace(self, Self::Nothing) {
-            Self::Offered(offer, ways) => match offer.settle(&ways) {
+            Self::Handshaking(handshake, transports) => match handshake.settle(&transports) {
                 Outcome::Link(link) => {
                     *self = Self::Link(Box::new(link));
                     Ok(Settled::Stands)
@@ -124,9 +124,9 @@ impl Transport for SocketTransport {
         }
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn handshake_timeout(&self) -> Option<Duration> {
         match self {
-            Self::Offered(_, ways) => ways.fast_path.map(|fast| fast.patience),
+            Self::Handshaking(_, transports) => transports.fast_path.map(|fast| fast.handshake_timeout),
             _ => None,
         }
     }
@@ -136,7 +136,7 @@ impl Transport for SocketTransport {
         match self {
             Self::Plain(stream) => stream.receive(into),
             Self::Link(link) => link.receive(into),
-            Self::Offered(..) | Self::Nothing => Self::unconnected(),
+            Self::Handshaking(..) | Self::Nothing => Self::unconnected(),
         }
     }
 
@@ -145,7 +145,7 @@ impl Transport for SocketTransport {
         match self {
             Self::Plain(stream) => stream.send_vectored(slices, more),
             Self::Link(link) => link.send_vectored(slices),
-            Self::Offered(..) | Self::Nothing => Self::unconnected(),
+            Self::Handshaking(..) | Self::Nothing => Self::unconnected(),
         }
     }
 
@@ -165,7 +165,7 @@ impl Transport for SocketTransport {
         match self {
             Self::Plain(stream) => stream.shutdown_send(),
             Self::Link(link) => link.shutdown_send(),
-            Self::Offered(..) | Self::Nothing => Self::unconnected(),
+            Self::Handshaking(..) | Self::Nothing => Self::unconnected(),
         }
     }
 
@@ -173,8 +173,12 @@ impl Transport for SocketTransport {
         match self {
             Self::Plain(stream) => stream.reset_on_close(),
             Self::Link(link) => link.reset_on_close(),
-            Self::Offered(..) | Self::Nothing => Ok(()),
+            Self::Handshaking(..) | Self::Nothing => Ok(()),
         }
+    }
+
+    fn local_addr(&self) -> Option<SocketAddr> {
+        local_addr(&self.borrowed()?)
     }
 
     #[inline]
@@ -186,7 +190,7 @@ impl Transport for SocketTransport {
     fn interest(&self, wanted: Readiness) -> Readiness {
         match self {
             Self::Plain(_) => wanted,
-            // Whatever is waited for is told by a bell, or by the end of the Unix socket: something to read.
+            // A wake-up byte, or the end of the Unix socket, signals anything waited for: something to read.
             _ => Readiness { readable: wanted.readable || wanted.writable, writable: false },
         }
     }
@@ -196,7 +200,7 @@ impl Transport for SocketTransport {
         match self {
             Self::Link(link) if reported.readable => link.heed(wanted),
             Self::Link(_) => Readiness::default(),
-            Self::Offered(..) => Readiness { writable: false, ..reported },
+            Self::Handshaking(..) => Readiness { writable: false, ..reported },
             Self::Plain(_) | Self::Nothing => reported,
         }
     }

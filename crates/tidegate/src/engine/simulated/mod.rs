@@ -8,42 +8,47 @@
 //! |---|---|
 //! | [`script`] | what a seed decides beforehand |
 //! | [`world`] | virtual time, and what happens in it |
-//! | [`line`] | one connection: the kernel's socket, and what has to come out |
+//! | [`socket`] | one connection: the kernel's socket, and what has to come out |
 //! | [`peer`] | what the peers do |
+//! | [`shortage`] | the kernel has no memory for what the loop asks for |
 //! | [`shelf`] | the file whose parts sessions send |
-//! | [`actor`] | the service and its sessions, and what they make sure of |
+//! | [`observed`] | around any service: what its sessions are shown and say, and what follows for the loop |
+//! | [`actor`] | the service that scripts of the library's own tests are for |
+//! | [`given`] | somebody's own service, and what its test gives: `testing::Simulation` |
 //! | [`readiness`], [`completion`] | a poller and a port of this world |
 
+#[cfg(test)]
 mod actor;
 mod completion;
+#[cfg(feature = "testing")]
+pub(crate) mod given;
+mod observed;
 mod peer;
 mod readiness;
 mod script;
 mod shelf;
+mod shortage;
 mod socket;
+#[cfg(test)]
+mod tests;
 pub(super) mod view;
 mod world;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fastrand::Rng;
 use tidegate_os::waker::Waker;
 
-use self::actor::{Stage, TICK};
+use self::observed::TICK;
 use self::script::Script;
-use self::shelf::Shelf;
 use self::socket::Server;
 use self::world::{World, enter, with};
 use super::readiness::Transport;
 use super::worker::balance::Balance;
-use super::worker::blocking_pool::BlockingPool;
 use super::{WorkerContext, completion as completes, readiness as readies};
-use crate::service::CloseReason;
+use crate::service::ErasedService;
 use crate::stats::{Counters, Stats, Writers, sum};
 
 /// A real loop over this world.
@@ -108,28 +113,25 @@ impl Stepped for completes::Loop<completion::SimPort> {
     }
 }
 
-/// Plays a seed; `Err` says what must not have happened.
-fn play(seed: u64, trace: bool, waker: &Arc<Waker>) -> Result<Stats, String> {
-    let mut rng = Rng::with_seed(seed);
-    let completes = rng.bool();
-    let script = Script::new(&mut rng, completes);
-    script.policy.check().map_err(|e| format!("the script makes no sense: {e}"))?;
-    if trace {
-        eprintln!("{} {script:#?}", if completes { "completion" } else { "readiness" });
-    }
-    let world = World::new(rng, Shelf::new(seed), &script, trace);
+/// Plays a script against a service; gives back what was counted and the world, or says what must not have happened.
+fn play(
+    world: World,
+    service: Arc<dyn ErasedService>,
+    script: &Script,
+    completes: bool,
+    waker: &Arc<Waker>,
+) -> Result<(Stats, World), String> {
     let counters = Arc::new(Counters::new(Writers::One));
-    let speaks_first = script.dials || seed.is_multiple_of(3);
     let worker = WorkerContext {
-        ways: Arc::default(),
+        transports: Arc::default(),
         index: 0,
-        service: Arc::new(Stage { speaks_first }),
+        service,
         policy: world.policy.clone(),
         listens: !script.dials,
         command_queue: world.command_queue.clone(),
         counters: counters.clone(),
         peak: Arc::default(),
-        blocking_pool: Arc::new(BlockingPool::new(script.policy.offload)),
+        blocking_pool: world.blocking_pool.clone(),
         total: Arc::default(),
         balance: Arc::new(Balance::new(std::slice::from_ref(&world.command_queue))),
         share: script.policy.max_connections,
@@ -140,19 +142,19 @@ fn play(seed: u64, trace: bool, waker: &Arc<Waker>) -> Result<Stats, String> {
     enter(Some(world));
     let played = catch_unwind(AssertUnwindSafe(|| match completes {
         true => {
-            let door = (!script.dials).then(|| Arc::new(completion::Acceptor));
-            run(completes::Loop::<completion::SimPort>::new(worker, waker.clone(), door), &counters);
+            let acceptor = (!script.dials).then(|| Arc::new(completion::Acceptor));
+            run(completes::Loop::<completion::SimPort>::new(worker, waker.clone(), acceptor), &counters);
         }
         false => {
-            let door = (!script.dials).then(|| Arc::new(readiness::Acceptor));
-            run(readies::Loop::<readiness::SimPoller>::new(worker, waker.clone(), door), &counters);
+            let acceptor = (!script.dials).then(|| Arc::new(readiness::Acceptor));
+            run(readies::Loop::<readiness::SimPoller>::new(worker, waker.clone(), acceptor), &counters);
         }
     }));
-    let fault = enter(None).and_then(|world| world.fault);
-    match (played, fault) {
+    let mut world = enter(None).ok_or("the world is gone")?;
+    match (played, world.fault.take()) {
         (_, Some(fault)) => Err(fault),
         (Err(panic), None) => Err(format!("panicked: {}", text_of(&*panic))),
-        (Ok(()), None) => Ok(sum(&[counters])),
+        (Ok(()), None) => Ok((sum(&[counters]), world)),
     }
 }
 
@@ -183,40 +185,42 @@ fn run<L: Stepped>(event_loop: io::Result<L>, counters: &Arc<Counters>) {
 }
 
 impl World {
-    /// A loop that was told to stop does so in time.
+    /// A loop that was asked to stop does so in time.
     fn check_drain(&mut self) {
         // Another policy may have had longer.
         let longest = if self.switched { Duration::from_secs(1) } else { self.policy.drain_timeout };
         let limit = longest + TICK + COMING_BACK;
         if self.drained_at.is_some_and(|at| self.now > at + limit + self.slack) {
-            self.fail(|| "the loop was told to stop, and has not".into());
+            self.fail(|| "the loop was asked to stop, and has not".into());
         }
     }
 
     /// Nothing is left, and the counters balance.
     fn check_over(&mut self, stats: &Stats, exact: bool) {
-        let tally = &self.tally;
+        let expected = &self.expected;
         let closed = stats.closed_total();
         let mut sums = vec![
             ("closed and accepted", closed, stats.accepted),
-            ("sessions and accepted", tally.sessions, stats.accepted),
-            ("open and none", tally.live, 0),
+            ("sessions and accepted", expected.sessions, stats.accepted),
+            ("open and none", expected.live, 0),
             ("outstanding and none", stats.outstanding, 0),
-            ("dial failures told and counted", tally.dial_failures, stats.dial_failed),
+            ("dial failures told and counted", expected.dial_failures, stats.dial_failed),
         ];
         let outcomes = stats.accepted + stats.refused + stats.dial_failed;
-        let seen = tally.accept_errors - tally.accept_errors_unseen;
+        let seen = expected.accept_errors - expected.accept_errors_unseen;
         sums.push(("attempted and their outcomes", stats.attempted, outcomes + seen));
         if exact {
-            sums.push(("bytes in and received", stats.bytes_in, tally.received));
-            sums.push(("bytes out and sent", stats.bytes_out, tally.taken));
-            sums.push(("no descriptors", stats.no_descriptors, tally.no_descriptors));
-            sums.push(("no buffers", stats.no_buffers, tally.no_buffers));
+            sums.push(("bytes in and received", stats.bytes_in, expected.received));
+            sums.push(("bytes out and sent", stats.bytes_out, expected.taken));
+            sums.push(("no descriptors", stats.no_descriptors, expected.no_descriptors));
+            sums.push(("no buffers", stats.no_buffers, expected.no_buffers));
+            sums.push(("no memory", stats.no_memory, expected.no_memory));
         }
-        let late = stats.bytes_in < tally.received || stats.bytes_out < tally.taken;
+        let late = stats.bytes_in < expected.received || stats.bytes_out < expected.taken;
         let wrong = sums.into_iter().find(|(_, a, b)| a != b);
-        let open = self.lines.iter().position(|line| !matches!(line.server, Server::Away | Server::Closed));
-        let kept = self.lines.iter().position(|line| line.log.opened.is_some() && !line.log.dropped);
+        let open =
+            self.sockets.iter().position(|socket| !matches!(socket.server, Server::Away | Server::Closed));
+        let kept = self.sockets.iter().position(|socket| socket.log.opened.is_some() && !socket.log.dropped);
         if let Some((what, a, b)) = wrong {
             self.fail(|| format!("{what}: {a} and {b}; {stats:?}"));
         } else if let Some(id) = open.or(kept) {
@@ -224,78 +228,5 @@ impl World {
         } else if late {
             self.fail(|| format!("bytes are not counted: {stats:?}"));
         }
-    }
-}
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
-}
-
-/// Seeds of an ordinary test run.
-const SEEDS: u64 = 4_000;
-
-fn replay(seed: u64) -> String {
-    format!("replay it with: TIDEGATE_SEED={seed} cargo test -p tidegate --lib simulated -- --nocapture")
-}
-
-/// `TIDEGATE_SEED=n` plays one seed and tells what happens; `TIDEGATE_SEEDS=n` plays so many, from `TIDEGATE_FROM` on.
-#[test]
-fn nothing_that_must_not_happen_happens_for_any_seed() {
-    let waker = || Arc::new(Waker::new().expect("a descriptor"));
-    if let Some(seed) = number("TIDEGATE_SEED") {
-        let outcome = play(seed, true, &waker());
-        eprintln!("seed {seed}: {outcome:?}");
-        return assert!(outcome.is_ok());
-    }
-    let (from, count) = (number("TIDEGATE_FROM").unwrap_or(0), number("TIDEGATE_SEEDS").unwrap_or(SEEDS));
-    let (next, begun) = (AtomicU64::new(from), Instant::now());
-    let threads = std::thread::available_parallelism().map_or(1, Into::into);
-    let totals = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| play_some(&next, from + count))).collect();
-        workers.into_iter().map(|worker| worker.join().expect("a worker")).collect::<Vec<_>>()
-    });
-    let failures: Vec<_> = totals.iter().flat_map(|(_, failures)| failures).collect();
-    let mut sums = BTreeMap::<&str, u64>::new();
-    for (name, n) in totals.iter().flat_map(|(sums, _)| sums) {
-        *sums.entry(name).or_default() += n;
-    }
-    for (seed, fault) in failures.iter().take(10) {
-        eprintln!("seed {seed}: {fault}\n{}", replay(*seed));
-    }
-    println!("{count} seeds from {from} in {:?}: {sums:?}", begun.elapsed());
-    assert!(failures.is_empty(), "{} of {count} seeds failed", failures.len());
-}
-
-/// Failures after which a worker stops: they are shown, and one is enough.
-const ENOUGH: usize = 5;
-
-/// Plays seeds until there are no more: the sums of all counters, and what failed.
-fn play_some(next: &AtomicU64, end: u64) -> (BTreeMap<&'static str, u64>, Vec<(u64, String)>) {
-    let waker = Arc::new(Waker::new().expect("a descriptor"));
-    let (mut sums, mut failures) = (BTreeMap::new(), Vec::new());
-    while failures.len() < ENOUGH {
-        let seed = next.fetch_add(1, SeqCst);
-        if seed >= end {
-            break;
-        }
-        match play(seed, false, &waker) {
-            Ok(stats) => {
-                let closed = CloseReason::ALL.map(|why| (why.name(), stats.closed_by(why)));
-                for (name, n) in stats.named().into_iter().chain(closed) {
-                    *sums.entry(name).or_default() += n;
-                }
-            }
-            Err(fault) => failures.push((seed, fault)),
-        }
-    }
-    (sums, failures)
-}
-
-/// A seed is worth something only if it always means the same.
-#[test]
-fn a_seed_always_plays_the_same() {
-    let waker = Arc::new(Waker::new().expect("a descriptor"));
-    for seed in 0..20 {
-        assert_eq!(play(seed, false, &waker), play(seed, false, &waker), "seed {seed}");
     }
 }

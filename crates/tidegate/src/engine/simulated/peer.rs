@@ -17,54 +17,54 @@ impl World {
         self.begins(id);
     }
 
-    /// The peer's end stands: it goes about its part.
+    /// The peer's end is established: it begins its part.
     pub(super) fn begins(&mut self, id: usize) {
         self.goes_on_saying(id, Duration::ZERO);
-        if let Some(after) = self.lines[id].part.breaks_off {
+        if let Some(after) = self.sockets[id].part.breaks_off {
             self.config(after, Happening::BreaksOff(id));
         }
     }
 
     pub(super) fn goes_on_saying(&mut self, id: usize, after: Duration) {
-        let line = &mut self.lines[id];
-        if !std::mem::replace(&mut line.saying, true) {
+        let socket = &mut self.sockets[id];
+        if !std::mem::replace(&mut socket.saying, true) {
             let what =
-                if line.arrived < line.part.says { Happening::Says(id) } else { Happening::HasSaid(id) };
+                if socket.arrived < socket.part.says { Happening::Says(id) } else { Happening::HasSaid(id) };
             self.config(after, what);
         }
     }
 
     pub(super) fn says(&mut self, id: usize) {
-        let most = self.rng.u64(1..=self.lines[id].part.chunk);
-        let line = &mut self.lines[id];
-        line.saying = false;
-        if line.gone || line.broken.is_some() {
+        let most = self.rng.u64(1..=self.sockets[id].part.chunk);
+        let socket = &mut self.sockets[id];
+        socket.saying = false;
+        if socket.gone || socket.broken.is_some() {
             return;
         }
-        if line.server == Server::Closed {
-            line.gone = true; // its bytes are answered by a reset
+        if socket.server == Server::Closed {
+            socket.gone = true; // its bytes are answered by a reset
             return;
         }
-        let room = line.part.inbound - (line.arrived - line.received);
-        let n = most.min(line.part.says - line.arrived).min(room);
+        let room = socket.part.inbound - (socket.arrived - socket.received);
+        let n = most.min(socket.part.says - socket.arrived).min(room);
         if n == 0 {
             return; // goes on when this end has received something
         }
-        line.arrived += n;
-        line.edge.readable = true;
-        let pause = Duration::from_millis(line.part.pause_ms);
+        socket.arrived += n;
+        socket.edge.readable = true;
+        let pause = Duration::from_millis(socket.part.pause_ms);
         self.goes_on_saying(id, pause);
     }
 
     pub(super) fn has_said(&mut self, id: usize) {
-        let line = &mut self.lines[id];
-        if line.gone || line.peer_ended {
+        let socket = &mut self.sockets[id];
+        if socket.gone || socket.peer_ended {
             return;
         }
-        match line.part.then {
+        match socket.part.then {
             Afterwards::Finishes => {
-                line.peer_ended = true;
-                line.edge.readable = true;
+                socket.peer_ended = true;
+                socket.edge.readable = true;
             }
             Afterwards::Leaves => self.leaves(id),
             Afterwards::Stays => {}
@@ -72,36 +72,36 @@ impl World {
     }
 
     pub(super) fn goes_on_hearing(&mut self, id: usize) {
-        let line = &mut self.lines[id];
-        let after = match line.part.hears {
+        let socket = &mut self.sockets[id];
+        let after = match socket.part.hears {
             Hearing::Never => return,
             Hearing::Eager => Duration::from_micros(self.rng.u64(..300)),
             Hearing::Slow { pause_ms, .. } => Duration::from_millis(pause_ms) + Duration::from_micros(10),
         };
-        if !line.gone && !std::mem::replace(&mut line.hearing, true) {
+        if !socket.gone && !std::mem::replace(&mut socket.hearing, true) {
             self.config(after, Happening::Hears(id));
         }
     }
 
     pub(super) fn hears(&mut self, id: usize) {
-        let line = &mut self.lines[id];
-        line.hearing = false;
-        if line.gone {
+        let socket = &mut self.sockets[id];
+        socket.hearing = false;
+        if socket.gone {
             return;
         }
-        let most = match line.part.hears {
+        let most = match socket.part.hears {
             Hearing::Slow { bytes, .. } => bytes,
             _ => u64::MAX,
         };
-        line.heard += most.min(line.taken - line.heard);
-        if line.no_space && line.room() * 3 >= line.part.outbound {
-            line.no_space = false;
-            line.edge.writable = true;
+        socket.heard += most.min(socket.taken - socket.heard);
+        if socket.no_space && socket.room() * 3 >= socket.part.outbound {
+            socket.no_space = false;
+            socket.edge.writable = true;
         }
-        if line.heard < line.taken {
+        if socket.heard < socket.taken {
             return self.goes_on_hearing(id);
         }
-        if line.finished {
+        if socket.finished {
             // Everything was heard, and the end: it has nothing more to wait for.
             self.config(Duration::from_micros(500), Happening::Leaves(id));
         }
@@ -109,17 +109,17 @@ impl World {
 
     /// The peer closes; with a reset if it has not heard everything.
     pub(super) fn leaves(&mut self, id: usize) {
-        let line = &mut self.lines[id];
-        if line.gone {
+        let socket = &mut self.sockets[id];
+        if socket.gone {
             return;
         }
-        let unheard = line.taken > line.heard;
+        let unheard = socket.taken > socket.heard;
         if unheard {
             return self.breaks_off(id);
         }
-        line.gone = true;
-        line.peer_ended = true;
-        line.edge = Edge { readable: true, writable: true };
+        socket.gone = true;
+        socket.peer_ended = true;
+        socket.edge = Edge { readable: true, writable: true };
     }
 
     /// The connection breaks: a reset by the peer, or a network that is gone.
@@ -130,15 +130,15 @@ impl World {
             _ => Errno::CONNRESET,
         };
         let lost = self.rng.bool();
-        let line = &mut self.lines[id];
-        if line.server == Server::Closed || line.broken.is_some() {
-            line.gone = true;
+        let socket = &mut self.sockets[id];
+        if socket.server == Server::Closed || socket.broken.is_some() {
+            socket.gone = true;
             return;
         }
-        (line.gone, line.broken) = (true, Some(errno));
-        line.edge = Edge { readable: true, writable: true };
+        (socket.gone, socket.broken) = (true, Some(errno));
+        socket.edge = Edge { readable: true, writable: true };
         if lost {
-            line.arrived = line.received; // what was not received goes with it
+            socket.arrived = socket.received; // what was not received goes with it
         }
     }
 }

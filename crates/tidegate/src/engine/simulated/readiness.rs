@@ -14,14 +14,14 @@ use tidegate_os::socket::More;
 use tidegate_os::waker::Waker;
 
 use super::shelf::read;
-use super::socket::{Edge, address, id_of};
+use super::socket::{Edge, LOCAL, address, id_of};
 use super::world::{Happening, World, with};
-use crate::engine::readiness::{Incoming, Poller, Report, Settled, Source, Transport};
+use crate::engine::readiness::{Incoming, PollEvent, Poller, Settled, Source, Transport};
 use crate::engine::simulated::view::View;
-use crate::fastpath::Ways;
+use crate::fastpath::Transports;
 use crate::policy::Policy;
 use crate::proto::queue::Files;
-use crate::proto::{PermitState, Receive, Token};
+use crate::proto::{Direction, PermitState, Receive, Token};
 
 /// The listening socket.
 pub(super) struct Acceptor;
@@ -58,10 +58,10 @@ impl World {
         }
         self.note(|| format!("  accept fails: {errno}"));
         self.moved |= errno == Errno::CONNABORTED;
-        self.tally.accept_errors += 1;
+        self.expected.accept_errors += 1;
         match errno {
-            Errno::NFILE | Errno::MFILE => self.tally.no_descriptors += 1,
-            Errno::NOMEM | Errno::NOBUFS => self.tally.no_buffers += 1,
+            Errno::NFILE | Errno::MFILE => self.expected.no_descriptors += 1,
+            Errno::NOMEM | Errno::NOBUFS => self.expected.no_buffers += 1,
             _ => {}
         }
         Some(errno.into())
@@ -74,7 +74,8 @@ pub(super) struct Sock(usize);
 impl Drop for Sock {
     fn drop(&mut self) {
         with(|world| {
-            let reset = matches!(world.lines[self.0].server, super::socket::Server::Closing { reset: true });
+            let reset =
+                matches!(world.sockets[self.0].server, super::socket::Server::Closing { reset: true });
             world.close(self.0, reset);
         });
     }
@@ -87,41 +88,50 @@ impl Transport for Sock {
         Some(self.0)
     }
 
-    fn dial(to: &Endpoint, _from: Option<SocketAddr>, _ways: &Arc<Ways>) -> io::Result<Self> {
+    fn dial(to: &Endpoint, _from: Option<SocketAddr>, _transports: &Arc<Transports>) -> io::Result<Self> {
         with(|world| {
             let Some(id) = to.addr().map(id_of) else {
                 unreachable!("every peer of a simulation has an address")
             };
             if world.chance(world.moods.exhausted) {
-                world.tally.no_descriptors += 1;
+                world.expected.no_descriptors += 1;
                 return Err(Errno::MFILE.into());
             }
             world.stands(id);
             // Ready when the attempt has ended.
-            world.lines[id].flying.dial = true;
+            world.sockets[id].flying.dial = true;
             let after = super::script::time(&mut world.rng, 100);
             world.config(after, Happening::Connects(id));
             Ok(Self(id))
         })
     }
 
+    fn local_addr(&self) -> Option<SocketAddr> {
+        Some(LOCAL)
+    }
+
     fn settle(&mut self) -> io::Result<Settled> {
         with(|world| {
-            let line = &mut world.lines[self.0];
-            if line.flying.dial {
+            let socket = &mut world.sockets[self.0];
+            if socket.flying.dial {
                 world.fail(|| "the end of a dial is looked for before it has come".into());
                 return Ok(Settled::Stands);
             }
-            if line.part.unreachable { Err(Errno::CONNREFUSED.into()) } else { Ok(Settled::Stands) }
+            if socket.part.unreachable { Err(Errno::CONNREFUSED.into()) } else { Ok(Settled::Stands) }
         })
     }
 
     fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         with(|world| {
             let id = self.0;
+            world.tries_again(id, Direction::Receive);
             if world.chance(world.moods.interrupted) {
                 world.moved = true;
                 return Err(ErrorKind::Interrupted.into());
+            }
+            if let Some(e) = world.memory_error(id) {
+                world.is_short(id, Direction::Receive);
+                return Err(e);
             }
             let mut most = into.len() as u64;
             if !world.moods.edges && world.chance(world.moods.partial) {
@@ -130,12 +140,12 @@ impl Transport for Sock {
             }
             let outcome = world.receive(id, most);
             if let Ok(n) = outcome {
-                let line = &mut world.lines[id];
+                let socket = &mut world.sockets[id];
                 let piece = into.get_mut(..n as usize).unwrap_or_default();
-                line.copy_arrived(piece);
-                line.receives += 1;
+                socket.copy_arrived(piece);
+                socket.receives += 1;
                 // A turn, and one more for a connection that was cut short in it.
-                let (receives, most) = (line.receives, 2 * world.policy.drain_budget);
+                let (receives, most) = (socket.receives, 2 * world.policy.drain_budget);
                 if receives > most && !world.switched {
                     world.fail(|| format!("{id}: {receives} receives in a turn, and {most} are allowed"));
                 }
@@ -163,12 +173,19 @@ impl Transport for Sock {
     }
 
     fn shutdown_send(&self) -> io::Result<()> {
-        with(|world| world.shut_down(self.0))
+        with(|world| {
+            world.tries_again(self.0, Direction::Send);
+            if let Some(e) = world.memory_error(self.0) {
+                world.is_short(self.0, Direction::Send);
+                return Err(e);
+            }
+            world.shut_down(self.0)
+        })
     }
 
     fn reset_on_close(&self) -> io::Result<()> {
         with(|world| {
-            world.lines[self.0].server = super::socket::Server::Closing { reset: true };
+            world.sockets[self.0].server = super::socket::Server::Closing { reset: true };
             Ok(())
         })
     }
@@ -179,15 +196,20 @@ impl Sock {
         with(|world| {
             let id = self.0;
             world.suddenly();
+            world.tries_again(id, Direction::Send);
             if world.chance(world.moods.interrupted) {
                 world.moved = true;
                 return Err(ErrorKind::Interrupted.into());
             }
+            if let Some(e) = world.memory_error(id) {
+                world.is_short(id, Direction::Send);
+                return Err(e);
+            }
             if bytes.is_empty() {
                 world.fail(|| format!("{id}: a send of nothing"));
             }
-            let refuses = world.chance(world.moods.would_block) && world.lines[id].broken.is_none();
-            if refuses || !world.lines[id].is_writable() {
+            let refuses = world.chance(world.moods.would_block) && world.sockets[id].broken.is_none();
+            if refuses || !world.sockets[id].is_writable() {
                 world.waits_for_space(id);
                 return Err(ErrorKind::WouldBlock.into());
             }
@@ -208,23 +230,23 @@ impl Sock {
 impl World {
     /// The kernel will say when it takes bytes again.
     fn waits_for_space(&mut self, id: usize) {
-        self.lines[id].no_space = true;
-        if self.lines[id].room() * 3 >= self.lines[id].part.outbound {
+        self.sockets[id].no_space = true;
+        if self.sockets[id].room() * 3 >= self.sockets[id].part.outbound {
             // It only seemed to have no room.
-            self.lines[id].no_space = false;
+            self.sockets[id].no_space = false;
             let after = Duration::from_micros(self.rng.u64(..2_000));
             self.config(after, Happening::Writable(id));
-            self.lines[id].awaits_writable += 1;
+            self.sockets[id].awaits_writable += 1;
         }
     }
 
     /// A dial that was under way has ended.
     pub(super) fn connects(&mut self, id: usize) {
-        let line = &mut self.lines[id];
-        line.flying.dial = false;
-        line.edge.writable = true;
-        if line.part.unreachable {
-            line.edge.readable = true;
+        let socket = &mut self.sockets[id];
+        socket.flying.dial = false;
+        socket.edge.writable = true;
+        if socket.part.unreachable {
+            socket.edge.readable = true;
         } else {
             self.begins(id);
         }
@@ -232,28 +254,28 @@ impl World {
 
     /// What a socket is ready for at this moment.
     fn readiness(&self, id: usize) -> Readiness {
-        let line = &self.lines[id];
-        if line.flying.dial {
+        let socket = &self.sockets[id];
+        if socket.flying.dial {
             return Readiness::default();
         }
-        Readiness { readable: line.is_readable(), writable: line.is_writable() }
+        Readiness { readable: socket.is_readable(), writable: socket.is_writable() }
     }
 
     /// What a poller would report of a socket.
-    fn report(&self, id: usize) -> Option<Report> {
-        let line = &self.lines[id];
-        let (token, readable, writable) = line.watched?;
+    fn event(&self, id: usize) -> Option<PollEvent> {
+        let socket = &self.sockets[id];
+        let (token, readable, writable) = socket.watched?;
         let is = self.readiness(id);
         let ready = match (self.moods.edges, self.moods.terse) {
-            (true, _) if !line.edge.readable && !line.edge.writable => return None,
-            (true, true) => Readiness { readable: line.edge.readable, writable: line.edge.writable },
+            (true, _) if !socket.edge.readable && !socket.edge.writable => return None,
+            (true, true) => Readiness { readable: socket.edge.readable, writable: socket.edge.writable },
             (true, false) => is,
-            (false, _) if line.broken.is_some() && (readable || writable) => is,
+            (false, _) if socket.broken.is_some() && (readable || writable) => is,
             (false, _) => Readiness { readable: is.readable && readable, writable: is.writable && writable },
         };
-        let ended = self.moods.edges && (line.peer_ended || line.broken.is_some());
+        let ended = self.moods.edges && (socket.peer_ended || socket.broken.is_some());
         let any = ready.readable || ready.writable;
-        any.then_some(Report { source: Source::Connection(token), ready, ended })
+        any.then_some(PollEvent { source: Source::Connection(token), ready, ended })
     }
 }
 
@@ -286,14 +308,14 @@ impl Poller for SimPoller {
     fn watch(&mut self, token: Token, id: usize, wanted: Readiness) -> io::Result<()> {
         with(|world| {
             if world.chance(world.moods.unwatched) {
-                world.tally.no_buffers += 1;
-                world.lines[id].log.unwatched = true;
+                world.expected.no_buffers += 1;
+                world.sockets[id].log.unwatched = true;
                 return Err(Errno::NOMEM.into());
             }
             let is = world.readiness(id);
-            let line = &mut world.lines[id];
-            line.edge = Edge { readable: is.readable, writable: is.writable };
-            let before = line.watched.replace((token, wanted.readable, wanted.writable));
+            let socket = &mut world.sockets[id];
+            socket.edge = Edge { readable: is.readable, writable: is.writable };
+            let before = socket.watched.replace((token, wanted.readable, wanted.writable));
             if before.is_some() {
                 world.fail(|| format!("{id} is watched twice"));
             }
@@ -303,8 +325,8 @@ impl Poller for SimPoller {
 
     fn change(&mut self, token: Token, id: usize, wanted: Readiness) {
         with(|world| {
-            let line = &mut world.lines[id];
-            match &mut line.watched {
+            let socket = &mut world.sockets[id];
+            match &mut socket.watched {
                 Some(watched) => *watched = (token, wanted.readable, wanted.writable),
                 None => world.fail(|| "a change of what is not watched".into()),
             }
@@ -313,13 +335,17 @@ impl Poller for SimPoller {
 
     fn unwatch(&mut self, _: Token, id: usize) {
         with(|world| {
-            if world.lines[id].watched.take().is_none() {
+            if world.sockets[id].watched.take().is_none() {
                 world.fail(|| "what is not watched is forgotten".into());
             }
         });
     }
 
-    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<Report>) -> io::Result<()> {
+    fn pause(&mut self, time: Duration) {
+        with(|world| world.pause(time, |_| ()));
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<PollEvent>) -> io::Result<()> {
         with(|world| {
             world.sleep(timeout, |world| self.is_ready(world));
             self.collect(world, into);
@@ -336,52 +362,58 @@ impl SimPoller {
     fn is_ready(&self, world: &World) -> bool {
         world.woken.load(SeqCst)
             || (self.listening && !world.backlog.is_empty())
-            || (0..world.lines.len()).any(|id| world.report(id).is_some())
+            || (0..world.sockets.len()).any(|id| world.event(id).is_some())
     }
 
     /// Reports in any order, and no more than were asked for; some about nothing.
-    fn collect(&mut self, world: &mut World, into: &mut Vec<Report>) {
-        let mut found: Vec<(Report, Option<usize>)> = Vec::new();
+    fn collect(&mut self, world: &mut World, into: &mut Vec<PollEvent>) {
+        let mut found: Vec<(PollEvent, Option<usize>)> = Vec::new();
         let nothing = Readiness { readable: true, writable: false };
         if world.woken.load(SeqCst) {
-            found.push((Report { source: Source::Waker, ready: nothing, ended: false }, None));
+            found.push((PollEvent { source: Source::Waker, ready: nothing, ended: false }, None));
         }
         let lost = world.listening_for_nothing();
         if self.listening && (!world.backlog.is_empty() || lost) {
-            found.push((Report { source: Source::Listener, ready: nothing, ended: false }, None));
+            found.push((PollEvent { source: Source::Listener, ready: nothing, ended: false }, None));
         }
-        found.extend((0..world.lines.len()).filter_map(|id| Some((world.report(id)?, Some(id)))));
+        found.extend((0..world.sockets.len()).filter_map(|id| Some((world.event(id)?, Some(id)))));
         world.rng.shuffle(&mut found);
-        found.truncate(self.events);
-        for (report, id) in found {
-            match (report.source, id) {
+        if found
+            .split_off(self.events.min(found.len()))
+            .iter()
+            .any(|(event, _)| event.source == Source::Listener)
+        {
+            world.unaccepted = None; // the loop was not notified
+        }
+        for (event, id) in found {
+            match (event.source, id) {
                 (Source::Waker, _) => world.woken.store(false, SeqCst),
-                (_, Some(id)) => world.lines[id].edge = Edge::default(),
+                (_, Some(id)) => world.sockets[id].edge = Edge::default(),
                 _ => {}
             }
-            into.push(report);
+            into.push(event);
         }
         self.add_spurious(world, into);
-        world.note(|| format!("woken by {:?}", into.iter().map(|report| report.source).collect::<Vec<_>>()));
+        world.note(|| format!("woken by {:?}", into.iter().map(|event| event.source).collect::<Vec<_>>()));
     }
 
-    fn add_spurious(&self, world: &mut World, into: &mut Vec<Report>) {
+    fn add_spurious(&self, world: &mut World, into: &mut Vec<PollEvent>) {
         if !world.chance(world.moods.spurious) {
             return;
         }
-        let id = world.rng.usize(..world.lines.len());
-        let Some((mut token, ..)) = world.lines[id].watched else { return };
-        if world.lines[id].flying.dial {
+        let id = world.rng.usize(..world.sockets.len());
+        let Some((mut token, ..)) = world.sockets[id].watched else { return };
+        if world.sockets[id].flying.dial {
             return; // a connection is being made: there the poller is asked, and not the socket
         }
         if world.rng.u8(..4) == 0 {
             token.generation = token.generation.wrapping_sub(1); // of a connection that is gone
         }
-        if into.iter().any(|report| report.source == Source::Connection(token)) {
+        if into.iter().any(|event| event.source == Source::Connection(token)) {
             return; // one report of each socket is all a poller gives
         }
         let ready = Readiness { readable: world.rng.bool(), writable: world.rng.bool() };
-        into.push(Report { source: Source::Connection(token), ready, ended: false });
+        into.push(PollEvent { source: Source::Connection(token), ready, ended: false });
     }
 }
 
@@ -395,15 +427,15 @@ impl World {
         self.check_view(id, view);
         let Some(action) = view.action else { return };
         let is = self.readiness(id);
-        let line = &self.lines[id];
-        let (reads, writes) = line.watched.map_or((false, false), |(_, reads, writes)| (reads, writes));
+        let socket = &self.sockets[id];
+        let (reads, writes) = socket.watched.map_or((false, false), |(_, reads, writes)| (reads, writes));
         let listens =
             action.receive == Receive::Post && is.readable && view.receive_place != PermitState::Waiting;
-        let hears = view.receives && if self.moods.edges { line.edge.readable } else { reads };
+        let hears = view.receives && if self.moods.edges { socket.edge.readable } else { reads };
         if listens && !view.listed && !hears {
             return self.fail(|| format!("{id} has input, and nobody will look: {view:?}"));
         }
-        let coming = line.edge.writable || line.no_space || line.awaits_writable > 0;
+        let coming = socket.edge.writable || socket.no_space || socket.awaits_writable > 0;
         let takes = view.sends && if self.moods.edges { coming } else { writes };
         if action.send && view.send_place != PermitState::Waiting && !view.listed && !takes {
             self.fail(|| format!("{id} has something to send, and nobody will: {view:?}"));

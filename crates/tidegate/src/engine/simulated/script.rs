@@ -19,6 +19,8 @@ pub(super) struct Moods {
     pub(super) spurious: u8,
     /// Accepts that fail: no descriptors, no memory, a connection that went away.
     pub(super) exhausted: u8,
+    /// Sends and receives for which there is no memory, by themselves or all of them for a while.
+    pub(super) starves: u8,
     /// A descriptor that cannot be watched.
     pub(super) unwatched: u8,
     /// Something of the peer's happens in the middle of the loop's turn.
@@ -47,6 +49,7 @@ impl Moods {
             would_block: mood(60),
             spurious: mood(80),
             exhausted: mood(60),
+            starves: mood(60),
             unwatched: mood(20),
             sudden: mood(100),
             ends: mood(100),
@@ -87,7 +90,7 @@ pub(super) struct Script {
     pub(super) parts: Vec<Part>,
     /// The limits are changed while the loop runs.
     pub(super) switch: Option<(Duration, Policy)>,
-    /// When the loop is told to stop.
+    /// When the loop is asked to stop.
     pub(super) drain_at: Duration,
 }
 
@@ -156,6 +159,8 @@ pub(super) enum Acts {
     Panics { after: u64 },
     /// Is refused by the service.
     Refused,
+    /// What somebody's own service does.
+    Foreign,
 }
 
 impl Script {
@@ -178,6 +183,53 @@ impl Script {
     }
 }
 
+/// Pieces in which what a test gives is sent or heard, at most: so many turns may that cost.
+const GIVEN_PIECES: u64 = 500;
+
+/// Longest that a peer's pauses take together, in ms: no time limit of an ordinary policy is meant for those.
+const GIVEN_PAUSES_MS: u64 = 2_000;
+
+impl Script {
+    /// For somebody's own service: peers send so many bytes each and hear at most so many.
+    pub(super) fn given(rng: &mut Rng, policy: &Policy, bytes: &[(u64, u64)]) -> Self {
+        let moods = Moods::new(rng);
+        // Limits that no session can see.
+        let tight = Policy {
+            buffer_bytes: 4096 * rng.usize(1..=4),
+            buffers: rng.usize(1..=8),
+            drain_budget: rng.usize(1..=8),
+            events_per_wait: size(rng, 32).max(1) as usize,
+            threads: NonZeroUsize::new(1),
+            ..policy.clone()
+        };
+        let policy = if tight.check().is_ok() { tight } else { policy.clone() };
+        let parts = bytes.iter().map(|&(says, hears)| given_part(rng, says, hears)).collect();
+        let drain_at = Duration::from_secs(3600); // or when all connections are closed
+        Self { moods, policy, dials: false, parts, switch: None, drain_at }
+    }
+}
+
+fn given_part(rng: &mut Rng, says: u64, hears: u64) -> Part {
+    let mut step = |bytes: u64| size(rng, 64 * 1024).max(bytes / GIVEN_PIECES).max(1);
+    let (inbound, outbound, chunk, heard) = (step(says), step(hears), step(says), step(hears));
+    let mut pause = |bytes: u64, step: u64| size(rng, 64).min(GIVEN_PAUSES_MS / (2 * bytes / step + 1));
+    let (pause_ms, hear_ms) = (pause(says, chunk.min(inbound)), pause(hears, heard.min(outbound)));
+    let slow = rng.u8(..4) == 0;
+    Part {
+        comes_at: time(rng, 300),
+        inbound,
+        outbound,
+        says,
+        chunk,
+        pause_ms: if rng.bool() { 0 } else { pause_ms },
+        then: Afterwards::Finishes,
+        hears: if slow { Hearing::Slow { bytes: heard, pause_ms: hear_ms } } else { Hearing::Eager },
+        breaks_off: if rng.u8(..8) == 0 { Some(time(rng, 400)) } else { None },
+        unreachable: false,
+        acts: Acts::Foreign,
+    }
+}
+
 fn maybe<T>(rng: &mut Rng, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
     if rng.bool() { Some(make(rng)) } else { None }
 }
@@ -196,7 +248,9 @@ fn policy(rng: &mut Rng, completes: bool) -> Policy {
         let high = rng.u32(1..=8);
         PostedAccepts { low: at_least_one(rng.u32(1..=high)), high: at_least_one(high) }
     };
+    let coalesce = if wait == Wait::Block && rng.bool() { rng.u64(..=10_000) } else { 0 };
     Policy {
+        coalesce: Duration::from_micros(coalesce),
         max_connections: rng.usize(1..=8),
         accept: Accept {
             backlog: rng.u32(1..=8),
@@ -209,6 +263,7 @@ fn policy(rng: &mut Rng, completes: bool) -> Policy {
         first_byte_timeout: first.map(|first| idle.map_or(first, |idle| first.min(idle))),
         idle_timeout: idle,
         send_timeout: maybe(rng, |rng| time(rng, 600).max(Duration::from_micros(1))),
+        shed_after: maybe(rng, |rng| time(rng, 300).max(Duration::from_micros(1))),
         linger_timeout: time(rng, 300),
         drain_timeout: time(rng, 400),
         min_rate: maybe(rng, |rng| MinRate {
@@ -220,7 +275,7 @@ fn policy(rng: &mut Rng, completes: bool) -> Policy {
         input_bytes: size(rng, 16 * 1024).max(1) as usize,
         outbox: OutboxMarks { low, high: low + 1 + size(rng, 8 * 1024) as usize },
         outstanding_sends: if rng.u8(..3) == 0 { NonZeroU32::new(rng.u32(1..4)) } else { None },
-        window: if rng.u8(..3) == 0 { NonZeroUsize::new(rng.usize(1..4)) } else { None },
+        max_receiving: if rng.u8(..3) == 0 { NonZeroUsize::new(rng.usize(1..4)) } else { None },
         drain_budget: rng.usize(1..=8),
         threads: NonZeroUsize::new(1),
         events_per_wait: size(rng, 32).max(1) as usize,

@@ -1,6 +1,7 @@
 //! The file whose parts sessions send.
 
 use std::fs::File;
+#[cfg(test)]
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -36,6 +37,7 @@ impl Shelf {
     }
 
     /// A part of the file that has these bytes. A byte that nobody wrote lies before each.
+    #[cfg(test)]
     pub(super) fn put(&mut self, bytes: &[u8]) -> FileRange {
         let file = self.file.get_or_insert_with(|| Arc::new(tempfile::tempfile().expect("a file")));
         let at = self.bytes + 1;

@@ -4,7 +4,8 @@
 //! to the kernel, and what sessions are shown, is compared with that byte by byte.
 
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -13,6 +14,9 @@ use super::script::{Acts, Part};
 use super::world::{Happening, World};
 use crate::proto::Token;
 use crate::service::{CloseReason, Flow};
+
+/// The address of this end.
+pub(super) const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
 /// The address of a peer, which says which one it is.
 pub(super) fn address(id: usize) -> SocketAddr {
@@ -30,7 +34,7 @@ fn byte(stream: u64, at: u64) -> u8 {
     ((at ^ (stream << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 53) as u8
 }
 
-/// Where this end's socket stands.
+/// The state of this end's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Server {
     /// Not accepted, or not dialled.
@@ -82,7 +86,7 @@ pub(super) struct SimulatedSocket {
     pub(super) confirmed: u64,
     /// The loop has shut the sending side down.
     pub(super) finished: bool,
-    /// The stream is broken; the loop is told so once.
+    /// The stream is broken; the loop is notified once.
     pub(super) broken: Option<Errno>,
     break_told: bool,
     /// The peer has closed, or broken off.
@@ -98,12 +102,31 @@ pub(super) struct SimulatedSocket {
     pub(super) flying: Flying,
     /// Receives of the present turn.
     pub(super) receives: usize,
+    /// When the loop was last told that there is no memory to receive with, and to send; it has not tried again.
+    pub(super) short: [Option<Instant>; 2],
+    /// The last time that was so.
+    pub(super) starved: Option<Instant>,
+    /// How often that was so since it was known to be over, and how long the connection may pause for it.
+    pub(super) failures: u32,
+    pub(super) pauses_until: [Option<Instant>; 2],
     /// Closed by the kernel itself, after the last send.
     pub(super) chained: bool,
     /// Its connection is gone, and something is in flight; its close is to be a reset.
     pub(super) leaving: bool,
     pub(super) resets: bool,
     pub(super) log: Log,
+    /// What somebody's own test has the peer say.
+    pub(super) given: Option<Given>,
+}
+
+/// Bytes that do not follow from their positions.
+#[derive(Debug)]
+pub(super) struct Given {
+    pub(super) says: Arc<[u8]>,
+    /// What the kernel took for the peer.
+    pub(super) taken: Vec<u8>,
+    /// The peer hears no more than this: the rest was lost in a reset.
+    pub(super) cut: Option<usize>,
 }
 
 /// What the session has seen and done, against which the loop is held.
@@ -124,7 +147,7 @@ pub(super) struct Log {
     pub(super) filled: bool,
     /// Its work has ended, or it asked for more at once, and there is input that it left: it has to be shown that now.
     pub(super) wants_look: bool,
-    /// It was told that the server stops; and that it leaves, after which nothing but the close may follow.
+    /// It was notified that the server stops; and that it leaves, after which nothing but the close may follow.
     pub(super) drained: bool,
     pub(super) left: bool,
     /// When something last moved; when the peer last took something, or there was first something to take.
@@ -163,6 +186,10 @@ impl SimulatedSocket {
             watched: None,
             flying: Flying::default(),
             receives: 0,
+            short: [None; 2],
+            starved: None,
+            failures: 0,
+            pauses_until: [None; 2],
             chained: false,
             leaving: false,
             resets: false,
@@ -185,10 +212,11 @@ impl SimulatedSocket {
                 silent: true,
                 unwatched: false,
             },
+            given: None,
         }
     }
 
-    /// The loop would get something, or be told of an end, if it received.
+    /// The loop would get something, or see an end, if it received.
     pub(super) fn is_readable(&self) -> bool {
         self.arrived > self.received || self.peer_ended || self.broken.is_some()
     }
@@ -204,6 +232,9 @@ impl SimulatedSocket {
 
     /// The bytes from the peer that come next.
     pub(super) fn copy_arrived(&self, into: &mut [u8]) {
+        if let Some(given) = &self.given {
+            return into.copy_from_slice(&given.says[self.received as usize..][..into.len()]);
+        }
         for (at, to) in (self.received..).zip(into) {
             *to = byte(self.streams.0, at);
         }
@@ -211,6 +242,9 @@ impl SimulatedSocket {
 
     /// Whether these are the peer's bytes from `at` on.
     pub(super) fn is_said(&self, at: u64, bytes: &[u8]) -> bool {
+        if let Some(given) = &self.given {
+            return given.says[at as usize..].starts_with(bytes);
+        }
         bytes.iter().zip(at..).all(|(&b, at)| b == byte(self.streams.0, at))
     }
 
@@ -235,19 +269,19 @@ impl SimulatedSocket {
 impl World {
     /// What a receive of at most `most` bytes gives; 0 is the end.
     pub(super) fn receive(&mut self, id: usize, most: u64) -> io::Result<u64> {
-        let line = &mut self.lines[id];
-        if line.server != Server::Open && !matches!(line.server, Server::Closing { .. }) {
+        let socket = &mut self.sockets[id];
+        if socket.server != Server::Open && !matches!(socket.server, Server::Closing { .. }) {
             self.fail(|| format!("received on {id}, which is not open"));
             return Err(ErrorKind::NotConnected.into());
         }
-        let there = line.arrived - line.received;
+        let there = socket.arrived - socket.received;
         if there > 0 {
             return Ok(there.min(most));
         }
-        if let Some(e) = line.break_error() {
+        if let Some(e) = socket.break_error() {
             return Err(e);
         }
-        if line.peer_ended || line.broken.is_some() {
+        if socket.peer_ended || socket.broken.is_some() {
             return Ok(0);
         }
         Err(ErrorKind::WouldBlock.into())
@@ -257,10 +291,10 @@ impl World {
     pub(super) fn was_received(&mut self, id: usize, n: u64) {
         self.note(|| format!("  {id} received {n}"));
         self.moved = true;
-        let line = &mut self.lines[id];
-        line.received += n;
-        line.end_seen |= n == 0;
-        let (blocked, pause) = (!line.saying && !line.gone, line.part.pause_ms);
+        let socket = &mut self.sockets[id];
+        socket.received += n;
+        socket.end_seen |= n == 0;
+        let (blocked, pause) = (!socket.saying && !socket.gone, socket.part.pause_ms);
         if blocked && n > 0 {
             self.goes_on_saying(id, Duration::from_millis(pause));
         }
@@ -269,52 +303,63 @@ impl World {
     /// The loop knows of `n` bytes that came in.
     pub(super) fn was_delivered(&mut self, id: usize, n: u64) {
         let now = self.now;
-        let line = &mut self.lines[id];
-        line.delivered += n;
-        if line.server == Server::Open {
-            self.tally.received += n;
+        let socket = &mut self.sockets[id];
+        socket.delivered += n;
+        if socket.server == Server::Open {
+            self.expected.received += n;
         }
-        let log = &mut line.log;
+        let log = &mut socket.log;
         log.silent = false;
         if log.flow == Flow::Continue || log.flow == Flow::Shutdown {
             log.moved = now;
         }
+        self.recovers(id);
     }
 
     /// The loop knows of `n` bytes that were sent.
     pub(super) fn was_confirmed(&mut self, id: usize, n: u64) {
         let now = self.now;
-        let line = &mut self.lines[id];
-        line.confirmed += n;
-        (line.log.moved, line.log.took) = (now, now);
-        if line.server == Server::Open {
-            self.tally.taken += n;
+        let socket = &mut self.sockets[id];
+        socket.confirmed += n;
+        (socket.log.moved, socket.log.took) = (now, now);
+        if n > 0 {
+            self.recovers(id);
+        }
+        let socket = &mut self.sockets[id];
+        if socket.server == Server::Open {
+            self.expected.taken += n;
         }
     }
 
     /// Gives the kernel bytes to send; how many it takes.
     pub(super) fn send(&mut self, id: usize, bytes: &[u8]) -> io::Result<u64> {
-        let line = &mut self.lines[id];
-        if line.finished || line.server == Server::Closed || line.server == Server::Away {
+        let socket = &mut self.sockets[id];
+        if socket.finished || socket.server == Server::Closed || socket.server == Server::Away {
             self.fail(|| format!("sent on {id}, whose sending side is closed"));
             return Err(Errno::PIPE.into());
         }
-        if let Some(e) = line.break_error() {
+        if let Some(e) = socket.break_error() {
             return Err(e);
         }
-        if line.broken.is_some() {
+        if socket.broken.is_some() {
             return Err(Errno::PIPE.into());
         }
-        let n = line.room().min(bytes.len() as u64);
-        let wrong = line.to_say(line.taken, n as usize) != bytes[..n as usize];
-        let (from, beyond) = (line.taken, line.taken + n > line.log.written);
-        line.taken += n;
+        let n = socket.room().min(bytes.len() as u64);
+        let wrong = match &mut socket.given {
+            Some(given) => {
+                given.taken.extend_from_slice(&bytes[..n as usize]);
+                false
+            }
+            None => socket.to_say(socket.taken, n as usize) != bytes[..n as usize],
+        };
+        let (from, beyond) = (socket.taken, socket.taken + n > socket.log.written);
+        socket.taken += n;
         if wrong || beyond {
             self.fail(|| format!("{id}: other bytes are sent than were written, in {from}..{}", from + n));
         }
         self.moved |= n > 0;
         self.note(|| format!("  {id} sent {n} of {}", bytes.len()));
-        if self.lines[id].gone && n > 0 {
+        if self.sockets[id].gone && n > 0 {
             self.config(Duration::from_micros(200), Happening::BreaksOff(id));
         }
         self.goes_on_hearing(id);
@@ -323,11 +368,11 @@ impl World {
 
     /// The loop ends the sending side.
     pub(super) fn shut_down(&mut self, id: usize) -> io::Result<()> {
-        let line = &mut self.lines[id];
-        if line.broken.is_some() {
+        let socket = &mut self.sockets[id];
+        if socket.broken.is_some() {
             return Err(Errno::NOTCONN.into());
         }
-        let twice = std::mem::replace(&mut line.finished, true);
+        let twice = std::mem::replace(&mut socket.finished, true);
         if twice {
             self.fail(|| format!("{id}: finished sending twice"));
         }
@@ -339,45 +384,53 @@ impl World {
     /// The loop has closed a socket, and nothing is in flight on it any more: the peer gets to know.
     pub(super) fn close(&mut self, id: usize, reset: bool) {
         self.moved = true;
-        let line = &mut self.lines[id];
-        if !matches!(line.server, Server::Open | Server::Closing { .. }) {
+        let socket = &mut self.sockets[id];
+        if !matches!(socket.server, Server::Open | Server::Closing { .. }) {
             return self.fail(|| format!("{id} closed twice"));
         }
-        line.server = Server::Closed;
-        line.watched = None;
-        let unread = line.arrived > line.received;
+        socket.server = Server::Closed;
+        socket.watched = None;
+        let unread = socket.arrived > socket.received;
         self.note(|| format!("  {id} closed{}", if reset { " with a reset" } else { "" }));
         self.check_close(id, reset);
-        let line = &mut self.lines[id];
+        let socket = &mut self.sockets[id];
         if reset || unread {
-            line.gone = true; // `tcp(7)`: input that nobody has read makes the close a reset
+            socket.gone = true; // `tcp(7)`: input that nobody has read makes the close a reset
+            if let Some(given) = &mut socket.given {
+                given.cut = Some(socket.heard as usize);
+            }
         } else {
-            line.finished = true;
+            socket.finished = true;
             self.goes_on_hearing(id);
+        }
+        let all_given =
+            self.sockets.iter().all(|socket| socket.given.is_some() && socket.server == Server::Closed);
+        if all_given && self.drained_at.is_none() {
+            self.config(Duration::ZERO, Happening::Drain);
         }
     }
 
     /// An end that the peer takes for the whole: everything that was written must be there.
     fn check_end(&mut self, id: usize) {
-        let line = &self.lines[id];
-        let (taken, written) = (line.taken, line.log.written);
-        if taken != written && !line.is_excused() {
+        let socket = &self.sockets[id];
+        let (taken, written) = (socket.taken, socket.log.written);
+        if taken != written && !socket.is_excused() {
             self.fail(|| format!("{id}: the stream ends after {taken} of {written} bytes"));
         }
     }
 
     fn check_close(&mut self, id: usize, reset: bool) {
-        use CloseReason::{Error, Finished, IdleTimeout, Reset};
-        let line = &self.lines[id];
-        let why = line.log.closed;
+        use CloseReason::{Error, Finished, IdleTimeout, NoMemory, Reset};
+        let socket = &self.sockets[id];
+        let why = socket.log.closed;
         match why {
-            _ if line.log.opened.is_none() => {} // refused
+            _ if socket.log.opened.is_none() => {} // refused
             // A close that was chained to the last send comes before the loop knows, and whatever that does meanwhile.
-            _ if line.chained => self.check_end(id),
+            _ if socket.chained => self.check_end(id),
             None => self.fail(|| format!("{id} is closed, and its session does not know")),
             Some(Finished) if reset => self.fail(|| format!("{id} is finished, and reset")),
             Some(Finished) => self.check_end(id),
-            Some(IdleTimeout | Reset | Error) => {}
+            Some(IdleTimeout | Reset | Error | NoMemory) => {}
             Some(why) if !reset => self.fail(|| format!("{id} is not reset, and was closed by {why}")),
             Some(_) => {}
         }
@@ -385,8 +438,8 @@ impl World {
 
     /// A connection that was accepted, or has been made.
     pub(super) fn stands(&mut self, id: usize) {
-        self.note(|| format!("  {id} stands"));
+        self.note(|| format!("  {id} is established"));
         self.moved = true;
-        self.lines[id].server = Server::Open;
+        self.sockets[id].server = Server::Open;
     }
 }

@@ -20,6 +20,9 @@ pub(in crate::engine) struct View {
     pub(in crate::engine) receives: bool,
     pub(in crate::engine) sends: bool,
     pub(in crate::engine) finishes: bool,
+    /// It has what the kernel had no memory to send; and when it tries that, or to receive, again.
+    pub(in crate::engine) holds: bool,
+    pub(in crate::engine) retry_at: Option<Instant>,
     pub(in crate::engine) receive_place: PermitState,
     pub(in crate::engine) send_place: PermitState,
 }
@@ -27,7 +30,7 @@ pub(in crate::engine) struct View {
 impl View {
     pub(in crate::engine) fn new(
         connection: Option<&Connection>,
-        seats: &ConnectionPermits,
+        permits: &ConnectionPermits,
         policy: &Policy,
     ) -> Self {
         Self {
@@ -38,8 +41,10 @@ impl View {
             receives: false,
             sends: false,
             finishes: false,
-            receive_place: seats.receive,
-            send_place: seats.send,
+            holds: false,
+            retry_at: connection.filter(|c| !is_over(c)).and_then(Connection::retry_at),
+            receive_place: permits.receive,
+            send_place: permits.send,
         }
     }
 }

@@ -15,10 +15,12 @@ use super::script::{Moods, Script, chance};
 use super::shelf::Shelf;
 use super::socket::SimulatedSocket;
 use crate::engine::simulated::view::View;
+use crate::engine::worker::blocking_pool::BlockingPool;
 use crate::engine::{Command, CommandQueue};
 use crate::policy::accept::EXHAUSTION_PAUSE;
 use crate::policy::sends::GROUP_QUANTUM;
-use crate::policy::{Policy, Wait};
+use crate::policy::{Offload, Policy, Wait};
+use crate::proto::mail::Job;
 use crate::proto::{PermitState, Receive};
 use crate::service::{Dial, Flow, Mailbox, MailboxError};
 
@@ -51,54 +53,70 @@ pub(super) enum Happening {
     /// An operation may go on.
     Nudge,
     /// Another thread posts mail: an answer of so many bytes.
-    Mail(Mailbox, u64),
+    Mail(Mailbox<u64>, u64),
     /// This end dials; the attempt has come to its end.
     Dials(usize),
     Connects(usize),
     /// The limits are changed.
     Switch,
-    /// The loop is told to stop.
+    /// The loop is asked to stop.
     Drain,
+    /// A job that a session has offloaded is run.
+    Runs(Offloaded),
+}
+
+/// A job of a session.
+pub(super) struct Offloaded(Job);
+
+impl std::fmt::Debug for Offloaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a job")
+    }
 }
 
 /// Sums that the counters of the loop are compared with.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct Expected {
     pub(super) accept_errors: u64,
     /// Errors that came while accepts were being cancelled, which nobody counts.
     pub(super) accept_errors_unseen: u64,
     pub(super) no_descriptors: u64,
     pub(super) no_buffers: u64,
+    pub(super) no_memory: u64,
     pub(super) received: u64,
     pub(super) taken: u64,
     pub(super) mail_lost: u64,
     pub(super) live: u64,
     pub(super) sessions: u64,
-    pub(super) refusals: u64,
     pub(super) dial_failures: u64,
     pub(super) dialled: u64,
 }
 
 /// Turns without progress that are taken for spinning.
 const IDLE_TURNS: u32 = 300;
-/// Turns that no seed needs.
-const TURNS: u32 = 200_000;
+/// Turns that no seed needs, beside those for what peers say: each byte may arrive singly, and be answered and sent so.
+const TURNS: u64 = 200_000;
+const TURNS_FOR_A_BYTE: u64 = 4;
 
 pub(super) struct World {
     pub(super) rng: Rng,
     pub(super) start: Instant,
     pub(super) now: Instant,
+    /// When the loop last looked at its sockets.
+    looked: Instant,
     /// How much later than it asked the loop was woken.
     pub(super) slack: Duration,
     pub(super) moods: Moods,
     pub(super) shelf: Shelf,
     pub(super) policy: Arc<Policy>,
-    pub(super) lines: Vec<SimulatedSocket>,
+    /// Has no threads: jobs wait here until the world runs them.
+    pub(super) blocking_pool: Arc<BlockingPool>,
+    pub(super) sockets: Vec<SimulatedSocket>,
     /// Connections that wait to be accepted.
     pub(super) backlog: VecDeque<usize>,
     pub(super) command_queue: Arc<CommandQueue>,
     pub(super) woken: Arc<AtomicBool>,
-    pub(super) tally: Tally,
+    pub(super) expected: Expected,
     pub(super) drained_at: Option<Instant>,
     /// The limits it is changed to. From then on it depends on the order of events which limits apply, and what follows
     /// from the limits alone is no longer looked at.
@@ -106,14 +124,18 @@ pub(super) struct World {
     pub(super) switched: bool,
     agenda: BTreeMap<(Instant, u64), Happening>,
     number: u64,
-    turns: u32,
+    turns: u64,
+    most_turns: u64,
     idle_turns: u32,
     /// The process has run out of something until then.
     pub(super) exhausted: Option<(Instant, Errno)>,
+    /// There is no memory for anything until then; since when that has failed what was tried again.
+    pub(super) famine: Option<Instant>,
+    pub(super) short_since: Option<Instant>,
     /// Since when there was room for a connection that waits, and no accept was tried.
     pub(super) unaccepted: Option<Instant>,
     /// Places in the windows: taken, and waited for; to receive and to send.
-    places: [(usize, usize); 2],
+    permits: [(usize, usize); 2],
     /// Something moved since the loop last waited.
     pub(super) moved: bool,
     /// Pieces of mail that sessions were shown since the loop last waited.
@@ -132,11 +154,13 @@ impl World {
             rng,
             start,
             now: start,
+            looked: start,
             slack: Duration::ZERO,
             moods: script.moods,
             shelf,
             policy: Arc::new(script.policy.clone()),
-            lines: script
+            blocking_pool: Arc::new(BlockingPool::new(Offload { threads: 0, ..script.policy.offload })),
+            sockets: script
                 .parts
                 .iter()
                 .enumerate()
@@ -147,17 +171,20 @@ impl World {
                 wake.store(true, SeqCst)
             })),
             woken,
-            tally: Tally::default(),
+            expected: Expected::default(),
             drained_at: None,
             switch: script.switch.as_ref().map(|(_, policy)| Arc::new(policy.clone())),
             switched: false,
             agenda: BTreeMap::new(),
             number: 0,
             turns: 0,
+            most_turns: TURNS + TURNS_FOR_A_BYTE * script.parts.iter().map(|part| part.says).sum::<u64>(),
             idle_turns: 0,
             exhausted: None,
+            famine: None,
+            short_since: None,
             unaccepted: None,
-            places: Default::default(),
+            permits: Default::default(),
             moved: true,
             mail_shown: 0,
             fault: None,
@@ -205,6 +232,10 @@ impl World {
     /// Lets time pass until `ready` or until the loop wants to go on, whatever happens meanwhile.
     pub(super) fn sleep(&mut self, timeout: Option<Duration>, mut ready: impl FnMut(&mut Self) -> bool) {
         self.count_turn();
+        while let Some(job) = self.blocking_pool.take() {
+            let after = super::script::time(&mut self.rng, 50);
+            self.config(after, Happening::Runs(Offloaded(job)));
+        }
         self.slack = Duration::ZERO;
         if timeout == Some(Duration::ZERO) && (self.switched || self.policy.wait != Wait::Block) {
             self.slack = Duration::from_micros(self.rng.u64(50..500)); // a spinning thread needs time too
@@ -234,18 +265,37 @@ impl World {
             self.slack += stall;
             self.catch_up();
         }
+        self.looked = self.now;
+    }
+
+    /// Lets time pass in which the loop does not look; `work` is what the kernel does meanwhile.
+    pub(super) fn pause(&mut self, time: Duration, mut work: impl FnMut(&mut Self)) {
+        let until = self.now + time;
+        let budget = self.policy.coalesce.max(self.switch.as_ref().map_or(Duration::ZERO, |to| to.coalesce));
+        if until > self.looked + budget {
+            let unseen = until - self.looked;
+            self.fail(|| format!("the loop has not looked for {unseen:?}, and may not for {budget:?}"));
+        }
+        self.note(|| format!("  pauses for {time:?}"));
+        while let Some(at) = self.agenda.first_key_value().map(|((at, _), _)| *at).filter(|at| *at <= until) {
+            self.now = self.now.max(at);
+            self.catch_up();
+            work(self);
+        }
+        self.now = until;
+        self.moved = true;
     }
 
     fn count_turn(&mut self) {
         self.turns += 1;
         self.idle_turns = if std::mem::take(&mut self.moved) { 0 } else { self.idle_turns + 1 };
-        if self.idle_turns > IDLE_TURNS || self.turns > TURNS {
+        if self.idle_turns > IDLE_TURNS || self.turns > self.most_turns {
             let (turns, idle) = (self.turns, self.idle_turns);
             self.fail(|| format!("the loop spins: {turns} turns, the last {idle} without anything moving"));
         }
         self.mail_shown = 0;
-        for line in &mut self.lines {
-            line.receives = 0;
+        for socket in &mut self.sockets {
+            socket.receives = 0;
         }
     }
 
@@ -264,22 +314,23 @@ impl World {
     /// What has to hold of a connection after each turn, whatever it waits with.
     pub(super) fn check_view(&mut self, id: usize, view: &View) {
         self.check_deadline(id, view.deadline);
+        self.check_shortage(id, view);
         for (at, place) in [view.receive_place, view.send_place].into_iter().enumerate() {
-            self.places[at].0 += usize::from(place == PermitState::Inside);
-            self.places[at].1 += usize::from(place == PermitState::Waiting);
+            self.permits[at].0 += usize::from(place == PermitState::Inside);
+            self.permits[at].1 += usize::from(place == PermitState::Waiting);
         }
-        let log = &self.lines[id].log;
+        let log = &self.sockets[id].log;
         let listens = view.action.is_some_and(|action| action.receive == Receive::Post);
         let going = matches!(log.flow, Flow::Continue | Flow::Shutdown);
-        let (shown, delivered) = (log.shown, self.lines[id].delivered);
+        let (shown, delivered) = (log.shown, self.sockets[id].delivered);
         if log.wants_look && !log.filled && going && !log.left && !self.switched {
             self.fail(|| format!("session {id} has ended its work, and is not shown what it left"));
         }
-        let log = &self.lines[id].log;
+        let log = &self.sockets[id].log;
         // Behind the last word before a stop nothing is answered any more.
         let left = view.lingers && self.drained_at.is_some();
         if view.lingers && going && !log.lingers && !left {
-            self.fail(|| format!("session {id} goes on, and what comes is discarded"));
+            self.fail(|| format!("session {id} goes on, and its input is discarded"));
         }
         if listens && going && !left && shown != delivered {
             self.fail(|| format!("session {id} was shown {shown} of {delivered} bytes, and could take more"));
@@ -294,15 +345,17 @@ impl World {
                 format!("sessions were shown {n} pieces of mail before the loop looked at its sockets")
             });
         }
-        let bounds =
-            [self.policy.window.map(|n| n.get()), self.policy.outstanding_sends.map(|n| n.get() as usize)];
-        for ((taken, waiting), bound) in std::mem::take(&mut self.places).into_iter().zip(bounds) {
+        let bounds = [
+            self.policy.max_receiving.map(|n| n.get()),
+            self.policy.outstanding_sends.map(|n| n.get() as usize),
+        ];
+        for ((taken, waiting), bound) in std::mem::take(&mut self.permits).into_iter().zip(bounds) {
             let bound = bound.unwrap_or(usize::MAX);
             if !self.switched && (taken > bound || (waiting > 0 && taken < bound)) {
-                self.fail(|| format!("{taken} of {bound} places are taken, and {waiting} connections wait"));
+                self.fail(|| format!("{taken} of {bound} permits are taken, and {waiting} connections wait"));
             }
         }
-        let room = self.tally.live < self.policy.max_connections as u64;
+        let room = self.expected.live < self.policy.max_connections as u64;
         if self.backlog.is_empty() || !room || self.drained_at.is_some() || self.switched {
             self.unaccepted = None;
             return;
@@ -317,7 +370,7 @@ impl World {
     /// A deadline that has come was looked at in this turn.
     pub(super) fn check_deadline(&mut self, id: usize, deadline: Option<Instant>) {
         let now = self.now;
-        if let Some(at) = deadline.filter(|&at| at + super::actor::TICK <= now) {
+        if let Some(at) = deadline.filter(|&at| at + super::observed::TICK <= now) {
             let late = now - at;
             self.fail(|| format!("a deadline of {id} has passed {late:?} ago, and nothing was done"));
         }
@@ -333,8 +386,8 @@ impl World {
             Happening::Leaves(id) => self.leaves(id),
             Happening::BreaksOff(id) => self.breaks_off(id),
             Happening::Writable(id) => {
-                self.lines[id].edge.writable = true;
-                self.lines[id].awaits_writable -= 1;
+                self.sockets[id].edge.writable = true;
+                self.sockets[id].awaits_writable -= 1;
             }
             Happening::Connects(id) => self.connects(id),
             Happening::Nudge => {}
@@ -347,6 +400,7 @@ impl World {
                     let _ = self.command_queue.push(Command::Policy(policy));
                 }
             }
+            Happening::Runs(Offloaded(job)) => job(),
             Happening::Drain => {
                 self.drained_at = Some(self.now);
                 let _ = self.command_queue.push(Command::Drain);
@@ -354,10 +408,10 @@ impl World {
         }
     }
 
-    fn post(&mut self, to: Mailbox, answer: u64) {
+    fn post(&mut self, to: Mailbox<u64>, answer: u64) {
         match to.send(answer) {
             Err(MailboxError::Full) => self.config(Duration::from_millis(1), Happening::Mail(to, answer)),
-            Err(MailboxError::Stopped) => self.tally.mail_lost += 1,
+            Err(MailboxError::Stopped) => self.expected.mail_lost += 1,
             Ok(()) => {}
         }
     }
@@ -365,7 +419,7 @@ impl World {
     fn asks_to_dial(&mut self, id: usize) {
         let dial = Dial::to(super::socket::address(id)).tag(id as u64);
         match self.command_queue.push(Command::Dial(dial.into())) {
-            Ok(()) => self.tally.dialled += 1,
+            Ok(()) => self.expected.dialled += 1,
             Err(MailboxError::Full) => self.config(Duration::from_millis(1), Happening::Dials(id)),
             Err(MailboxError::Stopped) => {}
         }

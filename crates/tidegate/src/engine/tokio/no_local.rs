@@ -1,4 +1,4 @@
-//! A system on which the library has no Unix sockets: whoever asks for one is told so, where sockets are made.
+//! A system on which the library has no Unix sockets: making one is an error.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! What the acceptor of this model does when accepts fail, with a listener that fails as it is told.
+//! What the acceptor of this model does when accepts fail, with a listener that fails on request.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -31,8 +31,8 @@ fn only_a_shortage_pauses_accepting_and_a_connection_that_closes_ends_the_pause(
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let registry = registry(Policy::default());
-        let mut seat = None;
-        registry.accept_next(Admission::Admit, || Ok(()), |(), place| seat = place);
+        let mut slot = None;
+        registry.accept_next(Admission::Admit, || Ok(()), |(), place| slot = place);
         let errors = [Errno::CONNABORTED, Errno::PROTO, Errno::MFILE, Errno::CONNABORTED];
         let errors = Arc::new(Mutex::new(VecDeque::from(errors)));
         let left = || errors.lock().unwrap().len();
@@ -46,7 +46,7 @@ fn only_a_shortage_pauses_accepting_and_a_connection_that_closes_ends_the_pause(
             yield_now().await;
         }
         assert_eq!(registry.counters.no_descriptors.get(), 1);
-        drop(seat);
+        drop(slot);
         for _ in 0..10 {
             yield_now().await;
         }

@@ -1,5 +1,5 @@
-//! Who comes in, once for all engines: what a failed accept means, whether a dial may begin, and whose session a
-//! connection gets.
+//! Admission, once for all engines: what a failed accept or transfer means, whether a dial may begin, and which session
+//! a connection gets.
 //!
 //! | an accept fails with | that is about | counted as | accepting |
 //! |---|---|---|---|
@@ -7,6 +7,9 @@
 //! | `EMFILE`, `ENFILE` | descriptors | `attempted`, `no_descriptors` | pauses for [`EXHAUSTION_PAUSE`], or until a connection closes |
 //! | `ENOBUFS`, `ENOMEM` | memory | `attempted`, `no_buffers` | the same |
 //! | anything else, such as `EBADF` | the listener | `attempted`, and logged | the same |
+//!
+//! On a connection that is established, `ENOBUFS` and `ENOMEM` of a send or receive make that pause, count as
+//! `no_memory` ([`failure`]), and make accepting pause, too.
 //!
 //! After the order to stop the backlog is swept: at most `accept.backlog` accepts, by the same table, until there is
 //! nothing to accept, no room, or a pause.
@@ -19,19 +22,23 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use tidegate_os::socket::{is_exhaustion, is_lost_connection, is_out_of_descriptors};
+use tidegate_os::socket::{is_lost_connection, is_out_of_descriptors, is_out_of_memory};
 
 use super::{Command, CommandQueue};
+use crate::policy::Policy;
 use crate::policy::accept::EXHAUSTION_PAUSE;
+use crate::policy::pressure::{Pressure, Relief};
 use crate::proto::dial::DialRequest;
 use crate::proto::panics::contain;
-use crate::service::{Dial, ErasedService, Origin, Peer, Session};
+use crate::proto::{Direction, Event};
+use crate::service::{Dial, ErasedService, Peer, Session};
 use crate::stats::Counters;
 
-/// A pause of accepting while the process has run out of something.
+/// A pause of accepting while the process has run out of something: accepts fail, or sends and receives do.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct AcceptPause {
     until: Option<Instant>,
+    pressure: Pressure,
 }
 
 impl AcceptPause {
@@ -44,6 +51,25 @@ impl AcceptPause {
         if !count_exhaustion(e, counters) {
             tracing::warn!(error = %e, "accept failed; trying again shortly");
         }
+        self.begin(now);
+    }
+
+    /// What to do about lack of memory ([`Pressure::look`]). While sends and receives fail, accepting pauses.
+    pub(in crate::engine) fn relieve(
+        &mut self,
+        sum: impl Fn(fn(&Counters) -> u64) -> u64,
+        policy: &Policy,
+        now: Instant,
+    ) -> Relief {
+        let (failed, recovered) = (sum(|c| c.no_memory.get()), sum(|c| c.recovered.get()));
+        let relief = self.pressure.look(failed, recovered, now, policy.shed_after);
+        if matches!(relief, Relief::Shrink | Relief::Shed) {
+            self.begin(now);
+        }
+        relief
+    }
+
+    fn begin(&mut self, now: Instant) {
         self.until = Some(now + EXHAUSTION_PAUSE);
     }
 
@@ -62,12 +88,18 @@ impl AcceptPause {
 pub(in crate::engine) fn count_exhaustion(e: &io::Error, counters: &Counters) -> bool {
     if is_out_of_descriptors(e) {
         counters.no_descriptors.add(1);
-    } else if is_exhaustion(e) {
+    } else if is_out_of_memory(e) {
         counters.no_buffers.add(1);
     } else {
         return false;
     }
     true
+}
+
+/// What a failed operation on an established connection means for it: the end, or a pause in that direction
+/// ([`pressure`](crate::policy::pressure)).
+pub(in crate::engine) fn failure(e: &io::Error, direction: Direction) -> Event<'static> {
+    if is_out_of_memory(e) { Event::OutOfMemory(direction) } else { Event::Failed(e.kind()) }
 }
 
 /// Counts a connection that was accepted only to be closed.
@@ -76,10 +108,10 @@ pub(in crate::engine) fn count_refusal(counters: &Counters) {
     counters.refused.add(1);
 }
 
-/// How full whoever is to dial is.
+/// How full a loop or registry that is to dial is.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct DialRoom {
-    /// It was told to stop.
+    /// It was asked to stop.
     pub(in crate::engine) stopping: bool,
     /// The time to let connections finish is over.
     pub(in crate::engine) stopped: bool,
@@ -108,7 +140,7 @@ impl DialRoom {
     }
 }
 
-/// Counts a failed dial and tells who asked.
+/// Counts a failed dial and answers its request.
 pub(in crate::engine) fn dial_failed(
     service: &dyn ErasedService,
     counters: &Counters,
@@ -121,12 +153,12 @@ pub(in crate::engine) fn dial_failed(
 
 /// Closes the way in of an engine that has stopped, and answers the dials that nobody will begin.
 pub(in crate::engine) fn close(
-    gate: &CommandQueue,
+    command_queue: &CommandQueue,
     commands: &mut VecDeque<Command>,
     service: &dyn ErasedService,
     counters: &Counters,
 ) {
-    gate.close(commands);
+    command_queue.close(commands);
     for command in commands.drain(..) {
         if let Command::Dial(request) = command {
             counters.attempted.add(1);
@@ -135,18 +167,23 @@ pub(in crate::engine) fn close(
     }
 }
 
-/// Asks the service for the session of an accepted connection, or counts the refusal. The service is shown the address
-/// only if it asks for that, whether the model knows it or not: what works on one has to work on all.
+/// Asks the service for the session of an accepted connection, or counts the refusal. The service is shown the
+/// addresses only if it asks for them, whether the model knows them or not: what works on one has to work on all.
 pub(in crate::engine) fn open_accepted(
     service: &dyn ErasedService,
     counters: &Counters,
     addr: Option<SocketAddr>,
+    local: impl FnOnce() -> Option<SocketAddr>,
     thread: usize,
 ) -> Option<Box<dyn Session>> {
     open(service, counters, || {
         let addr = addr.filter(|_| service.needs_peer_addr());
-        Peer { addr, origin: Origin::Accepted, thread }
+        Peer::accepted().with_addr(addr).with_local_addr(asked_for(service, local)).with_thread(thread)
     })
+}
+
+fn asked_for(service: &dyn ErasedService, local: impl FnOnce() -> Option<SocketAddr>) -> Option<SocketAddr> {
+    if service.needs_local_addr() { local() } else { None }
 }
 
 /// The session of a dialled connection: the one that was given with the dial, or one of the service.
@@ -154,11 +191,15 @@ pub(in crate::engine) fn open_dialled(
     service: &dyn ErasedService,
     counters: &Counters,
     request: &mut DialRequest,
+    local: impl FnOnce() -> Option<SocketAddr>,
     thread: usize,
 ) -> Option<Box<dyn Session>> {
     request.take_session().or_else(|| {
         let Dial { to, tag, .. } = request.dial();
-        open(service, counters, || Peer { addr: to.addr(), origin: Origin::Dialled { tag: *tag }, thread })
+        open(service, counters, || {
+            let peer = Peer::dialled(*tag).with_addr(to.addr());
+            peer.with_local_addr(asked_for(service, local)).with_thread(thread)
+        })
     })
 }
 

@@ -1,6 +1,6 @@
 //! Who of the I/O threads serves which connection: what they know of each other, and how places are promised.
 //!
-//! Whoever accepts asks [`policy::accept`](crate::policy::accept) who is to serve, and hands the connection on if
+//! The accepting thread asks [`policy::accept`](crate::policy::accept) who is to serve, and hands the connection on if
 //! that is another thread. A place is taken there first, so that no limit is exceeded; and a thread that is expecting
 //! a connection does not end, so that none is lost.
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-use super::CommandQueue;
+use super::{Command, CommandQueue};
 use crate::policy::accept::{Load, assignee, lead};
 
 /// Connections that may be on their way to a thread. One that does not take them in is left alone.
@@ -19,7 +19,7 @@ const EXPECTED: u64 = 1 << 32;
 /// The thread has ended.
 const ENDED: u64 = 1 << 63;
 
-/// What the others know of one I/O thread. Each is on cache lines of its own.
+/// What the others know of one I/O thread. Each is on separate cache lines.
 #[repr(align(128))]
 #[derive(Default)]
 struct Worker {
@@ -28,7 +28,7 @@ struct Worker {
     state: AtomicU64,
     /// Connections it was given.
     given: AtomicU64,
-    /// Places it may take, and how many may be taken when others still give it connections.
+    /// Places it may take, and how many may be taken when others still hand it connections.
     share: AtomicUsize,
     takes: AtomicUsize,
 }
@@ -47,7 +47,7 @@ impl Worker {
         Load { given: self.given.load(Relaxed), open: open(state), has_room: self.has_room(state) }
     }
 
-    /// Whether others may give it a connection.
+    /// Whether others may hand it a connection.
     fn has_room(&self, state: u64) -> bool {
         let room = self.share.load(Relaxed).min(self.takes.load(Relaxed)) as u64;
         state & ENDED == 0 && open(state) < room && expected(state) < MOST_EXPECTED
@@ -59,22 +59,30 @@ pub(crate) struct Balance {
     workers: Box<[Worker]>,
     /// The fewest connections that a thread with room was given, when this was last looked at.
     fewest: AtomicU64,
-    gates: Box<[Arc<CommandQueue>]>,
+    command_queues: Box<[Arc<CommandQueue>]>,
 }
 
 impl Balance {
     /// For threads behind these gates; none has room yet.
-    pub(crate) fn new(gates: &[Arc<CommandQueue>]) -> Self {
+    pub(crate) fn new(command_queues: &[Arc<CommandQueue>]) -> Self {
         Self {
-            workers: gates.iter().map(|_| Worker::default()).collect(),
+            workers: command_queues.iter().map(|_| Worker::default()).collect(),
             fewest: AtomicU64::new(0),
-            gates: gates.into(),
+            command_queues: command_queues.into(),
         }
     }
 
     /// The way to a thread.
     pub(in crate::engine) fn command_queue(&self, thread: usize) -> &CommandQueue {
-        &self.gates[thread]
+        &self.command_queues[thread]
+    }
+
+    /// Has all other threads do something that takes no room in their queues.
+    pub(in crate::engine) fn tell_others(&self, mine: usize, command: impl Fn() -> Command) {
+        let all = self.command_queues.iter().enumerate();
+        for (_, command_queue) in all.filter(|(index, _)| *index != mine) {
+            let _ = command_queue.push(command()); // a thread that has stopped has nothing to do
+        }
     }
 
     /// A thread may have this many connections open, and is given some by others while it has fewer than `takes`.
@@ -147,7 +155,7 @@ impl Balance {
         worker.state.fetch_update(AcqRel, Acquire, one_more).is_ok()
     }
 
-    /// A connection that was on its way has come; its place stays taken.
+    /// A connection that was on its way has arrived; its place stays taken.
     pub(in crate::engine) fn arrived(&self, mine: usize) {
         self.workers[mine].state.fetch_sub(EXPECTED, AcqRel);
     }
@@ -177,8 +185,8 @@ mod tests {
     use super::*;
 
     fn balance(threads: usize, share: usize) -> Balance {
-        let gates: Vec<_> = (0..threads).map(|_| Arc::new(CommandQueue::new(1, || {}))).collect();
-        let balance = Balance::new(&gates);
+        let command_queues: Vec<_> = (0..threads).map(|_| Arc::new(CommandQueue::new(1, || {}))).collect();
+        let balance = Balance::new(&command_queues);
         (0..threads).for_each(|thread| balance.set_share(thread, share, usize::MAX));
         balance
     }

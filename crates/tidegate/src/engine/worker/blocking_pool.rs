@@ -12,7 +12,7 @@ use crate::proto::mail::{Job, OffloadError, Workers};
 /// A bounded queue of jobs and its threads. They end, without being waited for, when the blocking_pool is dropped.
 pub(crate) struct BlockingPool {
     limits: Offload,
-    shop: Arc<JobQueue>,
+    shared: Arc<JobQueue>,
 }
 
 struct JobQueue {
@@ -31,19 +31,27 @@ struct State {
 
 impl BlockingPool {
     pub(crate) fn new(limits: Offload) -> Self {
-        Self { limits, shop: Arc::new(JobQueue { state: Mutex::default(), changed: Condvar::new() }) }
+        Self { limits, shared: Arc::new(JobQueue { state: Mutex::default(), changed: Condvar::new() }) }
+    }
+}
+
+#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
+impl BlockingPool {
+    /// The next job that waits; for a simulation, whose pool has no threads.
+    pub(in crate::engine) fn take(&self) -> Option<Job> {
+        self.shared.lock().jobs.pop_front()
     }
 }
 
 impl Workers for BlockingPool {
     fn run(&self, job: Job) -> Result<(), OffloadError> {
-        let mut state = self.shop.lock();
+        let mut state = self.shared.lock();
         if state.jobs.len() >= self.limits.queue {
             return Err(OffloadError::Full);
         }
         if state.idle <= state.jobs.len() && state.threads < self.limits.threads {
-            let shop = self.shop.clone();
-            let spawned = thread::start("tidegate-job", STACK_BYTES, move || shop.work());
+            let shared = self.shared.clone();
+            let spawned = thread::start("tidegate-job", STACK_BYTES, move || shared.work());
             match spawned {
                 Ok(()) => state.threads += 1,
                 Err(_) if state.threads == 0 => return Err(OffloadError::NoThread),
@@ -52,15 +60,15 @@ impl Workers for BlockingPool {
         }
         state.jobs.push_back(job);
         drop(state);
-        self.shop.changed.notify_one();
+        self.shared.changed.notify_one();
         Ok(())
     }
 }
 
 impl Drop for BlockingPool {
     fn drop(&mut self) {
-        self.shop.lock().closed = true;
-        self.shop.changed.notify_all();
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_all();
     }
 }
 
@@ -116,6 +124,6 @@ mod tests {
         assert_eq!(blocking_pool.run(job(3)), Err(OffloadError::Full));
         go.send(()).unwrap();
         assert_eq!(results.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(blocking_pool.shop.lock().threads, 1);
+        assert_eq!(blocking_pool.shared.lock().threads, 1);
     }
 }

@@ -6,7 +6,7 @@ use tidegate_os::pages::Residence;
 use tidegate_os::process::{descriptor_limit, locked_memory_limit};
 
 use super::Model;
-use crate::policy::Policy;
+use crate::policy::{Policy, accept};
 
 /// Descriptors left to the rest of the process: standard streams, listener, logs, what the application opens.
 const RESERVED: usize = 64;
@@ -14,10 +14,10 @@ const RESERVED: usize = 64;
 /// Slots of a ring's table that are left free for connections that are refused.
 const SLACK: usize = 64;
 
-/// Descriptors a loop has of its own: its waker, and its ring or epoll instance.
+/// Descriptors a loop needs for itself: its waker, and its ring or epoll instance.
 const PER_LOOP: usize = 2;
 
-/// Descriptors that so many loops of rings have of their own: of several, each ring has one more, by which the others
+/// Descriptors that so many loops of rings need for themselves: of several, each ring has one more, by which the others
 /// reach it.
 fn own_of_rings(threads: usize) -> usize {
     threads.saturating_mul(if threads > 1 { PER_LOOP + 1 } else { PER_LOOP })
@@ -56,7 +56,7 @@ pub(in crate::engine) fn residence(policy: &Policy) -> Residence {
 
 /// Makes sure, before any thread starts, that so many bytes of buffers may be locked.
 pub(in crate::engine) fn check_locked(policy: &Policy, model: Model) -> io::Result<()> {
-    let threads = policy.threads.map_or(model.default_threads(), Into::into);
+    let threads = model.threads(policy);
     let each = match model {
         Model::Uring => policy.buffers.next_power_of_two(),
         Model::Iocp | Model::Rio => policy.buffers,
@@ -97,6 +97,13 @@ impl Model {
             Self::EventSelect | Self::Overlapped => EVENT_THREADS,
             _ => std::thread::available_parallelism().map_or(1, Into::into),
         }
+    }
+
+    /// I/O threads under this policy: those it asks for, or [`default_threads`](Self::default_threads), and then no
+    /// more than can have a share of its connections and permits. A service that dials may have fewer.
+    #[must_use]
+    pub fn threads(self, policy: &Policy) -> usize {
+        accept::threads(policy, self.default_threads(), 0)
     }
 
     /// Connections that the descriptor limit allows at once on this model with so many I/O threads.

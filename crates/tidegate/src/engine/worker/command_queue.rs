@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Serve(Accepted),
     /// Go on with these limits.
     Policy(Arc<Policy>),
+    /// Close a part of the connections: the kernel lacks memory.
+    Shed,
     /// Stop accepting; let connections finish.
     Drain,
 }
@@ -89,7 +91,24 @@ impl Iterator for GroupMail {
 }
 
 impl Command {
-    /// Pieces of mail it stands for; anything else is as one.
+    /// The queue has not taken it; the error alone reports that to the caller.
+    fn refused(self) {
+        if let Self::Dial(request) = self {
+            request.refused();
+        }
+    }
+
+    /// Whether the bound of a queue holds for it. Connections have their places, and who writes to a group has asked
+    /// for room.
+    fn is_bounded(&self) -> bool {
+        match self {
+            Self::Drain | Self::Shed | Self::Policy(_) | Self::Group(_) | Self::Serve(_) => false,
+            Self::Mail(_, mail) => mail.is_bounded(),
+            Self::Dial(_) => true,
+        }
+    }
+
+    /// Pieces of mail it counts as; anything else counts as one.
     fn pieces(&self) -> usize {
         match self {
             Self::Group(mail) => mail.to.len(),
@@ -103,7 +122,7 @@ pub(crate) struct CommandQueue {
     queue: Mutex<Commands>,
     /// Pieces of mail in the queue, to look at without the lock.
     waiting: AtomicUsize,
-    /// The thread sleeps, or is about to: whoever queues something must wake it. Always exchanged, never just stored:
+    /// The thread sleeps, or is about to: a push must wake it. Always exchanged, never just stored:
     /// who reads what the other left here also sees what the other did to `waiting` before.
     asleep: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
@@ -116,6 +135,16 @@ struct Commands {
     /// Pieces of mail that these are.
     pieces: usize,
     closed: bool,
+}
+
+impl Commands {
+    /// Why a command is not taken, if it is not.
+    fn refusal(&self, command: &Command, bound: usize) -> Option<MailboxError> {
+        match self.closed {
+            true => Some(MailboxError::Stopped),
+            false => (self.pieces >= bound && command.is_bounded()).then_some(MailboxError::Full),
+        }
+    }
 }
 
 impl CommandQueue {
@@ -133,24 +162,16 @@ impl CommandQueue {
     /// Queues a command. Wakes the thread only if it sleeps, so that a busy thread costs its callers no
     /// system call.
     pub(crate) fn push(&self, command: Command) -> Result<(), MailboxError> {
-        {
-            let mut queue = self.lock();
-            if queue.closed {
-                return Err(MailboxError::Stopped);
-            }
-            // Connections have their places, and who writes to a group has asked for room.
-            let bounded = match &command {
-                Command::Drain | Command::Policy(_) | Command::Group(_) | Command::Serve(_) => false,
-                Command::Mail(_, mail) => mail.is_bounded(),
-                Command::Dial(_) => true,
-            };
-            if queue.pieces >= self.bound && bounded {
-                return Err(MailboxError::Full);
-            }
-            queue.pieces += command.pieces();
-            queue.waiting.push_back(command);
-            self.waiting.store(queue.pieces, Ordering::SeqCst);
+        let mut queue = self.lock();
+        if let Some(e) = queue.refusal(&command, self.bound) {
+            drop(queue); // what is refused is the application's, and is dropped without the lock
+            command.refused();
+            return Err(e);
         }
+        queue.pieces += command.pieces();
+        queue.waiting.push_back(command);
+        self.waiting.store(queue.pieces, Ordering::SeqCst);
+        drop(queue);
         if self.asleep.swap(false, Ordering::SeqCst) {
             (self.wake)();
         }
@@ -182,8 +203,8 @@ impl CommandQueue {
         self.asleep.swap(false, Ordering::SeqCst);
     }
 
-    /// Takes no more commands. Moves what was taken and still waits to the end of `into`: somebody was told that it
-    /// would be done.
+    /// Takes no more commands. Moves what was taken and still waits to the end of `into`: their senders were promised
+    /// that they would be carried out.
     pub(crate) fn close(&self, into: &mut VecDeque<Command>) {
         let mut queue = self.lock();
         queue.closed = true;

@@ -1,4 +1,4 @@
-//! The control of an engine without a loop of its own: a thread that dials and stops.
+//! The control of an engine without its own loop: a thread that dials and stops.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::registry::{ConnectionRegistry, Order};
 use super::{Command, CommandQueue, admission};
 
-/// Carries out the commands that come through its command_queue: dials, and the order to stop.
+/// Carries out the commands of its queue: dials, and the order to stop.
 pub(in crate::engine) struct ControlThread {
     pub(in crate::engine) command_queue: Arc<CommandQueue>,
     thread: Arc<OnceLock<Thread>>,
@@ -26,7 +26,7 @@ impl ControlThread {
         Self { command_queue: Arc::new(command_queue), thread }
     }
 
-    /// Works on the calling thread: dials what is asked for and, once told to, stops the registry. Returns when all
+    /// Works on the calling thread: dials what is asked for and, when ordered to, stops the registry. Returns when all
     /// connections are gone.
     pub(in crate::engine) fn run(self, registry: &Arc<ConnectionRegistry>) {
         // Set once, here; before that nobody waits for this thread.
@@ -43,8 +43,8 @@ impl ControlThread {
                     Command::Dial(request) => registry.dial(request),
                     Command::Drain => return self.stop(registry, commands),
                     Command::Policy(policy) => registry.set_policy(policy),
-                    // connections have post boxes of their own
-                    Command::Mail(..) | Command::Group(_) | Command::Serve(_) => {}
+                    // each connection has an inbox
+                    Command::Mail(..) | Command::Group(_) | Command::Serve(_) | Command::Shed => {}
                 }
             }
         }

@@ -7,41 +7,120 @@ use super::command_queue::{Accepted, Command};
 use super::loop_state::LoopState;
 use super::permits::ConnectionPermits;
 use crate::policy::Policy;
-use crate::policy::sends::{GROUP_QUANTUM, WINDOW_QUANTUM};
+use crate::policy::pressure::{Candidate, Relief, victims};
+use crate::policy::sends::{GROUP_QUANTUM, RECEIVE_QUANTUM};
 use crate::proto::dial::DialRequest;
-use crate::proto::{Event, PermitState, Token};
+use crate::proto::{Connection, Event, PermitState, Table, Token};
+
+/// A connection of a loop, or the attempt to make one.
+pub(in crate::engine) enum Phase {
+    Dialling(DialRequest),
+    Open(Connection),
+}
+
+impl Phase {
+    /// The connection, once it is established.
+    pub(in crate::engine) fn connection(&self) -> Option<&Connection> {
+        match self {
+            Self::Open(connection) => Some(connection),
+            Self::Dialling(_) => None,
+        }
+    }
+
+    /// Whether a session is dialling it.
+    pub(in crate::engine) fn is_dialled_by_session(&self) -> bool {
+        matches!(self, Self::Dialling(request) if request.is_by_session())
+    }
+}
+
+/// What every loop knows of a connection.
+pub(in crate::engine) trait LoopEntry {
+    fn phase(&mut self) -> &mut Phase;
+    fn permits(&mut self) -> &mut ConnectionPermits;
+}
 
 /// What an event loop does between its events, the same whatever it waits with.
 pub(in crate::engine) trait LoopDriver {
-    fn loop_state(&mut self) -> &mut LoopState;
-    /// The token of a place in the table that is taken.
-    fn token_at(&self, index: u32) -> Option<Token>;
-    /// All connections, and those that are being made.
-    fn tokens(&self) -> Vec<Token>;
-    /// Tells a connection something, and does what follows.
+    type Entry: LoopEntry;
+
+    /// Its state, and all its connections.
+    fn parts(&mut self) -> (&mut LoopState, &mut Table<Self::Entry>);
+    /// Hands an event to a connection, and does what follows.
     fn dispatch(&mut self, token: Token, event: Event<'_>);
-    /// Tells every connection. Dials that are under way are given up, but those of sessions only by a stop.
-    fn broadcast(&mut self, event: fn() -> Event<'static>);
-    /// A connection's places, and whether it is between two messages.
-    fn seats(&mut self, token: Token) -> Option<(&mut LoopState, &mut ConnectionPermits, bool)>;
+    /// Removes a connection; returns what it was. `None` also if it is removed only later.
+    fn take(&mut self, token: Token) -> Option<Phase>;
     /// A connection got a place it has waited for.
     fn resume(&mut self, token: Token);
     /// A connection has to wait before it may receive again.
     fn step_back(&mut self, token: Token);
-    /// Lets those in for whom the kernel has already opened the connection, closes the listener, since who comes later
-    /// would not be served, and tells every connection to finish.
+    /// Accepts the connections that the kernel has already opened, closes the listener, since later ones would not be
+    /// served, and asks every connection to finish.
     fn begin_to_stop(&mut self);
+    /// Whether what is asked of the kernel is to pin as little memory as can be.
+    fn pin_less(&mut self, less: bool) {
+        let _ = less;
+    }
     /// Begins to make a connection.
     fn begin_dial(&mut self, request: DialRequest) -> Result<(), (DialRequest, io::Error)>;
 
     /// Serves a connection that another thread has accepted.
     fn take_in(&mut self, accepted: Accepted);
 
+    fn loop_state(&mut self) -> &mut LoopState {
+        self.parts().0
+    }
+
+    /// All connections, and those that are being made.
+    fn tokens(&mut self) -> Vec<Token> {
+        self.parts().1.tokens()
+    }
+
+    /// Hands an event to every connection. Dials that are under way are given up, but those of sessions only by a stop.
+    fn broadcast(&mut self, event: fn() -> Event<'static>) {
+        for token in self.tokens() {
+            match self.parts().1.get_mut(token).map(LoopEntry::phase) {
+                Some(Phase::Open(_)) => self.dispatch(token, event()),
+                Some(Phase::Dialling(request))
+                    if !request.is_by_session() || matches!(event(), Event::Stop) =>
+                {
+                    self.fail_dial(token, io::Error::other("the client is stopping"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Gives up a connection attempt.
+    fn fail_dial(&mut self, token: Token, e: io::Error) {
+        if let Some(Phase::Dialling(request)) = self.take(token) {
+            self.loop_state().dial_failed(request, e);
+        }
+    }
+
+    /// A connection that was dialled is established.
+    fn establish(&mut self, token: Token, connection: Connection) {
+        let Some(entry) = self.parts().1.get_mut(token) else { return };
+        let was = std::mem::replace(entry.phase(), Phase::Open(connection));
+        self.dispatch(token, Event::Opened);
+        if let Phase::Dialling(request) = was {
+            request.connected();
+        }
+        self.catch_up(token);
+    }
+
+    /// A connection that is new has missed the order to stop, if that was given.
+    fn catch_up(&mut self, token: Token) {
+        if self.loop_state().stop_at.is_some() {
+            self.dispatch(token, Event::Drain);
+        }
+    }
+
     /// Gives places that have become free to those who wait for them.
     fn give_places(&mut self) {
         while let Some(token) = self.loop_state().permits.sends.pop_next() {
-            if let Some((loop_state, seats, _)) = self.seats(token)
-                && loop_state.permits.sends.admit(&mut seats.send)
+            let (loop_state, table) = self.parts();
+            if let Some(entry) = table.get_mut(token)
+                && loop_state.permits.sends.admit(&mut entry.permits().send)
             {
                 self.resume(token);
             }
@@ -50,10 +129,11 @@ pub(in crate::engine) trait LoopDriver {
             self.rotate();
         }
         while let Some(token) = self.loop_state().permits.receives.pop_next() {
-            if let Some((loop_state, seats, _)) = self.seats(token)
-                && loop_state.permits.receives.admit(&mut seats.receive)
+            let (loop_state, table) = self.parts();
+            if let Some(entry) = table.get_mut(token)
+                && loop_state.permits.receives.admit(&mut entry.permits().receive)
             {
-                loop_state.permits.seat(token, seats);
+                loop_state.permits.grant(token, entry.permits());
                 self.resume(token);
             }
         }
@@ -62,15 +142,18 @@ pub(in crate::engine) trait LoopDriver {
     /// Has those step back who are between two messages and have had their turn.
     fn rotate(&mut self) {
         for _ in 0..self.loop_state().permits.inside.len() {
-            let Some((token, since)) = self.loop_state().permits.inside.pop_front() else { return };
-            let Some((loop_state, seats, rests)) = self.seats(token) else { continue };
-            if seats.receive != PermitState::Inside {
+            let (loop_state, table) = self.parts();
+            let Some((token, since)) = loop_state.permits.inside.pop_front() else { return };
+            let Some(entry) = table.get_mut(token) else { continue };
+            let rests = entry.phase().connection().is_some_and(Connection::rests);
+            let own = entry.permits();
+            if own.receive != PermitState::Inside {
                 continue;
             }
-            let over = since + WINDOW_QUANTUM <= loop_state.now;
-            if rests && (seats.served || over) {
-                loop_state.permits.receives.leave(&mut seats.receive);
-                loop_state.permits.receives.enter(token, &mut seats.receive); // at the end of the queue
+            let over = since + RECEIVE_QUANTUM <= loop_state.now;
+            if rests && (own.served || over) {
+                loop_state.permits.receives.leave(&mut own.receive);
+                loop_state.permits.receives.enter(token, &mut own.receive); // at the end of the queue
                 self.step_back(token);
             } else {
                 let since = if over { loop_state.now } else { since };
@@ -79,8 +162,8 @@ pub(in crate::engine) trait LoopDriver {
         }
     }
 
-    /// Carries out what other threads, and sessions of this one, have asked for. More mail than [`GROUP_QUANTUM`] takes
-    /// several rounds.
+    /// Carries out what other threads, and sessions of this one, have asked for. More mail and dials than
+    /// [`GROUP_QUANTUM`] take several rounds.
     fn look_at_commands(&mut self) {
         if self.loop_state().commands.is_empty() {
             self.loop_state().take_commands(); // what waits meanwhile counts for the bound of the queue
@@ -105,9 +188,16 @@ pub(in crate::engine) trait LoopDriver {
                         return; // the others first
                     }
                 }
-                Command::Dial(request) => self.dial(request),
+                Command::Dial(request) => {
+                    turn -= 1;
+                    self.dial(request);
+                    if turn == 0 {
+                        return; // the others first
+                    }
+                }
                 Command::Serve(accepted) => self.take_in(accepted),
                 Command::Policy(policy) => self.change_policy(policy),
+                Command::Shed => self.shed(),
                 Command::Drain => self.begin_to_stop(),
             }
         }
@@ -117,8 +207,8 @@ pub(in crate::engine) trait LoopDriver {
     fn change_policy(&mut self, policy: Arc<Policy>) {
         self.loop_state().set_policy(policy);
         for token in self.tokens() {
-            if let Some((_, seats, _)) = self.seats(token) {
-                *seats = ConnectionPermits::default();
+            if let Some(entry) = self.parts().1.get_mut(token) {
+                *entry.permits() = ConnectionPermits::default();
             }
             self.dispatch(token, Event::Deadline);
             self.step_back(token);
@@ -126,15 +216,43 @@ pub(in crate::engine) trait LoopDriver {
         }
     }
 
-    /// Tells connections whose deadline may have come; and all of them when the time to finish is over.
+    /// Asks less of the kernel while it lacks memory for sends and receives, and in the end has connections closed.
+    fn relieve(&mut self) {
+        match self.loop_state().look_at_pressure() {
+            Relief::Nothing => {}
+            Relief::Over => self.pin_less(false),
+            Relief::Shrink => self.pin_less(true),
+            Relief::Shed => {
+                let worker = &self.loop_state().worker;
+                worker.balance.tell_others(worker.index, || Command::Shed);
+                self.shed();
+            }
+        }
+    }
+
+    /// Closes a part of the connections, because the kernel lacks memory.
+    fn shed(&mut self) {
+        let tokens = self.tokens();
+        let candidate = |token| {
+            let connection = self.parts().1.get_mut(token)?.phase().connection()?;
+            Some(Candidate { which: token, rests: connection.rests(), moved: connection.moved() })
+        };
+        let candidates: Vec<_> = tokens.into_iter().filter_map(candidate).collect();
+        for token in victims(candidates) {
+            self.dispatch(token, Event::Shed);
+        }
+    }
+
+    /// Notifies connections whose deadline may have passed; and all of them when the time to finish is over.
     fn look_at_timers(&mut self) {
         self.loop_state().fire_timers();
         while let Some(index) = self.loop_state().fired.pop() {
-            if let Some(token) = self.token_at(index) {
+            if let Some(token) = self.parts().1.token_at(index) {
                 self.dispatch(token, Event::Deadline);
             }
         }
-        if self.loop_state().out_of_patience() {
+        self.relieve();
+        if self.loop_state().out_of_time() {
             self.broadcast(|| Event::Stop);
         }
     }

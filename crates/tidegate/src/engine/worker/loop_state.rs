@@ -1,6 +1,9 @@
 //! What the loops of `readiness` and `completion` have in common: time, deadlines, commands, and
 //! the state of accepting and stopping.
 
+#[cfg(all(test, unix, not(tidegate_loom)))]
+mod tests;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -8,14 +11,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use tidegate_os::process::exact_sleeps;
+use tidegate_os::socket::More;
+
 use super::WorkerContext;
 use super::admission::{self, AcceptPause, DialRoom};
+use super::coalescing::Coalescing;
 use super::command_queue::{Accepted, Command};
 use super::permits::Permits;
 use crate::policy::accept::{Admission, Fullness, admission, admitted};
+use crate::policy::pressure::Relief;
 use crate::policy::{Policy, timeouts, wait};
 use crate::proto::dial::DialRequest;
-use crate::proto::mail::{MailSink, Mailbox};
+use crate::proto::mail::MailSink;
 use crate::proto::{Connection, Context, Resolution, Timers, Token};
 use crate::service::Origin;
 
@@ -29,27 +37,30 @@ pub(in crate::engine) struct LoopState {
     timers: Timers,
     /// A deadline that counts from now on is not due before this tick of the timers.
     soonest: u64,
-    office: Arc<dyn MailSink>,
+    mail_sink: Arc<dyn MailSink>,
     /// Places that were taken for accepts which are posted.
     posted: usize,
-    /// Connections that sessions have dialled, or are dialling. They have places of their own.
+    /// Connections that sessions have dialled, or are dialling. They are counted separately.
     dialled: usize,
-    /// Others give it connections while it has fewer.
+    /// Others hand it connections while it has fewer.
     takes: usize,
     pub(in crate::engine) permits: Permits,
     /// When there was last something to do.
     active: Instant,
     pause: AcceptPause,
-    /// When connections that are still there are reset; set once the thread is told to stop.
+    coalescing: Coalescing,
+    /// The last look brought all that it may: there may be more, which has waited already.
+    full: bool,
+    /// When connections that are still there are reset; set once the thread is asked to stop.
     pub(in crate::engine) stop_at: Option<Instant>,
 }
 
 impl LoopState {
-    /// The others give it connections while it has fewer than `takes`.
+    /// The others hand it connections while it has fewer than `takes`.
     pub(in crate::engine) fn new(worker: WorkerContext, takes: usize, now: Instant) -> Self {
         worker.balance.set_share(worker.index, worker.share, takes);
-        Self {
-            office: worker.command_queue.clone(),
+        let mut new = Self {
+            mail_sink: worker.command_queue.clone(),
             permits: Permits::new(&worker, now),
             active: now,
             worker,
@@ -62,7 +73,20 @@ impl LoopState {
             dialled: 0,
             takes,
             pause: AcceptPause::default(),
+            coalescing: Coalescing::new(Duration::ZERO, now),
+            full: false,
             stop_at: None,
+        };
+        new.set_coalescing();
+        new
+    }
+
+    fn set_coalescing(&mut self) {
+        self.coalescing = Coalescing::new(self.worker.policy.coalesce, self.now);
+        if self.coalescing.is_on()
+            && let Err(e) = exact_sleeps()
+        {
+            tracing::warn!(error = %e, "pauses of `coalesce` are up to 50 us longer than asked for");
         }
     }
 
@@ -73,7 +97,7 @@ impl LoopState {
             now: self.now,
             policy: &self.worker.policy,
             counters: &self.worker.counters,
-            office: &self.office,
+            mail_sink: &self.mail_sink,
             workers: &*self.worker.blocking_pool,
             token,
         }
@@ -91,34 +115,35 @@ impl LoopState {
         }
     }
 
-    /// Has the loop tell a connection that is being made [`Deadline`](crate::proto::Event::Deadline) then.
+    /// Has the loop hand a connection that is being made [`Deadline`](crate::proto::Event::Deadline) then.
     pub(in crate::engine) fn alarm(&mut self, token: Token, at: Option<Instant>) {
         if let Some(at) = at {
             self.timers.arm_no_later(token.index, at, Resolution::Millisecond);
         }
     }
 
-    pub(in crate::engine) fn disarm(&mut self, token: Token) {
-        self.timers.disarm(token.index);
-    }
-
-    /// Makes the session of a connection that stands, or counts the refusal.
-    pub(in crate::engine) fn admit(&mut self, addr: Option<SocketAddr>) -> Option<Connection> {
+    /// Counts a connection that is established and makes its session, or counts the refusal. `local` finds out the
+    /// address of this end.
+    pub(in crate::engine) fn admit(
+        &mut self,
+        addr: Option<SocketAddr>,
+        local: impl FnOnce() -> Option<SocketAddr>,
+    ) -> Option<Connection> {
         let WorkerContext { service, counters, index, .. } = &self.worker;
-        let session = admission::open_accepted(&**service, counters, addr, *index)?;
+        counters.attempted.add(1);
+        let session = admission::open_accepted(&**service, counters, addr, local, *index)?;
         Some(Connection::new(session, Origin::Accepted, self.now))
     }
 
     /// Makes the connection that was dialled: with the session that was given with the dial, or one of the service.
-    pub(in crate::engine) fn admit_dialled(&mut self, request: &mut DialRequest) -> Option<Connection> {
+    pub(in crate::engine) fn admit_dialled(
+        &mut self,
+        request: &mut DialRequest,
+        local: impl FnOnce() -> Option<SocketAddr>,
+    ) -> Option<Connection> {
         let WorkerContext { service, counters, index, .. } = &self.worker;
-        let session = admission::open_dialled(&**service, counters, request, *index)?;
+        let session = admission::open_dialled(&**service, counters, request, local, *index)?;
         Some(Connection::new(session, Origin::Dialled { tag: request.dial().tag }, self.now))
-    }
-
-    /// The address of a connection.
-    pub(in crate::engine) fn mailbox(&self, token: Token) -> Mailbox {
-        Mailbox { office: self.office.clone(), token }
     }
 
     /// How long the thread may wait for the next event. After this it must [wake up](Self::woke).
@@ -136,18 +161,48 @@ impl LoopState {
         self.sleep(clock())
     }
 
+    /// How bytes are sent that a close follows. To leave with the end of the stream they wait for the close, and that
+    /// waits for what is in flight: where there are [pauses](Self::coalesce), they would be late by a whole one.
+    #[inline]
+    pub(in crate::engine) fn before_close(&self) -> More {
+        if self.coalescing.is_on() { More::No } else { More::CloseFollows }
+    }
+
+    /// Whether a [pause](Self::coalesce) may come next.
+    #[inline]
+    pub(in crate::engine) fn is_pausing(&self) -> bool {
+        self.coalescing.is_pausing()
+    }
+
+    /// How long to let events gather before the thread looks for them, if it may [rest](Self::rest) for so long.
+    /// `unfinished`: a peer may be waiting for the rest of an answer that was just begun.
+    #[inline]
+    pub(in crate::engine) fn coalesce(
+        &mut self,
+        rest: Option<Duration>,
+        unfinished: bool,
+        clock: impl FnOnce() -> Instant,
+    ) -> Duration {
+        if !self.coalescing.is_on() || rest == Some(Duration::ZERO) || unfinished || self.full {
+            return Duration::ZERO;
+        }
+        let pause = self.coalescing.pause(clock());
+        let pause = rest.map_or(pause, |rest| rest.min(pause));
+        let counters = &self.worker.counters;
+        counters.pauses.add(u64::from(!pause.is_zero()));
+        counters.paused_us.add(pause.as_micros() as u64);
+        pause
+    }
+
     /// How long the thread may sleep from `now`; `None` is for ever.
     fn sleep(&self, now: Instant) -> Option<Duration> {
-        // Once it has passed, all were told to stop: what is left is on its way back, and asking does not make it
-        // faster.
+        // Once it has passed, all have been ordered to stop: what is left is on its way back, and asking does not make
+        // it faster.
         let stop = self.stop_at.filter(|&at| at > self.now);
         let deadline =
             [self.pause.until(self.now), stop, self.permits.rotation()].into_iter().flatten().min();
         let deadline = deadline.map(|at| at.saturating_duration_since(now));
-        match (deadline, self.timers.sleep(now)) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        deadline.into_iter().chain(self.timers.sleep(now)).min()
     }
 
     /// The thread has woken up: a new batch of events, and a new time.
@@ -165,8 +220,10 @@ impl LoopState {
         self.soonest = soonest.map_or(u64::MAX, |at| self.timers.tick_of(at, Resolution::Millisecond));
     }
 
-    /// Notes how many events the wake-up brought.
-    pub(in crate::engine) fn batch(&mut self, events: usize) {
+    /// Notes how many events the wake-up brought, and of how many connections they are.
+    pub(in crate::engine) fn batch(&mut self, events: usize, connections: usize) {
+        self.coalescing.looked(self.now, connections);
+        self.full = events >= self.worker.policy.events_per_wait;
         if events == 0 {
             return;
         }
@@ -176,7 +233,7 @@ impl LoopState {
         counters.largest_batch.at_least(events as u64);
     }
 
-    /// Fills `fired` with the places whose deadline may have come.
+    /// Fills `fired` with the places whose deadline may have passed.
     pub(in crate::engine) fn fire_timers(&mut self) {
         self.timers.advance(self.now, &mut self.fired);
     }
@@ -191,7 +248,7 @@ impl LoopState {
         self.pause.until(self.now).is_some()
     }
 
-    /// May the next connection come in now?
+    /// Whether the next connection may be accepted now.
     pub(in crate::engine) fn admission(&self) -> Admission {
         if !self.worker.listens || self.stop_at.is_some() || self.is_resting() {
             return Admission::Wait;
@@ -205,7 +262,7 @@ impl LoopState {
         admission(fullness, self.worker.policy.when_full)
     }
 
-    /// Whether a connection that came in nevertheless is one too many.
+    /// Whether a connection that was accepted nevertheless is one too many.
     pub(in crate::engine) fn is_full(&self) -> bool {
         self.worker.total.load(Relaxed) >= self.most()
     }
@@ -274,8 +331,17 @@ impl LoopState {
 
     /// Has another thread serve a connection that has a place there.
     pub(in crate::engine) fn hand_on(&self, to: usize, accepted: Accepted) {
-        // Refused only by a thread that has panicked: its connections are gone, and so is this one.
-        let _ = self.worker.balance.command_queue(to).push(Command::Serve(accepted));
+        if self.worker.balance.command_queue(to).push(Command::Serve(accepted)).is_err() {
+            self.lost(1); // the thread has panicked: its connections are gone, and so is this one
+        }
+    }
+
+    /// So many connections that were counted are gone with the thread that had them.
+    fn lost(&self, connections: usize) {
+        if connections > 0 {
+            let open = self.worker.total.fetch_sub(connections, Relaxed).saturating_sub(connections);
+            self.worker.peak.closed(open);
+        }
     }
 
     /// A connection that another thread has accepted is here.
@@ -297,7 +363,7 @@ impl LoopState {
     pub(in crate::engine) fn may_dial(&self, request: &DialRequest) -> io::Result<()> {
         let room = DialRoom {
             stopping: self.stop_at.is_some(),
-            stopped: self.out_of_patience(),
+            stopped: self.out_of_time(),
             has_place: self.room() > 0,
             dialled: self.dialled,
             dials: self.worker.dials,
@@ -318,8 +384,7 @@ impl LoopState {
     /// An accepted connection is not served: its place is free again.
     pub(in crate::engine) fn turned_away(&self) {
         self.release();
-        let open = self.worker.total.fetch_sub(1, Relaxed).saturating_sub(1);
-        self.worker.peak.closed(open);
+        self.lost(1);
     }
 
     /// An accept has failed: see [the table](mod@super::admission).
@@ -327,9 +392,15 @@ impl LoopState {
         self.pause.accept_failed(e, &self.worker.counters, self.now);
     }
 
+    /// What to do about sends and receives that have failed for lack of memory. While they do, accepting pauses.
+    pub(in crate::engine) fn look_at_pressure(&mut self) -> Relief {
+        let WorkerContext { counters, policy, .. } = &self.worker;
+        self.pause.relieve(|of| of(counters), policy, self.now)
+    }
+
     /// A connection is gone: what accepting rested for may be there again.
     pub(in crate::engine) fn closed(&mut self, token: Token, dialled_by_session: bool) {
-        self.disarm(token);
+        self.timers.disarm(token.index);
         if dialled_by_session {
             self.dialled -= 1;
         } else {
@@ -338,12 +409,12 @@ impl LoopState {
         self.pause.end();
     }
 
-    /// Counts a failed dial and tells who asked.
+    /// Counts a failed dial and answers its request.
     pub(in crate::engine) fn dial_failed(&mut self, request: DialRequest, e: io::Error) {
         admission::dial_failed(&*self.worker.service, &self.worker.counters, request, e);
     }
 
-    /// The loop has ended: whoever asked for a connection meanwhile is told that there will be none.
+    /// The loop has ended: dials that were requested meanwhile are answered with an error.
     pub(in crate::engine) fn shut(&mut self) {
         let WorkerContext { command_queue, service, counters, .. } = &self.worker;
         admission::close(command_queue, &mut self.commands, &**service, counters);
@@ -351,7 +422,11 @@ impl LoopState {
 
     /// Goes on with other limits. All places are free then: connections have to ask for them again.
     pub(in crate::engine) fn set_policy(&mut self, policy: Arc<Policy>) {
+        let coalesce = self.worker.policy.coalesce;
         self.worker.set_policy(policy);
+        if self.worker.policy.coalesce != coalesce {
+            self.set_coalescing();
+        }
         self.worker.balance.set_share(self.worker.index, self.worker.share, self.takes);
         self.permits = Permits::new(&self.worker, self.now);
         self.soonest = 0; // deadlines that began to count under longer limits may be due any time: arm each anew
@@ -363,15 +438,19 @@ impl LoopState {
     }
 
     /// Whether the time to let connections finish is over.
-    pub(in crate::engine) fn out_of_patience(&self) -> bool {
+    pub(in crate::engine) fn out_of_time(&self) -> bool {
         self.stop_at.is_some_and(|at| at <= self.now)
     }
 }
 
 impl Drop for LoopState {
-    /// However the thread ends, others give it nothing more.
+    /// However the thread ends, others hand it nothing more. After a panic its connections go with it: the others must
+    /// not count them for ever.
     fn drop(&mut self) {
         self.worker.balance.is_gone(self.worker.index);
-        self.worker.command_queue.close(&mut VecDeque::new());
+        let served = self.open().saturating_sub(self.expected());
+        self.worker.command_queue.close(&mut self.commands);
+        let came = self.commands.iter().filter(|command| matches!(command, Command::Serve(_))).count();
+        self.lost(served + came);
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! | what | where | for |
 //! |---|---|---|
-//! | who comes in: accept errors, dials, sessions | [`admission`] | all |
-//! | the way in for other threads: mail, dials, the order to stop | [`command_queue`] | all |
+//! | admission: accept errors, dials, sessions | [`admission`] | all |
+//! | the commands of other threads: mail, dials, the order to stop | [`command_queue`] | all |
 //! | sending what is next | [`queue_writer`] | readiness loops, `pool`, `blocking`, `tokio` |
 //! | the state and the turn of a loop, permits, sharing connections among threads | [`loop_state`], [`loop_driver`], [`permits`], [`balance`] | loops |
+//! | pauses that let events gather | [`coalescing`] | loops |
 //! | open connections, their inboxes, accepting and stopping | [`registry`], [`control`] | models without a loop |
 //! | offloaded jobs; starting threads; what the machine holds; memory given back | [`blocking_pool`], [`threads`], [`capacity`], [`trim`] | all |
 //!
@@ -16,6 +17,7 @@ pub(in crate::engine) mod admission;
 pub(in crate::engine) mod balance;
 pub(in crate::engine) mod blocking_pool;
 pub(in crate::engine) mod capacity;
+pub(in crate::engine) mod coalescing;
 pub(in crate::engine) mod command_queue;
 pub(in crate::engine) mod control;
 pub(in crate::engine) mod loop_driver;
@@ -32,9 +34,10 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use tidegate_os::socket::{DEFERS_ACCEPT, Listener};
+use tidegate_os::waker::Waker;
 
 use super::Model;
-use crate::fastpath::{Meeting, Ways};
+use crate::fastpath::{Rendezvous, Transports};
 use crate::policy::{Policy, accept};
 use crate::service::ErasedService;
 use crate::stats::{Counters, Writers};
@@ -51,8 +54,9 @@ pub(crate) struct EngineConfig {
     /// Present for a server.
     pub(crate) listener: Option<Arc<Listener>>,
     /// What connections may use besides TCP.
-    pub(crate) ways: Arc<Ways>,
-    meeting: Option<Arc<Meeting>>,
+    pub(crate) transports: Arc<Transports>,
+    /// Where offers for the fast path are left.
+    pub(crate) rendezvous: Option<Arc<Rendezvous>>,
     pub(crate) blocking_pool: Arc<BlockingPool>,
     /// Connections that all I/O threads have open, and had.
     total: Arc<AtomicUsize>,
@@ -62,10 +66,10 @@ pub(crate) struct EngineConfig {
 /// The threads of a running engine, and the doors to them.
 #[derive(Default)]
 pub(crate) struct EngineHandle {
-    pub(crate) gates: Vec<Arc<CommandQueue>>,
+    pub(crate) command_queues: Vec<Arc<CommandQueue>>,
     /// One set for each I/O thread; `blocking` has sets for its connections to take in turn.
     pub(crate) counters: Vec<Arc<Counters>>,
-    /// Those of whoever else counts: acceptors, control threads, the fast path.
+    /// Those of other threads: acceptors, control threads, the fast path.
     pub(crate) others: Vec<Arc<Counters>>,
     pub(crate) threads: Vec<JoinHandle<()>>,
 }
@@ -76,7 +80,7 @@ pub(crate) struct WorkerContext {
     pub(crate) index: usize,
     pub(crate) service: Arc<dyn ErasedService>,
     pub(crate) policy: Arc<Policy>,
-    pub(crate) ways: Arc<Ways>,
+    pub(crate) transports: Arc<Transports>,
     /// Whether it accepts connections.
     pub(crate) listens: bool,
     pub(crate) command_queue: Arc<CommandQueue>,
@@ -103,23 +107,29 @@ impl WorkerContext {
         capacity::descriptors_of_loop(self.threads)
     }
 
-    /// This thread's share of something that is limited for all of them.
+    /// This thread's share of permits that are limited for all of them. There are never fewer permits than threads
+    /// ([`Policy::check_permits`]).
     pub(crate) fn share_of(&self, total: usize) -> usize {
-        accept::share(total, self.index, self.threads).max(1)
+        debug_assert!(total >= self.threads, "{total} permits for {} threads", self.threads);
+        accept::share(total, self.index, self.threads)
     }
 
     /// Bounds what this thread may have open by what it can.
     pub(crate) fn hold(&mut self, holds: usize) {
         self.holds = holds;
-        if holds < self.share + self.dials {
-            let (asked, thread) = (self.share + self.dials, self.index);
+        // What is shared among threads and then among accepted and dialled connections may be one more than the
+        // thread's part of `max_connections`: that is not a shortage.
+        let of_all = accept::share(self.policy.max_connections, self.index, self.threads);
+        let asked = of_all.min(self.share + self.dials);
+        (self.share, self.dials) = self.places(&self.policy);
+        if holds < asked {
+            let thread = self.index;
             tracing::warn!(
                 thread,
                 asked,
                 holds,
                 "this thread can hold fewer connections than its share; raise RLIMIT_NOFILE or threads"
             );
-            (self.share, self.dials) = self.places(&self.policy);
         }
     }
 
@@ -137,7 +147,7 @@ impl WorkerContext {
         self.policy = policy;
     }
 
-    /// Whether accepted connections come with their first data.
+    /// Whether accepted connections bring their first data.
     pub(crate) fn defers(&self) -> bool {
         DEFERS_ACCEPT && self.wants_first_data()
     }
@@ -150,12 +160,15 @@ impl WorkerContext {
 
 impl EngineConfig {
     pub(crate) fn new(service: Arc<dyn ErasedService>, policy: Policy, listener: Option<Listener>) -> Self {
-        let ways = Ways::new(policy.fast_path);
+        let transports = Transports::new(policy.fast_path);
         Self {
             blocking_pool: Arc::new(BlockingPool::new(policy.offload)),
             service,
-            meeting: listener.as_ref().and_then(|listener| Meeting::of(listener, &ways)).map(Arc::new),
-            ways: Arc::new(ways),
+            rendezvous: listener
+                .as_ref()
+                .and_then(|listener| Rendezvous::of(listener, &transports))
+                .map(Arc::new),
+            transports: Arc::new(transports),
             policy: Arc::new(policy),
             listener: listener.map(Arc::new),
             total: Arc::default(),
@@ -163,16 +176,9 @@ impl EngineConfig {
         }
     }
 
-    /// Where offers for the fast path are left.
-    pub(crate) fn meeting(&self) -> Option<&Arc<Meeting>> {
-        self.meeting.as_ref()
-    }
-
     /// I/O threads to start, by the policy or, where that leaves it open, by the model.
     pub(crate) fn threads(&self, model: Model) -> usize {
-        let most = accept::admitted(self.policy.max_connections, self.service.dials());
-        let default = model.default_threads().min(most);
-        self.policy.threads.map_or(default, Into::into)
+        accept::threads(&self.policy, model.default_threads(), self.service.dials())
     }
 
     fn worker(
@@ -186,7 +192,7 @@ impl EngineConfig {
             index,
             service: self.service.clone(),
             policy: self.policy.clone(),
-            ways: self.ways.clone(),
+            transports: self.transports.clone(),
             listens: self.listener.is_some(),
             command_queue,
             counters: Arc::new(Counters::new(Writers::One)),
@@ -203,34 +209,36 @@ impl EngineConfig {
         worker
     }
 
-    /// Starts one thread for each worker and waits until all of them are ready to work.
+    /// Starts one loop on a thread for each worker and waits until all of them are ready to work.
     ///
-    /// `prepare` runs on the caller's thread and makes the worker's command_queue and whatever goes with it; `run` runs
-    /// on the worker's own thread, says through `Ready` whether it could start, and returns when it has stopped.
-    pub(crate) fn start_workers<W: Send + 'static>(
+    /// `run` runs on the worker's own thread with what wakes it and with what all of them share, says through `Ready`
+    /// whether it could start, and returns when it has stopped.
+    pub(crate) fn start_loops<S: Clone + Send + 'static>(
         &self,
-        count: usize,
-        prepare: impl Fn(usize) -> io::Result<(CommandQueue, W)>,
-        run: fn(WorkerContext, W, Ready),
+        model: Model,
+        shared: &S,
+        run: fn(WorkerContext, Arc<Waker>, S, Ready),
     ) -> io::Result<EngineHandle> {
         let (ready, answers) = mpsc::channel();
-        let prepared: Vec<_> = (0..count).map(prepare).collect::<io::Result<_>>()?;
-        let (gates, extras): (Vec<_>, Vec<_>) =
-            prepared.into_iter().map(|(command_queue, extra)| (Arc::new(command_queue), extra)).unzip();
-        let balance = Arc::new(Balance::new(&gates));
-        let mut started = EngineHandle::default();
-        let outcome =
-            gates.into_iter().zip(extras).enumerate().try_for_each(|(index, (command_queue, extra))| {
-                let worker = self.worker(index, command_queue, &balance, count);
-                started.gates.push(worker.command_queue.clone());
-                started.counters.push(worker.counters.clone());
-                let ready = Ready(ready.clone());
-                let thread = threads::spawn(format!("tidegate-{index}"), STACK_BYTES, move || {
-                    run(worker, extra, ready)
-                });
-                started.threads.push(thread?);
-                Ok(())
-            });
+        let count = self.threads(model);
+        let wakers = (0..count).map(|_| Waker::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
+        let command_queue = |waker: &Arc<Waker>| {
+            let wakes = waker.clone();
+            Arc::new(CommandQueue::new(self.policy.mail_queue, move || wakes.wake()))
+        };
+        let mut started = EngineHandle {
+            command_queues: wakers.iter().map(command_queue).collect(),
+            ..EngineHandle::default()
+        };
+        let balance = Arc::new(Balance::new(&started.command_queues));
+        let outcome = wakers.into_iter().enumerate().try_for_each(|(index, waker)| {
+            let worker = self.worker(index, started.command_queues[index].clone(), &balance, count);
+            started.counters.push(worker.counters.clone());
+            let (shared, ready) = (shared.clone(), Ready(ready.clone()));
+            let run = move || run(worker, waker, shared, ready);
+            started.threads.push(threads::spawn(format!("tidegate-{index}"), STACK_BYTES, run)?);
+            Ok(())
+        });
         drop(ready);
         let outcome = outcome.and_then(|()| answers.iter().take(count).collect());
         if outcome.is_err() {
@@ -243,7 +251,7 @@ impl EngineConfig {
 impl EngineHandle {
     /// Stops what did start, because the rest could not: nothing stays half-started.
     fn abandon(&mut self) {
-        for command_queue in &self.gates {
+        for command_queue in &self.command_queues {
             let _ = command_queue.push(Command::Drain);
         }
         for thread in self.threads.drain(..) {

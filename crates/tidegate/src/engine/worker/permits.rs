@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::WorkerContext;
-use crate::policy::sends::WINDOW_QUANTUM;
+use crate::policy::sends::RECEIVE_QUANTUM;
 use crate::proto::{FairSemaphore, PermitState, Token};
 
 /// The places that connections of one thread share.
@@ -15,6 +15,7 @@ pub(in crate::engine) struct Permits {
     pub(in crate::engine) receives: FairSemaphore,
     /// Who has a place to receive, and since when.
     pub(in crate::engine) inside: VecDeque<(Token, Instant)>,
+    /// The time of this batch.
     pub(in crate::engine) now: Instant,
 }
 
@@ -33,27 +34,22 @@ impl Permits {
             sends: FairSemaphore::new(
                 worker.policy.outstanding_sends.map(|n| worker.share_of(n.get() as usize)),
             ),
-            receives: FairSemaphore::new(worker.policy.window.map(|n| worker.share_of(n.get()))),
+            receives: FairSemaphore::new(worker.policy.max_receiving.map(|n| worker.share_of(n.get()))),
             inside: VecDeque::new(),
             now,
         }
     }
 
-    /// Whether the connection may have a send outstanding; if not, it is told when it may.
+    /// Whether the connection may have a send outstanding; if not, it is queued for a permit.
     #[inline]
-    pub(in crate::engine) fn may_send(&mut self, token: Token, seats: &mut ConnectionPermits) -> bool {
-        self.sends.enter(token, &mut seats.send)
+    pub(in crate::engine) fn may_send(&mut self, token: Token, own: &mut ConnectionPermits) -> bool {
+        self.sends.enter(token, &mut own.send)
     }
 
     /// Whether it may begin a send that the kernel might not finish with at once.
     #[inline]
-    pub(in crate::engine) fn could_send(&self, seats: &ConnectionPermits) -> bool {
-        self.sends.has_room_for(seats.send)
-    }
-
-    /// The time of this batch.
-    pub(in crate::engine) fn now(&self) -> Instant {
-        self.now
+    pub(in crate::engine) fn could_send(&self, own: &ConnectionPermits) -> bool {
+        self.sends.has_room_for(own.send)
     }
 
     /// Whether there is a bound on anything.
@@ -64,36 +60,36 @@ impl Permits {
 
     /// Its send is no longer outstanding.
     #[inline]
-    pub(in crate::engine) fn sent(&mut self, seats: &mut ConnectionPermits) {
-        self.sends.leave(&mut seats.send);
+    pub(in crate::engine) fn sent(&mut self, own: &mut ConnectionPermits) {
+        self.sends.leave(&mut own.send);
     }
 
-    /// Whether the connection may receive; if not, it is told when it may.
+    /// Whether the connection may receive; if not, it is queued for a permit.
     #[inline]
-    pub(in crate::engine) fn may_receive(&mut self, token: Token, seats: &mut ConnectionPermits) -> bool {
-        let was = seats.receive;
-        let may = self.receives.enter(token, &mut seats.receive);
-        if seats.receive != was && may {
-            self.seat(token, seats);
+    pub(in crate::engine) fn may_receive(&mut self, token: Token, own: &mut ConnectionPermits) -> bool {
+        let was = own.receive;
+        let may = self.receives.enter(token, &mut own.receive);
+        if own.receive != was && may {
+            self.grant(token, own);
         }
         may
     }
 
-    pub(in crate::engine) fn seat(&mut self, token: Token, seats: &mut ConnectionPermits) {
-        seats.served = false;
+    pub(in crate::engine) fn grant(&mut self, token: Token, own: &mut ConnectionPermits) {
+        own.served = false;
         self.inside.push_back((token, self.now));
     }
 
     /// The connection is gone.
     #[inline]
-    pub(in crate::engine) fn leave(&mut self, seats: &mut ConnectionPermits) {
-        self.sends.leave(&mut seats.send);
-        self.receives.leave(&mut seats.receive);
+    pub(in crate::engine) fn leave(&mut self, own: &mut ConnectionPermits) {
+        self.sends.leave(&mut own.send);
+        self.receives.leave(&mut own.receive);
     }
 
     /// When somebody may have to make room for somebody who waits.
     pub(in crate::engine) fn rotation(&self) -> Option<Instant> {
         let longest = self.inside.front().filter(|_| self.receives.is_wanted());
-        longest.map(|(_, since)| *since + WINDOW_QUANTUM)
+        longest.map(|(_, since)| *since + RECEIVE_QUANTUM)
     }
 }

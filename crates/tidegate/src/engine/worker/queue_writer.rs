@@ -23,7 +23,7 @@ pub(in crate::engine) trait Write {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct Written {
     pub(in crate::engine) bytes: usize,
-    /// It was less than what was given. Of a file that cannot be told.
+    /// It was less than what was given. Not known of a file.
     pub(in crate::engine) short: bool,
 }
 
@@ -56,8 +56,8 @@ pub(in crate::engine) fn write_next(
     Ok(Written { bytes, short: bytes < asked })
 }
 
-/// A file gives less than was asked for also where it is cut into steps, and where it ends too early: only the next
-/// call tells.
+/// A file yields less than was asked for also where it is cut into steps, and where it ends too early: only the next
+/// call shows which.
 fn write_file(mut to: impl Write, queue: &Queue, then: NextStep) -> io::Result<Written> {
     let Some(range) = queue.next_file() else { return Ok(Written { bytes: 0, short: false }) };
     let more = match then {

@@ -1,7 +1,11 @@
-//! What the engines without a loop of their own share (`blocking`, `pool`, `tokio`): how many connections
+//! What the engines without a loop share (`blocking`, `pool`, `tokio`): how many connections
 //! are open, where their mail goes, and stopping.
 
-use std::collections::{HashMap, VecDeque};
+mod inbox;
+#[cfg(all(test, unix, not(tidegate_loom)))]
+mod tests;
+
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -19,12 +23,13 @@ use super::admission::{self, AcceptPause, DialRoom};
 use super::{CommandQueue, EngineConfig, EngineHandle};
 use crate::policy::Policy;
 use crate::policy::accept::{Admission, Fullness, admission, admitted};
-use crate::proto::Token;
+use crate::policy::pressure::{Relief, victims};
+use crate::proto::Context;
 use crate::proto::dial::DialRequest;
-use crate::proto::mail::{MailSink, Mailbox, MailboxError};
-use crate::proto::panics::Contained;
-use crate::service::{Mail, Origin, Session};
+use crate::proto::mail::MailSink;
+use crate::service::{Origin, Session};
 use crate::stats::{Counters, Writers};
+pub(in crate::engine) use inbox::{ALONE, Inbox, Order};
 
 /// What all connections of a server or client without loops share.
 pub(in crate::engine) struct ConnectionRegistry {
@@ -33,7 +38,7 @@ pub(in crate::engine) struct ConnectionRegistry {
     listener: Mutex<Option<Arc<Listener>>>,
     /// The limits as they are now.
     policy: ArcSwap<Policy>,
-    /// Of whoever accepts, dials and stops, and is no I/O thread.
+    /// Of the threads that accept, dial and stop, and are no I/O threads.
     pub(in crate::engine) counters: Arc<Counters>,
     /// Of the I/O threads.
     io_counters: Box<[Arc<Counters>]>,
@@ -43,16 +48,16 @@ pub(in crate::engine) struct ConnectionRegistry {
     changed: Condvar,
     /// Wakes an acceptor that is a thread and waits for the listener. The listener itself is left as it is: another
     /// process may hold it, to go on with it.
-    bell: OnceLock<Arc<Notify>>,
-    /// The engine has stopped; shared with every post box.
+    waker: OnceLock<Arc<Notify>>,
+    /// The engine has stopped; shared with every inbox.
     stopped: Arc<AtomicBool>,
     /// How the engine makes a connection that has its place.
     dial: OnceLock<DialFn>,
 }
 
-type DialFn = Box<dyn Fn(&Arc<ConnectionRegistry>, DialRequest, RegistrySlot) + Send + Sync>;
+type DialFn = Box<dyn Fn(DialRequest, RegistrySlot) + Send + Sync>;
 
-/// Where a connection comes from.
+/// The origin of a connection.
 pub(in crate::engine) enum Caller {
     /// It was accepted from there, if that is known.
     Accepted(Option<SocketAddr>),
@@ -68,10 +73,10 @@ impl Caller {
         }
     }
 
-    /// The connection stands, and is served from now on.
-    pub(in crate::engine) fn served(self, post: &Arc<Inbox>) {
+    /// The connection is established, and is served from now on.
+    pub(in crate::engine) fn served(self) {
         if let Self::Dialled(request) = self {
-            request.connected(|| Mailbox { office: post.clone(), token: ALONE });
+            request.connected();
         }
     }
 }
@@ -79,7 +84,7 @@ impl Caller {
 #[derive(Default)]
 struct State {
     open: usize,
-    /// Connections that sessions have dialled, or are dialling. They have places of their own.
+    /// Connections that sessions have dialled, or are dialling. They are counted separately.
     dialled: usize,
     /// An acceptor may be about to bring in one more connection.
     accepting: bool,
@@ -90,15 +95,6 @@ struct State {
     posts: HashMap<u64, Weak<Inbox>>,
     /// An acceptor that is a task rather than a thread.
     acceptor: Option<Waker>,
-}
-
-/// What a connection is told besides its mail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::engine) enum Order {
-    /// Finish what is in flight, then close.
-    Drain,
-    /// Close now.
-    Stop,
 }
 
 impl ConnectionRegistry {
@@ -113,7 +109,7 @@ impl ConnectionRegistry {
             counting: AtomicUsize::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
-            bell: OnceLock::new(),
+            waker: OnceLock::new(),
             stopped: Arc::default(),
             dial: OnceLock::new(),
         })
@@ -122,7 +118,7 @@ impl ConnectionRegistry {
     /// How connections are dialled.
     pub(in crate::engine) fn dials_by(
         &self,
-        dial: impl Fn(&Arc<Self>, DialRequest, RegistrySlot) + Send + Sync + 'static,
+        dial: impl Fn(DialRequest, RegistrySlot) + Send + Sync + 'static,
     ) {
         let _ = self.dial.set(Box::new(dial)); // there is one engine
     }
@@ -130,11 +126,11 @@ impl ConnectionRegistry {
     /// The gate, the counters and the threads of an engine whose control is behind the gate.
     pub(in crate::engine) fn handle(
         &self,
-        gate: Arc<CommandQueue>,
+        command_queue: Arc<CommandQueue>,
         threads: Vec<JoinHandle<()>>,
     ) -> EngineHandle {
         EngineHandle {
-            gates: vec![gate],
+            command_queues: vec![command_queue],
             counters: self.io_counters.to_vec(),
             others: vec![self.counters.clone()],
             threads,
@@ -149,12 +145,12 @@ impl ConnectionRegistry {
     }
 
     /// Counters for the connection with this place, which takes them in turn with others.
-    pub(in crate::engine) fn counters_in_turn(&self, seat: &RegistrySlot) -> Arc<Counters> {
-        self.io_counters[seat.id as usize % self.io_counters.len()].clone()
+    pub(in crate::engine) fn counters_in_turn(&self, slot: &RegistrySlot) -> Arc<Counters> {
+        self.io_counters[slot.id as usize % self.io_counters.len()].clone()
     }
 
-    /// Hands over the listener to the one who accepts. When that one ends, so that nobody comes who would not be
-    /// served, it is closed.
+    /// Hands over the listener to the one who accepts. When that one ends, it is closed: later
+    /// connections would not be served.
     pub(in crate::engine) fn take_listener(&self) -> Option<Arc<Listener>> {
         self.listener.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -168,21 +164,24 @@ impl ConnectionRegistry {
     /// Goes on with other limits, and has every connection look at them.
     pub(in crate::engine) fn set_policy(&self, policy: Arc<Policy>) {
         self.policy.store(policy);
-        let posts: Vec<_> = {
-            let mut state = self.lock();
-            if let Some(acceptor) = state.acceptor.take() {
-                acceptor.wake();
-            }
-            state.posts.values().cloned().collect()
-        };
-        self.changed.notify_all();
-        for post in posts.iter().filter_map(Weak::upgrade) {
+        for post in self.wake_all(|_| {}).iter().filter_map(Weak::upgrade) {
             post.wake();
         }
     }
 
+    /// Changes something that the acceptor has to know; returns where the mail of all connections goes.
+    fn wake_all(&self, change: impl FnOnce(&mut State)) -> Vec<Weak<Inbox>> {
+        let mut state = self.lock();
+        change(&mut state);
+        let (posts, acceptor) = (state.posts.values().cloned().collect(), state.acceptor.take());
+        drop(state);
+        self.changed.notify_all();
+        wake(acceptor);
+        posts
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that can panic runs under the lock.
+        // Nothing that can panic runs under the lock, and no waker: it is code of others, which may come back.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -193,15 +192,15 @@ impl ConnectionRegistry {
     }
 
     /// What the acceptor is to be woken with.
-    pub(in crate::engine) fn set_bell(&self, bell: Arc<Notify>) {
-        let _ = self.bell.set(bell); // there is one acceptor
+    pub(in crate::engine) fn set_waker(&self, waker: Arc<Notify>) {
+        let _ = self.waker.set(waker); // there is one acceptor
     }
 
     /// Takes a place for a connection.
     fn enter(self: &Arc<Self>) -> RegistrySlot {
         let mut state = self.lock();
         state.open += 1;
-        self.seat(state, false)
+        self.slot(state, false)
     }
 
     /// Takes a place for a connection that is to be dialled, if there is one.
@@ -222,62 +221,57 @@ impl ConnectionRegistry {
             true => state.dialled += 1,
             false => state.open += 1,
         }
-        Ok(self.seat(state, by_session))
+        Ok(self.slot(state, by_session))
     }
 
     /// Dials, or says why not. The place is taken before, so that a stop waits for what comes of it.
     pub(in crate::engine) fn dial(self: &Arc<Self>, request: DialRequest) {
         self.counters.attempted.add(1);
         match (self.enter_to_dial(&request), self.dial.get()) {
-            (Ok(seat), Some(dial)) => dial(self, request, seat),
+            (Ok(slot), Some(dial)) => dial(request, slot),
             (Ok(_), None) => self.dial_failed(request, io::ErrorKind::Unsupported.into()), // every engine sets it
             (Err(e), _) => self.dial_failed(request, e),
         }
     }
 
-    /// Counts a failed dial and tells who asked.
+    /// Counts a failed dial and answers its request.
     pub(in crate::engine) fn dial_failed(&self, request: DialRequest, e: io::Error) {
         admission::dial_failed(&*self.config.service, &self.counters, request, e);
     }
 
-    fn seat(self: &Arc<Self>, mut state: MutexGuard<'_, State>, dialled_by_session: bool) -> RegistrySlot {
+    fn slot(self: &Arc<Self>, mut state: MutexGuard<'_, State>, dialled_by_session: bool) -> RegistrySlot {
         state.next += 1;
         let id = state.next;
         let bound = self.policy().mail_queue;
-        let post = Arc::new(Inbox {
-            state: Mutex::default(),
-            bound,
-            stopped: self.stopped.clone(),
-            registry: Arc::downgrade(self),
-        });
-        post.lock().order = state.stopping;
+        let post = Arc::new(Inbox::new(self, bound, state.stopping));
         state.posts.insert(id, Arc::downgrade(&post));
-        RegistrySlot { registry: self.clone(), id, dialled_by_session, post }
+        RegistrySlot { registry: self.clone(), id, dialled_by_session, mail_sink: post.clone(), post }
     }
 
-    /// Makes the session for a connection, or counts the refusal.
+    /// Makes the session for a connection, or counts the refusal. `local` finds out the address of this end.
     pub(in crate::engine) fn open_session(
         &self,
         caller: &mut Caller,
+        local: impl FnOnce() -> Option<SocketAddr>,
         thread: usize,
         counters: &Counters,
     ) -> Option<Box<dyn Session>> {
         let service = &*self.config.service;
         match caller {
-            Caller::Accepted(addr) => admission::open_accepted(service, counters, *addr, thread),
-            Caller::Dialled(request) => admission::open_dialled(service, counters, request, thread),
+            Caller::Accepted(addr) => admission::open_accepted(service, counters, *addr, local, thread),
+            Caller::Dialled(request) => admission::open_dialled(service, counters, request, local, thread),
         }
     }
 
-    /// Waits until a connection may come in, or is to be refused; `None` once the registry stops.
+    /// Waits until a connection may be accepted, or is to be refused; `None` once the registry stops.
     pub(in crate::engine) fn wait_for_admission(&self) -> Option<Admission> {
         let mut state = self.lock();
         loop {
             state = match self.turn(&state) {
-                Turn::Accept(admission) => return Some(admission),
-                Turn::Over => return None,
-                Turn::Wait(None) => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Turn::Wait(Some(until)) => {
+                AcceptStep::Accept(admission) => return Some(admission),
+                AcceptStep::Over => return None,
+                AcceptStep::Wait(None) => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                AcceptStep::Wait(Some(until)) => {
                     let limit = until.saturating_duration_since(Instant::now());
                     self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
                 }
@@ -287,20 +281,24 @@ impl ConnectionRegistry {
 
     /// The same for a task, which is woken when something changes, but not when a pause ends.
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only tasks of tokio poll, and tests"))]
-    pub(in crate::engine) fn poll_turn(&self, task: &TaskContext<'_>) -> Turn {
+    pub(in crate::engine) fn poll_turn(&self, task: &TaskContext<'_>) -> AcceptStep {
+        let waker = task.waker().clone();
         let mut state = self.lock();
-        state.acceptor = Some(task.waker().clone());
-        self.turn(&state)
+        let before = state.acceptor.replace(waker);
+        let turn = self.turn(&state);
+        drop(state);
+        drop(before); // not under the lock
+        turn
     }
 
-    fn turn(&self, state: &State) -> Turn {
+    fn turn(&self, state: &State) -> AcceptStep {
         if state.stopping.is_some() {
-            return Turn::Over;
+            return AcceptStep::Over;
         }
         let now = Instant::now();
         match self.admission(state, now) {
-            Admission::Wait => Turn::Wait(state.pause.until(now)),
-            admission => Turn::Accept(admission),
+            Admission::Wait => AcceptStep::Wait(state.pause.until(now)),
+            admission => AcceptStep::Accept(admission),
         }
     }
 
@@ -324,8 +322,8 @@ impl ConnectionRegistry {
         state.open + state.dialled
     }
 
-    /// Accepts once; `take` gets what comes, with its place, or with none if it is to be closed. Whether there was
-    /// something to accept.
+    /// Accepts once; `take` gets what was accepted, with its place, or with none if it is to be closed. Whether there
+    /// was something to accept.
     pub(in crate::engine) fn accept_next<T>(
         self: &Arc<Self>,
         admission: Admission,
@@ -347,7 +345,7 @@ impl ConnectionRegistry {
         true
     }
 
-    /// Takes those for whom the kernel had already opened the connection when the registry was told to stop, without
+    /// Takes those for whom the kernel had already opened the connection when the registry was asked to stop, without
     /// waiting for more.
     pub(in crate::engine) fn sweep<T>(
         self: &Arc<Self>,
@@ -367,19 +365,27 @@ impl ConnectionRegistry {
         self.lock().pause.accept_failed(e, &self.counters, Instant::now());
     }
 
-    /// Stops accepting, and gives every connection that is there, or still comes, an order.
+    /// A send or receive has failed for lack of memory: while they do, accepting pauses, and in the end connections are
+    /// closed.
+    pub(in crate::engine) fn relieve(&self) {
+        let sum =
+            |of: fn(&Counters) -> u64| self.io_counters.iter().chain([&self.counters]).map(|c| of(c)).sum();
+        let (policy, now) = (self.policy(), Instant::now());
+        let mut state = self.lock();
+        let relief = state.pause.relieve(sum, &policy, now);
+        let posts: Vec<_> = state.posts.values().cloned().collect();
+        drop(state);
+        if relief == Relief::Shed {
+            let posts = posts.iter().filter_map(Weak::upgrade).filter_map(|post| post.candidate());
+            victims(posts).for_each(|post| post.order(Order::Shed));
+        }
+    }
+
+    /// Stops accepting, and orders this of every connection, later ones too.
     pub(in crate::engine) fn order_all(&self, order: Order) {
-        let posts: Vec<_> = {
-            let mut state = self.lock();
-            state.stopping = state.stopping.max(Some(order));
-            if let Some(acceptor) = state.acceptor.take() {
-                acceptor.wake();
-            }
-            state.posts.values().cloned().collect()
-        };
-        self.changed.notify_all();
-        if let Some(bell) = self.bell.get() {
-            bell.wake();
+        let posts = self.wake_all(|state| state.stopping = state.stopping.max(Some(order)));
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
         }
         for post in posts.iter().filter_map(Weak::upgrade) {
             post.order(order);
@@ -391,7 +397,7 @@ impl ConnectionRegistry {
         self.stopped.store(true, Relaxed);
     }
 
-    /// Waits until no connection is open and none can come; `false` if that takes longer than `limit`.
+    /// Waits until no connection is open or can be opened; `false` if that takes longer than `limit`.
     pub(in crate::engine) fn wait_empty(&self, limit: Duration) -> bool {
         let empty = self.changed.wait_timeout_while(self.lock(), limit, |state| {
             state.open > 0 || state.dialled > 0 || state.accepting
@@ -400,9 +406,15 @@ impl ConnectionRegistry {
     }
 }
 
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
 /// What an acceptor may do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Turn {
+pub(in crate::engine) enum AcceptStep {
     /// Accept a connection, to serve or to refuse it.
     Accept(Admission),
     /// Nothing, until then or until something changes.
@@ -423,19 +435,37 @@ impl Drop for Duty {
 
 /// A connection's place in the registry; given back when dropped.
 pub(in crate::engine) struct RegistrySlot {
-    registry: Arc<ConnectionRegistry>,
+    pub(in crate::engine) registry: Arc<ConnectionRegistry>,
     id: u64,
     dialled_by_session: bool,
     pub(in crate::engine) post: Arc<Inbox>,
+    /// The same, as its session knows it.
+    mail_sink: Arc<dyn MailSink>,
 }
 
 impl RegistrySlot {
+    /// What the connection needs to know during one event.
+    pub(in crate::engine) fn context<'a>(
+        &'a self,
+        policy: &'a Policy,
+        counters: &'a Counters,
+    ) -> Context<'a> {
+        Context {
+            now: Instant::now(),
+            policy,
+            counters,
+            mail_sink: &self.mail_sink,
+            workers: &*self.registry.config.blocking_pool,
+            token: ALONE,
+        }
+    }
+
     /// Why a connection attempt is to be given up now, if it is.
     pub(in crate::engine) fn gives_up(&self, request: &DialRequest) -> Option<io::Error> {
-        let stops = match self.post.lock().order {
+        let stops = match self.post.last_order() {
             Some(Order::Stop) => true,
             Some(Order::Drain) => !request.is_by_session(),
-            None => false,
+            Some(Order::Shed) | None => false,
         };
         if stops {
             return Some(io::Error::other("the client is stopping"));
@@ -455,143 +485,10 @@ impl Drop for RegistrySlot {
         let open = state.open + state.dialled;
         state.pause.end();
         state.posts.remove(&self.id);
-        if let Some(acceptor) = state.acceptor.take() {
-            acceptor.wake();
-        }
+        let acceptor = state.acceptor.take();
         drop(state);
+        wake(acceptor);
         self.registry.config.peak.closed(open);
         self.registry.changed.notify_all();
-    }
-}
-
-/// Mail and orders for one connection.
-pub(in crate::engine) struct Inbox {
-    state: Mutex<PostState>,
-    bound: usize,
-    stopped: Arc<AtomicBool>,
-    registry: Weak<ConnectionRegistry>,
-}
-
-#[derive(Default)]
-struct PostState {
-    mail: VecDeque<Contained<Mail>>,
-    order: Option<Order>,
-    waker: Option<Waker>,
-    /// The connection is gone: mail for it is dropped.
-    closed: bool,
-}
-
-/// The token that a connection with a post box of its own has.
-pub(in crate::engine) const ALONE: Token = Token { index: 0, generation: 0 };
-
-impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, PostState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn order(&self, order: Order) {
-        let mut state = self.lock();
-        state.order = state.order.max(Some(order));
-        if let Some(waker) = &state.waker {
-            waker.wake_by_ref();
-        }
-    }
-
-    fn wake(&self) {
-        if let Some(waker) = &self.lock().waker {
-            waker.wake_by_ref();
-        }
-    }
-
-    fn close(&self) {
-        let mut state = self.lock();
-        state.closed = true;
-        state.waker = None;
-        let undelivered = std::mem::take(&mut state.mail);
-        drop(state);
-        drop(undelivered); // values of the application: not under the lock
-    }
-
-    /// Whom to wake from now on.
-    pub(in crate::engine) fn wakes(&self, waker: &Waker) {
-        let mut state = self.lock();
-        if !state.waker.as_ref().is_some_and(|w| w.will_wake(waker)) {
-            state.waker = Some(waker.clone());
-        }
-    }
-
-    /// Whether there is an order or mail.
-    pub(in crate::engine) fn has_delivery(&self) -> bool {
-        let state = self.lock();
-        state.order.is_some() || !state.mail.is_empty()
-    }
-
-    /// Pieces of mail that wait; an order counts as more than any number of them. `None` if there is neither.
-    pub(in crate::engine) fn waiting(&self) -> Option<usize> {
-        let state = self.lock();
-        match (state.order, state.mail.len()) {
-            (Some(_), _) => Some(usize::MAX),
-            (None, 0) => None,
-            (None, mail) => Some(mail),
-        }
-    }
-
-    /// The next order or piece of mail.
-    pub(in crate::engine) fn take(&self) -> Option<Delivery> {
-        let mut state = self.lock();
-        match state.order.take() {
-            Some(order) => Some(Delivery::Order(order)),
-            None => state.mail.pop_front().map(Delivery::Mail),
-        }
-    }
-}
-
-/// What a post box held.
-pub(in crate::engine) enum Delivery {
-    Order(Order),
-    Mail(Contained<Mail>),
-}
-
-impl Delivery {
-    /// As an event of the core.
-    pub(in crate::engine) fn into_event(self) -> crate::proto::Event<'static> {
-        match self {
-            Self::Order(Order::Drain) => crate::proto::Event::Drain,
-            Self::Order(Order::Stop) => crate::proto::Event::Stop,
-            Self::Mail(mail) => crate::proto::Event::Mail(mail),
-        }
-    }
-}
-
-impl MailSink for Inbox {
-    fn dial(&self, request: DialRequest) -> Result<(), MailboxError> {
-        let registry = self.registry.upgrade().ok_or(MailboxError::Stopped)?;
-        registry.dial(request);
-        Ok(())
-    }
-
-    fn has_room(&self, pieces: usize) -> bool {
-        let waiting = self.lock().mail.len();
-        waiting == 0 || waiting + pieces <= self.bound
-    }
-
-    fn post(&self, _: Token, mail: Mail) -> Result<(), MailboxError> {
-        if self.stopped.load(Relaxed) {
-            return Err(MailboxError::Stopped);
-        }
-        let mail = Contained::new(mail); // dropped, if it is, when the lock has been let go
-        let mut state = self.lock();
-        if state.closed {
-            return Ok(()); // dropped, as to a session that goes before it reads
-        }
-        // The results of jobs are bounded by the queue of jobs.
-        if state.mail.len() >= self.bound && mail.is_bounded() {
-            return Err(MailboxError::Full);
-        }
-        state.mail.push_back(mail);
-        if let Some(waker) = &state.waker {
-            waker.wake_by_ref();
-        }
-        Ok(())
     }
 }

@@ -45,7 +45,7 @@ impl Peak {
     }
 }
 
-/// Trims the heap after a while, on a thread of its own: that takes milliseconds for each hundred megabytes.
+/// Trims the heap after a while, on a separate thread: that takes milliseconds for each hundred megabytes.
 fn trim_soon() {
     static IS_DUE: AtomicBool = AtomicBool::new(false);
     if IS_DUE.swap(true, Relaxed) {

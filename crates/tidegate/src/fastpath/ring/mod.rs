@@ -1,14 +1,12 @@
-//! A byte ring between one writer and one reader that do not trust each other. Pure: what memory it is in is a
-//! parameter.
+//! A byte ring between one writer and one reader that do not trust each other. Generic over its memory.
 //!
-//! Each side keeps its own position to itself and only publishes it; of the other side it believes nothing but that the
-//! distance between the two positions is at most the capacity, and it looks at that every time. A distance that cannot
-//! be is [`Corrupt`]: the connection is over. So whatever the other side writes, no byte outside of the ring is
-//! touched.
+//! Each side keeps its own position privately and only publishes it. It trusts nothing that the other side writes: each
+//! time, it checks that the distance between the two positions is at most the capacity. An impossible distance is
+//! [`Corrupt`], which ends the connection. So whatever the other side writes, no byte outside of the ring is touched.
 //!
-//! A side that is about to sleep says so and looks once more; a side that has moved its position looks whether the
-//! other sleeps. A full barrier stands between the two steps on both sides, so at least one of them sees the other
-//! (Dekker). The word that says so is taken back by whoever rings, so each sleep is rung for at most once.
+//! A side that is about to sleep sets its flag and checks the ring once more; a side that has moved its position checks
+//! the other's flag. A full barrier separates the two steps on both sides, so at least one of them sees the other
+//! (Dekker's algorithm). The side that sends the wake-up clears the flag, so each sleep is woken at most once.
 
 mod memory;
 #[cfg(all(test, tidegate_loom))]
@@ -18,21 +16,21 @@ pub use memory::{Memory, Word};
 
 use std::io::IoSlice;
 
-/// The other side has written what cannot be: the connection is over.
+/// The other side wrote impossible values: the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the other side has spoilt the shared memory")]
+#[error("the other side corrupted the shared memory")]
 pub struct Corrupt;
 
 /// How the writer has ended the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It has not.
+    /// Not ended.
     No,
-    /// It sends no more.
+    /// The writer has finished sending.
     Finished,
-    /// It has let go of the connection in good order.
+    /// The writer has closed the connection in order.
     Gone,
-    /// It has reset the connection.
+    /// The writer has reset the connection.
     Reset,
 }
 
@@ -49,28 +47,28 @@ impl Ended {
     }
 }
 
-/// What moving a position asks for.
+/// The result of moving a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Moved {
     /// Bytes written or read.
     pub bytes: usize,
-    /// The other side sleeps: ring its bell.
+    /// The other side sleeps and must be woken.
     pub ring: bool,
 }
 
-/// The side that writes.
+/// The writing side.
 #[derive(Debug)]
 pub struct Writer<M> {
     memory: M,
     /// A power of two, at most [`MOST`].
     capacity: u32,
     tail: u32,
-    /// As last seen.
+    /// Last value seen.
     head: u32,
 }
 
-/// The side that reads.
+/// The reading side.
 #[derive(Debug)]
 pub struct Reader<M> {
     memory: M,
@@ -82,24 +80,24 @@ pub struct Reader<M> {
 pub const MOST: usize = 1 << 30;
 
 impl<M: Memory> Writer<M> {
-    /// Of a new ring of `capacity` bytes, a power of two up to [`MOST`].
+    /// Creates the side for a new ring of `capacity` bytes, a power of two up to [`MOST`].
     pub fn new(memory: M, capacity: u32) -> Self {
         assert!(capacity.is_power_of_two() && capacity as usize <= MOST);
         Self { memory, capacity, tail: 0, head: 0 }
     }
 
-    /// Bytes that fit now.
+    /// Free bytes.
     ///
     /// # Errors
-    /// [`Corrupt`], as of all of these.
+    /// [`Corrupt`], as for all methods here.
     pub fn room(&mut self) -> Result<usize, Corrupt> {
         let head = self.memory.load(Word::Head);
         let room = self.capacity.checked_sub(self.tail.wrapping_sub(head)).ok_or(Corrupt)?;
-        self.head = head; // believed from here on
+        self.head = head; // trusted from here on
         Ok(room as usize)
     }
 
-    /// Writes as much as fits, which may be nothing.
+    /// Writes as much as fits, possibly nothing.
     pub fn write(&mut self, slices: &[IoSlice<'_>]) -> Result<Moved, Corrupt> {
         let wanted: usize = slices.iter().map(|s| s.len()).sum();
         let mut room = (self.capacity - self.tail.wrapping_sub(self.head)) as usize;
@@ -130,13 +128,13 @@ impl<M: Memory> Writer<M> {
         self.tail = self.tail.wrapping_add(bytes.len() as u32);
     }
 
-    /// Ends the stream after what was written. Says whether the reader sleeps.
+    /// Ends the stream after the bytes written. Returns whether the reader sleeps.
     pub fn end(&mut self, how: Ended) -> bool {
         self.memory.store(Word::Ended, how.word());
         must_ring(&self.memory, Word::ReaderSleeps)
     }
 
-    /// Says that this side is about to wait for room; `false` if there is some already.
+    /// Announces that this side is about to wait for room; `false` if there is some already.
     pub fn prepare_sleep(&mut self) -> Result<bool, Corrupt> {
         self.memory.store(Word::WriterSleeps, 1);
         self.memory.barrier();
@@ -149,23 +147,23 @@ impl<M: Memory> Writer<M> {
 }
 
 impl<M: Memory> Reader<M> {
-    /// Of a new ring of `capacity` bytes, a power of two up to [`MOST`].
+    /// Creates the side for a new ring of `capacity` bytes, a power of two up to [`MOST`].
     pub fn new(memory: M, capacity: u32) -> Self {
         assert!(capacity.is_power_of_two() && capacity as usize <= MOST);
         Self { memory, capacity, head: 0 }
     }
 
-    /// Bytes that can be read now.
+    /// Readable bytes.
     ///
     /// # Errors
-    /// [`Corrupt`], as of all of these.
+    /// [`Corrupt`], as for all methods here.
     #[inline]
     pub fn available(&self) -> Result<usize, Corrupt> {
         let used = self.memory.load(Word::Tail).wrapping_sub(self.head);
         if used > self.capacity { Err(Corrupt) } else { Ok(used as usize) }
     }
 
-    /// Reads as much as there is and fits; nothing if there is nothing.
+    /// Reads as much as is available and fits; possibly nothing.
     pub fn read(&mut self, into: &mut [u8]) -> Result<Moved, Corrupt> {
         let bytes = self.available()?.min(into.len());
         if bytes == 0 {
@@ -182,13 +180,13 @@ impl<M: Memory> Reader<M> {
         Ok(Moved { bytes, ring: must_ring(&self.memory, Word::WriterSleeps) })
     }
 
-    /// How the writer has ended the stream. What it wrote before that can be seen from then on.
+    /// How the writer has ended the stream. All bytes written before that are visible afterwards.
     #[inline]
     pub fn ended(&self) -> Result<Ended, Corrupt> {
         Ended::of(self.memory.load(Word::Ended))
     }
 
-    /// Says that this side is about to wait for bytes or the end; `false` if there is something already.
+    /// Announces that this side is about to wait for bytes or the end; `false` if there is something already.
     pub fn prepare_sleep(&mut self) -> Result<bool, Corrupt> {
         self.memory.store(Word::ReaderSleeps, 1);
         self.memory.barrier();
@@ -200,7 +198,7 @@ impl<M: Memory> Reader<M> {
     }
 }
 
-/// After a position has moved: whether the other side said that it sleeps, which is taken back.
+/// After a position has moved: takes the other side's sleep flag; returns whether it was set.
 #[inline]
 fn must_ring(memory: &impl Memory, sleeps: Word) -> bool {
     memory.barrier();

@@ -1,4 +1,4 @@
-//! The ring under loom: every order in which the two sides can run, and every value that they can see.
+//! The ring under loom: all interleavings of both sides, and all values that they may observe.
 //!
 //! `RUSTFLAGS="--cfg tidegate_loom" cargo test -p tidegate --lib model`.
 
@@ -10,11 +10,11 @@ use loom::thread;
 
 use super::{Ended, Memory, Reader, Word, Writer};
 
-/// More changes of thread than this in one run show nothing new, and take long.
+/// More preemptions than this in one run find nothing new, and take long.
 const PREEMPTIONS: usize = 3;
 const CAPACITY: u32 = 2;
 
-/// Words and bytes of loom: a byte that was not published properly may come out as it was before.
+/// Memory made of loom types: a byte that was not published properly may be read with its old value.
 #[derive(Default)]
 struct Cells {
     words: [AtomicU32; 5],
@@ -51,34 +51,34 @@ impl Memory for Arc<Cells> {
     }
 }
 
-/// What a side sleeps on: it remembers that it was rung.
+/// What a side sleeps on; remembers a wake-up.
 #[derive(Default)]
-struct Bell {
-    rung: Mutex<bool>,
+struct Notify {
+    notified: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bell {
-    fn ring(&self) {
-        *self.rung.lock().unwrap() = true;
+impl Notify {
+    fn notify_one(&self) {
+        *self.notified.lock().unwrap() = true;
         self.changed.notify_one();
     }
 
     fn wait(&self) {
-        let mut rung = self.rung.lock().unwrap();
-        while !*rung {
-            rung = self.changed.wait(rung).unwrap();
+        let mut notified = self.notified.lock().unwrap();
+        while !*notified {
+            notified = self.changed.wait(notified).unwrap();
         }
-        *rung = false;
+        *notified = false;
     }
 }
 
 /// Sends all of `bytes`, then ends the stream; sleeps when there is no room.
-fn send(mut writer: Writer<Arc<Cells>>, mut bytes: &[u8], mine: &Bell, other: &Bell) {
+fn send(mut writer: Writer<Arc<Cells>>, mut bytes: &[u8], mine: &Notify, other: &Notify) {
     while !bytes.is_empty() {
         let moved = writer.write(&[IoSlice::new(bytes)]).unwrap();
         if moved.ring {
-            other.ring();
+            other.notify_one();
         }
         bytes = &bytes[moved.bytes..];
         if moved.bytes == 0 && writer.prepare_sleep().unwrap() {
@@ -86,24 +86,24 @@ fn send(mut writer: Writer<Arc<Cells>>, mut bytes: &[u8], mine: &Bell, other: &B
         }
     }
     if writer.end(Ended::Finished) {
-        other.ring();
+        other.notify_one();
     }
 }
 
-/// Receives until the end; sleeps when there is nothing.
-fn receive(mut reader: Reader<Arc<Cells>>, mine: &Bell, other: &Bell) -> Vec<u8> {
+/// Receives until the end; sleeps when nothing is available.
+fn receive(mut reader: Reader<Arc<Cells>>, mine: &Notify, other: &Notify) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
         let mut buffer = [0; 4];
         let moved = reader.read(&mut buffer).unwrap();
         if moved.ring {
-            other.ring();
+            other.notify_one();
         }
         all.extend(&buffer[..moved.bytes]);
         if moved.bytes > 0 {
             continue;
         }
-        // Looked at again: bytes may have come between the two looks.
+        // Checked again: bytes may have arrived between the two checks.
         if reader.ended().unwrap() == Ended::Finished && reader.available().unwrap() == 0 {
             return all;
         }
@@ -118,16 +118,18 @@ fn explore(bytes: &'static [u8]) {
     model.preemption_bound = Some(PREEMPTIONS);
     model.check(move || {
         let cells = Arc::new(Cells::default());
-        let (bells, reader) =
-            ((Arc::new(Bell::default()), Arc::new(Bell::default())), Reader::new(cells.clone(), CAPACITY));
-        let (writes, reads) = bells.clone();
+        let (notifies, reader) = (
+            (Arc::new(Notify::default()), Arc::new(Notify::default())),
+            Reader::new(cells.clone(), CAPACITY),
+        );
+        let (writes, reads) = notifies.clone();
         let sender = thread::spawn(move || send(Writer::new(cells, CAPACITY), bytes, &writes, &reads));
-        assert_eq!(receive(reader, &bells.1, &bells.0), bytes, "every byte once and in order");
+        assert_eq!(receive(reader, &notifies.1, &notifies.0), bytes, "every byte once and in order");
         sender.join().unwrap();
     });
 }
 
-/// If a wake-up were lost, a side would sleep for ever: loom calls that a deadlock.
+/// If a wake-up were lost, a side would sleep forever, which loom reports as a deadlock.
 #[test]
 fn no_byte_and_no_wake_up_is_lost() {
     explore(&[1, 2]);

@@ -1,8 +1,8 @@
-//! Just enough of an assembler for the two programs: instructions of `linux/bpf.h`, and jumps forward to a label.
+//! A minimal assembler for the two BPF programs: instructions of `linux/bpf.h`, and forward jumps to a label.
 
 use tidegate_os::bpf::{Instruction, LOAD_MAP};
 
-/// A register: what a call returns, its arguments, what calls leave alone, and the end of the stack.
+/// A register: return value, arguments, callee-saved registers, and the frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Register {
@@ -11,13 +11,13 @@ pub(super) enum Register {
     R2 = 2,
     R3 = 3,
     R4 = 4,
-    /// Kept over calls.
+    /// Preserved across calls.
     R6 = 6,
-    /// The stack is the 512 bytes below.
+    /// The stack is the 512 bytes below it.
     Stack = 10,
 }
 
-/// Functions of the kernel (`enum bpf_func_id`).
+/// Helper functions of the kernel (`enum bpf_func_id`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(super) enum Call {
@@ -29,11 +29,11 @@ pub(super) enum Call {
     NetnsCookie = 122,
 }
 
-/// A place that is jumped to.
+/// A jump target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Label(usize);
 
-// Operation codes: a class, how wide, and what.
+// Operation codes: class, width, operation.
 const LDX_W: u8 = 0x61;
 const ST_W: u8 = 0x62;
 const STX_W: u8 = 0x63;
@@ -49,13 +49,13 @@ const JNE_IMM: u8 = 0x55;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 
-/// A program that is being written.
+/// A program under construction.
 #[derive(Debug, Default)]
 pub(super) struct Code {
     done: Vec<(u8, u8, u8, i16, i32)>,
-    /// Instructions that jump, and where to.
+    /// Instructions that jump, and their targets.
     jumps: Vec<(usize, Label)>,
-    /// Where labels have been set.
+    /// Positions of labels.
     labels: Vec<usize>,
 }
 
@@ -64,13 +64,13 @@ impl Code {
         self.done.push((code, to, from, offset, immediate));
     }
 
-    /// A label to be set once, later.
+    /// Creates a label to be placed once, later.
     pub(super) fn label(&mut self) -> Label {
         self.labels.push(usize::MAX);
         Label(self.labels.len() - 1)
     }
 
-    /// The next instruction is where this label is.
+    /// Places the label at the next instruction.
     pub(super) fn set(&mut self, label: Label) {
         self.labels[label.0] = self.done.len();
     }
@@ -108,11 +108,11 @@ impl Code {
         self.push(ADD64_IMM, to as u8, 0, 0, at.into());
     }
 
-    /// `to = map`, by its place among those that the program is given
+    /// `to = map`, by its index among the maps of the program
     pub(super) fn map(&mut self, to: Register, place: i32) {
         let (load, is_map) = LOAD_MAP;
         self.push(load, to as u8, is_map, 0, place);
-        self.push(0, 0, 0, 0, 0); // an instruction of twice the length
+        self.push(0, 0, 0, 0, 0); // a double-length instruction
     }
 
     /// `to = 32 bits at base + at`
@@ -135,7 +135,7 @@ impl Code {
         self.push(STX_DW, Register::Stack as u8, from as u8, at, 0);
     }
 
-    /// `64 bits at base + at += from`, whole for all processors.
+    /// `64 bits at base + at += from`, atomically.
     pub(super) fn add_at(&mut self, base: Register, at: i16, from: Register) {
         self.push(ATOMIC_DW, base as u8, from as u8, at, 0);
     }
@@ -155,7 +155,7 @@ impl Code {
         self.push(EXIT, 0, 0, 0, 0);
     }
 
-    /// The program, its jumps filled in: as many instructions on as there are between.
+    /// The program with its jump offsets filled in.
     pub(super) fn assemble(mut self) -> Vec<Instruction> {
         for (from, label) in self.jumps {
             let over = self.labels[label.0] - from - 1;

@@ -1,15 +1,19 @@
-//! A control group of version 2 (`cgroups(7)`), whose programs take part.
+//! A control group of version 2 (`cgroups(7)`) whose processes use the sockmap.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::SockmapError;
 
 /// Every group of version 2 has this file, and none of version 1.
 const MARK: &str = "cgroup.controllers";
 
-/// A control group. Removed when dropped if it was made here and nobody is in it.
+/// Number of groups this process has named.
+static GROUPS: AtomicU64 = AtomicU64::new(0);
+
+/// A control group. Removed on drop if it was created here and is empty.
 #[derive(Debug)]
 pub struct Group {
     path: PathBuf,
@@ -17,21 +21,32 @@ pub struct Group {
 }
 
 impl Group {
-    /// A new group inside of the one that this process is in.
+    /// Creates a new group inside the group of this process, with a new name for each call.
     ///
     /// # Errors
-    /// No groups of version 2 are mounted, or it cannot be made.
+    /// No version 2 hierarchy is mounted, or the group cannot be created.
     pub fn own() -> Result<Self, SockmapError> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let inside = home(&mounts, &groups).ok_or(SockmapError::NoGroups)?;
-        Self::make(inside.join(format!("tidegate-fastpath-{}", std::process::id())))
+        Self::new_in(&inside)
     }
 
-    /// The group at `path`, made if it is not there.
+    /// Creates a group in this one under an unused name: a killed process leaves its group behind.
+    fn new_in(inside: &Path) -> Result<Self, SockmapError> {
+        loop {
+            let (process, number) = (std::process::id(), GROUPS.fetch_add(1, Relaxed));
+            match Self::make(inside.join(format!("tidegate-fastpath-{process}-{number}"))) {
+                Err(SockmapError::Group { error, .. }) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => return made,
+            }
+        }
+    }
+
+    /// Opens the group at `path`, and creates it if it does not exist.
     ///
     /// # Errors
-    /// It is no group of version 2, or cannot be made.
+    /// It is not a group of version 2, or cannot be created.
     pub fn at(path: &Path) -> Result<Self, SockmapError> {
         if path.exists() {
             return match path.join(MARK).exists() {
@@ -52,16 +67,16 @@ impl Group {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file through which processes join it: whoever writes `0` to it does.
+    /// The file through which processes join it: a process that writes `0` to it joins.
     ///
     /// # Errors
-    /// It may not be written.
+    /// It is not writable.
     pub fn processes(&self) -> io::Result<File> {
         OpenOptions::new().write(true).open(self.path.join("cgroup.procs"))
     }
@@ -70,12 +85,12 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if self.made {
-            let _ = std::fs::remove_dir(&self.path); // somebody may be in it still: then it stays
+            let _ = std::fs::remove_dir(&self.path); // it stays if a process is still in it
         }
     }
 }
 
-/// The folder of the group that a process is in, from what `/proc/PID/mountinfo` and `/proc/PID/cgroup` say.
+/// The folder of a process's group, computed from `/proc/PID/mountinfo` and `/proc/PID/cgroup`.
 fn home(mounts: &str, groups: &str) -> Option<PathBuf> {
     let mut mounted = mounts.lines().filter_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
@@ -109,9 +124,22 @@ mod tests {
     }
 
     #[test]
+    fn each_group_is_another_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let next = GROUPS.load(Relaxed);
+        let left_behind = (next..next + 2).map(|n| format!("tidegate-fastpath-{}-{n}", std::process::id()));
+        left_behind.for_each(|name| std::fs::create_dir(folder.path().join(name)).expect("a folder"));
+        let groups = [(); 3].map(|()| Group::new_in(folder.path()).expect("a group"));
+        assert!(groups[0].path() != groups[1].path() && groups[1].path() != groups[2].path());
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 5);
+        drop(groups);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 2, "each removes its own");
+    }
+
+    #[test]
     fn a_folder_that_is_no_group_is_refused() {
         let refused = |path: &str| Group::at(Path::new(path)).unwrap_err().to_string();
-        assert!(refused("/").contains("no control group"), "{}", refused("/"));
+        assert!(refused("/").contains("not inside a cgroup2 mount"), "{}", refused("/"));
         assert!(refused("/there/is/nothing").contains("cgroup2"));
     }
 }

@@ -1,16 +1,16 @@
-//! For programs that are not written for the fast path: the bytes of their TCP connections with one another go from
-//! socket to socket through a map in the kernel (BPF sockmap), and not through TCP.
+//! Accelerates local TCP between unmodified programs (BPF sockmap): the kernel moves bytes from socket to socket,
+//! bypassing TCP.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | `group` | the control group whose programs take part |
-//! | `programs` | what runs in the kernel |
-//! | `assembler` | how that is written without a compiler |
+//! | `group` | the control group whose processes use it |
+//! | `programs` | the BPF programs |
+//! | `assembler` | builds them without a compiler |
 //!
-//! The programs need not know. What TCP has and this has not (Linux 6.18): firewalls, `tcpdump` and the counters of TCP
-//! do not see the bytes; nothing holds a sender back whose receiver does not read, until the memory of TCP as a whole
-//! is used up (`net.ipv4.tcp_mem`); and a receive that sleeps and is woken for something else than input, as by the
-//! acknowledgement of one's own half-close, fails with `EAGAIN` even on a socket that waits.
+//! The programs need no change. Differences from TCP (Linux 6.18): firewalls, `tcpdump` and the TCP counters do not see
+//! the bytes; a sender is not slowed down by a receiver that does not read, until the memory of TCP as a whole is used
+//! up (`net.ipv4.tcp_mem`); and a blocking receive that is woken by something other than input, such as the
+//! acknowledgement of its own half-close, fails with `EAGAIN`.
 
 mod assembler;
 mod group;
@@ -23,45 +23,43 @@ use tidegate_os::bpf::{self, Link, Map, MapKind, Program, ProgramKind};
 
 pub use group::Group;
 
-/// Why there is no map of sockets here, and what to do about it.
+/// Why the sockmap is not available, and the remedy.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SockmapError {
-    /// There are no control groups of version 2.
+    /// No control groups of version 2.
     #[error("no control groups of version 2 are mounted here: as root, mount -t cgroup2 none /sys/fs/cgroup")]
     NoGroups,
-    /// The path is something else.
-    #[error(
-        "{0} is no control group of version 2 and not inside of one: name a folder below a mount of type cgroup2"
-    )]
+    /// The path is not a version 2 control group.
+    #[error("{0}: not inside a cgroup2 mount; give a directory below a mount of type cgroup2")]
     NoGroup(String),
-    /// The control group cannot be made or used.
-    #[error(
-        "the control group {path}: {error}; run as root, or name one that this user may write with --cgroup"
-    )]
+    /// The control group cannot be created or used.
+    #[error("control group {path}: {error}; run as root, or give one that this user may write with --cgroup")]
     Group {
-        /// Where it is, or would be.
+        /// Its path.
         path: String,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// This process may not do it.
+    /// Permission denied.
     #[error(
-        "{0}: not permitted; it takes CAP_BPF and CAP_NET_ADMIN: run as root, or give these to the program or the container"
+        "{0}: not permitted: CAP_BPF and CAP_NET_ADMIN are required; run as root, or grant them to the program or its \
+         container"
     )]
     Rights(&'static str),
     /// The kernel has no `bpf(2)`.
     #[error("{0}: this kernel has no bpf(2) (CONFIG_BPF_SYSCALL), or a seccomp filter hides it")]
     NoBpf(&'static str),
-    /// The kernel does not take a map or a program.
+    /// The kernel rejects a map or a program.
     #[error(
-        "{what}: {error}; it takes Linux 5.15 or later with CONFIG_CGROUP_BPF and CONFIG_NET_SOCK_MSG{log}"
+        "{what}: {error}; requires Linux 5.15 or later with CONFIG_CGROUP_BPF and CONFIG_NET_SOCK_MSG{log}"
     )]
     Kernel {
-        /// What it does not take.
+        /// What was rejected.
         what: &'static str,
-        /// What it says.
+        /// The system's error.
         error: io::Error,
-        /// What the verifier says.
+        /// The verifier's log.
         log: String,
     },
 }
@@ -83,36 +81,36 @@ impl SockmapError {
     }
 }
 
-/// Messages that were sent by sockets in the map, of the directions that it remembers.
+/// Messages sent by sockets in the map, counted over the directions that are still in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     /// From socket to socket.
     pub by_map: u64,
-    /// By TCP, because the other end was not in the map when the first was sent.
+    /// By TCP, because the other end was not in the map when the first message was sent.
     pub by_tcp: u64,
 }
 
-/// The map and its programs; attached to a control group, or not yet.
+/// The map and its programs, attached to a control group or not yet.
 ///
-/// When it is dropped, or this process ends however it may, new connections stay with TCP. Those in the map stay there
-/// until they end, and the kernel keeps the map for them: nothing of them is lost.
+/// When it is dropped, or this process ends for any reason, new connections use TCP. Those in the map stay there until
+/// they end, and the kernel keeps the map for them: no data is lost.
 #[derive(Debug)]
 pub struct Sockmap {
     sockets: Map,
     directions: Map,
     follow: Program,
-    /// Judges messages for as long as the map lives.
+    /// Handles messages as long as the map exists.
     _carry: Program,
     link: Option<Link>,
     most: usize,
 }
 
 impl Sockmap {
-    /// Makes map and programs for so many connections, and attaches them to nothing. Cost: about 500 bytes of kernel
-    /// memory for each.
+    /// Creates map and programs for this many connections, without attaching them. Cost: about 500 bytes of kernel
+    /// memory for each connection.
     ///
     /// # Errors
-    /// The kernel has no such thing, or this process may not have it.
+    /// The kernel does not support it, or this process has no permission.
     pub fn load(connections: u32) -> Result<Self, SockmapError> {
         let sockets = connections.saturating_mul(2).max(2);
         let map = |what, kind, bytes| {
@@ -123,7 +121,7 @@ impl Sockmap {
         let directions = map("a table of connections", MapKind::LruHash, programs::DIRECTION_BYTES)?;
         let maps = [&sockets, &directions];
         let load = |what, kind, code: &[_]| {
-            // Helpers that are for free software only are not used, but what is said is true of this program.
+            // No GPL-only helper is used; the licence string is still the true one.
             Program::load(kind, c"Dual MIT/GPL", code, &maps)
                 .map_err(|refused| SockmapError::with(what, refused.error, refused.log))
         };
@@ -135,12 +133,12 @@ impl Sockmap {
         Ok(Self { sockets, directions, follow, _carry: carry, link: None, most })
     }
 
-    /// Has connections follow that programs of the group make from now on. Both ends have to belong to it, or to groups
-    /// inside; a socket belongs to the group that its process was in when it made it, an accepted one to that of its
-    /// listener.
+    /// Attaches to a group: connections that its processes make from now on use the map. Both ends have to belong to it
+    /// or to groups inside; a socket belongs to the group of the process that created it, and an accepted socket to the
+    /// group of its listener.
     ///
     /// # Errors
-    /// The group cannot be opened, or the kernel does not take it.
+    /// The group cannot be opened, or the kernel rejects the attachment.
     pub fn attach(&mut self, group: &Group) -> Result<(), SockmapError> {
         let folder = std::fs::File::open(group.path());
         let folder = folder
@@ -150,18 +148,18 @@ impl Sockmap {
         Ok(())
     }
 
-    /// Sockets in the map.
+    /// Number of sockets in the map.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(&self) -> io::Result<usize> {
         Ok(self.sockets.keys(self.most)?.len())
     }
 
-    /// What went which way so far.
+    /// Messages by transport so far.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn carried(&self) -> io::Result<Carried> {
         let mut carried = Carried::default();
         for key in self.directions.keys(self.most)? {

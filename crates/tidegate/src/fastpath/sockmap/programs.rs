@@ -1,26 +1,26 @@
-//! The two programs, and what they keep in maps.
+//! The two BPF programs and their map layouts.
 //!
-//! *Follow* is told of each TCP connection of the control group and puts both its sockets into the map. *Carry* is
-//! asked about each message that one of these sockets sends: it goes to the queue of the other end, or by TCP.
+//! *Follow* runs for each TCP connection of the control group and puts both its sockets into the map. *Carry* runs for
+//! each message that one of these sockets sends: it redirects it to the queue of the other end, or passes it to TCP.
 //!
-//! A byte that went by TCP must not be overtaken by one that goes through the map, and the kernel does not see to that:
-//! a receiver reads what came through the map first. The sockets of a connection are not established at the same
-//! moment, and one may send before the other end is in the map. So each *direction* is decided once, by whoever is
-//! first to make its entry: the receiver, when it is in the map (`MAPPED`), or the sender, when it sends and finds none
-//! (`TCP`). From then on all of that direction goes the same way.
+//! A byte sent over TCP must not be overtaken by one that goes through the map, and the kernel does not ensure that: a
+//! receiver reads data from the map first. The two sockets of a connection are not established at the same moment, and
+//! one may send before the other end is in the map. So the route of each *direction* is decided once, by the side that
+//! first creates its entry: the receiver, when it is in the map (`MAPPED`), or the sender, when it sends and finds none
+//! (`TCP`). From then on all data of that direction takes the same route.
 
 use tidegate_os::bpf::Instruction;
 
 use super::assembler::{Call, Code, Label, Register};
 
-/// A socket: near and far address (IPv4 as `::ffff:a.b.c.d`, so that both ends of a connection agree), near and far
-/// port in network order, and the network namespace, for the same addresses may be in use in another.
+/// Key of a socket: local and remote address (IPv4 as `::ffff:a.b.c.d`, so that both ends agree), local and remote port
+/// in network order, and the network namespace, because the same addresses may exist in another one.
 pub(super) const KEY_BYTES: u32 = 48;
 const FAR: i16 = 16;
 const PORTS: i16 = 32;
 const NAMESPACE: i16 = 40;
 
-/// A direction, under the key of the socket that receives: how it goes, and messages so far.
+/// Key of a direction: that of the receiving socket. Value: its route, and messages so far.
 pub(super) const DIRECTION_BYTES: u32 = 16;
 pub(super) const MESSAGES_AT: i16 = 8;
 const TCP: i32 = 0;
@@ -34,7 +34,7 @@ const DIRECTION: i16 = -112;
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;
 
-/// What happens to a connection (`BPF_SOCK_OPS_…`).
+/// Events of a connection (`BPF_SOCK_OPS_…`).
 const CONNECTS: i32 = 3;
 const ESTABLISHED_ACTIVE: i32 = 4;
 const ESTABLISHED_PASSIVE: i32 = 5;
@@ -44,7 +44,7 @@ const IF_NEW: i32 = 1;
 const TO_INPUT: i32 = 1;
 const PASS: i32 = 1;
 
-/// Where a context has the addresses; ports follow one another.
+/// Offsets of addresses in a context; ports follow one another.
 struct Fields {
     family: i16,
     far4: i16,
@@ -65,7 +65,7 @@ const OPS_DATA_SEGMENTS_OUT: i16 = 152;
 const SK_MSG: Fields =
     Fields { family: 16, far4: 20, near4: 24, far6: 28, near6: 44, far_port: 60, near_port: 64 };
 
-/// The program that follows connections. `sockets` and `directions` are the places of the maps.
+/// The *follow* program. `sockets` and `directions` are the indexes of the maps.
 pub(super) fn follow(sockets: i32, directions: i32) -> Vec<Instruction> {
     let mut code = Code::default();
     let (begin, established, out) = (code.label(), code.label(), code.label());
@@ -79,7 +79,7 @@ pub(super) fn follow(sockets: i32, directions: i32) -> Vec<Instruction> {
     keys(&mut code, &SOCK_OPS, &[NEAR_KEY, FAR_KEY], out);
     code.load(Register::R2, Register::R6, OPS_OP);
     code.jump_if_not(Register::R2, CONNECTS, established);
-    // The addresses have been used before: nothing is decided yet for this connection.
+    // The addresses were used before: the new connection is undecided.
     for key in [NEAR_KEY, FAR_KEY] {
         code.map(Register::R1, directions);
         code.point(Register::R2, key);
@@ -87,7 +87,7 @@ pub(super) fn follow(sockets: i32, directions: i32) -> Vec<Instruction> {
     }
     code.jump(out);
     code.set(established);
-    // TCP Fast Open: it has sent already, so it must go on with TCP. A socket that is not in the map does.
+    // TCP Fast Open: data was sent already, so it must stay on TCP. A socket that is not in the map does.
     code.load(Register::R2, Register::R6, OPS_DATA_SEGMENTS_OUT);
     code.jump_if_not(Register::R2, 0, out);
     code.copy(Register::R1, Register::R6);
@@ -102,7 +102,7 @@ pub(super) fn follow(sockets: i32, directions: i32) -> Vec<Instruction> {
     code.assemble()
 }
 
-/// The program that carries messages.
+/// The *carry* program.
 pub(super) fn carry(sockets: i32, directions: i32) -> Vec<Instruction> {
     let mut code = Code::default();
     let (decided, out) = (code.label(), code.label());
@@ -111,7 +111,7 @@ pub(super) fn carry(sockets: i32, directions: i32) -> Vec<Instruction> {
     look_up(&mut code, directions, FAR_KEY);
     code.jump_if_not(Register::R0, 0, decided);
     decide(&mut code, directions, FAR_KEY, TCP);
-    look_up(&mut code, directions, FAR_KEY); // the other end may have been first
+    look_up(&mut code, directions, FAR_KEY); // the other end may have decided first
     code.jump_if_equal(Register::R0, 0, out);
     code.set(decided);
     code.put(Register::R1, 1);
@@ -122,16 +122,16 @@ pub(super) fn carry(sockets: i32, directions: i32) -> Vec<Instruction> {
     code.map(Register::R2, sockets);
     code.point(Register::R3, FAR_KEY);
     code.put(Register::R4, TO_INPUT);
-    code.call(Call::MsgRedirectHash); // if the other end is gone nothing is noted, and TCP finds that out
+    code.call(Call::MsgRedirectHash); // if the other end is gone, nothing is counted and TCP reports it
     code.set(out);
     code.end(PASS);
     code.assemble()
 }
 
-/// Writes the keys of this socket and of the other end, or one of them. `other` is where sockets go that are neither
-/// IPv4 nor IPv6. Register 6 is the context.
+/// Writes the keys of this socket and of the other end, or one of them. Sockets that are neither IPv4 nor IPv6 jump to
+/// `other`. Register 6 is the context.
 fn keys(code: &mut Code, at: &Fields, which: &[i16], other: Label) {
-    // A key, and where in it that is what is near and what is far to this socket.
+    // A key, with the offsets of its local and remote parts as seen from this socket.
     let places: Vec<_> =
         which.iter().map(|&key| if key == NEAR_KEY { (key, 0, FAR) } else { (key, FAR, 0) }).collect();
     let (version4, rest) = (code.label(), code.label());
@@ -162,7 +162,7 @@ fn keys(code: &mut Code, at: &Fields, which: &[i16], other: Label) {
         }
     }
     code.set(rest);
-    // The near port comes in the order of this machine, the far one in that of the network.
+    // The local port is in host order, the remote one in network order.
     code.load(Register::R2, Register::R6, at.near_port);
     code.network_order(Register::R2);
     code.load(Register::R3, Register::R6, at.far_port);
@@ -183,7 +183,7 @@ fn look_up(code: &mut Code, directions: i32, key: i16) {
     code.call(Call::MapLookup);
 }
 
-/// Decides how a direction goes, unless that has been decided.
+/// Decides the route of a direction, unless it is decided.
 fn decide(code: &mut Code, directions: i32, key: i16, how: i32) {
     for (at, value) in [(0, how), (4, 0), (MESSAGES_AT, 0), (MESSAGES_AT + 4, 0)] {
         code.keep_value(DIRECTION + at, value);

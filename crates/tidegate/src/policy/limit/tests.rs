@@ -6,8 +6,8 @@ use super::*;
 use crate::policy::Policy;
 
 /// Texts of which every limit takes one that is not its default.
-const TEXTS: [&str; 12] =
-    ["1", "2", "5000", "8KiB", "64KiB", "2s", "1ms", "true", "2:4", "spin", "refuse", "zero-byte"];
+const TEXTS: [&str; 13] =
+    ["1", "2", "5000", "8KiB", "64KiB", "2MiB", "2s", "1ms", "true", "2:4", "spin", "refuse", "zero-byte"];
 
 /// The default policy with another value of one limit.
 pub(crate) fn with_another_value<P: Limited>(limit: &Limit<P>) -> P {
@@ -84,13 +84,25 @@ fn watermarks_of_posted_accepts_change_while_there_are_any() {
 }
 
 #[test]
+fn a_buffer_is_whole_pages_of_the_system_that_runs() {
+    let range = Policy::limit("buffer_bytes").unwrap().range;
+    let fault = |bytes, page| range.fault_with(bytes, Unit::Bytes, page);
+    assert_eq!(fault(16_384, 4096), None);
+    assert_eq!(fault(16_384, 16_384), None);
+    assert!(fault(16_384, 65_536).unwrap().contains("a multiple of 65536"));
+    assert!(fault(6144, 4096).unwrap().contains("a multiple of 4096"));
+    for policy in [Policy::default(), Policy::throughput(), Policy::connections()] {
+        assert!(policy.buffer_bytes.is_multiple_of(tidegate_os::process::page_bytes()));
+    }
+}
+
+#[test]
 fn every_value_out_of_range_is_refused_by_name() {
     for limit in Policy::limits() {
         let (low, high) = match limit.range {
             Range::Any => continue,
-            Range::Within(low, high) | Range::MultipleOf(low, high, ..) | Range::PowerOfTwo(low, high, _) => {
-                (low, high)
-            }
+            Range::Within(low, high) | Range::PowerOfTwo(low, high, _) => (low, high),
+            Range::Pages(high) => (1, high),
         };
         for wrong in [low.checked_sub(1), high.checked_add(1)].into_iter().flatten() {
             let text = match limit.unit {

@@ -1,4 +1,4 @@
-//! How a connection ends: by its session, by its peer, by a time limit, by a stop.
+//! How a connection ends: through its session, its peer, a time limit, or a stop.
 
 use super::super::panics::contain;
 use super::{Connection, Context, ReceiveSide, SendSide, State};
@@ -15,8 +15,11 @@ impl Connection {
         }
     }
 
+    /// Handles everything that is due. A deadline may be so late that several limits have passed: afterwards the next
+    /// one is later than `now`, unless the session asks for another call at once.
     pub(super) fn expired(&mut self, context: &Context<'_>) {
-        self.full |= self.queue.len() >= context.policy.outbox.high; // the policy may be another one
+        self.full |= self.queue.len() >= context.policy.outbox.high; // the policy may have changed
+        self.try_again(context);
         for _ in 0..TIMER_QUANTUM {
             let Some(fired) = self.state_of_session.timers.fire(context.now) else { break };
             self.state_of_session.fired = fired.layer;
@@ -26,15 +29,23 @@ impl Connection {
             self.show_held(context);
             self.deliver_end(context);
         }
-        if let Some((_, why)) = self.limit(context.policy).filter(|&(at, _)| at <= context.now) {
-            if why == CloseReason::Finished && self.state == State::Open {
-                return self.part(Flow::Close, context);
+        if self.state == State::Open && self.limit_passed(context) == Some(CloseReason::Finished) {
+            self.part(Flow::Close, context);
+            if self.taken == context.now {
+                self.moved = context.now; // output that is queued only now has not exceeded a limit
             }
+        }
+        if let Some(why) = self.limit_passed(context) {
             self.close(why, why != CloseReason::Finished && why != CloseReason::IdleTimeout, context);
         }
     }
 
-    /// What follows from the state everything is in now.
+    /// The reason of its earliest time limit, if that has passed.
+    fn limit_passed(&self, context: &Context<'_>) -> Option<CloseReason> {
+        self.limit(context.policy).filter(|&(at, _)| at <= context.now).map(|(_, why)| why)
+    }
+
+    /// Applies the transitions that follow from the current state.
     #[inline]
     pub(super) fn settle(&mut self, context: &Context<'_>) {
         let both_ended = self.send_side == SendSide::Finished && self.receive_side == ReceiveSide::Ended;
@@ -50,9 +61,9 @@ impl Connection {
         }
     }
 
-    /// Ends a connection that was told to leave, between two messages. What its peer may be sending must not be met by
-    /// a reset: a next request may be on its way, or here and not yet looked at, so for a moment it is waited for; and
-    /// behind that one nothing is answered any more, but the peer gets to read what was.
+    /// Ends a draining connection that is between two messages. Data that its peer may be sending must not be answered
+    /// by a reset: a next request may be in flight, or received and not processed yet, so it waits for a moment; after
+    /// that request nothing more is answered, but the peer receives what was sent.
     #[inline]
     pub(super) fn leave(&mut self, context: &Context<'_>) {
         if !self.state_of_session.leaving || self.is_busy() || self.state != State::Open {
@@ -73,21 +84,21 @@ impl Connection {
         }
     }
 
-    /// Whether it would have left, but for a last word of its peer. What its session goes on sending of its own, to
-    /// nobody's question, is sent, but does not keep it.
+    /// Whether it would have closed, but waits for a last request of its peer. Output that its session produces unasked
+    /// is sent, but does not keep it open.
     pub(super) fn waits_for_last_word(&self) -> bool {
         let open = self.state == State::Open && self.receive_side == ReceiveSide::Open;
         self.state_of_session.leaving && !self.spoke && open && !self.is_busy()
     }
 
-    /// The server stops: the session is told, once.
+    /// The server is stopping: notifies the session, once.
     pub(super) fn begin_to_leave(&mut self, context: &Context<'_>) {
         if !std::mem::replace(&mut self.state_of_session.leaving, true) && self.state == State::Open {
             self.call_at_work(context, |session, out| session.on_drain(out));
         }
     }
 
-    /// Lets the session say a last word, unless it has finished sending, then ends the connection.
+    /// Lets the session send a last message, unless it has finished sending, then ends the connection.
     #[cold]
     pub(super) fn part(&mut self, how: Flow, context: &Context<'_>) {
         let speaks = self.send_side == SendSide::Open;
@@ -112,7 +123,7 @@ impl Connection {
         self.queue.clear();
         self.input = Vec::new();
         context.counters.closed[why as usize].add(1);
-        // What it could spoil by a panic is its own and goes with it.
+        // A panic here can only damage the session's own state, which is dropped with it.
         let _ = contain(|| self.session.on_close(why));
     }
 }

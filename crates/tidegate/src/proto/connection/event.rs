@@ -1,4 +1,4 @@
-//! What an engine tells a connection, and what it is told.
+//! The events an engine passes to a connection, and the actions it gets back.
 
 use std::io;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::policy::Policy;
 use crate::service::Mail;
 use crate::stats::Counters;
 
-/// What has happened to a connection.
+/// An event of a connection.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// It stands: accepted, or the dial succeeded.
+    /// The connection is established: accepted, or the dial succeeded.
     Opened,
     /// Bytes arrived.
     Received(&'a [u8]),
@@ -24,16 +24,29 @@ pub enum Event<'a> {
     Sent(usize),
     /// The sending side was shut down, as [`NextStep::FinishSending`] asked.
     SendFinished,
-    /// The kernel reported an error; the connection is of no use any more.
+    /// The kernel had no memory to send or receive; the operation will be retried.
+    OutOfMemory(Direction),
+    /// Memory has been short for long, and this connection is one of those closed for it.
+    Shed,
+    /// The kernel reported an error; the connection is unusable.
     Failed(io::ErrorKind),
-    /// Mail from elsewhere.
+    /// Mail from another session or thread.
     Mail(Contained<Mail>),
-    /// The time of [`Connection::deadline`](super::Connection::deadline) has come, or might have.
+    /// The time of [`Connection::deadline`](super::Connection::deadline) may have passed.
     Deadline,
-    /// The server stops: finish what is in flight, then close.
+    /// The server is stopping: finish what is in flight, then close.
     Drain,
-    /// The server stops now.
+    /// The server stops immediately.
     Stop,
+}
+
+/// A direction of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the peer.
+    Receive,
+    /// To the peer.
+    Send,
 }
 
 /// Whether the connection wants input.
@@ -45,18 +58,18 @@ pub enum Receive {
     Pause,
 }
 
-/// What is to be done besides receiving and sending.
+/// What to do besides receiving and sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextStep {
     /// Nothing.
     Nothing,
-    /// What there is to send is the last: close follows as soon as it is sent. An engine may hand over both at once.
+    /// The outbox holds the last bytes: close follows once they are sent. An engine may submit both together.
     CloseAfterSend,
-    /// Everything was sent: shut down the sending side, then say [`Event::SendFinished`].
+    /// Everything was sent: shut down the sending side, then pass [`Event::SendFinished`].
     FinishSending,
     /// Everything was sent: close.
     Close,
-    /// Close with a reset, whatever is left.
+    /// Close with a reset; discard what is left.
     Reset,
 }
 
@@ -65,24 +78,24 @@ pub enum NextStep {
 pub struct Action {
     /// Whether it wants input.
     pub receive: Receive,
-    /// Whether there are bytes to send that were not yet handed out.
+    /// Whether there are bytes to send that were not yet taken.
     pub send: bool,
-    /// What else.
+    /// The next step.
     pub then: NextStep,
 }
 
-/// What a connection needs to know of the world during one event.
+/// What a connection needs to know during one event.
 pub struct Context<'a> {
-    /// The time.
+    /// The current time.
     pub now: Instant,
     /// The limits.
     pub policy: &'a Policy,
-    /// Where it counts.
+    /// The counters to update.
     pub counters: &'a Counters,
-    /// Who takes mail for it.
-    pub office: &'a Arc<dyn MailSink>,
-    /// Who takes its jobs.
+    /// Where its mail is sent.
+    pub mail_sink: &'a Arc<dyn MailSink>,
+    /// Where its jobs run.
     pub workers: &'a dyn Workers,
-    /// Its own token.
+    /// Its token.
     pub token: Token,
 }

@@ -1,4 +1,4 @@
-//! Input on its way to the session: shown, held back, shown again.
+//! Delivers input to the session: immediately, or later if it must be held back.
 
 use super::{Connection, Context, ReceiveSide, State};
 use crate::policy::sends::INPUT_QUANTUM;
@@ -10,7 +10,7 @@ impl Connection {
         self.silent = false;
         self.spoke |= self.state_of_session.leaving;
         if self.state != State::Open {
-            return; // lingering: discarded, and it does not prolong the wait
+            return; // lingering: discarded, without extending the wait
         }
         self.moved = context.now;
         if !self.input.is_empty() || self.is_held_by_outbox() {
@@ -23,8 +23,8 @@ impl Connection {
         }
     }
 
-    /// Shows input to the session, and what it left again as long as it asks for that and has its turn; returns how
-    /// much it used.
+    /// Delivers input to the session, again if it asks for that and its turn lasts; returns the number of bytes
+    /// consumed.
     #[inline]
     pub(super) fn show(&mut self, bytes: &[u8], context: &Context<'_>) -> usize {
         self.again = None;
@@ -37,7 +37,7 @@ impl Connection {
                 return used;
             }
         }
-        self.again = Some(context.now); // the others first
+        self.again = Some(context.now); // other connections first
         used
     }
 
@@ -52,14 +52,14 @@ impl Connection {
         (used, again)
     }
 
-    /// Whether the session is shown what there is, without waiting for something else first.
+    /// Whether the session receives the stored input without waiting for something else first.
     fn takes_input(&self) -> bool {
         self.state == State::Open
             && !self.is_held_by_outbox()
             && self.state_of_session.awaits != Activity::Work
     }
 
-    /// Shows input that was held back, unless the outbox is still full.
+    /// Delivers input that was held back, unless the outbox is still full.
     pub(super) fn show_held(&mut self, context: &Context<'_>) {
         if self.is_held_by_outbox()
             || self.input.is_empty()
@@ -83,18 +83,18 @@ impl Connection {
         self.check_kept(self.left(), context);
     }
 
-    /// Looks at what was `left` of the input.
+    /// Handles the bytes `left` of the input.
     pub(super) fn check_kept(&mut self, left: usize, context: &Context<'_>) {
         match self.state {
             // Held back by the outbox rather than by the session: bounded by what was in flight.
-            // Or by work, for which no more is received.
+            // Or by work, during which nothing more is received.
             // Or by the end of its turn.
             State::Open
                 if self.takes_input() && self.again.is_none() && left > context.policy.input_bytes =>
             {
                 self.exceed(context);
             }
-            // Closing with input unread would reset the connection and might destroy the answer.
+            // Closing with unread input would reset the connection and might destroy the response.
             State::Draining { lingering: false } => {
                 self.input = Vec::new();
                 self.linger(context);
@@ -104,20 +104,19 @@ impl Connection {
         }
     }
 
-    /// The session has left more than it may: it says something about that, or is cut off. What it left is not shown
-    /// again.
+    /// The session left more than the limit: it may send a response, or is reset. The input it left is not shown again.
     #[cold]
     fn exceed(&mut self, context: &Context<'_>) {
         self.input = Vec::new();
         self.ends_by = Some(CloseReason::InputLimit);
         self.call(context, |session, out| match session.on_input_limit(out) {
-            // With input unread, closing is lingering.
+            // With unread input, closing means lingering.
             Flow::Close | Flow::Linger => Flow::Linger,
             Flow::Continue | Flow::Shutdown | Flow::Abort => Flow::Abort,
         });
     }
 
-    /// Tells the session that the peer has finished, once all input was shown.
+    /// Notifies the session that the peer has finished, once all input was delivered.
     pub(super) fn deliver_end(&mut self, context: &Context<'_>) {
         let held_back = self.is_held_by_outbox()
             || self.state_of_session.awaits == Activity::Work
@@ -132,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// There is input that the session will look at when its work is done.
+    /// There is input that the session will process when its work is done.
     #[must_use]
     pub fn waits_for_work(&self) -> bool {
         self.state_of_session.awaits == Activity::Work && self.left() > 0

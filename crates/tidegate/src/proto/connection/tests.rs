@@ -31,28 +31,28 @@ impl Workers for Nobody {
 type Calls = Arc<Mutex<Vec<String>>>;
 
 /// A connection, and what there is around it.
-struct Wire {
+struct TestConnection {
     connection: Connection,
     policy: Policy,
     counters: Counters,
-    office: Arc<dyn MailSink>,
+    mail_sink: Arc<dyn MailSink>,
     now: Instant,
     calls: Calls,
 }
 
-impl Wire {
+impl TestConnection {
     fn open<S: Session>(policy: Policy, make: impl FnOnce(Calls) -> S) -> Self {
         let (now, calls) = (Instant::now(), Calls::default());
-        let mut wire = Self {
+        let mut server = Self {
             connection: Connection::new(Box::new(make(calls.clone())), Origin::Accepted, now),
             policy,
             counters: Counters::new(Writers::One),
-            office: Arc::new(Nobody),
+            mail_sink: Arc::new(Nobody),
             now,
             calls,
         };
-        wire.happens(Event::Opened);
-        wire
+        server.happens(Event::Opened);
+        server
     }
 
     fn happens(&mut self, event: Event<'_>) -> Action {
@@ -60,14 +60,14 @@ impl Wire {
             now: self.now,
             policy: &self.policy,
             counters: &self.counters,
-            office: &self.office,
+            mail_sink: &self.mail_sink,
             workers: &Nobody,
             token: Token { index: 0, generation: 0 },
         };
         self.connection.handle(event, &context)
     }
 
-    /// Time passes until the next deadline, and it is told so.
+    /// Time passes until the next deadline, and it is notified.
     fn wait(&mut self) -> Action {
         let at = self.connection.deadline(&self.policy).expect("a deadline");
         self.now = self.now.max(at);
@@ -114,29 +114,33 @@ impl Session for Singly {
 
 #[test]
 fn who_takes_one_message_a_call_has_its_turn_and_goes_on_before_more_is_received() {
-    let mut wire = Wire::open(Policy { input_bytes: 1, ..patient() }, Singly);
+    let mut server = TestConnection::open(Policy { input_bytes: 1, ..patient() }, Singly);
     let bytes = vec![b'x'; 2 * INPUT_QUANTUM + 3];
-    assert_eq!(wire.happens(Event::Received(&bytes)).receive, Receive::Pause);
-    assert_eq!(wire.calls().len(), INPUT_QUANTUM);
-    assert_eq!(wire.connection.deadline(&wire.policy), Some(wire.now), "at once, when others had their turn");
+    assert_eq!(server.happens(Event::Received(&bytes)).receive, Receive::Pause);
+    assert_eq!(server.calls().len(), INPUT_QUANTUM);
+    assert_eq!(
+        server.connection.deadline(&server.policy),
+        Some(server.now),
+        "at once, when others had their turn"
+    );
     // What was under way meanwhile, and the end behind it, keep their place.
-    wire.happens(Event::PeerEnded);
-    assert!(wire.calls().is_empty());
-    wire.happens(Event::Deadline);
-    assert_eq!(wire.calls().len(), INPUT_QUANTUM);
-    wire.happens(Event::Deadline);
-    assert_eq!(wire.calls(), ["3", "2", "1", "end"]);
-    assert_eq!(wire.connection.queue().len(), bytes.len());
+    server.happens(Event::PeerEnded);
+    assert!(server.calls().is_empty());
+    server.happens(Event::Deadline);
+    assert_eq!(server.calls().len(), INPUT_QUANTUM);
+    server.happens(Event::Deadline);
+    assert_eq!(server.calls(), ["3", "2", "1", "end"]);
+    assert_eq!(server.connection.queue().len(), bytes.len());
 }
 
 #[test]
 fn who_takes_one_message_a_call_waits_for_a_full_outbox_without_being_woken() {
     let outbox = OutboxMarks { low: 0, high: 2 };
-    let mut wire = Wire::open(Policy { outbox, ..patient() }, Singly);
-    wire.happens(Event::Received(b"abc"));
-    assert_eq!((wire.calls().len(), wire.connection.deadline(&wire.policy)), (2, None));
-    wire.send();
-    assert_eq!(wire.calls(), ["1"]);
+    let mut server = TestConnection::open(Policy { outbox, ..patient() }, Singly);
+    server.happens(Event::Received(b"abc"));
+    assert_eq!((server.calls().len(), server.connection.deadline(&server.policy)), (2, None));
+    server.send();
+    assert_eq!(server.calls(), ["1"]);
 }
 
 /// Sets a timer for now whenever one comes.
@@ -160,17 +164,17 @@ impl Session for Restless {
 
 #[test]
 fn who_sets_a_timer_for_now_without_end_has_its_turn() {
-    let mut wire = Wire::open(patient(), Restless);
-    assert_eq!(wire.connection.resolution(wire.now), Resolution::Tick);
-    wire.wait();
-    assert_eq!(wire.calls(), vec!["KeyedTimer(7)"; TIMER_QUANTUM]);
-    assert_eq!(wire.connection.deadline(&wire.policy), Some(wire.now));
+    let mut server = TestConnection::open(patient(), Restless);
+    assert_eq!(server.connection.resolution(server.now), Resolution::Tick);
+    server.wait();
+    assert_eq!(server.calls(), vec!["KeyedTimer(7)"; TIMER_QUANTUM]);
+    assert_eq!(server.connection.deadline(&server.policy), Some(server.now));
 }
 
 /// A layer that sets a timer, around a session that sets one under the same key.
 struct Layered {
     calls: Calls,
-    draft: LayerBuffer,
+    layer_buffer: LayerBuffer,
 }
 
 impl Session for Layered {
@@ -178,7 +182,7 @@ impl Session for Layered {
         let at = out.now() + Duration::from_millis(5);
         out.set_timer(1, at);
         out.set_timer(2, at);
-        let mut inside = out.layered(&mut self.draft);
+        let mut inside = out.layered(&mut self.layer_buffer);
         inside.set_timer(1, at);
         inside.set_timer(2, at + Duration::from_millis(5));
         inside.cancel_timer(3);
@@ -192,7 +196,7 @@ impl Session for Layered {
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         let whose = if out.is_inner_timer() { "inner" } else { "own" };
-        let inside = out.layered(&mut self.draft);
+        let inside = out.layered(&mut self.layer_buffer);
         assert!(!inside.is_inner_timer(), "there is nobody inside that");
         note(&self.calls, format!("{whose} {mail:?}"));
         Flow::Continue
@@ -201,12 +205,13 @@ impl Session for Layered {
 
 #[test]
 fn a_layer_and_the_session_inside_do_not_take_each_others_timers() {
-    let mut wire = Wire::open(patient(), |calls| Layered { calls, draft: LayerBuffer::default() });
-    wire.wait();
-    assert_eq!(wire.calls(), ["own KeyedTimer(1)", "inner KeyedTimer(1)"]);
-    wire.wait();
-    assert_eq!(wire.calls(), ["inner KeyedTimer(2)"]);
-    assert_eq!(wire.connection.deadline(&wire.policy), None);
+    let mut server =
+        TestConnection::open(patient(), |calls| Layered { calls, layer_buffer: LayerBuffer::default() });
+    server.wait();
+    assert_eq!(server.calls(), ["own KeyedTimer(1)", "inner KeyedTimer(1)"]);
+    server.wait();
+    assert_eq!(server.calls(), ["inner KeyedTimer(2)"]);
+    assert_eq!(server.connection.deadline(&server.policy), None);
 }
 
 /// Sends something at short intervals.
@@ -246,43 +251,72 @@ impl Session for Pusher {
 #[test]
 fn what_a_session_sends_of_its_own_does_not_hold_a_stop_up() {
     for its_peer_takes_it in [true, false] {
-        let mut wire = Wire::open(patient(), Pusher);
-        let start = wire.now;
-        wire.happens(Event::Drain);
-        wire.happens(Event::Drain); // a loop may say so twice
-        assert_eq!(wire.calls(), ["drain"]);
+        let mut server = TestConnection::open(patient(), Pusher);
+        let start = server.now;
+        server.happens(Event::Drain);
+        server.happens(Event::Drain); // a loop may say so twice
+        assert_eq!(server.calls(), ["drain"]);
         let mut steps = 0;
-        while wire.calls.lock().unwrap().is_empty() {
+        while server.calls.lock().unwrap().is_empty() {
             steps += 1;
             assert!(steps < 20, "it goes on pushing");
-            wire.wait();
-            if its_peer_takes_it && wire.calls.lock().unwrap().is_empty() {
-                wire.send();
+            server.wait();
+            if its_peer_takes_it && server.calls.lock().unwrap().is_empty() {
+                server.send();
             }
         }
-        assert_eq!((wire.calls(), wire.now), (vec!["leave".to_owned()], start + LAST_WORD));
-        assert_eq!(wire.connection.action().then, NextStep::CloseAfterSend, "what it said is sent");
-        wire.send();
+        assert_eq!((server.calls(), server.now), (vec!["leave".to_owned()], start + LAST_WORD));
+        assert_eq!(server.connection.action().then, NextStep::CloseAfterSend, "what it said is sent");
+        server.send();
         assert_eq!(
-            (wire.calls(), wire.connection.action().then),
+            (server.calls(), server.connection.action().then),
             (vec!["finished".to_owned()], NextStep::Close)
         );
     }
 }
 
 #[test]
+fn a_late_deadline_ends_the_wait_for_a_last_word_and_a_send_that_timed_out_meanwhile() {
+    let policy = Policy { send_timeout: Some(LAST_WORD), ..patient() };
+    let mut server = TestConnection::open(policy, Pusher);
+    server.happens(Event::Drain);
+    server.wait(); // something to send, which its peer does not take: timed out after the last word
+    server.calls();
+    server.now += LAST_WORD * 100;
+    assert_eq!(server.happens(Event::Deadline).then, NextStep::Reset);
+    assert_eq!(server.calls(), ["leave", "send-timeout"]);
+}
+
+#[test]
+fn what_a_session_says_at_a_late_deadline_is_sent_although_other_limits_have_passed() {
+    let limit = Some(LAST_WORD + LAST_WORD / 2);
+    let policy =
+        Policy { first_byte_timeout: limit, idle_timeout: limit, send_timeout: limit, ..Policy::default() };
+    let mut server = TestConnection::open(policy, Pusher);
+    server.happens(Event::Drain);
+    server.calls();
+    server.now += LAST_WORD * 100;
+    assert_eq!(server.happens(Event::Deadline).then, NextStep::CloseAfterSend);
+    assert_eq!(server.connection.queue().len(), "tick".len() + "bye".len());
+    let deadline = server.connection.deadline(&server.policy);
+    assert!(deadline.is_some_and(|at| at > server.now), "its peer has time to take it");
+    server.send();
+    assert_eq!(server.calls(), ["leave", "finished"]);
+}
+
+#[test]
 fn an_answer_to_a_last_word_is_finished_however_long_it_is() {
-    let mut wire = Wire::open(patient(), Pusher);
-    wire.happens(Event::Drain);
-    wire.happens(Event::Mail(Mail::Timer.into())); // something to send
-    wire.happens(Event::Received(b"one more"));
-    wire.calls();
+    let mut server = TestConnection::open(patient(), Pusher);
+    server.happens(Event::Drain);
+    server.happens(Event::Mail(Mail::Timer.into())); // something to send
+    server.happens(Event::Received(b"one more"));
+    server.calls();
     for _ in 0..20 {
-        wire.wait();
+        server.wait();
     }
-    assert!(wire.calls().is_empty(), "it is not cut off while its peer takes it");
-    assert_eq!(wire.send().receive, Receive::Post, "and then it lingers");
-    assert_eq!(wire.calls(), ["leave"]);
+    assert!(server.calls().is_empty(), "it is not cut off while its peer takes it");
+    assert_eq!(server.send().receive, Receive::Post, "and then it lingers");
+    assert_eq!(server.calls(), ["leave"]);
 }
 
 /// A layer around a session that has taken input and is at work.
@@ -290,8 +324,8 @@ struct Around;
 
 impl Session for Around {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
-        let mut draft = LayerBuffer::default();
-        let mut inner = out.layered(&mut draft);
+        let mut layer_buffer = LayerBuffer::default();
+        let mut inner = out.layered(&mut layer_buffer);
         inner.set_buffered(input.len());
         inner.set_activity(Activity::Work);
         out.set_buffered(0);
@@ -299,8 +333,8 @@ impl Session for Around {
     }
 
     fn on_mail(&mut self, _: Mail, out: &mut Outbox<'_>) -> Flow {
-        let mut draft = LayerBuffer::default();
-        let mut inner = out.layered(&mut draft);
+        let mut layer_buffer = LayerBuffer::default();
+        let mut inner = out.layered(&mut layer_buffer);
         inner.set_buffered(0);
         inner.set_activity(Activity::Nothing);
         Flow::Continue
@@ -309,7 +343,68 @@ impl Session for Around {
 
 #[test]
 fn a_layer_does_not_take_back_what_the_session_inside_keeps() {
-    let mut wire = Wire::open(patient(), |_| Around);
-    assert_eq!(wire.happens(Event::Received(b"kept")).receive, Receive::Pause);
-    assert_eq!(wire.happens(Event::Mail(Mail::Wake.into())).receive, Receive::Post);
+    let mut server = TestConnection::open(patient(), |_| Around);
+    assert_eq!(server.happens(Event::Received(b"kept")).receive, Receive::Pause);
+    assert_eq!(server.happens(Event::Mail(Mail::Wake.into())).receive, Receive::Post);
+}
+
+/// Answers everything with as much.
+struct Echoes(#[allow(dead_code, reason = "every test session has it")] Calls);
+
+impl Session for Echoes {
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        out.write(input);
+        Consumed::all(input)
+    }
+}
+
+#[test]
+fn what_failed_for_lack_of_memory_is_tried_again_after_pauses_that_grow() {
+    let mut server = TestConnection::open(patient(), Echoes);
+    let sends = server.happens(Event::Received(b"12345678"));
+    assert!(sends.send);
+    for ms in [10, 20, 40, 80, 160, 320, 640, 1000, 1000] {
+        let begun = server.now;
+        let pauses = server.happens(Event::OutOfMemory(Direction::Send));
+        assert!(!pauses.send && pauses.receive == Receive::Post, "the other direction goes on: {pauses:?}");
+        assert_eq!(server.happens(Event::Deadline), pauses, "not before its time");
+        assert!(server.wait().send);
+        assert_eq!(server.now - begun, Duration::from_millis(ms));
+    }
+    assert_eq!((server.counters.no_memory.get(), server.counters.recovered.get()), (9, 0));
+    server.send();
+    assert_eq!(server.counters.recovered.get(), 1);
+    let begun = server.now;
+    assert_eq!(server.happens(Event::OutOfMemory(Direction::Receive)).receive, Receive::Pause);
+    assert_eq!(server.wait().receive, Receive::Post);
+    assert_eq!(server.now - begun, Duration::from_millis(10), "after a success the pauses are short again");
+}
+
+#[test]
+fn a_lack_of_memory_is_not_the_fault_of_the_peer() {
+    let short = Some(Duration::from_millis(15));
+    let policy =
+        Policy { first_byte_timeout: short, send_timeout: short, idle_timeout: short, ..Policy::default() };
+    let mut server = TestConnection::open(policy, Echoes);
+    server.happens(Event::Received(b"1"));
+    for _ in 0..5 {
+        server.happens(Event::OutOfMemory(Direction::Send));
+        assert!(server.wait().send, "no time limit ends it");
+    }
+    assert_eq!(server.wait().then, NextStep::Reset, "but from then on its peer has to take it");
+    assert_eq!(server.counters.closed[CloseReason::SendTimeout as usize].get(), 1);
+}
+
+#[test]
+fn an_end_of_sending_for_which_there_is_no_memory_is_tried_again() {
+    struct Shuts;
+    impl Session for Shuts {
+        fn on_bytes(&mut self, input: &[u8], _: &mut Outbox<'_>) -> Consumed {
+            Consumed::all(input).then(Flow::Shutdown)
+        }
+    }
+    let mut server = TestConnection::open(patient(), |_| Shuts);
+    assert_eq!(server.happens(Event::Received(b"1")).then, NextStep::FinishSending);
+    assert_eq!(server.happens(Event::OutOfMemory(Direction::Send)).then, NextStep::Nothing);
+    assert_eq!(server.wait().then, NextStep::FinishSending);
 }

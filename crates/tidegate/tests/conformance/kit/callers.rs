@@ -132,7 +132,7 @@ pub fn reset(stream: TcpStream) {
 }
 
 /// A plain echo server for the cases of the client side: a thread for each connection.
-pub struct Hatch {
+pub struct EchoPeer {
     pub addr: SocketAddr,
     /// Connections that ended as they should: the peer finished and had everything back.
     finished: Arc<AtomicUsize>,
@@ -140,14 +140,14 @@ pub struct Hatch {
 
 /// More than a case dials at once. Past the 128 of the standard library the kernel may reset connections that their
 /// callers take for open, if accepting is slow, as it is under Wine.
-const HATCH_BACKLOG: i32 = 1024;
+const ECHO_BACKLOG: i32 = 1024;
 
-impl Hatch {
+impl EchoPeer {
     /// Opens it; `greet` looks at each connection first. It closes with the process.
     pub fn open(greet: impl Fn(&TcpStream, SocketAddr) + Send + 'static) -> Self {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
         listener.bind(&SockAddr::from(SocketAddr::from(([127, 0, 0, 1], 0)))).expect("bind");
-        listener.listen(HATCH_BACKLOG).expect("listen");
+        listener.listen(ECHO_BACKLOG).expect("listen");
         let listener = TcpListener::from(listener);
         let addr = listener.local_addr().expect("address");
         let finished = Arc::new(AtomicUsize::new(0));

@@ -5,18 +5,24 @@ use std::collections::HashMap;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
-use tidegate::fastpath::layout::{End, Lane, Rings, State};
+use tidegate::fastpath::layout::{End, RingMemory, Rings, State};
 use tidegate::fastpath::protocol::{hello, name};
 use tidegate::fastpath::ring::{Ended, Reader, Writer};
 use tidegate::policy::FastPath;
-use tidegate_os::{handover, meeting};
+use tidegate_os::{abstract_socket, handover};
 
 const RING: usize = 4096;
+
+/// Callers that may wait for the server's answer at once. It keeps 512 offers of a user and hangs up on others, who stay
+/// with TCP; that is not what these cases are about.
+const MOST_WAITING: usize = 256;
+
+static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 /// Connects to a server of the fast path, and returns a plain socket that leads there.
 #[track_caller]
@@ -27,11 +33,12 @@ pub fn connect(to: SocketAddr, buffers: Option<usize>) -> TcpStream {
 /// The same, but the server may leave the connection with TCP: it has as long as a dialler would give it.
 #[track_caller]
 pub fn connect_somehow(to: SocketAddr) -> TcpStream {
-    begin(to, None, Some(FastPath::default().patience))
+    begin(to, None, Some(FastPath::default().handshake_timeout))
 }
 
 #[track_caller]
 fn begin(to: SocketAddr, buffers: Option<usize>, patience: Option<Duration>) -> TcpStream {
+    super::until("the server has answered some callers", || WAITING.load(SeqCst) < MOST_WAITING);
     let call = match Call::make(to) {
         Err(_) if patience.is_some() => return TcpStream::connect(to).expect("connect"),
         call => call.expect("the server has the option"),
@@ -53,6 +60,7 @@ fn begin(to: SocketAddr, buffers: Option<usize>, patience: Option<Duration>) -> 
     inner.set_nodelay(true).expect("nodelay");
     let (outside, inside) = (outer.local_addr().expect("address"), call.tcp.local_addr().expect("address"));
     seen_as().lock().expect("addresses").insert(outside.as_socket().expect("address"), inside);
+    WAITING.fetch_add(1, SeqCst);
     std::thread::Builder::new()
         .stack_size(128 * 1024)
         .spawn(move || call.carry(inner, patience))
@@ -81,7 +89,7 @@ impl Call {
     /// Leaves an offer, and connects; fails if there is nobody to leave it with.
     #[track_caller]
     fn make(to: SocketAddr) -> std::io::Result<Self> {
-        let control = meeting::connect(&name(to))?;
+        let control = abstract_socket::connect(&name(to))?;
         let (rings, memory) = Rings::create(RING).expect("memory");
         let tcp = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("socket");
         tcp.bind(&SocketAddr::new(to.ip(), 0).into()).expect("bind");
@@ -96,6 +104,7 @@ impl Call {
         self.control.set_nonblocking(false).expect("blocking");
         self.control.set_read_timeout(patience).expect("patience");
         let answer = (&self.control).read(&mut [0; 1]);
+        WAITING.fetch_sub(1, SeqCst);
         if patience.is_some() && (self.rings.decide(State::Withdrawn) || !self.rings.is_taken()) {
             return carry_plain(&self.tcp, &inner);
         }
@@ -123,7 +132,7 @@ struct Both {
 
 impl Both {
     /// From the case to the server.
-    fn up(&self, mut writer: Writer<Lane>) {
+    fn up(&self, mut writer: Writer<RingMemory>) {
         let mut buffer = [0; RING];
         loop {
             let n = match (&self.inner).read(&mut buffer) {
@@ -163,7 +172,7 @@ impl Both {
     }
 
     /// The case has reset its end.
-    fn give_up(&self, writer: &mut Writer<Lane>) {
+    fn give_up(&self, writer: &mut Writer<RingMemory>) {
         if !self.over.load(SeqCst) {
             let _ = writer.end(Ended::Reset); // the end of the connection, which follows, is heard
             reset(&self.tcp);
@@ -171,7 +180,7 @@ impl Both {
     }
 
     /// From the server to the case.
-    fn down(&self, mut reader: Reader<Lane>) {
+    fn down(&self, mut reader: Reader<RingMemory>) {
         let mut buffer = [0; RING];
         let mut cut = false;
         loop {
@@ -181,7 +190,7 @@ impl Both {
             }
             if moved.bytes > 0 {
                 if (&self.inner).write_all(&buffer[..moved.bytes]).is_err() {
-                    // The case has reset its end; whoever hears of an error first is the only one who does.
+                    // The case has reset its end; the first call that reports an error is the only one that does.
                     self.over.store(true, SeqCst);
                     return reset(&self.tcp);
                 }

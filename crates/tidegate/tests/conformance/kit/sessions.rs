@@ -49,7 +49,7 @@ pub struct Witness {
     pub most_shown: AtomicUsize,
     /// Bytes a session produced, or was shown.
     pub bytes: AtomicU64,
-    /// Times a session was told that the peer has finished.
+    /// Times a session was notified that the peer has finished.
     pub ends: AtomicUsize,
     closings: Mutex<Vec<CloseReason>>,
 }
@@ -69,7 +69,7 @@ impl Witness {
         self.most_queued.fetch_max(bytes, SeqCst);
     }
 
-    /// Why sessions were closed, in the order in which they were told.
+    /// Why sessions were closed, in the order of their notifications.
     pub fn closings(&self) -> Vec<CloseReason> {
         self.closings.lock().expect("closings").clone()
     }

@@ -138,7 +138,7 @@ fn workers_are_bounded_before_a_ring_is_enabled() {
     let Ok(ring) = builder.setup_r_disabled().setup_single_issuer().build(8) else { return };
     enable(&ring, Purpose::Datagrams).unwrap();
     drop(ring);
-    // The limit belongs to the thread: a ring that asks without setting one is told it.
+    // The limit belongs to the thread: a ring that asks without setting one gets it as the answer.
     let Ok(other) = IoUring::new(8) else { return };
     let mut limits = [0, 0];
     other.submitter().register_iowq_max_workers(&mut limits).unwrap();

@@ -1,10 +1,14 @@
 use std::io::Read;
 use std::net::TcpStream;
 
-use super::*;
-use crate::fastpath::Ways;
-use crate::policy::Policy;
+use bytes::Bytes;
+use tidegate_os::file::FileRange;
 use tidegate_os::socket::ListenOptions;
+
+use super::probe::stays_armed;
+use super::*;
+use crate::fastpath::Transports;
+use crate::policy::Policy;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -21,16 +25,16 @@ fn who_asks_whether_it_works_is_not_interrupted_later() {
     assert!(times < 3, "{times} of 20");
 }
 
-/// A ring that accepts, on a thread of its own test.
+/// A ring that accepts, on a separate thread test.
 fn port() -> Option<Uring> {
     let setup = Setup {
         policy: &Policy::default(),
         share: 16,
-        peer_addr: false,
+        addresses: false,
         partners: false,
         dials: false,
         first_data: false,
-        ways: &Arc::new(Ways::new(None)),
+        transports: &Arc::new(Transports::new(None)),
         descriptors: 16,
     };
     let made = Uring::new(&setup).inspect_err(|e| println!("io_uring is not available here: {e}"));

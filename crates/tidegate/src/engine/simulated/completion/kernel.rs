@@ -10,6 +10,7 @@ use super::{Ask, Buffer, Kind, NOWHERE, Operation, Order, Rest, SimPort};
 use crate::engine::completion::Completion;
 use crate::engine::simulated::socket::{Server, address};
 use crate::engine::simulated::world::{Happening, World};
+use crate::proto::Direction;
 
 impl SimPort {
     /// An accept looks for a connection as soon as it is handed over.
@@ -50,7 +51,7 @@ impl SimPort {
             if operations.iter().any(|operation| operation.id == id) {
                 return true;
             }
-            let reset = matches!(world.lines[id].server, Server::Closing { reset: true });
+            let reset = matches!(world.sockets[id].server, Server::Closing { reset: true });
             world.close(id, reset);
             false
         });
@@ -156,7 +157,7 @@ impl SimPort {
 
     fn step_receive(&mut self, at: usize, endless: bool, world: &mut World) {
         let (token, id) = (self.operations[at].token, self.operations[at].id);
-        let readable = world.lines[id].is_readable();
+        let readable = world.sockets[id].is_readable();
         if self.operations[at].cancelled && (!readable || self.is_cancelled(at, world)) {
             let outcome = Err(Errno::CANCELED.into());
             return self.complete(at, true, Completion::Received { token, outcome, ended: true });
@@ -168,13 +169,13 @@ impl SimPort {
         if world.chance(world.moods.partial) {
             most = world.rng.u64(1..=most);
         }
-        let more = world.lines[id].arrived > world.lines[id].received;
+        let more = world.sockets[id].arrived > world.sockets[id].received;
         if more && self.buffers == 0 {
-            world.tally.no_buffers += 1;
+            world.expected.no_buffers += 1;
             let outcome = Err(Errno::NOBUFS.into());
             return self.complete(at, true, Completion::Received { token, outcome, ended: true });
         }
-        let outcome = match world.receive(id, most) {
+        let outcome = match world.memory_error(id).map_or_else(|| world.receive(id, most), Err) {
             Ok(0) => {
                 world.was_received(id, 0);
                 Ok(self.empty_buffer(world))
@@ -182,7 +183,7 @@ impl SimPort {
             Ok(n) => {
                 self.buffers -= 1;
                 let mut bytes = vec![0; n as usize];
-                world.lines[id].copy_arrived(&mut bytes);
+                world.sockets[id].copy_arrived(&mut bytes);
                 world.was_received(id, n);
                 Ok(Some(Buffer(bytes)))
             }
@@ -208,8 +209,8 @@ impl SimPort {
         let Kind::Send { bytes, sent, chained } = &mut self.operations[at].kind else { return };
         let left = bytes.get(*sent..).unwrap_or_default();
         let mut outcome = Ok(0);
-        if !cancelled && !left.is_empty() && world.lines[id].is_writable() {
-            outcome = world.send(id, left);
+        if !cancelled && !left.is_empty() && world.sockets[id].is_writable() {
+            outcome = world.memory_error(id).map_or_else(|| world.send(id, left), Err);
             *sent += outcome.as_ref().map_or(0, |n| *n as usize);
         }
         let all = *sent == bytes.len();
@@ -230,7 +231,6 @@ impl SimPort {
         if all && chained {
             self.close_chained(at, world);
         }
-        let unsent = if outcome.is_ok() { unsent } else { None };
         self.complete(at, true, Completion::Sent { token, outcome, unsent });
     }
 
@@ -240,7 +240,7 @@ impl SimPort {
         let (token, id) = (self.operations[at].token, self.operations[at].id);
         let Kind::Room(range) = &self.operations[at].kind else { return };
         let unsent = Rest::File(range.clone());
-        if !cancelled && !world.lines[id].is_writable() && !world.chance(world.moods.spurious) {
+        if !cancelled && !world.sockets[id].is_writable() && !world.chance(world.moods.spurious) {
             if self.operations[at].cancelled {
                 world.config(Duration::from_micros(200), Happening::Nudge); // it comes late, but it comes
             }
@@ -258,8 +258,8 @@ impl SimPort {
         if others > 1 {
             world.fail(|| format!("{id} is closed by a chain while {others} operations are in flight"));
         }
-        world.lines[id].server = Server::Closing { reset: false };
-        world.lines[id].chained = true;
+        world.sockets[id].server = Server::Closing { reset: false };
+        world.sockets[id].chained = true;
         let late = world.chance(world.moods.late);
         let not_before = world.not_before(late);
         self.orders.push(Order { token, slot, meant: id, what: Ask::Close, not_before });
@@ -269,14 +269,14 @@ impl SimPort {
         let (token, id) = (self.operations[at].token, self.operations[at].id);
         let outcome = match self.is_cancelled(at, world) {
             true => Err(Errno::CANCELED.into()),
-            false => world.shut_down(id),
+            false => world.memory_error(id).map_or_else(|| world.shut_down(id), Err),
         };
         self.complete(at, true, Completion::SendFinished { token, outcome });
     }
 
     fn step_dial(&mut self, at: usize, world: &mut World) {
         let (token, id) = (self.operations[at].token, self.operations[at].id);
-        let outcome = match (self.is_cancelled(at, world), world.lines[id].part.unreachable) {
+        let outcome = match (self.is_cancelled(at, world), world.sockets[id].part.unreachable) {
             (true, _) => Err(Errno::CANCELED.into()),
             (false, true) => Err(Errno::CONNREFUSED.into()),
             (false, false) => Ok(()),
@@ -292,17 +292,19 @@ impl SimPort {
         world.moved = true;
         if let Completion::Accepted { outcome, ended } = completion {
             let unseen = outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionAborted);
-            world.tally.accept_errors_unseen += u64::from(unseen && self.stopping);
+            world.expected.accept_errors_unseen += u64::from(unseen && self.stopping);
             self.accepts -= usize::from(*ended);
             self.stopping &= self.accepts > 0;
         }
         let Some(id) = id else { return };
-        let leaving = world.lines[id].leaving;
-        let flying = &mut world.lines[id].flying;
+        let leaving = world.sockets[id].leaving;
+        let flying = &mut world.sockets[id].flying;
+        let mut fails = None;
         match completion {
             Completion::Received { outcome, ended, .. } => {
                 flying.receive &= !ended;
                 let n = outcome.as_ref().ok().and_then(Option::as_ref).map_or(0, |buffer| buffer.0.len());
+                fails = outcome.as_ref().err().map(|e| (e, Direction::Receive));
                 if n > 0 {
                     world.was_delivered(id, n as u64);
                 }
@@ -310,18 +312,28 @@ impl SimPort {
             Completion::Sent { outcome, unsent, .. } => {
                 // What comes back is sent again by the loop, if the connection is still there: for it the send is still
                 // in flight.
-                flying.send = unsent.is_some() && !leaving;
+                flying.send = outcome.is_ok() && unsent.is_some() && !leaving;
+                fails = outcome.as_ref().err().map(|e| (e, Direction::Send));
                 if let Ok(n) = outcome {
                     world.was_confirmed(id, *n as u64);
                 }
             }
-            Completion::SendFinished { .. } => flying.finish = false,
+            Completion::SendFinished { outcome, .. } => {
+                flying.finish = false;
+                fails = outcome.as_ref().err().map(|e| (e, Direction::Send));
+            }
             Completion::Dialled { .. } => flying.dial = false,
             // Until then the loop has it in hand.
             Completion::MayGoOn { outcome, .. } => flying.send = outcome.is_ok() && !leaving,
             Completion::Accepted { .. } | Completion::Woken | Completion::Ignored => {}
             Completion::Handed { .. } | Completion::HandedOn { .. } => unreachable!("there is one thread"),
             Completion::Stopped { .. } | Completion::StoppedSending { .. } => {}
+        }
+        if let Some((e, direction)) = fails
+            && !leaving
+            && e.raw_os_error() == Some(Errno::NOMEM.raw_os_error())
+        {
+            world.is_short(id, direction);
         }
     }
 }

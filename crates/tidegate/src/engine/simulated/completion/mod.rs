@@ -1,13 +1,14 @@
 //! A simulated port: operations of a kernel queue that complete in any order, late, in part, or not as asked.
 //!
 //! Sockets are slots of a table, and a slot that was given back is the first to be given out again. What is asked for
-//! by slot is done to whoever has it when the kernel gets to it, which may be late; it must be who was meant.
+//! by slot is done to its owner when the kernel gets to it, which may be late; that must be the one meant.
 
 mod kernel;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,11 +19,11 @@ use tidegate_os::waker::Waker;
 
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::simulated::shelf::read;
-use crate::engine::simulated::socket::{Server, id_of};
+use crate::engine::simulated::socket::{LOCAL, Server, id_of};
 use crate::engine::simulated::view::View;
 use crate::engine::simulated::world::{Happening, World, with};
 use crate::proto::queue::{Files, Pieces};
-use crate::proto::{NextStep, PermitState, Receive, Token};
+use crate::proto::{Direction, NextStep, PermitState, Receive, Token};
 use crate::service::Dial;
 
 /// The listening socket.
@@ -177,6 +178,10 @@ impl CompletionDriver for SimPort {
         Ok((new, setup.share))
     }
 
+    fn local_addr(_: &Slot) -> Option<SocketAddr> {
+        Some(LOCAL)
+    }
+
     fn files(&self) -> Files {
         with(|world| world.shelf.files)
     }
@@ -224,11 +229,11 @@ impl CompletionDriver for SimPort {
         };
         let refused = with(|world| {
             if world.chance(world.moods.exhausted) {
-                world.tally.no_descriptors += 1;
+                world.expected.no_descriptors += 1;
                 return true;
             }
             world.stands(id);
-            world.lines[id].flying.dial = true;
+            world.sockets[id].flying.dial = true;
             false
         });
         if refused {
@@ -251,7 +256,7 @@ impl CompletionDriver for SimPort {
     fn stop_receiving(&mut self, token: Token, _: &Self::Socket) {
         if let Some(operation) = self.operation(token) {
             let id = operation.meant;
-            with(|world| world.lines[id].flying.stopping = true);
+            with(|world| world.sockets[id].flying.stopping = true);
         }
         self.requests.push(Request::StopReceiving(token));
     }
@@ -262,10 +267,10 @@ impl CompletionDriver for SimPort {
 
     fn stop(&mut self, token: Token, socket: &Slot, how: Close) -> u32 {
         with(|world| {
-            let line = &mut world.lines[socket.id];
-            line.resets |= how.reset;
-            line.server = Server::Closing { reset: line.resets };
-            line.leaving = true;
+            let socket = &mut world.sockets[socket.id];
+            socket.resets |= how.reset;
+            socket.server = Server::Closing { reset: socket.resets };
+            socket.leaving = true;
         });
         let stops = match how {
             Close { busy: true, .. } => Some(Ask::StopAll),
@@ -276,7 +281,13 @@ impl CompletionDriver for SimPort {
         asks.map(|what| self.order(token, socket, what)).count() as u32
     }
 
-    fn send(&mut self, token: Token, socket: &Slot, pieces: Pieces, _more: More) {
+    fn send(&mut self, token: Token, socket: &Slot, pieces: Pieces, more: More) {
+        // Such bytes wait for the close, and that would come behind a pause.
+        with(|world| {
+            if more == More::CloseFollows && !world.switched && !world.policy.coalesce.is_zero() {
+                world.fail(|| format!("what {} is sent last waits for a close behind a pause", socket.id));
+            }
+        });
         match pieces {
             Pieces::File { range, .. } if self.files() == Files::Alone => {
                 self.start_file(token, socket, range)
@@ -289,7 +300,11 @@ impl CompletionDriver for SimPort {
         let Rest::File(mut range) = unsent else { unreachable!("only a file goes on") };
         let outcome: io::Result<usize> = with(|world| {
             let id = socket.id;
-            let refuses = world.chance(world.moods.would_block) && world.lines[id].broken.is_none();
+            let refuses = world.chance(world.moods.would_block) && world.sockets[id].broken.is_none();
+            if let Some(e) = world.memory_error(id) {
+                world.is_short(id, Direction::Send);
+                return Err(e);
+            }
             let mut bytes = read(&range);
             if world.chance(world.moods.partial) {
                 bytes.truncate(world.rng.usize(1..=bytes.len()));
@@ -301,14 +316,15 @@ impl CompletionDriver for SimPort {
             range.advance(n);
             Ok(n)
         });
-        let unsent = (outcome.is_ok() && !range.is_empty()).then_some(Rest::File(range));
-        with(|world| world.lines[socket.id].flying.send = unsent.is_some());
+        let unsent = (!range.is_empty()).then_some(Rest::File(range));
+        let goes_on = outcome.is_ok() && unsent.is_some();
+        with(|world| world.sockets[socket.id].flying.send = goes_on);
         (outcome, unsent)
     }
 
     fn send_last(&mut self, token: Token, socket: &Slot, pieces: Pieces) -> Chained {
         if matches!(pieces, Pieces::File { .. }) {
-            self.send(token, socket, pieces, More::CloseFollows);
+            self.send(token, socket, pieces, More::No);
             return Chained::No;
         }
         let chains = with(|world| world.moods.chains);
@@ -319,7 +335,7 @@ impl CompletionDriver for SimPort {
     fn closed(&mut self, socket: Slot) {
         self.taken -= 1;
         with(|world| {
-            let server = world.lines[socket.id].server;
+            let server = world.sockets[socket.id].server;
             if !matches!(server, Server::Closed | Server::Closing { .. }) {
                 world.fail(|| format!("{} is taken for closed, and is {server:?}", socket.id));
             }
@@ -327,7 +343,7 @@ impl CompletionDriver for SimPort {
     }
 
     fn send_rest(&mut self, token: Token, socket: &Slot, unsent: Rest) {
-        with(|world| world.lines[socket.id].flying.send = false);
+        with(|world| world.sockets[socket.id].flying.send = false);
         match unsent {
             Rest::Bytes(bytes) => self.start_send(token, socket, bytes, false),
             Rest::File(range) => self.start_file(token, socket, range),
@@ -336,7 +352,8 @@ impl CompletionDriver for SimPort {
 
     fn finish_sending(&mut self, token: Token, socket: &Slot) {
         with(|world| {
-            let twice = std::mem::replace(&mut world.lines[socket.id].flying.finish, true);
+            world.tries_again(socket.id, Direction::Send);
+            let twice = std::mem::replace(&mut world.sockets[socket.id].flying.finish, true);
             if twice {
                 world.fail(|| format!("{}: two shutdowns in flight", socket.id));
             }
@@ -348,15 +365,15 @@ impl CompletionDriver for SimPort {
         let id = socket.id;
         self.taken -= 1;
         with(|world| {
-            let line = &mut world.lines[id];
-            let (flying, leaving) = (line.flying, std::mem::take(&mut line.leaving));
-            if !leaving && line.server != Server::Open {
+            let socket = &mut world.sockets[id];
+            let (flying, leaving) = (socket.flying, std::mem::take(&mut socket.leaving));
+            if !leaving && socket.server != Server::Open {
                 world.fail(|| format!("{id} is closed twice"));
             } else if flying.receive || flying.send || flying.finish || flying.dial {
                 world.fail(|| format!("{id} is closed over what is in flight: {flying:?}, {how:?}"));
             } else {
-                line.resets |= how.reset;
-                line.server = Server::Closing { reset: line.resets };
+                socket.resets |= how.reset;
+                socket.server = Server::Closing { reset: socket.resets };
             }
         });
         self.order(token, &socket, Ask::Close);
@@ -380,6 +397,23 @@ impl CompletionDriver for SimPort {
         })
     }
 
+    fn submit(&mut self) -> io::Result<()> {
+        with(|world| {
+            self.check_bounds(world);
+            self.hand_over(world);
+            self.work(world); // what completes at once, and on some kernels what has come from outside
+            Ok(())
+        })
+    }
+
+    fn wait_later(&mut self, pause: Duration, timeout: Option<Duration>) -> io::Result<()> {
+        with(|world| {
+            self.hand_over(world);
+            world.pause(pause, |world| self.work(world));
+        });
+        self.wait(timeout.map(|timeout| timeout.saturating_sub(pause)))
+    }
+
     fn next(&mut self) -> Option<Completion<Self>> {
         with(|world| {
             world.suddenly();
@@ -399,7 +433,7 @@ impl CompletionDriver for SimPort {
     fn recycle(&mut self, _: Buffer) {
         self.buffers += 1;
         if self.buffers > self.pool {
-            with(|world| world.fail(|| "a buffer comes back twice".into()));
+            with(|world| world.fail(|| "a buffer is returned twice".into()));
         }
     }
 
@@ -453,7 +487,8 @@ impl SimPort {
 
     fn start_receive(&mut self, token: Token, socket: &Slot, endless: bool) {
         with(|world| {
-            let flying = &mut world.lines[socket.id].flying;
+            world.tries_again(socket.id, Direction::Receive);
+            let flying = &mut world.sockets[socket.id].flying;
             flying.stopping = false;
             if std::mem::replace(&mut flying.receive, true) {
                 world.fail(|| format!("{}: two receives in flight", socket.id));
@@ -474,7 +509,8 @@ impl SimPort {
 
     fn note_send(&self, socket: &Slot, n: usize) {
         with(|world| {
-            let twice = std::mem::replace(&mut world.lines[socket.id].flying.send, true);
+            world.tries_again(socket.id, Direction::Send);
+            let twice = std::mem::replace(&mut world.sockets[socket.id].flying.send, true);
             if twice || n == 0 {
                 world.fail(|| format!("{}: a send of {n} bytes, another in flight: {twice}", socket.id));
             }
@@ -536,11 +572,11 @@ impl SimPort {
 
     /// The bounds of the policy on what is in flight at once.
     fn check_bounds(&self, world: &mut World) {
-        let open = world.lines.iter().filter(|line| line.server == Server::Open);
+        let open = world.sockets.iter().filter(|socket| socket.server == Server::Open);
         let (mut sends, mut receives) = (0, 0);
-        for line in open {
-            sends += usize::from(line.flying.send);
-            receives += usize::from(line.flying.receive && !line.flying.stopping);
+        for socket in open {
+            sends += usize::from(socket.flying.send);
+            receives += usize::from(socket.flying.receive && !socket.flying.stopping);
         }
         let policy = world.policy.clone();
         if world.switched {
@@ -549,8 +585,8 @@ impl SimPort {
         if policy.outstanding_sends.is_some_and(|most| sends > most.get() as usize) {
             world.fail(|| format!("{sends} sends are outstanding, more than outstanding_sends"));
         }
-        if policy.window.is_some_and(|most| receives > most.get()) {
-            world.fail(|| format!("{receives} connections receive, more than the window"));
+        if policy.max_receiving.is_some_and(|most| receives > most.get()) {
+            world.fail(|| format!("{receives} connections receive, more than max_receiving"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The table of accept errors, and that whoever accepts keeps to it.
+//! The table of accept errors, and that acceptors keep to it.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::AcceptPause;
 use crate::engine::EngineConfig;
-use crate::engine::worker::registry::{ConnectionRegistry, Order, RegistrySlot, Turn};
+use crate::engine::worker::registry::{AcceptStep, ConnectionRegistry, Order, RegistrySlot};
 use crate::policy::Policy;
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE};
 use crate::stats::{Counters, Stats, Writers, sum};
@@ -32,24 +32,29 @@ impl Session for Deaf {
     }
 }
 
+/// What the engine of such a server is given.
+pub(in crate::engine) fn config(policy: Policy) -> EngineConfig {
+    EngineConfig::new(Arc::new(Deaf), policy, None)
+}
+
 /// The registry of a server, as `blocking`, `pool` and `tokio` have it.
 pub(in crate::engine) fn registry(policy: Policy) -> Arc<ConnectionRegistry> {
-    ConnectionRegistry::new(EngineConfig::new(Arc::new(Deaf), policy, None), Counters::sets(1, Writers::One))
+    ConnectionRegistry::new(config(policy), Counters::sets(1, Writers::One))
 }
 
 fn counted(registry: &ConnectionRegistry) -> Stats {
     sum(std::slice::from_ref(&registry.counters))
 }
 
-fn turn(registry: &ConnectionRegistry) -> Turn {
+fn turn(registry: &ConnectionRegistry) -> AcceptStep {
     registry.poll_turn(&TaskContext::from_waker(Waker::noop()))
 }
 
 /// Accepts this; returns the place of what came, if it was let in, and whether there was anything.
 fn accept(registry: &Arc<ConnectionRegistry>, what: io::Result<()>) -> (Option<RegistrySlot>, bool) {
     let mut place = None;
-    let Turn::Accept(admission) = turn(registry) else { panic!("accepting pauses") };
-    let came = registry.accept_next(admission, || what, |(), seat| place = seat);
+    let AcceptStep::Accept(admission) = turn(registry) else { panic!("accepting pauses") };
+    let came = registry.accept_next(admission, || what, |(), slot| place = slot);
     (place, came)
 }
 
@@ -86,13 +91,13 @@ fn after_a_lost_connection_the_next_one_is_accepted_at_once_and_a_shortage_lasts
     let (first, came) = accept(&registry, Ok(()));
     assert!(came && first.is_some());
     assert!(accept(&registry, Err(Errno::CONNABORTED.into())).1);
-    assert_eq!(turn(&registry), Turn::Accept(Admission::Admit), "that was about one connection");
+    assert_eq!(turn(&registry), AcceptStep::Accept(Admission::Admit), "that was about one connection");
     assert!(!accept(&registry, Err(io::ErrorKind::WouldBlock.into())).1);
 
     assert!(accept(&registry, Err(Errno::MFILE.into())).1);
-    assert!(matches!(turn(&registry), Turn::Wait(Some(_))), "the next one would fail, too");
+    assert!(matches!(turn(&registry), AcceptStep::Wait(Some(_))), "the next one would fail, too");
     drop(first);
-    assert_eq!(turn(&registry), Turn::Accept(Admission::Admit), "there is a descriptor again");
+    assert_eq!(turn(&registry), AcceptStep::Accept(Admission::Admit), "there is a descriptor again");
     let expected = Stats { attempted: 3, no_descriptors: 1, ..Stats::default() };
     assert_eq!(counted(&registry), expected);
 }
@@ -102,12 +107,12 @@ fn a_stop_sweeps_the_backlog_until_it_is_empty_the_server_full_or_accepting_paus
     let swept = |max_connections, errors: &[Errno], last: Errno| {
         let registry = registry(Policy { max_connections, ..Policy::default() });
         registry.order_all(Order::Drain);
-        assert_eq!(turn(&registry), Turn::Over);
+        assert_eq!(turn(&registry), AcceptStep::Over);
         let mut coming =
             errors.iter().map(|&errno| Err(errno.into())).chain((0..3).map(Ok)).collect::<Vec<_>>();
         coming.push(Err(last.into()));
         let (mut coming, mut places) = (coming.into_iter(), Vec::new());
-        registry.sweep(|| coming.next().expect("nobody asks again"), |_: u8, seat| places.extend(seat));
+        registry.sweep(|| coming.next().expect("nobody asks again"), |_: u8, slot| places.extend(slot));
         places.len()
     };
     assert_eq!(swept(10, &[], Errno::WOULDBLOCK), 3);

@@ -1,6 +1,6 @@
 //! The command_queue under loom: every order in which a few threads can run, and every value that they can see.
 //!
-//! `RUSTFLAGS="--cfg tidegate_loom" cargo test -p tidegate --lib command_queue::model`. A flag of its own rather than
+//! `RUSTFLAGS="--cfg tidegate_loom" cargo test -p tidegate --lib command_queue::model`. A separate flag rather than
 //! `loom`, under which tokio has no sockets.
 
 use std::collections::VecDeque;
@@ -44,12 +44,12 @@ impl Notify {
 }
 
 fn command_queue(bound: usize) -> (Arc<CommandQueue>, Arc<Notify>) {
-    let bell = Arc::new(Notify::default());
-    let rings = bell.clone();
-    (Arc::new(CommandQueue::new(bound, move || rings.ring())), bell)
+    let notify = Arc::new(Notify::default());
+    let rings = notify.clone();
+    (Arc::new(CommandQueue::new(bound, move || rings.ring())), notify)
 }
 
-/// A command that can be told from others.
+/// A command that can be distinguished from others.
 fn command(tag: u64) -> Command {
     Command::Dial(Dial::to(std::net::SocketAddr::from(([127, 0, 0, 1], 1))).tag(tag).into())
 }
@@ -63,9 +63,9 @@ fn tags(commands: VecDeque<Command>) -> Vec<u64> {
 }
 
 /// One turn of a loop: sleeps unless something waits, then takes what does.
-fn turn(command_queue: &CommandQueue, bell: &Notify, into: &mut VecDeque<Command>) {
+fn turn(command_queue: &CommandQueue, notify: &Notify, into: &mut VecDeque<Command>) {
     if command_queue.prepare_sleep() {
-        bell.wait();
+        notify.wait();
     }
     command_queue.woken();
     command_queue.take(into);
@@ -75,14 +75,14 @@ fn turn(command_queue: &CommandQueue, bell: &Notify, into: &mut VecDeque<Command
 #[test]
 fn no_wake_up_is_lost() {
     explore(|| {
-        let (command_queue, bell) = command_queue(10);
+        let (command_queue, notify) = command_queue(10);
         let callers = [10, 20].map(|tag| {
             let command_queue = command_queue.clone();
             thread::spawn(move || command_queue.push(command(tag)).unwrap())
         });
         let mut taken = VecDeque::new();
         while taken.len() < 2 {
-            turn(&command_queue, &bell, &mut taken);
+            turn(&command_queue, &notify, &mut taken);
         }
         callers.into_iter().for_each(|caller| caller.join().unwrap());
         let mut tags = tags(taken);
@@ -95,22 +95,22 @@ fn no_wake_up_is_lost() {
 #[test]
 fn commands_of_one_caller_stay_in_order_and_all_arrive() {
     explore(|| {
-        let (command_queue, bell) = command_queue(10);
+        let (command_queue, notify) = command_queue(10);
         let caller = {
             let command_queue = command_queue.clone();
             thread::spawn(move || (1..=3).for_each(|tag| command_queue.push(command(tag)).unwrap()))
         };
         let mut taken = VecDeque::new();
         while taken.len() < 3 {
-            turn(&command_queue, &bell, &mut taken);
+            turn(&command_queue, &notify, &mut taken);
         }
         caller.join().unwrap();
         assert_eq!(tags(taken), [1, 2, 3]);
     });
 }
 
-/// What a caller was told is what happens: taken commands come out, before the close or with it, and refused ones do
-/// not.
+/// What a caller was answered is what happens: taken commands come out, before the close or with it, and refused ones
+/// do not.
 #[test]
 fn no_command_is_lost_at_the_close() {
     explore(|| {

@@ -1,0 +1,122 @@
+//! What code outside of a connection's future holds of it: it never waits for a connection that is not served any more,
+//! and its wakers may do what they like.
+#![cfg(target_os = "linux")]
+
+use std::future::{Future, pending};
+use std::io::ErrorKind;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use tidegate::testing::TestConnection;
+use tidegate_async::{Connection, Sleep, service};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+fn poll<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(waker))
+}
+
+fn read(conn: &mut Connection, waker: &Waker) -> Poll<std::io::Result<()>> {
+    Pin::new(conn).poll_read(&mut Context::from_waker(waker), &mut ReadBuf::new(&mut [0; 10]))
+}
+
+/// A connection whose future lets go of it and goes on for ever.
+fn outside() -> (TestConnection, Connection) {
+    let slot = Arc::<Mutex<Option<Connection>>>::default();
+    let to = slot.clone();
+    let service = service(move |conn| {
+        to.lock().unwrap().replace(conn);
+        pending::<()>()
+    });
+    let conn = TestConnection::open(&service).unwrap();
+    let handle = slot.lock().unwrap().take().unwrap();
+    (conn, handle)
+}
+
+#[test]
+fn nobody_waits_for_a_connection_whose_future_has_returned() {
+    let slot = Arc::<Mutex<Option<Sleep>>>::default();
+    let to = slot.clone();
+    let service = service(move |mut conn: Connection| {
+        to.lock().unwrap().replace(conn.sleep(Duration::from_secs(3600)));
+        async move { conn.read_u8().await }
+    });
+    let mut conn = TestConnection::open(&service).unwrap();
+    let mut sleep = pin!(slot.lock().unwrap().take().unwrap());
+    let count = Arc::<Count>::default();
+    let waker = count.clone().into();
+    assert!(poll(sleep.as_mut(), &waker).is_pending());
+    conn.receive(b"x");
+    assert_eq!(conn.close_reason(), None, "its peer may still be sending");
+    assert_eq!(count.0.load(SeqCst), 1);
+    assert!(poll(sleep.as_mut(), &waker).is_ready());
+}
+
+#[test]
+fn a_connection_that_is_gone_keeps_nobody() {
+    let (conn, mut handle) = outside();
+    let count = Arc::<Count>::default();
+    let waker = count.clone().into();
+    let mut sleep = pin!(handle.sleep(Duration::from_secs(3600)));
+    let mut draining = pin!(handle.draining());
+    assert!(poll(sleep.as_mut(), &waker).is_pending());
+    assert!(poll(draining.as_mut(), &waker).is_pending());
+    assert!(read(&mut handle, &waker).is_pending());
+    drop(conn);
+    assert_eq!(count.0.load(SeqCst), 3);
+    assert!(poll(sleep, &waker).is_ready() && poll(draining, &waker).is_ready());
+    assert!(poll(pin!(handle.sleep(Duration::from_secs(3600))), &waker).is_ready(), "nor who comes later");
+    let timeout = pin!(handle.timeout(Duration::from_secs(3600), pending::<()>()));
+    assert!(matches!(poll(timeout, &waker), Poll::Ready(Err(_))));
+    assert!(
+        matches!(read(&mut handle, &waker), Poll::Ready(Err(e)) if e.kind() == ErrorKind::ConnectionReset)
+    );
+    assert_eq!(Arc::strong_count(&count), 2, "no waker is left");
+}
+
+/// Comes back to the connection when it is dropped, as one does that owns a task with a connection in it.
+struct ComesBack(#[allow(dead_code, reason = "for its destructor")] Mutex<Sleep>);
+
+impl Wake for ComesBack {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn a_waker_may_come_back_to_the_connection_when_it_is_dropped() {
+    let (done, finished) = mpsc::channel();
+    // On a thread of its own: what locks itself out does not end.
+    std::thread::spawn(move || {
+        let (_conn, mut handle) = outside();
+        let hour = Duration::from_secs(3600);
+        let comes_back =
+            |handle: &Connection| Waker::from(Arc::new(ComesBack(Mutex::new(handle.sleep(hour)))));
+        {
+            let mut sleep = pin!(handle.sleep(hour));
+            assert!(poll(sleep.as_mut(), &comes_back(&handle)).is_pending());
+            assert!(poll(sleep.as_mut(), &comes_back(&handle)).is_pending());
+        }
+        {
+            let mut draining = pin!(handle.draining());
+            assert!(poll(draining.as_mut(), &comes_back(&handle)).is_pending());
+            assert!(poll(draining.as_mut(), &comes_back(&handle)).is_pending());
+        }
+        for _ in 0..2 {
+            let waker = comes_back(&handle);
+            assert!(read(&mut handle, &waker).is_pending());
+        }
+        done.send(()).unwrap();
+    });
+    finished.recv_timeout(Duration::from_secs(60)).expect("it comes to an end");
+}

@@ -1,0 +1,302 @@
+//! Additions to `--help`: groups of options, and examples for each command.
+
+use clap::Command;
+
+/// Heading and options of a group, for a command and those below it. A trailing `*` matches the rest of a name. All
+/// other options are under "Options", and the limits of a server under "Limits".
+const GROUPS: &[(&str, &str, &[&str])] = &[
+    ("serve", "TLS", &["tls-*"]),
+    (
+        "serve",
+        "Operation",
+        &["config", "name", "cpus", "stats", "metrics", "metrics-host", "drain-delay", "handover"],
+    ),
+    ("load", "Schedule", &["rate", "ramp-rate", "warm-up", "ramp-connections"]),
+    (
+        "load http",
+        "Requests",
+        &["no-keepalive", "method", "header", "body", "body-file", "path", "check-*", "pipeline"],
+    ),
+    ("load", "TLS", &["tls-*"]),
+    (
+        "load",
+        "Generator",
+        &["model", "threads", "cpus", "sources", "source", "server-pid", "timeout", "mptcp"],
+    ),
+    (
+        "load",
+        "Results",
+        &["json", "hgrm", "csv", "ndjson", "fail-if", "phases", "quiet", "tolerate-failures"],
+    ),
+    (
+        "load",
+        "Agents",
+        &["nats", "nats-*", "agents", "agents-wait", "agent-timeout", "on-lost", "clock-bound"],
+    ),
+    ("bench", "Agents", &["nats", "nats-*", "agents", "server-address"]),
+    ("", "Logging", &["log", "log-level"]),
+];
+
+/// Examples for a command: they work as they are, apart from file names and addresses.
+const EXAMPLES: &[(&str, &str)] = &[
+    (
+        "",
+        "
+tidegate bench                                     which I/O model to take on this machine, in a minute
+tidegate serve http --listen 127.0.0.1:8080        a page of 4 KiB
+tidegate load http http://127.0.0.1:8080/ -d 10s   requests per second, and which side was the limit",
+    ),
+    (
+        "serve",
+        "
+tidegate serve http --listen 127.0.0.1:8080 --model epoll
+tidegate serve files ./public --metrics 127.0.0.1:9090
+tidegate serve --config /etc/tidegate/tidegate.toml",
+    ),
+    (
+        "serve echo",
+        "
+tidegate serve echo --listen 127.0.0.1:7000 --model uring --threads 2
+tidegate serve echo --listen unix:/run/tidegate/echo",
+    ),
+    (
+        "serve http",
+        "
+tidegate serve http --listen 127.0.0.1:8080 --page index.html
+tidegate serve http --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
+tidegate serve http --model epoll --threads 1 --cpus 0 --stats",
+    ),
+    (
+        "serve chat",
+        "
+tidegate serve chat --listen 127.0.0.1:8080
+tidegate serve chat --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem --allow-host chat.example.org",
+    ),
+    (
+        "serve files",
+        "
+tidegate serve files ./public --listen 127.0.0.1:8080
+tidegate serve files ./public --listen 0.0.0.0:8080 --max-connections 10000 --metrics 127.0.0.1:9090",
+    ),
+    (
+        "serve proxy",
+        "
+tidegate serve proxy --listen 0.0.0.0:80 --to 10.0.0.1:8080,10.0.0.2:8080",
+    ),
+    (
+        "serve udp",
+        "
+tidegate serve udp echo --listen 127.0.0.1:7000",
+    ),
+    (
+        "load",
+        "
+tidegate load http http://127.0.0.1:8080/ -c 100 -d 10s
+tidegate load http http://127.0.0.1:8080/ --rate 10k -d 1m --fail-if 'p99>5ms'
+tidegate load echo 127.0.0.1:7000 -c 1k -n 1M",
+    ),
+    (
+        "load echo",
+        "
+tidegate load echo 127.0.0.1:7000 -c 1k -d 10s --size 64
+tidegate load echo 127.0.0.1:7000 -c 10k --messages 1",
+    ),
+    (
+        "load http",
+        "
+tidegate load http http://127.0.0.1:8080/ -c 100 -n 60k
+tidegate load http http://127.0.0.1:8080/ -c 100 --rate 10k -d 30s --warm-up 5s --json result.json
+tidegate load http https://127.0.0.1:8443/ --tls-ca cert.pem --no-keepalive -d 10s",
+    ),
+    (
+        "load udp",
+        "
+tidegate load udp 127.0.0.1:7000 --rate 10k -d 10s --size 64",
+    ),
+    (
+        "load chat",
+        "
+tidegate load chat http://127.0.0.1:8080 -c 1k --rooms 10 --speakers 20 --rate 100 -d 10s",
+    ),
+    (
+        "load ping",
+        "
+tidegate load ping 127.0.0.1:7000 -d 5s
+tidegate load ping 127.0.0.1:7000 --fast-path --wait spin --cpus 1",
+    ),
+    (
+        "load merge",
+        "
+tidegate load merge one.json two.json --json both.json",
+    ),
+    (
+        "load attack",
+        "
+tidegate load attack http://127.0.0.1:8080/ -d 30s",
+    ),
+    (
+        "agent",
+        "
+tidegate agent --nats nats://broker:4222 --allow 10.0.0.0/8",
+    ),
+    (
+        "bench",
+        "
+tidegate bench
+tidegate bench concurrency --models epoll,uring,tokio --out report
+tidegate bench app -- ./my-server --model {model} --listen {listen}",
+    ),
+    (
+        "ab",
+        "
+tidegate ab ./tidegate-old ./tidegate-new
+tidegate ab './server --port {listen}' './server --port {listen} --threads 2' --least 1
+tidegate ab ./tidegate-old ./tidegate-new --json ab.json && echo no worse",
+    ),
+    (
+        "compare",
+        "
+tidegate compare report/runs/old.json report/runs/new.json",
+    ),
+    (
+        "tune",
+        "
+tidegate tune --goal throughput --out tidegate.toml
+tidegate serve --config tidegate.toml",
+    ),
+    (
+        "fastpath",
+        "
+tidegate fastpath -- ./my-server",
+    ),
+    (
+        "doctor",
+        "
+tidegate doctor
+tidegate doctor --json",
+    ),
+    (
+        "cert",
+        "
+tidegate cert ./tls
+tidegate cert ./tls --name server.example --name 10.0.0.1 --days 7 --force
+tidegate serve http --listen 127.0.0.1:8443 --tls-cert tls/cert.pem --tls-key tls/key.pem
+tidegate load http https://127.0.0.1:8443/ --tls-ca tls/ca.pem",
+    ),
+    (
+        "lesson",
+        "
+tidegate lesson                     the list
+tidegate lesson 6                   a server with a fault, and the question about it
+tidegate lesson 6 --answer NUMBER   check the answer",
+    ),
+    (
+        "completions",
+        "
+tidegate completions bash > /usr/share/bash-completion/completions/tidegate",
+    ),
+    (
+        "man",
+        "
+tidegate man ./man1",
+    ),
+];
+
+/// The command line with groups and examples.
+pub fn complete(cli: Command) -> Command {
+    below(cli, "")
+}
+
+fn below(command: Command, path: &str) -> Command {
+    let command = command.mut_args(|arg| match arg.get_long().and_then(|name| heading(path, name)) {
+        Some(heading) => {
+            arg.help_heading(heading).display_order(if heading == "Logging" { 1_000 } else { 999 })
+        }
+        None => arg,
+    });
+    let command = match EXAMPLES.iter().find(|(of, _)| *of == path) {
+        Some((_, lines)) => command.after_help(format!("Examples:{}", lines.replace('\n', "\n  "))),
+        None => command,
+    };
+    command.mut_subcommands(|inner| {
+        let path = format!("{path} {}", inner.get_name());
+        below(inner, path.trim_start())
+    })
+}
+
+/// The heading of an option of the command at `path`.
+fn heading(path: &str, option: &str) -> Option<&'static str> {
+    let is_under =
+        |of: &str| of.is_empty() || path == of || path.strip_prefix(of).is_some_and(|p| p.starts_with(' '));
+    let found =
+        GROUPS.iter().find(|(of, _, names)| is_under(of) && names.iter().any(|name| is(name, option)));
+    found.map(|(_, heading, _)| *heading)
+}
+
+fn is(name: &str, option: &str) -> bool {
+    name.strip_suffix('*').map_or(name == option, |start| option.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    fn all(command: &Command, path: &str, visit: &mut impl FnMut(&Command, &str)) {
+        visit(command, path);
+        for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
+            all(inner, format!("{path} {}", inner.get_name()).trim_start(), visit);
+        }
+    }
+
+    fn cli() -> Command {
+        complete(crate::Cli::command())
+    }
+
+    #[test]
+    fn every_command_has_examples_and_each_is_understood() {
+        let mut built = cli();
+        built.build();
+        all(&built, "", &mut |command, path| {
+            let is_leaf_of_udp = path.starts_with("serve udp "); // `serve udp` has those of echo and sink
+            let examples = EXAMPLES.iter().find(|(of, _)| *of == path);
+            assert!(is_leaf_of_udp || examples.is_some(), "{path}: no example");
+            assert!(is_leaf_of_udp || command.get_after_help().is_some(), "{path}: not shown");
+        });
+        for (path, lines) in EXAMPLES {
+            for line in lines.trim().lines() {
+                let line = line.split("   ").next().unwrap_or_default();
+                let words = shlex::split(line).expect("quotes in pairs");
+                let parsed = cli().try_get_matches_from(
+                    words.iter().take_while(|word| ![">", "&&"].contains(&word.as_str())),
+                );
+                // The service is in the file, which is not read here.
+                let is_in_file =
+                    |e: &clap::Error| line.contains(" --config ") && e.kind() == ErrorKind::MissingSubcommand;
+                assert!(
+                    parsed.as_ref().err().is_none_or(is_in_file),
+                    "{path}: {line}: {}",
+                    parsed.unwrap_err()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_option_of_a_group_exists() {
+        let cli = cli();
+        for (of, heading, names) in GROUPS {
+            for name in *names {
+                let mut found = false;
+                all(&cli, "", &mut |command, path| {
+                    let is_here = of.is_empty() || path == *of || path.starts_with(&format!("{of} "));
+                    found |= is_here
+                        && command.get_arguments().any(|arg| arg.get_long().is_some_and(|l| is(name, l)));
+                });
+                assert!(found, "{of}: {heading}: there is no --{name}");
+            }
+        }
+    }
+}

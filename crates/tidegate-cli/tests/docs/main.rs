@@ -1,0 +1,78 @@
+//! The documentation: its links resolve, its commands are accepted by the built binary, its options exist, its
+//! configuration files are understood, and what the tutorial says is run.
+//!
+//! Names that look like a command or an option and are none are in [`commands::FOREIGN`].
+//! Pages are about every system; the options of Linux are the most.
+#![cfg(target_os = "linux")]
+
+mod commands;
+mod diagrams;
+mod links;
+mod pages;
+mod tutorial;
+mod words;
+
+use pages::Page;
+
+/// Fails with all of `faults`, one a line.
+fn none(what: &str, faults: Vec<String>) {
+    assert!(faults.is_empty(), "{} {what}:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn every_link_resolves() {
+    none("links lead nowhere", Page::all().iter().flat_map(links::dead).collect());
+}
+
+#[test]
+fn every_page_is_in_the_summary_once() {
+    none("faults of docs/SUMMARY.md", links::summary_faults());
+}
+
+#[test]
+fn every_command_is_accepted() {
+    none("commands are refused", commands::refused(&Page::all()));
+}
+
+#[test]
+fn every_line_with_a_command_is_understood() {
+    none("lines were not understood as commands", commands::not_understood(&Page::all()));
+}
+
+#[test]
+fn every_option_exists() {
+    none("options do not exist", commands::unknown_options(&Page::all()));
+}
+
+#[test]
+fn every_configuration_file_is_understood() {
+    none("files are refused", commands::refused_files(&Page::all()));
+}
+
+#[test]
+fn no_line_of_prose_is_too_long() {
+    none("lines have more than 120 characters", Page::all().iter().flat_map(Page::long_lines).collect());
+}
+
+#[test]
+fn the_checks_find_what_they_are_for() {
+    let page = Page::of(
+        "docs/made-up.md",
+        "# One\n\n[a](nowhere.md) [b](#two) [c](#one)\n\n`--no-such-option` `--listen`\n\n```\ntidegate serve \
+         nothing\ntidegate load http URL --fail-iff x   # no\ntidegate serve echo --model MODEL\n```\n\n\
+         ```toml\n[[server]]\nservice = \"echo\"\nlistenn = \"127.0.0.1:0\"\n```\n",
+    );
+    let pages = [page];
+    assert_eq!(links::dead(&pages[0]).len(), 2);
+    assert_eq!(commands::refused(&pages).len(), 2, "{:?}", commands::refused(&pages));
+    let unknown = commands::unknown_options(&pages);
+    assert!(unknown.len() == 1 && unknown[0].contains("--no-such-option"), "{unknown:?}");
+    assert_eq!(commands::refused_files(&pages).len(), 1);
+    let wide = Page::of("docs/made-up.md", &"word ".repeat(30));
+    assert_eq!(wide.long_lines().len(), 1);
+}
+
+#[test]
+fn sources_use_the_words_of_the_field() {
+    none("names or phrases that were given up", words::faults());
+}

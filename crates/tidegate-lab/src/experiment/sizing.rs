@@ -1,0 +1,231 @@
+//! How many connections this machine can give, and the threads they need.
+
+use tidegate::{Model, system};
+
+/// Places of a server's table beside those of the connections asked for: the probe, and what is on its way.
+const SPARE: usize = 64;
+
+/// I/O threads of the server, if it can do with so few.
+const LEAST_THREADS: usize = 2;
+
+/// I/O threads that are tried before it is said that descriptors do not suffice. Each `uring` thread has a table of its
+/// own.
+const MOST_THREADS: usize = 256;
+
+/// Descriptors that a load which keeps one for each connection needs besides.
+const LOAD_RESERVE: usize = 64;
+
+/// Memory of an idle connection, both ends, kernel and user: an upper estimate, so that the machine does not run out in
+/// mid-run.
+const PAIR_BYTES: u64 = 8 * 1024;
+
+/// The same for `blocking`, with the stacks of two threads.
+const PAIR_BYTES_BLOCKING: u64 = 72 * 1024;
+
+/// Source addresses that the load spreads over at most.
+const SOURCES: u64 = 250;
+
+/// What a machine sets limits with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Open descriptors a process may have.
+    pub(super) descriptors: u64,
+    /// Memory to be had, in bytes.
+    pub(super) memory_bytes: u64,
+    /// Ports that one source address has for its connections.
+    pub(super) ports: u64,
+}
+
+impl Limits {
+    /// Of this machine, now. What cannot be read is taken as no limit.
+    pub(crate) fn here() -> Self {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let range = read("/proc/sys/net/ipv4/ip_local_port_range");
+        let mut range = range.split_whitespace().map_while(|n| n.parse::<u64>().ok());
+        let ports = range.next().zip(range.next()).map(|(low, high)| (high + 1).saturating_sub(low));
+        Self {
+            descriptors: system::descriptor_limit().0,
+            memory_bytes: system::memory_bytes().map_or(u64::MAX, |(_, available)| available),
+            ports: ports.unwrap_or(u64::MAX),
+        }
+    }
+
+    fn descriptors(self) -> usize {
+        usize::try_from(self.descriptors).unwrap_or(usize::MAX)
+    }
+}
+
+/// Where the load comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A process of this machine, on this model.
+    Here(Model),
+    /// Agents on this machine, that see to descriptors and ports themselves.
+    Beside,
+    /// Agents on other hosts.
+    Elsewhere,
+}
+
+/// How server and load are to be started for some number of connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sizing {
+    /// Connections asked for.
+    pub(super) asked: usize,
+    /// Connections that can be had.
+    pub(crate) connections: usize,
+    /// I/O threads of the server; `None` where the model has its own idea of them.
+    pub(super) server_threads: Option<usize>,
+    /// `max_connections` of the server.
+    pub(crate) server_connections: usize,
+    /// I/O threads of the load, if it is a process of this machine.
+    pub(super) load_threads: usize,
+    /// What is missing and what to do about it, if fewer can be had than were asked for.
+    pub(crate) note: Option<String>,
+}
+
+/// Plans for `wanted` connections to a server on `model`.
+pub(crate) fn size(limits: Limits, model: Model, load: Source, wanted: usize) -> Sizing {
+    let (room, note) = room(limits, model, load, wanted);
+    let connections = wanted.min(room);
+    let spare = SPARE + connections / 64;
+    let server_threads = server_threads(model, connections + spare);
+    let most = model.most_connections(server_threads.unwrap_or(model.default_threads()));
+    Sizing {
+        asked: wanted,
+        connections,
+        server_threads,
+        server_connections: (connections + spare).min(most),
+        load_threads: load_threads(limits, load, connections),
+        note: note.filter(|_| room < wanted),
+    }
+}
+
+/// I/O threads of a server; only on `uring` do more of them hold more connections.
+fn server_threads(model: Model, connections: usize) -> Option<usize> {
+    match model {
+        Model::Blocking | Model::Pool => None,
+        Model::Uring => Some(rings(connections)),
+        _ => Some(LEAST_THREADS),
+    }
+}
+
+/// The fewest rings whose tables, and the descriptors of the process, hold so many connections.
+fn rings(connections: usize) -> usize {
+    let suffice = |&rings: &usize| Model::Uring.most_connections(rings) >= connections;
+    (LEAST_THREADS..MOST_THREADS).find(suffice).unwrap_or(MOST_THREADS)
+}
+
+/// The load dials each socket as an ordinary descriptor and then moves it into a ring's table, so its tables alone have
+/// to hold all.
+fn load_threads(limits: Limits, load: Source, connections: usize) -> usize {
+    match load {
+        Source::Here(Model::Uring) => rings(connections.saturating_add(limits.descriptors())),
+        _ => 1,
+    }
+}
+
+/// Connections there is room for, and the line that says what stands in the way of more.
+fn room(limits: Limits, model: Model, load: Source, wanted: usize) -> (usize, Option<String>) {
+    let server = match server_threads(model, usize::MAX) {
+        Some(threads) => model.most_connections(threads),
+        None => model.most_connections(model.default_threads()),
+    };
+    let client = match load {
+        Source::Here(load @ Model::Uring) => {
+            load.most_connections(MOST_THREADS).saturating_sub(limits.descriptors())
+        }
+        Source::Here(_) => limits.descriptors().saturating_sub(LOAD_RESERVE),
+        Source::Beside | Source::Elsewhere => usize::MAX,
+    };
+    let pair = if model == Model::Blocking { PAIR_BYTES_BLOCKING } else { PAIR_BYTES };
+    let pair = if load == Source::Elsewhere { pair - PAIR_BYTES / 2 } else { pair };
+    let ports = if matches!(load, Source::Here(_)) { limits.ports } else { u64::MAX };
+    let whole = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let limit = limits.descriptors;
+    let bounds = [
+        (
+            server.saturating_sub(SPARE),
+            format!(
+                "a server on {model} may have {limit} descriptors; raise that with ulimit -n, or take the model uring, whose tables need none"
+            ),
+        ),
+        (client, format!("the load may have {limit} descriptors; raise that with ulimit -n")),
+        (
+            whole(limits.memory_bytes / 10 * 9 / pair),
+            format!(
+                "{} MiB of memory are free and a connection may take {} KiB; free some",
+                limits.memory_bytes >> 20,
+                pair >> 10
+            ),
+        ),
+        (
+            whole(ports.saturating_mul(SOURCES)),
+            format!(
+                "{SOURCES} source addresses have {} ports each; widen net.ipv4.ip_local_port_range",
+                limits.ports
+            ),
+        ),
+    ];
+    let Some((room, why)) = bounds.into_iter().min_by_key(|bound| bound.0) else { return (wanted, None) };
+    (room, Some(format!("{model}: {room} instead of {wanted} connections: {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AMPLE: Limits = Limits { descriptors: u64::MAX, memory_bytes: u64::MAX, ports: 28_232 };
+
+    #[test]
+    fn what_fits_is_given_in_full_with_places_to_spare() {
+        let size = size(AMPLE, Model::Epoll, Source::Here(Model::Epoll), 10);
+        assert_eq!((size.connections, size.server_threads, size.note), (10, Some(2), None));
+        assert!(size.server_connections > 10);
+    }
+
+    #[test]
+    fn each_scarce_thing_is_named_with_its_remedy() {
+        let scarce = [
+            (Limits { memory_bytes: 1 << 20, ..AMPLE }, "free some"),
+            (Limits { ports: 1, ..AMPLE }, "ip_local_port_range"),
+            (Limits { descriptors: 100, ..AMPLE }, "the load may have 100 descriptors"),
+        ];
+        for (limits, remedy) in scarce {
+            let size = size(limits, Model::Epoll, Source::Here(Model::Epoll), 1_000);
+            assert!(size.connections < 1_000, "{size:?}");
+            assert!(size.note.is_some_and(|note| note.contains(remedy)), "{remedy}");
+        }
+        let everything = size(AMPLE, Model::Epoll, Source::Here(Model::Uring), usize::MAX >> 8);
+        assert!(everything.connections < usize::MAX >> 8 && everything.note.is_some(), "{everything:?}");
+    }
+
+    #[test]
+    fn rings_are_added_until_all_connections_fit_and_no_further() {
+        let most = |rings| Model::Uring.most_connections(rings);
+        for n in [10, 100_000, 400_000] {
+            let limits = Limits { memory_bytes: u64::MAX, ..Limits::here() };
+            let size = size(limits, Model::Uring, Source::Here(Model::Uring), n);
+            let threads = size.server_threads.unwrap();
+            assert!(most(threads) >= size.server_connections && size.server_connections >= size.connections);
+            assert!(threads == LEAST_THREADS || most(threads - 1) < size.server_connections, "{size:?}");
+            let tables = most(size.load_threads).saturating_sub(limits.descriptors());
+            assert!(tables >= size.connections || most(size.load_threads) == usize::MAX, "{size:?}");
+        }
+    }
+
+    #[test]
+    fn models_with_threads_of_their_own_are_left_alone() {
+        for model in [Model::Blocking, Model::Pool] {
+            assert_eq!(size(AMPLE, model, Source::Here(Model::Epoll), 10).server_threads, None);
+        }
+    }
+
+    #[test]
+    fn agents_have_ports_and_descriptors_of_their_own_and_on_other_hosts_memory_too() {
+        let limits = Limits { descriptors: u64::MAX, memory_bytes: 80 << 20, ports: 1 };
+        let room = |source| size(limits, Model::Epoll, source, usize::MAX >> 8).connections;
+        assert_eq!(room(Source::Here(Model::Epoll)), 250);
+        assert_eq!(room(Source::Elsewhere), 2 * room(Source::Beside));
+        assert_eq!(room(Source::Beside), 9 * 1024);
+    }
+}

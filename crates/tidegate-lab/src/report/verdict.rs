@@ -1,0 +1,143 @@
+//! Which side was the limit, and warnings about rows, for the whole report: the load's list of warnings, each with its
+//! remedy.
+
+use std::mem::discriminant;
+
+use tidegate_load::verdict::{LimitedBy, Verdict, Warning};
+
+use crate::run::Row;
+
+/// One word of each verdict that rounds of a row had, the most frequent one first.
+#[must_use]
+pub fn limits(verdicts: &[Verdict]) -> String {
+    let word = |limited_by| match limited_by {
+        LimitedBy::Server => "server",
+        LimitedBy::Generator => "load",
+        LimitedBy::Neither => "neither",
+    };
+    let count = |limited_by| verdicts.iter().filter(|c| c.limited_by == limited_by).count();
+    let mut all = [LimitedBy::Server, LimitedBy::Generator, LimitedBy::Neither].map(|v| (count(v), word(v)));
+    all.sort_by_key(|&(n, _)| std::cmp::Reverse(n));
+    match all {
+        [(0, _), ..] => "–".into(),
+        [(_, only), (0, _), _] => only.into(),
+        _ => {
+            let seen = all.iter().filter(|(n, _)| *n > 0);
+            seen.map(|(n, word)| format!("{word} {n}×")).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+/// A warning of some rounds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Doubt {
+    /// Its first occurrence.
+    pub warning: Warning,
+    /// Rounds that have it.
+    pub rounds: usize,
+    /// Rows that have it, in order.
+    pub rows: Vec<String>,
+}
+
+impl Doubt {
+    /// In one line, with the remedy.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let others = match self.rows.len() - 1 {
+            0 => String::new(),
+            n => format!(" and {n} more row(s)"),
+        };
+        let first = self.rows.first().map_or("", String::as_str);
+        format!("{}: {} ({} round(s), {first}{others})", self.warning, self.warning.remedy(), self.rounds)
+    }
+}
+
+/// Every kind of warning once, with the rows that have it.
+#[must_use]
+pub fn doubts(rows: &[Row]) -> Vec<Doubt> {
+    let mut doubts: Vec<Doubt> = Vec::new();
+    for row in rows {
+        for &warning in row.verdicts.iter().flat_map(|c| &c.warnings) {
+            let same = |d: &&mut Doubt| discriminant(&d.warning) == discriminant(&warning);
+            let name = format!("{}: {}", row.experiment, row.name);
+            match doubts.iter_mut().find(same) {
+                Some(doubt) => {
+                    doubt.rounds += 1;
+                    if doubt.rows.last() != Some(&name) {
+                        doubt.rows.push(name);
+                    }
+                }
+                None => doubts.push(Doubt { warning, rounds: 1, rows: vec![name] }),
+            }
+        }
+    }
+    doubts
+}
+
+/// How many rounds each side was the limit of; `None` if unknown.
+#[must_use]
+pub fn summary(rows: &[Row]) -> Option<String> {
+    let all: Vec<Verdict> = rows.iter().flat_map(|row| row.verdicts.clone()).collect();
+    let count = |limited_by| all.iter().filter(|c| c.limited_by == limited_by).count();
+    (!all.is_empty()).then(|| {
+        format!(
+            "Of {} rounds the server was the limit in {}, the load in {}, and neither in {}.",
+            all.len(),
+            count(LimitedBy::Server),
+            count(LimitedBy::Generator),
+            count(LimitedBy::Neither)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_load::verdict::Evidence;
+
+    fn row(name: &str, of: &[(LimitedBy, Option<Warning>)]) -> Row {
+        let verdict = |(limited_by, warning): &(LimitedBy, Option<Warning>)| Verdict {
+            limited_by: *limited_by,
+            because: String::new(),
+            warnings: warning.iter().copied().collect(),
+            evidence: Evidence::default(),
+        };
+        Row {
+            experiment: "e".into(),
+            name: name.into(),
+            measures: Vec::new(),
+            verdicts: of.iter().map(verdict).collect(),
+        }
+    }
+
+    #[test]
+    fn verdicts_and_warnings_of_many_rounds_become_few_lines() {
+        let short = |elapsed_s| Some(Warning::ShortWindow { elapsed_s });
+        let rows = [
+            row(
+                "a",
+                &[
+                    (LimitedBy::Server, short(0.5)),
+                    (LimitedBy::Server, short(0.4)),
+                    (LimitedBy::Generator, None),
+                ],
+            ),
+            row("b", &[(LimitedBy::Neither, short(0.3)), (LimitedBy::Neither, Some(Warning::WakeUpBound))]),
+        ];
+        assert_eq!(limits(&rows[0].verdicts), "server 2×, load 1×");
+        assert_eq!((limits(&rows[1].verdicts).as_str(), limits(&[]).as_str()), ("neither", "–"));
+        assert_eq!(
+            summary(&rows).unwrap(),
+            "Of 5 rounds the server was the limit in 2, the load in 1, and neither in 2."
+        );
+        assert_eq!(summary(&[]), None);
+        let doubts = doubts(&rows);
+        assert_eq!(doubts.len(), 2);
+        assert_eq!((doubts[0].rounds, doubts[0].rows.len()), (3, 2));
+        let line = doubts[0].line();
+        assert!(
+            line.contains("measure longer") && line.contains("3 round(s), e: a and 1 more row"),
+            "{line}"
+        );
+    }
+}

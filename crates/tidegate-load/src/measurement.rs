@@ -1,0 +1,89 @@
+//! The measuring window.
+
+use std::time::{Duration, Instant};
+
+use tidegate::system;
+
+use crate::plan::Amount;
+use crate::procs::{Sample, Share, sample};
+use crate::run_state::RunState;
+
+/// The measuring window.
+pub(crate) struct Measurement {
+    pub(crate) begun: Instant,
+    pub(crate) length: Duration,
+    /// CPU time, user and system, in seconds: at the beginning, then the amount used.
+    pub(crate) cpu_s: (f64, f64),
+    /// The busiest threads of generator and server, once it is closed.
+    pub(crate) generator: Option<Share>,
+    pub(crate) server: Option<Share>,
+    samples: (Sample, Option<Sample>),
+    /// Those of the last sample, and its time.
+    last: (Sample, Option<Sample>, Instant),
+}
+
+/// The busiest threads of generator and server.
+type Shares = (Option<Share>, Option<Share>);
+
+impl Measurement {
+    pub(crate) fn open(server_pid: Option<u32>) -> Self {
+        let samples = (sample(None), server_pid.map(|pid| sample(Some(pid))));
+        let cpu_s = processor_time_s();
+        let begun = Instant::now();
+        let last = (Sample::default(), None, begun);
+        Self { begun, length: Duration::ZERO, cpu_s, generator: None, server: None, samples, last }
+    }
+
+    /// The busiest threads since the last sample, and since the window began.
+    pub(crate) fn look(&mut self, server_pid: Option<u32>) -> (Shares, Shares) {
+        let now = Instant::now();
+        let (generator, server) = (sample(None), server_pid.map(|pid| sample(Some(pid))));
+        let since = |before: (&Sample, Option<&Sample>), begun: Instant| {
+            let passed = now.saturating_duration_since(begun);
+            let server =
+                before.1.zip(server.as_ref()).and_then(|(before, after)| before.until(after, passed));
+            (before.0.until(&generator, passed), server)
+        };
+        let whole = since((&self.samples.0, self.samples.1.as_ref()), self.begun);
+        let second = match self.last.2 == self.begun {
+            true => whole,
+            false => since((&self.last.0, self.last.1.as_ref()), self.last.2),
+        };
+        self.last = (generator, server, now);
+        (second, whole)
+    }
+
+    /// Ends it now, or with the last response for a fixed number of requests; with the schedule, if there is one.
+    pub(crate) fn close(&mut self, run_state: &RunState) {
+        let now = Instant::now();
+        if let Some(pacer) = run_state.pacer.as_ref().filter(|_| run_state.is_interrupted()) {
+            pacer.cut(now);
+        }
+        let end = match run_state.plan.amount {
+            Amount::Time(_) => Some(now),
+            Amount::Requests(_) => {
+                (0..run_state.threads()).filter_map(|thread| run_state.thread_stats(thread).last_answer).max()
+            }
+        };
+        self.length = end.unwrap_or(now).saturating_duration_since(self.begun);
+        if let Some(pacer) = run_state.pacer.as_ref().filter(|_| !run_state.is_interrupted()) {
+            self.length = match run_state.plan.amount {
+                Amount::Time(time) => run_state.plan.window_time(time, self.begun),
+                Amount::Requests(_) => self.length.max(pacer.length()),
+            };
+        }
+        let passed = now.saturating_duration_since(self.begun);
+        self.generator = self.samples.0.until(&sample(None), passed);
+        if let (Some(before), Some(pid)) = (&self.samples.1, run_state.plan.server_pid) {
+            self.server = before.until(&sample(Some(pid)), passed);
+        }
+        let cpu_s = processor_time_s();
+        self.cpu_s = (cpu_s.0 - self.cpu_s.0, cpu_s.1 - self.cpu_s.1);
+    }
+}
+
+/// CPU time of this process in user mode and in the kernel, in seconds; zero if unknown.
+pub(crate) fn processor_time_s() -> (f64, f64) {
+    let (user, kernel) = system::own_cpu_times().unwrap_or_default();
+    (user.as_secs_f64(), kernel.as_secs_f64())
+}

@@ -1,0 +1,225 @@
+//! State shared by all sessions of a run: the request budget or schedule, the stage of the run, and counters.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use tidegate::{Dial, Dialler, Endpoint, Outbox, Recipient};
+
+use crate::pacer::{NextRequest, Pacer, WakeUp};
+use crate::plan::{Amount, Plan};
+use crate::thread_stats::{Flight, ThreadStats};
+
+/// The stage of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    /// Connections are being opened; requests run but do not count.
+    Opening,
+    /// Requests count.
+    Measuring,
+    /// No new requests.
+    Draining,
+    /// Connections are being closed.
+    Over,
+}
+
+/// Why a connect failed, and the remedy.
+pub(crate) fn not_connected(to: &Endpoint, error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "; nothing listens there: start the server, or give its address",
+        io::ErrorKind::NotFound => "; no such socket: start the server, or give its path",
+        io::ErrorKind::TimedOut => "; no response: check the address and firewalls",
+        io::ErrorKind::AddrNotAvailable => {
+            "; the ports of this address are used up: give more with --sources"
+        }
+        _ => "",
+    };
+    format!("cannot connect to {to}: {error}{remedy}")
+}
+
+/// State shared by all sessions of a run.
+pub(crate) struct RunState {
+    pub(crate) plan: Plan,
+    pub(crate) begun: Instant,
+    /// The schedule of an open loop.
+    pub(crate) pacer: Option<Pacer>,
+    stage: AtomicU8,
+    /// The run was interrupted.
+    interrupted: Arc<AtomicBool>,
+    /// Requests that may still be started; only with [`Amount::Requests`].
+    budget: AtomicU64,
+    thread_stats: Vec<Mutex<ThreadStats>>,
+    dialler: OnceLock<Dialler>,
+    sources: Vec<SocketAddr>,
+    next_source: AtomicUsize,
+    /// Connections requested.
+    dials: AtomicU64,
+    /// First attempts, one for each connection of the plan, that have ended.
+    pub(crate) first_attempts_ended: AtomicU64,
+    pub(crate) first_attempts_stand: AtomicU64,
+}
+
+impl Recipient for RunState {
+    /// The run begins.
+    type Message = ();
+}
+
+impl RunState {
+    pub(crate) fn new(plan: Plan, threads: usize, interrupted: Arc<AtomicBool>) -> Self {
+        let budget = match plan.amount {
+            Amount::Requests(n) => n,
+            Amount::Time(_) => u64::MAX,
+        };
+        let pacer = Pacer::of(&plan);
+        Self {
+            sources: plan.source_addresses(),
+            thread_stats: (0..threads).map(|_| Mutex::new(ThreadStats::new(pacer.is_some()))).collect(),
+            pacer,
+            plan,
+            begun: Instant::now(),
+            stage: AtomicU8::new(Stage::Opening as u8),
+            interrupted,
+            budget: AtomicU64::new(budget),
+            dialler: OnceLock::new(),
+            next_source: AtomicUsize::new(0),
+            dials: AtomicU64::new(0),
+            first_attempts_ended: AtomicU64::new(0),
+            first_attempts_stand: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn set_dialler(&self, dialler: Dialler) {
+        // Set once, by the runner, before the first dial.
+        let _ = self.dialler.set(dialler);
+    }
+
+    /// Dials connection number `tag`; `false` if the client takes no more.
+    pub(crate) fn dial(&self, tag: u64, thread: Option<usize>) -> bool {
+        let mut dial = Dial { thread, ..Dial::to(&self.plan.target).tag(tag) };
+        if !self.sources.is_empty() {
+            dial.from = Some(self.sources[self.next_source.fetch_add(1, Relaxed) % self.sources.len()]);
+        }
+        let taken = self.dialler.get().is_some_and(|dialler| dialler.dial(dial).is_ok());
+        self.dials.fetch_add(u64::from(taken), Relaxed);
+        taken
+    }
+
+    /// Connections that the client was asked for and has taken on, so far.
+    pub(crate) fn dials(&self) -> u64 {
+        self.dials.load(Relaxed)
+    }
+
+    pub(crate) fn set_stage(&self, stage: Stage) {
+        self.stage.store(stage as u8, Relaxed);
+    }
+
+    /// Whether the run has been ended from outside.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Relaxed)
+    }
+
+    pub(crate) fn is(&self, stage: Stage) -> bool {
+        self.stage.load(Relaxed) == stage as u8
+    }
+
+    /// Whether a request now counts. In a closed loop: inside the window, or while the last ones of a fixed number
+    /// complete. In an open loop a request counts by when it was due, however late its response is: omitting those that
+    /// are missing at the end would omit the slowest.
+    #[inline]
+    pub(crate) fn counts(&self, flight: Flight) -> bool {
+        match &self.pacer {
+            None => self.is_measuring(),
+            Some(pacer) => pacer.is_measured(flight.due),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_measuring(&self) -> bool {
+        self.is(Stage::Measuring)
+    }
+
+    /// Whether no request may start any more.
+    #[inline]
+    pub(crate) fn is_ending(&self) -> bool {
+        self.stage.load(Relaxed) > Stage::Measuring as u8
+    }
+
+    /// Reserves one more request for a connection at `now`. If none is due yet, the connection is woken when there is;
+    /// `wake_up` is its state for that.
+    #[inline]
+    pub(crate) fn begin(&self, now: Instant, wake_up: &mut WakeUp, out: &mut Outbox<'_>) -> Option<Flight> {
+        match &self.pacer {
+            None => self.may_begin().then_some(Flight { due: now, left: now }),
+            Some(pacer) => self.begin_paced(pacer, now, wake_up, out),
+        }
+    }
+
+    fn begin_paced(
+        &self,
+        pacer: &Pacer,
+        now: Instant,
+        wake_up: &mut WakeUp,
+        out: &mut Outbox<'_>,
+    ) -> Option<Flight> {
+        if self.is_ending() {
+            return None;
+        }
+        let mut turn = pacer.turn(now, wake_up);
+        if turn == NextRequest::Wait && !pacer.enlist(Self::mailbox(out)) {
+            turn = pacer.turn(now, wake_up); // it has just begun
+        }
+        match turn {
+            NextRequest::Begin(due) => return Some(Flight { due, left: now }),
+            NextRequest::Sleep(until) => out.wake_at(until),
+            NextRequest::Wait | NextRequest::Over => {}
+        }
+        None
+    }
+
+    /// Reserves one more request on a separate connection.
+    pub(crate) fn begin_anew(&self) -> Option<Flight> {
+        let now = Instant::now();
+        match &self.pacer {
+            None => self.may_begin().then_some(Flight { due: now, left: now }),
+            Some(_) if self.is_ending() => None,
+            Some(pacer) => pacer.take(now).map(|due| Flight { due, left: now }),
+        }
+    }
+
+    /// Reserves one more request.
+    #[inline]
+    fn may_begin(&self) -> bool {
+        if self.is_ending() {
+            return false;
+        }
+        match self.plan.amount {
+            Amount::Time(_) => true,
+            Amount::Requests(_) => {
+                self.budget.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
+            }
+        }
+    }
+
+    /// Whether every request of a fixed number has been started.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.budget.load(Relaxed) == 0 || self.pacer.as_ref().is_some_and(Pacer::is_spent)
+    }
+
+    /// The counters of an I/O thread; otherwise locked only by the runner, rarely.
+    #[inline]
+    pub(crate) fn thread_stats(&self, thread: usize) -> MutexGuard<'_, ThreadStats> {
+        self.thread_stats[thread % self.thread_stats.len()].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something summed over all threads.
+    pub(crate) fn sum(&self, of: impl Fn(&ThreadStats) -> u64) -> u64 {
+        (0..self.thread_stats.len()).map(|thread| of(&self.thread_stats(thread))).sum()
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.thread_stats.len()
+    }
+}

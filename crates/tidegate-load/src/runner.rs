@@ -1,0 +1,499 @@
+//! Runs a load: opens connections in blocks, measures, drains.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use tidegate::{Client, Endpoint, Model, Policy, RunningClient, Service, Stats, system};
+use tidegate_tls::{TlsClient, TlsCounters, TlsLimits};
+
+use crate::echo::EchoLoad;
+use crate::http::HttpLoad;
+use crate::measurement::Measurement;
+use crate::pacer::Pacer;
+use crate::plan::{Amount, BLOCK, LoadError, Plan, Protocol, TlsPlan};
+use crate::procs::Share;
+use crate::recorder::Recorder;
+use crate::report::{Phase, Report, Status, TlsReport};
+use crate::run_state::{RunState, Stage};
+use crate::verdict::{Evidence, assess};
+
+/// Attempts in flight while connections are opened: below every system's backlog.
+const OPENING: u64 = 128;
+
+/// Polling interval of the run. No measurement depends on it.
+const LOOK: Duration = Duration::from_micros(500);
+
+/// Descriptors needed besides the connections.
+const RESERVE: usize = 64;
+
+/// Runs a plan. `observer` is called with its progress, on the calling thread.
+///
+/// # Errors
+/// [`LoadError`] if the run cannot start. Later errors are in the report.
+pub fn run(plan: &Plan, observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadError> {
+    run_until(&Arc::default(), plan, observer)
+}
+
+/// Like [`run`], but ends early once `interrupted` is true; the report then covers what was measured so far.
+/// Outstanding responses are awaited for at most a second.
+///
+/// The calling thread and those it starts get exact timers ([`exact_sleeps`](system::exact_sleeps)).
+///
+/// # Errors
+/// [`LoadError`] if the run cannot start. Later errors are in the report.
+pub fn run_until(
+    interrupted: &Arc<AtomicBool>,
+    plan: &Plan,
+    observer: impl FnMut(Phase<'_>),
+) -> Result<Report, LoadError> {
+    plan.check()?;
+    let model = plan.model.unwrap_or_else(|| Model::best().model);
+    check_descriptors(plan, model)?;
+    if let Some(pid) = plan.server_pid.filter(|&pid| !system::is_there(pid)) {
+        let why = format!(
+            "--server-pid {pid}: no such process; leave it out if the server runs on another machine"
+        );
+        return Err(LoadError::Plan(why));
+    }
+    let threads = plan.threads.unwrap_or_else(|| system::allowed_cpus().len().max(1)).min(plan.connections);
+    // Where that is forbidden requests begin up to 50 µs later, which the report shows.
+    let _ = system::exact_sleeps();
+    let run_state = Arc::new(RunState::new(plan.clone(), threads, Arc::clone(interrupted)));
+    let policy = policy(plan, threads);
+    match &plan.protocol {
+        Protocol::Echo { size, window } => {
+            let load = EchoLoad::new(run_state.clone(), *size, *window);
+            let (client, tls) = start(&plan.target, plan.tls.as_ref(), load, policy, model)?;
+            let dial = |tag| run_state.dial(tag, None);
+            Ok(Run::new(&run_state, &client, tls, observer, &|| {}).conduct(dial))
+        }
+        Protocol::Http(shape) => {
+            let load = HttpLoad::new(run_state.clone(), shape.clone());
+            let (client, tls) = start(&plan.target, plan.tls.as_ref(), load.clone(), policy, model)?;
+            let dial = |tag| load.open_place(tag);
+            Ok(Run::new(&run_state, &client, tls, observer, &|| load.pace()).conduct(dial))
+        }
+    }
+}
+
+/// Starts a client for these sessions, and says where it counts handshakes if they are encrypted.
+pub(crate) fn start<S: Service>(
+    target: &Endpoint,
+    tls: Option<&TlsPlan>,
+    load: S,
+    policy: Policy,
+    model: Model,
+) -> Result<(RunningClient, Option<Arc<TlsCounters>>), LoadError> {
+    let Some(tls) = tls else {
+        return Ok((Client::new(load).policy(policy).model(model).start()?, None));
+    };
+    let limits = TlsLimits { handshake_timeout: Some(tls.handshake_timeout) };
+    let service = TlsClient::new(load, target.clone(), &tls.name, tls.trust.clone(), limits)?;
+    let counters = service.counters();
+    Ok((Client::new(service).policy(policy).model(model).start()?, Some(counters)))
+}
+
+fn policy(plan: &Plan, threads: usize) -> Policy {
+    Policy {
+        // A connection that closes while its successor is dialled counts twice for a moment.
+        max_connections: plan.connections * if plan.connection_per_request() { 2 } else { 1 } + threads,
+        threads: NonZeroUsize::new(threads),
+        first_byte_timeout: None,
+        send_timeout: None,
+        buffer_bytes: 64 * 1024,
+        buffers: 64,
+        drain_timeout: Duration::from_millis(200),
+        mail_queue: (plan.connections * 2).max(100_000),
+        ..Policy::default()
+    }
+}
+
+fn check_descriptors(plan: &Plan, model: Model) -> Result<(), LoadError> {
+    // A failure leaves the limit as it is, which is looked at next.
+    let _ = system::raise_descriptor_limit();
+    let (limit, _) = system::descriptor_limit();
+    let own = if model == Model::Uring { 0 } else { plan.connections }; // slots of a ring's table cost none
+    if (own + RESERVE) as u64 > limit {
+        return Err(LoadError::Descriptors { connections: plan.connections, reserve: RESERVE, limit });
+    }
+    Ok(())
+}
+
+struct Run<'a, F> {
+    run_state: &'a RunState,
+    client: &'a RunningClient,
+    tls: Option<Arc<TlsCounters>>,
+    observer: F,
+    /// Begins what is due on connections that are not established yet.
+    pace: &'a dyn Fn(),
+    /// When the observer was last notified.
+    told: Instant,
+    /// The client's counters when the window began.
+    before: Stats,
+    /// How long the window was when nobody took connections any more.
+    server_gone_after: Option<Duration>,
+}
+
+/// Whether there is still somebody to send to.
+struct Presence {
+    /// Connections that had been made, and attempts that had failed, when somebody was last there.
+    accepted: u64,
+    failed: u64,
+    since: Instant,
+}
+
+impl Presence {
+    fn new() -> Self {
+        Self { accepted: 0, failed: 0, since: Instant::now() }
+    }
+
+    /// Whether nothing will come any more: for a while no connection was open, and none was being made, or all that
+    /// were tried failed.
+    fn is_over(&mut self, stats: &Stats, run_state: &RunState) -> bool {
+        let ended = stats.accepted + stats.dial_failed + stats.refused;
+        let is_settled = stats.attempted == run_state.dials() && stats.attempted == ended;
+        // On a schedule with a connection for each request there is none between two of them.
+        let is_between = run_state.pacer.is_some() && run_state.plan.connection_per_request();
+        let is_refused = stats.dial_failed > self.failed;
+        let is_gone = stats.attempted > 0 && stats.open() == 0 && (is_refused || (is_settled && !is_between));
+        if !is_gone || stats.accepted != self.accepted {
+            *self = Self { accepted: stats.accepted, failed: stats.dial_failed, since: Instant::now() };
+        }
+        self.since.elapsed() > DESERTED
+    }
+}
+
+/// How often the observer is notified of progress.
+const TELL: Duration = Duration::from_millis(100);
+
+/// For how long there must have been no connection before a run is given up: none open or being made, or all refused.
+const DESERTED: Duration = Duration::from_millis(500);
+
+/// How long the last answers of an interrupted run are waited for.
+const HURRY: Duration = Duration::from_secs(1);
+
+/// Connections that are made when their request is due are made so often at most; each time costs the runner a
+/// wake-up.
+const PACE: Duration = Duration::from_micros(100);
+
+/// How long requests that were due in the window may still be begun after it: as long as a timer may be late.
+const GRACE: Duration = Duration::from_millis(20);
+
+impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
+    fn new(
+        run_state: &'a RunState,
+        client: &'a RunningClient,
+        tls: Option<Arc<TlsCounters>>,
+        observer: F,
+        pace: &'a dyn Fn(),
+    ) -> Self {
+        Self {
+            run_state,
+            client,
+            tls,
+            observer,
+            pace,
+            told: Instant::now(),
+            before: Stats::default(),
+            server_gone_after: None,
+        }
+    }
+
+    /// From the first dial to the last answer. `dial` makes connection number so-and-so, or says that none is needed
+    /// any more.
+    fn conduct(mut self, dial: impl FnMut(u64) -> bool) -> Report {
+        let run_state = self.run_state;
+        run_state.set_dialler(self.client.dialler());
+        let begun = Instant::now();
+        let at_once = run_state.plan.begins_at_once();
+        let mut window = Measurement::open(run_state.plan.server_pid);
+        if at_once {
+            run_state.set_stage(Stage::Measuring);
+            (self.observer)(Phase::Measuring);
+        }
+        self.open_all(dial);
+        let connect_s = begun.elapsed().as_secs_f64();
+        let connected = run_state.first_attempts_stand.load(Relaxed);
+        let attempted = run_state.dials().min(run_state.plan.connections as u64);
+        (self.observer)(Phase::Connected { attempted, connected });
+        if !at_once {
+            self.warm_up();
+            window = Measurement::open(run_state.plan.server_pid);
+            run_state.set_stage(Stage::Measuring);
+            (self.observer)(Phase::Measuring);
+        }
+        let mut recorder = Recorder::new(window.begun);
+        self.before = self.client.stats();
+        self.measure(&mut window, &mut recorder);
+        self.begin_the_rest();
+        window.close(run_state);
+        let interrupted = run_state.is_interrupted();
+        let evidence = self.evidence((window.generator, window.server), &recorder);
+        run_state.set_stage(Stage::Draining);
+        self.wait_for_answers();
+        if let Some(second) = recorder.collect(run_state, Instant::now()) {
+            let second = second.clone();
+            let status = self.status(&mut window, &recorder);
+            (self.observer)(Phase::Second { second: &second, latency_us: recorder.last(), status });
+        }
+        let mut report = self.figures(window.length);
+        report.server_gone_after_s = self.server_gone_after.map(|after| after.as_secs_f64());
+        (report.cpu_user_s, report.cpu_system_s) = window.cpu_s;
+        recorder.enter(run_state, &mut report);
+        report.interrupted = interrupted;
+        report.connect_s = connect_s;
+        report.verdict = Some(assess(&report, evidence));
+        (self.observer)(Phase::Done { report: &report });
+        run_state.set_stage(Stage::Over);
+        self.client.stop();
+        report
+    }
+
+    /// What the window so far is judged by, besides the figures.
+    fn evidence(&self, (generator, server): (Option<Share>, Option<Share>), recorder: &Recorder) -> Evidence {
+        let now = self.client.stats();
+        let (mean_in_flight, samples) = recorder.concurrency();
+        let wake_ups = (now.wake_ups - self.before.wake_ups).max(1);
+        let events_per_wake_up = (now.events - self.before.events) as f64 / wake_ups as f64;
+        Evidence { generator, server, mean_in_flight, samples, events_per_wake_up }
+    }
+
+    /// What can be said in the middle of the window.
+    fn status(&self, window: &mut Measurement, recorder: &Recorder) -> Status {
+        let (second, whole) = window.look(self.run_state.plan.server_pid);
+        let mut report = self.figures(window.begun.elapsed());
+        recorder.enter_figures(self.run_state, &mut report);
+        if let (Some(open), Some(pacer)) = (&mut report.open_loop, &self.run_state.pacer) {
+            (open.scheduled, open.not_started) = pacer.outcome_by(Instant::now());
+        }
+        let limited_by = assess(&report, self.evidence(whole, recorder)).limited_by;
+        Status {
+            open: self.client.stats().open(),
+            connect_failed: report.connect_failed,
+            generator: second.0,
+            server: second.1,
+            limited_by: Some(limited_by),
+        }
+    }
+
+    /// Whether it is time to tell the observer that it goes on.
+    fn is_time_to_tell(&mut self) -> bool {
+        let now = Instant::now();
+        let due = now.saturating_duration_since(self.told) > TELL;
+        if due {
+            self.told = now;
+        }
+        due
+    }
+
+    fn tell_opening(&mut self) {
+        if self.is_time_to_tell() {
+            let connected = self.run_state.first_attempts_stand.load(Relaxed);
+            (self.observer)(Phase::Opening { connected });
+        }
+    }
+
+    /// Starts the schedule, if there is one, and lets the load run for a time that does not count.
+    fn warm_up(&mut self) {
+        let (now, length) = (Instant::now(), self.run_state.plan.warm_up);
+        // A part that joins later has less of it, or nothing.
+        let begun = self.run_state.plan.its_part().joins().unwrap_or(now);
+        let counted = (begun + length).max(now);
+        if let Some(pacer) = &self.run_state.pacer {
+            pacer.begin(begun, counted, now);
+        }
+        if counted > now {
+            while !self.run_state.is_interrupted() && Instant::now() < counted {
+                self.rest_until((Instant::now() + TELL / 2).min(counted));
+                self.tell_opening();
+            }
+            (0..self.run_state.threads())
+                .for_each(|thread| self.run_state.thread_stats(thread).forget_failures());
+        }
+    }
+
+    /// Sleeps, but begins what is due meanwhile on connections that are not established yet.
+    fn rest_until(&self, until: Instant) {
+        loop {
+            (self.pace)();
+            let now = Instant::now();
+            if now >= until {
+                return;
+            }
+            let next = match &self.run_state.pacer {
+                // What is overdue waits for a connection, which sees to it itself.
+                Some(pacer) if self.run_state.plan.connection_per_request() => {
+                    let next = pacer.next_due();
+                    let soonest = if next.is_some_and(|due| due > now) { PACE } else { LOOK };
+                    next.map_or(until, |due| due.max(now + soonest).min(until))
+                }
+                _ => until,
+            };
+            std::thread::sleep(next - now);
+        }
+    }
+
+    /// Has requests begun that were due just before the end of the window.
+    fn begin_the_rest(&self) {
+        let begun = Instant::now();
+        while self.run_state.pacer.as_ref().is_some_and(|pacer| !pacer.is_spent()) && begun.elapsed() < GRACE
+        {
+            self.rest_until(Instant::now() + LOOK);
+        }
+    }
+
+    /// Opens the connections block by block; a block begins when every attempt of the one before has ended. If all of
+    /// the first block failed, nobody is there, and the others are not tried.
+    fn open_all(&mut self, mut dial: impl FnMut(u64) -> bool) {
+        let total = self.run_state.plan.connections as u64;
+        if self.run_state.pacer.is_some() && self.run_state.plan.connection_per_request() {
+            // Each is made when its request is due.
+            (0..total).for_each(|place| _ = dial(place));
+            return;
+        }
+        let begun = Instant::now();
+        let part = self.run_state.plan.its_part();
+        let interval = self.run_state.plan.ramp_connections.div_f64(part.connections().max(1) as f64);
+        let mut dialled = 0;
+        while dialled < total {
+            let end = (dialled + BLOCK as u64).min(total);
+            while dialled < end {
+                let due = begun + interval.mul_f64(part.number(dialled) as f64);
+                while Instant::now() < due && !self.run_state.is_interrupted() {
+                    std::thread::sleep(due.saturating_duration_since(Instant::now()).min(TELL / 2));
+                    self.tell_opening();
+                }
+                if !self.wait_until(|ended| dialled - ended < OPENING) || !dial(dialled) {
+                    return;
+                }
+                dialled += 1;
+            }
+            if !self.wait_until(|ended| ended >= dialled) || self.client.stats().accepted == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Waits until so many attempts have ended; `false` if none ends for the whole timeout.
+    fn wait_until(&mut self, enough: impl Fn(u64) -> bool) -> bool {
+        let mut seen = (self.run_state.first_attempts_ended.load(Relaxed), Instant::now());
+        loop {
+            let ended = self.run_state.first_attempts_ended.load(Relaxed);
+            if enough(ended) {
+                return !self.run_state.is_interrupted();
+            }
+            self.tell_opening();
+            if self.run_state.is_interrupted() {
+                return false;
+            }
+            if ended != seen.0 {
+                seen = (ended, Instant::now());
+            } else if seen.1.elapsed() > self.run_state.plan.timeout {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Lets the load run until there was enough of it.
+    fn measure(&mut self, window: &mut Measurement, recorder: &mut Recorder) {
+        let mut progress = (0, Instant::now());
+        let mut presence = Presence::new();
+        loop {
+            let part = match self.run_state.plan.amount {
+                Amount::Time(time) => {
+                    let time = self.run_state.plan.window_time(time, window.begun);
+                    let end = window.begun + time;
+                    let look = Instant::now() + Duration::from_millis(50);
+                    self.rest_until(look.min(end).min(recorder.next()));
+                    window.begun.elapsed().as_secs_f64() / time.as_secs_f64().max(1e-9)
+                }
+                Amount::Requests(n) => {
+                    self.rest_until(Instant::now() + LOOK);
+                    let ended = self.run_state.sum(|t| t.requests + t.failed);
+                    // On a schedule, nothing may be due for a long time.
+                    let next = self.run_state.pacer.as_ref().and_then(Pacer::next_due);
+                    if ended != progress.0 || next.is_some_and(|due| due > Instant::now()) {
+                        progress = (ended, Instant::now());
+                    } else if progress.1.elapsed() > self.run_state.plan.timeout {
+                        return; // the report says what is missing
+                    }
+                    let n = match (self.run_state.plan.messages_each, &self.run_state.pacer) {
+                        // Connections that are not established have nothing to send.
+                        (Some(each), _) => {
+                            each.saturating_mul(self.run_state.first_attempts_stand.load(Relaxed)).clamp(1, n)
+                        }
+                        // All, but for a part that joins later.
+                        (None, Some(pacer)) => pacer.outcome().0,
+                        (None, None) => n,
+                    };
+                    if n == 0 {
+                        return;
+                    }
+                    ended as f64 / n as f64
+                }
+            };
+            recorder.look(self.run_state.sum(|t| t.in_flight));
+            let now = Instant::now();
+            if now >= recorder.next()
+                && let Some(second) = recorder.collect(self.run_state, now)
+            {
+                let second = second.clone();
+                let status = self.status(window, recorder);
+                (self.observer)(Phase::Second { second: &second, latency_us: recorder.last(), status });
+            }
+            if part >= 1.0 || self.run_state.is_interrupted() {
+                return;
+            }
+            if presence.is_over(&self.client.stats(), self.run_state) {
+                // What it was sent, or its refusals, are in the report.
+                self.server_gone_after = Some(window.begun.elapsed());
+                return;
+            }
+            if self.is_time_to_tell() {
+                let requests = self.run_state.sum(|t| t.requests);
+                (self.observer)(Phase::Progress { requests, part });
+            }
+        }
+    }
+
+    fn wait_for_answers(&self) {
+        let begun = Instant::now();
+        let limit = || match self.run_state.is_interrupted() {
+            true => self.run_state.plan.timeout.min(HURRY),
+            false => self.run_state.plan.timeout,
+        };
+        while self.run_state.sum(|t| t.in_flight) > 0 && begun.elapsed() < limit() {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// What was asked for, and the connections so far; the rest is the recorder's.
+    fn figures(&self, length: Duration) -> Report {
+        let plan = &self.run_state.plan;
+        let stats = self.client.stats();
+        // To the client such a connection stood.
+        let no_tls = self.tls.as_ref().map_or(0, |tls| tls.failed());
+        Report {
+            format: 1,
+            target: plan.target.to_string(),
+            model: self.client.model().to_string(),
+            threads: self.run_state.threads(),
+            connections: plan.connections,
+            rate_bytes_per_s_per_block: plan.rate_bytes_per_s_per_block,
+            warm_up_s: plan.warm_up.as_secs_f64(),
+            attempted: stats.attempted,
+            connected: stats.accepted - no_tls.min(stats.accepted),
+            connect_failed: stats.dial_failed + no_tls,
+            open_at_end: stats.open(),
+            elapsed_s: length.as_secs_f64(),
+            tls: self
+                .tls
+                .as_ref()
+                .map(|tls| TlsReport { handshakes: tls.handshakes(), resumed: tls.resumed() }),
+            ..Report::default()
+        }
+    }
+}

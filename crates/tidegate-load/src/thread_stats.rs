@@ -1,0 +1,168 @@
+//! What one I/O thread has counted. Its thread writes it at every answer, so it holds nothing that costs more than an
+//! addition; the runner fetches the histograms once a second.
+
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+
+use crate::http::KnownHead;
+use crate::pacer::LATE;
+use crate::run_state::RunState;
+
+/// A request in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flight {
+    /// When it was to begin; latency counts from here. In a closed loop that is when it began.
+    pub(crate) due: Instant,
+    /// When it began.
+    pub(crate) left: Instant,
+}
+
+/// Why a request begins now and not earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A connection that had nothing to do woke up for it.
+    WakeUp,
+    /// An answer came, or a connection, and made room.
+    Room,
+}
+
+pub(crate) use crate::histogram::empty as histogram;
+
+/// Counters of one I/O thread.
+pub(crate) struct ThreadStats {
+    /// Latencies since the runner last looked, from when a request was due.
+    pub(crate) latency_us: Histogram<u64>,
+    /// The same from when a request began; only in an open loop.
+    pub(crate) service_us: Option<Histogram<u64>>,
+    pub(crate) requests: u64,
+    pub(crate) failed: u64,
+    pub(crate) wrong: u64,
+    pub(crate) failed_by_status: [u64; 5],
+    /// Few, and the first one is nearly always the one.
+    pub(crate) answers_by_status: Vec<(u16, u64)>,
+    pub(crate) late_sends: u64,
+    /// How long after its time each request began; only in an open loop.
+    pub(crate) delay_us: Option<Histogram<u64>>,
+    /// Requests begun on a schedule, those of them that were late, and those that were late although a connection was
+    /// free.
+    pub(crate) started: u64,
+    pub(crate) late_starts: u64,
+    pub(crate) late_wake_ups: u64,
+    pub(crate) worst_late_us: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) bytes_sent: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) verified_connections: u64,
+    pub(crate) reconnects: u64,
+    pub(crate) last_answer: Option<Instant>,
+    pub(crate) first_error: Option<String>,
+    /// The head of the last answer and what it said: most answers begin alike.
+    pub(crate) last_head: KnownHead,
+}
+
+impl ThreadStats {
+    pub(crate) fn new(open_loop: bool) -> Self {
+        Self {
+            latency_us: histogram(),
+            service_us: open_loop.then(histogram),
+            delay_us: open_loop.then(histogram),
+            requests: 0,
+            failed: 0,
+            wrong: 0,
+            failed_by_status: [0; 5],
+            answers_by_status: Vec::new(),
+            late_sends: 0,
+            started: 0,
+            late_starts: 0,
+            late_wake_ups: 0,
+            worst_late_us: 0,
+            in_flight: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
+            verified_connections: 0,
+            reconnects: 0,
+            last_answer: None,
+            first_error: None,
+            last_head: KnownHead::default(),
+        }
+    }
+
+    /// Notes that a request begins.
+    #[inline]
+    pub(crate) fn begun(&mut self, run_state: &RunState, flight: Flight, cause: Cause, bytes: usize) {
+        self.in_flight += 1;
+        if run_state.counts(flight) {
+            self.bytes_sent += bytes as u64;
+        }
+        if run_state.pacer.as_ref().is_some_and(|pacer| pacer.is_measured(flight.due)) {
+            self.started += 1;
+            let late = flight.left.saturating_duration_since(flight.due);
+            if late > LATE {
+                self.late_starts += 1;
+                self.late_wake_ups += u64::from(cause == Cause::WakeUp);
+            }
+            let late_us = late.as_micros() as u64;
+            self.worst_late_us = self.worst_late_us.max(late_us);
+            if let Some(delay_us) = &mut self.delay_us {
+                delay_us.saturating_record(late_us.max(1));
+            }
+        }
+    }
+
+    /// Notes a right answer; it counts if it belongs to the window.
+    #[inline]
+    pub(crate) fn answered(&mut self, run_state: &RunState, flight: Flight) {
+        self.in_flight -= 1;
+        if run_state.counts(flight) {
+            let now = Instant::now();
+            let micros = |since: Instant| (now.saturating_duration_since(since).as_micros() as u64).max(1);
+            self.requests += 1;
+            self.latency_us.saturating_record(micros(flight.due));
+            if let Some(service_us) = &mut self.service_us {
+                service_us.saturating_record(micros(flight.left));
+            }
+            self.last_answer = Some(now);
+        }
+    }
+
+    /// Notes the status of an answer.
+    #[inline]
+    pub(crate) fn came_with(&mut self, status: u16) {
+        add_answers(&mut self.answers_by_status, status, 1);
+    }
+
+    /// Notes `n` requests that came to nothing.
+    pub(crate) fn failed(&mut self, n: u64, why: impl FnOnce() -> String) {
+        self.in_flight -= n;
+        self.failed += n;
+        self.first_error.get_or_insert_with(why);
+        self.last_answer = Some(Instant::now());
+    }
+
+    /// Notes bytes that nothing was asked for: they fail the run, though no request.
+    pub(crate) fn unasked(&mut self, why: impl FnOnce() -> String) {
+        self.wrong += 1;
+        self.failed(0, why);
+        self.failed += 1;
+    }
+
+    /// Forgets what went wrong while warming up.
+    pub(crate) fn forget_failures(&mut self) {
+        self.failed = 0;
+        self.wrong = 0;
+        self.late_sends = 0;
+        self.reconnects = 0;
+        self.failed_by_status = [0; 5];
+        self.answers_by_status.clear();
+        self.first_error = None;
+    }
+}
+
+/// Adds answers with a status to those counted so far.
+pub(crate) fn add_answers(all: &mut Vec<(u16, u64)>, status: u16, count: u64) {
+    match all.iter_mut().find(|(known, _)| *known == status) {
+        Some((_, sum)) => *sum += count,
+        None => all.push((status, count)),
+    }
+}

@@ -1,0 +1,105 @@
+//! Handing over to the kernel what a ring is asked for.
+
+use std::io;
+use std::time::Duration;
+
+use io_uring::{IoUring, squeue};
+
+use super::Ring;
+use super::enter::Enter;
+
+impl Ring {
+    pub(super) fn push(&mut self, entry: squeue::Entry) {
+        if self.overflow.is_empty() {
+            if self.try_push(&entry) {
+                return;
+            }
+            // Full: hand it over and try once more. An error shows again in `enter`.
+            if self.ring.submit().is_ok() && self.try_push(&entry) {
+                return;
+            }
+        }
+        self.overflow.push_back(entry);
+    }
+
+    /// Pushes two entries that belong together: a chain may not be cut by handing over its first half alone.
+    pub(super) fn push_pair(&mut self, first: squeue::Entry, second: squeue::Entry) {
+        if self.overflow.is_empty() {
+            let mut queue = self.ring.submission();
+            let room = queue.capacity() - queue.len();
+            queue.sync();
+            drop(queue);
+            if room < 2 && self.ring.submit().is_err() {
+                self.overflow.push_back(first);
+                return self.overflow.push_back(second);
+            }
+        }
+        self.push(first);
+        self.push(second);
+    }
+
+    fn try_push(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: every pointer in `entry` leads into memory that `in_flight` owns until the completion, is static,
+        // or is absent; the kernel keeps descriptors open once they are handed over, and `held` does until then.
+        unsafe { self.ring.submission().push(entry) }.is_ok()
+    }
+
+    /// Submits all that was asked for and waits until something completed, or the timeout.
+    pub fn enter(&mut self, wait: Option<Duration>) -> io::Result<()> {
+        self.enter_by(|way, ring| way.enter(ring, wait))
+    }
+
+    /// The same, but what completes within `pause` does not end the wait, unless it is as much as the submission queue
+    /// holds. The kernel does the waiting: if nothing has completed by then, the thread does not even wake up.
+    /// Only with [`Features::min_wait`](super::Features::min_wait).
+    pub fn enter_later(&mut self, pause: Duration, wait: Option<Duration>) -> io::Result<()> {
+        self.enter_by(|way, ring| way.enter_later(ring, pause, wait))
+    }
+
+    /// Submits all that was asked for. What completes at once can be [taken](Self::next_completion); what comes from
+    /// outside waits for [`enter`](Self::enter), if the ring has
+    /// [`defer_taskrun`](super::Features::defer_taskrun).
+    pub fn submit(&mut self) -> io::Result<()> {
+        self.enter_by(|way, ring| way.submit(ring))
+    }
+
+    fn enter_by(&mut self, enter: impl FnOnce(&Enter, &mut IoUring) -> io::Result<usize>) -> io::Result<()> {
+        if !self.late.is_empty() {
+            self.hand_over()?;
+            self.ring.submit().or_else(passed)?;
+            self.let_go();
+        }
+        self.hand_over()?;
+        enter(&self.enter, &mut self.ring).or_else(passed)?;
+        self.let_go();
+        Ok(())
+    }
+
+    /// Moves what did not fit into the queue.
+    fn hand_over(&mut self) -> io::Result<()> {
+        while let Some(entry) = self.overflow.pop_front() {
+            if !self.try_push(&entry) {
+                self.overflow.push_front(entry);
+                self.ring.submit().or_else(passed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of what was held until the kernel has looked it up.
+    fn let_go(&mut self) {
+        let is_held = !self.held.is_empty() || !self.late.is_empty();
+        if is_held && self.overflow.is_empty() && self.ring.submission().is_empty() {
+            self.held.clear();
+            self.late.clear();
+        }
+    }
+}
+
+/// Waits that end by timeout or signal, and a full completion queue, are answers and no errors.
+fn passed(e: io::Error) -> io::Result<usize> {
+    match e.raw_os_error() {
+        Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(0),
+        _ => Err(e),
+    }
+}

@@ -1,0 +1,225 @@
+//! Accepting in a completion loop: how many accepts are posted, what they bring, and which thread serves it.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tidegate_os::socket::is_exhaustion;
+
+use super::super::{Close, HandOn};
+use super::{CompletionDriver, Entry, Loop, Phase};
+use crate::engine::worker::admission::count_refusal;
+use crate::engine::worker::command_queue::Accepted;
+use crate::engine::worker::loop_driver::LoopDriver;
+use crate::policy::accept::{ACCEPT_QUANTUM, ACCEPTS_NEAR_LIMIT, Admission};
+use crate::proto::Event;
+
+/// Accepts that are posted.
+#[derive(Default)]
+pub(super) struct Accepts {
+    /// One that completes without end.
+    endless: bool,
+    /// Single ones.
+    single: usize,
+    /// How many single ones were last outstanding at most, and how many it should be because the server is behind.
+    most: usize,
+    boost: usize,
+    /// All were asked to end.
+    pub(super) stopping: bool,
+    /// How often connections were looked for after the order to stop.
+    last_looks: u32,
+}
+
+impl Accepts {
+    pub(super) fn are_posted(&self) -> bool {
+        self.endless || self.single > 0
+    }
+
+    /// All that were posted are used up: next time it is twice as many.
+    fn note_exhausted(&mut self) {
+        if self.single == 0 {
+            self.boost = self.most.saturating_mul(2);
+        }
+    }
+}
+
+/// How often a thread that stops looks for connections nobody was woken for. If somebody still waits by then, there are
+/// many, and each new one wakes another ring.
+const LAST_LOOKS: u32 = 8;
+
+impl<P: CompletionDriver> Loop<P> {
+    /// Whether connections wait that another ring was perhaps not woken for. The kernel wakes one accept for each
+    /// connection (`poll_exclusive` of IORING_OP_ACCEPT); if that was one of this ring and was being ended, nobody else
+    /// hears of it.
+    pub(super) fn is_owed(&self) -> bool {
+        let waits = || self.listener.as_ref().is_some_and(|listener| P::has_waiting(listener));
+        self.room() > 0 && self.accepts.last_looks < LAST_LOOKS && !self.loop_state.out_of_time() && waits()
+    }
+
+    /// Keeps accepts posted exactly while connections may be accepted, and never more than there is room for.
+    pub(super) fn look_after_accepts(&mut self) {
+        let Some(listener) = self.listener.clone() else { return };
+        let posted = self.accepts.are_posted();
+        if self.accepts.stopping {
+            if posted && self.loop_state.stop_at.is_some() {
+                // One that is just being carried out is not found (io_uring_prep_cancel(3)) and then waits on; if
+                // others were found, that does not even show. So the loop does not sleep before all have come back, and
+                // asks again.
+                self.port.stop_accepting();
+            }
+            return; // until all of them have come back
+        }
+        let room = self.room();
+        let turns = self.has_partners();
+        match self.loop_state.admission() {
+            Admission::Wait if posted => self.stop_accepting(),
+            Admission::Wait if self.loop_state.stop_at.is_some() => {
+                if self.is_owed() && !self.loop_state.is_resting() {
+                    // Takes what is there, and ends in the same breath.
+                    self.accepts.last_looks += 1;
+                    self.accept_singly(&listener, room.min(ACCEPTS_NEAR_LIMIT));
+                    self.stop_accepting();
+                } else {
+                    self.close_up(room);
+                }
+            }
+            Admission::Wait => {}
+            Admission::Admit if self.loop_state.worker.policy.accept.posted.is_some() => {
+                self.keep_posted(&listener, room);
+            }
+            Admission::Admit if turns => self.accept_singly(&listener, room.min(ACCEPT_QUANTUM)),
+            // More may come in at once than there is room for: the whole backlog.
+            Admission::Admit if room > self.loop_state.worker.policy.accept.backlog as usize => {
+                self.accept_all(&listener)
+            }
+            Admission::Admit if self.accepts.endless => self.stop_accepting(),
+            Admission::Admit => self.accept_singly(&listener, room.min(ACCEPTS_NEAR_LIMIT)),
+            Admission::Refuse if self.accepts.single == 0 => {
+                self.accepts.most = 1;
+                self.post_one(&listener);
+            }
+            Admission::Refuse => {}
+        }
+    }
+
+    /// Connections that may be accepted, beside those that other threads are about to hand on.
+    fn room(&self) -> usize {
+        self.loop_state.room().min(self.port.accept_room().saturating_sub(self.loop_state.expected()))
+    }
+
+    /// A stop has accepted all that waited. Only now are connections notified: their clients may connect again at once.
+    fn close_up(&mut self, room: usize) {
+        if room > 0 && !self.loop_state.is_resting() {
+            self.listener = None; // later connections would not be served
+        }
+        if std::mem::take(&mut self.untold) {
+            self.broadcast(|| Event::Drain);
+        }
+    }
+
+    fn accept_all(&mut self, listener: &P::Listener) {
+        if !self.accepts.endless {
+            self.accepts.endless = true;
+            self.port.accept_all(listener);
+        }
+    }
+
+    fn accept_singly(&mut self, listener: &P::Listener, want: usize) {
+        self.accepts.most = want;
+        while self.accepts.single < want && self.loop_state.claim_posted() {
+            self.post_one(listener);
+        }
+    }
+
+    fn post_one(&mut self, listener: &P::Listener) {
+        self.accepts.single += 1;
+        self.port.accept_one(listener);
+    }
+
+    /// Keeps single accepts between their watermarks; more while the server is behind.
+    fn keep_posted(&mut self, listener: &P::Listener, room: usize) {
+        let accept = &self.loop_state.worker.policy.accept;
+        let Some(marks) = accept.posted else { return };
+        let (low, high) = (marks.low.get() as usize, marks.high.get() as usize);
+        if self.accepts.single < low.min(room) {
+            let want = high.max(self.accepts.boost).min(accept.backlog as usize).min(room);
+            self.accepts.boost /= 2;
+            self.accept_singly(listener, want);
+        }
+    }
+
+    fn stop_accepting(&mut self) {
+        self.accepts.stopping = true;
+        self.port.stop_accepting();
+    }
+
+    pub(super) fn accepted(&mut self, outcome: io::Result<(P::Socket, Option<SocketAddr>)>, ended: bool) {
+        let mut claimed = false;
+        if ended {
+            // Single accepts end with each completion; the endless one is the last to be left over.
+            if self.accepts.single > 0 {
+                self.accepts.single -= 1;
+                claimed = self.loop_state.unpost();
+                self.accepts.note_exhausted();
+            } else {
+                self.accepts.endless = false;
+            }
+        }
+        let stopping = self.accepts.stopping;
+        if !self.accepts.are_posted() {
+            self.accepts.stopping = false;
+        }
+        match (&outcome, claimed) {
+            (Ok(_), false) => self.loop_state.claim_anyway(),
+            (Err(_), true) => self.loop_state.release(),
+            _ => {}
+        }
+        match outcome {
+            Ok((socket, peer)) => self.place(socket, peer),
+            // Exhaustion counts all the same: accepts that take the last connections at a stop must rest too.
+            Err(e) if stopping && !is_exhaustion(&e) => {}
+            Err(e) => self.loop_state.accept_failed(&e),
+        }
+    }
+
+    /// An accepted connection, which has a place here: serves it, or has another thread do so.
+    fn place(&mut self, socket: P::Socket, peer: Option<SocketAddr>) {
+        if self.loop_state.is_full() {
+            count_refusal(&self.loop_state.worker.counters);
+            self.loop_state.release();
+            return self.port.close(self.table.next_token(), socket, Close::default());
+        }
+        let Some(addresses) = self.addresses.clone() else {
+            self.loop_state.keep();
+            return self.enter(socket, peer);
+        };
+        let Some(to) = self.loop_state.assign() else { return self.enter(socket, peer) };
+        self.loop_state.release();
+        match self.port.hand_on(socket, to, addresses.get(to)) {
+            HandOn::UnderWay => self.leaving += 1,
+            HandOn::Loose(loose) => self.loop_state.hand_on(to, Accepted::new(loose, peer)),
+            HandOn::Kept(socket) => {
+                self.loop_state.take_back(to);
+                self.enter(socket, peer);
+            }
+        }
+    }
+
+    pub(super) fn handed_on(&mut self, to: usize, outcome: Result<(), P::Socket>) {
+        self.leaving -= 1;
+        if let Err(socket) = outcome {
+            self.loop_state.take_back(to);
+            self.enter(socket, None);
+        }
+    }
+
+    /// Serves a connection that has its place, if the service wants it.
+    pub(super) fn enter(&mut self, socket: P::Socket, peer: Option<SocketAddr>) {
+        let Some(connection) = self.loop_state.admit(peer, || P::local_addr(&socket)) else {
+            self.loop_state.turned_away();
+            return self.port.close(self.table.next_token(), socket, Close::default());
+        };
+        let token = self.table.insert(Entry::new(socket, Phase::Open(connection), self.data_with_accept));
+        self.dispatch(token, Event::Opened);
+        self.catch_up(token);
+    }
+}

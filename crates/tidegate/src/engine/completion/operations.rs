@@ -1,0 +1,199 @@
+//! What a queue of the completion models of Windows can be asked to do, and the overlapped queue as one.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_os::overlapped::{
+    AcceptAt, Buffer, Closing, Done, Notify, Overlapped, Payload, Queue, QueueSetup, SocketKind,
+};
+use tidegate_os::waker::Waker;
+
+use crate::engine::completion::Setup;
+use crate::engine::worker::capacity;
+use crate::fastpath::Transports;
+use crate::policy::ReceiveStyle;
+use crate::policy::sends::FILE_QUANTUM;
+use crate::proto::queue::Files;
+use crate::service::Dial;
+
+/// A way to be notified that an overlapped operation has ended, as a leaf brings it.
+pub(crate) trait Waits: Notify + 'static {
+    /// Connections that one thread can have.
+    const HOLDS: usize;
+    /// Accepts that a thread keeps posted, if it is to accept without end; more while it is behind.
+    const ACCEPTS: usize;
+    /// The most accepts that a thread can have posted.
+    const MOST_ACCEPTS: usize;
+
+    /// For the calling thread; takes `events` at once, where that can be set.
+    fn open(events: usize) -> io::Result<Self>;
+    /// Has the waker ring here.
+    fn hear(&self, waker: &Waker);
+    /// Whether connections wait to be accepted.
+    fn has_waiting(acceptor: &Self::Acceptor) -> bool;
+}
+
+/// A thread's operations, each under a key: with those the kernel is asked to do something, and [`next`](Self::next)
+/// says what became of it.
+pub(crate) trait Operations: Sized + 'static {
+    type Socket;
+    type Buffer;
+    type Acceptor: Send + Sync + 'static;
+    /// Accepts that a thread keeps posted, if it is to accept without end; more while it is behind.
+    const ACCEPTS: usize;
+    /// The most accepts that a thread can have posted.
+    const MOST_ACCEPTS: usize;
+
+    /// For the calling thread, and how many connections it can have.
+    fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
+    fn hear(&self, waker: &Waker);
+    fn files(&self) -> Files;
+    fn has_waiting(acceptor: &Self::Acceptor) -> bool;
+    fn accept(&mut self, acceptor: &Arc<Self::Acceptor>, key: u64, at: AcceptAt);
+    fn stop_accepting(&self);
+    /// Connections accepted on used sockets since the last call, and why there will be no more; reported once.
+    fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
+        (0, None)
+    }
+    fn drop_silent(&self, limit: Duration);
+    fn connect(&mut self, dial: &Dial, transports: &Transports, key: u64) -> io::Result<Self::Socket>;
+    fn peer_addr(socket: &Self::Socket) -> Option<SocketAddr>;
+    fn local_addr(socket: &Self::Socket) -> Option<SocketAddr>;
+    fn receive(&mut self, socket: &Self::Socket, key: u64);
+    fn stop_receiving(&self, socket: &Self::Socket);
+    fn stop_all(&self, socket: &Self::Socket);
+    fn send(&mut self, socket: &Self::Socket, payload: Payload, key: u64);
+    fn finish_sending(&self, socket: &Self::Socket) -> io::Result<()>;
+    fn close(&mut self, socket: Self::Socket, how: Closing);
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+    fn next(&mut self) -> Option<Done<Self::Socket, Self::Buffer>>;
+    fn bytes<'a>(&'a self, buffer: &'a Self::Buffer) -> &'a [u8];
+    fn recycle(&mut self, buffer: Self::Buffer);
+    /// Whether receives take a buffer when they are posted, from now on.
+    fn set_posted(&mut self, posted: bool);
+}
+
+/// What both kinds of queue have under the names of [`Operations`].
+macro_rules! operations_of_queue {
+    () => {
+        fn accept(&mut self, acceptor: &Arc<Self::Acceptor>, key: u64, at: AcceptAt) {
+            self.accept(acceptor, key, at);
+        }
+
+        fn stop_accepting(&self) {
+            self.stop_accepting();
+        }
+
+        fn drop_silent(&self, limit: Duration) {
+            self.drop_silent(limit);
+        }
+
+        fn receive(&mut self, socket: &Self::Socket, key: u64) {
+            self.receive(socket, key);
+        }
+
+        fn send(&mut self, socket: &Self::Socket, payload: Payload, key: u64) {
+            self.send(socket, payload, key);
+        }
+
+        fn finish_sending(&self, socket: &Self::Socket) -> io::Result<()> {
+            self.finish_sending(socket)
+        }
+
+        fn close(&mut self, socket: Self::Socket, how: Closing) {
+            self.close(socket, how);
+        }
+
+        fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+            self.wait(timeout)
+        }
+
+        fn next(&mut self) -> Option<Done<Self::Socket, Self::Buffer>> {
+            self.next()
+        }
+
+        fn bytes<'a>(&'a self, buffer: &'a Self::Buffer) -> &'a [u8] {
+            self.bytes(buffer)
+        }
+
+        fn recycle(&mut self, buffer: Self::Buffer) {
+            self.recycle(buffer);
+        }
+
+        fn set_posted(&mut self, posted: bool) {
+            self.set_posted(posted);
+        }
+    };
+}
+pub(super) use operations_of_queue;
+
+impl<W: Waits> Operations for Queue<W>
+where
+    W::Acceptor: Send + Sync + 'static,
+{
+    type Socket = Overlapped;
+    type Buffer = Buffer;
+    type Acceptor = W::Acceptor;
+    const ACCEPTS: usize = W::ACCEPTS;
+    const MOST_ACCEPTS: usize = W::MOST_ACCEPTS;
+
+    fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
+        let policy = setup.policy;
+        let queue = Self::new(
+            W::open(policy.events_per_wait)?,
+            &QueueSetup {
+                sockets: SocketKind::Plain,
+                buffers: policy.buffers.min(W::HOLDS.saturating_add(1)),
+                buffer_bytes: policy.buffer_bytes,
+                residence: capacity::residence(policy),
+                posted: policy.receive == ReceiveStyle::Posted,
+                file_bytes: FILE_QUANTUM,
+                reuse: policy.accept.reuse.map_or(0, |most| most.get() as usize),
+            },
+        )?;
+        Ok((queue, setup.share.min(W::HOLDS)))
+    }
+
+    fn hear(&self, waker: &Waker) {
+        self.notify().hear(waker);
+    }
+
+    fn files(&self) -> Files {
+        if self.sends_files() { Files::Among } else { Files::Read }
+    }
+
+    fn has_waiting(acceptor: &W::Acceptor) -> bool {
+        W::has_waiting(acceptor)
+    }
+
+    fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
+        self.take_reuse()
+    }
+
+    fn connect(&mut self, dial: &Dial, transports: &Transports, key: u64) -> io::Result<Overlapped> {
+        self.connect(&dial.to, dial.from, key, |socket| {
+            transports.hasten(socket);
+            Ok(())
+        })
+    }
+
+    fn peer_addr(socket: &Overlapped) -> Option<SocketAddr> {
+        socket.peer_addr()
+    }
+
+    fn local_addr(socket: &Overlapped) -> Option<SocketAddr> {
+        socket.local_addr()
+    }
+
+    fn stop_receiving(&self, socket: &Overlapped) {
+        self.stop_receiving(socket);
+    }
+
+    fn stop_all(&self, socket: &Overlapped) {
+        self.stop_all(socket);
+    }
+
+    operations_of_queue!();
+}

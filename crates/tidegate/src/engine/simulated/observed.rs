@@ -1,0 +1,293 @@
+//! Around a service, whosever it is: notes what its sessions are shown and say, and holds the loop against it.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::script::Acts;
+use super::socket::id_of;
+use super::world::{World, with};
+use crate::service::{CloseReason, Consumed, Dial, Flow, Mail, Outbox, Peer, Refusal, Service, Session};
+
+/// How exact deadlines are.
+pub(super) const TICK: Duration = Duration::from_millis(1);
+
+/// A service, and what its sessions are held against.
+pub(super) struct Observed<S>(pub(super) S);
+
+impl<S: Service> Service for Observed<S> {
+    type Session = ObservedSession<S::Session>;
+
+    fn open(&self, peer: &Peer) -> Result<Self::Session, Refusal> {
+        let id = id_of(peer.addr.ok_or(Refusal)?);
+        let addr = peer.addr.filter(|_| self.0.needs_peer_addr());
+        let session = self.0.open(&peer.clone().with_addr(addr))?;
+        with(|world| world.expected.sessions += 1);
+        Ok(ObservedSession { id, session })
+    }
+
+    fn speaks_first(&self) -> bool {
+        self.0.speaks_first()
+    }
+
+    /// It says which connection it is.
+    fn needs_peer_addr(&self) -> bool {
+        true
+    }
+
+    fn needs_local_addr(&self) -> bool {
+        self.0.needs_local_addr()
+    }
+
+    fn dial_failed(&self, dial: &Dial, error: &io::Error) {
+        with(|world| world.expected.dial_failures += 1);
+        self.0.dial_failed(dial, error);
+    }
+}
+
+/// A session, and the number of its connection.
+pub(super) struct ObservedSession<S> {
+    id: usize,
+    session: S,
+}
+
+impl<S: Session> Session for ObservedSession<S> {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        with(|world| {
+            let now = world.now;
+            world.expected.live += 1;
+            if world.expected.live > world.policy.max_connections as u64 && !world.switched {
+                world.fail(|| "more than max_connections are open".into());
+            }
+            let log = &mut world.sockets[self.id].log;
+            (log.moved, log.took) = (now, now);
+            if log.opened.replace(now).is_some() {
+                world.fail(|| format!("session {} is opened twice", self.id));
+            }
+        });
+        self.call("on_open", out, |session, out| session.on_open(out))
+    }
+
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        let id = self.id;
+        let mut consumed = Consumed::bytes(0);
+        with(|world| world.sockets[id].log.wants_look = false);
+        self.call("on_bytes", out, |session, out| {
+            with(|world| world.check_input(id, input));
+            consumed = session.on_bytes(input, out);
+            consumed.bytes = consumed.bytes.min(input.len());
+            with(|world| {
+                let log = &mut world.sockets[id].log;
+                log.consumed += consumed.bytes as u64;
+                log.lingers = consumed.flow == Flow::Close && consumed.bytes < input.len();
+            });
+            consumed.flow
+        });
+        consumed
+    }
+
+    fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+        with(|world| {
+            if out.queued() > world.policy.outbox.low && !world.switched {
+                world.fail(|| "on_drained above the low mark".into());
+            }
+            world.sockets[self.id].log.filled = false;
+        });
+        self.call("on_drained", out, |session, out| session.on_drained(out))
+    }
+
+    fn on_input_limit(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.call("on_input_limit", out, |session, out| match session.on_input_limit(out) {
+            Flow::Close | Flow::Linger => Flow::Linger,
+            _ => Flow::Abort,
+        })
+    }
+
+    fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
+        with(|world| world.check_end_of_input(self.id));
+        self.call("on_end", out, |session, out| session.on_end(out))
+    }
+
+    fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+        with(|world| {
+            world.mail_shown += usize::from(!matches!(mail, Mail::Timer | Mail::KeyedTimer(_)));
+            world.moved = true;
+        });
+        self.call("on_mail", out, |session, out| session.on_mail(mail, out))
+    }
+
+    fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
+        with(|world| {
+            let stops = world.drained_at.is_some() && out.is_draining();
+            let before = std::mem::replace(&mut world.sockets[self.id].log.drained, true);
+            if before || !stops {
+                world.fail(|| format!("session {} is notified of a stop twice, or without one", self.id));
+            }
+        });
+        self.call("on_drain", out, |session, out| session.on_drain(out))
+    }
+
+    fn on_leave(&mut self, out: &mut Outbox<'_>) {
+        self.call("on_leave", out, |session, out| {
+            session.on_leave(out);
+            Flow::Continue
+        });
+        with(|world| {
+            let log = &mut world.sockets[self.id].log;
+            if !std::mem::replace(&mut log.drained, true) || std::mem::replace(&mut log.left, true) {
+                world.fail(|| format!("session {} leaves without having been told of a stop", self.id));
+            }
+        });
+    }
+
+    fn on_close(&mut self, why: CloseReason) {
+        with(|world| {
+            world.note(|| format!("  {} on_close {why}", self.id));
+            world.moved = true;
+            world.expected.live -= 1;
+            let log = &mut world.sockets[self.id].log;
+            let (opened, before) = (log.opened, log.closed.replace(why));
+            if opened.is_none() || before.is_some() {
+                world.fail(|| format!("session {} is closed by {why}, and was by {before:?}", self.id));
+            }
+            world.check_reason(self.id, why);
+        });
+        self.session.on_close(why);
+    }
+}
+
+impl<S> Drop for ObservedSession<S> {
+    fn drop(&mut self) {
+        with(|world| {
+            let log = &mut world.sockets[self.id].log;
+            let never_closed = log.opened.is_some() && log.closed.is_none();
+            if std::mem::replace(&mut log.dropped, true) || never_closed {
+                world.fail(|| format!("session {} is gone without on_close", self.id));
+            }
+        });
+    }
+}
+
+impl<S> ObservedSession<S> {
+    /// What holds before and after each call.
+    fn call(
+        &mut self,
+        name: &str,
+        out: &mut Outbox<'_>,
+        f: impl FnOnce(&mut S, &mut Outbox<'_>) -> Flow,
+    ) -> Flow {
+        let id = self.id;
+        let (queued, now) = (out.queued() as u64, out.now());
+        let was_empty = with(|world| {
+            let socket = &world.sockets[id];
+            let log = &socket.log;
+            let open = log.opened.is_some() && log.closed.is_none();
+            let going = matches!(log.flow, Flow::Continue | Flow::Shutdown) && !log.left;
+            if !open || !going {
+                let flow = log.flow;
+                world.fail(|| format!("session {id}: {name} after {flow:?}"));
+                return true;
+            }
+            let expected = log.written - socket.confirmed;
+            if queued != expected || now != world.now {
+                world.fail(|| format!("session {id}: {queued} bytes are queued, and {expected} should be"));
+            }
+            expected == 0
+        });
+        let flow = f(&mut self.session, out);
+        with(|world| {
+            let now = world.now;
+            world.note(|| format!("  {id} {name}: {flow:?}, {} queued", out.queued()));
+            let socket = &mut world.sockets[id];
+            if socket.given.is_some() {
+                socket.log.written = socket.confirmed + out.queued() as u64;
+            }
+            let log = &mut socket.log;
+            log.filled |= out.is_full();
+            if was_empty {
+                log.took = now;
+            }
+            if log.flow != Flow::Shutdown || flow != Flow::Continue {
+                log.flow = flow;
+            }
+            if flow == Flow::Linger || log.lingers {
+                log.moved = now;
+            }
+        });
+        flow
+    }
+}
+
+impl World {
+    fn check_input(&mut self, id: usize, input: &[u8]) {
+        let socket = &self.sockets[id];
+        let (from, known) = (socket.log.consumed, socket.delivered);
+        let right = socket.is_said(from, input);
+        if !right || from + input.len() as u64 != known || input.is_empty() {
+            let to = from + input.len() as u64;
+            self.fail(|| format!("session {id}: was shown {from}..{to}, and {known} came in"));
+        }
+        self.sockets[id].log.shown = known;
+        let policy = &self.policy;
+        // What was left, and what the kernel could have received before the loop stopped it.
+        let most = policy.input_bytes + (policy.buffers.next_power_of_two() + 1) * policy.buffer_bytes;
+        if input.len() > most && !self.switched {
+            self.fail(|| format!("shown {} of at most {most} bytes", input.len()));
+        }
+    }
+
+    fn check_end_of_input(&mut self, id: usize) {
+        let socket = &mut self.sockets[id];
+        let (arrived, shown, consumed) = (socket.arrived, socket.log.shown, socket.log.consumed);
+        let twice = std::mem::replace(&mut socket.log.ended, true);
+        // What it left for the time of its work, it has to be shown before.
+        let too_early = matches!(socket.part.acts, Acts::Works { .. }) && consumed != shown;
+        if twice || !socket.end_seen || arrived != shown || too_early {
+            self.fail(|| format!("session {id}: on_end after {consumed} of {shown} of {arrived} bytes"));
+        }
+    }
+
+    /// Whether a connection may be closed for this reason now, and is not too late.
+    fn check_reason(&mut self, id: usize, why: CloseReason) {
+        let (now, policy) = (self.now, self.policy.clone());
+        let socket = &self.sockets[id];
+        let log = &socket.log;
+        let timed = |since: Instant, after: Option<Duration>| {
+            // Who was kept waiting for memory is given the whole time anew once it has some.
+            let in_time = |after| socket.starved.is_some() || now <= since + after + TICK + self.slack;
+            after.is_some_and(|after| now >= since + after && in_time(after))
+        };
+        let lingers = log.flow == Flow::Linger || log.lingers;
+        let empty = log.written == socket.confirmed;
+        let both_ended = socket.finished && socket.end_seen;
+        let right = match why {
+            CloseReason::FirstByteTimeout => log.silent && timed(log.moved, policy.first_byte_timeout),
+            CloseReason::IdleTimeout => timed(log.moved, policy.idle_timeout),
+            // Who has to wait for a place to send is given the whole time once it has one.
+            CloseReason::SendTimeout if policy.outstanding_sends.is_some() => {
+                !empty && policy.send_timeout.is_some_and(|after| now >= log.took + after)
+            }
+            CloseReason::SendTimeout => !empty && timed(log.took, policy.send_timeout),
+            CloseReason::MinRate => policy
+                .min_rate
+                .is_some_and(|rate| log.opened.is_some_and(|opened| now >= opened + rate.grace)),
+            CloseReason::Finished if lingers => {
+                empty && (both_ended || timed(log.moved, Some(policy.linger_timeout)))
+            }
+            CloseReason::Finished => {
+                let leaving = self.drained_at.is_some();
+                empty && (log.flow == Flow::Close || both_ended || leaving)
+            }
+            CloseReason::Aborted => log.flow == Flow::Abort,
+            CloseReason::Panicked => matches!(socket.part.acts, Acts::Panics { .. }),
+            CloseReason::InputLimit if socket.given.is_some() => true, // a layer may keep some of it
+            CloseReason::InputLimit => socket.delivered - log.consumed > policy.input_bytes as u64,
+            CloseReason::Stopped => self.drained_at.is_some_and(|at| now >= at + policy.drain_timeout),
+            CloseReason::NoMemory => self.may_shed(),
+            CloseReason::Reset | CloseReason::Error => socket.broken.is_some() || log.unwatched,
+        };
+        if !right && !self.switched {
+            let text = format!("session {id} is closed by {why}, without cause or too late: {log:?}");
+            self.fail(|| text);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The server of the tutorial: `cargo run -p tidegate --example tutorial -- [MODEL] [ADDR:PORT]`.
+
+// ANCHOR: main
+mod throttle;
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use tidegate::{Model, Policy, Server};
+
+use throttle::Throttle;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().collect();
+    let model = args.get(1).map_or(Ok(Model::best().model), |name| name.parse())?;
+    let addr = args.get(2).map_or("127.0.0.1:7000", String::as_str).parse()?;
+    let policy = Policy {
+        max_connections: 1000,
+        threads: NonZeroUsize::new(1),
+        idle_timeout: Some(Duration::from_secs(60)),
+        ..Policy::default()
+    };
+    let service = Throttle { bytes_per_s: 64_000, echoed: Arc::new(AtomicU64::new(0)) };
+    let server = Server::new(service).model(model).policy(policy).bind(addr)?;
+    println!("listening on {} with {model}", server.local_addr());
+    server.start()?.join();
+    Ok(())
+}
+// ANCHOR_END: main

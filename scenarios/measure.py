@@ -1,0 +1,103 @@
+"""What the scenarios that compare processor time have in common: a server on its own processor, its time, the turns.
+
+Counted is the time that the scheduler gave to the server's threads, and to those of its children
+(/proc/PID/task/*/schedstat, in nanoseconds), user and kernel.
+"""
+
+import os
+import shlex
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+SERVER_CPU, LOAD_CPU = "0", "1"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def need_two_processors():
+    if len(os.sched_getaffinity(0)) < 2:
+        sys.exit("server and load need a processor each")
+
+
+class Server:
+    """A process that listens on `port` of 127.0.0.1; COMMAND may name the port and other places as {port}."""
+
+    def __init__(self, command, cpu=SERVER_CPU, port=None, log=subprocess.DEVNULL, **places):
+        self.port = port or free_port()
+        words = [word.format(port=self.port, **places) for word in shlex.split(command)]
+        self.process = subprocess.Popen(["taskset", "-c", cpu, *words], stdout=log, stderr=log)
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                ended = self.process.poll() is not None
+                if ended or time.monotonic() > deadline:
+                    self.stop()
+                    sys.exit(f"{shlex.join(words)} does not listen on port {self.port}")
+                time.sleep(0.05)
+
+    def tasks(self):
+        """All threads of the process and of its children."""
+        processes = [self.process.pid]
+        for process in processes:
+            for task in os.listdir(f"/proc/{process}/task"):
+                task = f"/proc/{process}/task/{task}"
+                with open(f"{task}/children") as children:
+                    processes += [int(child) for child in children.read().split()]
+                yield task
+
+    def nanoseconds(self):
+        total = 0
+        for task in self.tasks():
+            with open(f"{task}/schedstat") as stat:
+                total += int(stat.read().split()[0])
+        return total
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+def run_load(words, timeout=120):
+    """Runs a load on its processor to its end; what it printed."""
+    done = subprocess.run(["taskset", "-c", LOAD_CPU, *words], capture_output=True, text=True, timeout=timeout)
+    if done.returncode != 0:
+        sys.exit(f"{shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def in_turns(names, rounds, measure):
+    """What `measure` returns for each name in each round; the order turns with each round."""
+    names, taken = list(names), {name: [] for name in names}
+    for turn in range(rounds):
+        at = turn % len(names)
+        for name in names[at:] + names[:at]:
+            taken[name].append(measure(name))
+            print(f"{name}: {taken[name][-1]}", file=sys.stderr, flush=True)
+    return taken
+
+
+def shown(values, digits):
+    """Median (least-most)."""
+    values = list(values)
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
