@@ -1,8 +1,7 @@
 //! The summary at the top of a report: which model to use on this machine, and by how much.
 
-use super::svg;
-use super::tables::{Cells, grouped, spread};
-use super::{Results, charts::Chart, verdict};
+use super::cells::{Cells, grouped, spread};
+use super::{Results, chart::Chart, svg, verdict};
 use crate::bootstrap;
 use crate::experiment::concurrency::{Point, Table};
 use crate::spread::{CONFIDENCE, Spread};

@@ -1,19 +1,13 @@
 //! The charts of a report.
 
-use super::svg::{self, MAXIMUM, Scale, Series, Sheet};
+use super::chart::{Chart, chart, series};
+use super::svg::{self, MAXIMUM, Scale, Sheet};
 use super::{Results, answer};
 use crate::experiment::models::Pace;
 use crate::experiment::peers::Case;
 use crate::experiment::round::Figures;
 use crate::experiment::{concurrency, connections, latency, models, peers};
 use crate::spread::Spread;
-
-/// A chart and its file name without extension.
-pub(super) struct Chart {
-    pub(super) name: String,
-    pub(super) title: String,
-    pub(super) svg: String,
-}
 
 /// All charts for which there are figures.
 pub(super) fn of(results: &Results) -> Vec<Chart> {
@@ -25,22 +19,6 @@ pub(super) fn of(results: &Results) -> Vec<Chart> {
     charts.extend(results.peers.as_ref().map(beside_others).unwrap_or_default());
     charts.extend(results.latency.iter().filter(|table| !table.sizes.is_empty()).flat_map(round_trips));
     charts
-}
-
-pub(super) fn chart(name: &str, sheet: &Sheet<'_>, series: &[Series]) -> Chart {
-    Chart { name: name.into(), title: sheet.title.into(), svg: svg::lines(sheet, series) }
-}
-
-/// Lines from figures in the order of their names.
-pub(super) fn series(points: impl Iterator<Item = (String, f64, Spread)>) -> Vec<Series> {
-    let mut all: Vec<Series> = Vec::new();
-    for (name, x, spread) in points {
-        match all.last_mut() {
-            Some(last) if last.name == name => last.points.push((x, spread)),
-            _ => all.push(Series { name, points: vec![(x, spread)] }),
-        }
-    }
-    all
 }
 
 /// Whether there is more than one point of a model.

@@ -1,8 +1,8 @@
 //! Service demand at fixed rates, as tables and a chart.
 
-use super::charts::{self, Chart};
+use super::cells::{Cells, figures_head, figures_row, grouped, pivot, spread};
+use super::chart::{Chart, chart as lines, series};
 use super::svg::{Scale, Sheet};
-use super::tables::{Cells, figures_head, figures_row, grouped, pivot, spread};
 use crate::experiment::demand::{Row, Table};
 use crate::experiment::round::Figures;
 use crate::spread::Spread;
@@ -74,6 +74,6 @@ pub(super) fn chart(table: &Table) -> Option<Chart> {
             x: Scale::Log,
             y: Scale::Log,
         };
-        charts::chart("demand", &sheet, &charts::series(points))
+        lines("demand", &sheet, &series(points))
     })
 }

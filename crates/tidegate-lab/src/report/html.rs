@@ -1,8 +1,9 @@
 //! A self-contained HTML page: no network, no script.
 
-use super::charts::Chart;
+use super::cells::Cells;
+use super::chart::Chart;
+use super::sections::{left_out_together, sections};
 use super::svg::escape;
-use super::tables::{Cells, left_out_together, sections};
 use super::{Results, answer, verdict};
 
 const STYLE: &str = ":root{color-scheme:light dark;--line:#8884;--soft:#8882;--page:#fff;--ink:#1b1f24}\

@@ -1,6 +1,6 @@
 //! Round trips, as a table and as a chart over sizes.
 
-use super::tables::{Cells, grouped, left_out};
+use super::cells::{Cells, grouped, left_out};
 use crate::experiment::latency::{Row, Table};
 use crate::spread::Spread;
 

@@ -1,12 +1,16 @@
 //! Reports in every format: Markdown, CSV, JSON, SVG charts, and one HTML page with everything.
 
 pub mod answer;
+mod cells;
+mod chart;
 mod charts;
 mod demand;
 mod html;
 mod latency;
+mod markdown;
 mod peers;
 mod rows;
+mod sections;
 mod survival;
 mod svg;
 mod tables;
@@ -23,7 +27,9 @@ use crate::run::{Circumstances, Row, Run};
 use crate::save::ResultFile;
 use crate::{Bench, LabError};
 
-pub use tables::{Cells, concurrency_cells, connections_cells, left_out_together, models_cells, sections};
+pub use cells::Cells;
+pub use sections::{left_out_together, sections};
+pub use tables::{concurrency_cells, connections_cells, models_cells};
 
 /// All results of one `bench`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -207,32 +213,32 @@ pub fn write(folder: &Path, results: &Results) -> Result<PathBuf, LabError> {
         put(&format!("{}.svg", chart.name), &chart.svg)?;
     }
     if let Some(table) = &results.models {
-        put("models.csv", &tables::csv(&models_cells(table)))?;
+        put("models.csv", &cells::csv(&models_cells(table)))?;
     }
     if let Some(table) = &results.concurrency {
-        put("concurrency.csv", &tables::csv(&tables::concurrency_rows(table)))?;
+        put("concurrency.csv", &cells::csv(&tables::concurrency_rows(table)))?;
     }
     if let Some(table) = &results.demand {
-        put("demand.csv", &tables::csv(&demand::rows(table)))?;
+        put("demand.csv", &cells::csv(&demand::rows(table)))?;
     }
     if let Some(table) = &results.connections {
-        put("connections.csv", &tables::csv(&tables::connections_rows(table)))?;
+        put("connections.csv", &cells::csv(&tables::connections_rows(table)))?;
     }
     if let Some(table) = &results.survival {
-        put("survival.csv", &tables::csv(&survival::cells(table)))?;
+        put("survival.csv", &cells::csv(&survival::cells(table)))?;
     }
     if let Some(table) = &results.udp {
-        put("udp.csv", &tables::csv(&udp::cells(table)))?;
+        put("udp.csv", &cells::csv(&udp::cells(table)))?;
     }
     if let Some(table) = &results.peers {
-        put("peers.csv", &tables::csv(&peers::rows(table)))?;
+        put("peers.csv", &cells::csv(&peers::rows(table)))?;
     }
     if let Some(table) = &results.latency {
-        put("latency.csv", &tables::csv(&latency::cells(table)))?;
+        put("latency.csv", &cells::csv(&latency::cells(table)))?;
     }
     // Plain data always becomes JSON.
     put("report.json", &serde_json::to_string_pretty(results).unwrap_or_default())?;
-    put("report.md", &tables::markdown(results, &charts))?;
+    put("report.md", &markdown::markdown(results, &charts))?;
     put("report.html", &html::page(results, &charts))?;
     results.run().save(&folder.join("runs"))
 }

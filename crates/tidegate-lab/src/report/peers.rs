@@ -1,6 +1,6 @@
 //! Other servers beside tidegate's models, as tables and for CSV.
 
-use super::tables::{Cells, figures_head, figures_row, grouped, spread};
+use super::cells::{Cells, figures_head, figures_row, grouped, spread};
 use super::verdict::limits;
 use crate::experiment::peers::{Case, Row, Table};
 
@@ -24,7 +24,7 @@ fn cells(table: &Table, case: Case) -> Cells {
         ["server", "CPU s/100k", "times the baseline", "requests/s", "p50 ms", "p99 ms", "failed", "limit"];
     let mut cells: Cells = vec![head.map(Into::into).to_vec()];
     cells.extend(table.rows.iter().filter(|row| row.case == case).map(row));
-    cells.extend(super::tables::left_out(&table.left_out, head.len()));
+    cells.extend(super::cells::left_out(&table.left_out, head.len()));
     cells
 }
 

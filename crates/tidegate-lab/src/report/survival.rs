@@ -1,6 +1,6 @@
 //! Survival under attack, as a table.
 
-use super::tables::{Cells, grouped, left_out};
+use super::cells::{Cells, grouped, left_out};
 use crate::experiment::survival::{Attackers, LEAST_RATIO, Row, Service, Table};
 
 /// A row for each model.

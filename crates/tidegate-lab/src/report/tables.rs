@@ -1,15 +1,11 @@
-//! Tables as cells, CSV and Markdown.
+//! The tables of the models, of concurrency and of connections.
 
-use super::charts::Chart;
-use super::{Measured, Results, answer, verdict};
-use crate::bootstrap::Interval;
+use super::cells::{Cells, figures_head, figures_row, grouped, left_out, pivot, spread};
+use super::verdict;
 use crate::experiment::models::Pace;
 use crate::experiment::round::Figures;
-use crate::experiment::{LeftOut, concurrency, connections, models};
+use crate::experiment::{concurrency, connections, models};
 use crate::spread::Spread;
-
-/// A head and rows.
-pub type Cells = Vec<Vec<String>>;
 
 /// Table 6-3 as cells, models that are left out included.
 #[must_use]
@@ -59,36 +55,6 @@ pub fn models_cells(table: &models::Table) -> Cells {
     cells
 }
 
-pub(super) fn left_out(models: &[LeftOut], width: usize) -> impl Iterator<Item = Vec<String>> {
-    models.iter().map(move |out| {
-        let mut row = vec!["–".to_owned(); width];
-        row[0].clone_from(&out.model);
-        row
-    })
-}
-
-/// A line for each model, a column for each `x` that occurs, under its name.
-pub(super) fn pivot<R>(
-    rows: &[R],
-    key: impl Fn(&R) -> (&str, u64),
-    name: impl Fn(u64) -> String,
-    cell: impl Fn(&R) -> String,
-    without: &[LeftOut],
-) -> Cells {
-    let (mut models, mut xs): (Vec<&str>, Vec<u64>) = rows.iter().map(&key).unzip();
-    models.dedup();
-    xs.sort_unstable();
-    xs.dedup();
-    let head = xs.iter().map(|&x| name(x));
-    let mut cells: Cells = vec![std::iter::once("model".to_owned()).chain(head).collect()];
-    for model in models {
-        let at = |&x: &u64| rows.iter().find(|row| key(row) == (model, x)).map_or("–".into(), &cell);
-        cells.push(std::iter::once(model.to_owned()).chain(xs.iter().map(at)).collect());
-    }
-    cells.extend(left_out(without, xs.len() + 1));
-    cells
-}
-
 /// Responses against concurrency: a line for each model, a column for each concurrency, of one figure.
 #[must_use]
 pub fn concurrency_cells(table: &concurrency::Table, of: fn(&Figures) -> Spread, digits: usize) -> Cells {
@@ -108,39 +74,6 @@ pub(super) fn concurrency_rows(table: &concurrency::Table) -> Cells {
         cells.push(figures_row(vec![p.model.clone(), p.concurrency.to_string()], &p.figures));
     }
     cells
-}
-
-/// The head of a table for CSV with a column for each figure.
-pub(super) fn figures_head(names: &[&str]) -> Vec<String> {
-    let mut head: Vec<String> = names.iter().map(ToString::to_string).chain(["rounds".to_owned()]).collect();
-    for figure in
-        ["requests_per_s", "per_processor_s", "mean_us", "p50_us", "p99_us", "p99_9_us", "cpu_s_per_100k"]
-    {
-        head.extend(["median", "low", "high", "min", "max"].map(|part| format!("{figure}_{part}")));
-    }
-    head.extend(["failed".to_owned(), "limits".to_owned()]);
-    head
-}
-
-/// A row of it.
-pub(super) fn figures_row(mut row: Vec<String>, f: &Figures) -> Vec<String> {
-    row.push(f.requests_per_s.rounds.len().to_string());
-    for s in [
-        &f.requests_per_s,
-        &f.per_processor_s,
-        &f.mean_us,
-        &f.p50_us,
-        &f.p99_us,
-        &f.p99_9_us,
-        &f.cpu_s_per_100k,
-    ] {
-        let end = |of: fn(Interval) -> f64| s.interval.map_or(String::new(), |i| format!("{:.4}", of(i)));
-        row.extend([format!("{:.4}", s.median), end(|i| i.low), end(|i| i.high)]);
-        row.extend([s.min, s.max].map(|v| format!("{v:.4}")));
-    }
-    row.push(f.failed.to_string());
-    row.push(verdict::limits(&f.verdicts));
-    row
 }
 
 /// Very many connections as cells, models that are left out included.
@@ -203,171 +136,4 @@ pub(super) fn connections_rows(table: &connections::Table) -> Cells {
         cells.push(row);
     }
     cells
-}
-
-/// A median with its confidence interval; of too few rounds for one, with minimum and maximum.
-pub(super) fn spread(s: &Spread, digits: usize) -> String {
-    let number = |v: f64| if digits == 0 { grouped(v.round() as u64) } else { format!("{v:.digits$}") };
-    let bounds = s.bounds();
-    match (s.rounds.len(), s.interval) {
-        (1, _) => number(s.median),
-        (_, Some(_)) => format!("{} [{}–{}]", number(s.median), number(bounds.low), number(bounds.high)),
-        (_, None) => format!("{} ({}–{})", number(s.median), number(bounds.low), number(bounds.high)),
-    }
-}
-
-/// With commas between thousands.
-pub(super) fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// RFC 4180: cells with commas, quotes or line ends are quoted.
-pub(super) fn csv(cells: &Cells) -> String {
-    let cell = |c: &String| {
-        if c.contains([',', '"', '\n']) { format!("\"{}\"", c.replace('"', "\"\"")) } else { c.clone() }
-    };
-    cells.iter().map(|row| row.iter().map(cell).collect::<Vec<_>>().join(",") + "\n").collect()
-}
-
-fn markdown_table(cells: &Cells) -> String {
-    let line = |row: &Vec<String>| {
-        format!("| {} |\n", row.iter().map(|c| c.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
-    };
-    let mut rows = cells.iter();
-    let head =
-        rows.next().map(|head| line(head) + "|" + &"---|".repeat(head.len()) + "\n").unwrap_or_default();
-    head + &rows.map(line).collect::<String>()
-}
-
-/// The sections of a report: a title, a table and what is to be said about it.
-#[must_use]
-pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
-    let mut sections = Vec::new();
-    if let Some(table) = &results.models {
-        let memory = if results.circumstances.machine.is_windows() {
-            "User memory is memory of the server's own; kernel socket memory is its quota of non-paged pool, not measured where the system does not count that (Wine)."
-        } else {
-            "User memory is resident memory not backed by files; kernel socket memory is what the kernel charges to the server's sockets plus \
-            3,392 bytes of structures for each (thread stacks in the kernel are not in it)."
-        };
-        let about = format!(
-            "An echo server on each model. Connected are connections on which every byte came back right. {memory} CPU is of one processor, over the measuring window. \
-            Send and receive are the server's. Of several rounds the one with the middle CPU cost is shown; CPU seconds for 100,000 messages are the median of all, with its 95% confidence interval."
-        );
-        sections.push(("Table 6-3: I/O methods compared".into(), models_cells(table), about));
-    }
-    if let Some(table) = results.concurrency.as_ref().filter(|table| !table.points.is_empty()) {
-        let kept = if table.keep_alive { "connections kept" } else { "a new connection for each request" };
-        let shares = table.points.iter().map(|point| point.share * 100.0);
-        let (low, high) = shares.fold((100.0, 0.0), |(low, high): (f64, f64), s| (low.min(s), high.max(s)));
-        let peaks = if table.program.is_some() {
-            " The peak is of resident memory, the program's own pages included, until the end of a round."
-        } else {
-            ""
-        };
-        let page =
-            table.program.as_deref().map_or("A 4 KiB page".to_owned(), |program| format!("`{program}`"));
-        let about = format!(
-            "{page}, {kept}, {} a round, {} round(s) a point, models in turn; median [95% confidence interval], of fewer than four rounds (minimum–maximum). \
-            So that the load is not the limit, servers were kept to {low:.0}–{high:.0}% of a processor by {}; rates are for a whole one.{peaks}",
-            table.length, table.repeats, table.throttle,
-        );
-        sections.push(("Which model".into(), answer::cells(table), about.clone()));
-        let cells = |of, digits| concurrency_cells(table, of, digits);
-        sections.push((
-            "Responses a second of one processor, against concurrency".into(),
-            cells(|f| f.per_processor_s.clone(), 0),
-            about.clone(),
-        ));
-        sections.push((
-            "Server processor time for a response in µs, against concurrency".into(),
-            cells(|f| f.cpu_s_per_100k.times(10.0), 2),
-            about,
-        ));
-    }
-    sections.extend(results.demand.iter().flat_map(super::demand::sections));
-    if let Some(table) = &results.connections {
-        let about = "An echo server on each model; connections are opened in blocks of 1,000, each sends one message of 64 bytes that has to come back right, \
-            and then rests. Held are those still open at the end. Memory is the server's with all of them less that before the first one, divided by those \
-            connected: user is resident memory not backed by files, buffers included; kernel is what the kernel charges to the sockets plus 3,392 bytes of structures \
-            for each (stacks of threads and tables of rings in the kernel are not in it). Connects are counted until the last attempt has ended. The probe is one more connection from a separate process that sends 64 bytes at a time and waits for \
-            them, before the others are opened and while they rest. One run each.";
-        sections.push(("Very many connections".into(), connections_cells(table), about.into()));
-    }
-    sections.extend(results.survival.as_ref().map(super::survival::section));
-    sections.extend(results.udp.as_ref().map(super::udp::section));
-    sections.extend(results.peers.iter().flat_map(super::peers::sections));
-    sections.extend(results.latency.as_ref().map(super::latency::section));
-    sections
-}
-
-/// Models left out, those with the same reason together.
-#[must_use]
-pub fn left_out_together(results: &Results) -> Vec<(Vec<&str>, &str)> {
-    let mut reasons: Vec<(Vec<&str>, &str)> = Vec::new();
-    for LeftOut { model, why } in results.tables().into_iter().flat_map(Measured::left_out) {
-        match reasons.iter_mut().find(|(_, reason)| reason == why) {
-            Some((models, _)) if models.contains(&model.as_str()) => {}
-            Some((models, _)) => models.push(model),
-            None => reasons.push((vec![model], why)),
-        }
-    }
-    reasons
-}
-
-pub(super) fn markdown(results: &Results, charts: &[Chart]) -> String {
-    let answer = answer::sentence(results).map_or(String::new(), |answer| format!("**{answer}**\n\n"));
-    let mut text = format!("# tidegate on this machine\n\n{answer}{}\n", results.method());
-    for (title, cells, about) in sections(results) {
-        text += &format!("\n## {title}\n\n{}\n{about}\n", markdown_table(&cells));
-    }
-    for chart in charts {
-        text += &format!("\n![{}]({}.svg)\n", chart.title, chart.name);
-    }
-    let rows = results.rows();
-    if let Some(summary) = verdict::summary(&rows) {
-        text += &format!("\n## Who was the limit\n\n{summary}\n\n");
-        text += &verdict::doubts(&rows).iter().map(|d| format!("- {}\n", d.line())).collect::<String>();
-    }
-    let remarks = results.remarks();
-    if !remarks.is_empty() {
-        text += "\n## Remarks\n\n";
-        text += &remarks.iter().map(|r| format!("- {r}\n")).collect::<String>();
-    }
-    let reasons = left_out_together(results);
-    if !reasons.is_empty() {
-        text += "\n## Left out\n\n";
-        let line = |(models, why): &(Vec<&str>, &str)| format!("- `{}`: {why}\n", models.join("`, `"));
-        text += &reasons.iter().map(line).collect::<String>();
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_grouped_and_cells_quoted() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
-        let cells = vec![vec!["a,b".to_owned(), "c\"d".to_owned()], vec!["1".to_owned(), "x|y".to_owned()]];
-        assert_eq!(csv(&cells), "\"a,b\",\"c\"\"d\"\n1,x|y\n");
-        assert_eq!(markdown_table(&cells), "| a,b | c\"d |\n|---|---|\n| 1 | x\\|y |\n");
-    }
-
-    #[test]
-    fn a_spread_shows_how_far_apart_the_rounds_lay() {
-        let of = |values: &[f64]| Spread::of(values.iter().copied()).unwrap();
-        assert_eq!(spread(&of(&[1000.0, 1500.4, 2000.0]), 0), "1,500 (1,000–2,000)");
-        assert_eq!(spread(&of(&[1.0, 2.0, 3.0, 4.0, 5.0]), 1), "3.0 [1.0–5.0]");
-        assert_eq!(spread(&of(&[1500.4]), 1), "1500.4");
-    }
 }

@@ -1,6 +1,6 @@
 //! Datagrams as a table.
 
-use super::tables::{Cells, grouped, left_out, spread};
+use super::cells::{Cells, grouped, left_out, spread};
 use super::verdict;
 use crate::experiment::udp::{PACKETS_PER_REQUEST, Table};
 

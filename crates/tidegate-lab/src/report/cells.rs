@@ -1,0 +1,137 @@
+//! Tables as cells: how a figure is written in one, CSV and Markdown.
+
+use super::verdict;
+use crate::bootstrap::Interval;
+use crate::experiment::LeftOut;
+use crate::experiment::round::Figures;
+use crate::spread::Spread;
+
+/// A head and rows.
+pub type Cells = Vec<Vec<String>>;
+
+pub(super) fn left_out(models: &[LeftOut], width: usize) -> impl Iterator<Item = Vec<String>> {
+    models.iter().map(move |out| {
+        let mut row = vec!["–".to_owned(); width];
+        row[0].clone_from(&out.model);
+        row
+    })
+}
+
+/// A line for each model, a column for each `x` that occurs, under its name.
+pub(super) fn pivot<R>(
+    rows: &[R],
+    key: impl Fn(&R) -> (&str, u64),
+    name: impl Fn(u64) -> String,
+    cell: impl Fn(&R) -> String,
+    without: &[LeftOut],
+) -> Cells {
+    let (mut models, mut xs): (Vec<&str>, Vec<u64>) = rows.iter().map(&key).unzip();
+    models.dedup();
+    xs.sort_unstable();
+    xs.dedup();
+    let head = xs.iter().map(|&x| name(x));
+    let mut cells: Cells = vec![std::iter::once("model".to_owned()).chain(head).collect()];
+    for model in models {
+        let at = |&x: &u64| rows.iter().find(|row| key(row) == (model, x)).map_or("–".into(), &cell);
+        cells.push(std::iter::once(model.to_owned()).chain(xs.iter().map(at)).collect());
+    }
+    cells.extend(left_out(without, xs.len() + 1));
+    cells
+}
+
+/// The head of a table for CSV with a column for each figure.
+pub(super) fn figures_head(names: &[&str]) -> Vec<String> {
+    let mut head: Vec<String> = names.iter().map(ToString::to_string).chain(["rounds".to_owned()]).collect();
+    for figure in
+        ["requests_per_s", "per_processor_s", "mean_us", "p50_us", "p99_us", "p99_9_us", "cpu_s_per_100k"]
+    {
+        head.extend(["median", "low", "high", "min", "max"].map(|part| format!("{figure}_{part}")));
+    }
+    head.extend(["failed".to_owned(), "limits".to_owned()]);
+    head
+}
+
+/// A row of it.
+pub(super) fn figures_row(mut row: Vec<String>, f: &Figures) -> Vec<String> {
+    row.push(f.requests_per_s.rounds.len().to_string());
+    for s in [
+        &f.requests_per_s,
+        &f.per_processor_s,
+        &f.mean_us,
+        &f.p50_us,
+        &f.p99_us,
+        &f.p99_9_us,
+        &f.cpu_s_per_100k,
+    ] {
+        let end = |of: fn(Interval) -> f64| s.interval.map_or(String::new(), |i| format!("{:.4}", of(i)));
+        row.extend([format!("{:.4}", s.median), end(|i| i.low), end(|i| i.high)]);
+        row.extend([s.min, s.max].map(|v| format!("{v:.4}")));
+    }
+    row.push(f.failed.to_string());
+    row.push(verdict::limits(&f.verdicts));
+    row
+}
+
+/// A median with its confidence interval; of too few rounds for one, with minimum and maximum.
+pub(super) fn spread(s: &Spread, digits: usize) -> String {
+    let number = |v: f64| if digits == 0 { grouped(v.round() as u64) } else { format!("{v:.digits$}") };
+    let bounds = s.bounds();
+    match (s.rounds.len(), s.interval) {
+        (1, _) => number(s.median),
+        (_, Some(_)) => format!("{} [{}–{}]", number(s.median), number(bounds.low), number(bounds.high)),
+        (_, None) => format!("{} ({}–{})", number(s.median), number(bounds.low), number(bounds.high)),
+    }
+}
+
+/// With commas between thousands.
+pub(super) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// RFC 4180: cells with commas, quotes or line ends are quoted.
+pub(super) fn csv(cells: &Cells) -> String {
+    let cell = |c: &String| {
+        if c.contains([',', '"', '\n']) { format!("\"{}\"", c.replace('"', "\"\"")) } else { c.clone() }
+    };
+    cells.iter().map(|row| row.iter().map(cell).collect::<Vec<_>>().join(",") + "\n").collect()
+}
+
+/// A table in Markdown.
+pub(super) fn markdown_table(cells: &Cells) -> String {
+    let line = |row: &Vec<String>| {
+        format!("| {} |\n", row.iter().map(|c| c.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
+    };
+    let mut rows = cells.iter();
+    let head =
+        rows.next().map(|head| line(head) + "|" + &"---|".repeat(head.len()) + "\n").unwrap_or_default();
+    head + &rows.map(line).collect::<String>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_and_cells_quoted() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        let cells = vec![vec!["a,b".to_owned(), "c\"d".to_owned()], vec!["1".to_owned(), "x|y".to_owned()]];
+        assert_eq!(csv(&cells), "\"a,b\",\"c\"\"d\"\n1,x|y\n");
+        assert_eq!(markdown_table(&cells), "| a,b | c\"d |\n|---|---|\n| 1 | x\\|y |\n");
+    }
+
+    #[test]
+    fn a_spread_shows_how_far_apart_the_rounds_lay() {
+        let of = |values: &[f64]| Spread::of(values.iter().copied()).unwrap();
+        assert_eq!(spread(&of(&[1000.0, 1500.4, 2000.0]), 0), "1,500 (1,000–2,000)");
+        assert_eq!(spread(&of(&[1.0, 2.0, 3.0, 4.0, 5.0]), 1), "3.0 [1.0–5.0]");
+        assert_eq!(spread(&of(&[1500.4]), 1), "1500.4");
+    }
+}

@@ -1,0 +1,28 @@
+//! A chart, and the lines in it.
+
+use super::svg::{self, Series, Sheet};
+use crate::spread::Spread;
+
+/// A chart and its file name without extension.
+pub(super) struct Chart {
+    pub(super) name: String,
+    pub(super) title: String,
+    pub(super) svg: String,
+}
+
+/// Lines on a sheet.
+pub(super) fn chart(name: &str, sheet: &Sheet<'_>, series: &[Series]) -> Chart {
+    Chart { name: name.into(), title: sheet.title.into(), svg: svg::lines(sheet, series) }
+}
+
+/// Lines from figures in the order of their names.
+pub(super) fn series(points: impl Iterator<Item = (String, f64, Spread)>) -> Vec<Series> {
+    let mut all: Vec<Series> = Vec::new();
+    for (name, x, spread) in points {
+        match all.last_mut() {
+            Some(last) if last.name == name => last.points.push((x, spread)),
+            _ => all.push(Series { name, points: vec![(x, spread)] }),
+        }
+    }
+    all
+}

@@ -1,0 +1,82 @@
+//! The sections of a report, in their order.
+
+use super::cells::Cells;
+use super::tables::{concurrency_cells, connections_cells, models_cells};
+use super::{Measured, Results, answer};
+use crate::experiment::LeftOut;
+
+/// The sections of a report: a title, a table and what is to be said about it.
+#[must_use]
+pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
+    let mut sections = Vec::new();
+    if let Some(table) = &results.models {
+        let memory = if results.circumstances.machine.is_windows() {
+            "User memory is memory of the server's own; kernel socket memory is its quota of non-paged pool, not measured where the system does not count that (Wine)."
+        } else {
+            "User memory is resident memory not backed by files; kernel socket memory is what the kernel charges to the server's sockets plus \
+            3,392 bytes of structures for each (thread stacks in the kernel are not in it)."
+        };
+        let about = format!(
+            "An echo server on each model. Connected are connections on which every byte came back right. {memory} CPU is of one processor, over the measuring window. \
+            Send and receive are the server's. Of several rounds the one with the middle CPU cost is shown; CPU seconds for 100,000 messages are the median of all, with its 95% confidence interval."
+        );
+        sections.push(("Table 6-3: I/O methods compared".into(), models_cells(table), about));
+    }
+    if let Some(table) = results.concurrency.as_ref().filter(|table| !table.points.is_empty()) {
+        let kept = if table.keep_alive { "connections kept" } else { "a new connection for each request" };
+        let shares = table.points.iter().map(|point| point.share * 100.0);
+        let (low, high) = shares.fold((100.0, 0.0), |(low, high): (f64, f64), s| (low.min(s), high.max(s)));
+        let peaks = if table.program.is_some() {
+            " The peak is of resident memory, the program's own pages included, until the end of a round."
+        } else {
+            ""
+        };
+        let page =
+            table.program.as_deref().map_or("A 4 KiB page".to_owned(), |program| format!("`{program}`"));
+        let about = format!(
+            "{page}, {kept}, {} a round, {} round(s) a point, models in turn; median [95% confidence interval], of fewer than four rounds (minimum–maximum). \
+            So that the load is not the limit, servers were kept to {low:.0}–{high:.0}% of a processor by {}; rates are for a whole one.{peaks}",
+            table.length, table.repeats, table.throttle,
+        );
+        sections.push(("Which model".into(), answer::cells(table), about.clone()));
+        let cells = |of, digits| concurrency_cells(table, of, digits);
+        sections.push((
+            "Responses a second of one processor, against concurrency".into(),
+            cells(|f| f.per_processor_s.clone(), 0),
+            about.clone(),
+        ));
+        sections.push((
+            "Server processor time for a response in µs, against concurrency".into(),
+            cells(|f| f.cpu_s_per_100k.times(10.0), 2),
+            about,
+        ));
+    }
+    sections.extend(results.demand.iter().flat_map(super::demand::sections));
+    if let Some(table) = &results.connections {
+        let about = "An echo server on each model; connections are opened in blocks of 1,000, each sends one message of 64 bytes that has to come back right, \
+            and then rests. Held are those still open at the end. Memory is the server's with all of them less that before the first one, divided by those \
+            connected: user is resident memory not backed by files, buffers included; kernel is what the kernel charges to the sockets plus 3,392 bytes of structures \
+            for each (stacks of threads and tables of rings in the kernel are not in it). Connects are counted until the last attempt has ended. The probe is one more connection from a separate process that sends 64 bytes at a time and waits for \
+            them, before the others are opened and while they rest. One run each.";
+        sections.push(("Very many connections".into(), connections_cells(table), about.into()));
+    }
+    sections.extend(results.survival.as_ref().map(super::survival::section));
+    sections.extend(results.udp.as_ref().map(super::udp::section));
+    sections.extend(results.peers.iter().flat_map(super::peers::sections));
+    sections.extend(results.latency.as_ref().map(super::latency::section));
+    sections
+}
+
+/// Models left out, those with the same reason together.
+#[must_use]
+pub fn left_out_together(results: &Results) -> Vec<(Vec<&str>, &str)> {
+    let mut reasons: Vec<(Vec<&str>, &str)> = Vec::new();
+    for LeftOut { model, why } in results.tables().into_iter().flat_map(Measured::left_out) {
+        match reasons.iter_mut().find(|(_, reason)| reason == why) {
+            Some((models, _)) if models.contains(&model.as_str()) => {}
+            Some((models, _)) => models.push(model),
+            None => reasons.push((vec![model], why)),
+        }
+    }
+    reasons
+}
