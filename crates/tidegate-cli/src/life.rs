@@ -8,9 +8,9 @@ use anyhow::anyhow;
 use tidegate::{CloseReason, Running, Stats};
 
 use crate::Failure;
+use crate::label::Label;
 use crate::limits::Strategy;
 use crate::log::note;
-use crate::serve::Label;
 
 /// Why a server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl std::fmt::Display for Drained {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::labels;
+    use crate::label::labels;
     use std::cell::RefCell;
     use std::rc::Rc;
     use std::sync::mpsc;

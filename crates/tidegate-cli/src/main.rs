@@ -9,8 +9,10 @@ mod cert;
 mod compare;
 mod config;
 mod doctor;
+mod failure;
 mod fastpath;
 mod help;
+mod label;
 mod lesson;
 mod life;
 mod limits;
@@ -32,6 +34,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use failure::{Failure, Outcome, usage};
 
 /// A scalable socket server for any I/O model, its load generator, and a lab that measures them on this machine.
 ///
@@ -76,20 +80,6 @@ enum Command {
     Man(shell::ManArgs),
 }
 
-/// How a command failed.
-enum Failure {
-    /// The command line is invalid: exit code 2.
-    Usage(anyhow::Error),
-    /// The run failed: exit code 1.
-    Run(anyhow::Error),
-}
-
-impl From<anyhow::Error> for Failure {
-    fn from(e: anyhow::Error) -> Self {
-        Self::Run(e)
-    }
-}
-
 impl Cli {
     /// The command line as a whole.
     fn line() -> clap::Command {
@@ -122,8 +112,6 @@ fn exit_with(said: &clap::Error) -> ! {
         _ => std::process::exit(said.exit_code()),
     }
 }
-
-type Outcome = Result<ExitCode, Failure>;
 
 fn main() -> ExitCode {
     let lines = config::expand(&Cli::line(), std::env::args_os().collect());

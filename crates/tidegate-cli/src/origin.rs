@@ -1,6 +1,6 @@
 //! The sockets of `serve` that it inherits: from the service manager, or from the server it succeeds.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
@@ -9,7 +9,7 @@ use tidegate::system::local_endpoint;
 use tidegate::{Endpoint, Model};
 
 use crate::Failure;
-use crate::serve::{DEFAULT_ADDRESS, Label};
+use crate::label::Label;
 use crate::system::handover::{HandoverStream, Inheritance};
 
 /// The socket options of the command line.
@@ -21,6 +21,9 @@ pub struct Asked<'a> {
     /// `--metrics`.
     pub metrics: Option<SocketAddr>,
 }
+
+/// The default listening address.
+pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
 fn usage(e: anyhow::Error) -> Failure {
     Failure::Usage(e)

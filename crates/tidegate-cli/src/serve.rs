@@ -5,13 +5,11 @@ mod echo;
 mod files;
 mod how;
 mod http;
-mod label;
 mod nodes;
 mod passed;
 mod process;
 mod processors;
 mod proxy;
-mod share;
 mod stage;
 mod stream;
 mod udp;
@@ -21,16 +19,10 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use clap::Subcommand;
 
+use crate::label::{self, Label};
 use crate::limits::in_users_words;
 use crate::{Failure, Outcome};
 use how::Common;
-pub use how::DEFAULT_ADDRESS;
-pub use label::Label;
-#[cfg(test)]
-pub use label::labels;
-pub use passed::Passed;
-pub use share::Want;
-pub use stage::Hangup;
 use stage::PlannedServer;
 
 /// Options of `serve`.
@@ -119,8 +111,4 @@ fn in_file(failure: Failure, file: Option<&Path>, label: &Label) -> Failure {
         (Failure::Usage(e), Some(file)) => Failure::Usage(e.context(file.display().to_string())),
         (failure, _) => failure,
     }
-}
-
-fn usage(e: impl Into<anyhow::Error>) -> Failure {
-    Failure::Usage(e.into())
 }

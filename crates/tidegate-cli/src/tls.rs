@@ -9,8 +9,8 @@ use tidegate::{Policy, Service};
 use tidegate_tls::{Fault, Identity, RECORD_BYTES, TlsCounters, TlsLimits, TlsServer};
 
 use crate::Failure;
+use crate::label::Label;
 use crate::limits::{Limits, Optional, time_or_none};
-use crate::serve::Label;
 
 /// Options of TLS.
 #[derive(clap::Args)]

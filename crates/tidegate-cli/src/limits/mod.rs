@@ -2,6 +2,7 @@
 
 mod given;
 mod naming;
+mod share;
 mod units;
 
 use std::time::Duration;
@@ -10,13 +11,13 @@ use anyhow::anyhow;
 use clap::ValueEnum;
 use given::Given;
 pub use naming::in_users_words;
+pub use share::{Want, shares};
 pub use tidegate::policy::setting::{size, time, wait};
 use tidegate::policy::{Idle, Limited};
 use tidegate::{Model, Policy, system};
 pub use units::{Optional, models, time_or_none};
 
 use crate::Failure;
-use crate::serve::Want;
 
 /// The two strategies of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

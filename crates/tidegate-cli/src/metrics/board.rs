@@ -3,41 +3,11 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use tidegate::{DatagramStats, Model, Stats};
-use tidegate_services::ChatCounters;
-use tidegate_services::proxy::Upstreams;
-use tidegate_tls::TlsCounters;
+use tidegate::Model;
 
 use super::exposition::{self, Row};
-use crate::serve::Label;
-
-/// The phase of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Phase {
-    /// Not yet.
-    Starting,
-    /// Yes.
-    Accepting,
-    /// Draining or stopped.
-    Draining,
-}
-
-/// The source of a server's counters.
-pub enum Source {
-    /// It serves connections.
-    Connections {
-        stats: Box<dyn Fn() -> Stats + Send + Sync>,
-        /// If they are encrypted.
-        tls: Option<Arc<TlsCounters>>,
-        /// If it is a messenger.
-        chat: Option<Arc<ChatCounters>>,
-        /// If it is a proxy.
-        proxy: Option<Arc<Upstreams>>,
-    },
-    /// It serves datagrams.
-    Datagrams(Box<dyn Fn() -> DatagramStats + Send + Sync>),
-}
+use super::source::{Phase, Source};
+use crate::label::Label;
 
 /// A server on a page.
 #[derive(Clone)]

@@ -9,7 +9,7 @@ use tidegate_services::chat::{ChatStats, FederationCounts};
 use tidegate_services::proxy::{UpstreamStats, Upstreams};
 use tidegate_tls::{Fault, TlsCounters};
 
-use super::board::{Phase, Source};
+use super::source::{Phase, Source};
 
 /// A server on the page.
 pub(super) struct Row<'a> {

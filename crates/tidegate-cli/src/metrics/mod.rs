@@ -12,6 +12,7 @@
 mod board;
 mod exposition;
 mod pages;
+mod source;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -26,9 +27,11 @@ use tidegate::{Model, Policy, Running, Server, StartError};
 use tidegate_services::http::access::Host;
 use tidegate_services::http::{Access, Generated, Generates, HttpLimits, Made};
 
-use board::{Board, Phase};
-pub use board::{Entry, Source};
+use board::Board;
+pub use board::Entry;
 pub use pages::Pages;
+use source::Phase;
+pub use source::Source;
 
 /// The pages behind `--metrics`.
 struct Metrics(Arc<Board>);

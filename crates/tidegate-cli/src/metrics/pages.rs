@@ -9,8 +9,8 @@ use tidegate::{Running, StartError};
 use tidegate_services::http::access::Host;
 
 use super::board::{Board, Entry};
+use crate::label::Label;
 use crate::log::note;
-use crate::serve::Label;
 
 /// All pages of this process.
 #[derive(Default)]

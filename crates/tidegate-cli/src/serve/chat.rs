@@ -8,13 +8,12 @@ use tidegate_services::http::{Access, AccessError};
 use tidegate_services::{Chat, ChatLimits};
 
 use super::how::{How, Kind, host};
-use super::label::Label;
 use super::nodes::{NodesArgs, federated};
 use super::stage::PlannedServer;
 use super::stream::StreamPlan;
-use super::usage;
-use crate::Failure;
+use crate::label::Label;
 use crate::limits::size;
+use crate::{Failure, usage};
 
 const CHAT: Kind = Kind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
 

@@ -5,11 +5,10 @@ use tidegate_services::http::Access;
 use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 
 use super::how::{How, Kind};
-use super::label::Label;
 use super::stage::PlannedServer;
-use super::usage;
-use crate::Failure;
+use crate::label::Label;
 use crate::limits::size;
+use crate::{Failure, usage};
 
 const ECHO: Kind = Kind { schemes: ["tcp", "tls"], path: "", protocols: &[] };
 const WEBSOCKET: Kind = Kind { schemes: ["ws", "wss"], path: "/", protocols: &["http/1.1"] };

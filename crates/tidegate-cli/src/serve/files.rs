@@ -11,11 +11,10 @@ use tidegate_services::{Coding, Files, FilesOptions, Listing};
 
 use super::how::How;
 use super::http::{HTTP, HttpLimitArgs, policy};
-use super::label::Label;
 use super::stage::PlannedServer;
-use super::usage;
-use crate::Failure;
+use crate::label::Label;
 use crate::limits::{set, size, time};
+use crate::{Failure, usage};
 
 /// Options of `serve files`.
 #[derive(clap::Args)]

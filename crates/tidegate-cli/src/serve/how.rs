@@ -11,16 +11,13 @@ use tidegate_services::http::AccessError;
 use tidegate_services::http::access::Host;
 use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 
-use super::label::{Label, name};
 use super::stage::PlannedServer;
 use super::stream::{StreamPlan, binder};
-use super::usage;
-use crate::Failure;
+use crate::label::{Label, name};
 use crate::limits::{Limits, models, time};
+use crate::origin::DEFAULT_ADDRESS;
 use crate::tls::{Secure, TlsArgs};
-
-/// The default listening address.
-pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+use crate::{Failure, usage};
 
 /// Options of every server, of connections or of datagrams.
 #[derive(clap::Args, Clone)]

@@ -7,11 +7,10 @@ use tidegate::Policy;
 use tidegate_services::{Http, HttpLimits, Page};
 
 use super::how::{How, Kind};
-use super::label::Label;
 use super::stage::PlannedServer;
-use super::usage;
-use crate::Failure;
+use crate::label::Label;
 use crate::limits::{Limits, Optional, size, time_or_none};
+use crate::{Failure, usage};
 
 /// Any service over HTTP.
 pub const HTTP: Kind = Kind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };

@@ -6,11 +6,10 @@ use anyhow::anyhow;
 use tidegate_cluster::rooms::{Bridge, BridgeError, BridgeOptions, Kept, Wake};
 use tidegate_services::{Chat, ChatLimits};
 
-use super::label::Label;
-use super::usage;
-use crate::Failure;
+use crate::label::Label;
 use crate::limits::{size, time};
 use crate::nats::{self, NatsArgs};
+use crate::{Failure, usage};
 
 /// Options of federated rooms.
 #[derive(clap::Args)]

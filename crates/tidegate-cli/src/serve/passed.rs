@@ -2,16 +2,8 @@
 
 use anyhow::anyhow;
 
-use super::usage;
-use crate::Failure;
-
-/// An inherited socket.
-pub struct Passed<T> {
-    /// Its name (`LISTEN_FDNAMES`), if it has one.
-    pub name: Option<String>,
-    /// The socket.
-    pub socket: T,
-}
+use crate::system::Passed;
+use crate::{Failure, usage};
 
 /// Assigns the sockets to servers by name. A single server gets all of them.
 ///

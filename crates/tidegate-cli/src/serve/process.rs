@@ -9,16 +9,16 @@ use anyhow::{Context, anyhow};
 use tidegate::system;
 
 use super::how::failure;
-use super::label::Label;
 use super::passed::assign;
 use super::processors::Processors;
-use super::share::{Want, shares};
-use super::stage::{Bound, Hangup, PlannedServer};
-use super::usage;
+use super::stage::{Bound, PlannedServer};
+use crate::label::Label;
 use crate::life::{self, End, Up};
+use crate::limits::{Want, shares};
 use crate::log::note;
 use crate::metrics::Pages;
-use crate::system::{manager, signals};
+use crate::system::{Hangup, manager, signals};
+use crate::usage;
 use crate::{Failure, Outcome};
 
 /// Runs until a stop. If one server cannot start, or breaks, all stop.

@@ -3,9 +3,8 @@
 use anyhow::{Context, anyhow};
 use tidegate::system;
 
-use super::usage;
-use crate::Failure;
 use crate::system::PINS_THREADS;
+use crate::{Failure, usage};
 
 /// The processors of the process.
 pub struct Processors {

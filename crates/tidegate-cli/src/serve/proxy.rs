@@ -10,12 +10,11 @@ use tidegate_services::proxy::{Balance, HeaderVersion, ProxyOptionsError, Upstre
 use tidegate_services::{Proxy, ProxyOptions};
 
 use super::how::{How, Kind, endpoint};
-use super::label::Label;
 use super::stage::PlannedServer;
 use super::stream::StreamPlan;
-use super::usage;
-use crate::Failure;
+use crate::label::Label;
 use crate::limits::{size, time};
+use crate::{Failure, usage};
 
 const PROXY: Kind = Kind { schemes: ["tcp", "tls"], path: "", protocols: &[] };
 

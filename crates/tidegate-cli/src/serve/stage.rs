@@ -6,11 +6,12 @@ use std::sync::mpsc::Sender;
 use tidegate::system::descriptor::OwnedFd;
 
 use super::how::Common;
-use super::label::Label;
-use super::share::Want;
 use crate::Failure;
+use crate::label::Label;
 use crate::life::{Up, Word};
+use crate::limits::Want;
 use crate::metrics::Pages;
+use crate::system::Hangup;
 
 /// A server with valid options. Called on a thread pinned to the processors of this server.
 pub trait PlannedServer {
@@ -26,15 +27,6 @@ pub trait PlannedServer {
     fn fit(&mut self, descriptors: usize) -> Result<(), Failure>;
     /// Binds, or uses inherited sockets: from the service manager (`passed`), or from its predecessor.
     fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure>;
-}
-
-/// What SIGHUP does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hangup {
-    /// It ends the process, the default action.
-    Ends,
-    /// Files are read again.
-    Reloads,
 }
 
 /// A bound server. Called on a thread pinned to the processors of this server.

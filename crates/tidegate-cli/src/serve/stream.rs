@@ -12,21 +12,21 @@ use tidegate_cluster::rooms::Bridge;
 use tidegate_services::ChatCounters;
 use tidegate_services::proxy::Upstreams;
 
-use super::how::{Common, DEFAULT_ADDRESS, How, Kind, failure};
-use super::label::Label;
+use super::how::{Common, How, Kind, failure};
 use super::nodes::StartBridge;
 use super::proxy;
-use super::share::Want;
-use super::stage::{Bound, Hangup, PlannedServer};
-use super::usage;
-use crate::Failure;
+use super::stage::{Bound, PlannedServer};
+use crate::label::Label;
 use crate::life::{self, Change, End, Up, Word};
+use crate::limits::Want;
 use crate::limits::{Limits, Strategy};
 use crate::metrics::{Entry, Pages, Source};
-use crate::origin::{Asked, Listeners, Origin, terms};
+use crate::origin::{Asked, DEFAULT_ADDRESS, Listeners, Origin, terms};
 use crate::out::complain;
+use crate::system::Hangup;
 use crate::system::handover::{HandoverListener, HandoverState, HandoverStream, Inheritance};
 use crate::tls::Secure;
+use crate::{Failure, usage};
 
 /// The listening socket of a server.
 pub enum At {

@@ -16,19 +16,19 @@ use tidegate::{
 };
 use tidegate_services::{UdpEcho, UdpSink};
 
-use super::how::{Common, DEFAULT_ADDRESS, address, failure};
-use super::label::Label;
-use super::share::Want;
-use super::stage::{Bound, Hangup, PlannedServer};
+use super::how::{Common, address, failure};
+use super::stage::{Bound, PlannedServer};
 use super::stream::{listen_for_successor, open_door, relieve};
-use super::usage;
-use crate::Failure;
+use crate::label::Label;
 use crate::life::{Change, End, Up, Word};
+use crate::limits::Want;
 use crate::limits::{set, size, time, wait};
 use crate::metrics::{Entry, Pages, Source};
-use crate::origin;
+use crate::origin::{self, DEFAULT_ADDRESS};
 use crate::out::complain;
+use crate::system::Hangup;
 use crate::system::handover::{HandoverListener, HandoverState, HandoverStream, Inheritance};
+use crate::{Failure, usage};
 
 /// The datagram services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

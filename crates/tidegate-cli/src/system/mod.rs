@@ -6,3 +6,20 @@
 mod here;
 
 pub use here::{PINS_THREADS, create_private, handover, manager, signals};
+
+/// What SIGHUP does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hangup {
+    /// It ends the process, the default action.
+    Ends,
+    /// Files are read again.
+    Reloads,
+}
+
+/// An inherited socket.
+pub struct Passed<T> {
+    /// Its name (`LISTEN_FDNAMES`), if it has one.
+    pub name: Option<String>,
+    /// The socket.
+    pub socket: T,
+}

@@ -7,7 +7,7 @@ use sd_notify::NotifyState;
 use tidegate::system::descriptor::OwnedFd;
 
 use crate::Failure;
-use crate::serve::Passed;
+use crate::system::Passed;
 
 /// The server accepts.
 pub fn tell_ready() {

@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 
 use crate::life::{Change, Word};
 use crate::limits::Strategy;
-use crate::serve::Hangup;
+use crate::system::Hangup;
 
 /// SIGTERM and SIGINT: the first is reported through `words`, the second ends the process with code 1. SIGUSR1 selects
 /// the throughput strategy, SIGUSR2 the one of many connections. SIGHUP ends the process by default, unless files are

@@ -3,7 +3,7 @@
 use tidegate::system::descriptor::OwnedFd;
 
 use crate::Failure;
-use crate::serve::Passed;
+use crate::system::Passed;
 
 /// The inherited sockets: none.
 pub fn passed() -> Result<Vec<Passed<OwnedFd>>, Failure> {

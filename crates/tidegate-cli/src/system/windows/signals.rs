@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::Sender;
 
 use crate::life::Word;
-use crate::serve::Hangup;
+use crate::system::Hangup;
 
 /// The first is reported through `words`, the second ends the process with code 1. Changing the strategy or reloading
 /// the certificate needs signals that Windows does not have.

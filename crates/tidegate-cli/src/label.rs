@@ -6,9 +6,8 @@ use anyhow::anyhow;
 use serde_json::{Map, Value};
 use tidegate::Model;
 
-use super::usage;
-use crate::Failure;
 use crate::log;
+use crate::{Failure, usage};
 
 /// The label of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]

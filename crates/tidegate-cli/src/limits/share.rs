@@ -2,8 +2,7 @@
 
 use anyhow::anyhow;
 
-use super::usage;
-use crate::Failure;
+use crate::{Failure, usage};
 
 /// Descriptors that a server requests.
 #[derive(Clone, Copy, Debug)]
