@@ -171,7 +171,7 @@ impl EchoSession {
                 }
                 schedule.due += schedule.interval;
             }
-            thread_stats.begun(&self.run_state, flight, cause, self.pattern.size);
+            self.run_state.begun(&mut thread_stats, flight, cause, self.pattern.size);
             drop(thread_stats);
             out.share(self.pattern.message(self.tag, self.sent));
             self.flights.push_back(flight);
@@ -207,7 +207,7 @@ impl EchoSession {
                 thread_stats.verified_connections += 1;
             }
             if let Some(flight) = self.flights.pop_front() {
-                thread_stats.answered(&self.run_state, flight);
+                self.run_state.answered(&mut thread_stats, flight);
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! HTTP sessions: send requests, and read each response to its last byte.
 
-mod answer;
+pub(crate) mod answer;
 mod dialling;
 mod search;
 mod service;
@@ -12,7 +12,6 @@ use std::time::Instant;
 use bytes::Bytes;
 use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Session};
 
-pub(crate) use answer::KnownHead;
 pub(crate) use service::HttpLoad;
 
 use answer::{Answer, Step};
@@ -83,7 +82,7 @@ impl HttpSession {
     fn send(&mut self, out: &mut Outbox<'_>, flight: Flight, cause: Cause, thread_stats: &mut ThreadStats) {
         let request = &self.common.requests[self.path];
         self.path = (self.path + 1) % self.common.requests.len();
-        thread_stats.begun(&self.common.run_state, flight, cause, request.len());
+        self.common.run_state.begun(thread_stats, flight, cause, request.len());
         out.share(request.clone());
         match &self.flight {
             None => self.flight = Some(flight),
@@ -116,7 +115,7 @@ impl HttpSession {
             if !std::mem::replace(&mut self.verified, true) {
                 thread_stats.verified_connections += 1;
             }
-            thread_stats.answered(&self.common.run_state, flight);
+            self.common.run_state.answered(thread_stats, flight);
         }
         open
     }

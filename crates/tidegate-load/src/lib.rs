@@ -22,11 +22,13 @@
 //! | [`attack`](mod@attack) | a mixed attack on your own server |
 #![forbid(unsafe_code)]
 
+pub mod assessment;
 pub mod attack;
 pub mod chat;
 mod echo;
 pub mod histogram;
 mod http;
+mod latency;
 mod measurement;
 mod merge;
 mod pacer;

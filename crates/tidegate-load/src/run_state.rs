@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use tidegate::{Dial, Dialler, Endpoint, Outbox, Recipient};
 
-use crate::pacer::{NextRequest, Pacer, WakeUp};
+use crate::pacer::{LATE, NextRequest, Pacer, WakeUp};
 use crate::plan::{Amount, Plan};
-use crate::thread_stats::{Flight, ThreadStats};
+use crate::thread_stats::{Cause, Flight, ThreadStats};
 
 /// The stage of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,6 +206,44 @@ impl RunState {
     /// Whether every request of a fixed number has been started.
     pub(crate) fn is_spent(&self) -> bool {
         self.budget.load(Relaxed) == 0 || self.pacer.as_ref().is_some_and(Pacer::is_spent)
+    }
+
+    /// Notes that a request begins.
+    #[inline]
+    pub(crate) fn begun(&self, stats: &mut ThreadStats, flight: Flight, cause: Cause, bytes: usize) {
+        stats.in_flight += 1;
+        if self.counts(flight) {
+            stats.bytes_sent += bytes as u64;
+        }
+        if self.pacer.as_ref().is_some_and(|pacer| pacer.is_measured(flight.due)) {
+            stats.started += 1;
+            let late = flight.left.saturating_duration_since(flight.due);
+            if late > LATE {
+                stats.late_starts += 1;
+                stats.late_wake_ups += u64::from(cause == Cause::WakeUp);
+            }
+            let late_us = late.as_micros() as u64;
+            stats.worst_late_us = stats.worst_late_us.max(late_us);
+            if let Some(delay_us) = &mut stats.delay_us {
+                delay_us.saturating_record(late_us.max(1));
+            }
+        }
+    }
+
+    /// Notes a right answer; it counts if it belongs to the window.
+    #[inline]
+    pub(crate) fn answered(&self, stats: &mut ThreadStats, flight: Flight) {
+        stats.in_flight -= 1;
+        if self.counts(flight) {
+            let now = Instant::now();
+            let micros = |since: Instant| (now.saturating_duration_since(since).as_micros() as u64).max(1);
+            stats.requests += 1;
+            stats.latency_us.saturating_record(micros(flight.due));
+            if let Some(service_us) = &mut stats.service_us {
+                service_us.saturating_record(micros(flight.left));
+            }
+            stats.last_answer = Some(now);
+        }
     }
 
     /// The counters of an I/O thread; otherwise locked only by the runner, rarely.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tidegate::{Client, Endpoint, Model, Policy, RunningClient, Service, Stats, system};
 use tidegate_tls::{TlsClient, TlsCounters, TlsLimits};
 
+use crate::assessment::assess;
 use crate::echo::EchoLoad;
 use crate::http::HttpLoad;
 use crate::measurement::Measurement;
@@ -17,7 +18,7 @@ use crate::procs::Share;
 use crate::recorder::Recorder;
 use crate::report::{Phase, Report, Status, TlsReport};
 use crate::run_state::{RunState, Stage};
-use crate::verdict::{Evidence, assess};
+use crate::verdict::Evidence;
 
 /// Attempts in flight while connections are opened: below every system's backlog.
 const OPENING: u64 = 128;

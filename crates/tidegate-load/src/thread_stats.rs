@@ -5,9 +5,7 @@ use std::time::Instant;
 
 use hdrhistogram::Histogram;
 
-use crate::http::KnownHead;
-use crate::pacer::LATE;
-use crate::run_state::RunState;
+use crate::http::answer::KnownHead;
 
 /// A request in flight.
 #[derive(Clone, Copy, Debug)]
@@ -85,44 +83,6 @@ impl ThreadStats {
             last_answer: None,
             first_error: None,
             last_head: KnownHead::default(),
-        }
-    }
-
-    /// Notes that a request begins.
-    #[inline]
-    pub(crate) fn begun(&mut self, run_state: &RunState, flight: Flight, cause: Cause, bytes: usize) {
-        self.in_flight += 1;
-        if run_state.counts(flight) {
-            self.bytes_sent += bytes as u64;
-        }
-        if run_state.pacer.as_ref().is_some_and(|pacer| pacer.is_measured(flight.due)) {
-            self.started += 1;
-            let late = flight.left.saturating_duration_since(flight.due);
-            if late > LATE {
-                self.late_starts += 1;
-                self.late_wake_ups += u64::from(cause == Cause::WakeUp);
-            }
-            let late_us = late.as_micros() as u64;
-            self.worst_late_us = self.worst_late_us.max(late_us);
-            if let Some(delay_us) = &mut self.delay_us {
-                delay_us.saturating_record(late_us.max(1));
-            }
-        }
-    }
-
-    /// Notes a right answer; it counts if it belongs to the window.
-    #[inline]
-    pub(crate) fn answered(&mut self, run_state: &RunState, flight: Flight) {
-        self.in_flight -= 1;
-        if run_state.counts(flight) {
-            let now = Instant::now();
-            let micros = |since: Instant| (now.saturating_duration_since(since).as_micros() as u64).max(1);
-            self.requests += 1;
-            self.latency_us.saturating_record(micros(flight.due));
-            if let Some(service_us) = &mut self.service_us {
-                service_us.saturating_record(micros(flight.left));
-            }
-            self.last_answer = Some(now);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::Latency;
+use crate::latency::Latency;
 use crate::verdict::Verdict;
 
 /// A load run by several agents.

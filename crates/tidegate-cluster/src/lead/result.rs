@@ -1,6 +1,7 @@
 //! The results of the agents as one.
 
-use tidegate_load::verdict::{Evidence, LimitedBy, Verdict, Warning, assess};
+use tidegate_load::assessment::assess;
+use tidegate_load::verdict::{Evidence, LimitedBy, Verdict, Warning};
 use tidegate_load::{AgentReport, Amount, Loss, Report, Together, merge};
 
 use super::Lead;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
 use tidegate_load::Report;
-use tidegate_load::verdict::{Evidence, Share, Verdict, Warning, assess};
+use tidegate_load::assessment::assess;
+use tidegate_load::verdict::{Evidence, Share, Verdict, Warning};
 
 use super::generator::Generator;
 use super::{LeftOut, ResultFile, interleave};

@@ -89,7 +89,7 @@ impl Common {
 
     fn dial(&self, tag: u64, thread: usize, flight: Flight, cause: Cause) {
         self.places.note(tag, flight);
-        self.run_state.thread_stats(thread).begun(&self.run_state, flight, cause, 0);
+        self.run_state.begun(&mut self.run_state.thread_stats(thread), flight, cause, 0);
         if !self.run_state.dial(tag, Some(thread)) {
             self.run_state.thread_stats(thread).failed(1, || "the client takes no more connections".into());
         }
