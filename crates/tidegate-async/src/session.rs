@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use tidegate::{Activity, CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
 
 use crate::Connection;
-use crate::shared::{Shared, State};
+use crate::shared::{Shared, State, Waiter};
 use crate::waker::SessionWake;
 
 /// How often the futures of one connection are polled before other connections are served.
@@ -19,7 +19,6 @@ const POLL_QUANTUM: usize = 8;
 /// The session of an [`AsyncService`](crate::AsyncService).
 pub struct AsyncSession {
     shared: Arc<Shared>,
-    waker: Waker,
     /// The connection's future, until it has returned.
     root: Option<BoxFuture<'static, ()>>,
     /// Spawned futures, if any.
@@ -33,11 +32,10 @@ pub struct AsyncSession {
 impl AsyncSession {
     pub(crate) fn new(peer: &Peer, start: impl FnOnce(Connection) -> BoxFuture<'static, ()>) -> Self {
         let wake = Arc::new(SessionWake::default());
-        let shared = Arc::new(Shared::new(wake.clone()));
+        let shared = Arc::new(Shared::new(wake));
         let root = start(Connection::new(shared.clone(), peer.clone()));
         Self {
             shared,
-            waker: wake.into(),
             root: Some(root),
             spawned: None,
             finished: false,
@@ -53,7 +51,7 @@ impl AsyncSession {
     }
 
     /// Handles an event, polls the woken futures, and processes their requests.
-    fn run(&mut self, out: &mut Outbox<'_>, event: impl FnOnce(&mut State) -> Option<Waker>) -> Flow {
+    fn run(&mut self, out: &mut Outbox<'_>, event: impl FnOnce(&mut State) -> Option<Waiter>) -> Flow {
         self.shared.wake.begin(|| out.waker());
         self.take_in(out, event);
         for _ in 0..POLL_QUANTUM {
@@ -67,26 +65,27 @@ impl AsyncSession {
         flow
     }
 
-    fn take_in(&mut self, out: &Outbox<'_>, event: impl FnOnce(&mut State) -> Option<Waker>) {
+    fn take_in(&mut self, out: &Outbox<'_>, event: impl FnOnce(&mut State) -> Option<Waiter>) {
         let mut state = self.shared.lock();
         state.running = true;
         let due = state.set_now(out.now());
         let of_event = event(&mut state);
         let writer = state.set_room(out.room());
         drop(state);
-        due.into_iter().chain(of_event).chain(writer).for_each(Waker::wake);
+        due.into_iter().for_each(Waker::wake);
+        of_event.into_iter().chain(writer).for_each(|waiter| self.shared.notify_waiter(waiter));
     }
 
     fn poll(&mut self) {
         #[cfg(feature = "tokio")]
         let _entered = self.runtime.as_ref().map(tokio::runtime::Handle::enter);
-        let mut task = Context::from_waker(&self.waker);
+        let mut task = Context::from_waker(self.shared.waker());
         if let Some(root) = &mut self.root
             && Pin::new(root).poll(&mut task).is_ready()
         {
             self.root = None;
         }
-        let new = std::mem::take(&mut self.shared.lock().spawned);
+        let new = self.shared.take_spawned();
         if !new.is_empty() {
             self.spawned.get_or_insert_default().extend(new);
         }
@@ -100,16 +99,18 @@ impl AsyncSession {
 
     /// Moves written bytes and requests to the outbox, and returns how the connection goes on.
     fn hand_over(&mut self, out: &mut Outbox<'_>) -> Flow {
-        let jobs = std::mem::take(&mut self.shared.lock().jobs);
-        for job in jobs {
-            // A refused job is dropped, which notifies its waiter. Not under the lock: its destructor is application
-            // code.
-            let _ = out.offload(job);
-        }
         let mut state = self.shared.lock();
-        if !state.output.is_empty() {
-            out.share(state.take_output());
+        if !state.jobs.is_empty() {
+            let jobs = std::mem::take(&mut state.jobs);
+            drop(state);
+            for job in jobs {
+                // A refused job is dropped, which notifies its waiter. Not under the lock: its destructor is
+                // application code.
+                let _ = out.offload(job);
+            }
+            state = self.shared.lock();
         }
+        state.hand_over_output(out);
         match state.next_timer() {
             Some(at) => out.wake_at(at),
             None => out.wake_never(),
@@ -149,8 +150,7 @@ impl AsyncSession {
 
 impl Session for AsyncSession {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        let waker = self.waker.clone();
-        self.run(out, |_| Some(waker))
+        self.run(out, |_| Some(Waiter::Session))
     }
 
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
@@ -167,15 +167,13 @@ impl Session for AsyncSession {
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
-        let waker = matches!(mail, Mail::Wake).then(|| self.waker.clone());
-        self.run(out, |_| waker)
+        self.run(out, |_| matches!(mail, Mail::Wake).then_some(Waiter::Session))
     }
 
     fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
         let waiting = self.shared.lock().begin_to_drain();
-        let waker = self.waker.clone();
         waiting.for_each(Waker::wake);
-        self.run(out, |_| Some(waker))
+        self.run(out, |_| Some(Waiter::Session))
     }
 
     fn on_close(&mut self, _: CloseReason) {

@@ -3,23 +3,39 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use futures_util::future::BoxFuture;
+use tidegate::Outbox;
 
 use crate::waker::SessionWake;
 
 /// A job that is offloaded when the session next has its outbox.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
+/// Output up to this size is copied to the outbox.
+const COPIED: usize = 1024;
+
 /// The shared state. The lock is held only while bytes are moved, never while application code runs; cloning, waking
 /// and dropping wakers is application code, too.
 pub(crate) struct Shared {
     state: Mutex<State>,
     pub(crate) wake: Arc<SessionWake>,
+    /// The waker of the session's futures, which is `wake`.
+    waker: Waker,
+    /// There are spawned futures in the state.
+    has_spawned: AtomicBool,
+}
+
+/// Who waits.
+pub(crate) enum Waiter {
+    /// The session's own task: no waker needs to be cloned and dropped for it.
+    Session,
+    Other(Waker),
 }
 
 #[derive(Default)]
@@ -27,11 +43,11 @@ pub(crate) struct State {
     pub(crate) input: BytesMut,
     /// The peer has finished sending.
     pub(crate) ended: bool,
-    reader: Option<Waker>,
+    reader: Option<Waiter>,
     pub(crate) output: BytesMut,
     /// Bytes that may be written before writes must wait.
     pub(crate) room: usize,
-    writer: Option<Waker>,
+    writer: Option<Waiter>,
     /// The sending side is to be shut down when the output is sent.
     pub(crate) finished: bool,
     /// The connection is gone.
@@ -40,7 +56,7 @@ pub(crate) struct State {
     timers: BTreeMap<(Instant, u64), Waker>,
     next_timer: u64,
     now: Option<Instant>,
-    pub(crate) spawned: Vec<BoxFuture<'static, ()>>,
+    spawned: Vec<BoxFuture<'static, ()>>,
     pub(crate) jobs: VecDeque<Job>,
     /// The session runs, and checks this state again before it returns.
     pub(crate) running: bool,
@@ -57,7 +73,26 @@ pub(crate) struct Draining {
 
 impl Shared {
     pub(crate) fn new(wake: Arc<SessionWake>) -> Self {
-        Self { state: Mutex::default(), wake }
+        let waker = Waker::from(wake.clone());
+        Self { state: Mutex::default(), wake, waker, has_spawned: AtomicBool::new(false) }
+    }
+
+    /// The waker of the session's futures.
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Who waits with this task, if that is known without application code.
+    fn is_session(&self, task: &Context<'_>) -> Option<Waiter> {
+        task.waker().will_wake(&self.waker).then_some(Waiter::Session)
+    }
+
+    /// Wakes who waited.
+    pub(crate) fn notify_waiter(&self, waiter: Waiter) {
+        match waiter {
+            Waiter::Session => self.wake.wake_again(),
+            Waiter::Other(waker) => waker.wake(),
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -75,7 +110,7 @@ impl Shared {
         if most == 0 {
             return Poll::Ready(Ok(0));
         }
-        let mut own = None;
+        let mut own = self.is_session(task);
         loop {
             let mut state = self.lock();
             if !state.input.is_empty() {
@@ -91,12 +126,12 @@ impl Shared {
             if state.closed {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
-            let Some(waker) = own.take() else {
+            let Some(waiter) = own.take() else {
                 drop(state);
-                own = Some(task.waker().clone());
+                own = Some(Waiter::Other(task.waker().clone()));
                 continue;
             };
-            let before = state.reader.replace(waker);
+            let before = state.reader.replace(waiter);
             if before.is_none() {
                 self.notify(state); // a stop need not wait for an idle reader on another thread
             } else {
@@ -117,7 +152,7 @@ impl Shared {
         task: &Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut own = None;
+        let mut own = self.is_session(task);
         loop {
             let mut state = self.lock();
             if state.closed || state.finished {
@@ -134,12 +169,12 @@ impl Shared {
                 self.notify(state);
                 return Poll::Ready(Ok(taken));
             }
-            let Some(waker) = own.take() else {
+            let Some(waiter) = own.take() else {
                 drop(state);
-                own = Some(task.waker().clone());
+                own = Some(Waiter::Other(task.waker().clone()));
                 continue;
             };
-            let before = state.writer.replace(waker);
+            let before = state.writer.replace(waiter);
             drop(state);
             drop(before);
             return Poll::Pending;
@@ -189,8 +224,18 @@ impl Shared {
             return drop(future); // application code: not under the lock
         }
         state.spawned.push(future);
+        self.has_spawned.store(true, Release);
         drop(state);
         self.wake.wake_again();
+    }
+
+    /// The futures spawned since the last call.
+    pub(crate) fn take_spawned(&self) -> Vec<BoxFuture<'static, ()>> {
+        if self.has_spawned.load(Relaxed) && self.has_spawned.swap(false, AcqRel) {
+            std::mem::take(&mut self.lock().spawned)
+        } else {
+            Vec::new()
+        }
     }
 
     /// Offloads a job; dropped unrun if the connection is gone.
@@ -217,19 +262,15 @@ impl Shared {
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        let wakers: Vec<Waker> = state
-            .reader
-            .take()
-            .into_iter()
-            .chain(state.writer.take())
-            .chain(std::mem::take(&mut state.draining.waiting).into_values())
-            .collect();
+        let ends: [Option<Waiter>; 2] = [state.reader.take(), state.writer.take()];
+        let draining = std::mem::take(&mut state.draining.waiting);
         let timers = std::mem::take(&mut state.timers);
         let spawned = std::mem::take(&mut state.spawned);
         let jobs = std::mem::take(&mut state.jobs);
         state.output = BytesMut::new();
         drop(state);
-        wakers.into_iter().chain(timers.into_values()).for_each(Waker::wake);
+        ends.into_iter().flatten().for_each(|waiter| self.notify_waiter(waiter));
+        draining.into_values().chain(timers.into_values()).for_each(Waker::wake);
         drop((spawned, jobs));
     }
 
@@ -266,19 +307,19 @@ impl Shared {
 
 impl State {
     /// Bytes have arrived.
-    pub(crate) fn received(&mut self, bytes: &[u8]) -> Option<Waker> {
+    pub(crate) fn received(&mut self, bytes: &[u8]) -> Option<Waiter> {
         self.input.extend_from_slice(bytes);
         self.reader.take()
     }
 
     /// The peer has finished.
-    pub(crate) fn end(&mut self) -> Option<Waker> {
+    pub(crate) fn end(&mut self) -> Option<Waiter> {
         self.ended = true;
         self.reader.take()
     }
 
     /// Sets the bytes that may be written.
-    pub(crate) fn set_room(&mut self, room: usize) -> Option<Waker> {
+    pub(crate) fn set_room(&mut self, room: usize) -> Option<Waiter> {
         self.room = room;
         if room > 0 { self.writer.take() } else { None }
     }
@@ -311,15 +352,25 @@ impl State {
         self.reader.is_some() && self.input.is_empty()
     }
 
-    /// Takes the written bytes to be sent.
-    pub(crate) fn take_output(&mut self) -> Bytes {
-        self.output.split().freeze()
+    /// Moves the written bytes to the outbox: copies few, which is cheaper than sharing them.
+    pub(crate) fn hand_over_output(&mut self, out: &mut Outbox<'_>) {
+        match self.output.len() {
+            0 => {}
+            1..=COPIED => {
+                out.write(&self.output);
+                self.output.clear();
+            }
+            _ => out.share(self.output.split().freeze()),
+        }
     }
 
     /// An idle connection keeps no buffer.
     pub(crate) fn give_back_memory(&mut self) {
         if self.input.is_empty() {
             self.input = BytesMut::new();
+        }
+        if self.output.is_empty() {
+            self.output = BytesMut::new();
         }
     }
 }
