@@ -82,8 +82,8 @@ impl Shared {
         &self.waker
     }
 
-    /// Who waits with this task, if that is known without application code.
-    fn is_session(&self, task: &Context<'_>) -> Option<Waiter> {
+    /// Who waits with this task, if it is the session's own.
+    fn session_waiter(&self, task: &Context<'_>) -> Option<Waiter> {
         task.waker().will_wake(&self.waker).then_some(Waiter::Session)
     }
 
@@ -110,7 +110,7 @@ impl Shared {
         if most == 0 {
             return Poll::Ready(Ok(0));
         }
-        let mut own = self.is_session(task);
+        let mut own = self.session_waiter(task);
         loop {
             let mut state = self.lock();
             if !state.input.is_empty() {
@@ -152,7 +152,7 @@ impl Shared {
         task: &Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut own = self.is_session(task);
+        let mut own = self.session_waiter(task);
         loop {
             let mut state = self.lock();
             if state.closed || state.finished {
@@ -354,13 +354,11 @@ impl State {
 
     /// Moves the written bytes to the outbox: copies few, which is cheaper than sharing them.
     pub(crate) fn hand_over_output(&mut self, out: &mut Outbox<'_>) {
-        match self.output.len() {
+        let output = std::mem::take(&mut self.output);
+        match output.len() {
             0 => {}
-            1..=COPIED => {
-                out.write(&self.output);
-                self.output.clear();
-            }
-            _ => out.share(self.output.split().freeze()),
+            1..=COPIED => out.write(&output),
+            _ => out.share(output.freeze()),
         }
     }
 
@@ -368,9 +366,6 @@ impl State {
     pub(crate) fn give_back_memory(&mut self) {
         if self.input.is_empty() {
             self.input = BytesMut::new();
-        }
-        if self.output.is_empty() {
-            self.output = BytesMut::new();
         }
     }
 }
