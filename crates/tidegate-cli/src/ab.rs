@@ -17,7 +17,7 @@ use crate::compare::number;
 use crate::limits::time;
 use crate::out;
 use crate::out::json::Json;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, usage};
 
 /// Options of `ab`.
 #[derive(clap::Args)]
@@ -66,7 +66,7 @@ pub fn run(args: Args) -> Outcome {
         bar.tick();
     });
     bar.finish_and_clear();
-    let found = found.map_err(|e| Failure::Usage(e.into()))?; // 1 would be an answer
+    let found = found.map_err(usage)?; // 1 would be an answer
     json.put_or_print(&found, &shown(&found))?;
     Ok(if found.decision == Decision::Dearer { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }

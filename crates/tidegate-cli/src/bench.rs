@@ -12,12 +12,12 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate::{Model, system};
 use tidegate_lab::report::{self, Results, verdict};
-use tidegate_lab::{Agents, Bench, LabError, process};
+use tidegate_lab::{Agents, Bench, process};
 
 use crate::nats::NatsArgs;
 use crate::out::{self, complain, say};
 use crate::system::signals;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, usage};
 
 /// Options of `bench`.
 #[derive(clap::Args)]
@@ -192,10 +192,6 @@ pub(crate) fn end_children_with_this_program() -> anyhow::Result<()> {
         std::process::exit(1);
     })
     .context("cannot install signal handlers")
-}
-
-fn usage(e: LabError) -> Failure {
-    Failure::Usage(e.into())
 }
 
 /// On a terminal only; a pipe sees the tables and nothing else.

@@ -9,7 +9,7 @@ use tidegate_lab::run::{Circumstances, Run};
 
 use crate::out;
 use crate::out::json::Json;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, usage};
 
 /// Options of `compare`.
 #[derive(clap::Args)]
@@ -36,7 +36,7 @@ pub fn run(args: Args) -> Outcome {
         return Err(Failure::Usage(anyhow!("--margin {} is not from 0 to 100 percent", args.margin)));
     }
     let mut json = Json::open(args.json.as_deref())?;
-    let load = |path: &Path| Run::load(path).map_err(|e| Failure::Usage(e.into()));
+    let load = |path: &Path| Run::load(path).map_err(usage);
     let (a, b) = (load(&args.run_a)?, load(&args.run_b)?);
     let question = Question { measure: args.measure.clone(), margin: args.margin / 100.0 };
     let comparison = compare(&a, &b, &question);

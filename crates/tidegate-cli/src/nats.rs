@@ -6,11 +6,11 @@ use anyhow::anyhow;
 use tidegate_cluster::text::is_name;
 use tidegate_cluster::{Access, Auth, ClusterError};
 
-use crate::Failure;
+use crate::{Failure, usage};
 
 /// Maps errors of the broker connection to exit codes.
 pub fn failure(e: ClusterError) -> Failure {
-    if e.is_about_options() { Failure::Usage(e.into()) } else { Failure::Run(e.into()) }
+    if e.is_about_options() { usage(e) } else { Failure::Run(e.into()) }
 }
 
 /// The name of this process for others: `option`, the host name, or `otherwise`.

@@ -8,9 +8,9 @@ use tidegate::system::descriptor::OwnedFd;
 use tidegate::system::local_endpoint;
 use tidegate::{Endpoint, Model};
 
-use crate::Failure;
 use crate::label::Label;
 use crate::system::handover::{HandoverStream, Inheritance};
+use crate::{Failure, usage};
 
 /// The socket options of the command line.
 pub struct Asked<'a> {
@@ -24,10 +24,6 @@ pub struct Asked<'a> {
 
 /// The default listening address.
 pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-
-fn usage(e: anyhow::Error) -> Failure {
-    Failure::Usage(e)
-}
 
 /// The listening sockets of a server.
 #[derive(Default)]

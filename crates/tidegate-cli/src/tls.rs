@@ -8,9 +8,9 @@ use std::time::Duration;
 use tidegate::{Policy, Service};
 use tidegate_tls::{Fault, Identity, RECORD_BYTES, TlsCounters, TlsLimits, TlsServer};
 
-use crate::Failure;
 use crate::label::Label;
 use crate::limits::{Limits, Optional, time_or_none};
+use crate::{Failure, usage};
 
 /// Options of TLS.
 #[derive(clap::Args)]
@@ -45,7 +45,6 @@ impl TlsArgs {
         policy: &mut Policy,
     ) -> Result<Option<Secure>, Failure> {
         let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
-        let usage = |e: tidegate_tls::TlsError| Failure::Usage(e.into());
         limits.make_room(policy, RECORD_BYTES);
         let default = TlsLimits::default();
         let handshake_timeout: Option<Duration> =

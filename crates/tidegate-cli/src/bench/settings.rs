@@ -9,8 +9,8 @@ use tidegate_lab::experiment::round::Length;
 use tidegate_lab::peers::{self, Case, scenario};
 use tidegate_lab::{Agents, Program, concurrency, connections, demand, latency, models, plan, survival, udp};
 
-use super::{Args, Experiment, usage};
-use crate::Failure;
+use super::{Args, Experiment};
+use crate::{Failure, usage};
 
 /// A round of the answer, and its idle connections: with seven models and two points it takes about a minute.
 const ANSWER_ROUND: Duration = Duration::from_millis(350);

@@ -13,8 +13,8 @@ use tidegate_load::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security
 use super::cluster::ClusterArgs;
 use super::threshold::Threshold;
 use super::units::{count, rate, span};
-use crate::Failure;
 use crate::limits::models;
+use crate::{Failure, usage};
 
 /// Options of `load`.
 #[derive(clap::Args)]
@@ -214,10 +214,6 @@ pub struct HttpArgs {
     /// Requests in flight on each connection.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pipeline: usize,
-}
-
-fn usage(e: impl Into<anyhow::Error>) -> Failure {
-    Failure::Usage(e.into())
 }
 
 impl EchoArgs {

@@ -15,7 +15,7 @@ use super::units::span;
 use crate::limits::models;
 use crate::out::json::Json;
 use crate::out::{self, say};
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, usage};
 
 /// Options of `load attack`.
 #[derive(clap::Args)]
@@ -75,7 +75,7 @@ pub fn run(args: &AttackArgs) -> Outcome {
     })
     .map_err(|e| match e {
         LoadError::Start(StartError::Engine { .. }) => Failure::Run(e.into()),
-        e => Failure::Usage(e.into()),
+        e => usage(e),
     })?;
     let written = json.put(&report);
     show(&report)?;
@@ -85,7 +85,6 @@ pub fn run(args: &AttackArgs) -> Outcome {
 
 impl AttackArgs {
     fn plan(&self) -> Result<Attack, Failure> {
-        let usage = |e: LoadError| Failure::Usage(e.into());
         let plan = Attack {
             target: Target::parse(&self.target).map_err(usage)?,
             speech: if self.target.starts_with("http://") { Speech::Http } else { Speech::Bytes },

@@ -17,7 +17,7 @@ use crate::limits::{models, wait};
 use crate::out::complain;
 use crate::out::json::Json;
 use crate::system::signals;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, usage};
 
 /// Options of `load chat`.
 #[derive(clap::Args)]
@@ -95,7 +95,7 @@ impl ChatArgs {
         let duration: Duration = seconds("-d", self.duration.unwrap_or(10.0))?;
         let timeout = seconds("--timeout", self.timeout)?;
         let targets = self.targets.iter().map(|target| Target::parse(target)).collect::<Result<Vec<_>, _>>();
-        let targets = targets.map_err(|e| Failure::Usage(e.into()))?;
+        let targets = targets.map_err(usage)?;
         let means_websocket = |target: &String| ["ws://", "wss://"].iter().any(|it| target.starts_with(it));
         let websocket = self.websocket || self.targets.iter().any(means_websocket);
         let protocols: &[&str] = if websocket { &["http/1.1"] } else { &[] };

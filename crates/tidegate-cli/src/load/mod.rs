@@ -31,7 +31,7 @@ pub use units::span;
 use crate::out::json::repeated;
 use crate::out::{complain, say};
 use crate::system::signals;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, usage};
 
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
@@ -69,7 +69,7 @@ fn generate(plan: &Plan, args: &Common) -> Outcome {
 fn failure(e: LoadError) -> Failure {
     match e {
         LoadError::Start(StartError::Engine { .. } | StartError::Connect { .. }) => Failure::Run(e.into()),
-        e => Failure::Usage(e.into()),
+        e => usage(e),
     }
 }
 
@@ -137,7 +137,7 @@ fn merge(args: &MergeArgs) -> Outcome {
     };
     let reports =
         args.results.iter().map(read).collect::<anyhow::Result<Vec<_>>>().map_err(Failure::Usage)?;
-    let merged = tidegate_load::merge(&reports).map_err(|e| Failure::Usage(e.into()))?;
+    let merged = tidegate_load::merge(&reports).map_err(usage)?;
     Sinks::open(&args.output)?.report(&merged)?;
     Ok(judge(&merged, &args.output))
 }

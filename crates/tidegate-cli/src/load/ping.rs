@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use tidegate::policy::{FastPath, Wait};
-use tidegate_load::{Amount, LoadError, PingPlan, PingReport, Target, ping};
+use tidegate_load::{Amount, PingPlan, PingReport, Target, ping};
 
 use super::args::{model, seconds};
 use super::cluster::NoAgents;
@@ -14,7 +14,7 @@ use crate::limits::{models, size, wait};
 use crate::out::complain;
 use crate::out::json::Json;
 use crate::system::signals;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, usage};
 
 /// Options of `load ping`.
 #[derive(clap::Args)]
@@ -105,7 +105,6 @@ pub fn run(args: &PingArgs) -> Outcome {
 }
 
 fn measure(args: &PingArgs) -> Result<PingReport, Failure> {
-    let usage = |e: LoadError| Failure::Usage(e.into());
     let target = Target::parse(args.target.as_deref().unwrap_or_default()).map_err(usage)?;
     let plan = PingPlan {
         target: target.endpoint,

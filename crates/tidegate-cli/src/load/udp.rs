@@ -12,7 +12,7 @@ use super::cluster::NoAgents;
 use super::units::{rate, span};
 use crate::limits::size;
 use crate::system::signals;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, usage};
 
 /// Options of `load udp`.
 #[derive(clap::Args)]
@@ -80,7 +80,6 @@ pub fn run(args: &UdpArgs) -> Outcome {
 
 impl UdpArgs {
     fn plan(&self) -> Result<UdpPlan, Failure> {
-        let usage = |e: anyhow::Error| Failure::Usage(e);
         let bare = self.target.strip_prefix("udp://").unwrap_or(&self.target);
         if bare.contains("://") {
             return Err(usage(anyhow!("{:?} is not a datagram target; write udp://HOST:PORT", self.target)));
@@ -124,7 +123,7 @@ impl UdpArgs {
 
 /// Datagrams go to an address and a port, in clear.
 fn address(text: &str) -> Result<SocketAddr, Failure> {
-    let target = Target::parse(text).map_err(|e| Failure::Usage(e.into()))?;
+    let target = Target::parse(text).map_err(usage)?;
     match (&target.endpoint, &target.security) {
         (Endpoint::Tcp(addr), Security::Plain) => Ok(*addr),
         _ => Err(Failure::Usage(anyhow!("not a datagram address: {text}; write udp://HOST:PORT"))),
