@@ -7,7 +7,7 @@ use tidegate::{CloseReason, Policy};
 use tidegate_services::{Http, HttpLimits, Page};
 
 use crate::cuts::Cuts;
-use crate::wire::{Stands, TestConnection};
+use crate::wire::{TestConnection, WireState};
 
 /// Small, so that the bounds are met.
 const LIMITS: HttpLimits =
@@ -25,17 +25,17 @@ pub fn http(data: &[u8]) {
 }
 
 /// Everything answered, without dates, and whether the server wanted more when the client had ended.
-fn play(pieces: &[&[u8]]) -> (String, Stands) {
+fn play(pieces: &[&[u8]]) -> (String, WireState) {
     let policy = Policy { input_bytes: LIMITS.head_bytes, ..Policy::default() };
     let mut wire = TestConnection::to(&*SERVICE, policy);
     for piece in pieces {
         wire.send(piece);
     }
     wire.end();
-    assert_ne!(wire.stands, Stands::Open, "both have ended");
+    assert_ne!(wire.state, WireState::Open, "both have ended");
     let cut_off = wire.counters.closed[CloseReason::InputLimit as usize].get();
     assert_eq!(cut_off, 0, "the session kept more than its limit");
-    (without_dates(&wire.text()), wire.stands)
+    (without_dates(&wire.text()), wire.state)
 }
 
 fn without_dates(text: &str) -> String {

@@ -8,7 +8,7 @@ use tidegate::{CloseReason, Consumed, Outbox, Peer, Policy, Refusal, Service, Se
 use tidegate_services::layers::{HeaderFault, ProxyLimits, ProxyProtocol};
 
 use crate::cuts::Cuts;
-use crate::wire::{SOCKET, Stands, TestConnection};
+use crate::wire::{SOCKET, TestConnection, WireState};
 
 /// Echoes, and keeps the address it was given.
 #[derive(Clone, Default)]
@@ -41,7 +41,7 @@ struct Outcome {
     client: Option<Option<SocketAddr>>,
     /// What it was shown.
     shown: Vec<u8>,
-    stands: Stands,
+    state: WireState,
     faults: [u64; HeaderFault::ALL.len()],
 }
 
@@ -69,12 +69,12 @@ fn play(pieces: &[&[u8]]) -> Outcome {
         wire.send(piece);
     }
     wire.end();
-    assert_ne!(wire.stands, Stands::Open, "both have ended");
+    assert_ne!(wire.state, WireState::Open, "both have ended");
     let cut_off = wire.counters.closed[CloseReason::InputLimit as usize].get();
     assert_eq!(cut_off, 0, "the layer kept more than its limit");
     let client = inside.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|peer| peer.addr);
     let faults = HeaderFault::ALL.map(|fault| service.faults().of(fault));
-    Outcome { client, shown: std::mem::take(&mut wire.output), stands: wire.stands, faults }
+    Outcome { client, shown: std::mem::take(&mut wire.output), state: wire.state, faults }
 }
 
 /// Whether the words in the place of ports have neither a sign nor a leading zero.

@@ -5,7 +5,7 @@ use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 
 use crate::cuts::{Cuts, without_date};
 use crate::frames::{UPGRADE, server_frames};
-use crate::wire::{Stands, TestConnection};
+use crate::wire::{TestConnection, WireState};
 
 /// Small, so that the bound is met.
 const MESSAGE_BYTES: usize = 300;
@@ -32,7 +32,7 @@ fn play(pieces: &[&[u8]]) -> Vec<u8> {
     wire.send(UPGRADE);
     pieces.iter().for_each(|piece| wire.send(piece));
     wire.end();
-    assert_ne!(wire.stands, Stands::Open, "both have ended");
+    assert_ne!(wire.state, WireState::Open, "both have ended");
     let cut_off = wire.counters.closed[CloseReason::InputLimit as usize].get();
     assert_eq!(cut_off, 0, "the session kept more than its limit");
     without_date(wire.output)

@@ -7,7 +7,7 @@ use tidegate_services::http::Access;
 use tidegate_services::{Chat, ChatLimits, ChatStats};
 
 use crate::members::Member;
-use crate::wire::Stands;
+use crate::wire::WireState;
 
 fn chat(change: impl FnOnce(&mut ChatLimits)) -> Chat {
     let mut limits = ChatLimits { lines_per_s: None, ..ChatLimits::default() };
@@ -54,7 +54,7 @@ fn who_comes_goes_and_is_renamed_is_told() {
     assert_eq!(bob.hears(), ["! join a room first: /join ROOM [NICK]"]);
     bob.say("/join tide");
     bob.wire.end();
-    assert_ne!(bob.wire.stands, Stands::Open);
+    assert_ne!(bob.wire.state, WireState::Open);
     let heard = ann.hears();
     assert_eq!(heard[1..], ["#2 + bob", "#3 bob ~ robert", "#4 - robert", "#5 + robert", "#6 - robert"]);
 }
@@ -186,7 +186,7 @@ fn a_member_that_does_not_read_is_cut_off_and_nobody_else_notices() {
         assert_eq!(bob.hears().iter().filter(|line| line.ends_with(&text)).count(), 1, "message {n}");
         assert!(slow.wire.queued() <= 20_000);
     }
-    assert_eq!(slow.wire.stands, Stands::Reset);
+    assert_eq!(slow.wire.state, WireState::Reset);
     assert_eq!((chat.counters().stats().cut_off, chat.counters().stats().members), (1, 2));
     heard.extend(ann.hears());
     assert!(heard.iter().any(|line| line.ends_with(" - slow")));
@@ -234,7 +234,7 @@ fn what_is_no_line_is_refused() {
     ann.say("\u{7}");
     ann.say("/quit now");
     assert_eq!(ann.hears().len(), 3);
-    assert_eq!(ann.wire.stands, Stands::Open);
+    assert_eq!(ann.wire.state, WireState::Open);
     ann.wire.send("x".repeat(1025));
     assert!(ann.hears()[0].starts_with("! line too long"));
     assert!(ann.wire.finished);
@@ -344,15 +344,15 @@ fn a_first_line_has_its_time_whatever_it_may_become() {
         member.wire.send(begun);
         for _ in 0..9 {
             member.wire.wait(Duration::from_secs(1));
-            assert_eq!(member.wire.stands, Stands::Open, "{begun:?}");
+            assert_eq!(member.wire.state, WireState::Open, "{begun:?}");
             member.wire.send("x");
         }
         member.wire.wait(Duration::from_secs(1));
-        assert_eq!(member.wire.stands, Stands::Reset, "{begun:?}");
+        assert_eq!(member.wire.state, WireState::Reset, "{begun:?}");
     }
     let mut member = Member::of_lines(&chat);
     member.wire.send("hel");
     member.wire.send("lo\n");
     member.wire.wait(Duration::from_secs(100));
-    assert_eq!(member.wire.stands, Stands::Open, "a member may be silent");
+    assert_eq!(member.wire.state, WireState::Open, "a member may be silent");
 }

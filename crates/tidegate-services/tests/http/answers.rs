@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_services::{Http, HttpLimits, Page};
 
-use crate::wire::{PAGE, Stands, TestConnection, answers};
+use crate::wire::{PAGE, TestConnection, WireState, answers};
 
 #[test]
 fn get_is_answered_with_the_page_in_one_piece() {
@@ -17,7 +17,7 @@ fn get_is_answered_with_the_page_in_one_piece() {
     assert_eq!(answers[0].field("content-type"), Some("text/html; charset=utf-8"));
     assert!(httpdate::parse_http_date(answers[0].field("date").unwrap()).is_ok());
     assert_eq!(answers[0].field("connection"), None);
-    assert_eq!((wire.pieces.as_slice(), wire.stands), ([1].as_slice(), Stands::Open));
+    assert_eq!((wire.pieces.as_slice(), wire.state), ([1].as_slice(), WireState::Open));
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn a_large_page_is_not_copied_for_each_head_and_leaves_whole() {
     wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let answers = answers(&wire.output);
     assert!(answers.len() == 2 && answers.iter().all(|answer| answer.body == page));
-    assert_eq!(wire.stands, Stands::Closed);
+    assert_eq!(wire.state, WireState::Closed);
 }
 
 #[test]
@@ -41,19 +41,19 @@ fn head_is_answered_like_get_without_the_page() {
 
 #[test]
 fn the_connection_lives_on_or_ends_as_the_client_has_it() {
-    for (request, said, stands) in [
-        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", None, Stands::Open),
-        ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", Some("close"), Stands::Closed),
-        ("GET / HTTP/1.0\r\n\r\n", Some("close"), Stands::Closed),
-        ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Some("keep-alive"), Stands::Open),
-        ("HEAD / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Some("keep-alive"), Stands::Open),
-        ("POST / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Some("keep-alive"), Stands::Open),
-        ("POST / HTTP/1.0\r\n\r\n", Some("close"), Stands::Closed),
+    for (request, said, state) in [
+        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", None, WireState::Open),
+        ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", Some("close"), WireState::Closed),
+        ("GET / HTTP/1.0\r\n\r\n", Some("close"), WireState::Closed),
+        ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Some("keep-alive"), WireState::Open),
+        ("HEAD / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Some("keep-alive"), WireState::Open),
+        ("POST / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Some("keep-alive"), WireState::Open),
+        ("POST / HTTP/1.0\r\n\r\n", Some("close"), WireState::Closed),
     ] {
         let mut wire = TestConnection::new();
         wire.send(request);
         assert_eq!(answers(&wire.output)[0].field("connection"), said, "{request:?}");
-        assert_eq!(wire.stands, stands, "{request:?}");
+        assert_eq!(wire.state, state, "{request:?}");
     }
 }
 
@@ -63,7 +63,7 @@ fn what_follows_the_last_request_is_not_answered() {
     wire.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(wire.statuses(), [200]);
     // Closing with input unread would be a reset: the core lingers.
-    assert_eq!(wire.stands, Stands::Lingers);
+    assert_eq!(wire.state, WireState::Lingers);
     wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(wire.statuses(), [200]);
 }
@@ -91,7 +91,7 @@ fn other_methods_are_refused_and_the_connection_lives_on() {
 fn a_client_that_talks_through_the_tunnel_already_is_not_taken_at_its_word() {
     let mut wire = TestConnection::new();
     wire.send("CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!((wire.statuses(), wire.stands), (vec![405], Stands::Lingers));
+    assert_eq!((wire.statuses(), wire.state), (vec![405], WireState::Lingers));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn what_ends_the_connection_says_why_and_lingers() {
     ] {
         let mut wire = TestConnection::new();
         wire.send(request);
-        assert_eq!((wire.statuses(), wire.stands), (vec![status], Stands::Lingers), "{request:?}");
+        assert_eq!((wire.statuses(), wire.state), (vec![status], WireState::Lingers), "{request:?}");
         let answer = &answers(&wire.output)[0];
         assert!(answer.body.starts_with(&status.to_string()), "{}", answer.body);
         assert!(answer.body.contains(why), "{why:?} in {:?}", answer.body);
@@ -129,7 +129,7 @@ fn what_ends_the_connection_says_why_and_lingers() {
         wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(wire.statuses(), [status], "nothing is answered after {request:?}");
         wire.end();
-        assert_eq!(wire.stands, Stands::Closed);
+        assert_eq!(wire.state, WireState::Closed);
     }
 }
 
@@ -150,7 +150,7 @@ fn no_answer_to_head_has_a_body() {
 fn answers_before_a_fault_are_sent_first() {
     let mut wire = TestConnection::new();
     wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\nHEAD / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n");
-    assert_eq!((wire.statuses(), wire.stands), (vec![200, 200, 400], Stands::Lingers));
+    assert_eq!((wire.statuses(), wire.state), (vec![200, 200, 400], WireState::Lingers));
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn empty_lines_before_a_request_are_skipped() {
     wire.send("\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n\r\n\r\n");
     wire.send("\r");
     wire.send("\nGET / HTTP/1.1\r\nHost: a\r\n\r\n\r\n");
-    assert_eq!((wire.statuses(), wire.stands), (vec![200, 200], Stands::Open));
+    assert_eq!((wire.statuses(), wire.state), (vec![200, 200], WireState::Open));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_client_that_has_finished_sending_gets_its_answers() {
     let mut wire = TestConnection::new();
     wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2));
     wire.end();
-    assert_eq!((wire.statuses(), wire.stands), (vec![200, 200], Stands::Closed));
+    assert_eq!((wire.statuses(), wire.state), (vec![200, 200], WireState::Closed));
 }
 
 #[test]

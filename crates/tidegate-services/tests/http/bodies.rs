@@ -2,7 +2,7 @@
 
 use tidegate_services::HttpLimits;
 
-use crate::wire::{Stands, TestConnection};
+use crate::wire::{TestConnection, WireState};
 
 const INNER: &str = "DELETE /inner HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -16,7 +16,7 @@ fn a_request_inside_a_body_is_no_request() {
     for (request, status) in [(length, 405), (chunked, 200)] {
         let mut wire = TestConnection::new();
         wire.send(request + "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert_eq!((wire.statuses(), wire.stands), (vec![status, 200], Stands::Open));
+        assert_eq!((wire.statuses(), wire.state), (vec![status, 200], WireState::Open));
     }
 }
 
@@ -37,7 +37,7 @@ fn attempts_to_smuggle_get_one_answer_and_end_the_connection() {
     ] {
         let mut wire = TestConnection::new();
         wire.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n0\r\n\r\n{INNER}"));
-        assert_eq!((wire.statuses(), wire.stands), (vec![400], Stands::Lingers), "{fields:?}");
+        assert_eq!((wire.statuses(), wire.state), (vec![400], WireState::Lingers), "{fields:?}");
     }
 }
 
@@ -57,15 +57,15 @@ fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
     let limits = HttpLimits { body_bytes: 10, ..HttpLimits::default() };
     let mut wire = TestConnection::with(limits);
     wire.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 11\r\n\r\n");
-    assert_eq!((wire.statuses(), wire.stands), (vec![413], Stands::Lingers));
+    assert_eq!((wire.statuses(), wire.state), (vec![413], WireState::Lingers));
 
     let mut wire = TestConnection::with(limits);
     wire.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n0123456789");
-    assert_eq!((wire.statuses(), wire.stands), (vec![405], Stands::Open));
+    assert_eq!((wire.statuses(), wire.state), (vec![405], WireState::Open));
 
     let mut wire = TestConnection::with(limits);
     wire.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n");
-    assert_eq!((wire.statuses(), wire.stands), (vec![413], Stands::Lingers));
+    assert_eq!((wire.statuses(), wire.state), (vec![413], WireState::Lingers));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn trailers_without_end_are_refused() {
     for _ in 0..2000 {
         wire.send("trailer: x\r\n");
     }
-    assert_eq!((wire.statuses(), wire.stands), (vec![431], Stands::Lingers));
+    assert_eq!((wire.statuses(), wire.state), (vec![431], WireState::Lingers));
 }
 
 #[test]
@@ -85,5 +85,5 @@ fn a_large_body_leaves_no_trace_in_memory() {
     for _ in 0..1024 {
         wire.send([b'x'; 1024]); // above input_bytes of the policy in sum: keeping it would end the connection
     }
-    assert_eq!((wire.statuses(), wire.stands), (vec![405], Stands::Open));
+    assert_eq!((wire.statuses(), wire.state), (vec![405], WireState::Open));
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::wire::{Stands, TestConnection};
+use crate::wire::{TestConnection, WireState};
 
 /// Requests after which the connection lives on.
 const LIVELY: [&str; 12] = [
@@ -37,17 +37,17 @@ const LAST: [&str; 13] = [
     "CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n",
 ];
 
-fn play<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, Stands) {
+fn play<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, WireState) {
     let mut wire = TestConnection::new();
     for piece in pieces {
         wire.send(piece);
     }
     // What follows a last request may have been cut off it or not: closed in order, or lingering until the peer is
     // done.
-    if wire.stands == Stands::Lingers {
+    if wire.state == WireState::Lingers {
         wire.end();
     }
-    (wire.text(), wire.stands)
+    (wire.text(), wire.state)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::wire::{Stands, TestConnection, answers};
+use crate::wire::{TestConnection, WireState, answers};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -23,10 +23,10 @@ fn a_connection_between_requests_may_ask_once_more_and_is_told() {
     let mut wire = TestConnection::new();
     wire.send(GET);
     wire.drain();
-    assert_eq!((wire.statuses(), wire.stands), (vec![200], Stands::Open));
+    assert_eq!((wire.statuses(), wire.state), (vec![200], WireState::Open));
     wire.send(GET);
     last_says_close(&wire, 2);
-    assert_eq!(wire.stands, Stands::Lingers);
+    assert_eq!(wire.state, WireState::Lingers);
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn a_connection_between_requests_that_asks_no_more_is_closed() {
     wire.send(GET);
     wire.drain();
     wire.wait(LAST_WORD);
-    assert_eq!((wire.statuses(), wire.stands), (vec![200], Stands::Closed));
+    assert_eq!((wire.statuses(), wire.state), (vec![200], WireState::Closed));
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn one_that_has_rested_for_a_while_is_closed_at_once() {
     wire.send(GET);
     wire.wait(LAST_WORD);
     wire.drain();
-    assert_eq!((wire.statuses(), wire.stands), (vec![200], Stands::Closed));
+    assert_eq!((wire.statuses(), wire.state), (vec![200], WireState::Closed));
 }
 
 #[test]
@@ -55,11 +55,11 @@ fn a_request_that_was_begun_is_answered_and_the_answer_says_close() {
             let mut wire = TestConnection::new();
             wire.send(&request[..cut]);
             wire.drain();
-            assert_eq!(wire.stands, Stands::Open, "cut at {cut}");
+            assert_eq!(wire.state, WireState::Open, "cut at {cut}");
             wire.send(&request[cut..]);
             last_says_close(&wire, 1);
             // The client did not ask for the end and may be sending: it must still be able to read the answer.
-            assert_eq!(wire.stands, Stands::Lingers);
+            assert_eq!(wire.state, WireState::Lingers);
         }
     }
 }
@@ -71,7 +71,7 @@ fn of_several_requests_that_have_come_the_last_answer_says_it() {
     wire.drain();
     wire.send([&GET[5..], GET, GET].concat());
     last_says_close(&wire, 3);
-    assert_eq!(wire.stands, Stands::Lingers);
+    assert_eq!(wire.state, WireState::Lingers);
 }
 
 #[test]
@@ -81,5 +81,5 @@ fn a_client_that_asked_for_the_end_is_not_waited_for() {
     wire.drain();
     wire.send("Connection: close\r\n\r\n");
     last_says_close(&wire, 1);
-    assert_eq!(wire.stands, Stands::Closed);
+    assert_eq!(wire.state, WireState::Closed);
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tidegate_services::HttpLimits;
 
-use crate::wire::{Stands, TestConnection, answers};
+use crate::wire::{TestConnection, WireState, answers};
 
 /// Pieces that lead deeper into the parsers than random bytes do.
 const WORDS: [&str; 24] = [
@@ -47,14 +47,14 @@ fn survives(inputs: &[Vec<u8>]) {
     for input in inputs {
         wire.send(input);
     }
-    let open = wire.stands == Stands::Open;
+    let open = wire.state == WireState::Open;
     for answer in answers(&wire.output) {
         assert!([100, 200, 400, 405, 413, 414, 431, 501, 505].contains(&answer.status), "{}", answer.status);
     }
     if open {
         wire.wait(std::time::Duration::from_secs(31));
         wire.end();
-        assert_eq!(wire.stands, Stands::Closed);
+        assert_eq!(wire.state, WireState::Closed);
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::policy::MinRate;
 use tidegate::{CloseReason, Policy};
 
-use crate::wire::{Stands, TestConnection};
+use crate::wire::{TestConnection, WireState};
 
 const GRACE: Duration = Duration::from_secs(2);
 const SECOND: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ fn one_byte_a_second_saves_nobody() {
             wire.wait(SECOND);
             wire.send("x");
         }
-        assert_eq!(wire.stands, Stands::Closed, "{begun:?}");
+        assert_eq!(wire.state, WireState::Closed, "{begun:?}");
         assert!(wire.closed_by(CloseReason::MinRate), "{begun:?}");
     }
 }
@@ -46,7 +46,7 @@ fn who_is_fast_enough_is_left_alone() {
             wire.wait(SECOND);
             wire.send("x".repeat(600));
         }
-        assert_eq!(wire.stands, Stands::Open, "{begun:?}");
+        assert_eq!(wire.state, WireState::Open, "{begun:?}");
     }
 }
 
@@ -60,5 +60,5 @@ fn between_requests_there_is_no_hurry() {
         assert_eq!(wire.deadline(), None);
         wire.wait(100 * GRACE);
     }
-    assert_eq!((wire.statuses(), wire.stands), (vec![405, 405], Stands::Open));
+    assert_eq!((wire.statuses(), wire.state), (vec![405, 405], WireState::Open));
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_services::HttpLimits;
 
-use crate::wire::{Stands, TestConnection};
+use crate::wire::{TestConnection, WireState};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const ALMOST: Duration = Duration::from_millis(29_999);
@@ -20,9 +20,9 @@ fn a_request_that_is_not_completed_in_time_is_answered_with_408() {
         let mut wire = TestConnection::new();
         wire.send(begun);
         wire.wait(ALMOST);
-        assert_eq!(wire.stands, Stands::Open);
+        assert_eq!(wire.state, WireState::Open);
         wire.wait(LIMIT - ALMOST);
-        assert_eq!((wire.statuses(), wire.stands), (vec![408], Stands::Lingers), "{begun:?}");
+        assert_eq!((wire.statuses(), wire.state), (vec![408], WireState::Lingers), "{begun:?}");
     }
 }
 
@@ -35,7 +35,7 @@ fn a_trickle_does_not_prolong_it() {
         wire.wait(Duration::from_secs(1));
     }
     // It went on trickling while the connection lingered, and that is over too.
-    assert_eq!((wire.statuses(), wire.stands), (vec![408], Stands::Closed));
+    assert_eq!((wire.statuses(), wire.state), (vec![408], WireState::Closed));
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_request_that_is_completed_in_time_stops_the_clock() {
         assert_eq!(wire.deadline(), None, "{rest:?}");
         wire.wait(LIMIT * 10);
         assert!(wire.statuses().iter().all(|&status| status == 200), "{rest:?}");
-        assert_eq!(wire.stands, Stands::Open);
+        assert_eq!(wire.state, WireState::Open);
     }
 }
 
@@ -59,9 +59,9 @@ fn each_request_has_its_own_time() {
     wire.wait(ALMOST);
     wire.send("\r\nGET /next");
     wire.wait(ALMOST);
-    assert_eq!((wire.statuses(), wire.stands), (vec![200], Stands::Open));
+    assert_eq!((wire.statuses(), wire.state), (vec![200], WireState::Open));
     wire.wait(LIMIT - ALMOST);
-    assert_eq!((wire.statuses(), wire.stands), (vec![200, 408], Stands::Lingers));
+    assert_eq!((wire.statuses(), wire.state), (vec![200, 408], WireState::Lingers));
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl MailSink for NoMail {
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stands {
+pub enum WireState {
     Open,
     /// The last byte was sent and the sending side is finished; what comes is discarded.
     Lingers,
@@ -44,7 +44,7 @@ pub struct TestConnection {
     mail_sink: Arc<dyn MailSink>,
     token: Token,
     pub now: Instant,
-    pub stands: Stands,
+    pub state: WireState,
     /// Everything answered so far.
     pub output: Vec<u8>,
     /// Pieces in each send.
@@ -81,7 +81,7 @@ impl TestConnection {
             mail_sink: Arc::new(NoMail),
             token: Table::default().insert(()),
             now,
-            stands: Stands::Open,
+            state: WireState::Open,
             output: Vec::new(),
             pieces: Vec::new(),
             reads: true,
@@ -103,11 +103,11 @@ impl TestConnection {
         loop {
             let next = match action.then {
                 NextStep::FinishSending => {
-                    self.stands = Stands::Lingers;
+                    self.state = WireState::Lingers;
                     Event::SendFinished
                 }
                 NextStep::Close | NextStep::Reset => {
-                    self.stands = Stands::Closed;
+                    self.state = WireState::Closed;
                     return;
                 }
                 NextStep::Nothing | NextStep::CloseAfterSend if action.send && self.reads => {
@@ -126,7 +126,7 @@ impl TestConnection {
 
     /// The client sends these bytes, in one piece.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        if self.stands != Stands::Closed {
+        if self.state != WireState::Closed {
             self.happens(Event::Received(bytes.as_ref()));
         }
     }

@@ -8,7 +8,7 @@ use tidegate_services::layers::{HeaderFault, ProxyLimits, ProxyLimitsError, Prox
 
 use crate::diary::{Diary, Entry};
 use crate::headers::{CLIENT4, headers, v2};
-use crate::wire::{SOCKET, Stands, TestConnection};
+use crate::wire::{SOCKET, TestConnection, WireState};
 
 const V1: &str = "PROXY TCP4 192.0.2.7 127.0.0.1 4660 80\r\n";
 
@@ -26,14 +26,14 @@ fn whole(addr: Option<&str>, text: &str) -> Vec<Entry> {
     entries
 }
 
-fn play<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Entry>, String, Stands) {
+fn play<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Entry>, String, WireState) {
     let diary = Diary::new();
     let mut wire = TestConnection::to(&layer(&diary), Policy::default());
     for piece in pieces {
         wire.send(piece);
     }
     wire.end();
-    (diary.read(), wire.text(), wire.stands)
+    (diary.read(), wire.text(), wire.state)
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn every_header_wherever_it_is_cut_leaves_the_service_the_client_and_its_bytes()
     for (header, addr) in headers() {
         for text in ["", "x", "hello\r\nPROXY "] {
             let stream = [&header[..], text.as_bytes()].concat();
-            let expected = (whole(addr, text), text.to_owned(), Stands::Closed);
+            let expected = (whole(addr, text), text.to_owned(), WireState::Closed);
             for cut in 0..=stream.len() {
                 let (a, b) = stream.split_at(cut);
                 let pieces = [a, b].into_iter().filter(|piece| !piece.is_empty());
@@ -94,7 +94,7 @@ fn timers_mail_and_drains_reach_the_session() {
     assert!(!wire.wants_input());
     wire.read();
     wire.wait(Duration::from_secs(60));
-    assert_eq!(wire.stands, Stands::Open, "the time for the header is over and done with");
+    assert_eq!(wire.state, WireState::Open, "the time for the header is over and done with");
     let text = vec![b'x'; Policy::default().outbox.high];
     let expected =
         [Entry::Open, Entry::Message("a letter"), Entry::Timer, Entry::Bytes(text), Entry::Drained];
@@ -139,16 +139,16 @@ fn what_a_session_answers_when_it_is_opened_is_followed() {
         });
         let mut wire = TestConnection::to(&layer(&diary), Policy::default());
         wire.send(format!("{V1}{input}"));
-        (wire.text(), wire.stands, wire.finished, diary.read().contains(&Entry::Bytes("in".into())))
+        (wire.text(), wire.state, wire.finished, diary.read().contains(&Entry::Bytes("in".into())))
     };
-    assert_eq!(opened(Flow::Close, ""), ("bye".into(), Stands::Closed, false, false));
+    assert_eq!(opened(Flow::Close, ""), ("bye".into(), WireState::Closed, false, false));
     // Closing with unread input would destroy the answer: the connection lingers, as it does without a layer.
-    assert_eq!(opened(Flow::Close, "in"), ("bye".into(), Stands::Open, true, false));
-    assert_eq!(opened(Flow::Linger, "in"), ("bye".into(), Stands::Open, true, false));
-    assert_eq!(opened(Flow::Abort, "in"), ("".into(), Stands::Reset, false, false));
-    assert_eq!(opened(Flow::Shutdown, ""), ("bye".into(), Stands::Open, true, false));
-    let (_, stands, finished, shown) = opened(Flow::Shutdown, "in");
-    assert_eq!((stands, finished, shown), (Stands::Open, true, true), "receiving goes on");
+    assert_eq!(opened(Flow::Close, "in"), ("bye".into(), WireState::Open, true, false));
+    assert_eq!(opened(Flow::Linger, "in"), ("bye".into(), WireState::Open, true, false));
+    assert_eq!(opened(Flow::Abort, "in"), ("".into(), WireState::Reset, false, false));
+    assert_eq!(opened(Flow::Shutdown, ""), ("bye".into(), WireState::Open, true, false));
+    let (_, state, finished, shown) = opened(Flow::Shutdown, "in");
+    assert_eq!((state, finished, shown), (WireState::Open, true, true), "receiving goes on");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_refusal_closes() {
     let diary = Diary::new().refusing();
     let mut wire = TestConnection::to(&layer(&diary), Policy::default());
     wire.send(format!("{V1}hello"));
-    assert_eq!((wire.stands, diary.read()), (Stands::Closed, vec![Entry::Peer(Some(CLIENT4.into()))]));
+    assert_eq!((wire.state, diary.read()), (WireState::Closed, vec![Entry::Peer(Some(CLIENT4.into()))]));
 }
 
 #[test]
@@ -171,13 +171,13 @@ fn a_dialled_connection_has_no_header() {
 #[test]
 fn no_header_no_session_and_every_fault_is_counted() {
     let long = v2(0x21, 0x11, &[0; 5000]);
-    for (fault, stands, pieces) in [
-        (HeaderFault::Missing, Stands::Reset, vec![&b"GET / HTTP/1.1\r\n\r\n"[..]]),
-        (HeaderFault::Missing, Stands::Reset, vec![b"PRO", b"XYZ"]),
-        (HeaderFault::Malformed, Stands::Reset, vec![b"PROXY TCP4 1 2 3 4\r\n"]),
-        (HeaderFault::TooLong, Stands::Reset, vec![&long[..16]]),
-        (HeaderFault::TooLong, Stands::Reset, vec![b"PROXY TCP4 ", &[b'1'; 100]]),
-        (HeaderFault::Truncated, Stands::Closed, vec![b"PROXY TCP4 "]),
+    for (fault, state, pieces) in [
+        (HeaderFault::Missing, WireState::Reset, vec![&b"GET / HTTP/1.1\r\n\r\n"[..]]),
+        (HeaderFault::Missing, WireState::Reset, vec![b"PRO", b"XYZ"]),
+        (HeaderFault::Malformed, WireState::Reset, vec![b"PROXY TCP4 1 2 3 4\r\n"]),
+        (HeaderFault::TooLong, WireState::Reset, vec![&long[..16]]),
+        (HeaderFault::TooLong, WireState::Reset, vec![b"PROXY TCP4 ", &[b'1'; 100]]),
+        (HeaderFault::Truncated, WireState::Closed, vec![b"PROXY TCP4 "]),
     ] {
         let diary = Diary::new();
         let service = layer(&diary);
@@ -186,7 +186,7 @@ fn no_header_no_session_and_every_fault_is_counted() {
             wire.send(piece);
         }
         wire.end();
-        assert_eq!((wire.stands, wire.text().as_str()), (stands, ""), "{pieces:?}");
+        assert_eq!((wire.state, wire.text().as_str()), (state, ""), "{pieces:?}");
         assert_eq!(diary.read(), [], "{pieces:?}");
         for one in HeaderFault::ALL {
             assert_eq!(service.faults().of(one), u64::from(one == fault), "{one} in {pieces:?}");
@@ -204,9 +204,9 @@ fn a_header_has_its_time_from_its_first_byte_and_silence_is_the_policys() {
         wire.send([byte]);
         wire.wait(Duration::from_millis(999));
     }
-    assert_eq!(wire.stands, Stands::Open);
+    assert_eq!(wire.state, WireState::Open);
     wire.wait(Duration::from_millis(5));
-    assert_eq!((wire.stands, diary.read()), (Stands::Reset, vec![]));
+    assert_eq!((wire.state, diary.read()), (WireState::Reset, vec![]));
     assert_eq!(service.faults().of(HeaderFault::TooLate), 1);
 }
 
@@ -216,7 +216,7 @@ fn a_port_check_is_no_fault() {
     let service = layer(&diary);
     let mut wire = TestConnection::to(&service, Policy::default());
     wire.end();
-    assert_eq!((wire.stands, diary.read()), (Stands::Closed, vec![]));
+    assert_eq!((wire.state, diary.read()), (WireState::Closed, vec![]));
     assert!(HeaderFault::ALL.iter().all(|&fault| service.faults().of(fault) == 0));
 }
 

@@ -37,7 +37,7 @@ impl Workers for NoWorkers {
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stands {
+pub enum WireState {
     Open,
     Closed,
     Reset,
@@ -51,7 +51,7 @@ pub struct TestConnection {
     mail_sink: Arc<dyn MailSink>,
     token: Token,
     pub now: Instant,
-    pub stands: Stands,
+    pub state: WireState,
     /// The sending side was finished.
     pub finished: bool,
     /// Everything answered so far.
@@ -89,7 +89,7 @@ impl TestConnection {
             letters,
             token: Table::default().insert(()),
             now,
-            stands: Stands::Open,
+            state: WireState::Open,
             finished: false,
             output: Vec::new(),
             reads: true,
@@ -117,8 +117,8 @@ impl TestConnection {
                     self.finished = true;
                     Event::SendFinished
                 }
-                NextStep::Close => return self.stands = Stands::Closed,
-                NextStep::Reset => return self.stands = Stands::Reset,
+                NextStep::Close => return self.state = WireState::Closed,
+                NextStep::Reset => return self.state = WireState::Reset,
                 NextStep::Nothing | NextStep::CloseAfterSend if action.send && self.reads => {
                     let mut slices = [IoSlice::new(&[]); 64];
                     let count = self.connection.queue().slices(&mut slices);
@@ -134,14 +134,14 @@ impl TestConnection {
 
     /// The peer sends these bytes, in one piece.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        if self.stands == Stands::Open {
+        if self.state == WireState::Open {
             self.happens(Event::Received(bytes.as_ref()));
         }
     }
 
     /// The peer finishes sending.
     pub fn end(&mut self) {
-        if self.stands == Stands::Open {
+        if self.state == WireState::Open {
             self.happens(Event::PeerEnded);
         }
     }

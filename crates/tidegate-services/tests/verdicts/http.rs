@@ -10,7 +10,7 @@ use tidegate_services::{Files, FilesOptions, Http, HttpLimits, Page};
 
 use crate::cases::{Case, bytes, cases};
 use crate::sockets::{exchange, random_pieces, start};
-use crate::wire::{Stands, TestConnection};
+use crate::wire::{TestConnection, WireState};
 
 const HEADS: &str = include_str!("http-heads.txt");
 const BODIES: &str = include_str!("http-bodies.txt");
@@ -89,7 +89,7 @@ fn play<S: Service>(service: &S, pieces: &[&[u8]]) -> (Vec<u8>, bool) {
     let lines = text.split_inclusive("\r\n");
     let text: String =
         lines.map(|line| if line.starts_with("Date: ") { "Date: now\r\n" } else { line }).collect();
-    (text.into_bytes(), wire.finished || wire.stands != Stands::Open)
+    (text.into_bytes(), wire.finished || wire.state != WireState::Open)
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tidegate_services::layers::{HeaderFault, HeaderFaults, ProxyLimits, ProxyPro
 
 use crate::cases::{Case, bytes, cases};
 use crate::sockets::{DEADLINE, exchange, random_pieces, start};
-use crate::wire::{SOCKET, Stands, TestConnection};
+use crate::wire::{SOCKET, TestConnection, WireState};
 
 const HEADERS: &str = include_str!("proxy.txt");
 
@@ -71,12 +71,12 @@ fn answer(verdict: &str, socket: &str) -> String {
     format!("{client} {}", String::from_utf8_lossy(REST))
 }
 
-fn play(pieces: &[&[u8]]) -> (String, Stands, Vec<u64>) {
+fn play(pieces: &[&[u8]]) -> (String, WireState, Vec<u64>) {
     let service = service();
     let faults = service.faults();
     let mut wire = TestConnection::to(&service, Policy::default());
     pieces.iter().for_each(|piece| wire.send(piece));
-    (wire.text(), wire.stands, counted(&faults))
+    (wire.text(), wire.state, counted(&faults))
 }
 
 fn counted(faults: &HeaderFaults) -> Vec<u64> {
@@ -92,13 +92,13 @@ fn every_verdict_however_it_is_cut() {
         let whole = play(&[&script]);
         let counts = HeaderFault::ALL.map(|one| u64::from(Some(one) == fault(gives))).to_vec();
         let wanted = match fault(gives) {
-            Some(_) => (String::new(), Stands::Reset, counts),
-            None => (answer(gives, SOCKET), Stands::Closed, counts),
+            Some(_) => (String::new(), WireState::Reset, counts),
+            None => (answer(gives, SOCKET), WireState::Closed, counts),
         };
         if whole != wanted {
             wrong.push(format!("{}: {whole:?} in place of {gives}", case.name));
         }
-        if case.rest.is_some() && play(&[&header[..cut]]) != (String::new(), Stands::Open, vec![0; 5]) {
+        if case.rest.is_some() && play(&[&header[..cut]]) != (String::new(), WireState::Open, vec![0; 5]) {
             wrong.push(format!("{}: it was not waited for the rest", case.name));
         }
         for cut in 1..script.len() {

@@ -8,7 +8,7 @@ use tidegate::{CloseReason, Policy};
 use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 
 use crate::frames::{BINARY, CLOSE, FIN, PING, PONG, TEXT, UPGRADE, frame, head, server_frames, text};
-use crate::wire::{Stands, TestConnection};
+use crate::wire::{TestConnection, WireState};
 
 const LIMITS: WebSocketLimits =
     WebSocketLimits { message_bytes: 1000, request_timeout: Some(Duration::from_secs(10)) };
@@ -27,10 +27,10 @@ fn open() -> TestConnection {
 }
 
 /// What comes back for these frames, and the state of the connection then.
-fn answers(frames: &[Vec<u8>]) -> (Vec<(u8, Vec<u8>)>, Stands) {
+fn answers(frames: &[Vec<u8>]) -> (Vec<(u8, Vec<u8>)>, WireState) {
     let mut wire = open();
     wire.send(frames.concat());
-    (server_frames(&wire.output), wire.stands)
+    (server_frames(&wire.output), wire.state)
 }
 
 /// The code that these frames are closed with.
@@ -46,14 +46,14 @@ fn code(frames: &[Vec<u8>]) -> u16 {
 fn messages_come_back_as_they_were() {
     let long = "x".repeat(1000);
     let frames = [text("hello"), frame(FIN | BINARY, [0, 255]), text(""), text(&long)];
-    let (answers, stands) = answers(&frames);
+    let (answers, state) = answers(&frames);
     let expected = [
         (FIN | TEXT, b"hello".to_vec()),
         (FIN | BINARY, vec![0, 255]),
         (FIN | TEXT, vec![]),
         (FIN | TEXT, long.into_bytes()),
     ];
-    assert_eq!((answers, stands), (expected.to_vec(), Stands::Open));
+    assert_eq!((answers, state), (expected.to_vec(), WireState::Open));
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn fragments_without_a_byte_are_no_message_until_the_last_and_are_not_kept() {
     assert_eq!(answers.next(), Some((FIN | PONG, vec![])));
     assert_eq!(answers.next(), Some((FIN | TEXT, b"a".to_vec())));
     assert_eq!(answers.filter(|answer| *answer == (FIN | TEXT, vec![])).count(), 1_000);
-    assert_eq!(wire.stands, Stands::Open);
+    assert_eq!(wire.state, WireState::Open);
     assert_eq!(code(&[frame(0, "")]), 1002, "nothing to continue");
 }
 
@@ -119,7 +119,7 @@ fn a_close_is_answered_with_its_code_and_nothing_is_heard_after_it() {
     assert_eq!(server_frames(&wire.output), [(FIN | TEXT, b"a".to_vec()), (FIN | CLOSE, bye)]);
     assert!(wire.finished, "the sending side is finished");
     wire.end();
-    assert_eq!(wire.stands, Stands::Closed);
+    assert_eq!(wire.state, WireState::Closed);
     assert_eq!(answers(&[frame(FIN | CLOSE, [])]).0, [(FIN | CLOSE, vec![])]);
 }
 
@@ -136,10 +136,10 @@ fn a_request_has_its_time() {
     let mut wire = asked();
     wire.send(&UPGRADE[..20]);
     wire.wait(Duration::from_secs(10));
-    assert_eq!(wire.stands, Stands::Reset);
+    assert_eq!(wire.state, WireState::Reset);
     let mut wire = open();
     wire.wait(Duration::from_secs(20));
-    assert_eq!(wire.stands, Stands::Open, "an open WebSocket may be silent");
+    assert_eq!(wire.state, WireState::Open, "an open WebSocket may be silent");
 }
 
 #[test]
@@ -149,14 +149,14 @@ fn an_unfinished_message_is_unfinished_input() {
     wire.send(frame(TEXT, "half"));
     wire.happens(tidegate::proto::Event::Drain);
     wire.wait(Duration::from_secs(5));
-    assert_eq!((before, wire.stands), (None, Stands::Open), "a stop waits for the rest");
+    assert_eq!((before, wire.state), (None, WireState::Open), "a stop waits for the rest");
     wire.send(frame(FIN, " whole"));
     let frames = server_frames(&wire.output);
     assert_eq!(frames[0], (FIN | TEXT, b"half whole".to_vec()));
     let (first, payload) = &frames[1];
     assert_eq!((*first, &payload[..2], frames.len()), (FIN | CLOSE, &1001_u16.to_be_bytes()[..], 2));
     wire.wait(Duration::from_secs(5));
-    assert_ne!(wire.stands, Stands::Open, "and for nothing else");
+    assert_ne!(wire.state, WireState::Open, "and for nothing else");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tidegate_tls::{Fault, TlsCounters, TlsLimits, TlsServer};
 
 use crate::papers::Papers;
 use crate::test_client::TestClient;
-use crate::wire::{Stands, TestConnection};
+use crate::wire::{TestConnection, WireState};
 
 const PIECE: usize = 10_000;
 const PIECES: usize = 1_000;
@@ -79,7 +79,7 @@ fn a_peer_that_does_not_read_holds_the_session_back() {
     test_client.talk(&mut wire).unwrap();
     let expected: Vec<u8> = (0..PIECES).flat_map(|piece| [piece as u8; PIECE]).collect();
     assert!(test_client.heard == expected && test_client.clean_end);
-    assert_eq!(wire.stands, Stands::Closed);
+    assert_eq!(wire.state, WireState::Closed);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_peer_that_floods_and_does_not_read_is_not_read_from() {
     assert!(sent <= high + 2 * 64 * 1024, "{sent}");
     // More than `input_bytes` was under way already, as it may be with completions.
     pieces.by_ref().take(3).for_each(|piece| wire.send(piece));
-    assert_eq!(wire.stands, Stands::Open);
+    assert_eq!(wire.state, WireState::Open);
     assert!(wire.queued() <= high + 2 * 64 * 1024, "it waits");
     wire.read();
     for piece in pieces {
@@ -158,7 +158,7 @@ fn who_takes_input_while_its_peer_does_not_read_is_shown_it() {
     wire.send(finished);
     test_client.say(&[1; 1_000_000]);
     test_client.says().chunks(64 * 1024).for_each(|piece| wire.send(piece));
-    assert_eq!((wire.stands, half.0.load(SeqCst)), (Stands::Open, 1_000_000));
+    assert_eq!((wire.state, half.0.load(SeqCst)), (WireState::Open, 1_000_000));
     assert!(wire.wants_input());
 }
 
@@ -189,10 +189,10 @@ fn a_message_without_end_meets_the_limit_of_the_input() {
     let mut test_client = TestClient::new(&Arc::new(papers.trusting(&[&TLS13])));
     test_client.say(&vec![0; most]);
     test_client.talk(&mut wire).unwrap();
-    assert_eq!(wire.stands, Stands::Open, "so much may be left");
+    assert_eq!(wire.state, WireState::Open, "so much may be left");
     test_client.say(&[0]);
     test_client.talk(&mut wire).unwrap();
-    assert_eq!(wire.stands, Stands::Reset);
+    assert_eq!(wire.state, WireState::Reset);
     assert_eq!(wire.counters.closed[CloseReason::InputLimit as usize].get(), 1);
 }
 
@@ -240,7 +240,7 @@ fn what_a_handshake_has_a_server_keep_is_bounded() {
         let message = [long_hello(largest), vec![0; largest as usize]].concat();
         let mut sent = 0;
         for piece in message.chunks(piece) {
-            if wire.stands != Stands::Open || wire.finished {
+            if wire.state != WireState::Open || wire.finished {
                 break;
             }
             let record = record(piece);

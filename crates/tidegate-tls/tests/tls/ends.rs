@@ -9,7 +9,7 @@ use tidegate_tls::{Fault, TlsCounters, TlsLimits, TlsServer};
 
 use crate::papers::Papers;
 use crate::test_client::TestClient;
-use crate::wire::{Stands, TestConnection};
+use crate::wire::{TestConnection, WireState};
 
 /// The calls that sessions received.
 type Diary = Arc<Mutex<Vec<String>>>;
@@ -127,7 +127,7 @@ fn a_peer_that_says_so_has_ended() {
         scene.end();
         assert_eq!(scene.diary(), ["end", "closed finished"]);
         assert_eq!((scene.test_client.heard.as_slice(), scene.test_client.clean_end), (&b"last"[..], true));
-        assert_eq!(scene.wire.stands, Stands::Closed);
+        assert_eq!(scene.wire.state, WireState::Closed);
         assert_eq!(scene.counters.of(Fault::Truncated), 0);
     }
 }
@@ -160,7 +160,7 @@ fn a_session_that_closes_says_so() {
     for mut scene in Scene::set() {
         assert_eq!(scene.hear("close"), "yes");
         assert!(scene.test_client.clean_end);
-        assert_eq!(scene.wire.stands, Stands::Closed);
+        assert_eq!(scene.wire.state, WireState::Closed);
         assert_eq!(scene.diary(), ["heard close", "closed finished"]);
     }
 }
@@ -170,11 +170,11 @@ fn a_session_that_finishes_sending_still_hears() {
     for mut scene in Scene::set() {
         assert_eq!(scene.hear("bye"), "yes");
         assert!(scene.test_client.clean_end && scene.wire.finished);
-        assert_eq!(scene.wire.stands, Stands::Open);
+        assert_eq!(scene.wire.state, WireState::Open);
         assert_eq!(scene.hear("more"), "", "nothing comes after the end");
         scene.end();
         assert_eq!(scene.diary(), ["heard bye", "heard more", "end", "closed finished"]);
-        assert_eq!(scene.wire.stands, Stands::Closed);
+        assert_eq!(scene.wire.state, WireState::Closed);
     }
 }
 
@@ -183,7 +183,7 @@ fn an_abort_says_nothing() {
     for mut scene in Scene::set() {
         assert_eq!(scene.hear("abort"), "");
         assert!(!scene.test_client.clean_end);
-        assert_eq!(scene.wire.stands, Stands::Reset);
+        assert_eq!(scene.wire.state, WireState::Reset);
     }
 }
 

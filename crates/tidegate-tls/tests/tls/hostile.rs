@@ -10,7 +10,7 @@ use tidegate_tls::{Fault, TlsCounters, TlsError, TlsLimits, TlsServer};
 
 use crate::papers::Papers;
 use crate::test_client::TestClient;
-use crate::wire::{Stands, TestConnection};
+use crate::wire::{TestConnection, WireState};
 
 fn service(papers: &Papers) -> (TlsServer<Echo>, Arc<TlsCounters>) {
     let counters = Arc::<TlsCounters>::default();
@@ -23,7 +23,7 @@ fn assert_turned_away(mut wire: TestConnection, what: &str) {
     assert!(wire.finished, "{what}: it is the last that is said");
     wire.send(vec![0; 100_000]); // looked at by nobody
     wire.wait(Policy::default().linger_timeout);
-    assert_eq!(wire.stands, Stands::Closed, "{what}");
+    assert_eq!(wire.state, WireState::Closed, "{what}");
 }
 
 #[test]
@@ -119,10 +119,10 @@ fn a_handshake_has_its_time() {
     for byte in &hello[..100] {
         wire.send([*byte]);
         wire.wait(Duration::from_millis(99)); // never idle
-        assert_eq!(wire.stands, Stands::Open);
+        assert_eq!(wire.state, WireState::Open);
     }
     wire.wait(Duration::from_millis(100));
-    assert_eq!(wire.stands, Stands::Reset);
+    assert_eq!(wire.state, WireState::Reset);
     assert_eq!(counters.of(Fault::TooLate), 1);
 }
 
@@ -144,11 +144,11 @@ fn who_leaves_in_the_handshake_is_counted_and_a_check_of_the_port_is_not() {
     let (service, counters) = service(&papers);
     let mut wire = TestConnection::to(&service, Policy::default());
     wire.end();
-    assert_eq!((wire.stands, counters.failed()), (Stands::Closed, 0));
+    assert_eq!((wire.state, counters.failed()), (WireState::Closed, 0));
     let mut wire = TestConnection::to(&service, Policy::default());
     wire.send(&TestClient::new(&Arc::new(papers.trusting(&[&TLS13]))).says()[..50]);
     wire.end();
-    assert_eq!((wire.stands, counters.of(Fault::Unfinished)), (Stands::Closed, 1));
+    assert_eq!((wire.state, counters.of(Fault::Unfinished)), (WireState::Closed, 1));
 }
 
 #[test]

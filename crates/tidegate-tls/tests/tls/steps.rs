@@ -10,7 +10,7 @@ use tidegate_tls::{TlsCounters, TlsLimits, TlsServer};
 
 use crate::papers::Papers;
 use crate::test_client::TestClient;
-use crate::wire::{Stands, TestConnection};
+use crate::wire::{TestConnection, WireState};
 
 fn noise(bytes: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(bytes as u64);
@@ -33,7 +33,7 @@ fn every_byte_comes_back_whatever_the_steps() {
                 assert!(test_client.exchange(&said, &mut wire) == said, "{version:?} in steps of {step}");
             }
             assert_eq!(test_client.tls.protocol_version(), Some(version.version));
-            assert_eq!(wire.stands, Stands::Open);
+            assert_eq!(wire.state, WireState::Open);
             connections += 1;
         }
     }
