@@ -94,7 +94,7 @@ pub(super) fn settle(
             Err(e) => return Err(e),
         };
         let out_of_time = handshake_timeout.is_some_and(|at| at <= Instant::now());
-        if (ready.readable || ready.writable || out_of_time) && transport.settle()? == Settled::Stands {
+        if (ready.readable || ready.writable || out_of_time) && transport.settle()? == Settled::Established {
             return Ok(transport);
         }
     }

@@ -332,7 +332,7 @@ impl<P: Poller> Loop<P> {
             Err(e) => self.fail_dial(token, e),
             Ok(Settled::Waits) if entry.watched => {}
             Ok(Settled::Waits) => self.watch(token),
-            Ok(Settled::Stands) => self.dialled(token, ready),
+            Ok(Settled::Established) => self.dialled(token, ready),
         }
     }
 

@@ -178,7 +178,7 @@ pub(super) trait Transport: Sized {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     /// It is established.
-    Stands,
+    Established,
     /// Not settled yet: wait again.
     Waits,
 }

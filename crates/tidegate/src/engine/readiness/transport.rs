@@ -105,7 +105,7 @@ impl Transport for SocketTransport {
             Self::Handshaking(handshake, transports) => match handshake.settle(&transports) {
                 Outcome::Link(link) => {
                     *self = Self::Link(Box::new(link));
-                    Ok(Settled::Stands)
+                    Ok(Settled::Established)
                 }
                 Outcome::Plain(stream) => {
                     *self = Self::Plain(stream);
@@ -115,11 +115,11 @@ impl Transport for SocketTransport {
             Self::Plain(stream) => {
                 let error = stream.take_error();
                 *self = Self::Plain(stream);
-                error.and_then(|error| error.map_or(Ok(Settled::Stands), Err))
+                error.and_then(|error| error.map_or(Ok(Settled::Established), Err))
             }
             other => {
                 *self = other;
-                Ok(Settled::Stands)
+                Ok(Settled::Established)
             }
         }
     }

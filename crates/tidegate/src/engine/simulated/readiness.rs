@@ -36,7 +36,7 @@ impl Incoming for Acceptor {
                 return Err(e);
             }
             let id = world.backlog.pop_front().ok_or(ErrorKind::WouldBlock)?;
-            world.stands(id);
+            world.established(id);
             Ok((Sock(id), Some(address(id))))
         })
     }
@@ -97,7 +97,7 @@ impl Transport for Sock {
                 world.expected.no_descriptors += 1;
                 return Err(Errno::MFILE.into());
             }
-            world.stands(id);
+            world.established(id);
             // Ready when the attempt has ended.
             world.sockets[id].flying.dial = true;
             let after = super::script::time(&mut world.rng, 100);
@@ -115,9 +115,9 @@ impl Transport for Sock {
             let socket = &mut world.sockets[self.0];
             if socket.flying.dial {
                 world.fail(|| "the end of a dial is looked for before it has come".into());
-                return Ok(Settled::Stands);
+                return Ok(Settled::Established);
             }
-            if socket.part.unreachable { Err(Errno::CONNREFUSED.into()) } else { Ok(Settled::Stands) }
+            if socket.part.unreachable { Err(Errno::CONNREFUSED.into()) } else { Ok(Settled::Established) }
         })
     }
 

@@ -437,7 +437,7 @@ impl World {
     }
 
     /// A connection that was accepted, or has been made.
-    pub(super) fn stands(&mut self, id: usize) {
+    pub(super) fn established(&mut self, id: usize) {
         self.note(|| format!("  {id} is established"));
         self.moved = true;
         self.sockets[id].server = Server::Open;

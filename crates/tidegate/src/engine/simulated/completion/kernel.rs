@@ -149,7 +149,7 @@ impl SimPort {
         if self.taken > self.slots {
             world.fail(|| "a connection is lost: accepted into a full table".into());
         }
-        world.stands(id);
+        world.established(id);
         let ended = !endless || world.chance(world.moods.ends);
         let outcome = Ok((self.give_slot(id), Some(address(id))));
         self.complete(at, ended, Completion::Accepted { outcome, ended });

@@ -232,7 +232,7 @@ impl CompletionDriver for SimPort {
                 world.expected.no_descriptors += 1;
                 return true;
             }
-            world.stands(id);
+            world.established(id);
             world.sockets[id].flying.dial = true;
             false
         });
