@@ -2,7 +2,6 @@
 //! read, of a value sent to a group, of the result of a job, of what a panic carries.
 
 use std::io::Write;
-use std::panic::panic_any;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
@@ -21,7 +20,7 @@ struct Bomb(Arc<AtomicUsize>);
 impl Drop for Bomb {
     fn drop(&mut self) {
         self.0.fetch_add(1, SeqCst);
-        panic!("as it was told, while it is dropped");
+        kit::fall("as it was told, while it is dropped");
     }
 }
 
@@ -68,10 +67,10 @@ impl Fragile {
                 out.offload(move || bomb).expect("a thread");
                 return Flow::Close;
             }
-            b"panic" => panic_any(self.bomb()),
+            b"panic" => kit::fall(self.bomb()),
             b"job panics" => {
                 let bomb = self.bomb();
-                out.offload(move || panic_any(bomb)).expect("a thread");
+                out.offload(move || kit::fall(bomb)).expect("a thread");
             }
             _ => {}
         }

@@ -17,10 +17,10 @@ use socket2::{Domain, SockRef, Socket, Type};
 use tidegate::fastpath::layout::Rings;
 use tidegate::fastpath::protocol::{hello, name};
 use tidegate::policy::{FastPath, Wait};
-use tidegate::{Client, CloseReason, Endpoint, Model, Peer, Policy, Refusal, Running, Service};
+use tidegate::{Client, CloseReason, Endpoint, Model, Peer, Policy, Refusal, Running, Server, Service};
 use tidegate_os::{abstract_socket, handover};
 
-use super::player::{Game, MODELS, Player, is_alone, policy};
+use super::player::{Game, MODELS, Player, impostor, is_alone, policy};
 use crate::conformance::kit::{self, Deadline, Echo};
 use crate::harness;
 
@@ -305,9 +305,9 @@ fn a_false_listener_holds_up_no_dialler() {
     for model in MODELS {
         let _deadline = Deadline::new(format!("a false listener that sends sockets that linger, {model}"));
         let plain = Policy { fast_path: None, ..policy(model, Wait::Block) };
-        let server = kit::serve(model, plain, kit::sessions(Echo::default));
-        let to = server.local_addr().addr().expect("an address");
-        let listener = abstract_socket::listen(&name(to)).expect("the name is free");
+        let (socket, listener) = impostor();
+        let server = Server::new(kit::sessions(Echo::default)).model(model).policy(plain);
+        let server = server.listen_on(OwnedFd::from(socket)).expect("listen").start().expect("start");
         let (game, pause) = (Game::new(50_000), Arc::new(Barrier::new(2)));
         let service = Paused { game: game.clone(), pause: Mutex::new(Some(pause.clone())) };
         let patient = policy(model, Wait::Block);
@@ -417,7 +417,12 @@ fn role() {
             kit::until("it is killed", || false);
         }
         "listens" => {
-            let listener = abstract_socket::listen(&name(addr(1))).expect("the name is free");
+            let mut listener = None;
+            kit::until("the name is free", || {
+                listener = abstract_socket::listen(&name(addr(1))).ok();
+                listener.is_some()
+            });
+            let listener = listener.expect("there is one");
             println!("open");
             let caller = accept_one(&listener);
             let (bytes, descriptors) = handover::receive(&caller, &mut [0; 200]).unwrap_or_default();

@@ -1,15 +1,19 @@
 //! A client of the cases: sends a number of bytes, expects them back, and finishes.
 
+use std::net::TcpListener;
 use std::num::NonZeroUsize;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
+use tidegate::fastpath::protocol::name;
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{
     Client, CloseReason, Consumed, Endpoint, Flow, Model, Outbox, Peer, Policy, Refusal, RunningClient,
     Service, Session,
 };
+use tidegate_os::abstract_socket;
 
 use crate::conformance::kit::{self, Tape, Witness};
 
@@ -41,6 +45,19 @@ pub fn is_alone(case: &str) -> bool {
     command.args([case, "--exact", "--nocapture"]).env(ALONE, "1");
     assert!(command.status().expect("another process").success());
     false
+}
+
+/// A listener, and somebody else who has its name. A server beside this case may still drain under the name of a port
+/// that it has given up: then it is another port.
+pub fn impostor() -> (TcpListener, UnixListener) {
+    let mut pair = None;
+    kit::until("a name is free", || {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let stranger = abstract_socket::listen(&name(listener.local_addr().expect("an address")));
+        pair = stranger.ok().map(|stranger| (listener, stranger));
+        pair.is_some()
+    });
+    pair.expect("there is one")
 }
 
 /// Makes players, and remembers how they fared.

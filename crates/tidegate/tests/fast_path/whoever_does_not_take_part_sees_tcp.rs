@@ -4,12 +4,10 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use tidegate::fastpath::protocol::name;
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{CloseReason, Model, Policy, Server, Stats};
-use tidegate_os::abstract_socket;
 
-use super::player::{Game, MODELS, policy};
+use super::player::{Game, MODELS, impostor, policy};
 use crate::conformance::kit::{self, Deadline, Echo};
 use crate::harness;
 
@@ -71,9 +69,7 @@ fn a_meeting_that_is_not_the_listeners() {
     for hangs_up in [false, true] {
         for model in MODELS {
             let _deadline = Deadline::new(format!("a stranger on {model}"));
-            let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
-            let stranger = abstract_socket::listen(&name(socket.local_addr().expect("address")))
-                .expect("the name is free");
+            let (socket, stranger) = impostor();
             let server =
                 Server::new(kit::sessions(Echo::default)).model(model).policy(policy(model, Wait::Block));
             let server = server.listen_on(OwnedFd::from(socket)).expect("listen").start().expect("start");

@@ -41,6 +41,7 @@ struct Call<'a> {
     world: &'a World,
     to: SocketAddr,
     number: u64,
+    since: Instant,
     script: Script,
     steps: std::vec::IntoIter<Step>,
     up: Tape,
@@ -96,9 +97,11 @@ impl<'a> Crowd<'a> {
                     ended.push(Ended { number: call.number, ending: call.script.ending, verdict });
                 }
                 Err(wrong) => {
-                    let Call { number, script, heard, sent, .. } = call;
-                    let did = format!("it had sent {sent} and heard {heard} bytes of {script:?}");
-                    self.world.wrong(format!("caller of {number}: {wrong}; {did}"));
+                    let Call { number, script, heard, sent, since, .. } = call;
+                    let (after, state) = (since.elapsed(), self.world.state(*number));
+                    let did =
+                        format!("after {after:?} it had sent {sent} and heard {heard} bytes of {script:?}");
+                    self.world.wrong(format!("caller of {number} ({state}): {wrong}; {did}"));
                 }
             }
             left = left.saturating_sub(1);
@@ -116,6 +119,7 @@ impl<'a> Call<'a> {
             world,
             to: crowd.to,
             number,
+            since: Instant::now(),
             steps: script.steps(world.seed, number, world.greets).into_iter(),
             script,
             up: Tape::new(world.seed, number, Side::Up),

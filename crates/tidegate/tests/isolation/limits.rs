@@ -8,6 +8,9 @@ use tidegate::{Model, Policy};
 
 use crate::random::Random;
 
+/// Longer than TCP keeps silent when it loses a packet again and again: after a lost SYN it waits for 3, 6, 12, 24 s.
+const IDLE: Duration = Duration::from_secs(100);
+
 /// Of a round with at most `callers` connections at once. With `lossy` a reset may be lost, and its connection is found
 /// idle.
 pub fn limits(model: Model, random: &mut Random, callers: usize, lossy: bool) -> Policy {
@@ -20,7 +23,7 @@ pub fn limits(model: Model, random: &mut Random, callers: usize, lossy: bool) ->
         when_full: if refuses { WhenFull::Refuse } else { WhenFull::Wait },
         first_byte_timeout: None,
         send_timeout: None,
-        idle_timeout: lossy.then_some(Duration::from_secs(20)),
+        idle_timeout: lossy.then_some(IDLE),
         linger_timeout: Duration::from_secs(30),
         thread_stack_bytes: 256 * 1024,
         ..default

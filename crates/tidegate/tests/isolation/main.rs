@@ -274,18 +274,17 @@ fn balance(world: &World, stats: &Stats, quiet: bool) {
 fn fate(world: &World, ended: &Ended) {
     let Ended { number, ending, verdict } = *ended;
     let fate = world.fate(number);
+    // Of a client that has gone a session may not have heard when the server stops: what said so was lost.
+    let unheard = world.lossy && matches!(fate, Some(CloseReason::Stopped | CloseReason::IdleTimeout));
     let right = match (verdict, ending) {
         (Verdict::Cut, _) => true,
         (Verdict::TurnedAway, _) | (_, Ending::Refused) => !world.has_session(number),
         (_, Ending::Abort) => fate == Some(CloseReason::Aborted),
         (_, Ending::ClientResets { .. } | Ending::ClientVanishes { .. }) => {
-            // A reset that the network lost is not sent again: the session stays until it is idle, or the server stops.
-            let unheard = world.lossy && fate == Some(CloseReason::Stopped);
-            unheard
-                || matches!(
-                    fate,
-                    None | Some(CloseReason::Reset | CloseReason::Finished | CloseReason::IdleTimeout)
-                )
+            unheard || matches!(fate, None | Some(CloseReason::Reset | CloseReason::Finished))
+        }
+        (_, Ending::ShutdownAtOnce | Ending::Shutdown { .. } | Ending::Linger { .. }) => {
+            unheard || fate == Some(CloseReason::Finished)
         }
         _ => fate == Some(CloseReason::Finished),
     };

@@ -124,6 +124,11 @@ impl World {
         }
     }
 
+    /// How far this connection has come, to be read.
+    pub fn state(&self, number: u64) -> String {
+        lock(&self.connections).get(&number).map_or("never dialled".into(), |known| format!("{known:?}"))
+    }
+
     pub fn closed_by(&self, why: CloseReason) -> u64 {
         self.closed[why as usize].load(SeqCst)
     }

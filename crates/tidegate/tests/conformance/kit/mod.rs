@@ -36,6 +36,11 @@ pub fn patience() -> Duration {
     slow(Duration::from_secs(50))
 }
 
+/// Panics with this, as a case wants it: nothing is printed, so that whatever is printed is of interest.
+pub fn fall(with: impl Send + 'static) -> ! {
+    std::panic::resume_unwind(Box::new(with))
+}
+
 /// Makes one test of a case for each model: `half_close::epoll` and so on.
 ///
 /// `on_every_model!(case, alone)` lets no other such case run beside it: for those that need very many descriptors.
