@@ -91,7 +91,7 @@ impl Needs {
 }
 
 #[test]
-fn whoever_stops_reading_changes_no_exit_code() {
+fn a_reader_that_stops_changes_no_exit_code() {
     let needs = Needs::new();
     for args in commands(&needs) {
         let read = with_output(&args, Stdio::piped(), Stdio::piped());

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_loop_is_limited_by_whoever_is_busy() {
+    fn a_closed_loop_is_limited_by_the_busy_side() {
         for (generator, server, ms, expected) in [
             ((0.95, 0.0), Some(0.5), 10.0, LimitedBy::Generator),
             ((0.4, 0.5), Some(0.5), 10.0, LimitedBy::Generator),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_loop_is_limited_by_whoever_made_it_late() {
+    fn an_open_loop_is_limited_by_the_late_side() {
         for (report, generator, expected) in [
             (open_loop(10, 10, 0), (0.5, 0.0), LimitedBy::Neither),
             (open_loop(500, 10, 0), (0.5, 0.0), LimitedBy::Server),

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_refused_goes_on_and_hears_why() {
+    fn a_refused_caller_continues_and_gets_the_reason() {
         let fake = Fake::default();
         let done = hasten_before(Loopback::Fast, |_, _| fake.refuse(), || fake.listen());
         let (socket, refused) = done.unwrap();

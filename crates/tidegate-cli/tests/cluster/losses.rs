@@ -15,7 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             the_others_go_on_without_a_killed_agent_if_that_is_the_setting,
             the_others_take_over_what_a_killed_agent_would_still_have_done,
-            a_number_of_requests_is_answered_whoever_is_killed,
+            a_number_of_requests_is_answered_though_an_agent_is_killed,
             nothing_is_missing_if_an_agent_is_killed_before_the_start
         ],
     )
@@ -101,7 +101,7 @@ fn the_others_take_over_what_a_killed_agent_would_still_have_done() {
     assert!(sum >= r.requests, "what the killed one said is in its seconds: {sum} of {}", r.requests);
 }
 
-fn a_number_of_requests_is_answered_whoever_is_killed() {
+fn a_number_of_requests_is_answered_though_an_agent_is_killed() {
     // Without a schedule: at 100 connections' worth of 2 bytes a second it takes some seconds.
     let amount = ["-n", "60", "--size", "100", "-r", "1000"];
     let (r, text) = with_one_killed("redistribute", &amount);

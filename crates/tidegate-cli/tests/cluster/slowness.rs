@@ -118,7 +118,7 @@ fn a_broker_that_stands_still_for_a_moment_costs_nothing_or_is_named() {
     let rest = ["--agents", "2", "-c", "4", "--rate", "30", "-n", "180", "--json", path];
     let child = seen_to_run(&broker.url, &addr, &[&rest[..], &["--agent-timeout", "30"]].concat());
     broker.process.signal(Signal::STOP);
-    std::thread::sleep(ms(2_500)); // the time it stands still
+    std::thread::sleep(ms(2_500)); // the time it is suspended
     broker.process.signal(Signal::CONT);
     let output = finish(child);
     let r: Report = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();

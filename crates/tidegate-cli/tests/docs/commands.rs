@@ -26,7 +26,7 @@ pub const FOREIGN: &[(&str, &str, &str)] = &[
     ("benchmarks/files.md", "--also", "of scenarios/files/cpu"),
 ];
 
-/// What stands for a placeholder when a command is tried.
+/// What replaces a placeholder when a command is tried.
 const PLACEHOLDERS: &[(&str, &str)] = &[
     ("A", "a"),
     ("ADDR", "127.0.0.1"),

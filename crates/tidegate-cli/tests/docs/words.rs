@@ -31,7 +31,7 @@ const TYPES: &[(&str, &str)] = &[
     ("Ways", "Transports"),
     ("Meeting", "Rendezvous"),
     ("Offer", "Handshake or AgentInfo"),
-    ("Turn", "Progress, or the step it stands for"),
+    ("Turn", "Progress, or the step it names"),
     ("Then", "NextStep"),
     ("Wishes", "SessionState"),
     ("Awaits", "Activity"),

@@ -17,7 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut all = tests![
         the_other_end_has_not_the_option,
         there_is_no_memory_to_share,
-        whoever_is_killed_leaves_no_memory_behind
+        a_killed_process_leaves_no_memory_behind
     ];
     let namespaces = "network namespaces, and unshare, nsenter, ip and timeout to make them";
     all.extend(harness::needs(has_namespaces(), namespaces, tests![the_other_end_is_another_host]));
@@ -137,7 +137,7 @@ const TARGET: &str = "TIDEGATE_TEST_TARGET";
 
 /// A generator on a system without `memfd_create`.
 fn without_memfd() {
-    let target = std::env::var(TARGET).expect("whoever starts this process says so");
+    let target = std::env::var(TARGET).expect("the parent process sets it");
     let refused = SeccompAction::Errno(libc::ENOSYS as u32);
     let rules = [(libc::SYS_memfd_create, Vec::new())].into();
     let arch = std::env::consts::ARCH.try_into().expect("a processor that seccomp knows");
@@ -175,7 +175,7 @@ fn until(what: &str, met: impl Fn() -> bool) -> Duration {
     start.elapsed()
 }
 
-fn whoever_is_killed_leaves_no_memory_behind() {
+fn a_killed_process_leaves_no_memory_behind() {
     for wait in ["block", "spin"] {
         for server_dies in [false, true] {
             let (mut server, addr) = serve(&["--fast-path", "--wait", wait]);

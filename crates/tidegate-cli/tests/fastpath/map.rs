@@ -74,7 +74,7 @@ fn text(output: &Output) -> String {
 
 /// A program that knows nothing of tidegate.
 fn a_plain_program() {
-    let role = std::env::var(ROLE).expect("whoever starts this process says so");
+    let role = std::env::var(ROLE).expect("the parent process sets it");
     match role.split_once(' ').unwrap_or((&role, "")) {
         ("echo", _) => echo(TcpListener::bind("[::]:0").expect("bind")),
         // Server and client, two programs.

@@ -110,7 +110,7 @@ fn a_load_goes_on_over_a_broker_that_stands_still_for_a_moment() {
     for time in [1_500, 8_000].map(Duration::from_millis) {
         watcher.hear_line(|line| line.contains(": tg "));
         store.signal(Signal::STOP);
-        std::thread::sleep(time); // it stands still
+        std::thread::sleep(time); // it is suspended
         store.signal(Signal::CONT);
     }
     let output = finish(child);

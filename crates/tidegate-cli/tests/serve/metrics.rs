@@ -116,7 +116,7 @@ fn with_a_drain_delay_readiness_fails_first_and_connections_are_still_taken() {
     server.wait_for("/readyz says 503");
     assert_eq!(get(addr, "/readyz").0, "HTTP/1.1 503 Service Unavailable");
     assert!(server.talk(LAST).starts_with("HTTP/1.1 200 OK"));
-    // Whoever does not want to wait says so.
+    // A second signal ends the wait.
     server.signal(Signal::TERM);
     assert_eq!(server.ended().0.code(), Some(1));
 }

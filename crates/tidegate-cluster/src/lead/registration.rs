@@ -104,7 +104,7 @@ pub(super) async fn silence(client: &Client) -> &'static str {
     if client.connection_state() != State::Connected {
         return " (the connection to the broker is lost)";
     }
-    // A round trip, which a broker that stands still does not make.
+    // A round trip, which a suspended broker does not make.
     let probe = client.request(client.new_inbox(), "".into());
     match tokio::time::timeout(PROBE, probe).await {
         Err(_) => " (the broker does not answer)",

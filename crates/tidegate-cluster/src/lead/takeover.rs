@@ -125,7 +125,7 @@ impl Lead<'_> {
         }
     }
 
-    /// Requests of a member's part of the schedule that are in the result, whoever did them.
+    /// Requests of a member's part of the schedule that are in the result, whichever agent did them.
     fn done(&self, at: usize) -> u64 {
         let own =
             self.members[at].report.as_ref().and_then(|r| r.open_loop.as_ref()).map_or(0, |o| o.scheduled);

@@ -186,7 +186,7 @@ fn without_a_buffer_a_receive_waits_for_data_and_takes_one_then() {
 }
 
 #[test]
-fn at_most_half_of_the_buffers_are_posted_and_whoever_finds_none_is_told() {
+fn at_most_half_of_the_buffers_are_posted_and_a_shortage_is_reported() {
     let mut requests = polled(2);
     let queues = open(&mut requests, 3);
     requests.receive(&queues[0], 0);

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_names_are_kept_than_there_may_be_whoever_says_them() {
+    fn the_number_of_names_is_bounded_whatever_node_sends_them() {
         let kept = AtomicUsize::new(REMOTE_NAMES - 3);
         let nicks = ["a", "b", "c"].map(Arc::from);
         let here = Residents { members: 3, nicks: nicks.into_iter().collect() };

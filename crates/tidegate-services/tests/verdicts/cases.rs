@@ -50,7 +50,7 @@ pub fn cases(file: &str) -> Vec<Case> {
     cases
 }
 
-/// The bytes that a text stands for.
+/// The bytes that a text encodes.
 pub fn bytes(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text;

@@ -63,7 +63,7 @@ fn said(output: &[u8]) -> Vec<(u8, Vec<u8>)> {
     frames.map(cut).collect()
 }
 
-/// What a verdict stands for: the frames, and whether it is open.
+/// What a verdict says: the frames, and whether it is open.
 fn wanted(verdict: &str) -> (Vec<(u8, Vec<u8>)>, bool) {
     let mut words: Vec<&str> = verdict.split(' ').collect();
     let is_open = match words.pop() {

@@ -69,7 +69,7 @@ fn a_record_that_was_changed_ends_the_connection() {
     let mut said = test_client.says();
     *said.last_mut().unwrap() ^= 1;
     wire.send(&said);
-    assert!(test_client.talk(&mut wire).is_err(), "the peer is told");
+    assert!(test_client.talk(&mut wire).is_err(), "the peer gets an error");
     assert_eq!((test_client.heard.as_slice(), counters.of(Fault::Record)), (&b""[..], 1));
     assert!(wire.finished);
 }

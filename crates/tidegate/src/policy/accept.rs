@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_ahead_hands_on_to_whoever_was_given_the_fewest() {
+    fn a_thread_ahead_hands_on_to_the_one_with_the_fewest() {
         let load = |given, open| Load { given, open, has_room: true };
         let brief = |given| load(given, 0);
         assert_eq!(assignee(&[brief(107), brief(100), brief(104)], 0), 0, "not ahead by enough");
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_accepts_all_of_them_ends_up_with_its_part() {
+    fn a_thread_that_accepts_all_keeps_its_share() {
         for (threads, stay) in [(2, true), (4, false), (16, true), (16, false)] {
             let mut loads = vec![Load { given: 0, open: 0, has_room: true }; threads];
             for _ in 0..10_000 {

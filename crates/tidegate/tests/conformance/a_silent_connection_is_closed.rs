@@ -18,7 +18,7 @@ fn case(model: Model) {
     policy.accept.defer = None; // otherwise the kernel keeps silent connections from the server
     let server = kit::serve(model, policy, service);
 
-    // On a machine that stands still for longer than the limit the first byte may come too late: try again.
+    // On a machine that is suspended for longer than the limit the first byte may come too late: try again.
     let mut late = 0;
     let mut spoken = loop {
         let start = Instant::now();

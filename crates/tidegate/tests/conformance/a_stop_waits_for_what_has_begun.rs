@@ -51,7 +51,7 @@ fn case(model: Model) {
     server.stop();
     assert_eq!(kit::hear_all(&mut resting), (Vec::new(), Ending::EndOfStream));
     for stream in [&mut in_message, &mut at_work] {
-        kit::until("it is told", || {
+        kit::until("it is notified", || {
             stream.write_all(b"!").expect("send");
             kit::hear(stream, 8) == b"stopping"
         });

@@ -58,7 +58,7 @@ fn moves(stream: &mut TcpStream) -> bool {
     stream.write_all(b"again").is_ok() && stream.read_exact(&mut [0; 5]).is_ok()
 }
 
-/// A connection was closed on which something moved at `last`, or later: only a machine that stands still for as long
+/// A connection was closed on which something moved at `last`, or later: only a machine that is suspended for as long
 /// as the limit may make it look idle.
 fn assert_it_stood_still(last: Instant) {
     assert!(last.elapsed() >= LIMIT, "closed {:?} after bytes were moving", last.elapsed());

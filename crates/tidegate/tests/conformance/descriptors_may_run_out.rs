@@ -139,7 +139,7 @@ fn said(lines: &mut Lines<BufReader<ChildStdout>>, what: &str) -> String {
 
 /// Not a case: the other process.
 fn the_server() {
-    let name = std::env::var(ROLE).expect("whoever starts this process says so");
+    let name = std::env::var(ROLE).expect("the parent process sets it");
     let model: Model = name.parse().expect("a model");
     let limit = Some(DESCRIPTORS);
     setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).expect("lower the limit");

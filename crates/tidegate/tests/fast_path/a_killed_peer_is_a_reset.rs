@@ -77,7 +77,7 @@ pub fn play_as(user: u32, to: &Endpoint) {
 
 /// What the other process does.
 fn role() {
-    let role = std::env::var(ROLE).expect("whoever starts this process says so");
+    let role = std::env::var(ROLE).expect("the parent process sets it");
     let words: Vec<_> = role.split(' ').collect();
     let to = || words[1].parse::<Endpoint>().expect("an address");
     match words[0] {

@@ -39,7 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut all = tests![
         a_connection_of_somebody_else_cannot_be_offered,
         the_owners_offer_is_found_among_others,
-        an_offer_goes_with_whoever_left_it,
+        an_offer_ends_with_its_process,
         nobody_waits_for_ever_and_not_everybody_may_wait,
         what_cannot_be_closed_holds_up_nobody,
         a_false_listener_holds_up_no_dialler,
@@ -189,7 +189,7 @@ fn a_connection_of_another_namespace_is_another() {
 }
 
 /// Nobody connects any more, and yet the offers of those who have gone are let go of, with all they hold.
-fn an_offer_goes_with_whoever_left_it() {
+fn an_offer_ends_with_its_process() {
     for model in MODELS {
         let _deadline = Deadline::new(format!("offers of the dead, {model}"));
         let (server, to) =
@@ -399,7 +399,7 @@ impl Drop for Other {
 
 /// What the other process does.
 fn role() {
-    let role = std::env::var(ROLE).expect("whoever starts this process says so");
+    let role = std::env::var(ROLE).expect("the parent process sets it");
     let words: Vec<_> = role.split(' ').collect();
     let addr = |at: usize| words[at].parse::<SocketAddr>().expect("an address");
     match words[0] {

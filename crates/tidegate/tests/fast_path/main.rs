@@ -13,13 +13,13 @@ mod conformance;
 #[cfg(target_os = "linux")]
 mod a_killed_peer_is_a_reset;
 #[cfg(target_os = "linux")]
+mod a_peer_without_the_option_sees_tcp;
+#[cfg(target_os = "linux")]
 mod an_offer_is_its_connections_own;
 #[cfg(target_os = "linux")]
 mod both_ends_are_sessions;
 #[cfg(target_os = "linux")]
 mod player;
-#[cfg(target_os = "linux")]
-mod whoever_does_not_take_part_sees_tcp;
 
 use std::process::ExitCode;
 
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         a_killed_peer_is_a_reset::trials(),
         an_offer_is_its_connections_own::trials(),
         both_ends_are_sessions::trials(),
-        whoever_does_not_take_part_sees_tcp::trials(),
+        a_peer_without_the_option_sees_tcp::trials(),
     ];
     let without = harness::left_out("models_without_the_fast_path", "blocking, uring and tokio have none");
     harness::run(conformance::trials().into_iter().chain(own.into_iter().flatten()).chain([without]))

@@ -109,7 +109,7 @@ fn messages_due(shared: u64) -> usize {
 }
 
 #[test]
-fn whoever_can_not_have_it_is_told_and_loses_nothing() {
+fn a_refusal_is_reported_and_nothing_is_lost() {
     let _deadline = Deadline::new("the fast path on every model".into());
     let ears = Ears::listen();
     for model in Model::available() {

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_accepts_keeps_its_part_and_no_share_is_exceeded() {
+    fn the_accepting_thread_keeps_its_share_and_none_is_exceeded() {
         let balance = balance(4, 25);
         let mut handed = 0;
         while balance.claim(0) {
