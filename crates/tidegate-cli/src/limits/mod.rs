@@ -96,6 +96,19 @@ impl Limits {
         }
     }
 
+    /// Enlarges the receive buffers for a service that passes on large pieces, in a pool of the same memory; unless they
+    /// or a strategy were given.
+    pub fn widen_buffers(&self, policy: &mut Policy, bytes: usize) {
+        if self.strategy.is_some() || self.given.has("buffer_bytes") || policy.buffer_bytes >= bytes {
+            return;
+        }
+        let factor = bytes / policy.buffer_bytes;
+        policy.buffer_bytes *= factor;
+        if !self.given.has("buffers") {
+            policy.buffers = (policy.buffers / factor).max(1);
+        }
+    }
+
     /// Lowers the outbox watermarks to what a service needs, unless they were given.
     pub fn bound_outbox(&self, policy: &mut Policy, most: usize) {
         if !self.given.has("outbox.high") && policy.outbox.high > most {

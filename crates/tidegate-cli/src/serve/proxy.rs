@@ -16,6 +16,9 @@ use crate::label::Label;
 use crate::limits::{size, time};
 use crate::{Failure, usage};
 
+/// A receive of a large answer then takes a quarter of the system calls and wake-ups (benchmarks/async.md).
+const BUFFER_BYTES: usize = 64 * 1024;
+
 const PROXY: Kind = Kind { schemes: ["tcp", "tls"], path: "", protocols: &[] };
 
 /// Options of `serve proxy`.
@@ -33,7 +36,7 @@ pub struct ProxyArgs {
     /// How long an upstream is skipped after a failed connect, before one client tries it again [default: 5s].
     #[arg(long, value_name = "TIME", value_parser = time)]
     retry_after: Option<Duration>,
-    /// Bytes buffered between client and upstream, in each direction, besides the outbox [default: 64KiB].
+    /// Bytes buffered between client and upstream, in each direction, besides the outbox [default: 128KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     link_bytes: Option<usize>,
     /// Send a PROXY protocol header of this version, with the client's address, to the upstream.
@@ -61,7 +64,8 @@ enum Version {
 
 impl ProxyArgs {
     pub fn plan(self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
-        let policy = self.how.limits.policy();
+        let mut policy = self.how.limits.policy();
+        self.how.limits.widen_buffers(&mut policy, BUFFER_BYTES);
         let default = ProxyOptions::default();
         let options = ProxyOptions {
             balance: match self.balance {
@@ -120,4 +124,35 @@ pub fn to_json(upstreams: &Arc<Upstreams>) -> serde_json::Value {
     };
     let all: Vec<_> = upstreams.stats().into_iter().map(of).collect();
     serde_json::json!({ "unserved": upstreams.unserved(), "upstreams": all })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct TestArgs {
+        #[command(flatten)]
+        proxy: ProxyArgs,
+    }
+
+    #[test]
+    fn receive_buffers_are_large_unless_given() {
+        for (options, expected) in [
+            (&[][..], (64 * 1024, 64)),
+            (&["--buffers", "128"], (64 * 1024, 128)),
+            (&["--buffer-bytes", "16k"], (16 * 1024, 256)),
+            (&["--buffer-bytes", "128k"], (128 * 1024, 256)),
+            (&["--strategy", "connections"], (4 * 1024, 256)),
+        ] {
+            let args = TestArgs::try_parse_from([&["x", "--to", "127.0.0.1:9"], options].concat());
+            let limits = args.unwrap_or_else(|e| panic!("{e}")).proxy.how.limits;
+            let mut policy = limits.policy();
+            limits.widen_buffers(&mut policy, BUFFER_BYTES);
+            assert_eq!((policy.buffer_bytes, policy.buffers), expected, "{options:?}");
+            policy.check().unwrap();
+        }
+    }
 }

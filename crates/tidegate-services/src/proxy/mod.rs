@@ -59,7 +59,7 @@ pub struct ProxyOptions {
     /// are tried nevertheless. Default 5 s.
     pub retry_after: Duration,
     /// Bytes buffered between the two connections, in each direction, in addition to the
-    /// [outbox](tidegate::Policy::outbox). Default 64 KiB.
+    /// [outbox](tidegate::Policy::outbox). Default 128 KiB.
     pub link_bytes: usize,
     /// Tell upstreams the client's address, and the one it has connected to, by the PROXY protocol. Default `None`: no
     /// header is sent.
@@ -72,7 +72,7 @@ impl Default for ProxyOptions {
             balance: Balance::RoundRobin,
             connect_timeout: Duration::from_secs(5),
             retry_after: Duration::from_secs(5),
-            link_bytes: 64 * 1024,
+            link_bytes: 128 * 1024,
             header: None,
         }
     }

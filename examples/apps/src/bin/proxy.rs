@@ -10,7 +10,7 @@ use tidegate::link::{self, Link};
 use tidegate::{CloseReason, Consumed, Dial, Endpoint, Flow, Mail, Outbox, Peer, Refusal, Service, Session};
 
 /// Bytes that may wait between the two connections, in each direction.
-const LINK_BYTES: usize = 64 << 10;
+const LINK_BYTES: usize = 128 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Proxy {
