@@ -2,20 +2,11 @@
 
 use super::verdict;
 use crate::bootstrap::Interval;
-use crate::experiment::LeftOut;
 use crate::experiment::round::Figures;
 use crate::spread::Spread;
 
 /// A head and rows.
 pub type Cells = Vec<Vec<String>>;
-
-pub(super) fn left_out(models: &[LeftOut], width: usize) -> impl Iterator<Item = Vec<String>> {
-    models.iter().map(move |out| {
-        let mut row = vec!["–".to_owned(); width];
-        row[0].clone_from(&out.model);
-        row
-    })
-}
 
 /// A line for each model, a column for each `x` that occurs, under its name.
 pub(super) fn pivot<R>(
@@ -23,7 +14,6 @@ pub(super) fn pivot<R>(
     key: impl Fn(&R) -> (&str, u64),
     name: impl Fn(u64) -> String,
     cell: impl Fn(&R) -> String,
-    without: &[LeftOut],
 ) -> Cells {
     let (mut models, mut xs): (Vec<&str>, Vec<u64>) = rows.iter().map(&key).unzip();
     models.dedup();
@@ -35,7 +25,6 @@ pub(super) fn pivot<R>(
         let at = |&x: &u64| rows.iter().find(|row| key(row) == (model, x)).map_or("–".into(), &cell);
         cells.push(std::iter::once(model.to_owned()).chain(xs.iter().map(at)).collect());
     }
-    cells.extend(left_out(without, xs.len() + 1));
     cells
 }
 

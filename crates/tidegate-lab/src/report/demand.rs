@@ -14,7 +14,6 @@ fn cells(table: &Table, of: fn(&Figures) -> Spread, digits: usize) -> Cells {
         |row| (&row.model, row.rate),
         |rate| format!("{}/s", grouped(rate)),
         |row| shown(row, &of(&row.figures), digits),
-        &table.left_out,
     )
 }
 

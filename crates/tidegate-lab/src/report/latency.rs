@@ -1,6 +1,6 @@
 //! Round trips, as a table and as a chart over sizes.
 
-use super::cells::{Cells, grouped, left_out};
+use super::cells::{Cells, grouped};
 use crate::experiment::latency::{Row, Table};
 use crate::spread::Spread;
 
@@ -24,7 +24,6 @@ pub(super) fn cells(table: &Table) -> Cells {
     let mut cells: Cells = vec![HEAD.map(Into::into).to_vec()];
     let base = table.rows.first();
     cells.extend(table.rows.iter().map(|r| row(r, base.unwrap_or(r))));
-    cells.extend(left_out(&table.left_out, HEAD.len()));
     cells
 }
 

@@ -24,7 +24,6 @@ fn cells(table: &Table, case: Case) -> Cells {
         ["server", "CPU s/100k", "times the baseline", "requests/s", "p50 ms", "p99 ms", "failed", "limit"];
     let mut cells: Cells = vec![head.map(Into::into).to_vec()];
     cells.extend(table.rows.iter().filter(|row| row.case == case).map(row));
-    cells.extend(super::cells::left_out(&table.left_out, head.len()));
     cells
 }
 

@@ -1,6 +1,6 @@
 //! Survival under attack, as a table.
 
-use super::cells::{Cells, grouped, left_out};
+use super::cells::{Cells, grouped};
 use crate::experiment::survival::{Attackers, LEAST_RATIO, Row, Service, Table};
 
 /// A row for each model.
@@ -22,7 +22,6 @@ pub(super) fn cells(table: &Table) -> Cells {
     ];
     let mut cells: Cells = vec![head.map(Into::into).to_vec()];
     cells.extend(table.rows.iter().map(row));
-    cells.extend(left_out(&table.left_out, head.len()));
     cells
 }
 

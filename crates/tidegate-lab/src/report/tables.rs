@@ -1,13 +1,13 @@
 //! The tables of the models, of concurrency and of connections.
 
-use super::cells::{Cells, figures_head, figures_row, grouped, left_out, pivot, spread};
+use super::cells::{Cells, figures_head, figures_row, grouped, pivot, spread};
 use super::verdict;
 use crate::experiment::models::Pace;
 use crate::experiment::round::Figures;
 use crate::experiment::{concurrency, connections, models};
 use crate::spread::Spread;
 
-/// Table 6-3 as cells, models that are left out included.
+/// Table 6-3 as cells.
 #[must_use]
 pub fn models_cells(table: &models::Table) -> Cells {
     let head = [
@@ -51,7 +51,6 @@ pub fn models_cells(table: &models::Table) -> Cells {
             verdict::limits(&row.figures.verdicts),
         ]);
     }
-    cells.extend(left_out(&table.left_out, head.len()));
     cells
 }
 
@@ -63,7 +62,6 @@ pub fn concurrency_cells(table: &concurrency::Table, of: fn(&Figures) -> Spread,
         |point| (&point.model, point.concurrency as u64),
         grouped,
         |point| spread(&of(&point.figures), digits),
-        &table.left_out,
     )
 }
 
@@ -76,7 +74,7 @@ pub(super) fn concurrency_rows(table: &concurrency::Table) -> Cells {
     cells
 }
 
-/// Very many connections as cells, models that are left out included.
+/// Very many connections as cells.
 #[must_use]
 pub fn connections_cells(table: &connections::Table) -> Cells {
     let head = [
@@ -108,7 +106,6 @@ pub fn connections_cells(table: &connections::Table) -> Cells {
             row.probe_among.as_ref().map_or("–".into(), probe),
         ]);
     }
-    cells.extend(left_out(&table.left_out, head.len()));
     cells
 }
 

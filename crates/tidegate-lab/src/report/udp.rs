@@ -1,6 +1,6 @@
 //! Datagrams as a table.
 
-use super::cells::{Cells, grouped, left_out, spread};
+use super::cells::{Cells, grouped, spread};
 use super::verdict;
 use crate::experiment::udp::{PACKETS_PER_REQUEST, Table};
 
@@ -31,7 +31,6 @@ pub(super) fn cells(table: &Table) -> Cells {
             grouped(row.tcp_estimate().round() as u64),
         ]
     }));
-    cells.extend(left_out(&table.left_out, head.len()));
     cells
 }
 
