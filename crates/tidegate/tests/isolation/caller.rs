@@ -1,12 +1,13 @@
 //! The clients: plain sockets, several in each thread's hand, that follow their plans and judge what they get.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
+use crate::any_loopback::any_loopback;
 use crate::random::Random;
 use crate::script::{Ending, Script, Step};
 use crate::tape::{Side, Tape, WORD};
@@ -196,7 +197,7 @@ impl<'a> Call<'a> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         if self.script.ending == Ending::Refused {
             // The service has to know the address before it sees the connection.
-            socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+            socket.bind(&SocketAddr::from((any_loopback(), 0)).into())?;
             let own = socket.local_addr()?.as_socket().ok_or(ErrorKind::AddrNotAvailable)?;
             self.world.refuse(own);
         }

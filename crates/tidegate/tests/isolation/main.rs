@@ -9,6 +9,8 @@
 //! (`scenarios/lossy/run`).
 #![forbid(unsafe_code)]
 
+#[path = "../harness/any_loopback.rs"]
+mod any_loopback;
 mod caller;
 #[path = "../conformance/kit/deadline.rs"]
 mod deadline;

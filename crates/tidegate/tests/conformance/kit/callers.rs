@@ -9,6 +9,7 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tidegate::Endpoint;
 
+use super::any_loopback::any_loopback;
 use super::patience;
 
 /// How a stream ended, as the reader sees it.
@@ -32,6 +33,18 @@ pub fn connect(to: impl Into<Endpoint>) -> TcpStream {
     let Some(path) = to.path() else { return be_patient(TcpStream::connect(to).expect("connect")) };
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).expect("socket");
     socket.connect(&SockAddr::unix(path).expect("an address")).expect("connect");
+    be_patient(socket.into())
+}
+
+/// The same for clients that come and go in thousands: over TCP they come from many addresses.
+#[track_caller]
+pub fn connect_from_anywhere(to: impl Into<Endpoint>) -> TcpStream {
+    let to = to.into();
+    let plain = cfg!(target_os = "linux") && !super::is_fast();
+    let Some(addr @ SocketAddr::V4(_)) = to.addr().filter(|_| plain) else { return connect(to) };
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
+    socket.bind(&SocketAddr::from((any_loopback(), 0)).into()).expect("bind");
+    socket.connect(&addr.into()).expect("connect");
     be_patient(socket.into())
 }
 

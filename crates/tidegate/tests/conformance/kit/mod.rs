@@ -1,5 +1,7 @@
 //! What the cases share: running one on a model, starting and finishing servers, waiting for conditions.
 
+#[path = "../../harness/any_loopback.rs"]
+mod any_loopback;
 mod callers;
 #[path = "../../harness/closed_port.rs"]
 mod closed_port;
@@ -22,8 +24,8 @@ use tidegate::{Endpoint, Model, Policy, PolicyError, Running, Server, Service, S
 use crate::harness;
 
 pub use callers::{
-    EchoPeer, Ending, caller, connect, connect_narrow, connect_somehow, exchange, hear, hear_all, hear_some,
-    reset,
+    EchoPeer, Ending, caller, connect, connect_from_anywhere, connect_narrow, connect_somehow, exchange,
+    hear, hear_all, hear_some, reset,
 };
 pub use closed_port::ClosedPort;
 pub use deadline::{Deadline, slow};

@@ -16,6 +16,8 @@ use tidegate::fastpath::ring::{Ended, Reader, Writer};
 use tidegate::policy::FastPath;
 use tidegate_os::{abstract_socket, handover};
 
+use super::any_loopback::any_loopback;
+
 const RING: usize = 4096;
 
 /// Callers that may wait for the server's answer at once. It keeps 512 offers of a user and hangs up on others, who stay
@@ -47,7 +49,8 @@ fn begin(to: SocketAddr, buffers: Option<usize>, patience: Option<Duration>) -> 
     // What the relay holds on its way is to be little beside what the server holds.
     listener.set_recv_buffer_size(4096).expect("receive buffer");
     listener.set_send_buffer_size(4096).expect("send buffer");
-    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bind");
+    let anywhere = SocketAddr::from((any_loopback(), 0)).into();
+    listener.bind(&anywhere).expect("bind");
     listener.listen(1).expect("listen");
     let listener = TcpListener::from(listener);
     let outer = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
@@ -55,6 +58,7 @@ fn begin(to: SocketAddr, buffers: Option<usize>, patience: Option<Duration>) -> 
         outer.set_recv_buffer_size(bytes).expect("receive buffer");
         outer.set_send_buffer_size(bytes).expect("send buffer");
     }
+    outer.bind(&anywhere).expect("bind");
     outer.connect(&listener.local_addr().expect("address").into()).expect("connect");
     let (inner, _) = listener.accept().expect("accept");
     inner.set_nodelay(true).expect("nodelay");
@@ -92,7 +96,8 @@ impl Call {
         let control = abstract_socket::connect(&name(to))?;
         let (rings, memory) = Rings::create(RING).expect("memory");
         let tcp = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("socket");
-        tcp.bind(&SocketAddr::new(to.ip(), 0).into()).expect("bind");
+        let from = if to.is_ipv4() { any_loopback().into() } else { to.ip() };
+        tcp.bind(&SocketAddr::new(from, 0).into()).expect("bind");
         let from = tcp.local_addr().ok().and_then(|addr| addr.as_socket()).expect("address");
         handover::send(&control, &hello(from, to), &[memory.as_fd(), tcp.as_fd()])?;
         tcp.connect(&to.into()).expect("connect");
