@@ -99,12 +99,7 @@ fn let_go(socket: OwnedFd) {
 
 /// The first who calls.
 fn accept_one(listener: &UnixListener) -> UnixStream {
-    let mut caller = None;
-    kit::until("somebody calls", || {
-        caller = listener.accept().ok();
-        caller.is_some()
-    });
-    caller.expect("somebody").0
+    kit::wait_for("somebody calls", || listener.accept().ok()).0
 }
 
 /// A connection that others have tried to spoil: over plain TCP, and right.
@@ -417,12 +412,7 @@ fn role() {
             kit::until("it is killed", || false);
         }
         "listens" => {
-            let mut listener = None;
-            kit::until("the name is free", || {
-                listener = abstract_socket::listen(&name(addr(1))).ok();
-                listener.is_some()
-            });
-            let listener = listener.expect("there is one");
+            let listener = kit::wait_for("the name is free", || abstract_socket::listen(&name(addr(1))).ok());
             println!("open");
             let caller = accept_one(&listener);
             let (bytes, descriptors) = handover::receive(&caller, &mut [0; 200]).unwrap_or_default();

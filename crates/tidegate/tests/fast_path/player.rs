@@ -50,14 +50,11 @@ pub fn is_alone(case: &str) -> bool {
 /// A listener, and somebody else who has its name. A server beside this case may still drain under the name of a port
 /// that it has given up: then it is another port.
 pub fn impostor() -> (TcpListener, UnixListener) {
-    let mut pair = None;
-    kit::until("a name is free", || {
+    kit::wait_for("a name is free", || {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let stranger = abstract_socket::listen(&name(listener.local_addr().expect("an address")));
-        pair = stranger.ok().map(|stranger| (listener, stranger));
-        pair.is_some()
-    });
-    pair.expect("there is one")
+        stranger.ok().map(|stranger| (listener, stranger))
+    })
 }
 
 /// Makes players, and remembers how they fared.

@@ -276,14 +276,15 @@ fn balance(world: &World, stats: &Stats, quiet: bool) {
 fn fate(world: &World, ended: &Ended) {
     let Ended { number, ending, verdict } = *ended;
     let fate = world.fate(number);
-    // Of a client that has gone a session may not have heard when the server stops: what said so was lost.
-    let unheard = world.lossy && matches!(fate, Some(CloseReason::Stopped | CloseReason::IdleTimeout));
+    // The client has gone, and the network lost what would have told the session: a FIN is sent again, a reset is not.
+    let unheard = world.lossy && fate == Some(CloseReason::Stopped);
+    let reset_unheard = unheard || world.lossy && fate == Some(CloseReason::IdleTimeout);
     let right = match (verdict, ending) {
         (Verdict::Cut, _) => true,
         (Verdict::TurnedAway, _) | (_, Ending::Refused) => !world.has_session(number),
         (_, Ending::Abort) => fate == Some(CloseReason::Aborted),
         (_, Ending::ClientResets { .. } | Ending::ClientVanishes { .. }) => {
-            unheard || matches!(fate, None | Some(CloseReason::Reset | CloseReason::Finished))
+            reset_unheard || matches!(fate, None | Some(CloseReason::Reset | CloseReason::Finished))
         }
         (_, Ending::ShutdownAtOnce | Ending::Shutdown { .. } | Ending::Linger { .. }) => {
             unheard || fate == Some(CloseReason::Finished)

@@ -214,8 +214,17 @@ pub fn check(stats: &Stats) {
 /// Waits for a condition.
 #[track_caller]
 pub fn until(what: &str, mut met: impl FnMut() -> bool) {
+    wait_for(what, || met().then_some(()));
+}
+
+/// Waits until there is something, and returns it.
+#[track_caller]
+pub fn wait_for<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
-    while !met() {
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
         assert!(start.elapsed() < patience(), "waited in vain until {what}");
         std::thread::park_timeout(Duration::from_millis(1));
     }
