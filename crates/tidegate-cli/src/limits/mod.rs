@@ -96,8 +96,8 @@ impl Limits {
         }
     }
 
-    /// Enlarges the receive buffers for a service that passes on large pieces, in a pool of the same memory; unless they
-    /// or a strategy were given.
+    /// Enlarges the receive buffers for a service that passes on large pieces, in a pool of the same memory; unless
+    /// they or a strategy were given.
     pub fn widen_buffers(&self, policy: &mut Policy, bytes: usize) {
         if self.strategy.is_some() || self.given.has("buffer_bytes") || policy.buffer_bytes >= bytes {
             return;

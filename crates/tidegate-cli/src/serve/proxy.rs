@@ -16,7 +16,7 @@ use crate::label::Label;
 use crate::limits::{size, time};
 use crate::{Failure, usage};
 
-/// A receive of a large answer then takes a quarter of the system calls and wake-ups (benchmarks/async.md).
+/// A receive buffer: what other sizes cost is in benchmarks/async.md.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 const PROXY: Kind = Kind { schemes: ["tcp", "tls"], path: "", protocols: &[] };
