@@ -236,7 +236,7 @@ fn fewer_descriptors_than_connections_are_said_and_what_fits_is_measured() {
 }
 
 #[test]
-fn what_can_not_be_measured_is_refused_before_anything_runs() {
+fn what_cannot_be_measured_is_refused_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, b"").unwrap();

@@ -136,7 +136,7 @@ fn other_circumstances_are_warned_of() {
 }
 
 #[test]
-fn what_can_not_be_compared_is_refused_with_what_to_do() {
+fn what_cannot_be_compared_is_refused_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let run = saved(folder.path(), "1");
     let other = folder.path().join("report.json");

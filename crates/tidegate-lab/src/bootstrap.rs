@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_judged_has_no_interval() {
+    fn what_cannot_be_judged_has_no_interval() {
         let good = [1.0; 4];
         assert_eq!(of_median(&good[..3], 0.95), None);
         assert_eq!(of_ratio(&good, &good[..3], 0.95), None);

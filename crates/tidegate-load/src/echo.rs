@@ -216,7 +216,7 @@ impl EchoSession {
 
 impl Session for EchoSession {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        self.run_state.first_attempts_stand.fetch_add(1, Relaxed);
+        self.run_state.first_attempts_connected.fetch_add(1, Relaxed);
         self.run_state.first_attempts_ended.fetch_add(1, Relaxed);
         self.send(out, Cause::Room)
     }

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_sum_to_the_whole_also_where_it_can_not_be_divided() {
+    fn parts_sum_to_the_whole_also_where_it_cannot_be_divided() {
         for (connections, n, of) in [(7, 100, 3), (3, 3, 3), (10_000, 99_999, 7), (5, 11, 1)] {
             let whole = Plan { connections, amount: Amount::Requests(n), ..plan() };
             let parts = parts(&whole, of);

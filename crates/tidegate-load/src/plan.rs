@@ -292,7 +292,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn rates_that_can_not_be_are_refused() {
+    fn rates_that_cannot_be_are_refused() {
         let with =
             |requests_per_s, ramp| Plan { rate: Some(Rate { requests_per_s, ramp }), ..plan() }.check();
         assert!(with(1000.0, Some((0.0, Duration::from_secs(1)))).is_ok());

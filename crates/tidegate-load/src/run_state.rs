@@ -59,7 +59,7 @@ pub(crate) struct RunState {
     dials: AtomicU64,
     /// First attempts, one for each connection of the plan, that have ended.
     pub(crate) first_attempts_ended: AtomicU64,
-    pub(crate) first_attempts_stand: AtomicU64,
+    pub(crate) first_attempts_connected: AtomicU64,
 }
 
 impl Recipient for RunState {
@@ -87,7 +87,7 @@ impl RunState {
             next_source: AtomicUsize::new(0),
             dials: AtomicU64::new(0),
             first_attempts_ended: AtomicU64::new(0),
-            first_attempts_stand: AtomicU64::new(0),
+            first_attempts_connected: AtomicU64::new(0),
         }
     }
 

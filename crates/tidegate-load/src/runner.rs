@@ -216,7 +216,7 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
         }
         self.open_all(dial);
         let connect_s = begun.elapsed().as_secs_f64();
-        let connected = run_state.first_attempts_stand.load(Relaxed);
+        let connected = run_state.first_attempts_connected.load(Relaxed);
         let attempted = run_state.dials().min(run_state.plan.connections as u64);
         (self.observer)(Phase::Connected { attempted, connected });
         if !at_once {
@@ -291,7 +291,7 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
 
     fn tell_opening(&mut self) {
         if self.is_time_to_tell() {
-            let connected = self.run_state.first_attempts_stand.load(Relaxed);
+            let connected = self.run_state.first_attempts_connected.load(Relaxed);
             (self.observer)(Phase::Opening { connected });
         }
     }
@@ -423,9 +423,9 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
                     }
                     let n = match (self.run_state.plan.messages_each, &self.run_state.pacer) {
                         // Connections that are not established have nothing to send.
-                        (Some(each), _) => {
-                            each.saturating_mul(self.run_state.first_attempts_stand.load(Relaxed)).clamp(1, n)
-                        }
+                        (Some(each), _) => each
+                            .saturating_mul(self.run_state.first_attempts_connected.load(Relaxed))
+                            .clamp(1, n),
                         // All, but for a part that joins later.
                         (None, Some(pacer)) => pacer.outcome().0,
                         (None, None) => n,

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_sent_is_refused() {
+    fn what_cannot_be_sent_is_refused() {
         let get = || HttpShape::get("h", "/");
         for (shape, part) in [
             (HttpShape { method: "G T".into(), ..get() }, "--method"),

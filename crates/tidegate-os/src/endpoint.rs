@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_says_why() {
+    fn what_cannot_be_says_why() {
         let long = format!("unix:/{}", "x".repeat(107));
         for (text, part) in [
             ("8080", "write ADDR:PORT"),

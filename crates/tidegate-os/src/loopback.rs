@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_can_not_listen_is_an_error_whatever_was_answered() {
+    fn a_socket_that_cannot_listen_is_an_error_whatever_was_answered() {
         for refuses in [false, true] {
             let fake = Fake::default();
             let control = |code, on| if refuses { fake.refuse() } else { fake.control(code, on) };

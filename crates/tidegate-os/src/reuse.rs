@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_that_can_not_is_asked_no_more_and_nothing_stays_open() {
+    fn a_system_that_cannot_is_asked_no_more_and_nothing_stays_open() {
         let mut shelf = Shelf::new(4);
         let (kept, seen) = socket();
         let (late, late_seen) = socket();

@@ -22,7 +22,7 @@ pub enum Way {
     FromBroker,
 }
 
-/// Stands between a client and the broker until it is dropped.
+/// Relays between a client and the broker until it is dropped.
 pub struct Relay {
     /// Where clients find the broker now.
     pub url: String,

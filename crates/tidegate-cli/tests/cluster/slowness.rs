@@ -23,7 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             what_was_kept_on_the_way_and_comes_at_once_is_counted_as_ever,
             a_broker_that_stands_still_for_a_moment_costs_nothing_or_is_named,
             a_start_that_comes_too_late_is_said,
-            an_agent_that_can_not_be_heard_any_more_is_dismissed,
+            an_agent_that_cannot_be_heard_any_more_is_dismissed,
             a_broker_that_falls_silent_before_the_start_is_named,
             who_was_dismissed_hears_it_also_if_the_word_was_lost,
             who_is_to_end_hears_it_also_if_the_word_was_lost
@@ -148,7 +148,7 @@ fn a_start_that_comes_too_late_is_said() {
     assert_eq!((r.requests, r.failed), (60, 0), "{text}");
 }
 
-fn an_agent_that_can_not_be_heard_any_more_is_dismissed() {
+fn an_agent_that_cannot_be_heard_any_more_is_dismissed() {
     let broker = Broker::start(&[]).expect("nats-server");
     let (_server, addr) = server("echo");
     let (relay, _a1) = slow_agent(&broker, "a1", [Duration::ZERO; 2]);

@@ -196,7 +196,7 @@ fn subcommands(help: &str) -> Vec<String> {
         .collect()
 }
 
-/// The commands of a page: the line as it stands there, and the words behind the program's name.
+/// The commands of a page: the line as it is written there, and the words behind the program's name.
 pub fn of(page: &Page) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     for line in in_shell(page) {
@@ -252,7 +252,7 @@ fn starts_programs(words: &[String]) -> bool {
     words.iter().any(|word| wrappers.contains(&word.as_str()) || word.contains("LD_PRELOAD="))
 }
 
-/// `http|echo` is both; the rest is itself. A list of values of an option is not taken apart: it never stands alone.
+/// `http|echo` is both; the rest is itself. A list of values of an option is not taken apart: it is never alone.
 fn alternatives(word: &str) -> Vec<String> {
     let names = |c: char| c.is_ascii_lowercase() || c == '-' || c == '|';
     match word.chars().all(names) {

@@ -22,7 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_node_that_slept_while_the_stream_was_lost_reads_the_new_one,
             a_message_that_somebody_deleted_is_waited_for_by_nobody,
             a_room_whose_place_was_needed_goes_on_with_its_numbers,
-            what_can_not_work_is_said_before_anything_starts
+            what_cannot_work_is_said_before_anything_starts
         ],
     )
 }
@@ -276,7 +276,7 @@ fn a_room_whose_place_was_needed_goes_on_with_its_numbers() {
     ann.hear_line(|line| line == "#5 ann: two");
 }
 
-fn what_can_not_work_is_said_before_anything_starts() {
+fn what_cannot_work_is_said_before_anything_starts() {
     let refused = |args: &[&str], code: i32, says: &str| {
         let output = Command::new(TIDEGATE)
             .args(["serve", "chat", "--listen", "127.0.0.1:0"])

@@ -178,7 +178,7 @@ fn a_whole_search_shows_every_stage() {
 }
 
 #[test]
-fn what_tune_can_not_do_is_said_before_it_begins() {
+fn what_tune_cannot_do_is_said_before_it_begins() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("new.toml");
     let nowhere = folder.path().join("none").join("new.toml");

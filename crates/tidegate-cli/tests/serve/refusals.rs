@@ -52,7 +52,7 @@ fn a_port_in_use() {
 }
 
 #[test]
-fn a_page_that_can_not_be_served() {
+fn a_page_that_cannot_be_served() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing.html");
     refused(

@@ -85,7 +85,7 @@ fn all_servers_of_a_file_serve_in_one_process_and_end_together() {
 }
 
 #[test]
-fn one_that_can_not_listen_ends_all_and_is_named() {
+fn one_that_cannot_listen_ends_all_and_is_named() {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");

@@ -236,7 +236,7 @@ fn a_name_needs_no_file() {
 }
 
 #[test]
-fn what_a_unix_socket_can_not_keep_is_bad_usage() {
+fn what_a_unix_socket_cannot_keep_is_bad_usage() {
     let folder = tempfile::tempdir().unwrap();
     let at = format!("unix:{}", folder.path().join("socket").display());
     for (more, says) in [

@@ -164,7 +164,7 @@ fn a_certificate_that_is_no_file_does_not_keep_the_server_from_stopping() {
 }
 
 #[test]
-fn what_can_not_be_is_bad_usage() {
+fn what_cannot_be_is_bad_usage() {
     let papers = Papers::new();
     std::fs::remove_file(papers.path("key.pem")).unwrap();
     let missing = run(&mut papers.serve("http", "127.0.0.1:0", &[]));

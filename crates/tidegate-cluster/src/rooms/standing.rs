@@ -11,7 +11,7 @@ use super::state::BridgeState;
 /// How long after an attempt to return the next one is made.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How this node stands.
+/// The state of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Whole,
@@ -21,7 +21,7 @@ enum How {
     Returning(Instant, Instant),
 }
 
-/// How this node stands, and what that is judged by.
+/// The state of this node, and what that is judged by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
     how: How,

@@ -145,7 +145,7 @@ mod tests {
     use crate::wire::encode;
 
     #[test]
-    fn what_a_node_can_not_have_said_is_refused_by_its_field() {
+    fn what_a_node_cannot_have_said_is_refused_by_its_field() {
         let nicks = |all: &[&str]| all.iter().map(|&nick| nick.to_owned()).collect::<Vec<_>>();
         let beat = |name: &str, seen| Tell::Beat { node: 1, name: name.into(), stream: 5, seen };
         let here = |room: &str, members, nicks| Tell::Here { node: 1, room: room.into(), members, nicks };

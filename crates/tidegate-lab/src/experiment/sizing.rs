@@ -124,7 +124,7 @@ fn load_threads(limits: Limits, load: Source, connections: usize) -> usize {
     }
 }
 
-/// Connections there is room for, and the line that says what stands in the way of more.
+/// Connections there is room for, and the line that says what prevents more.
 fn room(limits: Limits, model: Model, load: Source, wanted: usize) -> (usize, Option<String>) {
     let server = match server_threads(model, usize::MAX) {
         Some(threads) => model.most_connections(threads),

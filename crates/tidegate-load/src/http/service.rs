@@ -39,11 +39,11 @@ impl HttpLoad {
         self.common.pace();
     }
 
-    fn first_attempt_ended(&self, tag: u64, stands: bool) {
+    fn first_attempt_ended(&self, tag: u64, connected: bool) {
         let run_state = &self.common.run_state;
         if self.first.get(tag as usize).is_some_and(|first| !first.swap(true, Relaxed)) {
             run_state.first_attempts_ended.fetch_add(1, Relaxed);
-            run_state.first_attempts_stand.fetch_add(u64::from(stands), Relaxed);
+            run_state.first_attempts_connected.fetch_add(u64::from(connected), Relaxed);
         }
     }
 }

@@ -60,7 +60,7 @@ fn a_target_that_is_not_there_is_said() {
 }
 
 #[test]
-fn what_can_not_be_measured_is_refused() {
+fn what_cannot_be_measured_is_refused() {
     let plan = plan(std::net::SocketAddr::from(([127, 0, 0, 1], 9)));
     assert!(PingPlan { size: 7, ..plan.clone() }.check().is_err());
     assert!(PingPlan { connections: 0, ..plan.clone() }.check().is_err());

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_done_is_said_in_words() {
+    fn what_cannot_be_done_is_said_in_words() {
         for (line, says) in [
             ("/", "no such command"),
             ("/jion x", "no such command"),

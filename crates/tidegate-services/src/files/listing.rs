@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_can_not_break_out_of_the_page() {
+    fn names_cannot_break_out_of_the_page() {
         let folder = tempfile::tempdir().unwrap();
         for name in
             ["<script>", "\"&'", "javascript:x", ".hidden", "b", "esc\u{1b}[31m\n\u{85}", "gpj.\u{202e}exe"]

@@ -198,7 +198,7 @@ fn a_busy_server_says_so_and_when_to_come_again() {
 }
 
 #[test]
-fn what_can_not_be_served_is_named_with_a_remedy() {
+fn what_cannot_be_served_is_named_with_a_remedy() {
     let folder = tempfile::tempdir().expect("a folder");
     let refused = |path: &std::path::Path, options| {
         Files::new(path, options, HttpLimits::default()).expect_err("cannot be served")

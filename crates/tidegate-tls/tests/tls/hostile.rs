@@ -152,7 +152,7 @@ fn who_leaves_in_the_handshake_is_counted_and_a_check_of_the_port_is_not() {
 }
 
 #[test]
-fn limits_that_can_not_work_are_refused() {
+fn limits_that_cannot_work_are_refused() {
     let small = Policy { input_bytes: 16 * 1024, ..Policy::default() };
     assert!(matches!(TlsLimits::default().check(&small), Err(TlsError::InputBytes(16_384))));
     let hasty = TlsLimits { handshake_timeout: Some(Duration::ZERO) };

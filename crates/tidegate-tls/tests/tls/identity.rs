@@ -50,7 +50,7 @@ fn new_connections_get_the_new_certificate_and_old_ones_go_on() {
 }
 
 #[test]
-fn files_that_can_not_be_used_say_why() {
+fn files_that_cannot_be_used_say_why() {
     let (papers, others) = (Papers::of("localhost"), Papers::of("localhost"));
     let read = |cert, key| Identity::read(cert, key, &[]).map(drop);
     let (cert, key) = (papers.cert(), papers.key());

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_can_not_be_reckoned_with_is_refused() {
+    fn a_time_that_cannot_be_reckoned_with_is_refused() {
         let policy = Policy { linger_timeout: Duration::MAX, ..Policy::default() };
         assert!(policy.check().unwrap_err().to_string().contains("linger_timeout"));
         let policy = Policy { idle_timeout: Some(Duration::ZERO), ..Policy::default() };

@@ -31,7 +31,7 @@ pub fn everywhere(case: &str, run: impl Fn(Model, DatagramPolicy)) {
             let lacks = matches!(model, Model::Overlapped | Model::Iocp | Model::Rio)
                 || model == Model::Uring && path == DatagramPath::Batched;
             if lacks || !path.availability().is_available() {
-                continue; // `what_can_not_be_is_refused` looks at those
+                continue; // `what_cannot_be_is_refused` looks at those
             }
             let _deadline = deadline::Deadline::new(format!("{case} on {model}, {path}"));
             let policy =

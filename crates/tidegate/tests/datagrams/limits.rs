@@ -98,7 +98,7 @@ fn a_flood_is_survived_and_accounted_for() {
 }
 
 #[test]
-fn what_can_not_be_is_refused_with_a_way_out() {
+fn what_cannot_be_is_refused_with_a_way_out() {
     let refusal = |model, policy: DatagramPolicy| {
         let server = DatagramServer::new(|_| Echo).model(model).policy(policy);
         server.bind((LOCALHOST, 0).into()).err().map(|e| e.to_string()).unwrap_or_default()

@@ -23,8 +23,8 @@ pub(super) struct Entry {
     /// Bytes of sends in flight.
     pub(super) flying: usize,
     send_finished: bool,
-    /// It was asked to leave; and something has arrived since: its peer's last word, behind which the session is told
-    /// nothing any more.
+    /// It was asked to leave; and something has arrived since: its peer's last word, after which the session is not
+    /// called any more.
     leaving: bool,
     pub(super) spoke: bool,
 }

@@ -165,7 +165,7 @@ fn the_best_model_is_found_and_one_that_fails_is_out() {
 }
 
 #[test]
-fn what_can_not_be_compared_with_the_present_value_is_not_taken() {
+fn what_cannot_be_compared_with_the_present_value_is_not_taken() {
     let mut fake = Fake::new(&[("threads 4", 2.0)]);
     fake.failing = vec!["default"];
     let (chosen, found) = knobs(&mut fake, epoll());

@@ -66,7 +66,7 @@ fn an_operation_that_is_not_listed_is_refused() {
 }
 
 #[test]
-fn a_ring_for_datagrams_can_not_make_connections() {
+fn a_ring_for_datagrams_cannot_make_connections() {
     let Some(mut ring) = ring(Purpose::Datagrams) else { return };
     let none = types::Fd(-1);
     for (name, entry) in [
