@@ -82,6 +82,7 @@ cases! {
     the_counters_balance,
     the_local_address_is_there_for_who_asks,
     the_quiet_are_not_forgotten,
+    the_silent_keep_nobody_out,
     thousands_of_connections_are_served,
     threads_share_the_connections,
     timers_fire_in_order_and_never_early,

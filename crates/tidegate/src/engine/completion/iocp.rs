@@ -8,8 +8,8 @@
 //! A receive is posted with a buffer of the thread's pool while there are enough; else, and always with
 //! `receive = ZeroByte`, with none: then it completes when there is data, a buffer is taken and what is there is
 //! received at once. So the pool bounds what is pinned, however many connections are idle. 64 accepts are posted by
-//! each thread, or what `accept.posted` says, and more while connections find none (FD_ACCEPT); every second of them
-//! completes with the first data of its connection (`accept.defer`). Sockets that are kept to be accepted with again
+//! each thread, or what `accept.posted` says, and more while connections find none (FD_ACCEPT); half of them complete
+//! with the first data of their connection (`accept.defer`). Sockets that are kept to be accepted with again
 //! are bounded by `accept.reuse`.
 //!
 //! # What it costs
@@ -20,7 +20,8 @@
 //!
 //! # Where it differs
 //! A connection that is held by an accept and sends nothing for `first_byte_timeout` is dropped there
-//! (`SO_CONNECT_TIME`): it is counted as attempted, and was never accepted. A listening socket that reports to the port
+//! (`SO_CONNECT_TIME`), which is looked at by time, and when a connection finds no accept: it is counted as attempted,
+//! and was never accepted. A listening socket that reports to the port
 //! of one server cannot be taken over by another.
 
 use std::io;

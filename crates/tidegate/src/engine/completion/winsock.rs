@@ -32,7 +32,13 @@ enum Kind {
 
 const KIND_SHIFT: u32 = 56;
 
-const NOBODY: Token = Token { index: 0, generation: 0 };
+/// An accept has no connection yet; in place of its token it says when it completes.
+const AT_CONNECTION: Token = Token { index: 0, generation: 0 };
+const AT_FIRST_DATA: Token = Token { index: 1, generation: 0 };
+
+fn token(key: u64) -> Token {
+    Token::from_u64(key & ((1 << KIND_SHIFT) - 1))
+}
 
 fn key(kind: Kind, token: Token) -> u64 {
     (kind as u64) << KIND_SHIFT | token.to_u64()
@@ -59,9 +65,9 @@ pub(crate) struct Winsock<O: Operations> {
     /// Where they are posted, until they are to end.
     acceptor: Option<Arc<O::Acceptor>>,
     first_data: bool,
-    /// When the last accept completes: every second one waits for first data. Were it all of them, connections that say
-    /// nothing could keep everybody out.
-    accept_at: AcceptAt,
+    /// Accepts that are posted, and those of them that complete with the first data.
+    posted: usize,
+    waiting: usize,
     addresses: bool,
     /// Receives take a buffer when they are posted, if the kernel does not lack memory.
     posts: bool,
@@ -95,7 +101,8 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
             backlog: policy.accept.backlog as usize,
             acceptor: None,
             first_data: setup.first_data,
-            accept_at: AcceptAt::Connection,
+            posted: 0,
+            waiting: 0,
             addresses: setup.addresses,
             posts: policy.receive == ReceiveStyle::Posted,
             transports: setup.transports.clone(),
@@ -221,7 +228,7 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
             return Some(Completion::SendFinished { token, outcome });
         }
         let Done { key, outcome } = self.queue.next()?;
-        let token = Token::from_u64(key & ((1 << KIND_SHIFT) - 1));
+        let token = token(key);
         Some(match outcome {
             Outcome::Received(outcome) => Completion::Received { token, outcome, ended: true },
             Outcome::Sent(outcome, unsent) => Completion::Sent { token, outcome, unsent },
@@ -252,20 +259,31 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
 }
 
 impl<O: Operations> Winsock<O> {
+    /// At most half of the accepts wait for first data: connections that say nothing cannot keep everybody out.
     fn accept(&mut self, acceptor: &Arc<O::Acceptor>, kind: Kind) {
-        self.accept_at = match self.accept_at {
-            AcceptAt::Connection if self.first_data => AcceptAt::FirstData,
-            _ => AcceptAt::Connection,
+        let waits = self.first_data && 2 * (self.waiting + 1) <= self.posted + 1;
+        self.posted += 1;
+        self.waiting += usize::from(waits);
+        let (at, whose) = match waits {
+            true => (AcceptAt::FirstData, AT_FIRST_DATA),
+            false => (AcceptAt::Connection, AT_CONNECTION),
         };
-        self.queue.accept(acceptor, key(kind, NOBODY), self.accept_at);
+        self.queue.accept(acceptor, key(kind, whose), at);
     }
 
-    /// Looks for connections that an accept holds and that send nothing, and shortens the wait until the next look.
+    /// Ends accepts that hold a connection which has sent nothing for too long.
+    fn drop_silent(&mut self) {
+        if let Some(silence) = self.silence {
+            self.queue.drop_silent(silence);
+        }
+    }
+
+    /// Looks for such connections when it is time, and shortens the wait until the next look.
     fn until_look(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         let Some(silence) = self.silence else { return timeout };
         let now = Instant::now();
         if now >= self.next_look {
-            self.queue.drop_silent(silence);
+            self.drop_silent();
             self.next_look = now + between_looks(silence);
         }
         let look = self.next_look - now;
@@ -282,9 +300,10 @@ impl<O: Operations> Winsock<O> {
         }
     }
 
-    /// A connection came and found no accept: twice as many from now on. Single ones are the loop's, which looks at
-    /// them when it is woken, as it was by this.
+    /// A connection came and found no accept: those that silent connections hold are freed, and there are twice as many
+    /// from now on. Single ones are the loop's, which looks at them when it is woken, as it was by this.
     fn behind(&mut self) -> Completion<Self> {
+        self.drop_silent();
         if let Some(acceptor) = self.acceptor.clone() {
             self.wanted = (2 * self.wanted).min(self.backlog).max(O::ACCEPTS).min(O::MOST_ACCEPTS);
             self.post_endless(&acceptor);
@@ -308,6 +327,8 @@ fn payload(pieces: Pieces) -> Payload {
 
 impl<O: Operations> Winsock<O> {
     fn accepted(&mut self, key: u64, outcome: io::Result<O::Socket>) -> Completion<Self> {
+        self.posted -= 1;
+        self.waiting -= usize::from(token(key) == AT_FIRST_DATA);
         let outcome = outcome.map(|socket| {
             let peer = if self.addresses { O::peer_addr(&socket) } else { None };
             (socket, peer)
@@ -334,6 +355,10 @@ impl<O: Operations> Winsock<O> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::net::TcpStream;
+
+    use tidegate_os::endpoint::Endpoint;
     use tidegate_os::overlapped::Queue;
     use tidegate_os::port::CompletionPort;
     use tidegate_os::socket::ListenOptions;
@@ -341,8 +366,10 @@ mod tests {
     use super::*;
     use crate::policy::Policy;
 
-    #[test]
-    fn who_is_behind_posts_twice_as_many_up_to_the_backlog() {
+    type Port = Winsock<Queue<CompletionPort>>;
+
+    /// A port that accepts without end, and where.
+    fn accepting(first_data: bool) -> (Port, Endpoint) {
         let mut policy = Policy::default();
         policy.accept.backlog = 200;
         let setup = Setup {
@@ -351,15 +378,63 @@ mod tests {
             addresses: false,
             partners: false,
             dials: false,
-            first_data: false,
+            first_data,
             transports: &Arc::new(Transports::new(None)),
             descriptors: 1000,
         };
-        let (mut port, _) = Winsock::<Queue<CompletionPort>>::new(&setup).unwrap();
+        let (mut port, _) = Port::new(&setup).unwrap();
         assert!(port.accept_room() > policy.accept.backlog as usize, "else it never accepts without end");
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(200)).unwrap();
-        let acceptor = Arc::new(AcceptPort::new(Arc::new(listener)).unwrap());
-        port.accept_all(&acceptor);
+        let at = listener.local_addr().unwrap();
+        port.accept_all(&Arc::new(AcceptPort::new(Arc::new(listener)).unwrap()));
+        (port, at)
+    }
+
+    /// Takes what completes, and closes what was accepted, until so many callers have noticed an end.
+    fn turn_until(port: &mut Port, callers: &mut [TcpStream], mut met: impl FnMut(usize) -> bool) {
+        let start = Instant::now();
+        let has_ended = |caller: &mut TcpStream| match caller.read(&mut [0]) {
+            Ok(n) => n == 0,
+            Err(e) => e.kind() != io::ErrorKind::WouldBlock,
+        };
+        loop {
+            let ended = callers.iter_mut().map(has_ended).filter(|ended| *ended).count();
+            if met(ended) {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(50), "{ended} have ended, {} wait", port.waiting);
+            port.wait(Some(Duration::from_millis(10))).unwrap();
+            while port.next().is_some() {}
+        }
+    }
+
+    #[test]
+    fn silent_connections_hold_half_of_the_accepts_at_most_until_another_finds_none() {
+        const CALLERS: usize = 200;
+        let (mut port, at) = accepting(true);
+        assert_eq!((port.posted, port.waiting), (64, 32));
+        let connect = |_| {
+            let stream = TcpStream::connect(at.addr().unwrap()).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            stream
+        };
+        let mut callers: Vec<_> = (0..CALLERS).map(connect).collect();
+        let start = Instant::now();
+        port.next_look = start + Duration::from_secs(3600); // nobody looks for them by time
+        let mut held = CALLERS;
+        turn_until(&mut port, &mut callers, |ended| {
+            held = CALLERS - ended;
+            start.elapsed() > Duration::from_secs(2)
+        });
+        assert!(held > 0 && held <= port.waiting && held <= CALLERS / 2, "{held} of {}", port.waiting);
+        port.silence = Some(Duration::from_secs(1));
+        port.behind();
+        turn_until(&mut port, &mut callers, |ended| ended == CALLERS);
+    }
+
+    #[test]
+    fn who_is_behind_posts_twice_as_many_up_to_the_backlog() {
+        let (mut port, _) = accepting(false);
         let posted = [64, 128, 200, 200].map(|_| {
             let posted = port.endless;
             port.behind();
