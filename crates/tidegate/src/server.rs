@@ -14,7 +14,7 @@ use tidegate_os::local::SocketFile;
 use tidegate_os::loopback::Loopback;
 use tidegate_os::socket::{Blocking, ListenOptions, Listener};
 
-use crate::engine::{self, Availability, Command, CommandQueue, EngineConfig, EngineHandle, Model};
+use crate::engine::{self, Availability, Command, CommandQueue, EngineConfig, EngineHandle, Growth, Model};
 use crate::policy::accept::deferral;
 use crate::policy::{DatagramPath, Policy, PolicyError};
 use crate::service::{ErasedService, Service};
@@ -282,10 +282,9 @@ impl BoundServer {
         let rendezvous = config.rendezvous.as_ref().map(|rendezvous| rendezvous.counters());
         let mut started =
             engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
-        let io_threads = started.counters.clone();
         started.others.extend(rendezvous);
         let (local_addr, file) = (self.local_addr, self.file);
-        Ok(Running { threads: Threads::new(started), io_threads, local_addr, model, dials, policy, file })
+        Ok(Running { threads: Threads::new(started), local_addr, model, dials, policy, file })
     }
 }
 
@@ -293,8 +292,6 @@ impl BoundServer {
 #[derive(Debug)]
 pub struct Running {
     threads: Threads,
-    /// The counters of I/O threads only; those of `threads` include the thread that accepts for them.
-    io_threads: Vec<Arc<Counters>>,
     local_addr: Endpoint,
     model: Model,
     /// Properties of its service.
@@ -326,10 +323,11 @@ impl Running {
 
     /// The current counters of each I/O thread; those of models with a loop and of `pool` in the order of
     /// [`Peer::thread`](crate::Peer). On `blocking`, connections use the sets of counters in turn. Counts of a separate
-    /// accepting or dialling thread are only in [`stats`](Self::stats).
+    /// accepting or dialling thread are only in [`stats`](Self::stats). On models that start I/O threads as connections
+    /// come (`event-select`, `overlapped`) they are those of the threads started so far.
     #[must_use]
     pub fn thread_stats(&self) -> Vec<Stats> {
-        each(&self.io_threads)
+        each(self.threads.counters.of_io_threads())
     }
 
     /// The policy it was started with.
@@ -348,23 +346,22 @@ impl Running {
         policy.check()?;
         engine::check_policy(self.model, &policy)?;
         policy.check_dials(self.dials)?;
-        policy.check_permits(self.io_threads.len())?;
+        policy.check_permits(self.threads.counters.of_io_threads().len())?;
         self.policy.check_change(&policy)?;
-        self.threads.set_policy(&Arc::new(policy));
-        Ok(())
+        self.threads.set_policy(&Arc::new(policy))
     }
 
     /// A handle to the counters for another thread, for example one that exports them. It outlives the server; then the
     /// values no longer change. Each call sums the counters of all I/O threads: microseconds, without a lock.
     pub fn watch(&self) -> impl Fn() -> Stats + Clone + Send + Sync + use<> {
         let counters = self.threads.counters.clone();
-        move || sum(&counters)
+        move || counters.sum()
     }
 
     /// A handle to [`thread_stats`](Self::thread_stats) for another thread; see [`watch`](Self::watch).
     pub fn watch_threads(&self) -> impl Fn() -> Vec<Stats> + Clone + Send + Sync + use<> {
-        let counters = self.io_threads.clone();
-        move || each(&counters)
+        let counters = self.threads.counters.clone();
+        move || each(counters.of_io_threads())
     }
 
     /// Whether an I/O thread has ended unexpectedly: its connections are lost, and it accepts no more. Panics of
@@ -398,27 +395,53 @@ impl Running {
 /// The threads of a running server or client.
 pub(crate) struct Threads {
     pub(crate) command_queues: Vec<Arc<CommandQueue>>,
-    counters: Vec<Arc<Counters>>,
+    counters: CounterSets,
     handles: Vec<JoinHandle<()>>,
     stopping: AtomicBool,
+}
+
+/// The counters of the threads of a server or client.
+#[derive(Clone)]
+struct CounterSets {
+    /// Those of I/O threads, also of those that are not started yet.
+    io: Arc<[Arc<Counters>]>,
+    /// Those of threads that accept or dial for them.
+    others: Arc<[Arc<Counters>]>,
+    growth: Option<Arc<Growth>>,
+}
+
+impl CounterSets {
+    fn of_io_threads(&self) -> &[Arc<Counters>] {
+        let started = self.growth.as_ref().map_or(self.io.len(), |growth| growth.started());
+        &self.io[..started]
+    }
+
+    fn sum(&self) -> Stats {
+        sum(self.of_io_threads().iter().chain(&*self.others))
+    }
 }
 
 impl Threads {
     pub(crate) fn new(started: EngineHandle) -> Self {
         Self {
             command_queues: started.command_queues,
-            counters: [started.counters, started.others].concat(),
+            counters: CounterSets {
+                io: started.counters.into(),
+                others: started.others.into(),
+                growth: started.growth,
+            },
             handles: started.threads,
             stopping: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        sum(&self.counters)
+        self.counters.sum()
     }
 
     fn is_broken(&self) -> bool {
-        !self.stopping.load(Relaxed) && self.handles.iter().any(JoinHandle::is_finished)
+        let later = || self.counters.growth.as_ref().is_some_and(|growth| growth.has_ended());
+        !self.stopping.load(Relaxed) && (self.handles.iter().any(JoinHandle::is_finished) || later())
     }
 
     pub(crate) fn stop(&self) {
@@ -429,18 +452,30 @@ impl Threads {
         }
     }
 
-    fn set_policy(&self, policy: &Arc<Policy>) {
+    fn set_policy(&self, policy: &Arc<Policy>) -> Result<(), PolicyError> {
+        if let Some(growth) = &self.counters.growth {
+            return growth.set_policy(policy);
+        }
         for command_queue in &self.command_queues {
             // A thread that has stopped needs no limits.
             let _ = command_queue.push(Command::Policy(policy.clone()));
         }
+        Ok(())
     }
 
     pub(crate) fn join(&mut self) {
-        for handle in self.handles.drain(..) {
-            if let Err(panic) = handle.join() {
+        self.join_all(|outcome| {
+            if let Err(panic) = outcome {
                 std::panic::resume_unwind(panic);
             }
+        });
+    }
+
+    /// Waits for all threads. Whoever starts a thread leaves its handle before it ends.
+    fn join_all(&mut self, each: impl Fn(std::thread::Result<()>)) {
+        while !self.handles.is_empty() {
+            self.handles.drain(..).for_each(|handle| each(handle.join()));
+            self.handles.extend(self.counters.growth.iter().flat_map(|growth| growth.take_handles()));
         }
     }
 }
@@ -448,9 +483,7 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.stop();
-        for handle in self.handles.drain(..) {
-            let _ = handle.join();
-        }
+        self.join_all(drop);
     }
 }
 

@@ -210,6 +210,6 @@ pub fn each(all: &[Arc<Counters>]) -> Vec<Stats> {
 
 /// Sums counters of all threads.
 #[must_use]
-pub fn sum(all: &[Arc<Counters>]) -> Stats {
-    all.iter().map(|one| one.read()).sum()
+pub fn sum<'a>(all: impl IntoIterator<Item = &'a Arc<Counters>>) -> Stats {
+    all.into_iter().map(|one| one.read()).sum()
 }

@@ -1,6 +1,6 @@
 //! How many connections this machine can give, and the threads they need.
 
-use tidegate::{Model, system};
+use tidegate::{Model, Policy, system};
 
 /// Places of a server's table beside those of the connections asked for: the probe, and what is on its way.
 const SPARE: usize = 64;
@@ -89,7 +89,7 @@ pub(crate) fn size(limits: Limits, model: Model, load: Source, wanted: usize) ->
     let connections = wanted.min(room);
     let spare = SPARE + connections / 64;
     let server_threads = server_threads(model, connections + spare);
-    let most = model.most_connections(server_threads.unwrap_or(model.default_threads()));
+    let most = most_connections(model, server_threads, connections + spare);
     Sizing {
         asked: wanted,
         connections,
@@ -100,13 +100,20 @@ pub(crate) fn size(limits: Limits, model: Model, load: Source, wanted: usize) ->
     }
 }
 
-/// I/O threads of a server; only on `uring` do more of them hold more connections.
+/// I/O threads of a server, if it is told a number. Only on `uring` do more of them hold more connections; those of
+/// `event-select` and `overlapped` are started as connections come, as in the book's table.
 fn server_threads(model: Model, connections: usize) -> Option<usize> {
     match model {
-        Model::Blocking | Model::Pool => None,
+        Model::Blocking | Model::Pool | Model::EventSelect | Model::Overlapped => None,
         Model::Uring => Some(rings(connections)),
         _ => Some(LEAST_THREADS),
     }
+}
+
+/// Connections that a server with so many I/O threads can have, if `wanted` are its `max_connections`.
+fn most_connections(model: Model, threads: Option<usize>, wanted: usize) -> usize {
+    let policy = Policy { max_connections: wanted, ..Policy::default() };
+    model.most_connections(threads.unwrap_or(model.threads(&policy)))
 }
 
 /// The fewest rings whose tables, and the descriptors of the process, hold so many connections.
@@ -126,10 +133,8 @@ fn load_threads(limits: Limits, load: Source, connections: usize) -> usize {
 
 /// Connections there is room for, and the line that says what prevents more.
 fn room(limits: Limits, model: Model, load: Source, wanted: usize) -> (usize, Option<String>) {
-    let server = match server_threads(model, usize::MAX) {
-        Some(threads) => model.most_connections(threads),
-        None => model.most_connections(model.default_threads()),
-    };
+    let threads = server_threads(model, usize::MAX);
+    let server = most_connections(model, threads, wanted.saturating_add(2 * SPARE));
     let client = match load {
         Source::Here(load @ Model::Uring) => {
             load.most_connections(MOST_THREADS).saturating_sub(limits.descriptors())
@@ -215,8 +220,17 @@ mod tests {
 
     #[test]
     fn models_with_threads_of_their_own_are_left_alone() {
-        for model in [Model::Blocking, Model::Pool] {
+        for model in [Model::Blocking, Model::Pool, Model::EventSelect, Model::Overlapped] {
             assert_eq!(size(AMPLE, model, Source::Here(Model::Epoll), 10).server_threads, None);
+        }
+    }
+
+    #[test]
+    fn models_with_few_connections_for_each_thread_have_as_many_threads_as_they_need() {
+        for model in [Model::EventSelect, Model::Overlapped] {
+            let size = size(AMPLE, model, Source::Here(Model::Epoll), 500);
+            assert_eq!((size.connections, size.note), (500, None), "{model}");
+            assert!(size.server_connections > 500);
         }
     }
 

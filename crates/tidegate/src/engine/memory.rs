@@ -1,6 +1,7 @@
 //! How each model uses memory, for the bound that a policy sets on it.
 
 use super::Model;
+use super::worker::capacity::EVENT_CONNECTIONS;
 use crate::policy::Policy;
 use crate::policy::accept::ACCEPTS_POSTED;
 use crate::policy::memory::{Footprint, MemoryBound, bound};
@@ -29,7 +30,11 @@ impl Model {
                 Footprint { buffers, burst: RING_BURST.min(buffers), operations: 3, ..of_loop }
             }
             // One receive of each connection is in flight at most.
-            Self::Iocp | Self::Overlapped => Footprint { buffers: policy.buffers, operations: 2, ..of_loop },
+            Self::Iocp => Footprint { buffers: policy.buffers, operations: 2, ..of_loop },
+            Self::Overlapped => {
+                let buffers = policy.buffers.min(EVENT_CONNECTIONS + 1);
+                Footprint { buffers, operations: 2, ..of_loop }
+            }
             // Registered ones, and one for each accept: first data cannot go into those.
             Self::Rio => Footprint { buffers: policy.buffers + ACCEPTS_POSTED, operations: 2, ..of_loop },
             _ => of_loop,
@@ -53,9 +58,11 @@ mod tests {
                 .process
         };
         for model in [Model::Uring, Model::Iocp, Model::Overlapped, Model::Rio] {
-            let more = process(model, 512) - process(model, 256);
-            assert_eq!(more, 256 * Policy::default().buffer_bytes as u64, "{model}");
+            let more = process(model, 32) - process(model, 16);
+            assert_eq!(more, 16 * Policy::default().buffer_bytes as u64, "{model}");
         }
+        let of_64_events = Model::Overlapped;
+        assert_eq!(process(of_64_events, 512), process(of_64_events, 63), "a thread has no more");
     }
 
     #[test]

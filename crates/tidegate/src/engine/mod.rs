@@ -46,6 +46,7 @@ pub use model::{Availability, Choice};
 pub(crate) use support::{check, check_client, check_datagrams, check_endpoint, check_policy};
 use worker::capacity;
 pub(crate) use worker::command_queue::{Command, CommandQueue};
+pub(crate) use worker::growth::Growth;
 pub(crate) use worker::{EngineConfig, EngineHandle, WorkerContext};
 
 use std::io;

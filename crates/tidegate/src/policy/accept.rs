@@ -231,6 +231,12 @@ pub fn share(total: usize, index: usize, threads: usize) -> usize {
     total / threads + usize::from(index < total % threads)
 }
 
+/// The same where a thread may have `each` and is filled before the next one is started.
+#[must_use]
+pub fn filled(total: usize, index: usize, each: usize) -> usize {
+    total.saturating_sub(index.saturating_mul(each)).min(each)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,6 +246,7 @@ mod tests {
         for (total, threads) in [(10, 3), (2, 4), (100_000, 7)] {
             assert_eq!((0..threads).map(|i| share(total, i, threads)).sum::<usize>(), total);
         }
+        assert_eq!([0, 1, 2, 3].map(|i| filled(130, i, 62)), [62, 62, 6, 0]);
     }
 
     #[test]

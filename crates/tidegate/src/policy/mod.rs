@@ -62,7 +62,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         offload: Offload,
     }
 
-    /// The default of `pool` is 256; `blocking` has two threads for each connection.
+    /// The default of `pool` is 256; `blocking` has two threads for each connection. Servers on `event-select` and
+    /// `overlapped`, whose threads hold 62 connections, start one more whenever all are full; a given number is a bound.
     threads: Option<NonZeroUsize> = None => {
         what: "I/O threads; on models with an event loop, connections are balanced between them",
         cost: "a stack and buffers for each thread",
@@ -75,7 +76,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
             (&[Pool, Tokio], Kept),
             (&[Blocking], NoEffect("it has two threads for each connection: `max_connections` bounds them")),
         ],
-        default_note: Some("one for each processor; 256 for pool"),
+        default_note: Some("one for each processor; 256 for pool; more as they fill on event-select and overlapped"),
         relation: Some(Relation {
             holds: AtMost,
             other: "max_connections",

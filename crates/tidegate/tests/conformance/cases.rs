@@ -84,6 +84,7 @@ cases! {
     the_quiet_are_not_forgotten,
     the_silent_keep_nobody_out,
     thousands_of_connections_are_served,
+    threads_are_started_as_connections_come,
     threads_share_the_connections,
     timers_fire_in_order_and_never_early,
     timers_may_have_keys,

@@ -5,9 +5,9 @@
 //! `WaitForMultipleObjects` waits for all of them, and then each operation says for itself whether it has ended.
 //!
 //! # What it bounds
-//! A thread waits for 64 events at most, so it has 62 connections. 64 threads are started unless `threads` says
-//! otherwise, which makes 3,968 connections; for more, set `threads` higher. Two accepts are posted by each
-//! thread.
+//! A thread waits for 64 events at most, so it has 62 connections. A server begins with a thread for each processor and
+//! starts the next one when those it has are full, up to `max_connections` as it was at the start. If `threads` is set,
+//! so many are started at once, and they are the bound. A client starts 64. Two accepts are posted by each thread.
 //!
 //! # What it costs
 //! A thread with its stack and its buffers for each 62 connections, and a look at each of its operations after each

@@ -7,8 +7,9 @@
 //! time it is set.
 //!
 //! # What it bounds
-//! A thread waits for 64 events at most: one wakes it, one is the listener's, so it has 62 connections. 64 threads are
-//! started unless `threads` says otherwise, which makes 3,968 connections; for more, set `threads` higher.
+//! A thread waits for 64 events at most: one wakes it, one is the listener's, so it has 62 connections. A server begins
+//! with a thread for each processor and starts the next one when those it has are full, up to `max_connections` as it
+//! was at the start. If `threads` is set, so many are started at once, and they are the bound. A client starts 64.
 //!
 //! # What it costs
 //! A thread with its stack and one receive buffer for each 62 connections, and an event for each connection. A wait

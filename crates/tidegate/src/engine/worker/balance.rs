@@ -60,15 +60,44 @@ pub(crate) struct Balance {
     /// The fewest connections that a thread with room was given, when this was last looked at.
     fewest: AtomicU64,
     command_queues: Box<[Arc<CommandQueue>]>,
+    /// Threads that were started, in order, and those of them that have ended.
+    started: AtomicUsize,
+    gone: AtomicUsize,
 }
 
 impl Balance {
-    /// For threads behind these gates; none has room yet.
-    pub(crate) fn new(command_queues: &[Arc<CommandQueue>]) -> Self {
+    /// For threads behind these gates, of which the first are `started` now; none has room yet.
+    pub(crate) fn new(command_queues: &[Arc<CommandQueue>], started: usize) -> Self {
         Self {
             workers: command_queues.iter().map(|_| Worker::default()).collect(),
             fewest: AtomicU64::new(0),
             command_queues: command_queues.into(),
+            started: AtomicUsize::new(started),
+            gone: AtomicUsize::new(0),
+        }
+    }
+
+    /// Threads that were started.
+    pub(in crate::engine) fn started(&self) -> usize {
+        self.started.load(Acquire)
+    }
+
+    /// Of those, the ones that have not ended.
+    pub(in crate::engine) fn alive(&self) -> usize {
+        self.started().saturating_sub(self.gone.load(Acquire))
+    }
+
+    /// The next thread is about to start; which. It does not make up for what the others were given before.
+    pub(in crate::engine) fn start_next(&self) -> usize {
+        let index = self.started.fetch_add(1, AcqRel);
+        self.workers[index].given.fetch_max(self.fewest.load(Relaxed), Relaxed);
+        index
+    }
+
+    /// That thread could not start. Its place is the next one's, unless it was given connections.
+    pub(in crate::engine) fn could_not_start(&self, index: usize) {
+        if self.workers[index].state.load(Acquire) & ENDED == 0 {
+            self.started.fetch_sub(1, AcqRel);
         }
     }
 
@@ -79,7 +108,7 @@ impl Balance {
 
     /// Has all other threads do something that takes no room in their queues.
     pub(in crate::engine) fn tell_others(&self, mine: usize, command: impl Fn() -> Command) {
-        let all = self.command_queues.iter().enumerate();
+        let all = self.command_queues[..self.started()].iter().enumerate();
         for (_, command_queue) in all.filter(|(index, _)| *index != mine) {
             let _ = command_queue.push(command()); // a thread that has stopped has nothing to do
         }
@@ -122,7 +151,7 @@ impl Balance {
     /// place for it, and expects it.
     pub(in crate::engine) fn assign(&self, mine: usize) -> Option<usize> {
         let own = self.workers[mine].load();
-        if self.workers.len() > 1 && own.given >= self.fewest.load(Relaxed) + lead(own) {
+        if self.started() > 1 && own.given >= self.fewest.load(Relaxed) + lead(own) {
             let to = self.choose(mine, own);
             if to != mine && self.reserve(to) {
                 self.workers[to].given.fetch_add(1, Relaxed);
@@ -134,13 +163,14 @@ impl Balance {
     }
 
     fn choose(&self, mine: usize, own: Load) -> usize {
-        let mut loads: Vec<_> = self.workers.iter().map(Worker::load).collect();
+        let workers = &self.workers[..self.started()];
+        let mut loads: Vec<_> = workers.iter().map(Worker::load).collect();
         loads[mine] = Load { has_room: true, ..own };
         let to = assignee(&loads, mine);
         let with_room = loads.iter().filter(|load| load.has_room);
         let fewest = with_room.map(|load| load.given).min().unwrap_or(own.given);
         self.fewest.store(fewest, Relaxed);
-        for (worker, load) in self.workers.iter().zip(&loads) {
+        for (worker, load) in workers.iter().zip(&loads) {
             if load.given < fewest {
                 // It has no room: what it misses meanwhile is not made up for when it has, all at once.
                 worker.given.fetch_max(fewest, Relaxed);
@@ -177,6 +207,7 @@ impl Balance {
     /// The thread has ended, whatever is on its way to it.
     pub(in crate::engine) fn is_gone(&self, mine: usize) {
         self.workers[mine].state.fetch_or(ENDED, Release);
+        self.gone.fetch_add(1, AcqRel);
     }
 }
 
@@ -186,7 +217,7 @@ mod tests {
 
     fn balance(threads: usize, share: usize) -> Balance {
         let command_queues: Vec<_> = (0..threads).map(|_| Arc::new(CommandQueue::new(1, || {}))).collect();
-        let balance = Balance::new(&command_queues);
+        let balance = Balance::new(&command_queues, threads);
         (0..threads).for_each(|thread| balance.set_share(thread, share, usize::MAX));
         balance
     }

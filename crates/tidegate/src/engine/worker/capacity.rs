@@ -79,31 +79,45 @@ pub(in crate::engine) const POOL_WORKERS: usize = 256;
 /// Threads of `async-select`, where the policy leaves it open: as many as in the source's table.
 const WINDOW_THREADS: usize = 3;
 
-/// Threads of the models whose threads wait for 64 events each, where the policy leaves it open.
-const EVENT_THREADS: usize = 64;
+/// Threads of a client on the models whose threads wait for 64 events each, where the policy leaves it open. They are
+/// all started at once.
+const EVENT_THREADS_OF_CLIENT: usize = 64;
 
 /// Connections of one of those threads: two of its events are its own.
-const EVENT_CONNECTIONS: usize = 62;
+pub(in crate::engine) const EVENT_CONNECTIONS: usize = 62;
 
 impl Model {
-    /// I/O threads where [`Policy::threads`](crate::Policy::threads) leaves it open: one for each processor this
-    /// process may run on, 256 for `pool`, three for `async-select`, and 64 for `event-select` and `overlapped`, whose
-    /// threads have 62 connections each. (`blocking` has two for each connection whatever the policy says.)
+    /// I/O threads at the start where [`Policy::threads`](crate::Policy::threads) leaves it open: one for each
+    /// processor this process may run on, 256 for `pool`, three for `async-select`. A server on `event-select` or
+    /// `overlapped` starts more when those it has are full; see [`threads`](Self::threads). (`blocking` has two for
+    /// each connection whatever the policy says.)
     #[must_use]
     pub fn default_threads(self) -> usize {
         match self {
             Self::Pool => POOL_WORKERS,
             Self::AsyncSelect => WINDOW_THREADS,
-            Self::EventSelect | Self::Overlapped => EVENT_THREADS,
             _ => std::thread::available_parallelism().map_or(1, Into::into),
         }
     }
 
-    /// I/O threads under this policy: those it asks for, or [`default_threads`](Self::default_threads), and then no
-    /// more than can have a share of its connections and permits. A service that dials may have fewer.
+    /// The most I/O threads of a server under this policy: those it asks for, or
+    /// [`default_threads`](Self::default_threads), or on `event-select` and `overlapped` one for each 62 of
+    /// `max_connections`; and then no more than can have a share of its connections and permits. A service that dials
+    /// may have another number.
     #[must_use]
     pub fn threads(self, policy: &Policy) -> usize {
-        accept::threads(policy, self.default_threads(), 0)
+        let needed = self.connections_of_thread().map(|each| policy.max_connections.div_ceil(each));
+        accept::threads(policy, needed.unwrap_or(self.default_threads()), 0)
+    }
+
+    /// I/O threads of a client where its policy leaves it open.
+    pub(in crate::engine) fn threads_of_client(self) -> usize {
+        self.connections_of_thread().map_or(self.default_threads(), |_| EVENT_THREADS_OF_CLIENT)
+    }
+
+    /// Connections that one of its threads can have, where it waits for 64 events.
+    pub(in crate::engine) fn connections_of_thread(self) -> Option<usize> {
+        matches!(self, Self::EventSelect | Self::Overlapped).then_some(EVENT_CONNECTIONS)
     }
 
     /// Connections that the descriptor limit allows at once on this model with so many I/O threads.

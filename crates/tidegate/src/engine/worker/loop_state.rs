@@ -321,12 +321,21 @@ impl LoopState {
     /// is. That one has a place for it, and expects it; the place here is to be [released](Self::release).
     pub(in crate::engine) fn assign(&self) -> Option<usize> {
         self.worker.total.fetch_add(1, Relaxed);
+        self.grow();
         self.worker.balance.assign(self.worker.index)
     }
 
     /// Counts a connection that is served by the thread that accepted it, where none is handed on.
     pub(in crate::engine) fn keep(&self) {
         self.worker.total.fetch_add(1, Relaxed);
+        self.grow();
+    }
+
+    /// A connection was counted: where all threads are full now, one more is started.
+    fn grow(&self) {
+        if let Some(growth) = &self.worker.growth {
+            growth.accepted(|| self.worker.total.load(Relaxed), &self.worker.counters);
+        }
     }
 
     /// Has another thread serve a connection that has a place there.
@@ -435,6 +444,9 @@ impl LoopState {
     /// Notes the order to stop. It came `now`, which may be a long batch after the thread woke up.
     pub(in crate::engine) fn drain(&mut self, now: Instant) {
         self.stop_at.get_or_insert(now + self.worker.policy.drain_timeout);
+        if let Some(growth) = &self.worker.growth {
+            growth.end();
+        }
     }
 
     /// Whether the time to let connections finish is over.

@@ -8,6 +8,7 @@
 //! | the state and the turn of a loop, permits, sharing connections among threads | [`loop_state`], [`loop_driver`], [`permits`], [`balance`] | loops |
 //! | pauses that let events gather | [`coalescing`] | loops |
 //! | open connections, their inboxes, accepting and stopping | [`registry`], [`control`] | models without a loop |
+//! | threads that are started as connections come | [`growth`] | loops whose threads hold few connections |
 //! | offloaded jobs; starting threads; what the machine holds; memory given back | [`blocking_pool`], [`threads`], [`capacity`], [`trim`] | all |
 //!
 //! Arrows point from the families to here, and from here to [`proto`](crate::proto): nothing in this folder knows a
@@ -20,6 +21,7 @@ pub(in crate::engine) mod capacity;
 pub(in crate::engine) mod coalescing;
 pub(in crate::engine) mod command_queue;
 pub(in crate::engine) mod control;
+pub(crate) mod growth;
 pub(in crate::engine) mod loop_driver;
 pub(in crate::engine) mod loop_state;
 pub(in crate::engine) mod permits;
@@ -30,7 +32,7 @@ pub(in crate::engine) mod trim;
 
 use std::io;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 use tidegate_os::socket::{DEFERS_ACCEPT, Listener};
@@ -44,10 +46,12 @@ use crate::stats::{Counters, Writers};
 use balance::Balance;
 use blocking_pool::BlockingPool;
 use command_queue::{Command, CommandQueue};
+use growth::{Growth, Start, Starting};
 use threads::STACK_BYTES;
 use trim::Peak;
 
 /// What all threads of one server or client share.
+#[derive(Clone)]
 pub(crate) struct EngineConfig {
     pub(crate) service: Arc<dyn ErasedService>,
     pub(crate) policy: Arc<Policy>,
@@ -72,6 +76,8 @@ pub(crate) struct EngineHandle {
     /// Those of other threads: acceptors, control threads, the fast path.
     pub(crate) others: Vec<Arc<Counters>>,
     pub(crate) threads: Vec<JoinHandle<()>>,
+    /// Where more of the I/O threads are started as connections come.
+    pub(crate) growth: Option<Arc<Growth>>,
 }
 
 /// What one I/O thread has.
@@ -91,13 +97,14 @@ pub(crate) struct WorkerContext {
     pub(crate) peak: Arc<Peak>,
     /// The threads as they see each other.
     pub(crate) balance: Arc<Balance>,
+    pub(crate) growth: Option<Arc<Growth>>,
     /// Connections this thread may have open, beside those that its sessions dial.
     pub(crate) share: usize,
     /// Connections its sessions may have dialled.
     pub(crate) dials: usize,
     /// Connections it can have open whatever it may.
     pub(crate) holds: usize,
-    /// I/O threads there are.
+    /// I/O threads there are, or may be.
     pub(crate) threads: usize,
 }
 
@@ -136,13 +143,20 @@ impl WorkerContext {
     /// Connections it may have open under these limits, and those its sessions may have dialled.
     fn places(&self, policy: &Policy) -> (usize, usize) {
         let each = self.service.dials();
-        let share = accept::share(accept::admitted(policy.max_connections, each), self.index, self.threads);
+        let all = accept::admitted(policy.max_connections, each);
+        let share = match &self.growth {
+            Some(growth) => growth.share(all, self.index),
+            None => accept::share(all, self.index, self.threads),
+        };
         let share = share.min(accept::admitted(self.holds, each));
         (share, share.saturating_mul(each))
     }
 
     /// Goes on with other limits.
     pub(crate) fn set_policy(&mut self, policy: Arc<Policy>) {
+        if let Some(growth) = &self.growth {
+            self.threads = growth.most();
+        }
         (self.share, self.dials) = self.places(&policy);
         self.policy = policy;
     }
@@ -176,9 +190,29 @@ impl EngineConfig {
         }
     }
 
-    /// I/O threads to start, by the policy or, where that leaves it open, by the model.
+    /// I/O threads to start, by the policy or, where that leaves it open, by the model. A server whose threads are
+    /// [started as connections come](Self::each_fills) begins with some of them.
     pub(crate) fn threads(&self, model: Model) -> usize {
-        accept::threads(&self.policy, model.default_threads(), self.service.dials())
+        let dials = self.service.dials();
+        let default = match &self.listener {
+            Some(_) => self.places(model).unwrap_or(model.default_threads()),
+            None => model.threads_of_client(),
+        };
+        accept::threads(&self.policy, default, dials)
+    }
+
+    /// Threads that all connections need, where each [fills](Self::each_fills) before the next is started.
+    fn places(&self, model: Model) -> Option<usize> {
+        let all = accept::admitted(self.policy.max_connections, self.service.dials());
+        self.each_fills(model).map(|each| all.div_ceil(each))
+    }
+
+    /// Connections of a thread, if more threads are started as connections come: those of a server whose policy leaves
+    /// the number open.
+    fn each_fills(&self, model: Model) -> Option<usize> {
+        let of_thread = model.connections_of_thread().filter(|_| self.listener.is_some())?;
+        let each = accept::admitted(of_thread, self.service.dials()).max(1);
+        self.policy.threads.is_none().then_some(each)
     }
 
     fn worker(
@@ -196,6 +230,7 @@ impl EngineConfig {
             listens: self.listener.is_some(),
             command_queue,
             counters: Arc::new(Counters::new(Writers::One)),
+            growth: None,
             blocking_pool: self.blocking_pool.clone(),
             total: self.total.clone(),
             peak: self.peak.clone(),
@@ -213,38 +248,75 @@ impl EngineConfig {
     ///
     /// `run` runs on the worker's own thread with what wakes it and with what all of them share, says through `Ready`
     /// whether it could start, and returns when it has stopped.
-    pub(crate) fn start_loops<S: Clone + Send + 'static>(
+    pub(crate) fn start_loops<S: Clone + Send + Sync + 'static>(
         &self,
         model: Model,
         shared: &S,
         run: fn(WorkerContext, Arc<Waker>, S, Ready),
     ) -> io::Result<EngineHandle> {
-        let (ready, answers) = mpsc::channel();
-        let count = self.threads(model);
-        let wakers = (0..count).map(|_| Waker::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
-        let command_queue = |waker: &Arc<Waker>| {
+        let (each, most) = (self.each_fills(model), self.threads(model));
+        let places = self.places(model).unwrap_or(most); // limits that change may allow more threads than now
+        let first = each.map_or(most, |_| most.min(model.default_threads()));
+        let wakers: Arc<[_]> = (0..places).map(|_| Arc::<PlaceWaker>::default()).collect();
+        let command_queue = |waker: &Arc<PlaceWaker>| {
             let wakes = waker.clone();
             Arc::new(CommandQueue::new(self.policy.mail_queue, move || wakes.wake()))
         };
         let mut started = EngineHandle {
             command_queues: wakers.iter().map(command_queue).collect(),
+            counters: Counters::sets(places, Writers::One),
             ..EngineHandle::default()
         };
-        let balance = Arc::new(Balance::new(&started.command_queues));
-        let outcome = wakers.into_iter().enumerate().try_for_each(|(index, waker)| {
-            let worker = self.worker(index, started.command_queues[index].clone(), &balance, count);
-            started.counters.push(worker.counters.clone());
-            let (shared, ready) = (shared.clone(), Ready(ready.clone()));
-            let run = move || run(worker, waker, shared, ready);
-            started.threads.push(threads::spawn(format!("tidegate-{index}"), STACK_BYTES, run)?);
-            Ok(())
+        let balance = Arc::new(Balance::new(&started.command_queues, first));
+        let (config, shared, counters) = (self.clone(), shared.clone(), started.counters.clone());
+        let (queues, balances) = (started.command_queues.clone(), balance.clone());
+        let start: Start = Arc::new(move |index, policy, growth| {
+            let waker = Arc::new(Waker::new()?);
+            wakers[index].set(waker.clone());
+            let mut worker = config.worker(index, queues[index].clone(), &balances, places);
+            worker.counters = counters[index].clone();
+            worker.growth = growth.cloned();
+            worker.set_policy(policy.clone());
+            let (answer, ready) = mpsc::channel();
+            let shared = shared.clone();
+            let run = move || run(worker, waker, shared, Ready(answer));
+            Ok(Starting { handle: threads::spawn(format!("tidegate-{index}"), STACK_BYTES, run)?, ready })
         });
-        drop(ready);
-        let outcome = outcome.and_then(|()| answers.iter().take(count).collect());
+        started.growth = each.map(|each| {
+            let of_thread = (each, self.service.dials());
+            Growth::new(start.clone(), balance, of_thread, places, self.policy.clone())
+        });
+        let outcomes: io::Result<Vec<_>> = (0..first)
+            .map(|index| {
+                let Starting { handle, ready } = start(index, &self.policy, started.growth.as_ref())?;
+                started.threads.push(handle);
+                Ok(ready)
+            })
+            .collect();
+        let broken = |_| io::Error::other("an I/O thread ended at its start");
+        let outcome =
+            outcomes.and_then(|all| all.iter().try_for_each(|ready| ready.recv().map_err(broken)?));
         if outcome.is_err() {
             started.abandon();
         }
         outcome.map(|()| started)
+    }
+}
+
+/// What wakes the thread of a place, once that has started.
+#[derive(Default)]
+struct PlaceWaker(Mutex<Option<Arc<Waker>>>);
+
+impl PlaceWaker {
+    fn set(&self, waker: Arc<Waker>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker); // nothing under the lock can panic
+    }
+
+    fn wake(&self) {
+        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 }
 

@@ -134,6 +134,7 @@ impl ConnectionRegistry {
             counters: self.io_counters.to_vec(),
             others: vec![self.counters.clone()],
             threads,
+            growth: None,
         }
     }
 

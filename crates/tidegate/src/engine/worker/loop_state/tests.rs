@@ -9,7 +9,7 @@ use crate::engine::worker::balance::Balance;
 fn connections_of_a_thread_that_is_gone_take_no_places() {
     let config = config(Policy { max_connections: 100, ..Policy::default() });
     let queues: Vec<_> = (0..2).map(|_| Arc::new(CommandQueue::new(1, || {}))).collect();
-    let balance = Arc::new(Balance::new(&queues));
+    let balance = Arc::new(Balance::new(&queues, 2));
     let start = |index: usize| {
         let worker = config.worker(index, queues[index].clone(), &balance, 2);
         LoopState::new(worker, usize::MAX, Instant::now())
