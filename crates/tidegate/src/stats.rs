@@ -99,6 +99,8 @@ counters! {
     sends,
     /// Operations submitted to the kernel and not completed (completion models).
     outstanding,
+    /// Accepts posted and not completed (completion models). A multishot accept (`uring`) is one.
+    accepts_posted,
     /// Times the system had no buffer: ENOBUFS, ENOMEM, or an empty pool of provided buffers.
     no_buffers,
     /// Sends and receives of established connections that failed for lack of kernel memory (ENOBUFS, ENOMEM), and are
@@ -174,6 +176,13 @@ impl Counter {
     #[inline]
     pub fn sub(&self, n: u64) {
         self.add(n.wrapping_neg());
+    }
+
+    /// Changes it to `n`, where there is one writer.
+    #[inline]
+    pub fn set(&self, n: u64) {
+        debug_assert!(matches!(self.writers, Writers::One), "what others have added would be lost");
+        self.value.store(n, Relaxed);
     }
 
     /// Raises it to at least `n`.

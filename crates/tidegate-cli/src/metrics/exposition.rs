@@ -121,6 +121,7 @@ impl Page {
             receives,
             sends,
             outstanding,
+            accepts_posted,
             no_buffers,
             no_memory,
             recovered,
@@ -165,6 +166,7 @@ impl Page {
         for (name, help, value) in [
             ("tidegate_connections_open", "Connections that are open.", stats.open()),
             ("tidegate_operations_outstanding", "Operations submitted and not completed.", outstanding),
+            ("tidegate_accepts_posted", "Accepts posted and not completed.", accepts_posted),
             ("tidegate_largest_batch_events", "Largest number of events of one wake-up.", largest_batch),
         ] {
             self.gauge(name, help, &of, value)?;
@@ -354,6 +356,7 @@ mod tests {
             paused_us: 120,
             no_memory: 121,
             recovered: 122,
+            accepts_posted: 123,
             closed: [0; CloseReason::ALL.len()],
         };
         for (closed, n) in stats.closed.iter_mut().zip(201..) {

@@ -76,6 +76,7 @@ cases! {
     #[cfg(target_os = "linux")] multipath_tcp_is_like_tcp,
     outstanding_sends_are_bounded,
     pipelined_requests_are_answered_in_order,
+    posted_accepts_stay_between_their_marks,
     requests_may_be_coalesced,
     sessions_are_told_of_a_stop,
     sockets_may_be_used_again,

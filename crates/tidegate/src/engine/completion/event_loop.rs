@@ -129,6 +129,7 @@ impl<P: CompletionDriver> Loop<P> {
         if let Some(addresses) = &self.addresses {
             addresses.set(self.loop_state.worker.index, None);
         }
+        self.loop_state.worker.counters.accepts_posted.set(0); // those that are left end with the port
         self.loop_state.shut();
     }
 
@@ -143,6 +144,7 @@ impl<P: CompletionDriver> Loop<P> {
     pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
         self.send_before_pause();
         self.look_after_accepts();
+        self.count_accepts();
         // A stop without connections has nothing to sleep for: either accepts are to be asked to end again, or it is
         // over. But while accepting rests, because there are no descriptors, it cannot go on either.
         let idle = self.table.is_empty() && self.closing.is_empty() && !self.loop_state.is_resting();

@@ -163,8 +163,16 @@ pub(super) trait CompletionDriver: Sized + 'static {
     fn watch_waker(&mut self, waker: &Arc<Waker>);
     /// Connections that can be accepted in the way the next accept would take.
     fn accept_room(&self) -> usize;
+    /// Watermarks of single accepts where the policy leaves them open, for ports that can have few.
+    fn accept_marks(&self) -> Option<(usize, usize)> {
+        None
+    }
     /// Accepts without end.
     fn accept_all(&mut self, listener: &Self::Listener);
+    /// Operations by which it accepts without end, if it does.
+    fn accepts_without_end(&self) -> usize {
+        1
+    }
     /// Accepts one connection.
     fn accept_one(&mut self, listener: &Self::Listener);
     /// How other threads' ports hand sockets to this one.

@@ -128,6 +128,14 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         O::MOST_ACCEPTS
     }
 
+    fn accept_marks(&self) -> Option<(usize, usize)> {
+        (O::MOST_ACCEPTS < usize::MAX).then_some((O::ACCEPTS, O::ACCEPTS))
+    }
+
+    fn accepts_without_end(&self) -> usize {
+        self.endless
+    }
+
     fn accept_all(&mut self, acceptor: &Arc<O::Acceptor>) {
         self.acceptor = Some(acceptor.clone());
         self.wanted = O::ACCEPTS;

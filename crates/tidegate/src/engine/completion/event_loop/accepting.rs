@@ -55,6 +55,12 @@ impl<P: CompletionDriver> Loop<P> {
         self.room() > 0 && self.accepts.last_looks < LAST_LOOKS && !self.loop_state.out_of_time() && waits()
     }
 
+    /// Counts the accepts that are posted.
+    pub(super) fn count_accepts(&self) {
+        let without_end = if self.accepts.endless { self.port.accepts_without_end() } else { 0 };
+        self.loop_state.worker.counters.accepts_posted.set((self.accepts.single + without_end) as u64);
+    }
+
     /// Keeps accepts posted exactly while connections may be accepted, and never more than there is room for.
     pub(super) fn look_after_accepts(&mut self) {
         let Some(listener) = self.listener.clone() else { return };
@@ -83,9 +89,7 @@ impl<P: CompletionDriver> Loop<P> {
                 }
             }
             Admission::Wait => {}
-            Admission::Admit if self.loop_state.worker.policy.accept.posted.is_some() => {
-                self.keep_posted(&listener, room);
-            }
+            Admission::Admit if self.accept_marks().is_some() => self.keep_posted(&listener, room),
             Admission::Admit if turns => self.accept_singly(&listener, room.min(ACCEPT_QUANTUM)),
             // More may come in at once than there is room for: the whole backlog.
             Admission::Admit if room > self.loop_state.worker.policy.accept.backlog as usize => {
@@ -135,11 +139,17 @@ impl<P: CompletionDriver> Loop<P> {
         self.port.accept_one(listener);
     }
 
+    /// The watermarks of single accepts, if there are to be such.
+    fn accept_marks(&self) -> Option<(usize, usize)> {
+        let marks = self.loop_state.worker.policy.accept.posted;
+        let marks = marks.map(|marks| (marks.low.get() as usize, marks.high.get() as usize));
+        marks.or_else(|| self.port.accept_marks())
+    }
+
     /// Keeps single accepts between their watermarks; more while the server is behind.
     fn keep_posted(&mut self, listener: &P::Listener, room: usize) {
+        let Some((low, high)) = self.accept_marks() else { return };
         let accept = &self.loop_state.worker.policy.accept;
-        let Some(marks) = accept.posted else { return };
-        let (low, high) = (marks.low.get() as usize, marks.high.get() as usize);
         if self.accepts.single < low.min(room) {
             let want = high.max(self.accepts.boost).min(accept.backlog as usize).min(room);
             self.accepts.boost /= 2;

@@ -1,0 +1,60 @@
+//! [`Accept::posted`](tidegate::policy::Accept::posted): when fewer accepts than the low mark are outstanding, they are
+//! posted up to the high one, never more than there is room for; [`Stats::accepts_posted`](tidegate::Stats) shows it.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+
+use tidegate::policy::PostedAccepts;
+use tidegate::{Model, Policy, Running};
+
+use crate::kit::{self, Echo};
+
+on_every_model!(case);
+
+const LOW: u32 = 4;
+const HIGH: u32 = 16;
+
+fn case(model: Model) {
+    let one_thread = Policy { threads: NonZeroUsize::new(1), ..kit::policy(model) };
+    let mut marked = Policy { max_connections: 1000, ..one_thread.clone() };
+    marked.accept.posted = NonZeroU32::new(LOW).zip(NonZeroU32::new(HIGH)).map(|(low, high)| PostedAccepts { low, high });
+    let completes = matches!(model, Model::Uring | Model::Iocp | Model::Overlapped | Model::Rio);
+    if !completes {
+        let threads = if model == Model::Blocking { None } else { one_thread.threads };
+        let server = kit::serve(model, Policy { threads, ..one_thread }, kit::sessions(Echo::default));
+        kit::exchange(&mut kit::connect(server.local_addr()), b"hello");
+        assert_eq!(server.stats().accepts_posted, 0, "it has none to post");
+        kit::finish(server);
+        return;
+    }
+    let by_default = match model {
+        Model::Uring => 1, // it completes without end
+        Model::Overlapped => 2,
+        _ => 64,
+    };
+    let server = kit::serve(model, one_thread, kit::sessions(Echo::default));
+    are_posted(&server, by_default);
+    kit::finish(server);
+
+    let server = kit::serve(model, Policy { max_connections: 5, ..marked.clone() }, kit::sessions(Echo::default));
+    are_posted(&server, 5);
+    kit::finish(server);
+
+    let server = kit::serve(model, marked, kit::sessions(Echo::default));
+    let (mut expected, mut streams) = (HIGH, Vec::new());
+    are_posted(&server, expected);
+    for _ in 0..2 * HIGH {
+        let mut stream = kit::connect(server.local_addr());
+        kit::exchange(&mut stream, b"it took one of them");
+        streams.push(stream);
+        expected = if expected == LOW { HIGH } else { expected - 1 };
+        are_posted(&server, expected);
+    }
+    drop(streams);
+    assert_eq!(kit::finish(server).accepts_posted, 0);
+}
+
+fn are_posted(server: &Running, accepts: u32) {
+    let posted = || server.stats().accepts_posted;
+    let model = server.model();
+    kit::until(&format!("{accepts} accepts are posted on {model}"), || posted() == u64::from(accepts));
+}
