@@ -313,7 +313,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         on: &[
             (READINESS, Kept),
             (&[Pool, Tokio], Kept),
-            (COMPLETION, NoEffect("completions are handled one by one, in order")),
+            (&[Overlapped, Iocp], Kept), // receives that follow one which has waited without a buffer
+            (&[Uring, Rio], NoEffect("completions are handled one by one, in order")),
             (&[Blocking], NoEffect("the kernel schedules its threads")),
         ],
     }

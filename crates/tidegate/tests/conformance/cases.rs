@@ -90,5 +90,6 @@ cases! {
     timers_fire_in_order_and_never_early,
     timers_may_have_keys,
     waiting_costs_no_cpu,
+    what_is_there_is_taken_in_one_go,
     work_may_end_by_a_timer,
 }

@@ -1,7 +1,7 @@
 //! Operations on their way to the kernel.
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
 use std::sync::Arc;
@@ -264,8 +264,7 @@ impl<N: Notify> Queue<N> {
         if let Some(first) = socket.first.take() {
             return self.ready.push_back(Done { key, outcome: Outcome::Received(Ok(Some(first))) });
         }
-        let pins = self.posted && self.pool.count().1 > SPARE_BUFFERS;
-        let buffer = if pins { self.pool.take() } else { None };
+        let buffer = if self.pins() { self.pool.take() } else { None };
         self.pinned += usize::from(buffer.is_some());
         let fd = socket.raw();
         let submitted = self.submit((key, fd), OperationData::Receive(buffer), |operation, pool, _| {
@@ -297,6 +296,36 @@ impl<N: Notify> Queue<N> {
                 self.fail(key, Outcome::Received(Err(e)));
             }
         }
+    }
+
+    /// Whether a receive takes a buffer when it is armed.
+    fn pins(&self) -> bool {
+        self.posted && self.pool.count().1 > SPARE_BUFFERS
+    }
+
+    /// Receives once: what is there already, if no buffer is taken before data is there. To be called where an earlier
+    /// receive has left more.
+    ///
+    /// A send that is in flight on the socket has to be reported before what the peer answers, which is known of
+    /// operations only.
+    pub fn receive_more(&mut self, socket: &Overlapped, key: u64) {
+        self.check(socket);
+        let at_once = !self.pins() && !socket.has_first() && !self.sends.contains_key(&socket.raw());
+        match at_once.then(|| self.take_what_is_there(Some(socket.raw()))) {
+            None => self.receive(socket, key),
+            Some(Err(e)) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ResourceBusy) => {
+                self.receive(socket, key);
+            }
+            Some(taken) => {
+                let outcome = self.filled(Some(socket.raw()), taken);
+                self.ready.push_back(Done { key, outcome: Outcome::Received(outcome) });
+            }
+        }
+    }
+
+    /// Whether all of a buffer was filled, so that the receive may have left more.
+    pub fn is_full(&self, buffer: &Buffer) -> bool {
+        buffer.filled as usize == self.pool.bytes()
     }
 
     /// Whether it takes parts of files among what is to be sent.

@@ -119,6 +119,15 @@ impl<N: Notify> Queue<N> {
             (Err(e), None) => Err(e),
             (Ok(_), None) => self.take_what_is_there(socket),
         };
+        self.filled(socket, outcome)
+    }
+
+    /// What a receive into a buffer means; without bytes it is the end.
+    pub(super) fn filled(
+        &mut self,
+        socket: Option<RawFd>,
+        outcome: io::Result<(usize, Buffer)>,
+    ) -> io::Result<Option<Buffer>> {
         match outcome? {
             (0, buffer) => {
                 self.pool.recycle(buffer);
@@ -128,8 +137,9 @@ impl<N: Notify> Queue<N> {
         }
     }
 
-    /// There is data, or the end: a receive without a buffer has completed.
-    fn take_what_is_there(&mut self, socket: Option<RawFd>) -> io::Result<(usize, Buffer)> {
+    /// Receives without waiting: a receive without a buffer has completed, so there is data, or the end; or there may
+    /// be more.
+    pub(super) fn take_what_is_there(&mut self, socket: Option<RawFd>) -> io::Result<(usize, Buffer)> {
         let socket = socket.ok_or(io::ErrorKind::ConnectionAborted)?; // closed meanwhile
         let buffer = self.pool.take().ok_or(io::ErrorKind::ResourceBusy)?;
         let received = receive_now(socket, self.pool.whole(&buffer));

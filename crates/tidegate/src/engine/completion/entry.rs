@@ -33,6 +33,8 @@ pub(in crate::engine) struct Entry<P: CompletionDriver> {
     /// back. Who is held back once will be again, and a receive that stays armed would meanwhile fill buffer upon
     /// buffer that must be kept.
     pub(super) once: bool,
+    /// Receives in a row that each may have left more.
+    pub(super) in_a_row: usize,
     /// The shutdown of the sending side is in flight.
     pub(super) finishing: bool,
     /// The dial is in flight.
@@ -77,6 +79,7 @@ impl<P: CompletionDriver> Entry<P> {
             chained: false,
             doomed: false,
             once,
+            in_a_row: 0,
             finishing: false,
             dialling: matches!(phase, Phase::Dialling(_)),
             phase,

@@ -237,6 +237,12 @@ impl<P: CompletionDriver> Loop<P> {
                     let event = if bytes.is_empty() { Event::PeerEnded } else { Event::Received(bytes) };
                     connection.handle(event, &self.loop_state.context(token));
                 }
+                // What is left is taken at once, unless others have waited for long enough.
+                entry.in_a_row += 1;
+                let budget = self.loop_state.worker.policy.drain_budget;
+                let drains = ended && self.port.may_have_left(&buffer) && entry.in_a_row < budget;
+                entry.in_a_row = if drains { entry.in_a_row } else { 0 };
+                entry.once |= drains;
                 self.port.recycle(buffer);
                 self.follow_up(token);
             }

@@ -198,6 +198,12 @@ pub(super) trait CompletionDriver: Sized + 'static {
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Self::Socket>;
     /// Receives until stopped, or until the completion says that it ended.
     fn receive(&mut self, token: Token, socket: &Self::Socket);
+    /// Whether a receive that has ended with this buffer may have left more, which [`receive_once`](Self::receive_once)
+    /// would find without waiting. For ports whose receives wait without a buffer.
+    fn may_have_left(&self, buffer: &Self::Buffer) -> bool {
+        let _ = buffer;
+        false
+    }
     /// Receives once: the connection has data, and may not stay.
     fn receive_once(&mut self, token: Token, socket: &Self::Socket);
     /// Ends the receive; it still completes.

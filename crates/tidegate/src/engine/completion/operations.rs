@@ -62,6 +62,15 @@ pub(crate) trait Operations: Sized + 'static {
     fn peer_addr(socket: &Self::Socket) -> Option<SocketAddr>;
     fn local_addr(socket: &Self::Socket) -> Option<SocketAddr>;
     fn receive(&mut self, socket: &Self::Socket, key: u64);
+    /// Receives once what may be there already.
+    fn receive_more(&mut self, socket: &Self::Socket, key: u64) {
+        self.receive(socket, key);
+    }
+    /// Whether the receive that filled this buffer may have left more for [`receive_more`](Self::receive_more).
+    fn may_have_left(&self, buffer: &Self::Buffer) -> bool {
+        let _ = buffer;
+        false
+    }
     fn stop_receiving(&self, socket: &Self::Socket);
     fn stop_all(&self, socket: &Self::Socket);
     fn send(&mut self, socket: &Self::Socket, payload: Payload, key: u64);
@@ -185,6 +194,14 @@ where
 
     fn local_addr(socket: &Overlapped) -> Option<SocketAddr> {
         socket.local_addr()
+    }
+
+    fn receive_more(&mut self, socket: &Overlapped, key: u64) {
+        self.receive_more(socket, key);
+    }
+
+    fn may_have_left(&self, buffer: &Buffer) -> bool {
+        self.is_full(buffer)
     }
 
     fn stop_receiving(&self, socket: &Overlapped) {

@@ -186,8 +186,12 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         self.queue.receive(socket, key(Kind::Connection, token));
     }
 
+    fn may_have_left(&self, buffer: &O::Buffer) -> bool {
+        self.queue.may_have_left(buffer)
+    }
+
     fn receive_once(&mut self, token: Token, socket: &O::Socket) {
-        self.receive(token, socket); // each completes once
+        self.queue.receive_more(socket, key(Kind::Connection, token));
     }
 
     fn stop_receiving(&mut self, _: Token, socket: &O::Socket) {
