@@ -15,7 +15,18 @@ const GROUPS: &[(&str, &str, &[&str])] = &[
     (
         "load http",
         "Requests",
-        &["no-keepalive", "method", "header", "body", "body-file", "path", "check-*", "pipeline"],
+        &[
+            "no-keepalive",
+            "method",
+            "header",
+            "body",
+            "body-file",
+            "path",
+            "path-file",
+            "check-*",
+            "pipeline",
+            "requests-each",
+        ],
     ),
     ("load", "TLS", &["tls-*"]),
     (

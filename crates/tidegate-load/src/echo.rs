@@ -110,6 +110,7 @@ pub(crate) struct EchoSession {
     has_finished: bool,
     /// Bytes of the message in question that came back.
     offset: usize,
+    verified_in_window: bool,
     /// The messages in flight.
     flights: VecDeque<Flight>,
     wake_up: WakeUp,
@@ -132,6 +133,7 @@ impl Service for EchoLoad {
             back: 0,
             has_finished: false,
             offset: 0,
+            verified_in_window: false,
             flights: VecDeque::new(),
             wake_up: None,
         })
@@ -207,6 +209,10 @@ impl EchoSession {
                 thread_stats.verified_connections += 1;
             }
             if let Some(flight) = self.flights.pop_front() {
+                if !self.verified_in_window && self.run_state.counts(flight) {
+                    self.verified_in_window = true;
+                    thread_stats.verified_in_window += 1;
+                }
                 self.run_state.answered(&mut thread_stats, flight);
             }
         }

@@ -46,6 +46,9 @@ pub(crate) struct HttpSession {
     path: usize,
     search: Option<Box<Search>>,
     verified: bool,
+    verified_in_window: bool,
+    /// Requests that this connection may still send.
+    quota: u64,
 }
 
 impl HttpSession {
@@ -61,6 +64,8 @@ impl HttpSession {
             path: (common.run_state.plan.its_part().number(tag) % common.requests.len() as u64) as usize,
             search,
             verified: false,
+            verified_in_window: false,
+            quota: common.run_state.plan.messages_each.unwrap_or(u64::MAX),
             common,
         }
     }
@@ -73,8 +78,9 @@ impl HttpSession {
     fn fill(&mut self, out: &mut Outbox<'_>, cause: Cause) {
         let common = self.common.clone();
         let now = Instant::now();
-        while self.in_flight() < common.shape.pipeline {
+        while self.quota > 0 && self.in_flight() < common.shape.pipeline {
             let Some(flight) = common.run_state.begin(now, &mut self.wake_up, out) else { return };
+            self.quota -= 1;
             self.send(out, flight, cause, &mut common.run_state.thread_stats(self.thread));
         }
     }
@@ -114,6 +120,10 @@ impl HttpSession {
         } else {
             if !std::mem::replace(&mut self.verified, true) {
                 thread_stats.verified_connections += 1;
+            }
+            if !self.verified_in_window && self.common.run_state.counts(flight) {
+                self.verified_in_window = true;
+                thread_stats.verified_in_window += 1;
             }
             self.common.run_state.answered(thread_stats, flight);
         }

@@ -117,6 +117,7 @@ fn add_counts(sum: &mut Report, r: &Report) {
     sum.attempted += r.attempted;
     sum.connected += r.connected;
     sum.verified_connections += r.verified_connections;
+    sum.verified_in_window += r.verified_in_window;
     sum.reconnects += r.reconnects;
     sum.connect_failed += r.connect_failed;
     if let Some(tls) = r.tls {

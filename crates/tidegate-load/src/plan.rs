@@ -59,8 +59,8 @@ pub struct Plan {
     pub amount: Amount,
     /// Echo only: bytes per second that each block of [`BLOCK`] connections sends; `None` is unlimited.
     pub rate_bytes_per_s_per_block: Option<u64>,
-    /// Echo only: messages that each connection sends before it becomes idle; `None` is unlimited. [`Amount::Requests`]
-    /// must be this many for each connection.
+    /// Messages or requests that each connection sends before it becomes idle; `None` is unlimited. Connections must be
+    /// kept, and [`Amount::Requests`] must be this many for each.
     pub messages_each: Option<u64>,
     /// Echo only, with `messages_each`: each connection finishes sending (half-close) after its last message, and all
     /// responses must still arrive.
@@ -180,8 +180,8 @@ impl Plan {
             }
             _ => {}
         }
-        if self.messages_each.is_some() && !matches!(self.protocol, Protocol::Echo { .. }) {
-            return wrong("--messages counts echo messages; it has no effect for http");
+        if self.messages_each.is_some() && self.connection_per_request() {
+            return wrong("--requests-each needs connections that are kept: leave --no-keepalive out");
         }
         if self.half_close && self.messages_each.is_none() {
             return wrong("--half-close needs to know the last message of a connection: give --messages");

@@ -169,6 +169,7 @@ impl Recorder {
             report.bytes_sent += thread_stats.bytes_sent;
             report.bytes_received += thread_stats.bytes_received;
             report.verified_connections += thread_stats.verified_connections;
+            report.verified_in_window += thread_stats.verified_in_window;
             report.reconnects += thread_stats.reconnects;
             for (sum, n) in report.failed_by_status.iter_mut().zip(thread_stats.failed_by_status) {
                 *sum += n;

@@ -100,6 +100,9 @@ pub struct Report {
     pub connected: u64,
     /// Connections with at least one complete, correct response.
     pub verified_connections: u64,
+    /// Connections with at least one complete, correct response that counted in the window.
+    #[serde(default)]
+    pub verified_in_window: u64,
     /// Reconnects after the server had closed a keep-alive connection.
     pub reconnects: u64,
     /// Failed connects.

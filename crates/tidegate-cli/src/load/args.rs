@@ -205,6 +205,9 @@ pub struct HttpArgs {
     /// A path to request instead of the target's; several are used in turn.
     #[arg(long = "path", value_name = "PATH")]
     paths: Vec<String>,
+    /// A file with such paths, one on each line.
+    #[arg(long, value_name = "FILE", conflicts_with = "paths")]
+    path_file: Option<PathBuf>,
     /// Expected statuses, for example 200, 2xx or 200,404.
     #[arg(long, value_name = "LIST", default_value = "2xx", value_delimiter = ',', value_parser = status)]
     check_status: Vec<RangeInclusive<u16>>,
@@ -214,6 +217,10 @@ pub struct HttpArgs {
     /// Requests in flight on each connection.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pipeline: usize,
+    /// Requests of each connection, which is idle afterwards; the run ends when all were answered.
+    #[arg(long, value_name = "REQUESTS", conflicts_with_all = ["requests", "duration"])]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    requests_each: Option<u64>,
 }
 
 impl EchoArgs {
@@ -247,14 +254,20 @@ impl HttpArgs {
         shape.pipeline = self.pipeline;
         shape.right_status = self.check_status.clone();
         shape.body_contains = self.check_body_contains.clone().map(Into::into);
-        if !self.paths.is_empty() {
+        if let Some(path) = &self.path_file {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read --path-file {}", path.display()))
+                .map_err(usage)?;
+            shape.paths = text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
+        } else if !self.paths.is_empty() {
             shape.paths = self.paths.clone();
         }
-        self.common.plan(&target, Protocol::Http(shape), Bounds::default())
+        let bounds = Bounds { messages: self.requests_each, ..Bounds::default() };
+        self.common.plan(&target, Protocol::Http(shape), bounds)
     }
 }
 
-/// Limits of echo loads.
+/// Limits of each connection or block.
 #[derive(Default)]
 struct Bounds {
     /// Bytes per second of a block.

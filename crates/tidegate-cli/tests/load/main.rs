@@ -197,6 +197,9 @@ fn bad_input_is_one_line_and_exit_code_2() {
         (&["http", "127.0.0.1:9", "--source", "::1"], "IPv6"),
         (&["http", "127.0.0.1:9", "--server-pid", "4194305"], "no such process"),
         (&["http", "127.0.0.1:9", "--body-file", "/no/such/file"], "cannot read"),
+        (&["http", "127.0.0.1:9", "--path-file", "/no/such/file"], "cannot read --path-file"),
+        (&["http", "127.0.0.1:9", "--path-file", "/dev/null"], "at least one --path"),
+        (&["http", "127.0.0.1:9", "--requests-each", "1", "--no-keepalive"], "leave --no-keepalive out"),
         (&["http", "127.0.0.1:9", "-d", "1e300"], "not a time; write 10s"),
         (&["http", "127.0.0.1:9", "-d", "99999999999"], "number of seconds"),
         (&["http", "127.0.0.1:9", "-d", "10x"], "not a time; write 10s"),
@@ -243,6 +246,35 @@ fn each_connection_sends_the_messages_it_is_told_to_and_then_rests() {
     let output = load(&["http", &format!("http://{addr}/"), "--messages", "1"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--messages"), "{output:?}");
+}
+
+#[test]
+fn each_connection_asks_for_a_path_of_its_own() {
+    static ASKED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let addr = bad_server(|stream| {
+        let mut answers = stream.try_clone().unwrap();
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            if let Some(path) = line.strip_prefix("GET ").and_then(|rest| rest.split(' ').next()) {
+                ASKED.lock().unwrap().push(path.to_owned());
+                if answers.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("paths");
+    let paths: Vec<String> = (0..12).map(|n| format!("/{n:03}")).collect();
+    std::fs::write(&file, paths.join("\n")).unwrap();
+    let url = format!("http://{addr}/");
+    let args = ["http", url.as_str(), "-c", "12", "--path-file", file.to_str().unwrap(), "--json", "-"];
+    let output = load(&[&args[..], &["--requests-each", "1", "--rate", "100000"]].concat());
+    let report = report(&output);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!((report.requests, report.verified_in_window), (12, 12), "{report:?}");
+    let mut asked = ASKED.lock().unwrap().clone();
+    asked.sort();
+    assert_eq!(asked, paths);
 }
 
 #[test]
