@@ -33,9 +33,9 @@ pub struct Args {
     /// Measure only these models.
     #[arg(long, value_name = "MODELS", value_delimiter = ',')]
     models: Vec<Model>,
-    /// models: connections of each row, instead of 7,000 and 12,000. concurrency, peers: the points. demand: those that
-    /// carry the load, instead of 100. connections: the rows of each model, instead of 10,000 and 50,000. survival:
-    /// well-behaved clients, instead of 50.
+    /// models: connections of each row, instead of 7,000, 12,000 and 50,000. concurrency, peers: the points. demand:
+    /// those that carry the load, instead of 100. connections: the rows of each model, instead of 10,000 and 50,000.
+    /// survival: well-behaved clients, instead of 50.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     connections: Vec<u32>,
     /// demand: requests a second of each row, instead of 1,000, 10,000 and 50,000.
@@ -127,7 +127,8 @@ fn without_agents(experiment: Option<Experiment>) -> Option<(&'static str, &'sta
 enum Experiment {
     /// Every experiment except peers; with --quick about 8 minutes here.
     All,
-    /// Table 6-3: an echo server on every model, unlimited and rate-limited.
+    /// Table 6-3: an echo server on every model with up to 50,000 clients: unlimited, not waiting for answers, and
+    /// rate-limited.
     Models,
     /// Responses per second and time per request at 10 to 10,000 concurrent requests.
     Concurrency,

@@ -78,9 +78,13 @@ impl Args {
     fn models_settings(&self) -> models::Settings {
         let seconds = self.seconds.unwrap_or(if self.is_quick() { 2 } else { 5 });
         let mut settings = models::Settings::classic(self.wanted(), Duration::from_secs(seconds.into()));
+        if self.connections.is_empty() && self.is_quick() {
+            settings.loads.retain(|load| load.connections < models::MANY);
+        }
         if !self.connections.is_empty() {
             let sized = |load: &models::Load, n: usize| models::Load { connections: n, ..load.clone() };
-            let classic = settings.loads;
+            let mut classic = settings.loads;
+            classic.dedup_by_key(|load| load.pace);
             settings.loads = self
                 .sizes(&[])
                 .into_iter()

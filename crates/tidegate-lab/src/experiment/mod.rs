@@ -12,6 +12,7 @@ pub(crate) mod sizing;
 mod sockmap;
 pub mod survival;
 pub mod udp;
+mod window;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;

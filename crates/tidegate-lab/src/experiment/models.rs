@@ -1,4 +1,5 @@
-//! Table 6-3: an echo server on every model, with as many clients as in the book, unlimited and then rate-limited.
+//! Table 6-3: an echo server on every model, with as many clients as in the book: without limit, without waiting for
+//! answers, and rate-limited.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,10 +9,12 @@ use tidegate::Model;
 use tidegate_load::Report;
 
 use super::round::{Figures, Round};
-use super::{LeftOut, PATIENCE, ResultFile, Server, affordable, contestants, interleave, position};
-use crate::process::{Process, cpus, shown};
+pub use super::sizing::Scarce;
+use super::sizing::{self, Limits, Sizing, Source};
+use super::window::Windowed;
+use super::{LeftOut, Server, contestants, interleave, position};
 use crate::run::Facts;
-use crate::sample::{Sampler, Usage};
+use crate::sample::Usage;
 use crate::{Bench, LabError};
 
 /// The behaviour of the clients of a row.
@@ -20,6 +23,11 @@ use crate::{Bench, LabError};
 pub enum Pace {
     /// Each connection sends the next message as soon as the last one came back.
     Unlimited,
+    /// Each connection sends without waiting for answers, until so many messages are on their way.
+    Outstanding {
+        /// Messages for each connection.
+        messages: usize,
+    },
     /// Each block of 1,000 connections sends this many bytes per second.
     Limited {
         /// Bytes per second for each block.
@@ -31,10 +39,17 @@ impl fmt::Display for Pace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unlimited => f.write_str("unlimited"),
+            Self::Outstanding { messages } => write!(f, "{messages} outstanding"),
             Self::Limited { bytes_per_s } => write!(f, "{bytes_per_s} B/s a block"),
         }
     }
 }
+
+/// Messages on their way on each connection that does not wait for answers, as many sends as the book's server allows.
+const OUTSTANDING: usize = 200;
+
+/// Connections of the largest row.
+pub const MANY: usize = 50_000;
 
 /// The load of one row for each model.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,22 +76,26 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The book's two rows: 7,000 connections without limit, 12,000 with 200,000 bytes/s for each block.
+    /// The book's rows: 7,000 connections without limit, 12,000 and 50,000 with 200,000 bytes/s for each block; and
+    /// 7,000 that do not wait for answers.
     ///
     /// The paced messages are short enough that every connection sends at least one in the window.
     #[must_use]
     pub fn classic(models: Vec<Model>, window: Duration) -> Self {
-        let limited = window.max(Duration::from_secs(3));
+        let limited = |connections| Load {
+            connections,
+            pace: Pace::Limited { bytes_per_s: 200_000 },
+            message_bytes: 512,
+            window: window.max(Duration::from_secs(3)),
+        };
+        let outstanding = Pace::Outstanding { messages: OUTSTANDING };
         Self {
             models,
             loads: vec![
                 Load { connections: 7_000, pace: Pace::Unlimited, message_bytes: 4096, window },
-                Load {
-                    connections: 12_000,
-                    pace: Pace::Limited { bytes_per_s: 200_000 },
-                    message_bytes: 512,
-                    window: limited,
-                },
+                Load { connections: 7_000, pace: outstanding, message_bytes: 1024, window },
+                limited(12_000),
+                limited(MANY),
             ],
             repeats: 1,
         }
@@ -100,10 +119,19 @@ pub struct Row {
     pub model: String,
     /// The behaviour of the clients.
     pub pace: Pace,
+    /// Connections asked for; the machine may have room for fewer.
+    #[serde(default)]
+    pub asked: u64,
     /// Connections attempted.
     pub attempted: u64,
-    /// Connections established and verified byte for byte.
+    /// Connections established.
     pub connected: u64,
+    /// Connections with at least one message that came back right within the window.
+    #[serde(default)]
+    pub verified: u64,
+    /// What there was too little of to attempt all that were asked for.
+    #[serde(default)]
+    pub bound: Option<Scarce>,
     /// Resources used by the server in the window.
     pub usage: Usage,
     /// The load's results.
@@ -130,15 +158,21 @@ pub struct Table {
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
     let mut table = Table { left_out, ..Table::default() };
+    let threads = bench.server_cpus.len().max(1);
     for load in &settings.loads {
-        let (connections, note) = affordable(load.connections);
-        table.notes.extend(note);
-        let load = Load { connections, ..load.clone() };
-        let takes = interleave(&models, settings.repeats, &mut table.failed, Model::to_string, |&model| {
-            progress(&format!("{model}, {connections} connections"));
-            measure(bench, model, &load)
+        let plan = |&model: &Model| {
+            let source = Source::Here(Model::best().model);
+            (model, sizing::size_with(Limits::here(), model, source, load.connections, threads))
+        };
+        let subjects: Vec<(Model, Sizing)> = models.iter().map(plan).collect();
+        table.notes.extend(sizing::missing(&subjects));
+        let name = |(model, sizing): &(Model, Sizing)| format!("{model} with {}", sizing.connections);
+        let takes = interleave(&subjects, settings.repeats, &mut table.failed, name, |(model, sizing)| {
+            progress(&format!("{model}, {} connections, {}", sizing.connections, load.pace));
+            measure(bench, *model, load, sizing)
         });
-        table.rows.extend(models.iter().zip(takes).filter_map(|(&model, takes)| row(model, &load, takes)));
+        let rows = subjects.iter().zip(takes);
+        table.rows.extend(rows.filter_map(|((model, sizing), takes)| row(*model, load, sizing, takes)));
     }
     table.rows.sort_by_key(|row| position(&row.model)); // stable: rows of a model stay in the order of their loads
     table
@@ -151,7 +185,7 @@ struct Take {
     round: Round,
 }
 
-fn row(model: Model, load: &Load, mut takes: Vec<Take>) -> Option<Row> {
+fn row(model: Model, load: &Load, sizing: &Sizing, mut takes: Vec<Take>) -> Option<Row> {
     let rounds: Vec<Round> = takes.iter().map(|take| take.round.clone()).collect();
     let figures = Figures::of(&rounds)?;
     takes.sort_by(|a, b| a.round.cpu_s_per_100k.total_cmp(&b.round.cpu_s_per_100k));
@@ -159,8 +193,11 @@ fn row(model: Model, load: &Load, mut takes: Vec<Take>) -> Option<Row> {
     Some(Row {
         model: model.to_string(),
         pace: load.pace,
-        attempted: load.connections as u64,
-        connected: report.verified_connections,
+        asked: sizing.asked as u64,
+        attempted: report.attempted,
+        connected: report.connected,
+        verified: report.verified_in_window,
+        bound: sizing.bound.as_ref().map(|bound| bound.scarce),
         usage,
         load: report,
         figures,
@@ -168,44 +205,33 @@ fn row(model: Model, load: &Load, mut takes: Vec<Take>) -> Option<Row> {
 }
 
 /// Measures one round, with a fresh server.
-fn measure(bench: &Bench, model: Model, load: &Load) -> Result<Take, LabError> {
+fn measure(bench: &Bench, model: Model, load: &Load, sizing: &Sizing) -> Result<Take, LabError> {
     // Silent connections must be established, too, as in the book.
-    let patient = ["--defer-accept", "none", "--first-byte-timeout", "none"];
-    let server = Server::start(bench, "echo", model, &patient)?;
-    let file = ResultFile::new();
-    let args = arguments(bench, &server, load, &file);
-    let name = shown(&args);
-    let mut client = Process::start(bench, &args)?;
-    client.wait_for_line("phase connected", PATIENCE)?;
-    client.wait_for_line("phase measuring", PATIENCE)?;
-    let mut sampler = Sampler::start(server.process.id(), server.port)?;
-    std::thread::sleep(load.window); // the load measures for as long; its last answers are waited for after that
-    sampler.end_window();
-    client.wait_for_line("phase done", PATIENCE)?;
-    let usage = sampler.stop();
-    if !client.wait(PATIENCE)? {
-        let report = file.read(&name)?;
-        let why = report.first_error.unwrap_or_else(|| "failed without saying why".into());
-        return Err(LabError::Process { what: name, why });
-    }
-    let load = file.read(&name)?;
+    let most = sizing.server_connections.to_string();
+    let mut options =
+        vec!["--max-connections", &most, "--defer-accept", "none", "--first-byte-timeout", "none"];
+    let threads = sizing.server_threads.map(|n| n.to_string());
+    options.extend(threads.iter().flat_map(|n| ["--threads", n.as_str()]));
+    let server = Server::start(bench, "echo", model, &options)?;
+    let args = arguments(&server, load, sizing);
+    let (connections, length) = (sizing.connections, Some(load.window));
+    let (usage, load) = Windowed { bench, server, args, connections, length }.run(|| {})?;
     let round = Round::of(bench, &load, usage.cpu_s);
     Ok(Take { usage, load, round })
 }
 
-fn arguments(bench: &Bench, server: &Server, load: &Load, file: &ResultFile) -> Vec<String> {
-    let mut args: Vec<String> = vec!["load".into(), "echo".into(), server.url.clone()];
+fn arguments(server: &Server, load: &Load, sizing: &Sizing) -> Vec<String> {
+    let mut args = vec!["echo".to_owned(), server.url.clone()];
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
-    option("-c", load.connections.to_string());
+    option("-c", sizing.connections.to_string());
+    option("--threads", sizing.load_threads.to_string());
     option("-d", load.window.as_secs_f64().to_string());
     option("--size", load.message_bytes.to_string());
     option("--timeout", "5".into());
-    option("--json", file.0.display().to_string());
-    option("--server-pid", server.process.id().to_string());
-    if let Pace::Limited { bytes_per_s } = load.pace {
-        option("-r", bytes_per_s.to_string());
+    match load.pace {
+        Pace::Unlimited => {}
+        Pace::Outstanding { messages } => option("--window", messages.to_string()),
+        Pace::Limited { bytes_per_s } => option("-r", bytes_per_s.to_string()),
     }
-    args.extend(["--phases".into(), "--tolerate-failures".into()]);
-    args.extend(cpus(&bench.load_cpus));
     args
 }

@@ -1,12 +1,13 @@
 //! How many connections this machine can give, and the threads they need.
 
+use serde::{Deserialize, Serialize};
 use tidegate::{Model, Policy, system};
 
 /// Places of a server's table beside those of the connections asked for: the probe, and what is on its way.
 const SPARE: usize = 64;
 
-/// I/O threads of the server, if it can do with so few.
-const LEAST_THREADS: usize = 2;
+/// I/O threads of a server with very many connections, if it can do with so few.
+pub(super) const LEAST_THREADS: usize = 2;
 
 /// I/O threads that are tried before it is said that descriptors do not suffice. Each `uring` thread has a table of its
 /// own.
@@ -34,6 +35,45 @@ pub(crate) struct Limits {
     pub(super) memory_bytes: u64,
     /// Ports that one source address has for its connections.
     pub(super) ports: u64,
+    /// Threads that one process may have while the rest of the system can still start some.
+    pub(super) threads: u64,
+}
+
+/// What there is too little of for the connections asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scarce {
+    /// Descriptors of the server.
+    ServerDescriptors,
+    /// Descriptors of the load.
+    LoadDescriptors,
+    /// Threads, of which `blocking` needs two for each connection.
+    Threads,
+    /// Memory.
+    Memory,
+    /// Source ports.
+    Ports,
+}
+
+impl Scarce {
+    /// In a table.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ServerDescriptors => "descriptors of the server",
+            Self::LoadDescriptors => "descriptors of the load",
+            Self::Threads => "threads",
+            Self::Memory => "memory",
+            Self::Ports => "ports",
+        }
+    }
+}
+
+/// What bounds the number of connections, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bound {
+    pub(super) scarce: Scarce,
+    pub(super) why: String,
 }
 
 impl Limits {
@@ -43,10 +83,15 @@ impl Limits {
         let range = read("/proc/sys/net/ipv4/ip_local_port_range");
         let mut range = range.split_whitespace().map_while(|n| n.parse::<u64>().ok());
         let ports = range.next().zip(range.next()).map(|(low, high)| (high + 1).saturating_sub(low));
+        let most = |path| read(path).trim().parse::<u64>().unwrap_or(u64::MAX);
+        let threads = most("/proc/sys/kernel/threads-max").min(most("/proc/sys/kernel/pid_max"));
+        // A thread has a stack and a guard page (mmap(2)), which are two maps.
+        let threads = (threads / 5 * 4).min(most("/proc/sys/vm/max_map_count") / 20 * 9);
         Self {
             descriptors: system::descriptor_limit().0,
             memory_bytes: system::memory_bytes().map_or(u64::MAX, |(_, available)| available),
             ports: ports.unwrap_or(u64::MAX),
+            threads,
         }
     }
 
@@ -79,34 +124,51 @@ pub(crate) struct Sizing {
     pub(crate) server_connections: usize,
     /// I/O threads of the load, if it is a process of this machine.
     pub(super) load_threads: usize,
-    /// What is missing and what to do about it, if fewer can be had than were asked for.
+    /// What is missing, if fewer can be had than were asked for.
+    pub(super) bound: Option<Bound>,
+    /// The same in a line.
     pub(crate) note: Option<String>,
 }
 
-/// Plans for `wanted` connections to a server on `model`.
+/// Plans for `wanted` connections to a server on `model`, with [`LEAST_THREADS`] or more.
 pub(crate) fn size(limits: Limits, model: Model, load: Source, wanted: usize) -> Sizing {
-    let (room, note) = room(limits, model, load, wanted);
+    size_with(limits, model, load, wanted, LEAST_THREADS)
+}
+
+/// The same with so few I/O threads on both sides if they suffice.
+pub(super) fn size_with(
+    limits: Limits,
+    model: Model,
+    load: Source,
+    wanted: usize,
+    least_threads: usize,
+) -> Sizing {
+    let (room, bound) = room(limits, model, load, wanted);
+    let bound = bound.filter(|_| room < wanted);
     let connections = wanted.min(room);
     let spare = SPARE + connections / 64;
-    let server_threads = server_threads(model, connections + spare);
+    let server_threads = server_threads(model, connections + spare, least_threads);
     let most = most_connections(model, server_threads, connections + spare);
     Sizing {
         asked: wanted,
         connections,
         server_threads,
         server_connections: (connections + spare).min(most),
-        load_threads: load_threads(limits, load, connections),
-        note: note.filter(|_| room < wanted),
+        load_threads: load_threads(limits, load, connections, least_threads),
+        note: bound
+            .as_ref()
+            .map(|bound| format!("{model}: {room} instead of {wanted} connections: {}", bound.why)),
+        bound,
     }
 }
 
 /// I/O threads of a server, if it is told a number. Only on `uring` do more of them hold more connections; those of
 /// `event-select` and `overlapped` are started as connections come, as in the book's table.
-fn server_threads(model: Model, connections: usize) -> Option<usize> {
+fn server_threads(model: Model, connections: usize, least: usize) -> Option<usize> {
     match model {
         Model::Blocking | Model::Pool | Model::EventSelect | Model::Overlapped => None,
-        Model::Uring => Some(rings(connections)),
-        _ => Some(LEAST_THREADS),
+        Model::Uring => Some(rings(connections, least)),
+        _ => Some(least),
     }
 }
 
@@ -117,23 +179,23 @@ fn most_connections(model: Model, threads: Option<usize>, wanted: usize) -> usiz
 }
 
 /// The fewest rings whose tables, and the descriptors of the process, hold so many connections.
-fn rings(connections: usize) -> usize {
+fn rings(connections: usize, least: usize) -> usize {
     let suffice = |&rings: &usize| Model::Uring.most_connections(rings) >= connections;
-    (LEAST_THREADS..MOST_THREADS).find(suffice).unwrap_or(MOST_THREADS)
+    (least..MOST_THREADS).find(suffice).unwrap_or(MOST_THREADS)
 }
 
 /// The load dials each socket as an ordinary descriptor and then moves it into a ring's table, so its tables alone have
 /// to hold all.
-fn load_threads(limits: Limits, load: Source, connections: usize) -> usize {
+fn load_threads(limits: Limits, load: Source, connections: usize, least: usize) -> usize {
     match load {
-        Source::Here(Model::Uring) => rings(connections.saturating_add(limits.descriptors())),
+        Source::Here(Model::Uring) => rings(connections.saturating_add(limits.descriptors()), least),
         _ => 1,
     }
 }
 
-/// Connections there is room for, and the line that says what prevents more.
-fn room(limits: Limits, model: Model, load: Source, wanted: usize) -> (usize, Option<String>) {
-    let threads = server_threads(model, usize::MAX);
+/// Connections there is room for, and what prevents more.
+fn room(limits: Limits, model: Model, load: Source, wanted: usize) -> (usize, Option<Bound>) {
+    let threads = server_threads(model, usize::MAX, LEAST_THREADS);
     let server = most_connections(model, threads, wanted.saturating_add(2 * SPARE));
     let client = match load {
         Source::Here(load @ Model::Uring) => {
@@ -145,18 +207,35 @@ fn room(limits: Limits, model: Model, load: Source, wanted: usize) -> (usize, Op
     let pair = if model == Model::Blocking { PAIR_BYTES_BLOCKING } else { PAIR_BYTES };
     let pair = if load == Source::Elsewhere { pair - PAIR_BYTES / 2 } else { pair };
     let ports = if matches!(load, Source::Here(_)) { limits.ports } else { u64::MAX };
+    let threads = if model == Model::Blocking { limits.threads / 2 } else { u64::MAX };
     let whole = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
     let limit = limits.descriptors;
     let bounds = [
         (
             server.saturating_sub(SPARE),
+            Scarce::ServerDescriptors,
             format!(
-                "a server on {model} may have {limit} descriptors; raise that with ulimit -n, or take the model uring, whose tables need none"
+                "the server may have {limit} descriptors; raise that with ulimit -n, or take the model uring, \
+                 whose tables need none"
             ),
         ),
-        (client, format!("the load may have {limit} descriptors; raise that with ulimit -n")),
+        (
+            client,
+            Scarce::LoadDescriptors,
+            format!("the load may have {limit} descriptors; raise that with ulimit -n"),
+        ),
+        (
+            whole(threads),
+            Scarce::Threads,
+            format!(
+                "two threads for each, and the system leaves {} to one process; raise kernel.pid_max, \
+                 kernel.threads-max and vm.max_map_count, or take another model",
+                limits.threads
+            ),
+        ),
         (
             whole(limits.memory_bytes / 10 * 9 / pair),
+            Scarce::Memory,
             format!(
                 "{} MiB of memory are free and a connection may take {} KiB; free some",
                 limits.memory_bytes >> 20,
@@ -165,27 +244,47 @@ fn room(limits: Limits, model: Model, load: Source, wanted: usize) -> (usize, Op
         ),
         (
             whole(ports.saturating_mul(SOURCES)),
+            Scarce::Ports,
             format!(
                 "{SOURCES} source addresses have {} ports each; widen net.ipv4.ip_local_port_range",
                 limits.ports
             ),
         ),
     ];
-    let Some((room, why)) = bounds.into_iter().min_by_key(|bound| bound.0) else { return (wanted, None) };
-    (room, Some(format!("{model}: {room} instead of {wanted} connections: {why}")))
+    let Some((room, scarce, why)) = bounds.into_iter().min_by_key(|bound| bound.0) else {
+        return (usize::MAX, None);
+    };
+    (room, Some(Bound { scarce, why }))
+}
+
+/// What is missing for as many connections as were asked for: a line for each cause, with the models that have it.
+pub(super) fn missing(subjects: &[(Model, Sizing)]) -> Vec<String> {
+    let mut causes: Vec<(String, Vec<String>)> = Vec::new();
+    for (model, sizing) in subjects {
+        let Some(bound) = &sizing.bound else { continue };
+        let cause = format!("{} instead of {} connections: {}", sizing.connections, sizing.asked, bound.why);
+        match causes.iter_mut().find(|(other, _)| *other == cause) {
+            Some((_, models)) => models.push(model.to_string()),
+            None => causes.push((cause, vec![model.to_string()])),
+        }
+    }
+    causes.into_iter().map(|(cause, models)| format!("{}: {cause}", models.join(", "))).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const AMPLE: Limits = Limits { descriptors: u64::MAX, memory_bytes: u64::MAX, ports: 28_232 };
+    const AMPLE: Limits =
+        Limits { descriptors: u64::MAX, memory_bytes: u64::MAX, ports: 28_232, threads: u64::MAX };
 
     #[test]
     fn what_fits_is_given_in_full_with_places_to_spare() {
         let size = size(AMPLE, Model::Epoll, Source::Here(Model::Epoll), 10);
         assert_eq!((size.connections, size.server_threads, size.note), (10, Some(2), None));
         assert!(size.server_connections > 10);
+        let fewest = size_with(AMPLE, Model::Epoll, Source::Here(Model::Epoll), 10, 1);
+        assert_eq!((fewest.server_threads, fewest.load_threads), (Some(1), 1));
     }
 
     #[test]
@@ -235,8 +334,17 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_for_each_side_is_counted_and_only_where_there_is_one() {
+        let limits = Limits { threads: 1_000, ..AMPLE };
+        let blocking = size(limits, Model::Blocking, Source::Here(Model::Epoll), 5_000);
+        assert_eq!((blocking.connections, blocking.bound.unwrap().scarce), (500, Scarce::Threads));
+        assert!(blocking.note.unwrap().starts_with("blocking: 500 instead of 5000 connections"));
+        assert_eq!(size(limits, Model::Pool, Source::Here(Model::Epoll), 5_000).bound, None);
+    }
+
+    #[test]
     fn agents_have_ports_and_descriptors_of_their_own_and_on_other_hosts_memory_too() {
-        let limits = Limits { descriptors: u64::MAX, memory_bytes: 80 << 20, ports: 1 };
+        let limits = Limits { memory_bytes: 80 << 20, ports: 1, ..AMPLE };
         let room = |source| size(limits, Model::Epoll, source, usize::MAX >> 8).connections;
         assert_eq!(room(Source::Here(Model::Epoll)), 250);
         assert_eq!(room(Source::Elsewhere), 2 * room(Source::Beside));

@@ -17,8 +17,12 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
             3,392 bytes of structures for each (thread stacks in the kernel are not in it)."
         };
         let about = format!(
-            "An echo server on each model. Connected are connections on which every byte came back right. {memory} CPU is of one processor, over the measuring window. \
-            Send and receive are the server's. Of several rounds the one with the middle CPU cost is shown; CPU seconds for 100,000 messages are the median of all, with its 95% confidence interval."
+            "An echo server on each model. Connected are established connections; verified are those on which a whole \
+             message came back right within the window. Clients send their next message when the last one came back \
+             (unlimited), without waiting for it until so many are on their way (outstanding), or at the rate of their \
+             block. {memory} CPU is of one processor, over the measuring window. Send and receive are the server's. Of \
+             several rounds the one with the middle CPU cost is shown; CPU seconds for 100,000 messages are the median \
+             of all, with its 95% confidence interval."
         );
         sections.push(("Table 6-3: I/O methods compared".into(), models_cells(table), about));
     }

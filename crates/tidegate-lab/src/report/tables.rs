@@ -13,7 +13,7 @@ pub fn models_cells(table: &models::Table) -> Cells {
     let head = [
         "model",
         "clients",
-        "attempted/connected",
+        "attempted/connected/verified",
         "user memory KiB",
         "kernel socket memory KiB",
         "CPU %",
@@ -32,9 +32,10 @@ pub fn models_cells(table: &models::Table) -> Cells {
             row.model.clone(),
             match row.pace {
                 Pace::Unlimited => "unlimited".into(),
+                Pace::Outstanding { messages } => format!("{messages} outstanding"),
                 Pace::Limited { bytes_per_s } => format!("{} B/s a block", grouped(bytes_per_s)),
             },
-            format!("{}/{}", row.attempted, row.connected),
+            numbers(row),
             grouped(row.usage.user_memory_kib),
             row.usage.kernel_memory_kib.map_or("not measured".into(), grouped),
             format!("{:.0}", row.usage.cpu_percent),
@@ -52,6 +53,16 @@ pub fn models_cells(table: &models::Table) -> Cells {
         ]);
     }
     cells
+}
+
+/// How many of a row's connections there were, and why not as many as asked for.
+fn numbers(row: &models::Row) -> String {
+    let counts = format!("{}/{}/{}", row.attempted, row.connected, row.verified);
+    match row.bound {
+        Some(scarce) => format!("{counts} of {}: {}", grouped(row.asked), scarce.name()),
+        None if row.attempted < row.asked => format!("{counts} of {}", grouped(row.asked)),
+        None => counts,
+    }
 }
 
 /// Responses against concurrency: a line for each model, a column for each concurrency, of one figure.

@@ -1,0 +1,68 @@
+//! A load whose window begins when all its connections are established, and what the server used in it.
+
+use std::time::Duration;
+
+use tidegate_load::Report;
+
+use super::{PATIENCE, ResultFile, Server};
+use crate::process::{Process, cpus, shown};
+use crate::sample::{Sampler, Usage};
+use crate::{Bench, LabError};
+
+/// Such a load.
+pub(super) struct Windowed<'a> {
+    pub(super) bench: &'a Bench,
+    /// Ended with the load.
+    pub(super) server: Server,
+    /// `echo` or `http`, the target, and the options that are its own.
+    pub(super) args: Vec<String>,
+    /// Its connections.
+    pub(super) connections: usize,
+    /// The length of the window; `None` until the load has ended.
+    pub(super) length: Option<Duration>,
+}
+
+impl Windowed<'_> {
+    /// Runs it. `within` is called in the middle of a window of known length, otherwise at its end.
+    pub(super) fn run(self, within: impl FnOnce()) -> Result<(Usage, Report), LabError> {
+        let Self { bench, server, args, connections, length } = self;
+        let file = ResultFile::new();
+        let mut args = [vec!["load".to_owned()], args].concat();
+        args.extend(["--json".to_owned(), file.path()]);
+        args.extend(["--server-pid".to_owned(), server.process.id().to_string()]);
+        args.extend(["--phases".to_owned(), "--tolerate-failures".to_owned()]);
+        args.extend(cpus(&bench.load_cpus));
+        let name = shown(&args);
+        let mut client = Process::start(bench, &args)?;
+        // They take their time if they are very many.
+        let patience = PATIENCE + Duration::from_millis(connections as u64);
+        client.wait_for_line("phase connected", patience)?;
+        client.wait_for_line("phase measuring", PATIENCE)?;
+        let mut sampler = Sampler::start(server.process.id(), server.port)?;
+        match length {
+            Some(length) => {
+                std::thread::sleep(length / 2);
+                within();
+                std::thread::sleep(length / 2); // the load measures for as long, and waits for its last answers then
+                sampler.end_window();
+                client.wait_for_line("phase done", patience)?;
+            }
+            None => {
+                client.wait_for_line("phase done", patience)?;
+                sampler.end_window();
+                within();
+            }
+        }
+        let usage = sampler.stop();
+        let load = file.read(&name)?; // written before it said so
+        // The server first: the side that closes first keeps the address pairs for a while (TIME_WAIT, RFC 9293,
+        // section 3.4.1), and the load's ports are wanted again for the next row.
+        drop(server);
+        drop(client);
+        if load.wrong > 0 {
+            let why = load.first_error.unwrap_or_else(|| "bytes came back wrong".into());
+            return Err(LabError::Process { what: name, why });
+        }
+        Ok((usage, load))
+    }
+}
