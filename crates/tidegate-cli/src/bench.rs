@@ -35,21 +35,22 @@ pub struct Args {
     models: Vec<Model>,
     /// models: connections of each row, instead of 7,000, 12,000 and 50,000. concurrency, peers: the points. demand:
     /// those that carry the load, instead of 100. connections: the rows of each model, instead of 10,000 and 50,000.
-    /// survival: well-behaved clients, instead of 50.
+    /// memory: those that carry the load, instead of 1,000. survival: well-behaved
+    /// clients, instead of 50.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     connections: Vec<u32>,
     /// demand: requests a second of each row, instead of 1,000, 10,000 and 50,000.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     rates: Vec<u64>,
-    /// models: seconds of each row. demand: of each round. connections: of each probe, and so the idle time. survival:
-    /// of the attack. udp: of each run. latency: of each window.
+    /// models: seconds of each row. demand, memory: of each round. connections: of each probe, and so the idle time.
+    /// survival: of the attack. udp: of each run. latency: of each window.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..3600))]
     seconds: Option<u32>,
     /// concurrency, peers: requests of each round.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// models, concurrency, demand, udp, peers: rounds of each row; tidegate compare needs 4 or more. latency: windows
-    /// of each line.
+    /// models, concurrency, demand, memory, udp, peers: rounds of each row; tidegate compare needs 4 or more.
+    /// latency: windows of each line.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1000))]
     repeats: Option<u32>,
     /// peers: a file with additional servers, like crates/tidegate-lab/peers/peers.toml.
@@ -115,6 +116,7 @@ fn without_agents(experiment: Option<Experiment>) -> Option<(&'static str, &'sta
         Some(Experiment::Demand) => {
             ("`bench demand`", "its schedule and its processor time belong to one machine")
         }
+        Some(Experiment::Memory) => ("`bench memory`", "it counts the memory of both ends on one machine"),
         Some(Experiment::Survival) => ("`bench survival`", "attacks stay on this machine"),
         Some(Experiment::Udp) => ("`bench udp`", "agents run connection loads only"),
         Some(Experiment::App) => ("`bench app`", "the program is started for this machine only"),
@@ -137,6 +139,9 @@ enum Experiment {
     /// Memory and CPU of very many idle connections, and of a busy one among them; uring and epoll unless --models is
     /// given.
     Connections,
+    /// Buffers on an echo server: their number and size, locked or not, SO_SNDBUF and SO_RCVBUF from the minimum to 1
+    /// MiB; processor time, user and kernel memory; uring and epoll unless --models is given.
+    Memory,
     /// What well-behaved clients get before, during and after a mixed attack, on every model.
     Survival,
     /// Datagrams per second: plain, batched and GSO/GRO, on every model, and the book's estimate for TCP derived from

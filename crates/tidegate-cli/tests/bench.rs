@@ -4,6 +4,9 @@
 
 use std::process::{Command, Output};
 
+use tidegate::Model;
+use tidegate_lab::kernel_memory::SOCKET_BYTES;
+use tidegate_lab::memory;
 use tidegate_lab::models::Scarce;
 use tidegate_lab::report::Results;
 
@@ -257,6 +260,60 @@ fn fewer_descriptors_than_connections_are_said_and_what_fits_is_measured() {
     assert_eq!([row.connected, row.verified], [row.attempted; 2], "{row:?}");
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains("instead of 1000 connections") && shown.contains("ulimit -n"), "{shown}");
+}
+
+#[test]
+fn buffers_are_changed_one_at_a_time_and_their_memory_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let models = if Model::Uring.availability().is_available() { "epoll,uring" } else { "epoll" };
+    let args = ["memory", "--quick", "--models", models, "--connections", "20", "--seconds", "1"];
+    let output = bench(&args, folder.path());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let table = results(folder.path()).memory.unwrap();
+    for name in ["defaults", "locked", "buffers of 4 KiB", "SO_SNDBUF 0", "SO_RCVBUF 0", "both 128 KiB"] {
+        assert!(table.rows.iter().any(|row| row.buffers.to_string() == name), "{name} in {table:?}");
+    }
+    for row in &table.rows {
+        let objects = row.object_kib.as_ref().unwrap();
+        assert!(row.figures.failed == 0 && row.figures.cpu_s_per_100k.median > 0.0, "{row:?}");
+        assert!(row.user_kib.median > 0.0 && objects.rounds.len() == 1, "{row:?}");
+        // The structures of 20 sockets and of the one that listens.
+        let sockets = row.socket_kib.as_ref().map_or(f64::MAX, |kib| kib.median);
+        assert!(sockets >= (21 * SOCKET_BYTES / 1024) as f64, "{row:?}");
+    }
+    let locked = |row: &&memory::Row| row.model == "uring" && row.buffers.locked;
+    if let Some(row) = table.rows.iter().find(locked) {
+        assert!(row.user_kib.median >= 4096.0, "256 locked buffers of 16 KiB are in memory: {row:?}");
+    }
+    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    for file in ["memory.csv", "memory-cpu-epoll.svg", "memory-sockets-epoll.svg"] {
+        let text = std::fs::read_to_string(folder.path().join(file)).unwrap();
+        assert!(file.ends_with(".csv") || page.contains(text.trim_end()), "{file} is not on the page");
+    }
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        shown.contains("Buffers: what they cost and save") && shown.contains("kernel objects"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn buffers_that_may_not_be_locked_are_said_and_the_rest_is_measured() {
+    if !Model::Uring.availability().is_available() {
+        eprintln!("left out: no model here has a pool of buffers to lock");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -l 64; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tidegate"), "bench", "memory"])
+        .args(["--quick", "--models", "uring", "--connections", "2", "--seconds", "1", "--out"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let table = results(folder.path()).memory.unwrap();
+    assert!(!table.rows.is_empty() && table.rows.iter().all(|row| !row.buffers.locked), "{table:?}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("not measured: uring with locked: RLIMIT_MEMLOCK is 65536 bytes"), "{shown}");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! Queried through netlink (`sock_diag(7)`) with `INET_DIAG_SKMEMINFO`: for each socket on the server's port, the bytes
 //! charged for received data, data to send, forward allocation, options and backlog. The socket structures themselves
-//! are not charged; [`SOCKET_BYTES`] is added for each.
+//! are not charged; [`SOCKET_BYTES`] is added for each. [`objects`] measures what that leaves out: all objects of the
+//! kernel's slab allocator, of both ends and of everything else on the machine, before and after.
 
 use std::io::{self, Read, Write};
 
@@ -11,6 +12,55 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Kernel memory of the structures of an established TCP socket, in bytes: the sum of the object sizes of the slab
 /// caches `TCP` (2,368), `sock_inode_cache` (832) and `filp` (192), as `/proc/slabinfo` listed them on Linux 6.18.
 pub const SOCKET_BYTES: u64 = 2_368 + 832 + 192;
+
+/// Bytes of the kernel's objects in use on the whole machine (slab allocator), without those of file systems, which
+/// other programs move by megabytes: `/proc/slabinfo`, or `SUnreclaim` of `/proc/meminfo` where only root may read
+/// that. `None` where there is neither.
+#[must_use]
+pub fn objects() -> Option<u64> {
+    let read = |path| std::fs::read_to_string(path).ok();
+    let of_caches = read("/proc/slabinfo").as_deref().and_then(of_slabinfo);
+    of_caches.or_else(|| of_meminfo(&read("/proc/meminfo")?))
+}
+
+/// How [`objects`] counts here.
+#[must_use]
+pub fn objects_method() -> &'static str {
+    match std::fs::read_to_string("/proc/slabinfo") {
+        Ok(_) => "objects in use by /proc/slabinfo, those of file systems left out",
+        Err(_) => "SUnreclaim of /proc/meminfo, in whole slabs, because only root may read /proc/slabinfo",
+    }
+}
+
+/// Caches of files, names and file systems.
+fn is_of_file_systems(cache: &str) -> bool {
+    let beginnings =
+        ["ext4_", "jbd2_", "btrfs_", "xfs_", "nfs_", "fuse_", "ovl_", "squashfs_", "fat_", "bio-", "kernfs_"];
+    let names = ["dentry", "buffer_head", "radix_tree_node", "extent_status"];
+    beginnings.iter().any(|beginning| cache.starts_with(beginning))
+        || names.contains(&cache)
+        || (cache.contains("inode_cache") && cache != "sock_inode_cache")
+}
+
+/// `slabinfo(5)`: after two lines of head, for each cache its name, its objects in use, all of them, and the size of
+/// one.
+fn of_slabinfo(text: &str) -> Option<u64> {
+    let caches =
+        text.strip_prefix("slabinfo - version: 2")?.lines().skip(1).filter(|line| !line.starts_with('#'));
+    let bytes = caches.filter_map(|line| {
+        let mut fields = line.split_whitespace();
+        fields.next().filter(|cache| !is_of_file_systems(cache))?;
+        let in_use: u64 = fields.next()?.parse().ok()?;
+        let size: u64 = fields.nth(1)?.parse().ok()?;
+        Some(in_use * size)
+    });
+    Some(bytes.sum())
+}
+
+fn of_meminfo(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("SUnreclaim:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
 
 const NETLINK: i32 = 16;
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -167,6 +217,18 @@ mod tests {
         let (sockets, _) = sum(&datagram, 80).unwrap();
         assert_eq!(sockets, Sockets { bytes: 2 * (SOCKET_BYTES + 124), established: 2 });
         assert!(sum(&datagram[..datagram.len() - 3], 80).is_ok(), "a cut message is left out");
+    }
+
+    #[test]
+    fn objects_in_use_are_summed_without_those_of_files() {
+        let text = "slabinfo - version: 2.1\n# name <active_objs> <num_objs> <objsize> <objperslab> : tunables\n\
+            TCP                   79    130   2368   13    8 : tunables    0    0    0\n\
+            sock_inode_cache       2      3    832   19    4 : tunables    0    0    0\n\
+            ext4_inode_cache     999    999   1096   29    8 : tunables    0    0    0\n\
+            dentry               999    999    192   21    1 : tunables    0    0    0\n";
+        assert_eq!(of_slabinfo(text), Some(79 * 2368 + 2 * 832));
+        assert_eq!(of_slabinfo("Permission denied"), None);
+        assert_eq!(of_meminfo("Slab:  9 kB\nSUnreclaim:      58660 kB\n"), Some(58_660 * 1024));
     }
 
     #[cfg(target_os = "linux")]

@@ -4,7 +4,7 @@ use tidegate::Model;
 
 use crate::Bench;
 use crate::experiment::{
-    concurrency, connections, contestants, demand, latency, models, peers, survival, udp,
+    concurrency, connections, contestants, demand, latency, memory, models, peers, survival, udp,
 };
 use crate::report::Results;
 use crate::run::Facts;
@@ -81,6 +81,20 @@ impl Experiment for demand::Settings {
 
     fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
         results.demand = Some(demand::run(bench, self, progress));
+    }
+}
+
+impl Experiment for memory::Settings {
+    fn steps(&self) -> usize {
+        self.rounds()
+    }
+
+    fn facts(&self) -> Facts {
+        Self::facts(self)
+    }
+
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
+        results.memory = Some(memory::run(bench, self, progress));
     }
 }
 

@@ -7,7 +7,9 @@ use anyhow::{Context, anyhow};
 use tidegate::Model;
 use tidegate_lab::experiment::round::Length;
 use tidegate_lab::peers::{self, Case, scenario};
-use tidegate_lab::{Agents, Program, concurrency, connections, demand, latency, models, plan, survival, udp};
+use tidegate_lab::{
+    Agents, Program, concurrency, connections, demand, latency, memory, models, plan, survival, udp,
+};
 
 use super::{Args, Experiment};
 use crate::{Failure, usage};
@@ -19,10 +21,12 @@ const ANSWER_IDLE: usize = 5_000;
 impl Args {
     /// What is to be measured, in order.
     pub(super) fn plan(&self) -> Result<Vec<Box<dyn plan::Experiment>>, Failure> {
-        use Experiment::{All, App, Concurrency, Connections, Demand, Latency, Models, Peers, Survival, Udp};
+        use Experiment::{
+            All, App, Concurrency, Connections, Demand, Latency, Memory, Models, Peers, Survival, Udp,
+        };
         self.refuse_what_does_not_belong()?;
         let agents = self.agents.settings(self.experiment)?;
-        let all = [Models, Concurrency, Demand, Connections, Survival, Udp, Latency];
+        let all = [Models, Concurrency, Demand, Connections, Memory, Survival, Udp, Latency];
         let wanted = match self.experiment {
             None => vec![Concurrency, Connections],
             Some(All) => all.to_vec(),
@@ -34,6 +38,7 @@ impl Args {
                 Models => Box::new(self.models_settings()),
                 Demand => Box::new(self.demand_settings()),
                 Connections => Box::new(self.connections_settings(agents.clone())),
+                Memory => Box::new(self.memory_settings()),
                 Survival => Box::new(self.survival_settings()),
                 Udp => Box::new(self.udp_settings()),
                 Peers => Box::new(self.peers_settings()?),
@@ -64,6 +69,11 @@ impl Args {
     /// The models asked for, or all.
     fn wanted(&self) -> Vec<Model> {
         if self.models.is_empty() { Model::ALL.to_vec() } else { self.models.clone() }
+    }
+
+    /// The models asked for, or the two that hold the most connections.
+    fn some_wanted(&self) -> Vec<Model> {
+        if self.models.is_empty() { vec![Model::Uring, Model::Epoll] } else { self.models.clone() }
     }
 
     fn is_quick(&self) -> bool {
@@ -114,10 +124,8 @@ impl Args {
 
     fn connections_settings(&self, agents: Option<Agents>) -> connections::Settings {
         let quick = self.is_quick();
-        let models =
-            if self.models.is_empty() { vec![Model::Uring, Model::Epoll] } else { self.models.clone() };
         connections::Settings {
-            models,
+            models: self.some_wanted(),
             sizes: match self.experiment {
                 None => vec![ANSWER_IDLE],
                 Some(_) => self.sizes(if quick { &[1_000, 5_000] } else { &[10_000, 50_000] }),
@@ -134,6 +142,17 @@ impl Args {
             models: self.wanted(),
             rates: if self.rates.is_empty() { rates.to_vec() } else { self.rates.clone() },
             connections: self.sizes(&[100]).first().copied().unwrap_or(100),
+            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 2 }, Into::into)),
+            repeats: self.rounds(1, 4),
+        }
+    }
+
+    fn memory_settings(&self) -> memory::Settings {
+        let quick = self.is_quick();
+        memory::Settings {
+            models: self.some_wanted(),
+            connections: self.sizes(&[1_000]).first().copied().unwrap_or(1_000),
+            quick,
             window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 2 }, Into::into)),
             repeats: self.rounds(1, 4),
         }

@@ -5,6 +5,7 @@ pub mod connections;
 pub mod demand;
 pub(crate) mod generator;
 pub mod latency;
+pub mod memory;
 pub mod models;
 pub mod peers;
 pub mod round;

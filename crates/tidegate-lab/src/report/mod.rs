@@ -8,6 +8,7 @@ mod demand;
 mod html;
 mod latency;
 mod markdown;
+mod memory;
 mod peers;
 mod rows;
 mod sections;
@@ -48,6 +49,9 @@ pub struct Results {
     pub demand: Option<experiment::demand::Table>,
     /// Very many connections, if they were measured.
     pub connections: Option<connections::Table>,
+    /// Buffers, if they were measured.
+    #[serde(default)]
+    pub memory: Option<experiment::memory::Table>,
     /// Survival under attack, if that was measured.
     #[serde(default)]
     pub survival: Option<experiment::survival::Table>,
@@ -73,6 +77,7 @@ impl Results {
             concurrency: None,
             demand: None,
             connections: None,
+            memory: None,
             survival: None,
             udp: None,
             peers: None,
@@ -130,6 +135,7 @@ impl Results {
             as_measured(&self.concurrency),
             as_measured(&self.demand),
             as_measured(&self.connections),
+            as_measured(&self.memory),
             as_measured(&self.survival),
             as_measured(&self.udp),
             as_measured(&self.peers),
@@ -180,6 +186,7 @@ measured! {
     concurrency::Table: points, |table| &table.notes;
     experiment::demand::Table: rows, |table| &table.notes;
     connections::Table: rows, |table| &table.notes;
+    experiment::memory::Table: rows, |table| &table.notes;
     experiment::survival::Table: rows, |_| &[];
     datagrams::Table: rows, |_| &[];
     experiment::peers::Table: rows, |table| &table.notes;
@@ -223,6 +230,9 @@ pub fn write(folder: &Path, results: &Results) -> Result<PathBuf, LabError> {
     }
     if let Some(table) = &results.connections {
         put("connections.csv", &cells::csv(&tables::connections_rows(table)))?;
+    }
+    if let Some(table) = &results.memory {
+        put("memory.csv", &cells::csv(&memory::rows(table)))?;
     }
     if let Some(table) = &results.survival {
         put("survival.csv", &cells::csv(&survival::cells(table)))?;

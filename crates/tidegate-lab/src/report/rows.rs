@@ -3,7 +3,7 @@
 use super::Results;
 use crate::experiment::peers::scenario::BASELINE;
 use crate::experiment::round::Figures;
-use crate::experiment::{concurrency, connections, demand, models, peers, survival, udp};
+use crate::experiment::{concurrency, connections, demand, memory, models, peers, survival, udp};
 use crate::run::{Better, Measure, Row};
 
 /// All rows, in the order of the report.
@@ -15,6 +15,7 @@ pub(super) fn of(results: &Results) -> Vec<Row> {
     }
     rows.extend(results.demand.iter().flat_map(|t| &t.rows).map(at_rate));
     rows.extend(results.connections.iter().flat_map(|t| &t.rows).map(connections_row));
+    rows.extend(results.memory.iter().flat_map(|t| &t.rows).map(buffers));
     rows.extend(results.survival.iter().flat_map(|t| &t.rows).map(survival_row));
     rows.extend(results.udp.iter().flat_map(|t| &t.rows).map(datagrams));
     rows.extend(results.peers.iter().flat_map(|t| &t.rows).map(peer));
@@ -74,6 +75,15 @@ fn connections_row(r: &connections::Row) -> Row {
         measures,
         verdicts: Vec::new(),
     }
+}
+
+fn buffers(r: &memory::Row) -> Row {
+    let mut row = row("memory", format!("{}, {}", r.model, r.buffers), &r.figures);
+    let kib = [("user_kib", Some(&r.user_kib)), ("socket_kib", r.socket_kib.as_ref())];
+    let kib = kib.into_iter().chain([("kernel_object_kib", r.object_kib.as_ref())]);
+    row.measures
+        .extend(kib.filter_map(|(name, kib)| Some(measure(name, Better::Lower, kib?.rounds.clone()))));
+    row
 }
 
 fn datagrams(r: &udp::Row) -> Row {

@@ -64,6 +64,7 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
             them, before the others are opened and while they rest. One run each.";
         sections.push(("Very many connections".into(), connections_cells(table), about.into()));
     }
+    sections.extend(results.memory.as_ref().map(super::memory::section));
     sections.extend(results.survival.as_ref().map(super::survival::section));
     sections.extend(results.udp.as_ref().map(super::udp::section));
     sections.extend(results.peers.iter().flat_map(super::peers::sections));

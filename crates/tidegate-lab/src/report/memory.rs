@@ -1,0 +1,93 @@
+//! Buffers, as a table and charts.
+
+use super::cells::{Cells, figures_head, figures_row, spread};
+use super::chart::Chart;
+use super::{svg, verdict};
+use crate::experiment::memory::{MESSAGE_BYTES, Row, Table};
+use crate::spread::Spread;
+
+fn measured(figure: &Option<Spread>) -> String {
+    figure.as_ref().map_or("not measured".into(), |figure| match figure.median {
+        median if median >= 0.0 => spread(figure, 0),
+        median => format!("{median:.0}"), // noise: something else on the machine gave more back
+    })
+}
+
+/// Title, table and what is to be said about it.
+pub(super) fn section(table: &Table) -> (String, Cells, String) {
+    let head = [
+        "model",
+        "buffers",
+        "CPU µs/request",
+        "requests/s",
+        "user memory KiB",
+        "socket memory KiB",
+        "kernel objects KiB",
+        "limit",
+    ];
+    let mut cells: Cells = vec![head.map(Into::into).to_vec()];
+    cells.extend(table.rows.iter().map(|row| {
+        vec![
+            row.model.clone(),
+            row.buffers.to_string(),
+            spread(&row.figures.cpu_s_per_100k.times(10.0), 2),
+            spread(&row.figures.requests_per_s, 0),
+            spread(&row.user_kib, 0),
+            measured(&row.socket_kib),
+            measured(&row.object_kib),
+            verdict::limits(&row.figures.verdicts),
+        ]
+    }));
+    let about = format!(
+        "An echo server; {} connections kept, each with one message of {} KiB on its way, {} s a round, {} round(s) a \
+         row, in turns; median [95% confidence interval], of fewer than four rounds (minimum–maximum). What is not \
+         named is at its default. User memory is the server's most resident memory not backed by files; socket memory \
+         is the most that the kernel charged to the server's sockets, and their structures. Kernel objects are measured: the \
+         growth of the slab allocator from before the first connection to the middle of the window, which holds both \
+         ends and whatever else the machine did meanwhile ({}). 0 is the system's minimum.",
+        table.connections,
+        MESSAGE_BYTES / 1024,
+        table.window_s,
+        table.repeats,
+        table.objects
+    );
+    ("Buffers: what they cost and save".into(), cells, about)
+}
+
+/// All figures of all rows, for CSV.
+pub(super) fn rows(table: &Table) -> Cells {
+    let median =
+        |figure: Option<&Spread>| figure.map_or(String::new(), |figure| format!("{:.1}", figure.median));
+    let names = ["model", "buffers", "user_kib_median", "socket_kib_median", "kernel_object_kib_median"];
+    let mut cells = vec![figures_head(&names)];
+    cells.extend(table.rows.iter().map(|row| {
+        let memory = [Some(&row.user_kib), row.socket_kib.as_ref(), row.object_kib.as_ref()].map(median);
+        let names = [row.model.clone(), row.buffers.to_string()];
+        figures_row(names.into_iter().chain(memory).collect(), &row.figures)
+    }));
+    cells
+}
+
+/// Bars of processor time and of socket memory for each model.
+pub(super) fn charts(table: &Table) -> Vec<Chart> {
+    let mut models: Vec<&str> = table.rows.iter().map(|row| row.model.as_str()).collect();
+    models.dedup();
+    let draw = |model: &str, name: &str, what: &str, of: fn(&Row) -> Option<Spread>| {
+        let rows = table.rows.iter().filter(|row| row.model == model);
+        let figures: Vec<_> = rows.filter_map(|row| Some((row.buffers.to_string(), of(row)?))).collect();
+        let title = format!("{what} ({model})");
+        // Marked are those that are set to something.
+        let svg = svg::bars(&title, &figures, |name| name != "defaults");
+        (!figures.is_empty()).then(|| Chart { name: format!("memory-{name}-{model}"), title, svg })
+    };
+    let both = |model: &&str| {
+        let cpu = draw(model, "cpu", "Server processor time for a request in µs", |row| {
+            Some(row.figures.cpu_s_per_100k.times(10.0))
+        });
+        let kernel = draw(model, "sockets", "Socket memory of the server in MiB", |row| {
+            row.socket_kib.as_ref().map(|kib| kib.times(1.0 / 1024.0))
+        });
+        [cpu, kernel]
+    };
+    models.iter().flat_map(both).flatten().collect()
+}
