@@ -35,11 +35,12 @@ pub struct Args {
     models: Vec<Model>,
     /// models: connections of each row, instead of 7,000, 12,000 and 50,000. concurrency, peers: the points. demand:
     /// those that carry the load, instead of 100. connections: the rows of each model, instead of 10,000 and 50,000.
-    /// memory: those that carry the load, instead of 1,000. survival: well-behaved
+    /// memory: those that carry the load, instead of 1,000. files: clients, instead of 10,000. survival: well-behaved
     /// clients, instead of 50.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     connections: Vec<u32>,
-    /// demand: requests a second of each row, instead of 1,000, 10,000 and 50,000.
+    /// demand: requests a second of each row, instead of 1,000, 10,000 and 50,000. files: instead of 5,000; all at once
+    /// is a row in any case.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     rates: Vec<u64>,
     /// models: seconds of each row. demand, memory: of each round. connections: of each probe, and so the idle time.
@@ -49,7 +50,7 @@ pub struct Args {
     /// concurrency, peers: requests of each round.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// models, concurrency, demand, memory, udp, peers: rounds of each row; tidegate compare needs 4 or more.
+    /// models, concurrency, demand, memory, files, udp, peers: rounds of each row; tidegate compare needs 4 or more.
     /// latency: windows of each line.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1000))]
     repeats: Option<u32>,
@@ -117,6 +118,7 @@ fn without_agents(experiment: Option<Experiment>) -> Option<(&'static str, &'sta
             ("`bench demand`", "its schedule and its processor time belong to one machine")
         }
         Some(Experiment::Memory) => ("`bench memory`", "it counts the memory of both ends on one machine"),
+        Some(Experiment::Files) => ("`bench files`", "its load reads the server's process statistics"),
         Some(Experiment::Survival) => ("`bench survival`", "attacks stay on this machine"),
         Some(Experiment::Udp) => ("`bench udp`", "agents run connection loads only"),
         Some(Experiment::App) => ("`bench app`", "the program is started for this machine only"),
@@ -142,6 +144,8 @@ enum Experiment {
     /// Buffers on an echo server: their number and size, locked or not, SO_SNDBUF and SO_RCVBUF from the minimum to 1
     /// MiB; processor time, user and kernel memory; uring and epoll unless --models is given.
     Memory,
+    /// 10,000 clients, each asking for a different 4 KiB file, from disk and from the page cache, on every model.
+    Files,
     /// What well-behaved clients get before, during and after a mixed attack, on every model.
     Survival,
     /// Datagrams per second: plain, batched and GSO/GRO, on every model, and the book's estimate for TCP derived from

@@ -155,6 +155,7 @@ tidegate agent --nats nats://broker:4222 --allow 10.0.0.0/8",
         "
 tidegate bench
 tidegate bench concurrency --models epoll,uring,tokio --out report
+tidegate bench files --models epoll,uring --connections 2000
 tidegate bench app -- ./my-server --model {model} --listen {listen}",
     ),
     (

@@ -2,9 +2,11 @@
 //! Servers run on models of Linux.
 #![cfg(target_os = "linux")]
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use tidegate::Model;
+use tidegate_lab::files::Cache;
 use tidegate_lab::kernel_memory::SOCKET_BYTES;
 use tidegate_lab::memory;
 use tidegate_lab::models::Scarce;
@@ -124,7 +126,11 @@ fn each_rate_has_its_demand() {
     assert!(folder.path().join("demand.svg").exists());
     let output = bench(&["models", "--rates", "100"], folder.path());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(2) && said.contains("--rates belongs to `bench demand`"), "{said}");
+    assert!(
+        output.status.code() == Some(2)
+            && said.contains("--rates belongs to `bench demand` and `bench files`"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -314,6 +320,54 @@ fn buffers_that_may_not_be_locked_are_said_and_the_rest_is_measured() {
     assert!(!table.rows.is_empty() && table.rows.iter().all(|row| !row.buffers.locked), "{table:?}");
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains("not measured: uring with locked: RLIMIT_MEMLOCK is 65536 bytes"), "{shown}");
+}
+
+#[test]
+fn each_client_has_its_file_once_from_the_disk_and_once_from_the_page_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["files", "--models", "epoll,pool", "--connections", "50", "--rates", "500", "--repeats", "1"];
+    let output = bench(&args, folder.path());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    let table = results(folder.path()).files.unwrap();
+    assert_eq!(table.rows.len(), 8);
+    for row in &table.rows {
+        assert_eq!((row.asked, row.clients, row.answered, row.figures.failed), (50, 50, 50, 0), "{row:?}");
+        let read = row.disk_bytes_each.as_ref().unwrap().median;
+        match row.cache {
+            Cache::Cold => {
+                assert!(read >= 4096.0 || shown.contains("did not all come from the disk"), "{row:?}")
+            }
+            Cache::Warm => assert_eq!(read, 0.0, "{row:?}"),
+        }
+    }
+    assert!(shown.contains("Files from disk") && shown.contains("50/50"), "{shown}");
+    assert_eq!(std::fs::read_to_string(folder.path().join("files.csv")).unwrap().lines().count(), 9);
+    assert!(folder.path().join("files-1.svg").exists() && folder.path().join("files-2.svg").exists());
+    let left = std::fs::read_dir(folder.path()).unwrap().flatten().filter(|entry| entry.path().is_dir());
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["runs"], "the files themselves are gone");
+}
+
+#[test]
+fn an_interrupted_bench_takes_its_files_along() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = || std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path());
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["bench", "files", "--models", "epoll", "--connections", "20", "--rates", "1", "--out"])
+        .arg(folder.path())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Written after the files themselves; the first round then takes 20 s.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !inside().any(|path| path.join("paths").exists()) {
+        assert!(Instant::now() < deadline && bench.try_wait().unwrap().is_none(), "no files were made");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap().success());
+    assert_eq!(bench.wait().unwrap().code(), Some(1));
+    assert_eq!(inside().collect::<Vec<_>>(), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]

@@ -17,7 +17,7 @@
 //! | [`report`] | Markdown, CSV, JSON, SVG and one HTML page |
 //!
 //! The experiments are Table 6-3, responses per second by concurrency, service demand at fixed rates, very many
-//! connections, buffers, survival under attack, datagrams, round trips on one host, and other servers.
+//! connections, buffers, files from disk, survival under attack, datagrams, round trips on one host, and other servers.
 #![forbid(unsafe_code)]
 
 pub mod ab;
@@ -40,7 +40,9 @@ use std::path::PathBuf;
 
 pub use experiment::generator::Agents;
 pub use experiment::peers::program::Program;
-pub use experiment::{concurrency, connections, demand, latency, memory, models, peers, survival, udp};
+pub use experiment::{
+    concurrency, connections, demand, files, latency, memory, models, peers, survival, udp,
+};
 
 /// An error of the lab.
 #[derive(Debug, thiserror::Error)]

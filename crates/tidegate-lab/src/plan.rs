@@ -4,7 +4,7 @@ use tidegate::Model;
 
 use crate::Bench;
 use crate::experiment::{
-    concurrency, connections, contestants, demand, latency, memory, models, peers, survival, udp,
+    concurrency, connections, contestants, demand, files, latency, memory, models, peers, survival, udp,
 };
 use crate::report::Results;
 use crate::run::Facts;
@@ -95,6 +95,20 @@ impl Experiment for memory::Settings {
 
     fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
         results.memory = Some(memory::run(bench, self, progress));
+    }
+}
+
+impl Experiment for files::Settings {
+    fn steps(&self) -> usize {
+        here(&self.models) * self.arrivals.len() * 2 * self.repeats
+    }
+
+    fn facts(&self) -> Facts {
+        Self::facts(self)
+    }
+
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
+        results.files = Some(files::run(bench, self, progress));
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`end_with_the_lab`].
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,32 @@ static GROUPS: Mutex<Vec<(u32, Option<PathBuf>)>> = Mutex::new(Vec::new());
 
 fn groups() -> MutexGuard<'static, Vec<(u32, Option<PathBuf>)>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Directories with files of running experiments.
+static SCRATCH: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A directory for files of an experiment; removed when dropped, or by [`end_all`].
+pub(crate) struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    /// A new one in this directory.
+    pub(crate) fn create(inside: &Path) -> std::io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("files-").tempdir_in(inside)?;
+        let mut all = SCRATCH.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(folder.path().to_owned());
+        Ok(Self(folder))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        SCRATCH.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| path != self.0.path());
+    }
 }
 
 /// In the environment of servers that the lab starts: its process id. They end when it is gone.
@@ -62,6 +88,9 @@ pub fn end_all() {
         if let Some(folder) = folder {
             let _ = std::fs::remove_dir_all(folder); // small, and in a place for such things
         }
+    }
+    for folder in SCRATCH.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        let _ = std::fs::remove_dir_all(folder); // its servers have just ended
     }
     std::mem::forget(groups); // who starts another waits for the end
 }

@@ -143,6 +143,11 @@ pub(crate) fn peak_bytes(pid: u32) -> Option<u64> {
     (!kib.is_empty()).then(|| kib.iter().sum::<u64>() * 1024)
 }
 
+/// Bytes that a process has had read from disks so far (`proc_pid_io(5)`); `None` where it cannot be asked.
+pub(crate) fn read_from_disk(pid: u32) -> Option<u64> {
+    field(&in_proc(pid, "io")?, "read_bytes:")
+}
+
 /// A file of a process below `/proc`.
 fn in_proc(pid: u32, file: &str) -> Option<String> {
     std::fs::read_to_string(system::proc_folder(pid)?.join(file)).ok()

@@ -85,7 +85,9 @@ pub mod system {
     /// Directories that no path can escape from, and reads of cached file data that do not block.
     pub mod file {
         pub use tidegate_os::file::{Listed, Patience};
-        pub use tidegate_os::folder::{Folder, identity, is_exhausted, read_cached};
+        pub use tidegate_os::folder::{
+            Folder, forget_cached, identity, is_exhausted, read_cached, write_back,
+        };
     }
     pub use tidegate_os::extension::{Extension, found as extensions};
     pub use tidegate_os::{descriptor, handover};

@@ -8,7 +8,7 @@ use tidegate::Model;
 use tidegate_lab::experiment::round::Length;
 use tidegate_lab::peers::{self, Case, scenario};
 use tidegate_lab::{
-    Agents, Program, concurrency, connections, demand, latency, memory, models, plan, survival, udp,
+    Agents, Program, concurrency, connections, demand, files, latency, memory, models, plan, survival, udp,
 };
 
 use super::{Args, Experiment};
@@ -22,11 +22,11 @@ impl Args {
     /// What is to be measured, in order.
     pub(super) fn plan(&self) -> Result<Vec<Box<dyn plan::Experiment>>, Failure> {
         use Experiment::{
-            All, App, Concurrency, Connections, Demand, Latency, Memory, Models, Peers, Survival, Udp,
+            All, App, Concurrency, Connections, Demand, Files, Latency, Memory, Models, Peers, Survival, Udp,
         };
         self.refuse_what_does_not_belong()?;
         let agents = self.agents.settings(self.experiment)?;
-        let all = [Models, Concurrency, Demand, Connections, Memory, Survival, Udp, Latency];
+        let all = [Models, Concurrency, Demand, Connections, Memory, Files, Survival, Udp, Latency];
         let wanted = match self.experiment {
             None => vec![Concurrency, Connections],
             Some(All) => all.to_vec(),
@@ -39,6 +39,7 @@ impl Args {
                 Demand => Box::new(self.demand_settings()),
                 Connections => Box::new(self.connections_settings(agents.clone())),
                 Memory => Box::new(self.memory_settings()),
+                Files => Box::new(self.files_settings()),
                 Survival => Box::new(self.survival_settings()),
                 Udp => Box::new(self.udp_settings()),
                 Peers => Box::new(self.peers_settings()?),
@@ -57,8 +58,8 @@ impl Args {
             () if !is(Experiment::App) && !self.command.is_empty() => {
                 Some("a command after `--` belongs to `bench app`")
             }
-            () if !is(Experiment::Demand) && !self.rates.is_empty() => {
-                Some("--rates belongs to `bench demand`")
+            () if !is(Experiment::Demand) && !is(Experiment::Files) && !self.rates.is_empty() => {
+                Some("--rates belongs to `bench demand` and `bench files`")
             }
             () if !is(Experiment::App) && self.path.is_some() => Some("--path belongs to `bench app`"),
             () => None,
@@ -155,6 +156,19 @@ impl Args {
             quick,
             window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 2 }, Into::into)),
             repeats: self.rounds(1, 4),
+        }
+    }
+
+    fn files_settings(&self) -> files::Settings {
+        let clients = if self.is_quick() { 2_000 } else { 10_000 };
+        let rates: &[u64] = if self.rates.is_empty() { &[5_000] } else { &self.rates };
+        let rates = rates.iter().map(|&rate| files::Arrival::Rate(rate));
+        files::Settings {
+            models: self.wanted(),
+            clients: self.sizes(&[clients]).first().copied().unwrap_or(clients),
+            arrivals: rates.chain([files::Arrival::AtOnce]).collect(),
+            repeats: self.rounds(1, 4),
+            folder: self.out.clone(),
         }
     }
 

@@ -3,6 +3,7 @@
 pub mod concurrency;
 pub mod connections;
 pub mod demand;
+pub mod files;
 pub(crate) mod generator;
 pub mod latency;
 pub mod memory;

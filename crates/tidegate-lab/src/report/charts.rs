@@ -17,6 +17,7 @@ pub(super) fn of(results: &Results) -> Vec<Chart> {
     charts.extend(results.models.iter().flat_map(|table| [percentiles(table), time_series(table)]));
     charts.extend(results.connections.as_ref().map(memory));
     charts.extend(results.memory.iter().flat_map(super::memory::charts));
+    charts.extend(results.files.iter().flat_map(super::files::charts));
     charts.extend(results.peers.as_ref().map(beside_others).unwrap_or_default());
     charts.extend(results.latency.iter().filter(|table| !table.sizes.is_empty()).flat_map(round_trips));
     charts

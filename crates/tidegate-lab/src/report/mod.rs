@@ -5,6 +5,7 @@ mod cells;
 mod chart;
 mod charts;
 mod demand;
+mod files;
 mod html;
 mod latency;
 mod markdown;
@@ -52,6 +53,9 @@ pub struct Results {
     /// Buffers, if they were measured.
     #[serde(default)]
     pub memory: Option<experiment::memory::Table>,
+    /// Files from disk, if they were measured.
+    #[serde(default)]
+    pub files: Option<experiment::files::Table>,
     /// Survival under attack, if that was measured.
     #[serde(default)]
     pub survival: Option<experiment::survival::Table>,
@@ -78,6 +82,7 @@ impl Results {
             demand: None,
             connections: None,
             memory: None,
+            files: None,
             survival: None,
             udp: None,
             peers: None,
@@ -136,6 +141,7 @@ impl Results {
             as_measured(&self.demand),
             as_measured(&self.connections),
             as_measured(&self.memory),
+            as_measured(&self.files),
             as_measured(&self.survival),
             as_measured(&self.udp),
             as_measured(&self.peers),
@@ -187,6 +193,7 @@ measured! {
     experiment::demand::Table: rows, |table| &table.notes;
     connections::Table: rows, |table| &table.notes;
     experiment::memory::Table: rows, |table| &table.notes;
+    experiment::files::Table: rows, |table| &table.notes;
     experiment::survival::Table: rows, |_| &[];
     datagrams::Table: rows, |_| &[];
     experiment::peers::Table: rows, |table| &table.notes;
@@ -233,6 +240,9 @@ pub fn write(folder: &Path, results: &Results) -> Result<PathBuf, LabError> {
     }
     if let Some(table) = &results.memory {
         put("memory.csv", &cells::csv(&memory::rows(table)))?;
+    }
+    if let Some(table) = &results.files {
+        put("files.csv", &cells::csv(&files::rows(table)))?;
     }
     if let Some(table) = &results.survival {
         put("survival.csv", &cells::csv(&survival::cells(table)))?;

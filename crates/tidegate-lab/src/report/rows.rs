@@ -3,7 +3,7 @@
 use super::Results;
 use crate::experiment::peers::scenario::BASELINE;
 use crate::experiment::round::Figures;
-use crate::experiment::{concurrency, connections, demand, memory, models, peers, survival, udp};
+use crate::experiment::{concurrency, connections, demand, files, memory, models, peers, survival, udp};
 use crate::run::{Better, Measure, Row};
 
 /// All rows, in the order of the report.
@@ -16,6 +16,7 @@ pub(super) fn of(results: &Results) -> Vec<Row> {
     rows.extend(results.demand.iter().flat_map(|t| &t.rows).map(at_rate));
     rows.extend(results.connections.iter().flat_map(|t| &t.rows).map(connections_row));
     rows.extend(results.memory.iter().flat_map(|t| &t.rows).map(buffers));
+    rows.extend(results.files.iter().flat_map(|t| &t.rows).map(files_row));
     rows.extend(results.survival.iter().flat_map(|t| &t.rows).map(survival_row));
     rows.extend(results.udp.iter().flat_map(|t| &t.rows).map(datagrams));
     rows.extend(results.peers.iter().flat_map(|t| &t.rows).map(peer));
@@ -84,6 +85,10 @@ fn buffers(r: &memory::Row) -> Row {
     row.measures
         .extend(kib.filter_map(|(name, kib)| Some(measure(name, Better::Lower, kib?.rounds.clone()))));
     row
+}
+
+fn files_row(r: &files::Row) -> Row {
+    row("files", format!("{}, {}, {} clients {}", r.model, r.cache, r.clients, r.arrival), &r.figures)
 }
 
 fn datagrams(r: &udp::Row) -> Row {

@@ -65,6 +65,7 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
         sections.push(("Very many connections".into(), connections_cells(table), about.into()));
     }
     sections.extend(results.memory.as_ref().map(super::memory::section));
+    sections.extend(results.files.as_ref().map(super::files::section));
     sections.extend(results.survival.as_ref().map(super::survival::section));
     sections.extend(results.udp.as_ref().map(super::udp::section));
     sections.extend(results.peers.iter().flat_map(super::peers::sections));

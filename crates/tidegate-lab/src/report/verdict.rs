@@ -10,21 +10,32 @@ use crate::run::Row;
 /// One word of each verdict that rounds of a row had, the most frequent one first.
 #[must_use]
 pub fn limits(verdicts: &[Verdict]) -> String {
-    let word = |limited_by| match limited_by {
+    tally(verdicts.iter().map(|verdict| word(verdict.limited_by)))
+}
+
+/// A side in a table.
+pub(super) fn word(limited_by: LimitedBy) -> &'static str {
+    match limited_by {
         LimitedBy::Server => "server",
         LimitedBy::Generator => "load",
         LimitedBy::Neither => "neither",
-    };
-    let count = |limited_by| verdicts.iter().filter(|c| c.limited_by == limited_by).count();
-    let mut all = [LimitedBy::Server, LimitedBy::Generator, LimitedBy::Neither].map(|v| (count(v), word(v)));
-    all.sort_by_key(|&(n, _)| std::cmp::Reverse(n));
-    match all {
-        [(0, _), ..] => "–".into(),
-        [(_, only), (0, _), _] => only.into(),
-        _ => {
-            let seen = all.iter().filter(|(n, _)| *n > 0);
-            seen.map(|(n, word)| format!("{word} {n}×")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Words of rounds with how often they occur, the most frequent one first; a dash of none.
+pub(super) fn tally(words: impl Iterator<Item = &'static str>) -> String {
+    let mut counts: Vec<(usize, &str)> = Vec::new();
+    for word in words {
+        match counts.iter_mut().find(|(_, known)| *known == word) {
+            Some((count, _)) => *count += 1,
+            None => counts.push((1, word)),
         }
+    }
+    counts.sort_by_key(|&(count, _)| std::cmp::Reverse(count));
+    match counts.as_slice() {
+        [] => "–".into(),
+        [(_, only)] => (*only).into(),
+        all => all.iter().map(|(n, word)| format!("{word} {n}×")).collect::<Vec<_>>().join(", "),
     }
 }
 

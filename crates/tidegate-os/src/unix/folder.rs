@@ -167,6 +167,35 @@ pub fn read_cached(_: &File, _: &mut [u8], _: u64) -> io::Result<usize> {
     Err(io::ErrorKind::WouldBlock.into())
 }
 
+/// Writes everything to the disk that the file system of this file still holds back (`syncfs(2)`).
+///
+/// # Errors
+/// The disk's, and [`io::ErrorKind::Unsupported`] where there is no such call.
+pub fn write_back(file: &File) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    return Ok(rustix::fs::syncfs(file)?);
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = file;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Drops what the page cache holds of a file, if the disk has it (`posix_fadvise(2)`, POSIX_FADV_DONTNEED). File
+/// systems without a disk (tmpfs) keep it.
+///
+/// # Errors
+/// The system's, and [`io::ErrorKind::Unsupported`] where there is no such call.
+pub fn forget_cached(file: &File) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    return Ok(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?);
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = file;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
 /// A number that tells this file from others that had its name (`st_ino`).
 pub fn identity(metadata: &std::fs::Metadata) -> u64 {
     std::os::unix::fs::MetadataExt::ino(metadata)
@@ -187,6 +216,24 @@ mod tests {
         let mut text = String::new();
         folder.open_file(name, Patience::Waits)?.read_to_string(&mut text)?;
         Ok(text)
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_on_a_disk_leaves_the_page_cache_once_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, [7; 4096]).unwrap();
+        let file = File::open(&path).unwrap();
+        let mut bytes = [0; 4096];
+        assert_eq!(read_cached(&file, &mut bytes, 0).ok(), Some(4096), "it has just been written");
+        write_back(&file).unwrap();
+        forget_cached(&file).unwrap();
+        let tmpfs = rustix::fs::statfs(&path).unwrap().f_type == 0x0102_1994;
+        match read_cached(&file, &mut bytes, 0) {
+            Err(e) => assert_eq!((e.kind(), tmpfs), (io::ErrorKind::WouldBlock, false)),
+            Ok(n) => assert!(tmpfs && n == 4096, "{n} bytes are still there"),
+        }
     }
 
     #[test]

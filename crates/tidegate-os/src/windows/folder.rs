@@ -99,6 +99,22 @@ pub fn read_cached(_: &File, _: &mut [u8], _: u64) -> io::Result<usize> {
     Err(io::ErrorKind::WouldBlock.into())
 }
 
+/// Writes everything to the disk that the file system still holds back: this system does that for a file alone.
+///
+/// # Errors
+/// [`io::ErrorKind::Unsupported`], always.
+pub fn write_back(_: &File) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Drops what the system's cache holds of a file: this system has no such call.
+///
+/// # Errors
+/// [`io::ErrorKind::Unsupported`], always.
+pub fn forget_cached(_: &File) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// A number that tells this file from others that had its name: when it was created.
 pub fn identity(metadata: &std::fs::Metadata) -> u64 {
     std::os::windows::fs::MetadataExt::creation_time(metadata)

@@ -1,0 +1,115 @@
+//! Files from disk, as a table and charts.
+
+use tidegate_load::verdict::{LimitedBy, Verdict};
+
+use super::cells::{Cells, figures_head, figures_row, grouped, spread};
+use super::chart::Chart;
+use super::{svg, verdict};
+use crate::experiment::files::{Arrival, Cache, FILE_BYTES, Row, Table};
+
+/// A server whose processor is less busy than this waited for something else, which here is the disk.
+const BUSY: f64 = 0.8;
+
+/// Who was the limit of the rounds of a row.
+fn limits(row: &Row) -> String {
+    let is_disk = |verdict: &Verdict| {
+        let is_idle = verdict.evidence.server.is_some_and(|share| share.wanted() < BUSY);
+        row.cache == Cache::Cold && verdict.limited_by == LimitedBy::Server && is_idle
+    };
+    verdict::tally(row.figures.verdicts.iter().map(|verdict| match is_disk(verdict) {
+        true => "disk",
+        false => verdict::word(verdict.limited_by),
+    }))
+}
+
+/// Title, table and what is to be said about it.
+pub(super) fn section(table: &Table) -> (String, Cells, String) {
+    let head = [
+        "model",
+        "page cache",
+        "requests",
+        "clients/answered",
+        "CPU µs/request",
+        "requests/s",
+        "p50 ms",
+        "p99 ms",
+        "KiB read/request",
+        "limit",
+    ];
+    let mut cells: Cells = vec![head.map(Into::into).to_vec()];
+    cells.extend(table.rows.iter().map(|row| {
+        let counts = format!("{}/{}", grouped(row.clients), grouped(row.answered));
+        let disk = row.disk_bytes_each.as_ref().map(|bytes| spread(&bytes.times(1.0 / 1024.0), 1));
+        vec![
+            row.model.clone(),
+            row.cache.to_string(),
+            arrival(row.arrival),
+            if row.clients < row.asked { format!("{counts} of {}", grouped(row.asked)) } else { counts },
+            spread(&row.figures.cpu_s_per_100k.times(10.0), 2),
+            spread(&row.figures.requests_per_s, 0),
+            spread(&row.figures.p50_us.times(1e-3), 2),
+            spread(&row.figures.p99_us.times(1e-3), 2),
+            disk.unwrap_or("not measured".into()),
+            limits(row),
+        ]
+    }));
+    let about = format!(
+        "`serve files`, a fresh server for each round; each client has a connection and asks once for a \
+         different file of {} KiB when all are connected: as fast as the load can send (at once), or at a fixed rate. Cold: the \
+         page cache has none of the files, but names and inodes; warm: it has all of them. The server's own cache is \
+         empty either way. {} round(s) a row, models in turn; median [95% confidence interval], of fewer than four rounds \
+         (minimum–maximum). Latency counts from when a request was due. KiB read are what the server had disks read. \
+         The limit is the disk where the server's processor was less than 80% busy and the load was not the limit.",
+        FILE_BYTES / 1024,
+        table.repeats
+    );
+    ("Files from disk".into(), cells, about)
+}
+
+fn arrival(arrival: Arrival) -> String {
+    match arrival {
+        Arrival::AtOnce => arrival.to_string(),
+        Arrival::Rate(rate) => format!("{}/s", grouped(rate)),
+    }
+}
+
+/// All figures of all rows, for CSV.
+pub(super) fn rows(table: &Table) -> Cells {
+    let names = ["model", "page_cache", "arrival", "asked", "clients", "answered", "disk_bytes_each_median"];
+    let mut cells = vec![figures_head(&names)];
+    cells.extend(table.rows.iter().map(|row| {
+        let disk = row.disk_bytes_each.as_ref().map_or(String::new(), |bytes| format!("{:.1}", bytes.median));
+        let [asked, clients, answered] = [row.asked, row.clients, row.answered].map(|n| n.to_string());
+        let names = [
+            row.model.clone(),
+            row.cache.to_string(),
+            row.arrival.to_string(),
+            asked,
+            clients,
+            answered,
+            disk,
+        ];
+        figures_row(names.into(), &row.figures)
+    }));
+    cells
+}
+
+/// Bars of processor time for each arrival.
+pub(super) fn charts(table: &Table) -> Vec<Chart> {
+    let mut arrivals: Vec<Arrival> = Vec::new();
+    for row in &table.rows {
+        if !arrivals.contains(&row.arrival) {
+            arrivals.push(row.arrival);
+        }
+    }
+    let draw = |(i, arrived): (usize, Arrival)| {
+        let rows = table.rows.iter().filter(|row| row.arrival == arrived);
+        let figures: Vec<_> = rows
+            .map(|row| (format!("{}, {}", row.model, row.cache), row.figures.cpu_s_per_100k.times(10.0)))
+            .collect();
+        let title = format!("Server processor time for a 4 KiB file in µs, requests {}", arrival(arrived));
+        let svg = svg::bars(&title, &figures, |name| name.ends_with("cold"));
+        Chart { name: format!("files-{}", i + 1), title, svg }
+    };
+    arrivals.into_iter().enumerate().map(draw).collect()
+}
