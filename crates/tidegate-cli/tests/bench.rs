@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::Model;
 use tidegate_lab::files::Cache;
-use tidegate_lab::kernel_memory::SOCKET_BYTES;
+use tidegate_lab::kernel_memory::socket_bytes;
 use tidegate_lab::memory;
 use tidegate_lab::models::Scarce;
 use tidegate_lab::report::Results;
@@ -234,6 +234,7 @@ fn every_resting_connection_is_verified_held_and_accounted_for() {
         assert_eq!([row.attempted, row.connected, row.verified], [row.asked; 3], "{row:?}");
         assert!(row.held.is_none_or(|held| held == row.asked), "{row:?}");
         assert!(row.kernel_bytes_each.is_none_or(|bytes| bytes > 1_000.0), "{row:?}");
+        assert!(row.object_bytes_each.is_some_and(f64::is_finite), "{row:?}");
         assert!(row.user_bytes[1] > 0 && row.threads > 0 && row.connects_per_s > 0.0, "{row:?}");
         let among = row.probe_among.unwrap();
         for probe in [row.probe_alone, among] {
@@ -248,7 +249,9 @@ fn every_resting_connection_is_verified_held_and_accounted_for() {
     let chart = std::fs::read_to_string(folder.path().join("connections.svg")).unwrap();
     let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
     assert!(
-        page.contains(chart.trim_end()) && page.contains("20/20/20") && page.contains("user B/connection")
+        page.contains(chart.trim_end())
+            && page.contains("20/20/20")
+            && page.contains("kernel objects B/connection")
     );
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains("60/60/60") && shown.contains("probe among idle µs"), "{shown}");
@@ -285,7 +288,7 @@ fn buffers_are_changed_one_at_a_time_and_their_memory_is_counted() {
         assert!(row.user_kib.median > 0.0 && objects.rounds.len() == 1, "{row:?}");
         // The structures of 20 sockets and of the one that listens.
         let sockets = row.socket_kib.as_ref().map_or(f64::MAX, |kib| kib.median);
-        assert!(sockets >= (21 * SOCKET_BYTES / 1024) as f64, "{row:?}");
+        assert!(sockets >= (21 * socket_bytes() / 1024) as f64, "{row:?}");
     }
     let locked = |row: &&memory::Row| row.model == "uring" && row.buffers.locked;
     if let Some(row) = table.rows.iter().find(locked) {

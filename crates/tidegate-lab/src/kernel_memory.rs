@@ -2,33 +2,68 @@
 //!
 //! Queried through netlink (`sock_diag(7)`) with `INET_DIAG_SKMEMINFO`: for each socket on the server's port, the bytes
 //! charged for received data, data to send, forward allocation, options and backlog. The socket structures themselves
-//! are not charged; [`SOCKET_BYTES`] is added for each. [`objects`] measures what that leaves out: all objects of the
+//! are not charged; [`socket_bytes`] is added for each. [`objects`] measures what that leaves out: all objects of the
 //! kernel's slab allocator, of both ends and of everything else on the machine, before and after.
 
 use std::io::{self, Read, Write};
+use std::sync::LazyLock;
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Kernel memory of the structures of an established TCP socket, in bytes: the sum of the object sizes of the slab
-/// caches `TCP` (2,368), `sock_inode_cache` (832) and `filp` (192), as `/proc/slabinfo` listed them on Linux 6.18.
-pub const SOCKET_BYTES: u64 = 2_368 + 832 + 192;
+/// The slab caches that have one object each for an established TCP socket, and the sizes of these on Linux 6.18.
+const STRUCTURES: [(&str, u64); 3] = [("TCP", 2_368), ("sock_inode_cache", 832), ("filp", 192)];
+
+/// Kernel memory of the structures of an established TCP socket, in bytes: the sizes of objects that this kernel lists
+/// in `/proc/slabinfo`; those of Linux 6.18 where only root may read that.
+#[must_use]
+pub fn socket_bytes() -> u64 {
+    static BYTES: LazyLock<u64> = LazyLock::new(|| structures(&slabinfo().unwrap_or_default()));
+    *BYTES
+}
+
+/// The sum for this `slabinfo(5)`.
+fn structures(slabinfo: &str) -> u64 {
+    let size = |name: &str| caches(slabinfo)?.find(|cache| cache.name == name).map(|cache| cache.size);
+    STRUCTURES.iter().map(|&(name, usual)| size(name).unwrap_or(usual)).sum()
+}
+
+fn slabinfo() -> Option<String> {
+    std::fs::read_to_string("/proc/slabinfo").ok()
+}
 
 /// Bytes of the kernel's objects in use on the whole machine (slab allocator), without those of file systems, which
 /// other programs move by megabytes: `/proc/slabinfo`, or `SUnreclaim` of `/proc/meminfo` where only root may read
 /// that. `None` where there is neither.
 #[must_use]
 pub fn objects() -> Option<u64> {
-    let read = |path| std::fs::read_to_string(path).ok();
-    let of_caches = read("/proc/slabinfo").as_deref().and_then(of_slabinfo);
-    of_caches.or_else(|| of_meminfo(&read("/proc/meminfo")?))
+    let of_caches = slabinfo().as_deref().and_then(of_slabinfo);
+    of_caches.or_else(|| of_meminfo(&std::fs::read_to_string("/proc/meminfo").ok()?))
+}
+
+/// The same once they no longer change much: the kernel frees sockets a while after they were closed.
+#[must_use]
+pub fn settled_objects() -> Option<u64> {
+    const STEP: Duration = Duration::from_millis(50);
+    const CLOSE: u64 = 64 * 1024;
+    let mut last = objects()?;
+    for _ in 0..20 {
+        std::thread::sleep(STEP);
+        let now = objects()?;
+        if now.abs_diff(last) < CLOSE {
+            return Some(now);
+        }
+        last = now;
+    }
+    Some(last)
 }
 
 /// How [`objects`] counts here.
 #[must_use]
 pub fn objects_method() -> &'static str {
-    match std::fs::read_to_string("/proc/slabinfo") {
-        Ok(_) => "objects in use by /proc/slabinfo, those of file systems left out",
-        Err(_) => "SUnreclaim of /proc/meminfo, in whole slabs, because only root may read /proc/slabinfo",
+    match slabinfo() {
+        Some(_) => "objects in use by /proc/slabinfo, those of file systems left out",
+        None => "SUnreclaim of /proc/meminfo, in whole slabs, because only root may read /proc/slabinfo",
     }
 }
 
@@ -42,19 +77,28 @@ fn is_of_file_systems(cache: &str) -> bool {
         || (cache.contains("inode_cache") && cache != "sock_inode_cache")
 }
 
+/// A line of `slabinfo(5)`.
+struct Cache<'a> {
+    name: &'a str,
+    in_use: u64,
+    size: u64,
+}
+
 /// `slabinfo(5)`: after two lines of head, for each cache its name, its objects in use, all of them, and the size of
 /// one.
-fn of_slabinfo(text: &str) -> Option<u64> {
-    let caches =
+fn caches(text: &str) -> Option<impl Iterator<Item = Cache<'_>>> {
+    let lines =
         text.strip_prefix("slabinfo - version: 2")?.lines().skip(1).filter(|line| !line.starts_with('#'));
-    let bytes = caches.filter_map(|line| {
+    Some(lines.filter_map(|line| {
         let mut fields = line.split_whitespace();
-        fields.next().filter(|cache| !is_of_file_systems(cache))?;
-        let in_use: u64 = fields.next()?.parse().ok()?;
-        let size: u64 = fields.nth(1)?.parse().ok()?;
-        Some(in_use * size)
-    });
-    Some(bytes.sum())
+        let (name, in_use) = (fields.next()?, fields.next()?.parse().ok()?);
+        Some(Cache { name, in_use, size: fields.nth(1)?.parse().ok()? })
+    }))
+}
+
+fn of_slabinfo(text: &str) -> Option<u64> {
+    let caches = caches(text)?.filter(|cache| !is_of_file_systems(cache.name));
+    Some(caches.map(|cache| cache.in_use * cache.size).sum())
 }
 
 fn of_meminfo(text: &str) -> Option<u64> {
@@ -168,7 +212,7 @@ fn of_message(message: &[u8], port: u16) -> Option<Sockets> {
         return None;
     }
     let established = u64::from(message.get(1) == Some(&TCP_ESTABLISHED));
-    let mut bytes = SOCKET_BYTES;
+    let mut bytes = socket_bytes();
     let mut attributes = message.get(INET_DIAG_MSG..)?;
     while let (Some(length), Some(kind)) = (u16_at(attributes, 0), u16_at(attributes, 2)) {
         let length = usize::from(length);
@@ -215,7 +259,7 @@ mod tests {
         datagram.extend(message(81));
         datagram.extend(message(80));
         let (sockets, _) = sum(&datagram, 80).unwrap();
-        assert_eq!(sockets, Sockets { bytes: 2 * (SOCKET_BYTES + 124), established: 2 });
+        assert_eq!(sockets, Sockets { bytes: 2 * (socket_bytes() + 124), established: 2 });
         assert!(sum(&datagram[..datagram.len() - 3], 80).is_ok(), "a cut message is left out");
     }
 
@@ -228,6 +272,8 @@ mod tests {
             dentry               999    999    192   21    1 : tunables    0    0    0\n";
         assert_eq!(of_slabinfo(text), Some(79 * 2368 + 2 * 832));
         assert_eq!(of_slabinfo("Permission denied"), None);
+        let other = text.replace("2368", "3000");
+        assert_eq!((structures(text), structures(&other), structures("")), (3_392, 3_000 + 832 + 192, 3_392));
         assert_eq!(of_meminfo("Slab:  9 kB\nSUnreclaim:      58660 kB\n"), Some(58_660 * 1024));
     }
 
@@ -237,7 +283,9 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         match of_port(port) {
-            Ok(sockets) => assert!(sockets.bytes >= SOCKET_BYTES && sockets.established == 0, "{sockets:?}"),
+            Ok(sockets) => {
+                assert!(sockets.bytes >= socket_bytes() && sockets.established == 0, "{sockets:?}")
+            }
             Err(e) => eprintln!("left out: no inet_diag here: {e}"),
         }
     }

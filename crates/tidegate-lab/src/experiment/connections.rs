@@ -9,6 +9,7 @@ use tidegate_load::Report;
 use super::generator::{Agents, Generator};
 use super::sizing::{self, Limits, Sizing, Source};
 use super::{LeftOut, PATIENCE, ResultFile, Server, contestants, position};
+use crate::kernel_memory;
 use crate::process::{Process, shown};
 use crate::run::Facts;
 use crate::sample::ServerUsage;
@@ -83,6 +84,10 @@ pub struct Row {
     pub user_bytes_each: Option<f64>,
     /// Growth of kernel memory for each connection, in bytes.
     pub kernel_bytes_each: Option<f64>,
+    /// Growth of the kernel's objects for each connection, in bytes: of both ends if the load is on this machine, and
+    /// of all else there. `None` where it cannot be asked.
+    #[serde(default)]
+    pub object_bytes_each: Option<f64>,
     /// The probe before the first of the connections was opened.
     pub probe_alone: Probe,
     /// The probe while they rested; `None` if it was not served.
@@ -167,7 +172,9 @@ pub(crate) fn measure(
     let (bench, pid, port) = (generator.bench, server.process.id(), server.port);
     let before = ServerUsage::by(pid, port);
     let probe_alone = probe(bench, &server.url, window)?;
+    let objects = kernel_memory::settled_objects();
     let connections = OpenConnections::open(generator, &server.url, plan)?;
+    let objects = [objects, kernel_memory::objects()];
     let after = ServerUsage::by(pid, port);
     let rested = Instant::now();
     let probe_among = probe(bench, &server.url, window).ok();
@@ -197,6 +204,12 @@ pub(crate) fn measure(
         kernel_bytes,
         user_bytes_each: each(user_bytes),
         kernel_bytes_each: kernel_bytes.and_then(each),
+        object_bytes_each: match objects {
+            [Some(before), Some(after)] if report.connected > 0 => {
+                Some((after as f64 - before as f64) / report.connected as f64)
+            }
+            _ => None,
+        },
         probe_alone,
         probe_among,
         load: report,

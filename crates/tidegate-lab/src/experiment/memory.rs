@@ -294,7 +294,7 @@ fn measure(
     ];
     let own = ["echo".to_owned(), server.url.clone()];
     let args = own.into_iter().chain(args.as_flattened().iter().map(ToString::to_string)).collect();
-    let before = settled();
+    let before = kernel_memory::settled_objects();
     let mut during = None;
     let load = Windowed { bench, server, args, connections, length: Some(window) };
     let (usage, report) = load.run(|| during = kernel_memory::objects())?;
@@ -305,22 +305,6 @@ fn measure(
         object_kib,
         round: Round::of(bench, &report, usage.cpu_s).without_short_window(),
     })
-}
-
-/// The kernel's objects once those of the round before are gone: it frees sockets a while after they were closed.
-fn settled() -> Option<u64> {
-    const STEP: Duration = Duration::from_millis(50);
-    const CLOSE: u64 = 64 * 1024;
-    let mut last = kernel_memory::objects()?;
-    for _ in 0..20 {
-        std::thread::sleep(STEP);
-        let now = kernel_memory::objects()?;
-        if now.abs_diff(last) < CLOSE {
-            return Some(now);
-        }
-        last = now;
-    }
-    Some(last)
 }
 
 #[cfg(test)]

@@ -67,6 +67,7 @@ fn connections_row(r: &connections::Row) -> Row {
         |name, better, value: Option<f64>| measures.extend(value.map(|v| measure(name, better, vec![v])));
     add("user_bytes_each", Better::Lower, r.user_bytes_each);
     add("kernel_bytes_each", Better::Lower, r.kernel_bytes_each);
+    add("kernel_object_bytes_each", Better::Lower, r.object_bytes_each);
     add("connects_per_s", Better::Higher, Some(r.connects_per_s));
     add("probe_alone_us", Better::Lower, Some(r.probe_alone.mean_us));
     add("probe_among_us", Better::Lower, r.probe_among.map(|p| p.mean_us));

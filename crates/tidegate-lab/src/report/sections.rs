@@ -4,6 +4,7 @@ use super::cells::Cells;
 use super::tables::{concurrency_cells, connections_cells, models_cells};
 use super::{Measured, Results, answer};
 use crate::experiment::LeftOut;
+use crate::kernel_memory::{objects_method, socket_bytes};
 
 /// The sections of a report: a title, a table and what is to be said about it.
 #[must_use]
@@ -11,10 +12,16 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     let mut sections = Vec::new();
     if let Some(table) = &results.models {
         let memory = if results.circumstances.machine.is_windows() {
-            "User memory is memory of the server's own; kernel socket memory is its quota of non-paged pool, not measured where the system does not count that (Wine)."
+            "User memory is memory of the server's own; kernel socket memory is its quota of non-paged pool, not \
+             measured where the system does not count that (Wine)."
+                .to_owned()
         } else {
-            "User memory is resident memory not backed by files; kernel socket memory is what the kernel charges to the server's sockets plus \
-            3,392 bytes of structures for each (thread stacks in the kernel are not in it)."
+            format!(
+                "User memory is resident memory not backed by files; kernel socket memory is what the kernel charges \
+                 to the server's sockets plus {} bytes of structures for each (thread stacks in the kernel are not in \
+                 it).",
+                socket_bytes()
+            )
         };
         let about = format!(
             "An echo server on each model. Connected are established connections; verified are those on which a whole \
@@ -57,12 +64,20 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     }
     sections.extend(results.demand.iter().flat_map(super::demand::sections));
     if let Some(table) = &results.connections {
-        let about = "An echo server on each model; connections are opened in blocks of 1,000, each sends one message of 64 bytes that has to come back right, \
-            and then rests. Held are those still open at the end. Memory is the server's with all of them less that before the first one, divided by those \
-            connected: user is resident memory not backed by files, buffers included; kernel is what the kernel charges to the sockets plus 3,392 bytes of structures \
-            for each (stacks of threads and tables of rings in the kernel are not in it). Connects are counted until the last attempt has ended. The probe is one more connection from a separate process that sends 64 bytes at a time and waits for \
-            them, before the others are opened and while they rest. One run each.";
-        sections.push(("Very many connections".into(), connections_cells(table), about.into()));
+        let about = format!(
+            "An echo server on each model; connections are opened in blocks of 1,000, each sends one message of 64 \
+             bytes that has to come back right, and then rests. Held are those still open at the end. Memory is the \
+             server's with all of them less that before the first one, divided by those connected: user is resident \
+             memory not backed by files, buffers included; kernel is what the kernel charges to the sockets plus {} \
+             bytes of structures for each (stacks of threads and tables of rings in the kernel are not in it). Kernel \
+             objects are measured: the growth of the slab allocator, in which are both ends, if the load is on this \
+             machine, and whatever else it did meanwhile ({}). Connects are counted until the last attempt has ended. \
+             The probe is one more connection from a separate process that sends 64 bytes at a time and waits for \
+             them, before the others are opened and while they rest. One run each.",
+            socket_bytes(),
+            objects_method()
+        );
+        sections.push(("Very many connections".into(), connections_cells(table), about));
     }
     sections.extend(results.memory.as_ref().map(super::memory::section));
     sections.extend(results.files.as_ref().map(super::files::section));

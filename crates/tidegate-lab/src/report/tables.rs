@@ -95,6 +95,7 @@ pub fn connections_cells(table: &connections::Table) -> Cells {
         "held",
         "user B/connection",
         "kernel B/connection",
+        "kernel objects B/connection",
         "connects/s",
         "threads",
         "probe alone µs (mean/p50/p99)",
@@ -111,6 +112,7 @@ pub fn connections_cells(table: &connections::Table) -> Cells {
             row.held.map_or("not measured".into(), grouped),
             each(row.user_bytes_each),
             each(row.kernel_bytes_each),
+            row.object_bytes_each.map_or("not measured".into(), |bytes| format!("{bytes:.0}")),
             grouped(row.connects_per_s as u64),
             row.threads.to_string(),
             probe(&row.probe_alone),
@@ -124,6 +126,7 @@ pub fn connections_cells(table: &connections::Table) -> Cells {
 pub(super) fn connections_rows(table: &connections::Table) -> Cells {
     let head = "model,asked,attempted,connected,verified,held,held_s,connect_s,connects_per_s,threads,user_bytes_before,user_bytes_with,\
         kernel_bytes_before,kernel_bytes_with,user_bytes_per_connection,kernel_bytes_per_connection,\
+        kernel_object_bytes_per_connection,\
         probe_alone_round_trips,probe_alone_mean_us,probe_alone_p50_us,probe_alone_p99_us,probe_among_round_trips,probe_among_mean_us,probe_among_p50_us,probe_among_p99_us";
     let mut cells: Cells = vec![head.split(',').map(Into::into).collect()];
     let number = |n: Option<u64>| n.map(|n| n.to_string()).unwrap_or_default();
@@ -135,7 +138,7 @@ pub(super) fn connections_rows(table: &connections::Table) -> Cells {
         row.extend([r.held_s, r.load.connect_s, r.connects_per_s].map(|v| decimal(Some(v))));
         row.extend([r.threads, r.user_bytes[0], r.user_bytes[1]].map(|n| n.to_string()));
         row.extend([r.kernel_bytes.map(|b| b[0]), r.kernel_bytes.map(|b| b[1])].map(number));
-        row.extend([r.user_bytes_each, r.kernel_bytes_each].map(decimal));
+        row.extend([r.user_bytes_each, r.kernel_bytes_each, r.object_bytes_each].map(decimal));
         for probe in [Some(r.probe_alone), r.probe_among] {
             row.push(number(probe.map(|p| p.round_trips)));
             row.push(decimal(probe.map(|p| p.mean_us)));
