@@ -279,7 +279,7 @@ fn buffers_are_changed_one_at_a_time_and_their_memory_is_counted() {
     let output = bench(&args, folder.path());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let table = results(folder.path()).memory.unwrap();
-    for name in ["defaults", "locked", "buffers of 4 KiB", "SO_SNDBUF 0", "SO_RCVBUF 0", "both 128 KiB"] {
+    for name in ["defaults", "locked", "4 KiB each", "SO_SNDBUF 0", "SO_RCVBUF 0", "both 128 KiB"] {
         assert!(table.rows.iter().any(|row| row.buffers.to_string() == name), "{name} in {table:?}");
     }
     for row in &table.rows {

@@ -36,8 +36,13 @@ pub struct Buffers {
 impl fmt::Display for Buffers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
-        parts.extend(self.number.map(|n| format!("{n} buffers")));
-        parts.extend(self.bytes.map(|n| format!("buffers of {}", size(n))));
+        // As short as labels of a chart have to be.
+        parts.extend(match (self.number, self.bytes) {
+            (Some(number), Some(bytes)) => Some(format!("{number} × {}", size(bytes))),
+            (Some(number), None) => Some(format!("{number} buffers")),
+            (None, Some(bytes)) => Some(format!("{} each", size(bytes))),
+            (None, None) => None,
+        });
         parts.extend(self.locked.then(|| "locked".to_owned()));
         match (self.send, self.receive) {
             (Some(send), Some(receive)) if send == receive => parts.push(format!("both {}", size(send))),
@@ -50,9 +55,11 @@ impl fmt::Display for Buffers {
     }
 }
 
-/// In KiB where that is exact.
+/// In KiB or MiB where that is exact.
 fn size(bytes: usize) -> String {
+    const MIB: usize = 1 << 20;
     match bytes {
+        n if n >= MIB && n.is_multiple_of(MIB) => format!("{} MiB", n / MIB),
         n if n >= 1024 && n.is_multiple_of(1024) => format!("{} KiB", n / 1024),
         n => n.to_string(),
     }
@@ -328,7 +335,8 @@ mod tests {
             assert_eq!((once.len(), names[0].as_str()), (names.len(), "defaults"), "{names:?}");
             assert_eq!(names.iter().any(|name| name.contains("locked")), can_lock(model), "{model}");
             assert_eq!(names.contains(&"16 buffers".to_owned()), has_pool(model), "{model}");
-            for name in ["SO_SNDBUF 0", "SO_RCVBUF 0", "both 0", "both 1024 KiB"] {
+            assert!(names.iter().all(|name| name.chars().count() <= 19), "{names:?}");
+            for name in ["SO_SNDBUF 0", "SO_RCVBUF 0", "both 0", "both 1 MiB"] {
                 assert!(names.contains(&name.to_owned()), "{name} is not in {names:?}");
             }
         }
