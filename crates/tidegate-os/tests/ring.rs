@@ -7,6 +7,7 @@ mod kit;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -160,7 +161,7 @@ fn a_receive_without_end_stops_without_buffers_and_goes_on_with_them() {
             far
         });
         let (mut held, mut heard, mut starved) = (Vec::new(), Vec::new(), 0);
-        bench.ring.receive_multi(&near, 1);
+        bench.ring.receive_multi(&near, None, 1);
         loop {
             let one = bench.wait(1);
             match &one.result {
@@ -175,7 +176,7 @@ fn a_receive_without_end_stops_without_buffers_and_goes_on_with_them() {
                     heard.extend_from_slice(bench.ring.received(&buffer));
                     bench.ring.recycle(buffer);
                 }
-                bench.ring.receive_multi(&near, 1);
+                bench.ring.receive_multi(&near, None, 1);
             }
         }
         for buffer in held.drain(..) {
@@ -189,6 +190,27 @@ fn a_receive_without_end_stops_without_buffers_and_goes_on_with_them() {
     }
 }
 
+#[test]
+fn a_receive_ends_when_it_has_taken_what_it_may() {
+    let Some(mut bench) = Bench::new(REGISTERS) else { return };
+    if !bench.ring.features().receive_limit {
+        return; // Linux before 6.17
+    }
+    for (near, mut far) in handles(&mut bench) {
+        for most in [4, 5] {
+            bench.ring.receive_multi(&near, NonZeroU32::new(most), 1);
+            for (sent, more) in [("abc", true), ("de", false)] {
+                far.write_all(sent.as_bytes()).unwrap();
+                let one = bench.wait(1);
+                let buffer = one.buffer.unwrap();
+                assert_eq!((bench.ring.received(&buffer), one.more), (sent.as_bytes(), more), "{most}");
+                bench.ring.recycle(buffer);
+            }
+        }
+        bench.ring.close(near, 3, Tells::Failure);
+    }
+}
+
 /// `ENOBUFS` of Linux.
 fn libc_enobufs() -> i32 {
     rustix::io::Errno::NOBUFS.raw_os_error()
@@ -198,7 +220,7 @@ fn libc_enobufs() -> i32 {
 fn what_is_cancelled_completes_and_gives_its_memory_back() {
     let Some(mut bench) = Bench::new(REGISTERS) else { return };
     for (near, far) in handles(&mut bench) {
-        bench.ring.receive_multi(&near, 1);
+        bench.ring.receive_multi(&near, None, 1);
         bench.ring.send(&near, Payload::One(Bytes::from(vec![7; 32 << 20])), More::No, 2);
         bench.ring.enter(Some(Duration::ZERO)).unwrap();
         bench.ring.cancel_all(&near, 3, Tells::Failure);
@@ -317,7 +339,7 @@ fn a_ring_may_go_while_the_kernel_is_at_work() {
         let (mut far, mut kept) = (Vec::new(), Vec::new());
         bench.ring.accept_multi(&listener, 1, false);
         for (near, other) in handles(&mut bench) {
-            bench.ring.receive_multi(&near, 2);
+            bench.ring.receive_multi(&near, None, 2);
             bench.ring.send(&near, Payload::One(Bytes::from(vec![7; 8 << 20])), More::No, 3);
             let pieces = (0..Payload::MAX_PIECES).map(|_| Bytes::from(vec![8; 1 << 16])).collect();
             bench.ring.send(&near, Payload::Many(pieces), More::No, 4);
@@ -451,7 +473,7 @@ fn what_belongs_to_another_ring_is_refused() {
     let mut buffer = Some(buffer);
     assert!(refuses(&mut |ring| ring.recycle(buffer.take().unwrap())));
     if matches!(near, Handle::Direct(_)) {
-        assert!(refuses(&mut |ring| ring.receive_multi(&near, 1)));
+        assert!(refuses(&mut |ring| ring.receive_multi(&near, None, 1)));
         let mut near = Some(near);
         assert!(refuses(&mut |ring| ring.close(near.take().unwrap(), 1, Tells::Always)));
     }

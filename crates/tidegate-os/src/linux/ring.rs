@@ -34,6 +34,7 @@ mod closing;
 mod datagram;
 mod enter;
 mod partners;
+mod receiving;
 mod restrictions;
 mod sending;
 mod setup;
@@ -173,7 +174,7 @@ struct InFlight {
 ///
 /// ```compile_fail,E0308
 /// # fn f(ring: &mut tidegate_os::ring::Ring) {
-/// ring.receive_multi(&7, 1);
+/// ring.receive_multi(&7, None, 1);
 /// # }
 /// ```
 ///
@@ -220,7 +221,7 @@ impl Ring {
         let buffers = Buffers::register(&ring, setup, GROUP, id)?;
         restrictions::enable(&ring, setup.purpose)?; // what is registered after this has to be listed there
         let registers = features.direct && setup.slots == Slots::Registered;
-        Ok(Self {
+        let mut new = Self {
             ring,
             id,
             enter,
@@ -232,7 +233,9 @@ impl Ring {
             late: Vec::new(),
             slots: setup.slots,
             free: if registers { (0..setup.table).rev().collect() } else { Vec::new() },
-        })
+        };
+        new.features.receive_limit = setup.purpose == Purpose::Streams && new.can_limit_receives()?;
+        Ok(new)
     }
 
     /// What this ring uses of what the kernel may have.
@@ -282,13 +285,6 @@ impl Ring {
         }
     }
 
-    /// Receives into provided buffers until cancelled. A result of 0 is the end of the
-    /// stream; `ENOBUFS` ends it when all buffers are out.
-    pub fn receive_multi(&mut self, socket: &Handle, key: u64) {
-        let entry = entry_on!(self, socket, |fd| opcode::RecvMulti::new(fd, GROUP).build());
-        self.push_on(socket, entry.user_data(key & KEY));
-    }
-
     /// Connects; the result is 0 when the connection is established. `to` comes from
     /// [`raw_address`](crate::socket::raw_address).
     pub fn connect(&mut self, socket: &Handle, to: SockAddr, key: u64) {
@@ -298,13 +294,6 @@ impl Ring {
         let op = InFlight { _address: Some(address), ..InFlight::new(key) };
         let at = self.in_flight.insert(op) as u64;
         self.push_on(socket, entry.user_data(OWNED | at));
-    }
-
-    /// Receives once, into a provided buffer. For a connection that has data and may not stay.
-    pub fn receive_once(&mut self, socket: &Handle, key: u64) {
-        let nowhere = std::ptr::null_mut();
-        let entry = entry_on!(self, socket, |fd| opcode::Recv::new(fd, nowhere, 0).buf_group(GROUP).build());
-        self.push_on(socket, entry.flags(squeue::Flags::BUFFER_SELECT).user_data(key & KEY));
     }
 
     /// Reports each time the descriptor becomes readable, until cancelled.

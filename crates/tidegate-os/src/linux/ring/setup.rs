@@ -84,6 +84,8 @@ pub struct Features {
     pub direct: bool,
     /// A wait may let completions gather first (`IORING_FEAT_MIN_TIMEOUT`, Linux 6.12).
     pub min_wait: bool,
+    /// A receive may end after a number of bytes (`optlen` of a multishot receive, Linux 6.17).
+    pub receive_limit: bool,
 }
 
 /// Has waits poll network cards (Linux 6.9).

@@ -42,7 +42,7 @@ fn try_receive(ring: &mut Ring) -> Result<Raw, String> {
     let (near, mut far) = UnixStream::pair().map_err(failed)?;
     far.write_all(b"?").map_err(failed)?;
     let near = Handle::from(OwnedFd::from(near));
-    ring.receive_multi(&near, key(Kind::Receive, NOBODY));
+    ring.receive_multi(&near, None, key(Kind::Receive, NOBODY));
     ring.enter(Some(Duration::from_secs(1))).map_err(failed)?;
     ring.next_completion().ok_or_else(|| "a receive that has data did not complete; use epoll".into())
 }
