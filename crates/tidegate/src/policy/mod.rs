@@ -303,6 +303,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
             remedy: "each I/O thread needs its own permit; use fewer threads",
         }),
     }
+    /// `uring` counts the bytes of receives, in buffers of [`buffer_bytes`](Self::buffer_bytes), since Linux 6.17;
+    /// before that the kernel decides, and fills up to 32 buffers in a row.
     drain_budget: usize = 8 => {
         what: "Receives and sends of one connection in a row before others are served",
         cost: "lower: fairer, more bookkeeping",
@@ -312,9 +314,9 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         change: Live,
         on: &[
             (READINESS, Kept),
-            (&[Pool, Tokio], Kept),
+            (&[Pool, Tokio, Uring], Kept),
             (&[Overlapped, Iocp], Kept), // receives that follow one which has waited without a buffer
-            (&[Uring, Rio], NoEffect("completions are handled one by one, in order")),
+            (&[Rio], NoEffect("completions are handled one by one, in order")),
             (&[Blocking], NoEffect("the kernel schedules its threads")),
         ],
     }

@@ -7,7 +7,8 @@ use tidegate_os::socket::More;
 use super::leaving::InFlight;
 use super::{Chained, Close, CompletionDriver};
 use crate::engine::worker::loop_driver::{LoopEntry, Phase};
-use crate::engine::worker::permits::{ConnectionPermits, Permits};
+use crate::engine::worker::loop_state::LoopState;
+use crate::engine::worker::permits::ConnectionPermits;
 use crate::proto::queue::Files;
 use crate::proto::{Connection, Direction, NextStep, Receive, Token};
 
@@ -87,16 +88,9 @@ impl<P: CompletionDriver> Entry<P> {
         }
     }
 
-    /// Hands over what the connection wants and what is not in flight already. Bytes that a close follows are sent with
-    /// `before_close`.
+    /// Hands over what the connection wants and what is not in flight already.
     #[inline]
-    pub(super) fn carry_out(
-        &mut self,
-        token: Token,
-        port: &mut P,
-        permits: &mut Permits,
-        before_close: More,
-    ) -> Progress {
+    pub(super) fn carry_out(&mut self, token: Token, port: &mut P, loop_state: &mut LoopState) -> Progress {
         let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
         let action = connection.action();
         match action.then {
@@ -113,6 +107,7 @@ impl<P: CompletionDriver> Entry<P> {
             self.stopping = true;
             port.stop_receiving(token, &self.socket);
         }
+        let permits = &mut loop_state.permits;
         let again = self.unsent.is_some() && !connection.is_short(Direction::Send);
         let sends = !self.sending && (again || action.send);
         let may_send = sends && permits.may_send(token, &mut self.permits);
@@ -132,6 +127,7 @@ impl<P: CompletionDriver> Entry<P> {
             self.sending = true;
             let pieces = connection.take_pieces(PIECES, files);
             let last = is_last(connection);
+            let before_close = loop_state.before_close();
             if last && P::JOINS && (self.receiving || self.finishing) {
                 // A chain that closes must find nothing else in flight, and that has not come back yet. The close is
                 // not far. A shutdown that a kernel worker still has would otherwise find the slot's next owner.
@@ -145,12 +141,12 @@ impl<P: CompletionDriver> Entry<P> {
             }
         }
         let wanted = action.receive == Receive::Post && !self.receiving;
-        if wanted && permits.may_receive(token, &mut self.permits) {
+        if wanted && loop_state.permits.may_receive(token, &mut self.permits) {
             self.receiving = true;
             if std::mem::take(&mut self.once) {
                 port.receive_once(token, &self.socket);
             } else {
-                port.receive(token, &self.socket);
+                port.receive(token, &self.socket, &loop_state.worker.policy);
             }
         }
         Progress::Idle

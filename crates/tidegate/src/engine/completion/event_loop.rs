@@ -309,8 +309,7 @@ impl<P: CompletionDriver> Loop<P> {
     fn follow_up(&mut self, token: Token) {
         let Some(entry) = self.table.get_mut(token) else { return };
         let (before, sending) = (entry.outstanding(), entry.sending);
-        let before_close = self.loop_state.before_close();
-        let turn = entry.carry_out(token, &mut self.port, &mut self.loop_state.permits, before_close);
+        let turn = entry.carry_out(token, &mut self.port, &mut self.loop_state);
         self.sends += i64::from(entry.sending && !sending);
         self.loop_state.worker.counters.outstanding.add(entry.outstanding() - before);
         match turn {

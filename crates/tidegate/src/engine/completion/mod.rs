@@ -196,8 +196,9 @@ pub(super) trait CompletionDriver: Sized + 'static {
     fn stop_accepting(&mut self);
     /// Makes a connection.
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Self::Socket>;
-    /// Receives until stopped, or until the completion says that it ended.
-    fn receive(&mut self, token: Token, socket: &Self::Socket);
+    /// Receives until stopped, or until the completion says that it ended; at the latest when as much has come in as a
+    /// connection may receive in a row, where the kernel can count that.
+    fn receive(&mut self, token: Token, socket: &Self::Socket, policy: &Policy);
     /// Whether a receive that has ended with this buffer may have left more, which [`receive_once`](Self::receive_once)
     /// would find without waiting. For ports whose receives wait without a buffer.
     fn may_have_left(&self, buffer: &Self::Buffer) -> bool {

@@ -8,7 +8,7 @@
 //!
 //! # What it bounds
 //! Received bytes lie in a pool of provided buffers shared by all connections of the thread, so an idle connection pins
-//! none. An empty pool ends a receive with ENOBUFS; it is armed again once buffers have come back. Connections are
+//! none. A receive ends after `drain_budget` buffers of bytes (Linux 6.17) and is armed again. An empty pool ends a receive with ENOBUFS; it is armed again once buffers have come back. Connections are
 //! slots of the ring's own table (direct descriptors) and cost no descriptor of the process. A table holds at most
 //! RLIMIT_NOFILE; when it is full, further connections take ordinary descriptors, so that a process can hold its limit
 //! once for each thread and once more. A multishot accept into a full table would lose a connection, so near its end
@@ -30,6 +30,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -43,6 +44,7 @@ use tidegate_os::waker::Waker;
 
 use super::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model, capacity};
+use crate::policy::Policy;
 use crate::proto::Token;
 use crate::proto::queue::{Files, Pieces};
 use crate::service::Dial;
@@ -274,8 +276,8 @@ impl CompletionDriver for Uring {
         Ok(socket)
     }
 
-    fn receive(&mut self, token: Token, socket: &Handle) {
-        self.ring.receive_multi(socket, key(Kind::Receive, token));
+    fn receive(&mut self, token: Token, socket: &Handle, policy: &Policy) {
+        self.ring.receive_multi(socket, in_a_row(policy), key(Kind::Receive, token));
     }
 
     fn receive_once(&mut self, token: Token, socket: &Handle) {
@@ -473,6 +475,13 @@ impl Uring {
         });
         Completion::Accepted { outcome, ended: !raw.more }
     }
+}
+
+/// Bytes that a connection may receive in a row. The kernel would fill up to 32 buffers for one connection (`MULTISHOT_MAX_RETRY` in its `io_uring/net.c`), and what
+/// it put into the first has left the processor's caches before the loop sees it.
+fn in_a_row(policy: &Policy) -> Option<NonZeroU32> {
+    let bytes = policy.drain_budget.saturating_mul(policy.buffer_bytes);
+    NonZeroU32::new(u32::try_from(bytes).unwrap_or(u32::MAX))
 }
 
 fn payload(pieces: Pieces) -> Payload {

@@ -16,7 +16,7 @@ use tidegate_os::waker::Waker;
 use super::operations::Operations;
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::fastpath::Transports;
-use crate::policy::ReceiveStyle;
+use crate::policy::{Policy, ReceiveStyle};
 use crate::proto::Token;
 use crate::proto::queue::{Files, Pieces};
 use crate::service::Dial;
@@ -182,7 +182,7 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         self.queue.connect(dial, &self.transports, key(Kind::Connection, token))
     }
 
-    fn receive(&mut self, token: Token, socket: &O::Socket) {
+    fn receive(&mut self, token: Token, socket: &O::Socket, _: &Policy) {
         self.queue.receive(socket, key(Kind::Connection, token));
     }
 
@@ -376,7 +376,6 @@ mod tests {
     use tidegate_os::socket::ListenOptions;
 
     use super::*;
-    use crate::policy::Policy;
 
     type Port = Winsock<Queue<CompletionPort>>;
 

@@ -22,6 +22,7 @@ use crate::engine::simulated::shelf::read;
 use crate::engine::simulated::socket::{LOCAL, Server, id_of};
 use crate::engine::simulated::view::View;
 use crate::engine::simulated::world::{Happening, World, with};
+use crate::policy::Policy;
 use crate::proto::queue::{Files, Pieces};
 use crate::proto::{Direction, NextStep, PermitState, Receive, Token};
 use crate::service::Dial;
@@ -245,7 +246,7 @@ impl CompletionDriver for SimPort {
         Ok(socket)
     }
 
-    fn receive(&mut self, token: Token, socket: &Slot) {
+    fn receive(&mut self, token: Token, socket: &Slot, _: &Policy) {
         self.start_receive(token, socket, true);
     }
 
