@@ -96,8 +96,8 @@ impl Limits {
         }
     }
 
-    /// Enlarges the receive buffers for a service that passes on large pieces, in a pool of the same memory; unless
-    /// they or a strategy were given.
+    /// Enlarges the receive buffers for a service that passes on large pieces, in a pool of the same memory and with as
+    /// many bytes in a row; unless they or a strategy were given.
     pub fn widen_buffers(&self, policy: &mut Policy, bytes: usize) {
         if self.strategy.is_some() || self.given.has("buffer_bytes") || policy.buffer_bytes >= bytes {
             return;
@@ -106,6 +106,9 @@ impl Limits {
         policy.buffer_bytes *= factor;
         if !self.given.has("buffers") {
             policy.buffers = (policy.buffers / factor).max(1);
+        }
+        if !self.given.has("drain_budget") {
+            policy.drain_budget = (policy.drain_budget / factor).max(1);
         }
     }
 

@@ -141,17 +141,19 @@ mod tests {
     #[test]
     fn receive_buffers_are_large_unless_given() {
         for (options, expected) in [
-            (&[][..], (64 * 1024, 64)),
-            (&["--buffers", "128"], (64 * 1024, 128)),
-            (&["--buffer-bytes", "16k"], (16 * 1024, 256)),
-            (&["--buffer-bytes", "128k"], (128 * 1024, 256)),
-            (&["--strategy", "connections"], (4 * 1024, 256)),
+            (&[][..], (64 * 1024, 64, 2)),
+            (&["--buffers", "128"], (64 * 1024, 128, 2)),
+            (&["--drain-budget", "8"], (64 * 1024, 64, 8)),
+            (&["--buffer-bytes", "16k"], (16 * 1024, 256, 8)),
+            (&["--buffer-bytes", "128k"], (128 * 1024, 256, 8)),
+            (&["--strategy", "connections"], (4 * 1024, 256, 8)),
         ] {
             let args = TestArgs::try_parse_from([&["x", "--to", "127.0.0.1:9"], options].concat());
             let limits = args.unwrap_or_else(|e| panic!("{e}")).proxy.how.limits;
             let mut policy = limits.policy();
             limits.widen_buffers(&mut policy, BUFFER_BYTES);
-            assert_eq!((policy.buffer_bytes, policy.buffers), expected, "{options:?}");
+            let got = (policy.buffer_bytes, policy.buffers, policy.drain_budget);
+            assert_eq!(got, expected, "{options:?}");
             policy.check().unwrap();
         }
     }
