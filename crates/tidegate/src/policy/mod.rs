@@ -63,7 +63,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     }
 
     /// The default of `pool` is 256; `blocking` has two threads for each connection. Servers on `event-select` and
-    /// `overlapped`, whose threads hold 62 connections, start one more whenever all are full; a given number is a bound.
+    /// `overlapped`, whose threads hold 62 connections, start one more whenever all are full, unless a number is given.
     threads: Option<NonZeroUsize> = None => {
         what: "I/O threads; on models with an event loop, connections are balanced between them",
         cost: "a stack and buffers for each thread",

@@ -16,7 +16,8 @@ const HIGH: u32 = 16;
 fn case(model: Model) {
     let one_thread = Policy { threads: NonZeroUsize::new(1), ..kit::policy(model) };
     let mut marked = Policy { max_connections: 1000, ..one_thread.clone() };
-    marked.accept.posted = NonZeroU32::new(LOW).zip(NonZeroU32::new(HIGH)).map(|(low, high)| PostedAccepts { low, high });
+    let marks = NonZeroU32::new(LOW).zip(NonZeroU32::new(HIGH));
+    marked.accept.posted = marks.map(|(low, high)| PostedAccepts { low, high });
     let completes = matches!(model, Model::Uring | Model::Iocp | Model::Overlapped | Model::Rio);
     if !completes {
         let threads = if model == Model::Blocking { None } else { one_thread.threads };

@@ -108,7 +108,8 @@ impl Growth {
         if let Err(e) = started {
             self.balance.could_not_start(index);
             counters.no_threads.add(1);
-            tracing::warn!(error = %e, threads = self.started(), "no further I/O thread can be started: connections wait");
+            let threads = self.started();
+            tracing::warn!(error = %e, threads, "no further I/O thread can be started: connections wait");
         }
     }
 
