@@ -44,7 +44,8 @@ fn case(model: Model) {
         Model::Uring => kernel() >= [6, 17],
         _ => true,
     };
-    if counts {
+    // Over shared memory each receive is a wake-up, whatever the budget.
+    if counts && !kit::is_fast() {
         // A loop over readiness may look at a connection twice in one.
         assert!(at_once <= 2 && one_by_one >= BUFFERS as u64 / 3, "{at_once} and {one_by_one} wake-ups");
     }
