@@ -162,11 +162,12 @@ pub(super) fn size_with(
     }
 }
 
-/// I/O threads of a server, if it is told a number. Only on `uring` do more of them hold more connections; those of
-/// `event-select` and `overlapped` are started as connections come, as in the book's table.
+/// I/O threads of a server, if it is told a number. Only on `uring` do more of them hold more connections.
 fn server_threads(model: Model, connections: usize, least: usize) -> Option<usize> {
     match model {
-        Model::Blocking | Model::Pool | Model::EventSelect | Model::Overlapped => None,
+        Model::Blocking | Model::Pool => None,
+        // Always three; or started as connections come, as in the book's table.
+        Model::AsyncSelect | Model::EventSelect | Model::Overlapped => None,
         Model::Uring => Some(rings(connections, least)),
         _ => Some(least),
     }
@@ -319,7 +320,8 @@ mod tests {
 
     #[test]
     fn models_with_threads_of_their_own_are_left_alone() {
-        for model in [Model::Blocking, Model::Pool, Model::EventSelect, Model::Overlapped] {
+        for model in [Model::Blocking, Model::Pool, Model::AsyncSelect, Model::EventSelect, Model::Overlapped]
+        {
             assert_eq!(size(AMPLE, model, Source::Here(Model::Epoll), 10).server_threads, None);
         }
     }
