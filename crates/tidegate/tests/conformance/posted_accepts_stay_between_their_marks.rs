@@ -29,7 +29,7 @@ fn case(model: Model) {
     }
     let by_default = match model {
         Model::Uring => 1, // it completes without end
-        Model::Overlapped => 2,
+        Model::Overlapped => 8,
         _ => 64,
     };
     let server = kit::serve(model, one_thread, kit::sessions(Echo::default));

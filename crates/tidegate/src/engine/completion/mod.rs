@@ -169,6 +169,10 @@ pub(super) trait CompletionDriver: Sized + 'static {
     }
     /// Accepts without end.
     fn accept_all(&mut self, listener: &Self::Listener);
+    /// Accepts that complete with first data only: silent connections may hold them.
+    fn accepts_waiting(&self) -> usize {
+        0
+    }
     /// Operations by which it accepts without end, if it does.
     fn accepts_without_end(&self) -> usize {
         1

@@ -7,7 +7,7 @@
 //! # What it bounds
 //! A thread waits for 64 events at most, so it has 62 connections. A server begins with a thread for each processor and
 //! starts the next one when those it has are full, up to `max_connections` as it was at the start. If `threads` is set,
-//! so many are started at once, and they are the bound. A client starts 64. Two accepts are posted by each thread, or
+//! so many are started at once, and they are the bound. A client starts 64. Eight accepts are posted by each thread, or
 //! what `accept.posted` says, and twice as many whenever all were used up; no more than it has room for.
 //!
 //! # What it costs
@@ -53,7 +53,7 @@ pub(crate) type Overlapped = Winsock<Queue<Events>>;
 
 impl Waits for Events {
     const HOLDS: usize = Self::RECEIVES;
-    const ACCEPTS: usize = 2;
+    const ACCEPTS: usize = 8;
     const MOST_ACCEPTS: usize = Self::RECEIVES; // they share an event, but what they bring needs one
 
     fn open(_events: usize) -> io::Result<Self> {

@@ -132,6 +132,10 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         (O::MOST_ACCEPTS < usize::MAX).then_some((O::ACCEPTS, O::ACCEPTS))
     }
 
+    fn accepts_waiting(&self) -> usize {
+        self.waiting
+    }
+
     fn accepts_without_end(&self) -> usize {
         self.endless
     }

@@ -150,7 +150,9 @@ impl<P: CompletionDriver> Loop<P> {
     fn keep_posted(&mut self, listener: &P::Listener, room: usize) {
         let Some((low, high)) = self.accept_marks() else { return };
         let accept = &self.loop_state.worker.policy.accept;
-        if self.accepts.single < low.min(room) {
+        // Silent connections may hold all that wait for first data.
+        let all_held = self.accepts.single == self.port.accepts_waiting();
+        if self.accepts.single < low.min(room) || all_held {
             let want = high.max(self.accepts.boost).min(accept.backlog as usize).min(room);
             self.accepts.boost /= 2;
             self.accept_singly(listener, want);
