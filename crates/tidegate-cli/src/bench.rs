@@ -129,7 +129,7 @@ fn without_agents(experiment: Option<Experiment>) -> Option<(&'static str, &'sta
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Experiment {
-    /// Every experiment except peers; with --quick about 8 minutes here.
+    /// Every experiment except peers: long, and shorter with --quick; a terminal shows the time left.
     All,
     /// Table 6-3: an echo server on every model with up to 50,000 clients: unlimited, not waiting for answers, and
     /// rate-limited.
