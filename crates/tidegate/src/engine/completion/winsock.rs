@@ -381,10 +381,10 @@ mod tests {
 
     use super::*;
 
-    type Port = Winsock<Queue<CompletionPort>>;
+    type Driver = Winsock<Queue<CompletionPort>>;
 
     /// A port that accepts without end, and where.
-    fn accepting(first_data: bool) -> (Port, Endpoint) {
+    fn accepting(first_data: bool) -> (Driver, Endpoint) {
         let mut policy = Policy::default();
         policy.accept.backlog = 200;
         let setup = Setup {
@@ -397,7 +397,7 @@ mod tests {
             transports: &Arc::new(Transports::new(None)),
             descriptors: 1000,
         };
-        let (mut port, _) = Port::new(&setup).unwrap();
+        let (mut port, _) = Driver::new(&setup).unwrap();
         assert!(port.accept_room() > policy.accept.backlog as usize, "else it never accepts without end");
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(200)).unwrap();
         let at = listener.local_addr().unwrap();
@@ -406,7 +406,7 @@ mod tests {
     }
 
     /// Takes what completes, and closes what was accepted, until so many callers have noticed an end.
-    fn turn_until(port: &mut Port, callers: &mut [TcpStream], mut met: impl FnMut(usize) -> bool) {
+    fn turn_until(port: &mut Driver, callers: &mut [TcpStream], mut met: impl FnMut(usize) -> bool) {
         let start = Instant::now();
         let has_ended = |caller: &mut TcpStream| match caller.read(&mut [0]) {
             Ok(n) => n == 0,
