@@ -374,6 +374,53 @@ fn an_interrupted_bench_takes_its_files_along() {
 }
 
 #[test]
+fn an_interrupted_or_killed_bench_leaves_no_control_group() {
+    let groups_of = |lab: u32| {
+        let name = format!("tidegate-{lab}");
+        let found =
+            Command::new("find").args(["/sys/fs/cgroup", "-type", "d", "-name", &name]).output().unwrap();
+        String::from_utf8(found.stdout).unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    // Begins with its group, where it can have one, and goes on with a server.
+    let start = || {
+        let mut bench = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["bench", "concurrency", "--models", "epoll", "--requests", "1000000", "--out"])
+            .arg(folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let children = format!("/proc/{0}/task", bench.id());
+        let has_children = || {
+            let tasks = std::fs::read_dir(&children).into_iter().flatten().flatten();
+            tasks
+                .filter_map(|task| std::fs::read(task.path().join("children")).ok())
+                .any(|ids| !ids.is_empty())
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !has_children() {
+            assert!(
+                Instant::now() < deadline && bench.try_wait().unwrap().is_none(),
+                "no server was started"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bench
+    };
+    let mut killed = start();
+    let had = groups_of(killed.id());
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    // The next one removes what that one could not.
+    let mut bench = start();
+    assert_eq!(groups_of(bench.id()).is_empty(), had.is_empty());
+    assert!(Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap().success());
+    assert_eq!(bench.wait().unwrap().code(), Some(1));
+    assert_eq!(groups_of(killed.id()) + &groups_of(bench.id()), "", "had {had}");
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");

@@ -2,7 +2,7 @@
 //! dropped, or by [`end_all`] when the lab itself is interrupted. If the lab is killed, its servers end by themselves:
 //! [`end_with_the_lab`].
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -21,8 +21,32 @@ fn groups() -> MutexGuard<'static, Vec<(u32, Option<PathBuf>)>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Directories with files of running experiments.
+/// Directories of running experiments.
 static SCRATCH: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Has [`end_all`] remove a directory.
+pub(crate) fn remove_at_end(folder: &Path) {
+    SCRATCH.lock().unwrap_or_else(PoisonError::into_inner).push(folder.to_owned());
+}
+
+/// It was removed.
+pub(crate) fn is_removed(folder: &Path) {
+    SCRATCH.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| path != folder);
+}
+
+/// Removes a directory with its files; or a control group, once the system has buried the processes in it.
+pub(crate) fn remove(folder: &Path) {
+    for _ in 0..100 {
+        match std::fs::remove_dir(folder) {
+            Err(e) if e.kind() == ErrorKind::ResourceBusy => std::thread::sleep(Duration::from_millis(10)),
+            Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => {
+                let _ = std::fs::remove_dir_all(folder);
+                return;
+            }
+            _ => return,
+        }
+    }
+}
 
 /// A directory for files of an experiment; removed when dropped, or by [`end_all`].
 pub(crate) struct Scratch(tempfile::TempDir);
@@ -31,8 +55,7 @@ impl Scratch {
     /// A new one in this directory.
     pub(crate) fn create(inside: &Path) -> std::io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("files-").tempdir_in(inside)?;
-        let mut all = SCRATCH.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(folder.path().to_owned());
+        remove_at_end(folder.path());
         Ok(Self(folder))
     }
 
@@ -43,7 +66,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        SCRATCH.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| path != self.0.path());
+        is_removed(self.0.path());
     }
 }
 
@@ -90,7 +113,7 @@ pub fn end_all() {
         }
     }
     for folder in SCRATCH.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-        let _ = std::fs::remove_dir_all(folder); // its servers have just ended
+        remove(folder); // its servers have just ended
     }
     std::mem::forget(groups); // who starts another waits for the end
 }

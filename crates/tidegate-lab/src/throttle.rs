@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-use tidegate::system::pin_to_cpus;
+use tidegate::system::{is_there, pin_to_cpus};
 
 use crate::Bench;
-use crate::process::start_thread;
+use crate::process::{self, start_thread};
 
 /// The period of a quota, in µs. A quota is at least 1,000 µs.
 const PERIOD_US: f64 = 10_000.0;
@@ -75,7 +75,21 @@ impl Throttle {
     }
 }
 
-/// A control group of our own; removed when dropped, which needs the servers in it to have ended.
+/// What the names of our groups begin with; the process id of the lab follows.
+const NAME: &str = "tidegate-";
+
+/// Removes the groups of labs that were killed.
+fn remove_left_behind(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let lab = entry.file_name().to_str().and_then(|name| name.strip_prefix(NAME)?.parse().ok());
+        if lab.is_some_and(|lab| !is_there(lab)) {
+            let _ = std::fs::remove_dir(entry.path()); // another lab may be faster
+        }
+    }
+}
+
+/// A control group of our own; removed when dropped, which needs the servers in it to have ended, or when the lab is
+/// interrupted.
 struct Group {
     folder: PathBuf,
     is_unified: bool,
@@ -85,10 +99,12 @@ impl Group {
     fn make() -> Option<Self> {
         let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let name = format!("tidegate-{}", std::process::id());
+        let name = format!("{NAME}{}", std::process::id());
         let make = |(parent, is_unified): (PathBuf, bool)| {
+            remove_left_behind(&parent);
             let folder = parent.join(&name);
             std::fs::create_dir(&folder).ok()?;
+            process::remove_at_end(&folder);
             let group = Self { folder, is_unified };
             group.set(1.0, 1).ok().map(|()| group)
         };
@@ -112,15 +128,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A server that was killed leaves its group when the system has buried it.
-        for _ in 0..100 {
-            match std::fs::remove_dir(&self.folder) {
-                Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
-                    std::thread::sleep(std::time::Duration::from_millis(10));
-                }
-                _ => return,
-            }
-        }
+        process::remove(&self.folder);
+        process::is_removed(&self.folder);
     }
 }
 
