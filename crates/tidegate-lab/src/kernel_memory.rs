@@ -58,6 +58,12 @@ pub fn settled_objects() -> Option<u64> {
     Some(last)
 }
 
+/// Growth in bytes between two counts of [`objects`]; below 0 if others have freed more.
+#[must_use]
+pub fn growth(before: Option<u64>, after: Option<u64>) -> Option<f64> {
+    Some(after? as f64 - before? as f64)
+}
+
 /// How [`objects`] counts here.
 #[must_use]
 pub fn objects_method() -> &'static str {

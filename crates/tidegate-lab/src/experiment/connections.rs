@@ -174,7 +174,7 @@ pub(crate) fn measure(
     let probe_alone = probe(bench, &server.url, window)?;
     let objects = kernel_memory::settled_objects();
     let connections = OpenConnections::open(generator, &server.url, plan)?;
-    let objects = [objects, kernel_memory::objects()];
+    let object_bytes = kernel_memory::growth(objects, kernel_memory::objects());
     let after = ServerUsage::by(pid, port);
     let rested = Instant::now();
     let probe_among = probe(bench, &server.url, window).ok();
@@ -204,12 +204,9 @@ pub(crate) fn measure(
         kernel_bytes,
         user_bytes_each: each(user_bytes),
         kernel_bytes_each: kernel_bytes.and_then(each),
-        object_bytes_each: match objects {
-            [Some(before), Some(after)] if report.connected > 0 => {
-                Some((after as f64 - before as f64) / report.connected as f64)
-            }
-            _ => None,
-        },
+        object_bytes_each: object_bytes
+            .filter(|_| report.connected > 0)
+            .map(|bytes| bytes / report.connected as f64),
         probe_alone,
         probe_among,
         load: report,
@@ -217,15 +214,9 @@ pub(crate) fn measure(
 }
 
 fn start_server(generator: Generator<'_>, model: Model, plan: &Sizing) -> Result<Server, LabError> {
-    let most = plan.server_connections.to_string();
-    // Connections are to be established whether they have spoken or not; small messages need no large buffers.
-    let mut options =
-        vec!["--max-connections", &most, "--defer-accept", "none", "--first-byte-timeout", "none"];
-    options.extend(["--buffers", "64", "--buffer-bytes", "4096"]);
-    let threads = plan.server_threads.map(|n| n.to_string());
-    if let Some(threads) = &threads {
-        options.extend(["--threads", threads]);
-    }
+    let sized = plan.server_options();
+    let small = ["--buffers", "64", "--buffer-bytes", "4096"]; // as the messages are
+    let options: Vec<&str> = sized.iter().map(String::as_str).chain(small).collect();
     generator.server("echo", model, &options)
 }
 

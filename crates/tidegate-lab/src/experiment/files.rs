@@ -11,7 +11,7 @@ use tidegate::{Model, system};
 use tidegate_load::Report;
 
 use super::round::{Figures, Round};
-use super::sizing::{self, Limits, Sizing, Source};
+use super::sizing::{self, Sizing};
 use super::window::Windowed;
 use super::{LeftOut, Server, contestants, interleave, position};
 use crate::process::Scratch;
@@ -155,11 +155,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
             return table;
         }
     };
-    let threads = bench.server_cpus.len().max(1);
-    let source = Source::Here(Model::best().model);
-    let plan =
-        |&model: &Model| (model, sizing::size_with(Limits::here(), model, source, settings.clients, threads));
-    let subjects: Vec<(Model, Sizing)> = models.iter().map(plan).collect();
+    let subjects = sizing::plan(bench, &models, settings.clients);
     table.notes.extend(sizing::missing(&subjects));
     for &arrival in &settings.arrivals {
         for cache in [Cache::Cold, Cache::Warm] {
@@ -218,11 +214,10 @@ fn measure(
     let clients = sizing.connections.to_string();
     let folder = files.folder.path().display().to_string();
     let most = sizing.server_connections.to_string();
-    // Silent connections must be established, too; all may wait for the disk; and nothing is looked for beside a file.
-    let mut options = vec![folder.as_str(), "--max-connections", &most, "--defer-accept", "none"];
-    options.extend(["--first-byte-timeout", "none", "--offload-queue", &most, "--precompressed", "none"]);
-    let threads = sizing.server_threads.map(|n| n.to_string());
-    options.extend(threads.iter().flat_map(|n| ["--threads", n.as_str()]));
+    let sized = sizing.server_options();
+    // All may wait for the disk, and nothing is looked for beside a file.
+    let mut options = vec![folder.as_str(), "--offload-queue", &most, "--precompressed", "none"];
+    options.extend(sized.iter().map(String::as_str));
     let server = Server::start(bench, "files", model, &options)?;
     let put =
         |e: io::Error| LabError::Process { what: format!("the page cache, for {model}"), why: e.to_string() };

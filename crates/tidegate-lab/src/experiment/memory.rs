@@ -305,7 +305,7 @@ fn measure(
     let mut during = None;
     let load = Windowed { bench, server, args, connections, length: Some(window) };
     let (usage, report) = load.run(|| during = kernel_memory::objects())?;
-    let object_kib = before.zip(during).map(|(before, during)| (during as f64 - before as f64) / 1024.0);
+    let object_kib = kernel_memory::growth(before, during).map(|bytes| bytes / 1024.0);
     Ok(Take {
         user_kib: usage.user_memory_kib,
         socket_kib: usage.kernel_memory_kib,

@@ -10,7 +10,7 @@ use tidegate_load::Report;
 
 use super::round::{Figures, Round};
 pub use super::sizing::Scarce;
-use super::sizing::{self, Limits, Sizing, Source};
+use super::sizing::{self, Sizing};
 use super::window::Windowed;
 use super::{LeftOut, Server, contestants, interleave, position};
 use crate::run::Facts;
@@ -158,13 +158,8 @@ pub struct Table {
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
     let mut table = Table { left_out, ..Table::default() };
-    let threads = bench.server_cpus.len().max(1);
     for load in &settings.loads {
-        let plan = |&model: &Model| {
-            let source = Source::Here(Model::best().model);
-            (model, sizing::size_with(Limits::here(), model, source, load.connections, threads))
-        };
-        let subjects: Vec<(Model, Sizing)> = models.iter().map(plan).collect();
+        let subjects = sizing::plan(bench, &models, load.connections);
         table.notes.extend(sizing::missing(&subjects));
         let name = |(model, sizing): &(Model, Sizing)| format!("{model} with {}", sizing.connections);
         let takes = interleave(&subjects, settings.repeats, &mut table.failed, name, |(model, sizing)| {
@@ -207,11 +202,8 @@ fn row(model: Model, load: &Load, sizing: &Sizing, mut takes: Vec<Take>) -> Opti
 /// Measures one round, with a fresh server.
 fn measure(bench: &Bench, model: Model, load: &Load, sizing: &Sizing) -> Result<Take, LabError> {
     // Silent connections must be established, too, as in the book.
-    let most = sizing.server_connections.to_string();
-    let mut options =
-        vec!["--max-connections", &most, "--defer-accept", "none", "--first-byte-timeout", "none"];
-    let threads = sizing.server_threads.map(|n| n.to_string());
-    options.extend(threads.iter().flat_map(|n| ["--threads", n.as_str()]));
+    let options = sizing.server_options();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let server = Server::start(bench, "echo", model, &options)?;
     let args = arguments(&server, load, sizing);
     let (connections, length) = (sizing.connections, Some(load.window));

@@ -3,11 +3,13 @@
 use serde::{Deserialize, Serialize};
 use tidegate::{Model, Policy, system};
 
+use crate::Bench;
+
 /// Places of a server's table beside those of the connections asked for: the probe, and what is on its way.
 const SPARE: usize = 64;
 
 /// I/O threads of a server with very many connections, if it can do with so few.
-pub(super) const LEAST_THREADS: usize = 2;
+const LEAST_THREADS: usize = 2;
 
 /// I/O threads that are tried before it is said that descriptors do not suffice. Each `uring` thread has a table of its
 /// own.
@@ -130,19 +132,31 @@ pub(crate) struct Sizing {
     pub(crate) note: Option<String>,
 }
 
+impl Sizing {
+    /// Options of a server that establishes as many connections, whether they have spoken or not.
+    pub(crate) fn server_options(&self) -> Vec<String> {
+        let mut options = vec!["--max-connections".to_owned(), self.server_connections.to_string()];
+        options.extend(["--defer-accept", "none", "--first-byte-timeout", "none"].map(str::to_owned));
+        options.extend(self.server_threads.iter().flat_map(|n| ["--threads".to_owned(), n.to_string()]));
+        options
+    }
+}
+
+/// Plans for `wanted` connections to a server on each model, from a load on this machine, with as many I/O threads as
+/// the server has processors.
+pub(super) fn plan(bench: &Bench, models: &[Model], wanted: usize) -> Vec<(Model, Sizing)> {
+    let (limits, source) = (Limits::here(), Source::Here(Model::best().model));
+    let threads = bench.server_cpus.len().max(1);
+    models.iter().map(|&model| (model, size_with(limits, model, source, wanted, threads))).collect()
+}
+
 /// Plans for `wanted` connections to a server on `model`, with [`LEAST_THREADS`] or more.
 pub(crate) fn size(limits: Limits, model: Model, load: Source, wanted: usize) -> Sizing {
     size_with(limits, model, load, wanted, LEAST_THREADS)
 }
 
 /// The same with so few I/O threads on both sides if they suffice.
-pub(super) fn size_with(
-    limits: Limits,
-    model: Model,
-    load: Source,
-    wanted: usize,
-    least_threads: usize,
-) -> Sizing {
+fn size_with(limits: Limits, model: Model, load: Source, wanted: usize, least_threads: usize) -> Sizing {
     let (room, bound) = room(limits, model, load, wanted);
     let bound = bound.filter(|_| room < wanted);
     let connections = wanted.min(room);
@@ -162,7 +176,7 @@ pub(super) fn size_with(
     }
 }
 
-/// I/O threads of a server, if it is told a number. Only on `uring` do more of them hold more connections.
+/// I/O threads of a server, if it is to be given a number. Only on `uring` do more of them hold more connections.
 fn server_threads(model: Model, connections: usize, least: usize) -> Option<usize> {
     match model {
         Model::Blocking | Model::Pool => None,
