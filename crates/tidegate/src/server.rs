@@ -471,7 +471,7 @@ impl Threads {
         });
     }
 
-    /// Waits for all threads. Whoever starts a thread leaves its handle before it ends.
+    /// Waits for all threads. A thread that starts another one leaves its handle before it ends.
     fn join_all(&mut self, each: impl Fn(std::thread::Result<()>)) {
         while !self.handles.is_empty() {
             self.handles.drain(..).for_each(|handle| each(handle.join()));

@@ -42,8 +42,8 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
         "An echo server; {} connections kept, each with one message of {} KiB on its way, {} s a round, {} round(s) a \
          row, in turns; median [95% confidence interval], of fewer than four rounds (minimum–maximum). What is not \
          named is at its default. User memory is the server's most resident memory not backed by files; socket memory \
-         is the most that the kernel charged to the server's sockets, and their structures. Kernel objects are measured: the \
-         growth of the slab allocator from before the first connection to the middle of the window, which holds both \
+         is the most that the kernel charged to the server's sockets, and their structures. Kernel objects are \
+         measured: the growth of the slab allocator from before the first connection to the middle of the window, which holds both \
          ends and whatever else the machine did meanwhile ({}). 0 is the system's minimum.",
         table.connections,
         MESSAGE_BYTES / 1024,

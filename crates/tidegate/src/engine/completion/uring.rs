@@ -8,11 +8,12 @@
 //!
 //! # What it bounds
 //! Received bytes lie in a pool of provided buffers shared by all connections of the thread, so an idle connection pins
-//! none. A receive ends after `drain_budget` buffers of bytes (Linux 6.17) and is armed again. An empty pool ends a receive with ENOBUFS; it is armed again once buffers have come back. Connections are
-//! slots of the ring's own table (direct descriptors) and cost no descriptor of the process. A table holds at most
-//! RLIMIT_NOFILE; when it is full, further connections take ordinary descriptors, so that a process can hold its limit
-//! once for each thread and once more. A multishot accept into a full table would lose a connection, so near its end
-//! connections are accepted one by one.
+//! none. A receive ends after `drain_budget` buffers of bytes (Linux 6.17) and is armed again. An empty pool ends a
+//! receive with ENOBUFS; it is armed again once buffers have come back. Connections are slots of the ring's own table
+//! (direct descriptors) and cost no descriptor of the process. A table holds at most RLIMIT_NOFILE; when it is full,
+//! further connections take ordinary descriptors, so that a process can hold its limit once for each thread and once
+//! more. A multishot accept into a full table would lose a connection, so near its end connections are accepted one by
+//! one.
 //!
 //! # What it costs
 //! The pool (`buffers` x `buffer_bytes` for each thread) and a submission and a completion for each operation. A
@@ -477,8 +478,9 @@ impl Uring {
     }
 }
 
-/// Bytes that a connection may receive in a row. The kernel would fill up to 32 buffers for one connection (`MULTISHOT_MAX_RETRY` in its `io_uring/net.c`), and what
-/// it put into the first has left the processor's caches before the loop sees it.
+/// Bytes that a connection may receive in a row. The kernel would fill up to 32 buffers for one connection
+/// (`MULTISHOT_MAX_RETRY` in its `io_uring/net.c`), and what it put into the first has left the processor's caches
+/// before the loop sees it.
 fn in_a_row(policy: &Policy) -> Option<NonZeroU32> {
     let bytes = policy.drain_budget.saturating_mul(policy.buffer_bytes);
     NonZeroU32::new(u32::try_from(bytes).unwrap_or(u32::MAX))
