@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::{Model, Policy, system};
 
 use super::round::{Figures, Round};
+use super::share::Share;
 use super::window::Windowed;
 use super::{LeftOut, Server, affordable, contestants, interleave, position};
 use crate::kernel_memory;
@@ -174,6 +175,9 @@ pub struct Row {
     /// Growth of the kernel's objects from before the first connection to the middle of the window, in KiB: both ends,
     /// and all else on the machine. `None` where it cannot be asked.
     pub object_kib: Option<Spread>,
+    /// The least that the server had of its processors in a round, 0 to 1.
+    #[serde(default = "super::whole")]
+    pub share: f64,
     /// The results of its rounds.
     pub figures: Figures,
 }
@@ -187,6 +191,9 @@ pub struct Table {
     pub window_s: f64,
     /// Rounds of each row.
     pub repeats: usize,
+    /// How servers were limited to their share.
+    #[serde(default)]
+    pub throttle: String,
     /// How the kernel's objects were counted.
     pub objects: String,
     /// In the order of models.
@@ -201,6 +208,7 @@ pub struct Table {
 
 /// One round of one row.
 struct Take {
+    share: f64,
     user_kib: u64,
     socket_kib: Option<u64>,
     object_kib: Option<f64>,
@@ -211,7 +219,9 @@ struct Take {
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
     let (connections, note) = affordable(settings.connections);
+    let mut share = Share::new(bench, None);
     let mut table = Table {
+        throttle: share.method().into(),
         connections,
         window_s: settings.window.as_secs_f64(),
         repeats: settings.repeats,
@@ -228,7 +238,8 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     let name = |(model, buffers): &(Model, Buffers)| format!("{model}, {buffers}");
     let takes = interleave(&subjects, settings.repeats, &mut table.failed, name, |(model, buffers)| {
         progress(&format!("{model}, {buffers}"));
-        measure(bench, *model, buffers, connections, settings.window)
+        let measure = |share: &Share| measure(bench, *model, buffers, connections, settings.window, share);
+        share.fitted(|take: &Take| &take.round, measure)
     });
     let rows = subjects.into_iter().zip(takes);
     table.rows = rows.filter_map(|((model, buffers), takes)| row(model, buffers, &takes)).collect();
@@ -279,6 +290,7 @@ fn row(model: Model, buffers: Buffers, takes: &[Take]) -> Option<Row> {
         user_kib: of(|take| Some(take.user_kib as f64))?,
         socket_kib: of(|take| take.socket_kib.map(|kib| kib as f64)),
         object_kib: of(|take| take.object_kib),
+        share: takes.iter().map(|take| take.share).fold(1.0, f64::min),
         figures: Figures::of(&rounds)?,
     })
 }
@@ -290,10 +302,12 @@ fn measure(
     buffers: &Buffers,
     connections: usize,
     window: Duration,
+    share: &Share,
 ) -> Result<Take, LabError> {
     let options = buffers.options();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let server = Server::start(bench, "echo", model, &options)?;
+    share.hold(server.process.id(), model)?;
     let args = [
         ["-c", &connections.to_string()],
         ["-d", &window.as_secs_f64().to_string()],
@@ -307,10 +321,11 @@ fn measure(
     let (usage, report) = load.run(|| during = kernel_memory::objects())?;
     let object_kib = kernel_memory::growth(before, during).map(|bytes| bytes / 1024.0);
     Ok(Take {
+        share: share.value(),
         user_kib: usage.user_memory_kib,
         socket_kib: usage.kernel_memory_kib,
         object_kib,
-        round: Round::of(bench, &report, usage.cpu_s).without_short_window(),
+        round: Round::with_share(bench, &report, usage.cpu_s, share.value()).without_short_window(),
     })
 }
 

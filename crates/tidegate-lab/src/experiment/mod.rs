@@ -10,6 +10,7 @@ pub mod memory;
 pub mod models;
 pub mod peers;
 pub mod round;
+mod share;
 pub(crate) mod sizing;
 mod sockmap;
 pub mod survival;
@@ -71,6 +72,11 @@ fn interleave<S, T>(
         }
     }
     results
+}
+
+/// The share of its processors that a server has unless it is limited.
+fn whole() -> f64 {
+    1.0
 }
 
 /// The position of a model in tables.

@@ -1,5 +1,8 @@
 //! Table 6-3: an echo server on every model, with as many clients as in the book: without limit, without waiting for
 //! answers, and rate-limited.
+//!
+//! Where nothing but the server bounds the rate, it has a [share](super::share) of its processor that leaves the load
+//! time.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,6 +12,7 @@ use tidegate::Model;
 use tidegate_load::Report;
 
 use super::round::{Figures, Round};
+use super::share::Share;
 pub use super::sizing::Scarce;
 use super::sizing::{self, Sizing};
 use super::window::Windowed;
@@ -132,6 +136,9 @@ pub struct Row {
     /// What there was too little of to attempt all that were asked for.
     #[serde(default)]
     pub bound: Option<Scarce>,
+    /// What the server had of its processors, 0 to 1.
+    #[serde(default = "super::whole")]
+    pub share: f64,
     /// Resources used by the server in the window.
     pub usage: Usage,
     /// The load's results.
@@ -145,6 +152,9 @@ pub struct Row {
 pub struct Table {
     /// A row for each model and load.
     pub rows: Vec<Row>,
+    /// How servers were limited to their share.
+    #[serde(default)]
+    pub throttle: String,
     /// Models that are unavailable.
     pub left_out: Vec<LeftOut>,
     /// Rows that failed, and why.
@@ -157,14 +167,20 @@ pub struct Table {
 /// `progress` is called before each row.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
-    let mut table = Table { left_out, ..Table::default() };
+    let mut share = Share::new(bench, None);
+    let mut table = Table { throttle: share.method().into(), left_out, ..Table::default() };
     for load in &settings.loads {
         let subjects = sizing::plan(bench, &models, load.connections);
         table.notes.extend(sizing::missing(&subjects));
+        share.reset();
         let name = |(model, sizing): &(Model, Sizing)| format!("{model} with {}", sizing.connections);
         let takes = interleave(&subjects, settings.repeats, &mut table.failed, name, |(model, sizing)| {
             progress(&format!("{model}, {} connections, {}", sizing.connections, load.pace));
-            measure(bench, *model, load, sizing)
+            match load.pace {
+                Pace::Limited { .. } => measure(bench, *model, load, sizing, &share),
+                Pace::Unlimited | Pace::Outstanding { .. } => share
+                    .fitted(|take: &Take| &take.round, |share| measure(bench, *model, load, sizing, share)),
+            }
         });
         let rows = subjects.iter().zip(takes);
         table.rows.extend(rows.filter_map(|((model, sizing), takes)| row(*model, load, sizing, takes)));
@@ -175,6 +191,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
 
 /// One round of one row.
 struct Take {
+    share: f64,
     usage: Usage,
     load: Report,
     round: Round,
@@ -184,7 +201,7 @@ fn row(model: Model, load: &Load, sizing: &Sizing, mut takes: Vec<Take>) -> Opti
     let rounds: Vec<Round> = takes.iter().map(|take| take.round.clone()).collect();
     let figures = Figures::of(&rounds)?;
     takes.sort_by(|a, b| a.round.cpu_s_per_100k.total_cmp(&b.round.cpu_s_per_100k));
-    let Take { usage, load: report, .. } = takes.swap_remove(takes.len() / 2);
+    let Take { share, usage, load: report, .. } = takes.swap_remove(takes.len() / 2);
     Some(Row {
         model: model.to_string(),
         pace: load.pace,
@@ -193,6 +210,7 @@ fn row(model: Model, load: &Load, sizing: &Sizing, mut takes: Vec<Take>) -> Opti
         connected: report.connected,
         verified: report.verified_in_window,
         bound: sizing.bound.as_ref().map(|bound| bound.scarce),
+        share,
         usage,
         load: report,
         figures,
@@ -200,16 +218,23 @@ fn row(model: Model, load: &Load, sizing: &Sizing, mut takes: Vec<Take>) -> Opti
 }
 
 /// Measures one round, with a fresh server.
-fn measure(bench: &Bench, model: Model, load: &Load, sizing: &Sizing) -> Result<Take, LabError> {
+fn measure(
+    bench: &Bench,
+    model: Model,
+    load: &Load,
+    sizing: &Sizing,
+    share: &Share,
+) -> Result<Take, LabError> {
     // Silent connections must be established, too, as in the book.
     let options = sizing.server_options();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let server = Server::start(bench, "echo", model, &options)?;
+    share.hold(server.process.id(), model)?;
     let args = arguments(&server, load, sizing);
     let (connections, length) = (sizing.connections, Some(load.window));
     let (usage, load) = Windowed { bench, server, args, connections, length }.run(|| {})?;
-    let round = Round::of(bench, &load, usage.cpu_s);
-    Ok(Take { usage, load, round })
+    let round = Round::with_share(bench, &load, usage.cpu_s, share.value());
+    Ok(Take { share: share.value(), usage, load, round })
 }
 
 fn arguments(server: &Server, load: &Load, sizing: &Sizing) -> Vec<String> {

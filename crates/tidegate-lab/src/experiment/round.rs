@@ -54,7 +54,7 @@ impl Round {
     }
 
     /// The same of a server that had only this share of its processors.
-    fn with_share(bench: &Bench, report: &Report, server_cpu_s: f64, share: f64) -> Self {
+    pub(super) fn with_share(bench: &Bench, report: &Report, server_cpu_s: f64, share: f64) -> Self {
         let l = &report.latency_us;
         Self {
             requests_per_s: report.requests_per_s,

@@ -83,12 +83,12 @@ fn time_series(table: &models::Table) -> Chart {
         // The last second may be a stump, whose rate says nothing.
         let seconds = row.load.seconds.iter().filter(|second| second.length_s > 0.5);
         seconds.filter_map(|second| {
-            let rate = Spread::of([second.requests as f64 / second.length_s])?;
+            let rate = Spread::of([second.requests as f64 / second.length_s / row.share])?;
             Some((label(table, row), second.at_s, rate))
         })
     });
     let sheet = Sheet {
-        title: "Echo messages in each second, clients without limit",
+        title: "Echo messages in each second of one processor, clients without limit",
         x_title: "seconds",
         y_title: "messages/s",
         x: Scale::Linear,

@@ -2,6 +2,7 @@
 
 use super::cells::{Cells, figures_head, figures_row, spread};
 use super::chart::Chart;
+use super::sections::shares;
 use super::{svg, verdict};
 use crate::experiment::memory::{MESSAGE_BYTES, Row, Table};
 use crate::spread::Spread;
@@ -19,7 +20,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
         "model",
         "buffers",
         "CPU µs/request",
-        "requests/s",
+        "requests/s of a processor",
         "user memory KiB",
         "socket memory KiB",
         "kernel objects KiB",
@@ -31,7 +32,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
             row.model.clone(),
             row.buffers.to_string(),
             spread(&row.figures.cpu_s_per_100k.times(10.0), 2),
-            spread(&row.figures.requests_per_s, 0),
+            spread(&row.figures.per_processor_s, 0),
             spread(&row.user_kib, 0),
             measured(&row.socket_kib),
             measured(&row.object_kib),
@@ -40,7 +41,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
     }));
     let about = format!(
         "An echo server; {} connections kept, each with one message of {} KiB on its way, {} s a round, {} round(s) a \
-         row, in turns; median [95% confidence interval], of fewer than four rounds (minimum–maximum). What is not \
+         row, in turns; median [95% confidence interval], of fewer than four rounds (minimum–maximum). {} What is not \
          named is at its default. User memory is the server's most resident memory not backed by files; socket memory \
          is the most that the kernel charged to the server's sockets, and their structures. Kernel objects are \
          measured: the growth of the slab allocator from before the first connection to the middle of the window, which holds both \
@@ -49,6 +50,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
         MESSAGE_BYTES / 1024,
         table.window_s,
         table.repeats,
+        shares(table.rows.iter().map(|row| row.share), &table.throttle),
         table.objects
     );
     ("Buffers: what they cost and save".into(), cells, about)

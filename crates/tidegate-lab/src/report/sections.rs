@@ -4,6 +4,7 @@ use super::cells::Cells;
 use super::tables::{concurrency_cells, connections_cells, models_cells};
 use super::{Measured, Results, answer};
 use crate::experiment::LeftOut;
+use crate::experiment::models::Pace;
 use crate::kernel_memory::{objects_method, socket_bytes};
 
 /// The sections of a report: a title, a table and what is to be said about it.
@@ -23,11 +24,14 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
                 socket_bytes()
             )
         };
+        // The rates of the others are set by their load.
+        let free = table.rows.iter().filter(|row| !matches!(row.pace, Pace::Limited { .. }));
+        let kept_to = shares(free.map(|row| row.share), &table.throttle);
         let about = format!(
-            "An echo server on each model. Connected are established connections; verified are those on which a whole \
+            "An echo server on each model. {kept_to} Latencies are as they were with that share. Connected are established connections; verified are those on which a whole \
              message came back right within the window. Clients send their next message when the last one came back \
              (unlimited), without waiting for it until so many are on their way (outstanding), or at the rate of their \
-             block. {memory} CPU is of one processor, over the measuring window. Send and receive are the server's. Of \
+             block. {memory} CPU is of what the server had of one processor, over the measuring window. Send and receive are the server's. Of \
              several rounds the one with the middle CPU cost is shown; CPU seconds for 100,000 messages are the median \
              of all, with its 95% confidence interval."
         );
@@ -35,8 +39,7 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     }
     if let Some(table) = results.concurrency.as_ref().filter(|table| !table.points.is_empty()) {
         let kept = if table.keep_alive { "connections kept" } else { "a new connection for each request" };
-        let shares = table.points.iter().map(|point| point.share * 100.0);
-        let (low, high) = shares.fold((100.0, 0.0), |(low, high): (f64, f64), s| (low.min(s), high.max(s)));
+        let kept_to = shares(table.points.iter().map(|point| point.share), &table.throttle);
         let peaks = if table.program.is_some() {
             " The peak is of resident memory, the program's own pages included, until the end of a round."
         } else {
@@ -46,8 +49,8 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
             table.program.as_deref().map_or("A 4 KiB page".to_owned(), |program| format!("`{program}`"));
         let about = format!(
             "{page}, {kept}, {} a round, {} round(s) a point, models in turn; median [95% confidence interval], of fewer than four rounds (minimum–maximum). \
-            So that the load is not the limit, servers were kept to {low:.0}–{high:.0}% of a processor by {}; rates are for a whole one.{peaks}",
-            table.length, table.repeats, table.throttle,
+            {kept_to}{peaks}",
+            table.length, table.repeats,
         );
         sections.push(("Which model".into(), answer::cells(table), about.clone()));
         let cells = |of, digits| concurrency_cells(table, of, digits);
@@ -86,6 +89,20 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     sections.extend(results.peers.iter().flat_map(super::peers::sections));
     sections.extend(results.latency.as_ref().map(super::latency::section));
     sections
+}
+
+/// A sentence about the shares of their processors that servers had.
+pub(super) fn shares(shares: impl Iterator<Item = f64>, method: &str) -> String {
+    let (low, high) = shares.fold((1.0_f64, 0.0_f64), |(low, high), share| (low.min(share), high.max(share)));
+    match low {
+        1.0 => "Servers had whole processors.".into(),
+        _ => format!(
+            "So that the load is not the limit, servers were kept to {:.0}–{:.0}% of a processor by {method}; rates \
+             are for a whole one.",
+            low * 100.0,
+            high * 100.0
+        ),
+    }
 }
 
 /// Models left out, those with the same reason together.

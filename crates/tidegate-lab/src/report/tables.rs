@@ -28,6 +28,8 @@ pub fn models_cells(table: &models::Table) -> Cells {
     let mut cells: Cells = vec![head.map(Into::into).to_vec()];
     for row in &table.rows {
         let ms = |us: u64| format!("{:.1}", us as f64 / 1e3);
+        // What a whole processor would give.
+        let whole = |per_s: f64| grouped((per_s / row.share) as u64);
         cells.push(vec![
             row.model.clone(),
             match row.pace {
@@ -38,14 +40,10 @@ pub fn models_cells(table: &models::Table) -> Cells {
             numbers(row),
             grouped(row.usage.user_memory_kib),
             row.usage.kernel_memory_kib.map_or("not measured".into(), grouped),
-            format!("{:.0}", row.usage.cpu_percent),
+            format!("{:.0}", row.usage.cpu_percent / row.share),
             row.usage.threads.to_string(),
-            format!(
-                "{}/{}",
-                grouped(row.load.received_bytes_per_s as u64),
-                grouped(row.load.sent_bytes_per_s as u64)
-            ),
-            grouped(row.load.requests_per_s as u64),
+            format!("{}/{}", whole(row.load.received_bytes_per_s), whole(row.load.sent_bytes_per_s)),
+            whole(row.load.requests_per_s),
             ms(row.load.latency_us.p50),
             ms(row.load.latency_us.p99),
             spread(&row.figures.cpu_s_per_100k, 3),

@@ -1,0 +1,174 @@
+//! The share of their processors that servers get, chosen so that the load has processor time left and the server is
+//! the limit.
+
+use tidegate::Model;
+use tidegate_load::verdict::LimitedBy;
+
+use super::generator::Agents;
+use super::round::Round;
+use crate::throttle::Throttle;
+use crate::{Bench, LabError};
+
+/// What the load may be busy in a round, of its time. The rest is for what differs from the calibration.
+const LOAD_BUSY: f64 = 0.55;
+
+/// The smallest share of a server. Below it the quota's steps are too coarse.
+const LEAST_SHARE: f64 = 0.1;
+
+/// By how much the share shrinks at least after a round whose limit was not the server, and how often.
+const SHRINK: f64 = 0.7;
+const MOST_REPEATS: usize = 3;
+
+/// What servers have of their processors from now on.
+pub(super) struct Share {
+    /// None if the load runs elsewhere.
+    throttle: Option<Throttle>,
+    value: f64,
+    can_shrink: bool,
+}
+
+impl Share {
+    /// All of them, until a round shows that the load was the limit.
+    pub(super) fn new(bench: &Bench, agents: Option<&Agents>) -> Self {
+        let throttle = agents.is_none().then(|| Throttle::new(bench));
+        let can_shrink = throttle.is_some() && bench.is_pinned_apart();
+        Self { throttle, value: 1.0, can_shrink }
+    }
+
+    /// 0 to 1.
+    pub(super) fn value(&self) -> f64 {
+        self.value
+    }
+
+    /// How servers are limited, for the reader of the figures.
+    pub(super) fn method(&self) -> &'static str {
+        self.throttle.as_ref().map_or("nothing, since the load runs on other machines", Throttle::method)
+    }
+
+    /// Gives servers all of their processors again.
+    pub(super) fn reset(&mut self) {
+        self.set(1.0);
+    }
+
+    fn set(&mut self, share: f64) {
+        self.value = self.throttle.as_mut().map_or(1.0, |throttle| throttle.set(share));
+    }
+
+    /// Puts a running server under the limit.
+    pub(super) fn hold(&self, pid: u32, model: Model) -> Result<(), LabError> {
+        let held = self.throttle.as_ref().map_or(Ok(()), |throttle| throttle.hold(pid));
+        held.map_err(|e| LabError::Process {
+            what: format!("the control group of {model}"),
+            why: e.to_string(),
+        })
+    }
+
+    /// Chooses the share at which the load has time left with the subject that is cheapest beside it.
+    pub(super) fn calibrate<S>(
+        &mut self,
+        subjects: &[S],
+        mut trial: impl FnMut(&Self, &S) -> Result<Round, LabError>,
+    ) {
+        if !self.can_shrink {
+            return;
+        }
+        self.reset();
+        // A subject that fails does so again when it is measured, and is named then.
+        let rounds = subjects.iter().filter_map(|subject| trial(self, subject).ok());
+        let least = rounds.map(|round| share_for(&round)).fold(1.0, f64::min);
+        self.set(least);
+    }
+
+    /// A result whose limit is the server, if a smaller share can bring that about.
+    pub(super) fn fitted<T>(
+        &mut self,
+        round_of: fn(&T) -> &Round,
+        mut measure: impl FnMut(&Self) -> Result<T, LabError>,
+    ) -> Result<T, LabError> {
+        let mut result = measure(self)?;
+        for _ in 0..MOST_REPEATS {
+            let round = round_of(&result);
+            let smaller = share_for(round).min(self.value * SHRINK);
+            let is_done = round.verdict.limited_by == LimitedBy::Server || smaller < LEAST_SHARE;
+            if is_done || !self.can_shrink {
+                break;
+            }
+            self.set(smaller);
+            result = measure(self)?;
+        }
+        Ok(result)
+    }
+}
+
+/// The share of a server at which the load is busy for [`LOAD_BUSY`] of its time, by what both used for a request in
+/// this round.
+fn share_for(round: &Round) -> f64 {
+    let Some(load) = round.verdict.evidence.generator else { return 1.0 };
+    let load_us = load.ran * 1e6 / round.requests_per_s.max(1e-9);
+    let server_us = round.cpu_s_per_100k * 10.0;
+    (LOAD_BUSY * server_us / load_us.max(1e-9)).clamp(LEAST_SHARE, 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_load::Report;
+    use tidegate_load::verdict::{Evidence, Share as Busy, Verdict};
+
+    fn round(load_ran: f64, server_us: f64) -> Round {
+        let evidence =
+            Evidence { generator: Some(Busy { ran: load_ran, waited: 0.0 }), ..Evidence::default() };
+        let verdict = Verdict {
+            limited_by: LimitedBy::Generator,
+            because: String::new(),
+            warnings: Vec::new(),
+            evidence,
+        };
+        let report =
+            Report { requests: 10_000, requests_per_s: 100_000.0, elapsed_s: 0.1, ..Report::default() };
+        let bench = Bench { program: "a".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
+        Round { verdict, ..Round::of(&bench, &report, server_us * 0.01) }
+    }
+
+    fn limited_by(limit: LimitedBy) -> Round {
+        let round = round(1.0, 10.0);
+        Round { verdict: Verdict { limited_by: limit, ..round.verdict.clone() }, ..round }
+    }
+
+    #[test]
+    fn the_share_leaves_the_load_time() {
+        // The load uses 10 µs for a request.
+        for (server_us, share) in [(10.0, LOAD_BUSY), (5.0, LOAD_BUSY / 2.0), (60.0, 1.0), (0.1, LEAST_SHARE)]
+        {
+            assert!((share_for(&round(1.0, server_us)) - share).abs() < 1e-9, "{server_us}");
+        }
+        let unseen = Round {
+            verdict: Verdict { evidence: Evidence::default(), ..round(1.0, 1.0).verdict },
+            ..round(1.0, 1.0)
+        };
+        assert!((share_for(&unseen) - 1.0).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn the_rate_of_a_whole_processor_follows_from_the_cost() {
+        assert!((round(1.0, 20.0).per_processor_s - 50_000.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn rounds_are_repeated_with_less_until_the_server_is_the_limit() {
+        // Both sides on processors that nobody takes anything of: the share is a number only.
+        let mut share = Share { throttle: None, value: 1.0, can_shrink: true };
+        let mut rounds = 0;
+        let mut measure = |limits: &[LimitedBy]| {
+            rounds += 1;
+            Ok(limited_by(limits[rounds - 1]))
+        };
+        let limits = [LimitedBy::Generator, LimitedBy::Neither, LimitedBy::Server, LimitedBy::Server];
+        let round = share.fitted(|round| round, |_| measure(&limits)).unwrap();
+        assert_eq!(round.verdict.limited_by, LimitedBy::Server);
+        assert_eq!(rounds, 3);
+        let mut whole = Share { can_shrink: false, ..share };
+        let round = whole.fitted(|round| round, |_| Ok(limited_by(LimitedBy::Generator))).unwrap();
+        assert_eq!(round.verdict.limited_by, LimitedBy::Generator, "kept, and named in its cell");
+    }
+}
