@@ -1,8 +1,9 @@
 //! Table 6-3: an echo server on every model, with as many clients as in the book: without limit, without waiting for
 //! answers, and rate-limited.
 //!
-//! Where nothing but the server bounds the rate, it has a [share](super::share) of its processor that leaves the load
-//! time.
+//! Servers of clients without limit have a [share](super::share) of their processor that leaves the load time. Those of
+//! clients that do not wait for answers have not: so many messages are on their way that a server which cannot keep up
+//! would answer most of them only after the window.
 
 use std::fmt;
 use std::time::Duration;

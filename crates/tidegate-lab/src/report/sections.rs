@@ -24,11 +24,10 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
                 socket_bytes()
             )
         };
-        // The rates of the others are set by their load.
-        let free = table.rows.iter().filter(|row| !matches!(row.pace, Pace::Limited { .. }));
-        let kept_to = shares(free.map(|row| row.share), &table.throttle);
+        let unlimited = table.rows.iter().filter(|row| row.pace == Pace::Unlimited);
+        let kept_to = shares(unlimited.map(|row| row.share), &table.throttle);
         let about = format!(
-            "An echo server on each model. {kept_to} Latencies are as they were with that share. Connected are established connections; verified are those on which a whole \
+            "An echo server on each model. Unlimited clients: {kept_to} Latencies are as they were with that share. Connected are established connections; verified are those on which a whole \
              message came back right within the window. Clients send their next message when the last one came back \
              (unlimited), without waiting for it until so many are on their way (outstanding), or at the rate of their \
              block. {memory} CPU is of what the server had of one processor, over the measuring window. Send and receive are the server's. Of \
