@@ -178,9 +178,11 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         let takes = interleave(&subjects, settings.repeats, &mut table.failed, name, |(model, sizing)| {
             progress(&format!("{model}, {} connections, {}", sizing.connections, load.pace));
             match load.pace {
-                Pace::Limited { .. } => measure(bench, *model, load, sizing, &share),
-                Pace::Unlimited | Pace::Outstanding { .. } => share
+                Pace::Unlimited => share
                     .fitted(|take: &Take| &take.round, |share| measure(bench, *model, load, sizing, share)),
+                Pace::Outstanding { .. } | Pace::Limited { .. } => {
+                    measure(bench, *model, load, sizing, &share)
+                }
             }
         });
         let rows = subjects.iter().zip(takes);
