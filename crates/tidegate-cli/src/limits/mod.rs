@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::ValueEnum;
-use given::Given;
+pub use given::Given;
 pub use naming::in_users_words;
 pub use share::{Want, shares};
 pub use tidegate::policy::setting::{size, time, wait};
@@ -48,6 +48,15 @@ pub fn set<T>(limit: &mut T, given: Option<T>) {
     if let Some(given) = given {
         *limit = given;
     }
+}
+
+/// Notes about given limits without effect on this model.
+pub fn without_effect<P: Limited>(policy: &P, model: Model) -> Vec<String> {
+    let say = |idle: Idle| {
+        let option = P::limit(idle.name).and_then(|limit| limit.option).unwrap_or(idle.name);
+        in_users_words(&format!("{option} has no effect on {model}: {}", idle.why), false)
+    };
+    model.without_effect(policy).into_iter().map(say).collect()
 }
 
 impl Limits {
@@ -120,15 +129,6 @@ impl Limits {
                 policy.outbox.low = policy.outbox.low.min(most / 4);
             }
         }
-    }
-
-    /// Notes about given limits without effect on this model.
-    pub fn without_effect(policy: &Policy, model: Model) -> Vec<String> {
-        let say = |idle: Idle| {
-            let option = Policy::limit(idle.name).and_then(|limit| limit.option).unwrap_or(idle.name);
-            in_users_words(&format!("{option} has no effect on {model}: {}", idle.why), false)
-        };
-        model.without_effect(policy).into_iter().map(say).collect()
     }
 
     /// Descriptors for all connections of the policy.

@@ -18,8 +18,7 @@ use super::proxy;
 use super::stage::{Bound, PlannedServer};
 use crate::label::Label;
 use crate::life::{self, Change, End, Up, Word};
-use crate::limits::Want;
-use crate::limits::{Limits, Strategy};
+use crate::limits::{Strategy, Want, without_effect};
 use crate::metrics::{Entry, Pages, Source};
 use crate::origin::{Asked, DEFAULT_ADDRESS, Listeners, Origin, terms};
 use crate::out::complain;
@@ -91,7 +90,7 @@ impl PlannedServer for StreamPlan {
         if let Some(text) = self.how.limits.fit(&mut self.policy, self.model, each)? {
             self.label.note("max-connections", &text);
         }
-        for text in Limits::without_effect(&self.policy, self.model) {
+        for text in without_effect(&self.policy, self.model) {
             self.label.note("no-effect", &text);
         }
         let memory = self.model.memory_bound(&self.policy);

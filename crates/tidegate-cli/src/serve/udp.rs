@@ -1,14 +1,11 @@
 //! `tidegate serve udp`.
 
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
-use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::ValueEnum;
-use tidegate::policy::Wait;
 use tidegate::system::descriptor::OwnedFd;
 use tidegate::{
     BoundDatagramServer, DatagramPath, DatagramPolicy, DatagramServer, DatagramService, DatagramStats, Model,
@@ -21,8 +18,7 @@ use super::stage::{Bound, PlannedServer};
 use super::stream::{listen_for_successor, open_door, relieve};
 use crate::label::Label;
 use crate::life::{Change, End, Up, Word};
-use crate::limits::Want;
-use crate::limits::{set, size, time, wait};
+use crate::limits::{Given, Want, without_effect};
 use crate::metrics::{Entry, Pages, Source};
 use crate::origin::{self, DEFAULT_ADDRESS};
 use crate::out::complain;
@@ -73,74 +69,23 @@ pub struct UdpArgs {
 }
 
 /// Limits of datagrams.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args)]
 #[command(next_help_heading = "Limits")]
 struct Limits {
-    /// How datagrams pass through the kernel: plain (one per call), batched (several per call), or gso (several of one
-    /// size and peer as one) [default: batched; plain on uring].
-    #[arg(long, value_name = "PATH")]
-    path: Option<DatagramPath>,
-    /// I/O threads, each with its own socket; on pool, which has one socket, workers [default: one for each processor;
-    /// 256 for pool].
-    #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
-    /// Datagrams of one receive or send call; on uring receive buffers of each thread [default: 64].
-    #[arg(long, value_name = "N")]
-    batch: Option<usize>,
-    /// Longest datagram accepted; longer ones are dropped and counted [default: 65507].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    largest_datagram: Option<usize>,
-    /// Replies that a thread may queue; further ones are dropped and counted [default: 8192].
-    #[arg(long, value_name = "N")]
-    replies: Option<usize>,
-    /// Bytes of those replies [default: 1MiB].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    reply_bytes: Option<usize>,
-    /// Datagrams that one send joins on the path gso [default: 64].
-    #[arg(long, value_name = "N")]
-    segments: Option<usize>,
-    /// Longest reply that is joined with others on the path gso: what fits the MTU [default: 1452].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    segment_bytes: Option<usize>,
-    /// SO_RCVBUF: what the kernel keeps while the server is busy [default: net.core.rmem_default].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    socket_receive_buffer: Option<usize>,
-    /// SO_SNDBUF [default: net.core.wmem_default].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    socket_send_buffer: Option<usize>,
-    /// How an I/O thread waits: block, spin, or spin:TIME (spin that long, then block) [default: block].
-    #[arg(long, value_name = "HOW", value_parser = wait)]
-    wait: Option<Wait>,
-    /// How long a stop may take to serve datagrams that have arrived [default: 1s].
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    drain_timeout: Option<Duration>,
-    /// Stack of each thread of blocking and pool [default: 128KiB].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    thread_stack_bytes: Option<usize>,
+    #[command(flatten)]
+    given: Given<DatagramPolicy>,
 }
 
 impl Limits {
     fn policy(&self) -> Result<DatagramPolicy, Failure> {
-        let mut policy =
-            DatagramPolicy { path: self.path, threads: self.threads, ..DatagramPolicy::default() };
-        if self.path != Some(DatagramPath::Segments)
-            && (self.segments.is_some() || self.segment_bytes.is_some())
-        {
+        let mut policy = DatagramPolicy::default();
+        self.given.apply(&mut policy);
+        let joins = self.given.has("segments") || self.given.has("segment_bytes");
+        if joins && policy.path != Some(DatagramPath::Segments) {
             return Err(usage(anyhow!(
                 "--segments and --segment-bytes require the path gso: add --path gso, or leave them out"
             )));
         }
-        set(&mut policy.batch, self.batch);
-        set(&mut policy.largest_datagram, self.largest_datagram);
-        set(&mut policy.replies, self.replies);
-        set(&mut policy.reply_bytes, self.reply_bytes);
-        set(&mut policy.segments, self.segments);
-        set(&mut policy.segment_bytes, self.segment_bytes);
-        policy.socket_receive_buffer = self.socket_receive_buffer;
-        policy.socket_send_buffer = self.socket_send_buffer;
-        set(&mut policy.wait, self.wait);
-        set(&mut policy.drain_timeout, self.drain_timeout);
-        set(&mut policy.thread_stack_bytes, self.thread_stack_bytes);
         Ok(policy)
     }
 }
@@ -186,7 +131,11 @@ impl PlannedServer for UdpPlan {
     }
 
     fn fit(&mut self, _: usize) -> Result<(), Failure> {
-        Ok(()) // it takes no descriptors as it runs
+        // It takes no descriptors as it runs.
+        for text in without_effect(&self.policy, self.model) {
+            self.label.note("no-effect", &text);
+        }
+        Ok(())
     }
 
     fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {

@@ -3,7 +3,7 @@
 use tidegate_os::endpoint::Endpoint;
 
 use super::Model;
-use crate::policy::{DatagramPath, DatagramPolicy, Effect, Idle, Limit, Limited, Policy, PolicyError, Wait};
+use crate::policy::{DatagramPath, DatagramPolicy, Effect, Idle, Limit, Limited, Policy, PolicyError};
 
 impl Model {
     /// What this model makes of a limit on this system.
@@ -79,21 +79,14 @@ pub(crate) fn check_endpoint(at: &Endpoint, policy: &Policy) -> Result<(), Polic
     refused.map_or(Ok(()), Err)
 }
 
-/// The same for datagrams.
+/// Refuses a limit of datagrams that the model cannot keep.
 pub(crate) fn check_datagrams(model: Model, policy: &DatagramPolicy) -> Result<(), PolicyError> {
-    let loops = !matches!(model, Model::Blocking | Model::Pool | Model::Tokio);
-    let rules = [
-        (policy.wait != Wait::Block && !loops, "wait", "choose a model with an event loop, such as epoll"),
-        (
-            policy.path == Some(DatagramPath::Batched) && model == Model::Uring,
-            "path = batched",
-            "a ring hands over many operations with one call by nature; choose plain or gso",
-        ),
-    ];
-    match rules.into_iter().find(|(broken, ..)| *broken) {
-        Some((_, name, remedy)) => Err(PolicyError::NotOnModel { name, model: model.name(), remedy }),
-        None => Ok(()),
+    check(model, policy)?;
+    if policy.path == Some(DatagramPath::Batched) && model == Model::Uring {
+        let remedy = "a ring hands over many operations with one call by nature; choose plain or gso";
+        return Err(PolicyError::NotOnModel { name: "path = batched", model: model.name(), remedy });
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -110,7 +103,7 @@ mod tests {
         assert_eq!(check_policy(Model::Epoll, &fits), Ok(()));
         assert!(check_policy(Model::Uring, &fits).is_err(), "its operations count too");
     }
-    use crate::policy::Accept;
+    use crate::policy::{Accept, Wait};
     use std::num::{NonZeroU32, NonZeroUsize};
 
     #[test]
@@ -136,7 +129,12 @@ mod tests {
 
     #[test]
     fn every_limit_is_kept_listed_or_refused_on_every_model() {
-        for limit in Policy::limits() {
+        kept_listed_or_refused::<Policy>();
+        kept_listed_or_refused::<DatagramPolicy>();
+    }
+
+    fn kept_listed_or_refused<P: Limited>() {
+        for limit in P::limits() {
             let policy = crate::policy::limit::tests::with_another_value(limit);
             for model in Model::ALL {
                 let listed = model.without_effect(&policy).iter().any(|idle| idle.name == limit.name);

@@ -98,13 +98,6 @@ impl Policy {
     }
 }
 
-pub(super) fn within(name: &'static str, value: usize, low: usize, high: usize) -> Result<(), PolicyError> {
-    if (low..=high).contains(&value) {
-        return Ok(());
-    }
-    Err(PolicyError::Range { name, value: value.to_string(), must: format!("between {low} and {high}") })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

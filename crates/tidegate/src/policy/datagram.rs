@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::check::{LONGEST, within};
-use super::{PolicyError, Wait};
+use super::table::limits;
+use super::{Limit, Limited, PolicyError, Wait, limit};
 
 /// The most bytes one datagram carries (RFC 768: 65,535 with 8 of its own header and 20 of IPv4).
 pub const LARGEST_PAYLOAD: usize = 65_507;
@@ -30,6 +30,9 @@ pub enum DatagramPath {
 impl DatagramPath {
     /// All paths.
     pub const ALL: [Self; 3] = [Self::Plain, Self::Batched, Self::Segments];
+
+    /// Their names.
+    const WORDS: &'static [&'static str] = &["plain", "batched", "gso"];
 
     /// The name used on the command line and in reports.
     #[must_use]
@@ -59,66 +62,170 @@ impl FromStr for DatagramPath {
     }
 }
 
+limits! {
 /// Every limit of a datagram server.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DatagramPolicy {
-    /// How datagrams pass through the kernel. Default `None`: [`DatagramPath::default_on`](DatagramPath::default_on)
-    /// the model. A path selected by name is never replaced by another.
-    pub path: Option<DatagramPath>,
-    /// I/O threads. Default `None`: one for each processor; 256 on `pool`. With several, each has its own socket on the
-    /// same port and the kernel distributes the peers (`SO_REUSEPORT`); on `pool` all receive from one socket.
-    pub threads: Option<NonZeroUsize>,
-    /// Receives or sends per system call on the paths other than plain; on `uring` receive buffers of each thread,
-    /// rounded up to a power of two. Default 64. Cost: this many receive buffers for each thread, of which only touched
-    /// pages use memory.
-    pub batch: usize,
-    /// Receive calls in a row before a loop checks whether it is to stop. Default 16.
-    pub burst: usize,
-    /// Longest datagram accepted, in bytes; a longer one is dropped and counted. Default 65,507, the most that UDP
-    /// carries. Cost: the size of a receive buffer (but 65,535 on the path gso).
-    pub largest_datagram: usize,
-    /// Replies of one thread that may be queued for the kernel; further ones are dropped and counted. Default 8,192.
-    pub replies: usize,
-    /// Bytes of the queued replies of one thread. Default 1 MiB; at least two of the largest datagrams.
-    pub reply_bytes: usize,
-    /// Datagrams that one send joins on the path gso. Default 64, which every kernel with `UDP_SEGMENT` takes (128 from
-    /// Linux 6.9).
-    pub segments: usize,
-    /// Longest datagram that is joined with others for sending, in bytes; one that exceeds the device's MTU cannot be.
-    /// Default 1,452, for an MTU of 1,500 on IPv4 and IPv6. Longer replies are sent alone.
-    pub segment_bytes: usize,
-    /// `SO_RCVBUF` in bytes: what the kernel buffers while the server is busy. Default `None`: `net.core.rmem_default`.
+pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
+    parts {}
+
+    /// `None` is [`DatagramPath::default_on`](DatagramPath::default_on) the model. A path selected by name is never
+    /// replaced by another.
+    path: Option<DatagramPath> = None => {
+        what: "How datagrams pass through the kernel: plain (one per call), batched (several per call), or gso (several of one size and peer as one)",
+        cost: "batched saves system calls, gso most of the kernel's work; gso needs a network device that can do it",
+        option: Some("path"),
+        unit: Words(DatagramPath::WORDS),
+        range: Any,
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+        default_note: Some("batched; plain on uring"),
+    }
+    /// With several, each has its own socket on the same port and the kernel distributes the peers (`SO_REUSEPORT`).
+    threads: Option<NonZeroUsize> = None => {
+        what: "I/O threads, each with its own socket; on pool, which has one socket, workers",
+        cost: "buffers for each thread",
+        option: Some("threads"),
+        unit: Count,
+        range: Within(1, 1_024),
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+        default_note: Some("one for each processor; 256 for pool"),
+    }
+    /// On `uring` rounded up to a power of two.
+    batch: usize = 64 => {
+        what: "Datagrams of one receive or send call on the paths batched and gso; on uring receive buffers of each thread",
+        cost: "this many receive buffers for each thread, of which only touched pages use memory",
+        option: Some("batch"),
+        unit: Count,
+        range: Within(1, 1_024), // UIO_MAXIOV, the most that one call takes
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+    }
+    burst: usize = 16 => {
+        what: "Receive calls in a row before a loop checks whether it is to stop",
+        cost: "a stop waits for them",
+        option: None,
+        unit: Count,
+        range: Within(1, 65_536),
+        change: Fixed,
+        on: &[
+            (&[Blocking, Pool, Select, Poll, Epoll, Tokio], Kept),
+            (WINDOWS, Kept),
+            (&[Uring], NoEffect("the kernel receives on its own; what it has received is served in one go")),
+        ],
+    }
+    /// The default is the most that UDP carries.
+    largest_datagram: usize = LARGEST_PAYLOAD => {
+        what: "Longest datagram accepted, in bytes; longer ones are dropped and counted",
+        cost: "the size of a receive buffer (but 65535 on the path gso)",
+        option: Some("largest-datagram"),
+        unit: Bytes,
+        range: Within(1, LARGEST_PAYLOAD as u128),
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+    }
+    replies: usize = 8_192 => {
+        what: "Replies of one thread that may be queued for the kernel; further ones are dropped and counted",
+        cost: "too low: replies are lost when many arrive together",
+        option: Some("replies"),
+        unit: Count,
+        range: Within(1, 1 << 24),
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+    }
+    reply_bytes: usize = 1 << 20 => {
+        what: "Bytes of the queued replies of one thread",
+        cost: "memory of each thread",
+        option: Some("reply-bytes"),
+        unit: Bytes,
+        range: Within(1, 1 << 30),
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+        relation: Some(Relation {
+            holds: AtLeast(2),
+            other: "largest_datagram",
+            remedy: "two of the largest datagrams must fit, or a reply could be dropped; raise reply_bytes",
+        }),
+    }
+    /// Every kernel with `UDP_SEGMENT` takes 64, from Linux 6.9 128.
+    segments: usize = 64 => {
+        what: "Datagrams that one send joins on the path gso",
+        cost: "more than 64 needs Linux 6.9",
+        option: Some("segments"),
+        unit: Count,
+        range: Within(1, 128),
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+    }
+    /// The default fits an MTU of 1,500 on IPv4 and IPv6. Longer replies are sent alone.
+    segment_bytes: usize = 1_452 => {
+        what: "Longest reply that is joined with others on the path gso: what fits the MTU",
+        cost: "over the MTU the kernel refuses the send, which is counted",
+        option: Some("segment-bytes"),
+        unit: Bytes,
+        range: Within(1, LARGEST_PAYLOAD as u128),
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+    }
     /// Linux silently limits it to `net.core.rmem_max`.
-    pub socket_receive_buffer: Option<usize>,
-    /// `SO_SNDBUF` in bytes. Default `None`: `net.core.wmem_default`.
-    pub socket_send_buffer: Option<usize>,
-    /// How an I/O thread waits. Default [`Wait::Block`], the only one for `blocking`, `pool` and `tokio`.
-    pub wait: Wait,
-    /// How long a stop may take to serve datagrams that have arrived and to send their replies. Default 1 s.
-    pub drain_timeout: Duration,
-    /// Bytes of stack of each thread of `blocking` and `pool`. Default 128 KiB.
-    pub thread_stack_bytes: usize,
+    socket_receive_buffer: Option<usize> = None => {
+        what: "SO_RCVBUF: what the kernel buffers while the server is busy",
+        cost: "kernel memory; a datagram of 64 bytes takes about 768",
+        option: Some("socket-receive-buffer"),
+        unit: Bytes,
+        range: Any,
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+        default_note: Some("net.core.rmem_default"),
+    }
+    socket_send_buffer: Option<usize> = None => {
+        what: "SO_SNDBUF",
+        cost: "kernel memory",
+        option: Some("socket-send-buffer"),
+        unit: Bytes,
+        range: Any,
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+        default_note: Some("net.core.wmem_default"),
+    }
+    wait: Wait = Wait::Block => {
+        what: "How an I/O thread waits: block, spin, or spin:TIME (spin that long, then block)",
+        cost: "spinning saves wake-ups and uses one whole processor per thread",
+        option: Some("wait"),
+        unit: Other("HOW"),
+        range: TIME,
+        change: Fixed,
+        on: &[
+            (LOOPS, Kept),
+            (WITHOUT_LOOP, Refused("choose a model with an event loop, such as epoll")),
+        ],
+    }
+    drain_timeout: Duration = Duration::from_secs(1) => {
+        what: "How long a stop may take to serve datagrams that have arrived and to send their replies",
+        cost: "the longest duration of a stop",
+        option: Some("drain-timeout"),
+        unit: Time,
+        range: TIME_OR_ZERO,
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+    }
+    thread_stack_bytes: usize = 128 * 1024 => {
+        what: "Stack of each thread of blocking and pool",
+        cost: "address space; only touched pages use memory",
+        option: Some("thread-stack-bytes"),
+        unit: Bytes,
+        range: Within(64 * 1024, 64 << 20),
+        change: Fixed,
+        on: &[
+            (&[Blocking, Pool], Kept),
+            (LOOPS, NoEffect("its threads have a stack of a fixed size")),
+            (&[Tokio], NoEffect("its threads have a stack of a fixed size")),
+        ],
+    }
 }
 
-impl Default for DatagramPolicy {
-    fn default() -> Self {
-        Self {
-            path: None,
-            threads: None,
-            batch: 64,
-            burst: 16,
-            largest_datagram: LARGEST_PAYLOAD,
-            replies: 8_192,
-            reply_bytes: 1 << 20,
-            segments: 64,
-            segment_bytes: 1_452,
-            socket_receive_buffer: None,
-            socket_send_buffer: None,
-            wait: Wait::Block,
-            drain_timeout: Duration::from_secs(1),
-            thread_stack_bytes: 128 * 1024,
-        }
-    }
+impl Limited for DatagramPolicy {
+    const TABLE: &'static [&'static [Limit<Self>]] = &[Self::ROWS];
 }
 
 impl DatagramPolicy {
@@ -127,35 +234,7 @@ impl DatagramPolicy {
     /// # Errors
     /// The first contradiction found, with its remedy.
     pub fn check(&self) -> Result<(), PolicyError> {
-        within("batch", self.batch, 1, 1_024)?; // UIO_MAXIOV, the most that one call takes
-        within("burst", self.burst, 1, 65_536)?;
-        within("largest_datagram", self.largest_datagram, 1, LARGEST_PAYLOAD)?;
-        within("replies", self.replies, 1, 1 << 24)?;
-        within("reply_bytes", self.reply_bytes, 1, 1 << 30)?;
-        within("segments", self.segments, 1, 128)?;
-        within("segment_bytes", self.segment_bytes, 1, LARGEST_PAYLOAD)?;
-        within("thread_stack_bytes", self.thread_stack_bytes, 64 * 1024, 64 << 20)?;
-        if let Some(threads) = self.threads {
-            within("threads", threads.get(), 1, 1_024)?;
-        }
-        if self.drain_timeout > LONGEST {
-            let must = "at most a century".into();
-            return Err(PolicyError::Range {
-                name: "drain_timeout",
-                value: format!("{:?}", self.drain_timeout),
-                must,
-            });
-        }
-        if self.reply_bytes < 2 * self.largest_datagram {
-            return Err(PolicyError::Conflict {
-                name: "reply_bytes",
-                value: self.reply_bytes.to_string(),
-                other: "largest_datagram",
-                other_value: self.largest_datagram.to_string(),
-                remedy: "two of the largest datagrams must fit, or a reply could be dropped; raise reply_bytes",
-            });
-        }
-        Ok(())
+        limit::check(self)
     }
 
     /// Datagrams of one receive or send call.
@@ -261,6 +340,7 @@ mod tests {
 
     #[test]
     fn every_path_has_a_name_that_leads_back() {
+        assert_eq!(DatagramPath::ALL.map(DatagramPath::name), DatagramPath::WORDS);
         for path in DatagramPath::ALL {
             assert_eq!(path.name().parse(), Ok(path));
         }

@@ -3,7 +3,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
-use super::{FastPath, LONGEST, MinRate, PostedAccepts, ReceiveStyle, Wait, WhenFull};
+use super::{DatagramPath, FastPath, LONGEST, MinRate, PostedAccepts, ReceiveStyle, Wait, WhenFull};
 
 /// The type of a limit's value, and its syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,6 +245,20 @@ impl Setting for Wait {
             Self::Block | Self::Spin => None,
             Self::SpinThenBlock(time) => Some(time.as_nanos()),
         }
+    }
+}
+
+impl Setting for DatagramPath {
+    fn parse(text: &str, _: Unit) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn text(&self, _: Unit) -> String {
+        self.name().into()
+    }
+
+    fn number(&self) -> Option<u128> {
+        None
     }
 }
 

@@ -3,11 +3,25 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::policy::Policy;
+use crate::policy::{DatagramPolicy, Policy};
 
 /// Texts of which every limit takes one that is not its default.
-const TEXTS: [&str; 13] =
-    ["1", "2", "5000", "8KiB", "64KiB", "2MiB", "2s", "1ms", "true", "2:4", "spin", "refuse", "zero-byte"];
+const TEXTS: [&str; 14] = [
+    "gso",
+    "1",
+    "2",
+    "5000",
+    "8KiB",
+    "64KiB",
+    "2MiB",
+    "2s",
+    "1ms",
+    "true",
+    "2:4",
+    "spin",
+    "refuse",
+    "zero-byte",
+];
 
 /// The default policy with another value of one limit.
 pub(crate) fn with_another_value<P: Limited>(limit: &Limit<P>) -> P {
@@ -22,8 +36,13 @@ pub(crate) fn with_another_value<P: Limited>(limit: &Limit<P>) -> P {
 
 #[test]
 fn every_limit_is_called_something_else_everywhere() {
+    names_differ::<Policy>();
+    names_differ::<DatagramPolicy>();
+}
+
+fn names_differ<P: Limited>() {
     let mut names = HashSet::new();
-    for limit in Policy::limits() {
+    for limit in P::limits() {
         assert!(names.insert(limit.name), "{}", limit.name);
         assert!(
             limit.option.is_none_or(|option| option == limit.name || names.insert(option)),
@@ -34,14 +53,19 @@ fn every_limit_is_called_something_else_everywhere() {
             assert!(!text.is_empty() && !text.ends_with('.'), "{}: {text:?}", limit.name);
         }
         for other in [limit.relation.map(|relation| relation.other), limit.needs.map(|needs| needs.0)] {
-            assert!(other.is_none_or(|other| Policy::limit(other).is_some()), "{}: {other:?}", limit.name);
+            assert!(other.is_none_or(|other| P::limit(other).is_some()), "{}: {other:?}", limit.name);
         }
     }
 }
 
 #[test]
 fn every_limit_is_read_as_it_is_written() {
-    for limit in Policy::limits() {
+    texts_are_read_back::<Policy>();
+    texts_are_read_back::<DatagramPolicy>();
+}
+
+fn texts_are_read_back<P: Limited + PartialEq + std::fmt::Debug>() {
+    for limit in P::limits() {
         let policy = with_another_value(limit);
         let text = limit.text(&policy).unwrap();
         let mut copy = limit.default_policy();
