@@ -181,6 +181,8 @@ fn what_makes_no_sense_is_bad_usage() {
     for (args, part) in [
         (&["serve", "udp", "echo", "--model", "uring", "--path", "batched"][..], "choose plain or gso"),
         (&["serve", "udp", "echo", "--segments", "4"], "add --path gso"),
+        (&["serve", "udp", "echo", "--batch", "1025"], "must be between 1 and 1024"),
+        (&["serve", "udp", "echo", "--reply-bytes", "64k"], "contradicts --largest-datagram (65507)"),
         (&["serve", "udp", "echo", "--proxy-protocol"], "unexpected argument"),
         (&["serve", "udp", "twice"], "possible values: echo, sink"),
         (&["serve", "udp", "echo", "--wait", "spin", "--model", "blocking"], "with an event loop"),

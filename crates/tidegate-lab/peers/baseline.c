@@ -7,6 +7,7 @@
  * cc -O2 -o baseline baseline.c && ./baseline PORT [-c]
  *
  * -DSLOWER_NS=200 makes each answer so many nanoseconds dearer (scenarios/ab/alarms).
+ * -DPAUSE_US=200 sleeps so many microseconds after each batch: the naive latency budget (scenarios/coalescing/cpu).
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,6 +37,14 @@ static void be_slower(void) {
     clock_gettime(CLOCK_MONOTONIC, &begin);
     do clock_gettime(CLOCK_MONOTONIC, &now);
     while ((now.tv_sec - begin.tv_sec) * 1000000000L + now.tv_nsec - begin.tv_nsec < SLOWER_NS);
+#endif
+}
+
+/* Lets events gather for PAUSE_US. */
+static void let_gather(void) {
+#ifdef PAUSE_US
+    struct timespec pause = {.tv_nsec = PAUSE_US * 1000L};
+    nanosleep(&pause, NULL);
 #endif
 }
 
@@ -71,6 +81,7 @@ int main(int argc, char **argv) {
     struct epoll_event events[EVENTS], event = {.events = EPOLLIN, .data.fd = listener};
     if (epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &event)) die("epoll_ctl");
     static char request[65536];
+    prctl(PR_SET_TIMERSLACK, 1000UL); /* sleeps end when they should */
     for (;;) {
         int n = epoll_wait(epoll, events, EVENTS, -1);
         if (n < 0 && errno != EINTR) die("epoll_wait");
@@ -88,5 +99,6 @@ int main(int argc, char **argv) {
             be_slower();
             if (got <= 0 || send(fd, answer, length, MSG_NOSIGNAL) != (ssize_t)length || close_each) close(fd);
         }
+        let_gather();
     }
 }

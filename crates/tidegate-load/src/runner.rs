@@ -346,7 +346,8 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
     }
 
     /// Opens the connections block by block; a block begins when every attempt of the one before has ended. If all of
-    /// the first block failed, nobody is there, and the others are not tried.
+    /// the first block failed, nobody is there, and the others are not tried. With a connection for each request only
+    /// the first block is waited for.
     fn open_all(&mut self, mut dial: impl FnMut(u64) -> bool) {
         let total = self.run_state.plan.connections as u64;
         if self.run_state.pacer.is_some() && self.run_state.plan.connection_per_request() {
@@ -357,7 +358,7 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
         let begun = Instant::now();
         let part = self.run_state.plan.its_part();
         let interval = self.run_state.plan.ramp_connections.div_f64(part.connections().max(1) as f64);
-        let mut dialled = 0;
+        let (mut dialled, mut waits_for_nobody) = (0, false);
         while dialled < total {
             let end = (dialled + BLOCK as u64).min(total);
             while dialled < end {
@@ -366,14 +367,20 @@ impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
                     std::thread::sleep(due.saturating_duration_since(Instant::now()).min(TELL / 2));
                     self.tell_opening();
                 }
-                if !self.wait_until(|ended| dialled - ended < OPENING) || !dial(dialled) {
+                let may_dial = waits_for_nobody || self.wait_until(|ended| dialled - ended < OPENING);
+                if !may_dial || !dial(dialled) {
                     return;
                 }
                 dialled += 1;
             }
+            if waits_for_nobody {
+                continue;
+            }
             if !self.wait_until(|ended| ended >= dialled) || self.client.stats().accepted == 0 {
                 return;
             }
+            // Those that are served connect again at once, and may keep the rest out of a full backlog for a minute.
+            waits_for_nobody = self.run_state.plan.connection_per_request();
         }
     }
 

@@ -238,7 +238,7 @@ impl Args {
         let is_short = self.is_short();
         let points: &[usize] = match (is_short, self.is_quick()) {
             (true, _) => &[100, 1_000],
-            (_, true) => &[10, 100, 1_000, 10_000],
+            (_, true) => &[10, 100, 1_000],
             (_, false) => &[10, 30, 100, 300, 1_000, 3_000, 10_000],
         };
         let length = match (self.requests, is_short, self.is_quick()) {

@@ -465,3 +465,43 @@ fn a_condition_that_holds_fails_the_run() {
     assert_eq!(failed.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&failed.stderr).contains("--fail-if p50<1000s: it was"), "{failed:?}");
 }
+
+/// A server whose backlog is full while others connect again and again: those that are late are not waited for.
+#[test]
+fn a_load_with_a_connection_for_each_request_begins_although_some_have_none() {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    socket.listen(16).unwrap();
+    let listener = TcpListener::from(socket);
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let mut child = Command::new(TIDEGATE)
+        .args([
+            "load",
+            "http",
+            &url,
+            "-c",
+            "1500",
+            "-d",
+            "1s",
+            "--no-keepalive",
+            "--timeout",
+            "1h",
+            "--phases",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first block has connections, and no answers; the backlog has room for few of the others.
+    let first: Vec<_> = listener.incoming().take(1000).map(Result::unwrap).collect();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let (begun, begins) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let is_begun = lines.map_while(Result::ok).any(|line| line == "phase measuring");
+        let _ = begun.send(is_begun); // too late, if nobody waits any more
+    });
+    let begins = begins.recv_timeout(Duration::from_secs(60));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(first);
+    assert_eq!(begins, Ok(true), "the load waits for those that have no connection");
+}

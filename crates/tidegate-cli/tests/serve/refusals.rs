@@ -142,13 +142,24 @@ fn limits_that_change_nothing_on_the_model_are_said_and_the_server_runs() {
             "receive has no effect on epoll: idle connections pin no buffer",
         ),
     ] {
-        let args = ["serve", "echo", "--listen", "127.0.0.1:0", "--model", model];
-        let server = Server::start(&[&args, options].concat());
-        server.signal(rustix::process::Signal::TERM);
-        let (status, _, stderr) = server.ended();
-        assert_eq!(status.code(), Some(0), "{stderr:?}");
-        assert_eq!(stderr.iter().filter(|line| line.contains(says)).count(), 1, "{says:?} in {stderr:?}");
+        has_no_effect(&["echo"], model, options, says);
     }
+    let stack = ["--thread-stack-bytes", "64k"];
+    has_no_effect(
+        &["udp", "echo"],
+        "epoll",
+        &stack,
+        "thread-stack-bytes has no effect on epoll: its threads",
+    );
+}
+
+fn has_no_effect(service: &[&str], model: &str, options: &[&str], says: &str) {
+    let args = ["--listen", "127.0.0.1:0", "--model", model];
+    let server = Server::start(&[&["serve"], service, &args, options].concat());
+    server.signal(rustix::process::Signal::TERM);
+    let (status, _, stderr) = server.ended();
+    assert_eq!(status.code(), Some(0), "{stderr:?}");
+    assert_eq!(stderr.iter().filter(|line| line.contains(says)).count(), 1, "{says:?} in {stderr:?}");
 }
 
 #[test]
