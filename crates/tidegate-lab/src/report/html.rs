@@ -19,7 +19,7 @@ th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:
 tbody tr:hover td{background:var(--soft)}p.about,li{font-size:.88rem;max-width:52rem}p.about{opacity:.8}p.answer{font-size:1.15rem}\
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr));gap:1rem}\
 figure{margin:0;padding:.5rem;border:1px solid var(--line);border-radius:.4rem}figcaption{font-weight:600;font-size:.95rem;padding:.2rem .3rem}\
-figure svg{display:block;width:100%;height:auto;margin-top:-1.2rem}figure svg .t{display:none}\
+figure svg{display:block;width:100%;height:auto;margin-top:-1.2rem}figure svg .t{display:none}figure.answer{max-width:48rem;margin-bottom:1.2rem}\
 @media (max-width:600px){body{padding:.7rem}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.4rem}h1{font-size:1.4rem}}\
 @media print{.scroll{overflow:visible}table{font-size:.6rem}}";
 
@@ -39,9 +39,7 @@ pub(super) fn page(results: &Results, charts: &[Chart]) -> String {
     }
     let charts: Vec<&Chart> = charts.iter().filter(|chart| chart.name != "answer").collect();
     if !charts.is_empty() {
-        let figure =
-            |c: &&Chart| format!("<figure><figcaption>{}</figcaption>{}</figure>\n", escape(&c.title), c.svg);
-        let figures = charts.iter().map(figure).collect::<String>();
+        let figures = charts.iter().map(|chart| figure("", chart)).collect::<String>();
         body += &format!("<h2 id=\"charts\">Charts</h2>\n<div class=\"charts\">\n{figures}</div>\n");
     }
     body += &list("Remarks", results.remarks().iter().map(|r| escape(r)));
@@ -64,8 +62,15 @@ fn answer(results: &Results, charts: &[Chart]) -> String {
         1 => format!("<code>{}</code>", escape(part)),
         _ => escape(part),
     });
-    let chart = charts.iter().find(|chart| chart.name == "answer").map_or("", |chart| &chart.svg);
-    format!("<p class=\"answer\">{}</p>\n<figure>{chart}</figure>\n", words.collect::<String>())
+    let chart = charts.iter().find(|chart| chart.name == "answer");
+    let chart = chart.map(|chart| figure("answer", chart)).unwrap_or_default();
+    format!("<p class=\"answer\">{}</p>\n{chart}", words.collect::<String>())
+}
+
+/// A chart below its title.
+fn figure(class: &str, chart: &Chart) -> String {
+    let title = escape(&chart.title);
+    format!("<figure class=\"{class}\"><figcaption>{title}</figcaption>{}</figure>\n", chart.svg)
 }
 
 /// The machine and the method.
