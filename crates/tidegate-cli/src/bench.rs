@@ -14,6 +14,7 @@ use tidegate::{Model, system};
 use tidegate_lab::report::{self, Results, verdict};
 use tidegate_lab::{Agents, Bench, process};
 
+use crate::limits::each_model;
 use crate::nats::NatsArgs;
 use crate::out::{self, complain, say};
 use crate::system::signals;
@@ -31,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = "report")]
     out: PathBuf,
     /// Measure only these models.
-    #[arg(long, value_name = "MODELS", value_delimiter = ',')]
+    #[arg(long, value_name = "MODELS", value_delimiter = ',', value_parser = each_model())]
     models: Vec<Model>,
     /// models: connections of each row, instead of 7,000, 12,000 and 50,000. concurrency, peers: the points. demand:
     /// those that carry the load, instead of 100. connections: the rows of each model, instead of 10,000 and 50,000.

@@ -16,7 +16,7 @@ use tidegate_lab::tune::{self, Extent, Goal, Outcome as Found, Settings, Stage};
 
 use crate::bench::{end_children_with_this_program, progress_bar};
 use crate::compare::number;
-use crate::limits::time;
+use crate::limits::{each_model, time};
 use crate::out::{self, say};
 use crate::{Failure, Outcome};
 
@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = time)]
     budget: Option<Duration>,
     /// Try only these models.
-    #[arg(long, value_name = "MODELS", value_delimiter = ',')]
+    #[arg(long, value_name = "MODELS", value_delimiter = ',', value_parser = each_model())]
     models: Vec<Model>,
     /// Connections of the load while settings are compared [default: 100; for the goal connections 5000, with --quick
     /// 1000].

@@ -51,6 +51,21 @@ fn bash_completes_an_option() {
 }
 
 #[test]
+fn bash_completes_the_names_of_models() {
+    for (command, option) in
+        [("serve http", "--model"), ("load http", "--model"), ("bench", "--models"), ("tune", "--models")]
+    {
+        let words = format!("tidegate {command} {option} ep");
+        let at = words.split(' ').count() - 1;
+        let ask = format!(
+            "COMP_WORDS=({words}); COMP_CWORD={at}; _tidegate tidegate ep {option}; echo \"${{COMPREPLY[@]}}\""
+        );
+        let Some(said) = check("bash", &[], &format!("{}\n{ask}\n", script("bash"))) else { return };
+        assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), "epoll", "{words}: {said:?}");
+    }
+}
+
+#[test]
 fn every_command_has_a_page_that_man_can_show() {
     let folder = tempfile::tempdir().unwrap();
     let output = tidegate(&["man", folder.path().to_str().unwrap()]);

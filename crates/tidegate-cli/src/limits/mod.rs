@@ -15,7 +15,7 @@ pub use share::{Want, shares};
 pub use tidegate::policy::setting::{size, time, wait};
 use tidegate::policy::{Idle, Limited};
 use tidegate::{Model, Policy, system};
-pub use units::{Optional, models, time_or_none};
+pub use units::{Optional, each_model, models, time_or_none};
 
 use crate::Failure;
 

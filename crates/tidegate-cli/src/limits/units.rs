@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tidegate::Model;
 use tidegate::policy::setting::time;
 
@@ -21,6 +21,11 @@ pub fn time_or_none(text: &str) -> Result<Optional, String> {
 /// What `--model` takes: names for the shell to complete.
 pub fn models() -> PossibleValuesParser {
     PossibleValuesParser::new(Model::ALL.map(Model::name).into_iter().chain(["auto"]))
+}
+
+/// What each of `--models` is: names for the shell to complete.
+pub fn each_model() -> impl TypedValueParser<Value = Model> {
+    PossibleValuesParser::new(Model::ALL.map(Model::name)).try_map(|name| name.parse::<Model>())
 }
 
 #[cfg(test)]
