@@ -16,7 +16,8 @@ pub const LESSON: Lesson = Lesson {
     server: "The server at {addr} is an echo server. It hears of new bytes once, when they arrive (edge-triggered). Each
 time it takes as much as its buffer holds, echoes that, and waits for the next news.",
     task: "Messages up to some size are answered; one byte more, and the rest of the message never comes back. Find out
-the largest size that is answered.",
+the largest size that is answered: try sizes between one that works and one that hangs, half way each time, about a
+dozen in all.",
     commands: &[
         "tidegate load echo {addr} -c 1 -n 1 --size 1000 --timeout 3s",
         "tidegate load echo {addr} -c 1 -n 1 --size 8000 --timeout 3s",

@@ -17,7 +17,8 @@ pub const LESSON: Lesson = Lesson {
     server: "The server at {addr} echoes messages of up to 4,096 bytes in the manner of completions: it copies a message
 into the next one of its buffers, in turn, and starts a send that completes 5 ms later. It does not ask whether the
 send that used the buffer before has completed.",
-    task: "Find out how many clients, each with one message in flight, it serves at once without mixing up their bytes.
+    task: "Find out how many clients, each with one message in flight, it serves at once without mixing up their bytes: try
+numbers between 2 and 50, half way each time.
 (`load echo` compares every byte.)",
     commands: &[
         "tidegate load echo {addr} -c 2 -n 1000 --size 64",

@@ -17,7 +17,8 @@ pub const LESSON: Lesson = Lesson {
     server: "Three echo servers run the same code. Two of them wait with select, one with something better; two of them
 also hold many connections that say nothing (up to 2,000, as the descriptor limit allows).
 Server A is at {a}, server B at {b}, server C at {c}.",
-    task: "Find out which server takes longest for one request of one more connection: A, B or C.",
+    task: "Find out which server takes longest for one request of one more connection: A, B or C. Compare the medians (p50)
+of the three.",
     commands: &[
         "tidegate load ping {a} -n 3000",
         "tidegate load ping {b} -n 3000",
