@@ -40,6 +40,8 @@ const PLACEHOLDERS: &[(&str, &str)] = &[
     ("MODEL", "poll"),
     ("N", "1"),
     ("NAME", "name"),
+    ("NEW", "./new"),
+    ("OLD", "./old"),
     ("PATH", "path"),
     ("PID", "1"),
     ("PORT", "1"),
@@ -156,6 +158,26 @@ fn options() -> &'static BTreeSet<String> {
             }
         }
         assert!(all.len() > 100, "only {} options were found", all.len());
+        all
+    })
+}
+
+/// The defaults of every option in `--help`; commands may have different ones.
+pub fn defaults() -> &'static BTreeMap<String, BTreeSet<String>> {
+    static DEFAULTS: OnceLock<BTreeMap<String, BTreeSet<String>>> = OnceLock::new();
+    DEFAULTS.get_or_init(|| {
+        let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for help in tree().iter().map(|command| help(command)) {
+            let mut last = String::new();
+            for line in help.lines().map(str::trim_start) {
+                let mut names = line.split([',', ' ']).filter_map(option_name);
+                last = names.next_back().filter(|_| line.starts_with('-')).map_or(last, str::to_owned);
+                if let Some((_, default)) = line.split_once("[default: ") {
+                    all.entry(last.clone()).or_default().insert(default.trim_end_matches(']').to_owned());
+                }
+            }
+        }
+        assert!(all.len() > 30, "only {} defaults were found", all.len());
         all
     })
 }

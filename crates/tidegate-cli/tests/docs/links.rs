@@ -31,7 +31,7 @@ fn leads_somewhere(page: &Page, link: &str) -> bool {
 }
 
 /// `file`, seen from the page at `path`.
-fn beside(path: &str, file: &str) -> String {
+pub fn beside(path: &str, file: &str) -> String {
     let mut at = PathBuf::new();
     for part in Path::new(path).parent().unwrap_or(Path::new("")).join(file).components() {
         match part {

@@ -1,5 +1,6 @@
-//! The documentation: its links resolve, its commands are accepted by the built binary, its options exist, its
-//! configuration files are understood, and what the tutorial says is run.
+//! The documentation: its links resolve, its commands are accepted by the built binary, its options exist, its figures
+//! are those of the measurements and of `--help`, its configuration files are understood, and what the tutorial says is
+//! run.
 //!
 //! Names that look like a command or an option and are none are in [`commands::FOREIGN`].
 //! Pages are about every system; the options of Linux are the most.
@@ -7,8 +8,11 @@
 
 mod commands;
 mod diagrams;
+mod figures;
+mod filters;
 mod links;
 mod pages;
+mod tables;
 mod tutorial;
 mod words;
 
@@ -70,6 +74,38 @@ fn the_checks_find_what_they_are_for() {
     assert_eq!(commands::refused_files(&pages).len(), 1);
     let wide = Page::of("docs/made-up.md", &"word ".repeat(30));
     assert_eq!(wide.long_lines().len(), 1);
+}
+
+#[test]
+fn every_figure_taken_from_a_measurement_is_there() {
+    none("figures are on no page of measurements", Page::all().iter().flat_map(figures::unfounded).collect());
+}
+
+#[test]
+fn every_default_is_that_of_the_command() {
+    none("defaults are not those of --help", Page::all().iter().flat_map(figures::wrong_defaults).collect());
+}
+
+#[test]
+fn every_filter_of_tests_names_one() {
+    none("filters match no test", Page::all().iter().flat_map(filters::unmatched).collect());
+}
+
+#[test]
+fn every_version_is_that_of_the_manifest() {
+    none("versions are stale", Page::all().iter().flat_map(figures::wrong_versions).collect());
+}
+
+#[test]
+fn samples_of_the_front_page_were_measured() {
+    let pages = Page::all();
+    let front = pages.iter().find(|page| page.path == "README.md").expect("README.md");
+    none("lines were never printed", figures::unmeasured_samples(front));
+}
+
+#[test]
+fn pages_use_the_words_of_the_field() {
+    none("names or phrases that were given up", Page::all().iter().flat_map(words::page_faults).collect());
 }
 
 #[test]

@@ -29,7 +29,14 @@ impl Page {
     /// All pages for readers; a link from one place to another is one page.
     pub fn all() -> Vec<Self> {
         let mut files = Vec::new();
-        for name in ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md"] {
+        for name in [
+            "README.md",
+            "CONTRIBUTING.md",
+            "ARCHITECTURE.md",
+            "SECURITY.md",
+            "CHANGELOG.md",
+            "fuzz/README.md",
+        ] {
             files.push(root().join(name));
         }
         for folder in ["docs", "benchmarks"] {
@@ -110,6 +117,12 @@ impl Page {
             anchors.extend(free);
         }
         anchors
+    }
+
+    /// Its text outside of fenced blocks, in one line.
+    pub fn prose(&self) -> String {
+        let parts = self.text.split("\n```").enumerate().filter(|(at, _)| at % 2 == 0).map(|(_, text)| text);
+        parts.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
     }
 
     /// Lines of prose that could be broken and are too long. Tables, blocks of code and lines that are one link or one

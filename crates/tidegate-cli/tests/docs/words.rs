@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::pages::Page;
+
 /// Names of types that were given up, and what to say instead.
 const TYPES: &[(&str, &str)] = &[
     ("House", "ConnectionRegistry"),
@@ -216,6 +218,14 @@ pub fn faults_of(path: &Path, source: &str) -> Vec<String> {
     faults
 }
 
+/// What is wrong with a page: phrases in its prose, also over the end of a line, and names as code.
+pub fn page_faults(page: &Page) -> Vec<String> {
+    let prose = page.prose();
+    let phrases = PHRASES.iter().filter(|(old, _)| has_phrase(&prose, old));
+    let names = TYPES.iter().filter(|(old, _)| page.spans.iter().any(|span| span == old));
+    phrases.chain(names).map(|(old, new)| format!("{}: {old:?}; say {new}", page.path)).collect()
+}
+
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder of the sources") {
         let path = entry.expect("an entry").path();
@@ -253,4 +263,9 @@ fn names_and_phrases_that_were_given_up_are_found() {
     assert_eq!(of("crates/tidegate-cli/src/a.rs", "/// A socket of its own.\n/// It withstands.\n"), 1);
     assert_eq!(of("x/src/a.rs", "let a = \"the server says so; come again\"; // as ever"), 2);
     assert_eq!(of("x/tests/a.rs", "assert!(a, \"it stands\");"), 0);
+    let page = Page::of(
+        "docs/a.md",
+        "It has limits of\nits own, a `Door` and `Doors`.\n\n```\nit stands\n```\n\nOn.\n",
+    );
+    assert_eq!(page_faults(&page).len(), 2, "{:?}", page_faults(&page));
 }
