@@ -56,6 +56,19 @@ impl Experiment for concurrency::Settings {
     }
 }
 
+/// The few points from which the answer is taken, where concurrency is measured in another way.
+pub struct Answer(pub concurrency::Settings);
+
+impl Experiment for Answer {
+    fn steps(&self) -> usize {
+        self.0.steps()
+    }
+
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
+        results.answer = Some(concurrency::run(bench, &self.0, progress));
+    }
+}
+
 impl Experiment for connections::Settings {
     fn steps(&self) -> usize {
         here(&self.models) * self.sizes.len()

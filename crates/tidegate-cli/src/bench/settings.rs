@@ -18,6 +18,9 @@ use crate::{Failure, usage};
 const ANSWER_ROUND: Duration = Duration::from_millis(350);
 const ANSWER_IDLE: usize = 5_000;
 
+/// Concurrent requests that the answer is taken from.
+const ANSWER_POINTS: &[usize] = &[100, 1_000];
+
 impl Args {
     /// What is to be measured, in order.
     pub(super) fn plan(&self) -> Result<Vec<Box<dyn plan::Experiment>>, Failure> {
@@ -46,7 +49,14 @@ impl Args {
                 Latency => Box::new(self.latency_settings()),
             })
         };
-        wanted.into_iter().map(settings).collect()
+        let mut plan = Vec::new();
+        if self.experiment == Some(All) && !self.keepalive {
+            plan.push(Box::new(plan::Answer(self.answer_settings(agents.clone())?)) as Box<_>);
+        }
+        for experiment in wanted {
+            plan.push(settings(experiment)?);
+        }
+        Ok(plan)
     }
 
     fn refuse_what_does_not_belong(&self) -> Result<(), Failure> {
@@ -237,7 +247,7 @@ impl Args {
     fn concurrency_settings(&self, agents: Option<Agents>) -> Result<concurrency::Settings, Failure> {
         let is_short = self.is_short();
         let points: &[usize] = match (is_short, self.is_quick()) {
-            (true, _) => &[100, 1_000],
+            (true, _) => ANSWER_POINTS,
             (_, true) => &[10, 100, 1_000],
             (_, false) => &[10, 30, 100, 300, 1_000, 3_000, 10_000],
         };
@@ -255,6 +265,17 @@ impl Args {
             keep_alive: self.keepalive || is_short,
             agents,
             program: self.program()?,
+        })
+    }
+
+    /// The points from which `bench` without a name takes its answer.
+    fn answer_settings(&self, agents: Option<Agents>) -> Result<concurrency::Settings, Failure> {
+        Ok(concurrency::Settings {
+            points: ANSWER_POINTS.to_vec(),
+            length: Length::Time(ANSWER_ROUND),
+            repeats: self.rounds(4, 4),
+            keep_alive: true,
+            ..self.concurrency_settings(agents)?
         })
     }
 

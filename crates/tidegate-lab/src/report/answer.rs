@@ -85,7 +85,7 @@ fn over_points<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Spread> {
 /// Among models of equal cost, the one whose connections use less memory is chosen, if that was measured.
 #[must_use]
 pub fn sentence(results: &Results) -> Option<String> {
-    let costs = costs(results.concurrency.as_ref()?);
+    let costs = costs(results.answered()?);
     let rows = || results.connections.iter().flat_map(|table| &table.rows);
     let bytes = |model: &str| {
         let of_model = rows().filter(|row| row.model == model);
@@ -99,7 +99,7 @@ pub fn sentence(results: &Results) -> Option<String> {
     let taken = smallest.or_else(|| same().next())?;
     let others: Vec<String> =
         costs.iter().filter(|cost| cost.model != taken.model).map(Cost::words).collect();
-    let program = results.concurrency.as_ref().and_then(|table| table.program.as_ref());
+    let program = results.answered().and_then(|table| table.program.as_ref());
     let of_program = program.map_or(String::new(), |program| format!(" for `{program}`"));
     let mut text = format!("Here take `{}`{of_program}", taken.model);
     if !others.is_empty() {
@@ -208,6 +208,16 @@ mod tests {
         let wide = [0.50, 0.80, 0.60, 0.75];
         let text = sentence(&results(vec![point("epoll", 100, CHEAP), point("uring", 100, wide)])).unwrap();
         assert!(text.contains("`uring` cannot be told apart ("), "{text}");
+    }
+
+    #[test]
+    fn the_answer_is_taken_from_points_of_its_own_where_there_are_some() {
+        let mut results = results(vec![point("epoll", 100, DEAR), point("tokio", 100, CHEAP)]);
+        assert!(sentence(&results).unwrap().starts_with("Here take `tokio`"));
+        let points = vec![point("epoll", 100, CHEAP), point("tokio", 100, DEAR)];
+        results.answer = Some(Table { points, ..Table::default() });
+        assert!(sentence(&results).unwrap().starts_with("Here take `epoll`"));
+        assert_eq!(results.rows().len(), 4, "all are saved");
     }
 
     #[test]

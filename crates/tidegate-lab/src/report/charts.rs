@@ -11,7 +11,7 @@ use crate::spread::Spread;
 
 /// All charts for which there are figures.
 pub(super) fn of(results: &Results) -> Vec<Chart> {
-    let mut charts: Vec<Chart> = results.concurrency.iter().filter_map(answer::chart).collect();
+    let mut charts: Vec<Chart> = results.answered().and_then(answer::chart).into_iter().collect();
     charts.extend(results.concurrency.iter().filter(|table| has_lines(table)).flat_map(against_concurrency));
     charts.extend(results.demand.as_ref().and_then(super::demand::chart));
     charts.extend(results.models.iter().flat_map(|table| [percentiles(table), time_series(table)]));

@@ -41,6 +41,9 @@ pub struct Results {
     /// When, where and how it was measured.
     #[serde(flatten)]
     pub circumstances: Circumstances,
+    /// What the answer is taken from, if that was measured besides [`concurrency`](Self::concurrency).
+    #[serde(default)]
+    pub answer: Option<concurrency::Table>,
     /// Table 6-3, if it was measured.
     pub models: Option<models::Table>,
     /// Responses against concurrency, if that was measured.
@@ -77,6 +80,7 @@ impl Results {
         Self {
             format: 2,
             circumstances: Circumstances::here(bench),
+            answer: None,
             models: None,
             concurrency: None,
             demand: None,
@@ -88,6 +92,12 @@ impl Results {
             peers: None,
             latency: None,
         }
+    }
+
+    /// What the answer is taken from.
+    pub(super) fn answered(&self) -> Option<&concurrency::Table> {
+        let tables = [&self.answer, &self.concurrency].into_iter().flatten();
+        tables.into_iter().find(|table| !table.points.is_empty())
     }
 
     /// The method, printed below each table.
@@ -136,6 +146,7 @@ impl Results {
     /// The tables that were measured, in the order of the report.
     fn tables(&self) -> Vec<&dyn Measured> {
         let all = [
+            as_measured(&self.answer),
             as_measured(&self.models),
             as_measured(&self.concurrency),
             as_measured(&self.demand),

@@ -10,7 +10,7 @@ use crate::run::{Better, Measure, Row};
 pub(super) fn of(results: &Results) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     rows.extend(results.models.iter().flat_map(|t| &t.rows).map(model));
-    if let Some(table) = &results.concurrency {
+    for table in [&results.answer, &results.concurrency].into_iter().flatten() {
         rows.extend(table.points.iter().map(|point| at(table, point)));
     }
     rows.extend(results.demand.iter().flat_map(|t| &t.rows).map(at_rate));

@@ -3,8 +3,8 @@
 use super::cells::Cells;
 use super::tables::{concurrency_cells, connections_cells, models_cells};
 use super::{Measured, Results, answer};
-use crate::experiment::LeftOut;
 use crate::experiment::models::Pace;
+use crate::experiment::{LeftOut, concurrency};
 use crate::kernel_memory::{objects_method, socket_bytes};
 
 /// The sections of a report: a title, a table and what is to be said about it.
@@ -36,32 +36,20 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
         );
         sections.push(("Table 6-3: I/O methods compared".into(), models_cells(table), about));
     }
+    if let Some(table) = results.answered() {
+        sections.push(("Which model".into(), answer::cells(table), about_concurrency(table)));
+    }
     if let Some(table) = results.concurrency.as_ref().filter(|table| !table.points.is_empty()) {
-        let kept = if table.keep_alive { "connections kept" } else { "a new connection for each request" };
-        let kept_to = shares(table.points.iter().map(|point| point.share), &table.throttle);
-        let peaks = if table.program.is_some() {
-            " The peak is of resident memory, the program's own pages included, until the end of a round."
-        } else {
-            ""
-        };
-        let page =
-            table.program.as_deref().map_or("A 4 KiB page".to_owned(), |program| format!("`{program}`"));
-        let about = format!(
-            "{page}, {kept}, {} a round, {} round(s) a point, models in turn; median [95% confidence interval], of fewer than four rounds (minimum–maximum). \
-            {kept_to}{peaks}",
-            table.length, table.repeats,
-        );
-        sections.push(("Which model".into(), answer::cells(table), about.clone()));
         let cells = |of, digits| concurrency_cells(table, of, digits);
         sections.push((
             "Responses a second of one processor, against concurrency".into(),
             cells(|f| f.per_processor_s.clone(), 0),
-            about.clone(),
+            about_concurrency(table),
         ));
         sections.push((
             "Server processor time for a response in µs, against concurrency".into(),
             cells(|f| f.cpu_s_per_100k.times(10.0), 2),
-            about,
+            about_concurrency(table),
         ));
     }
     sections.extend(results.demand.iter().flat_map(super::demand::sections));
@@ -88,6 +76,23 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     sections.extend(results.peers.iter().flat_map(super::peers::sections));
     sections.extend(results.latency.as_ref().map(super::latency::section));
     sections
+}
+
+/// How responses were measured.
+fn about_concurrency(table: &concurrency::Table) -> String {
+    let kept = if table.keep_alive { "connections kept" } else { "a new connection for each request" };
+    let kept_to = shares(table.points.iter().map(|point| point.share), &table.throttle);
+    let peaks = if table.program.is_some() {
+        " The peak is of resident memory, the program's own pages included, until the end of a round."
+    } else {
+        ""
+    };
+    let page = table.program.as_deref().map_or("A 4 KiB page".to_owned(), |program| format!("`{program}`"));
+    format!(
+        "{page}, {kept}, {} a round, {} round(s) a point, models in turn; median [95% confidence interval], of fewer \
+         than four rounds (minimum–maximum). {kept_to}{peaks}",
+        table.length, table.repeats,
+    )
 }
 
 /// A sentence about the shares of their processors that servers had.
