@@ -60,6 +60,12 @@ impl Transmission {
         Begun::Transmission(Self { parts, head, file, tail, call })
     }
 
+    /// Whether it takes all there is.
+    #[cfg(windows)]
+    pub fn is_whole(&self) -> bool {
+        self.bytes() == length(&self.parts.head) + self.parts.file.len() + length(&self.parts.tail)
+    }
+
     /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
         self.head + self.file + self.tail

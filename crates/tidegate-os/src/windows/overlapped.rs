@@ -7,9 +7,10 @@
 
 mod calls;
 mod queue;
+mod sends;
 mod told;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -124,6 +125,8 @@ pub struct Operation {
     key: u64,
     /// Its socket, as long as that is open.
     socket: Option<RawFd>,
+    /// A send that another one was posted behind.
+    is_followed: bool,
     held: OperationData,
 }
 
@@ -144,6 +147,20 @@ impl Operation {
         matches!(self.held, OperationData::Send(_) | OperationData::Transmit(_))
     }
 
+    /// Whether it is a send that leaves a part of what it was given.
+    fn sends_in_part(&self) -> bool {
+        match &self.held {
+            OperationData::Send(payload) => matches!(payload, Payload::Parts(_)), // only what is before the file
+            OperationData::Transmit(transmission) => !transmission.is_whole(),
+            _ => false,
+        }
+    }
+
+    /// Whether it is a receive that is filled as soon as there is data.
+    fn has_buffer(&self) -> bool {
+        !matches!(self.held, OperationData::Receive(None))
+    }
+
     /// Whether it is a receive, or an attempt to connect, of this socket.
     fn is_armed_on(&self, socket: RawFd) -> bool {
         self.socket == Some(socket) && matches!(self.held, OperationData::Receive(_) | OperationData::Nothing)
@@ -155,8 +172,8 @@ pub struct Overlapped {
     socket: Socket,
     /// The pool of its queue.
     pool: PoolId,
-    /// Where the receive that is armed, or the attempt to connect, is in the table. May be out of date.
-    armed: Cell<Option<usize>>,
+    /// Where the receives that are armed, or the attempt to connect, are in the table. May be out of date.
+    armed: RefCell<Vec<usize>>,
     /// First data that came with the accept.
     first: Cell<Option<Buffer>>,
     /// It was accepted, not dialled.
@@ -165,11 +182,11 @@ pub struct Overlapped {
 
 impl Overlapped {
     fn accepted(socket: Socket, pool: PoolId, first: Option<Buffer>) -> Self {
-        Self { socket, pool, armed: Cell::new(None), first: Cell::new(first), was_accepted: true }
+        Self { socket, pool, armed: RefCell::default(), first: Cell::new(first), was_accepted: true }
     }
 
     fn dialled(socket: Socket, pool: PoolId) -> Self {
-        Self { socket, pool, armed: Cell::new(None), first: Cell::new(None), was_accepted: false }
+        Self { socket, pool, armed: RefCell::default(), first: Cell::new(None), was_accepted: false }
     }
 
     pub(super) fn raw(&self) -> RawFd {

@@ -29,11 +29,13 @@ impl Model {
                 // A receive, a send, and the end of sending.
                 Footprint { buffers, burst: RING_BURST.min(buffers), operations: 3, ..of_loop }
             }
-            // One receive of each connection is in flight at most.
-            Self::Iocp => Footprint { buffers: policy.buffers, operations: 2, ..of_loop },
+            Self::Iocp => {
+                let operations = policy.posted_receives + policy.posted_sends;
+                Footprint { buffers: policy.buffers, operations, ..of_loop }
+            }
             Self::Overlapped => {
                 let buffers = policy.buffers.min(EVENT_CONNECTIONS + 1);
-                Footprint { buffers, operations: 2, ..of_loop }
+                Footprint { buffers, operations: 1 + policy.posted_sends, ..of_loop }
             }
             // Registered ones, and one for each accept: first data cannot go into those.
             Self::Rio => Footprint { buffers: policy.buffers + ACCEPTS_POSTED, operations: 2, ..of_loop },

@@ -29,6 +29,7 @@ pub mod timeouts;
 pub mod wait;
 
 use fast_path::FAST_PATH;
+use sends::MOST_POSTED;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
@@ -255,7 +256,30 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         change: Live,
         on: &[(EVERY, Kept)],
     }
-    /// Each connection has at most one. One slow reader holds a permit until `send_timeout`. Each I/O thread has an
+    /// Their bytes leave in order, and what completes out of order is followed up in order. `iocp` and `overlapped` post
+    /// more than one; `rio` does not, nor does `uring`: io_uring keeps no order among several sends, and one has up to 64
+    /// pieces. On the other models a send is over when its call returns.
+    posted_sends: usize = 1 => {
+        what: "Sends of one connection that may be in flight at once, where the model can have more than one",
+        cost: "memory of the kernel for each; output that comes while one is in flight is not gathered",
+        option: Some("posted-sends"),
+        unit: Count,
+        range: Within(1, MOST_POSTED as u128),
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+    }
+    /// `iocp` posts more than one, as long as each has a buffer ([`receive`](Self::receive)). One receive of `uring`
+    /// brings buffer after buffer; on `overlapped` each has one of the 64 events that its thread can wait for.
+    posted_receives: usize = 1 => {
+        what: "Receives of one connection that may be posted at once, where the model can have more than one",
+        cost: "a buffer for each, also on idle connections",
+        option: Some("posted-receives"),
+        unit: Count,
+        range: Within(1, MOST_POSTED as u128),
+        change: Fixed,
+        on: &[(EVERY, Kept)],
+    }
+    /// Each connection has at most [`posted_sends`](Self::posted_sends). One slow reader holds a permit until `send_timeout`. Each I/O thread has an
     /// equal share, and so at least one permit: fewer than [`threads`](Self::threads) are refused, and where that is
     /// not set no more threads are started than there are permits.
     outstanding_sends: Option<NonZeroU32> = None => {
@@ -464,7 +488,8 @@ impl Limited for Policy {
 
 impl Policy {
     /// The book's high-throughput strategy: few connections, large buffers, many operations on some of the established
-    /// connections; connections above the limit are refused.
+    /// connections; connections above the limit are refused. Each connection may have four sends in flight and four
+    /// receives posted, where the model can keep their order.
     #[must_use]
     pub fn throughput() -> Self {
         Self {
@@ -472,6 +497,8 @@ impl Policy {
             when_full: WhenFull::Refuse,
             buffer_bytes: whole_pages(64 * 1024),
             outbox: OutboxMarks { low: 64 * 1024, high: 256 * 1024 },
+            posted_sends: 4,
+            posted_receives: 4,
             ..Self::default()
         }
     }

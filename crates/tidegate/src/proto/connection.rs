@@ -288,6 +288,8 @@ impl Connection {
                 context.counters.accepted.add(1);
                 self.call(context, |session, out| session.on_open(out));
             }
+            // Each of several receives says that the peer has ended.
+            Event::PeerEnded if self.receive_side != ReceiveSide::Open => {}
             Event::PeerEnded => {
                 self.receive_side = ReceiveSide::Ending;
                 self.deliver_end(context);

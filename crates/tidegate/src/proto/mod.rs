@@ -5,6 +5,7 @@
 //! | [`connection`] | one connection: events in, actions out; the only place that calls a session |
 //! | [`outbox`] | the interface a session answers through |
 //! | [`queue`] | unsent bytes |
+//! | [`in_order`] | operations that complete in any order |
 //! | [`datagram`] | queued replies to datagrams |
 //! | [`table`] | all connections of a thread, under tokens that are never reused |
 //! | [`timers`] | deadlines of all connections of a thread |
@@ -19,6 +20,7 @@ pub mod connection;
 pub mod datagram;
 pub mod dial;
 pub mod group;
+pub mod in_order;
 pub mod mail;
 pub mod outbox;
 pub mod panics;
@@ -29,6 +31,7 @@ pub mod table;
 pub mod timers;
 
 pub use connection::{Action, Connection, Context, Direction, Event, NextStep, Receive};
+pub use in_order::{InOrder, Turn};
 pub use semaphore::{FairSemaphore, PermitState};
 pub use table::{Table, Token};
 pub use timers::{Resolution, Timers};

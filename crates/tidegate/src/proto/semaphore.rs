@@ -76,6 +76,21 @@ impl FairSemaphore {
         *state == PermitState::Inside
     }
 
+    /// Takes one more permit of a bounded number, for one that has a permit and does not wait for others; returns
+    /// whether it did.
+    #[inline]
+    pub fn enter_again(&mut self) -> bool {
+        let has_room = self.has_room_for(PermitState::Outside);
+        self.taken += usize::from(has_room);
+        has_room
+    }
+
+    /// Releases a permit taken by [`enter_again`](Self::enter_again).
+    #[inline]
+    pub fn leave_again(&mut self) {
+        self.taken -= 1;
+    }
+
     /// Releases a permit, if there is one. A queued connection stays in the queue and is skipped later.
     #[inline]
     pub fn leave(&mut self, state: &mut PermitState) {

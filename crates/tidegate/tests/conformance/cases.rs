@@ -79,6 +79,7 @@ cases! {
     posted_accepts_stay_between_their_marks,
     requests_may_be_coalesced,
     sessions_are_told_of_a_stop,
+    several_operations_are_posted_at_once,
     sockets_may_be_used_again,
     the_counters_balance,
     the_local_address_is_there_for_who_asks,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use slab::Slab;
 use socket2::{Domain, SockAddr, Socket};
 use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, HANDLE};
-use windows_sys::Win32::Networking::WinSock::{WSABUF, WSARecv, WSASend};
+use windows_sys::Win32::Networking::WinSock::{WSABUF, WSARecv};
 use windows_sys::Win32::System::IO::CancelIoEx;
 
 use super::super::descriptor::{AsRawFd, RawFd};
@@ -19,14 +19,14 @@ use super::super::pool::{Buffer, Pool};
 use super::super::registered;
 use super::super::socket::{Listener, address};
 use super::super::winsock::{check, handle, last_error};
-use super::calls::{cancel, connected_for, describe, domain};
+use super::calls::{cancel, connected_for, domain};
+use super::sends::Sends;
 use super::{
     ADDRESS_BYTES, Accept, AcceptAt, Closing, Done, Notify, Operation, OperationData, Outcome, Overlapped,
-    Payload, QueueSetup, SocketKind, seal::OfQueue,
+    QueueSetup, SocketKind, seal::OfQueue,
 };
 use crate::endpoint::Endpoint;
 use crate::reuse::{self, Shelf};
-use crate::transmit::{Begun, Transmission};
 
 /// A thread's operations.
 pub struct Queue<N: Notify> {
@@ -36,6 +36,8 @@ pub struct Queue<N: Notify> {
     pub(super) ended: VecDeque<usize>,
     /// Outcomes that no operation has: first data, and calls that failed at once.
     pub(super) ready: VecDeque<Done>,
+    /// Sends that were not taken, and their sockets.
+    pub(super) refusals: VecDeque<(RawFd, Done)>,
     pub(super) pool: Pool,
     pub(super) posted: bool,
     pub(super) file_bytes: usize,
@@ -43,10 +45,9 @@ pub struct Queue<N: Notify> {
     pub(super) sockets: SocketKind,
     /// Buffers that armed operations have.
     pub(super) pinned: usize,
-    /// Where the send of each socket that has one in flight is in the table.
-    pub(super) sends: HashMap<RawFd, usize>,
+    pub(super) sends: Sends,
     /// Receives that wait for a send to be reported first, by its place.
-    pub(super) held_back: HashMap<usize, usize>,
+    pub(super) held_back: HashMap<usize, Vec<usize>>,
 }
 
 /// A buffer is always left for data that is there.
@@ -66,13 +67,14 @@ impl<N: Notify> Queue<N> {
             operations: Slab::new(),
             ended: VecDeque::new(),
             ready: VecDeque::new(),
+            refusals: VecDeque::new(),
             pool: Pool::new(setup.buffers, setup.buffer_bytes, setup.residence)?,
             posted: setup.posted,
             file_bytes: setup.file_bytes,
             shelf,
             sockets: setup.sockets,
             pinned: 0,
-            sends: HashMap::new(),
+            sends: Sends::default(),
             held_back: HashMap::new(),
         })
     }
@@ -93,7 +95,7 @@ impl<N: Notify> Queue<N> {
 
     /// Puts an operation into the table and its address into the kernel's hands by `call`, which returns whether it was
     /// taken.
-    fn submit(
+    pub(super) fn submit(
         &mut self,
         (key, socket): (u64, RawFd),
         held: OperationData,
@@ -111,6 +113,7 @@ impl<N: Notify> Queue<N> {
             event: None,
             key,
             socket: Some(socket),
+            is_followed: false,
             held,
         }));
         self.notify.prepare(operation);
@@ -246,12 +249,12 @@ impl<N: Notify> Queue<N> {
         });
         let place = submitted.map_err(|(_, e)| e)?;
         let socket = Overlapped::dialled(socket, self.pool.id());
-        socket.armed.set(Some(place));
+        socket.armed.borrow_mut().push(place);
         Ok(socket)
     }
 
     /// A socket of another queue would have its operations reported there, and their memory freed there.
-    fn check(&self, socket: &Overlapped) {
+    pub(super) fn check(&self, socket: &Overlapped) {
         assert!(socket.pool == self.pool.id(), "a socket of another queue");
     }
 
@@ -290,7 +293,11 @@ impl<N: Notify> Queue<N> {
             })
         });
         match submitted {
-            Ok(place) => socket.armed.set(Some(place)),
+            Ok(place) => {
+                let mut armed = socket.armed.borrow_mut();
+                armed.retain(|&place| self.operations.get(place).is_some_and(|other| other.is_armed_on(fd)));
+                armed.push(place);
+            }
             Err((held, e)) => {
                 self.release(held);
                 self.fail(key, Outcome::Received(Err(e)));
@@ -303,6 +310,13 @@ impl<N: Notify> Queue<N> {
         self.posted && self.pool.count().1 > SPARE_BUFFERS
     }
 
+    /// Whether a receive can be posted behind those that are armed on a socket: it has a buffer, and so have they. One
+    /// that only waits for data would take that behind those which were posted after it.
+    pub fn may_receive_ahead(&self, socket: &Overlapped) -> bool {
+        let fill = |place: &usize| self.operations.get(*place).is_none_or(|operation| operation.has_buffer());
+        self.pins() && !socket.has_first() && socket.armed.borrow().iter().all(fill)
+    }
+
     /// Receives once: what is there already, if no buffer is taken before data is there. To be called where an earlier
     /// receive has left more.
     ///
@@ -310,7 +324,7 @@ impl<N: Notify> Queue<N> {
     /// operations only.
     pub fn receive_more(&mut self, socket: &Overlapped, key: u64) {
         self.check(socket);
-        let at_once = !self.pins() && !socket.has_first() && !self.sends.contains_key(&socket.raw());
+        let at_once = !self.pins() && !socket.has_first() && !self.sends.are_in_flight(socket.raw());
         match at_once.then(|| self.take_what_is_there(Some(socket.raw()))) {
             None => self.receive(socket, key),
             Some(Err(e)) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ResourceBusy) => {
@@ -328,60 +342,8 @@ impl<N: Notify> Queue<N> {
         buffer.filled as usize == self.pool.bytes()
     }
 
-    /// Whether it takes parts of files among what is to be sent.
-    pub fn sends_files(&self) -> bool {
-        self.extensions.transmit.send_files()
-    }
-
-    /// Sends it; of a file only so much as one operation may have.
-    pub fn send(&mut self, socket: &Overlapped, payload: Payload, key: u64) {
-        self.check(socket);
-        let fd = socket.raw();
-        let held = match payload {
-            Payload::Parts(parts) => {
-                match Transmission::begin(parts, &self.extensions.transmit, self.file_bytes) {
-                    Begun::Transmission(transmission) => OperationData::Transmit(Box::new(transmission)),
-                    Begun::Head(parts) => OperationData::Send(Payload::Parts(parts)),
-                }
-            }
-            payload => OperationData::Send(payload),
-        };
-        let submitted = self.submit((key, fd), held, |operation, _, extensions| {
-            let mut slices = [const { WSABUF { len: 0, buf: std::ptr::null_mut() } }; Payload::MAX_PIECES];
-            let overlapped = &raw mut operation.overlapped;
-            let count = match &operation.held {
-                // SAFETY: the socket is open; the transmission and the OVERLAPPED are owned by the table until the
-                // operation has ended.
-                OperationData::Transmit(transmission) => unsafe {
-                    return transmission.start(&extensions.transmit, handle(fd), overlapped.cast());
-                },
-                OperationData::Send(payload) => describe(payload, &mut slices),
-                _ => 0,
-            };
-            // SAFETY: the socket is open; the array is copied by the call; the bytes are shared ones that the operation
-            // holds until it has ended, and Winsock only reads them; the OVERLAPPED is owned by the table.
-            check(unsafe {
-                WSASend(handle(fd), slices.as_ptr(), count, std::ptr::null_mut(), 0, overlapped, None)
-            })
-        });
-        match submitted {
-            Ok(place) => _ = self.sends.insert(fd, place),
-            Err((held, e)) => {
-                let unsent = match held {
-                    OperationData::Send(payload) => Some(payload),
-                    OperationData::Transmit(transmission) => Some(Payload::Parts(transmission.give_back())),
-                    held => {
-                        self.release(held);
-                        None
-                    }
-                };
-                self.fail(key, Outcome::Sent(Err(e), unsent));
-            }
-        }
-    }
-
     /// An outcome without an operation.
-    fn fail(&mut self, key: u64, outcome: Outcome) {
+    pub(super) fn fail(&mut self, key: u64, outcome: Outcome) {
         self.ready.push_back(Done { key, outcome });
     }
 
@@ -390,14 +352,15 @@ impl<N: Notify> Queue<N> {
         self.posted = posted;
     }
 
-    /// Ends the receive that is armed on a socket, if it is; it still completes.
+    /// Ends the receives that are armed on a socket; they still complete.
     pub fn stop_receiving(&self, socket: &Overlapped) {
         self.check(socket);
-        let armed = socket.armed.get().and_then(|place| self.operations.get(place));
-        // The place may have been given to another operation since; but no other socket has this handle while it is
-        // open.
-        if let Some(operation) = armed.filter(|operation| operation.is_armed_on(socket.raw())) {
-            cancel(socket.raw(), &operation.overlapped);
+        for operation in socket.armed.borrow().iter().filter_map(|&place| self.operations.get(place)) {
+            // The place may have been given to another operation since; but no other socket has this handle while it is
+            // open.
+            if operation.is_armed_on(socket.raw()) {
+                cancel(socket.raw(), &operation.overlapped);
+            }
         }
     }
 
@@ -437,16 +400,20 @@ impl<N: Notify> Queue<N> {
     /// Closes; what is in flight comes back with an error.
     pub fn close(&mut self, socket: Overlapped, how: Closing) {
         self.check(&socket);
-        let armed = socket.armed.get().and_then(|place| self.operations.get_mut(place));
-        if let Some(operation) = armed.filter(|operation| operation.is_armed_on(socket.raw())) {
-            operation.socket = None; // its handle may soon be another's
+        let sends = self.sends.forget(socket.raw());
+        for &place in socket.armed.borrow().iter().chain(&sends) {
+            if let Some(operation) = self.operations.get_mut(place)
+                && (operation.is_armed_on(socket.raw()) || operation.sends())
+            {
+                operation.socket = None; // its handle may soon be another's
+            }
         }
         if let Some(first) = socket.first.take() {
             self.recycle(first);
         }
         if how == Closing::Reset {
             let _ = socket.socket.set_linger(Some(Duration::ZERO)); // it is closed either way
-        } else if socket.was_accepted && self.shelf.has_room() && !self.sends.contains_key(&socket.raw()) {
+        } else if socket.was_accepted && self.shelf.has_room() && sends.is_empty() {
             self.disconnect(socket);
         }
     }
@@ -482,7 +449,7 @@ impl<N: Notify> Queue<N> {
     }
 
     /// Gives back what an operation had that was not taken.
-    fn release(&mut self, held: OperationData) {
+    pub(super) fn release(&mut self, held: OperationData) {
         let buffer = match held {
             OperationData::Receive(buffer) => buffer,
             OperationData::Accept(accept) => accept.first,

@@ -16,7 +16,7 @@ use super::{Accept, BEHIND, Done, Notify, Operation, OperationData, Outcome, Ove
 impl<N: Notify> Queue<N> {
     /// Waits until something has ended, or an outcome is there anyway.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let has_more = !self.ready.is_empty() || !self.ended.is_empty();
+        let has_more = !self.ready.is_empty() || !self.refusals.is_empty() || !self.ended.is_empty();
         let timeout = if has_more { Some(Duration::ZERO) } else { timeout };
         self.notify.wait(timeout, &self.operations, &mut self.ended, OfQueue(()))?;
         // Sends are reported before what the peer answered to them: an answer, or a reset, may end the connection.
@@ -35,6 +35,10 @@ impl<N: Notify> Queue<N> {
         if let Some(done) = self.ready.pop_front() {
             return Some(done);
         }
+        if let Some((socket, done)) = self.refusals.pop_front() {
+            self.sends.is_told(socket);
+            return Some(done);
+        }
         loop {
             let place = self.ended.pop_front()?;
             if place == WOKEN {
@@ -44,7 +48,7 @@ impl<N: Notify> Queue<N> {
                 return Some(Done { key: 0, outcome: Outcome::Behind });
             }
             if let Some(send) = self.send_to_be_told_first(place) {
-                self.held_back.insert(send, place);
+                self.held_back.entry(send).or_default().push(place);
                 continue;
             }
             let operation = self.operations.try_remove(place)?;
@@ -58,27 +62,8 @@ impl<N: Notify> Queue<N> {
         }
     }
 
-    /// A send on the same socket that has ended before this receive, but was not reported yet: the answer to it, or a
-    /// reset, may end the connection, and then nobody would count what was sent.
-    fn send_to_be_told_first(&self, place: usize) -> Option<usize> {
-        let receive = self.operations.get(place).filter(|operation| operation.receives())?;
-        let send = *self.sends.get(&receive.socket?)?;
-        self.operations.get(send).filter(|operation| operation.has_ended()).map(|_| send)
-    }
-
-    /// Lets the receive go on that waited for this send, if one did.
-    fn send_is_told(&mut self, place: usize, socket: Option<RawFd>) {
-        if let Some(socket) = socket.filter(|socket| self.sends.get(socket) == Some(&place)) {
-            self.sends.remove(&socket);
-        }
-        if let Some(receive) = self.held_back.remove(&place) {
-            self.ended.retain(|&other| other != receive); // it may have been found again
-            self.ended.push_front(receive);
-        }
-    }
-
     fn finish(&mut self, operation: Operation) -> Option<Done> {
-        let Operation { overlapped, key, socket, held, .. } = operation;
+        let Operation { overlapped, key, socket, held, is_followed, .. } = operation;
         let result = status::outcome(overlapped.Internal as i32, overlapped.InternalHigh);
         let outcome = match held {
             OperationData::Nothing => {
@@ -100,7 +85,7 @@ impl<N: Notify> Queue<N> {
                 return None;
             }
         };
-        Some(Done { key, outcome })
+        Some(Done { key, outcome: if is_followed { Self::followed(outcome) } else { outcome } })
     }
 
     fn received(

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate_os::socket::is_out_of_memory;
 use tidegate_os::waker::Waker;
 
-use super::entry::{Entry, Progress};
+use super::entry::{Entry, Progress, Received, Sent};
 use super::leaving::{InFlight, Leaving};
 use super::{Addresses, Close, Completion, CompletionDriver, Setup};
 use accepting::Accepts;
@@ -23,7 +23,7 @@ use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::{LoopDriver, Phase};
 use crate::engine::worker::loop_state::LoopState;
 use crate::proto::dial::DialRequest;
-use crate::proto::{Direction, Event, NextStep, Table, Token};
+use crate::proto::{Direction, Event, NextStep, Table, Token, Turn};
 
 /// What all threads share: where they accept, and how their ports are reached.
 type Shared<P> = (Option<Arc<<P as CompletionDriver>::Listener>>, Arc<Addresses<P>>);
@@ -187,8 +187,10 @@ impl<P: CompletionDriver> Loop<P> {
     #[inline]
     fn completion(&mut self, completion: Completion<P>) {
         match completion {
-            Completion::Received { token, outcome, ended } => self.received(token, outcome, ended),
-            Completion::Sent { token, outcome, unsent } => self.sent(token, outcome, unsent),
+            Completion::Received { token, turn, outcome, ended } => {
+                self.received(token, turn, outcome, ended)
+            }
+            Completion::Sent { token, turn, outcome, unsent } => self.sent(token, turn, (outcome, unsent)),
             Completion::Accepted { outcome, ended } => self.accepted(outcome, ended),
             Completion::Dialled { token, outcome } => self.dialled(token, outcome),
             Completion::MayGoOn { token, outcome, unsent } => self.go_on(token, outcome, unsent),
@@ -219,16 +221,27 @@ impl<P: CompletionDriver> Loop<P> {
     }
 
     #[inline]
-    fn received(&mut self, token: Token, outcome: io::Result<Option<P::Buffer>>, ended: bool) {
+    fn received(&mut self, token: Token, turn: Option<Turn>, outcome: Received<P>, ended: bool) {
         let Some(entry) = self.table.get_mut(token) else {
             self.recycle(outcome.ok().flatten()); // the connection is gone
-            return self.came_back(token, |in_flight| in_flight.receiving &= !ended);
+            return self.came_back(token, |in_flight| in_flight.receives -= usize::from(ended));
         };
-        if ended {
-            entry.receiving = false;
-            self.loop_state.worker.counters.outstanding.sub(1);
+        if !ended {
+            return self.take_received(token, outcome, ended);
         }
-        let stopped = ended && std::mem::take(&mut entry.stopping);
+        let mut next = entry.receives.complete(turn, outcome);
+        while let Some(outcome) = next {
+            self.loop_state.worker.counters.outstanding.sub(1);
+            self.take_received(token, outcome, ended);
+            next = self.table.get_mut(token).and_then(|entry| entry.receives.take_due());
+        }
+    }
+
+    #[inline]
+    fn take_received(&mut self, token: Token, outcome: Received<P>, ended: bool) {
+        let Some(entry) = self.table.get_mut(token) else { return };
+        let stopped = ended && entry.stopping;
+        entry.stopping &= entry.receives.pending() > 0;
         match outcome {
             Ok(Some(buffer)) => {
                 entry.permits.served = true;
@@ -256,6 +269,17 @@ impl<P: CompletionDriver> Loop<P> {
         }
     }
 
+    /// What has completed before something earlier of a connection that is gone: the kernel took it, and gave it.
+    fn abandon(&mut self, entry: &mut Entry<P>) {
+        entry.sends.abandon().for_each(|sent| self.count_sent(sent));
+        for buffer in entry.receives.abandon().filter_map(|outcome| outcome.ok().flatten()) {
+            let counters = &self.loop_state.worker.counters;
+            counters.receives.add(1);
+            counters.bytes_in.add(self.port.bytes(&buffer).len() as u64);
+            self.port.recycle(buffer);
+        }
+    }
+
     fn recycle(&mut self, buffer: Option<P::Buffer>) {
         if let Some(buffer) = buffer {
             self.port.recycle(buffer);
@@ -263,54 +287,77 @@ impl<P: CompletionDriver> Loop<P> {
     }
 
     #[inline]
-    fn sent(&mut self, token: Token, outcome: io::Result<usize>, unsent: Option<P::Unsent>) {
+    fn sent(&mut self, token: Token, turn: Option<Turn>, sent: Sent<P>) {
         let Some(entry) = self.table.get_mut(token) else {
-            // The connection has ended meanwhile; what the kernel took of it counts all the same.
-            let counters = &self.loop_state.worker.counters;
-            counters.sends.add(u64::from(outcome.is_ok()));
-            counters.bytes_out.add(outcome.unwrap_or(0) as u64);
-            return self.came_back(token, |in_flight| in_flight.sending = false);
+            self.count_sent(sent);
+            return self.came_back(token, |in_flight| in_flight.sends -= 1);
         };
+        let mut next = entry.sends.complete(turn, sent);
+        while let Some(sent) = next {
+            self.take_sent(token, sent);
+            next = self.table.get_mut(token).and_then(|entry| entry.sends.take_due());
+        }
+    }
+
+    /// The connection has ended meanwhile; what the kernel took of it counts all the same.
+    fn count_sent(&self, (outcome, _): Sent<P>) {
+        let counters = &self.loop_state.worker.counters;
+        counters.sends.add(u64::from(outcome.is_ok()));
+        counters.bytes_out.add(outcome.unwrap_or(0) as u64);
+    }
+
+    #[inline]
+    fn take_sent(&mut self, token: Token, (outcome, unsent): Sent<P>) {
+        let Some(entry) = self.table.get_mut(token) else { return };
         entry.chained &= outcome.is_ok() && unsent.is_none(); // else the chain is broken, and the socket open
+        let again = std::mem::take(&mut entry.sends_again);
+        let alone = entry.sends.pending() == 0 && (again || entry.unsent.is_none());
         let event = match (outcome, unsent) {
-            (Ok(n), Some(rest)) => {
-                self.port.send_rest(token, &entry.socket, rest);
+            (Ok(n), Some(rest)) if alone => {
+                entry.sends_again = again;
+                self.port.send_rest(token, entry.sends.begin(), &entry.socket, rest);
                 if n > 0 {
                     self.dispatch(token, Event::Sent(n)); // nothing would look as if its peer took something
                 }
                 return;
             }
-            (Ok(n), None) => Event::Sent(n),
-            (Err(e), Some(unsent)) => {
-                entry.unsent = Some(Box::new(unsent)); // to be sent again, if memory is all that it lacks
-                failure(&e, Direction::Send)
+            (Ok(n), Some(rest)) => {
+                entry.keep_unsent(rest, again); // those behind it come back, too
+                (n > 0).then_some(Event::Sent(n))
             }
-            (Err(e), None) => Event::Failed(e.kind()),
+            (Ok(n), None) => Some(Event::Sent(n)),
+            (Err(e), Some(unsent)) => {
+                entry.keep_unsent(unsent, again); // to be sent again, if memory is all that it lacks
+                Some(failure(&e, Direction::Send))
+            }
+            (Err(e), None) => Some(Event::Failed(e.kind())),
         };
-        entry.sending = false;
         self.sends -= 1;
         self.loop_state.permits.sent(&mut entry.permits);
         self.loop_state.worker.counters.outstanding.sub(1);
-        self.dispatch(token, event);
+        match event {
+            Some(event) => self.dispatch(token, event),
+            None => self.follow_up(token),
+        }
     }
 
     fn go_on(&mut self, token: Token, outcome: io::Result<()>, unsent: P::Unsent) {
         let Some(entry) = self.table.get_mut(token) else {
-            return self.came_back(token, |in_flight| in_flight.sending = false);
+            return self.came_back(token, |in_flight| in_flight.sends -= 1);
         };
         let (outcome, unsent) = match outcome {
             Ok(()) => self.port.go_on(&entry.socket, unsent, entry.follows(self.loop_state.before_close())),
             Err(e) => (Err(e), Some(unsent)),
         };
-        self.sent(token, outcome, unsent);
+        self.sent(token, None, (outcome, unsent));
     }
 
     #[inline]
     fn follow_up(&mut self, token: Token) {
         let Some(entry) = self.table.get_mut(token) else { return };
-        let (before, sending) = (entry.outstanding(), entry.sending);
+        let (before, sends) = (entry.outstanding(), entry.sends.pending());
         let turn = entry.carry_out(token, &mut self.port, &mut self.loop_state);
-        self.sends += i64::from(entry.sending && !sending);
+        self.sends += (entry.sends.pending() - sends) as i64;
         self.loop_state.worker.counters.outstanding.add(entry.outstanding() - before);
         match turn {
             Progress::Closed => self.remove(token),
@@ -366,7 +413,7 @@ impl<P: CompletionDriver> Loop<P> {
 
     fn dialled(&mut self, token: Token, outcome: io::Result<()>) {
         let Some(entry) = self.table.get_mut(token) else {
-            return self.came_back(token, |in_flight| in_flight.sending = false);
+            return self.came_back(token, |in_flight| in_flight.sends -= 1);
         };
         let Phase::Dialling(request) = &mut entry.phase else { return };
         entry.dialling = false;
@@ -391,7 +438,7 @@ impl<P: CompletionDriver> LoopDriver for Loop<P> {
     fn take(&mut self, token: Token) -> Option<Phase> {
         if let Some(entry) = self.table.get_mut(token)
             && entry.chained
-            && entry.sending
+            && entry.sends.pending() > 0
         {
             // Whether the chain has closed it is only known when the send has come back.
             entry.doom(token, &mut self.port);
@@ -405,6 +452,7 @@ impl<P: CompletionDriver> LoopDriver for Loop<P> {
             self.port.closed(entry.socket);
         } else {
             let (how, in_flight) = (entry.close(then), entry.in_flight());
+            self.abandon(&mut entry);
             self.close(token, entry.socket, how, in_flight);
         }
         self.loop_state.closed(token, entry.dialled_by_session);
@@ -421,7 +469,7 @@ impl<P: CompletionDriver> LoopDriver for Loop<P> {
 
     fn step_back(&mut self, token: Token) {
         if let Some(entry) = self.table.get_mut(token)
-            && entry.receiving
+            && entry.receives.in_flight() > 0
             && !std::mem::replace(&mut entry.stopping, true)
         {
             self.port.stop_receiving(token, &entry.socket);
@@ -491,8 +539,8 @@ impl<P: CompletionDriver> Loop<P> {
             if let Some(entry) = self.table.get_mut(token) {
                 let connection = entry.phase.connection();
                 let view = View {
-                    receives: entry.receiving,
-                    sends: entry.sending,
+                    receives: entry.receives.pending() > 0,
+                    sends: entry.sends.pending() > 0,
                     finishes: entry.finishing,
                     holds: entry.unsent.is_some(),
                     ..View::new(connection, &entry.permits, &self.loop_state.worker.policy)

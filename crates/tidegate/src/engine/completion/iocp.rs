@@ -8,7 +8,8 @@
 //! A receive is posted with a buffer of the thread's pool while there are enough; else, and always with
 //! `receive = ZeroByte`, with none: then it completes when there is data, a buffer is taken and what is there is
 //! received at once, and what did not fit into the buffer after it, up to `drain_budget` buffers in a row. So the pool
-//! bounds what is pinned, however many connections are idle. 64 accepts are posted by each thread, or what
+//! bounds what is pinned, however many connections are idle. Of receives with buffers and of sends a connection may have
+//! several (`posted_receives`, `posted_sends`): Winsock keeps their order, and the loop that of their completions. 64 accepts are posted by each thread, or what
 //! `accept.posted` says, and more while connections find none (FD_ACCEPT); half of them complete with the first data of
 //! their connection (`accept.defer`). Sockets that are kept to be accepted with again are bounded by `accept.reuse`.
 //!
@@ -61,6 +62,7 @@ impl Waits for CompletionPort {
     const HOLDS: usize = usize::MAX;
     const ACCEPTS: usize = ACCEPTS_POSTED;
     const MOST_ACCEPTS: usize = usize::MAX;
+    const RECEIVES_AHEAD: bool = true;
 
     fn open(events: usize) -> io::Result<Self> {
         Self::new(events)

@@ -12,9 +12,9 @@ use crate::proto::Token;
 /// What is in flight on a socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InFlight {
-    pub(super) receiving: bool,
-    /// A send, or the dial.
-    pub(super) sending: bool,
+    pub(super) receives: usize,
+    /// Sends, or the dial.
+    pub(super) sends: usize,
     pub(super) finishing: bool,
     /// Requests to stop, or to reset.
     pub(super) stops: u32,
@@ -26,7 +26,7 @@ pub(super) struct InFlight {
 
 impl InFlight {
     pub(super) fn is_nothing(self) -> bool {
-        !(self.receiving || self.sending || self.finishing) && self.stops == 0
+        self.stoppable() == 0 && !self.finishing && self.stops == 0
     }
 
     /// A request to stop was carried out.
@@ -43,12 +43,13 @@ impl InFlight {
     }
 
     fn stoppable(self) -> u32 {
-        u32::from(self.receiving) + u32::from(self.sending)
+        (self.receives + self.sends) as u32
     }
 
     /// How the socket would be closed now.
     pub(super) fn close(self) -> Close {
-        Close { reset: false, receiving: self.receiving, busy: self.sending, finishing: self.finishing }
+        let (receiving, busy) = (self.receives > 0, self.sends > 0);
+        Close { reset: false, receiving, busy, finishing: self.finishing }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::engine::completion::Setup;
 use crate::engine::worker::capacity;
 use crate::fastpath::Transports;
 use crate::policy::ReceiveStyle;
-use crate::policy::sends::FILE_QUANTUM;
+use crate::policy::sends::{FILE_QUANTUM, MOST_POSTED};
 use crate::proto::queue::Files;
 use crate::service::Dial;
 
@@ -26,6 +26,8 @@ pub(crate) trait Waits: Notify + 'static {
     const ACCEPTS: usize;
     /// The most accepts that a thread can have posted.
     const MOST_ACCEPTS: usize;
+    /// Whether several receives of one connection can be posted.
+    const RECEIVES_AHEAD: bool;
 
     /// For the calling thread; takes `events` at once, where that can be set.
     fn open(events: usize) -> io::Result<Self>;
@@ -46,6 +48,9 @@ pub(crate) trait Operations: Sized + 'static {
     /// The most accepts that a thread can have posted.
     const MOST_ACCEPTS: usize;
 
+    /// The most sends of one connection that can be in flight.
+    const MOST_SENDS: usize = 1;
+
     /// For the calling thread, and how many connections it can have.
     fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
     fn hear(&self, waker: &Waker);
@@ -62,6 +67,11 @@ pub(crate) trait Operations: Sized + 'static {
     fn peer_addr(socket: &Self::Socket) -> Option<SocketAddr>;
     fn local_addr(socket: &Self::Socket) -> Option<SocketAddr>;
     fn receive(&mut self, socket: &Self::Socket, key: u64);
+    /// Whether a receive can be posted behind those that are armed.
+    fn may_receive_ahead(&self, socket: &Self::Socket) -> bool {
+        let _ = socket;
+        false
+    }
     /// Receives once what may be there already.
     fn receive_more(&mut self, socket: &Self::Socket, key: u64) {
         self.receive(socket, key);
@@ -147,6 +157,7 @@ where
     type Acceptor = W::Acceptor;
     const ACCEPTS: usize = W::ACCEPTS;
     const MOST_ACCEPTS: usize = W::MOST_ACCEPTS;
+    const MOST_SENDS: usize = MOST_POSTED;
 
     fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let policy = setup.policy;
@@ -194,6 +205,10 @@ where
 
     fn local_addr(socket: &Overlapped) -> Option<SocketAddr> {
         socket.local_addr()
+    }
+
+    fn may_receive_ahead(&self, socket: &Overlapped) -> bool {
+        W::RECEIVES_AHEAD && self.may_receive_ahead(socket)
     }
 
     fn receive_more(&mut self, socket: &Overlapped, key: u64) {

@@ -54,6 +54,7 @@ pub(crate) type Overlapped = Winsock<Queue<Events>>;
 impl Waits for Events {
     const HOLDS: usize = Self::RECEIVES;
     const ACCEPTS: usize = 8;
+    const RECEIVES_AHEAD: bool = false; // each has an event
     const MOST_ACCEPTS: usize = Self::RECEIVES; // they share an event, but what they bring needs one
 
     fn open(_events: usize) -> io::Result<Self> {

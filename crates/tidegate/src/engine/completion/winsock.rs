@@ -17,8 +17,8 @@ use super::operations::Operations;
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::fastpath::Transports;
 use crate::policy::{Policy, ReceiveStyle};
-use crate::proto::Token;
 use crate::proto::queue::{Files, Pieces};
+use crate::proto::{Token, Turn};
 use crate::service::Dial;
 
 /// What a completion is about; the high bits of its key.
@@ -30,18 +30,24 @@ enum Kind {
     Connection,
 }
 
-const KIND_SHIFT: u32 = 56;
+const TURN_SHIFT: u32 = 56;
+const KIND_SHIFT: u32 = TURN_SHIFT + Turn::BITS;
 
 /// An accept has no connection yet; in place of its token it says when it completes.
 const AT_CONNECTION: Token = Token { index: 0, generation: 0 };
 const AT_FIRST_DATA: Token = Token { index: 1, generation: 0 };
 
 fn token(key: u64) -> Token {
-    Token::from_u64(key & ((1 << KIND_SHIFT) - 1))
+    Token::from_u64(key & ((1 << TURN_SHIFT) - 1))
 }
 
 fn key(kind: Kind, token: Token) -> u64 {
     (kind as u64) << KIND_SHIFT | token.to_u64()
+}
+
+/// The key of a receive or send.
+fn in_turn(token: Token, turn: Turn) -> u64 {
+    key(Kind::Connection, token) | turn.to_bits() << TURN_SHIFT
 }
 
 /// How often at most silent connections are looked for.
@@ -186,16 +192,24 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         self.queue.connect(dial, &self.transports, key(Kind::Connection, token))
     }
 
-    fn receive(&mut self, token: Token, socket: &O::Socket, _: &Policy) {
-        self.queue.receive(socket, key(Kind::Connection, token));
+    fn most_sends(&self) -> usize {
+        O::MOST_SENDS
+    }
+
+    fn may_receive_ahead(&self, socket: &O::Socket) -> bool {
+        self.queue.may_receive_ahead(socket)
+    }
+
+    fn receive(&mut self, token: Token, turn: Turn, socket: &O::Socket, _: &Policy) {
+        self.queue.receive(socket, in_turn(token, turn));
     }
 
     fn may_have_left(&self, buffer: &O::Buffer) -> bool {
         self.queue.may_have_left(buffer)
     }
 
-    fn receive_once(&mut self, token: Token, socket: &O::Socket) {
-        self.queue.receive_more(socket, key(Kind::Connection, token));
+    fn receive_once(&mut self, token: Token, turn: Turn, socket: &O::Socket) {
+        self.queue.receive_more(socket, in_turn(token, turn));
     }
 
     fn stop_receiving(&mut self, _: Token, socket: &O::Socket) {
@@ -206,12 +220,12 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         // For chains, and nothing is chained here.
     }
 
-    fn send(&mut self, token: Token, socket: &O::Socket, pieces: Pieces, _more: More) {
-        self.queue.send(socket, payload(pieces), key(Kind::Connection, token));
+    fn send(&mut self, token: Token, turn: Turn, socket: &O::Socket, pieces: Pieces, _more: More) {
+        self.queue.send(socket, payload(pieces), in_turn(token, turn));
     }
 
-    fn send_last(&mut self, token: Token, socket: &O::Socket, pieces: Pieces) -> Chained {
-        self.send(token, socket, pieces, More::No);
+    fn send_last(&mut self, token: Token, turn: Turn, socket: &O::Socket, pieces: Pieces) -> Chained {
+        self.send(token, turn, socket, pieces, More::No);
         Chained::No
     }
 
@@ -219,8 +233,8 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         drop(socket); // nothing is chained here
     }
 
-    fn send_rest(&mut self, token: Token, socket: &O::Socket, unsent: Payload) {
-        self.queue.send(socket, unsent, key(Kind::Connection, token));
+    fn send_rest(&mut self, token: Token, turn: Turn, socket: &O::Socket, unsent: Payload) {
+        self.queue.send(socket, unsent, in_turn(token, turn));
     }
 
     fn finish_sending(&mut self, token: Token, socket: &O::Socket) {
@@ -244,10 +258,10 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
             return Some(Completion::SendFinished { token, outcome });
         }
         let Done { key, outcome } = self.queue.next()?;
-        let token = token(key);
+        let (token, turn) = (token(key), Some(Turn::from_bits(key >> TURN_SHIFT)));
         Some(match outcome {
-            Outcome::Received(outcome) => Completion::Received { token, outcome, ended: true },
-            Outcome::Sent(outcome, unsent) => Completion::Sent { token, outcome, unsent },
+            Outcome::Received(outcome) => Completion::Received { token, turn, outcome, ended: true },
+            Outcome::Sent(outcome, unsent) => Completion::Sent { token, turn, outcome, unsent },
             Outcome::Accepted(outcome) => self.accepted(key, outcome),
             Outcome::Connected(outcome) => Completion::Dialled { token, outcome },
             Outcome::Woken => Completion::Woken,

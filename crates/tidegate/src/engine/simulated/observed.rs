@@ -178,6 +178,8 @@ impl<S> ObservedSession<S> {
         let id = self.id;
         let (queued, now) = (out.queued() as u64, out.now());
         let was_empty = with(|world| {
+            let queued_by_now = |world: &World| world.sockets[id].log.written - world.sockets[id].confirmed;
+            while queued != queued_by_now(world) && world.take_next().is_some() {}
             let socket = &world.sockets[id];
             let log = &socket.log;
             let open = log.opened.is_some() && log.closed.is_none();
@@ -219,6 +221,8 @@ impl<S> ObservedSession<S> {
 
 impl World {
     fn check_input(&mut self, id: usize, input: &[u8]) {
+        let end = self.sockets[id].log.consumed + input.len() as u64;
+        while self.sockets[id].delivered < end && self.take_next().is_some() {}
         let socket = &self.sockets[id];
         let (from, known) = (socket.log.consumed, socket.delivered);
         let right = socket.is_said(from, input);
@@ -249,6 +253,8 @@ impl World {
     /// Whether a connection may be closed for this reason now, and is not too late.
     fn check_reason(&mut self, id: usize, why: CloseReason) {
         let (now, policy) = (self.now, self.policy.clone());
+        let is_empty = |world: &Self| world.sockets[id].log.written == world.sockets[id].confirmed;
+        while why == CloseReason::Finished && !is_empty(self) && self.take_next().is_some() {}
         let socket = &self.sockets[id];
         let log = &socket.log;
         let timed = |since: Instant, after: Option<Duration>| {
@@ -257,7 +263,7 @@ impl World {
             after.is_some_and(|after| now >= since + after && in_time(after))
         };
         let lingers = log.flow == Flow::Linger || log.lingers;
-        let empty = log.written == socket.confirmed;
+        let empty = is_empty(self);
         let both_ended = socket.finished && socket.end_seen;
         let right = match why {
             CloseReason::FirstByteTimeout => log.silent && timed(log.moved, policy.first_byte_timeout),

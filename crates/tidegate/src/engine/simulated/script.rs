@@ -37,6 +37,8 @@ pub(super) struct Moods {
     pub(super) terse: bool,
     /// The port chains closes to last sends.
     pub(super) chains: bool,
+    /// Receives go on until they end; else several may be posted.
+    pub(super) endless: bool,
 }
 
 impl Moods {
@@ -59,6 +61,7 @@ impl Moods {
             edges: rng.bool(),
             terse: rng.bool(),
             chains: rng.bool(),
+            endless: rng.bool(),
         }
     }
 }
@@ -198,6 +201,8 @@ impl Script {
             buffer_bytes: 4096 * rng.usize(1..=4),
             buffers: rng.usize(1..=8),
             drain_budget: rng.usize(1..=8),
+            posted_sends: rng.usize(1..=3),
+            posted_receives: rng.usize(1..=3),
             events_per_wait: size(rng, 32).max(1) as usize,
             threads: NonZeroUsize::new(1),
             ..policy.clone()
@@ -277,6 +282,8 @@ fn policy(rng: &mut Rng, completes: bool) -> Policy {
         outstanding_sends: if rng.u8(..3) == 0 { NonZeroU32::new(rng.u32(1..4)) } else { None },
         max_receiving: if rng.u8(..3) == 0 { NonZeroUsize::new(rng.usize(1..4)) } else { None },
         drain_budget: rng.usize(1..=8),
+        posted_sends: if rng.bool() { 1 } else { rng.usize(2..=4) },
+        posted_receives: if rng.bool() { 1 } else { rng.usize(2..=4) },
         threads: NonZeroUsize::new(1),
         events_per_wait: size(rng, 32).max(1) as usize,
         wait,

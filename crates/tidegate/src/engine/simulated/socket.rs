@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::script::{Acts, Part};
 use super::world::{Happening, World};
-use crate::proto::Token;
+use crate::proto::{Direction, InOrder, Token, Turn};
 use crate::service::{CloseReason, Flow};
 
 /// The address of this end.
@@ -58,11 +58,22 @@ pub(super) struct Edge {
 /// Operations the loop has in flight, as it sees it: until their last completion was taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flying {
-    pub(super) receive: bool,
+    pub(super) receives: usize,
     pub(super) stopping: bool,
-    pub(super) send: bool,
+    pub(super) sends: usize,
+    /// A send was not taken whole, and the loop does not know yet.
+    pub(super) fell_short: bool,
     pub(super) finish: bool,
     pub(super) dial: bool,
+}
+
+/// What a completion says of a receive or a send.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub(super) direction: Direction,
+    pub(super) bytes: u64,
+    /// There was no memory.
+    pub(super) short: bool,
 }
 
 /// One connection.
@@ -100,6 +111,8 @@ pub(super) struct SimulatedSocket {
     pub(super) edge: Edge,
     pub(super) watched: Option<(Token, bool, bool)>,
     pub(super) flying: Flying,
+    /// Receives and sends in the order in which they were posted.
+    pub(super) order: [InOrder<Taken>; 2],
     /// Receives of the present turn.
     pub(super) receives: usize,
     /// When the loop was last told that there is no memory to receive with, and to send; it has not tried again.
@@ -185,6 +198,7 @@ impl SimulatedSocket {
             edge: Edge::default(),
             watched: None,
             flying: Flying::default(),
+            order: Default::default(),
             receives: 0,
             short: [None; 2],
             starved: None,
@@ -297,6 +311,47 @@ impl World {
         let (blocked, pause) = (!socket.saying && !socket.gone, socket.part.pause_ms);
         if blocked && n > 0 {
             self.goes_on_saying(id, Duration::from_millis(pause));
+        }
+    }
+
+    /// The loop takes a completion. What it has to take in order waits for its turn.
+    pub(super) fn take(&mut self, id: usize, turn: Option<Turn>, taken: Taken) {
+        let order = &mut self.sockets[id].order[taken.direction as usize];
+        let mut next = order.complete(turn, taken);
+        while let Some(taken) = next {
+            self.behind.push_back((id, taken));
+            next = self.sockets[id].order[taken.direction as usize].take_due();
+        }
+        self.take_next();
+    }
+
+    /// The loop goes on to what it takes behind the completion it was just given. `None` if that was all.
+    pub(super) fn take_next(&mut self) -> Option<()> {
+        let (id, Taken { direction, bytes, short }) = self.behind.pop_front()?;
+        match direction {
+            _ if short && !self.sockets[id].leaving => self.is_short(id, direction),
+            _ if short || bytes == 0 => {}
+            Direction::Receive => self.was_delivered(id, bytes),
+            Direction::Send => self.was_confirmed(id, bytes),
+        }
+        Some(())
+    }
+
+    /// The loop is done with the completion it was given.
+    pub(super) fn take_rest(&mut self) {
+        while self.take_next().is_some() {}
+    }
+
+    /// The loop gives a connection up: it counts what it has and did not take in its turn.
+    pub(super) fn gives_up(&mut self, id: usize) {
+        self.take_rest();
+        let [received, sent] = &mut self.sockets[id].order;
+        let left: Vec<_> = received.abandon().chain(sent.abandon()).filter(|taken| !taken.short).collect();
+        for Taken { direction, bytes, .. } in left {
+            match direction {
+                Direction::Receive => self.expected.received += bytes,
+                Direction::Send => self.expected.taken += bytes,
+            }
         }
     }
 

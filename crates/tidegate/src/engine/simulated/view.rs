@@ -25,6 +25,8 @@ pub(in crate::engine) struct View {
     pub(in crate::engine) retry_at: Option<Instant>,
     pub(in crate::engine) receive_place: PermitState,
     pub(in crate::engine) send_place: PermitState,
+    /// Permits to send that it has.
+    pub(in crate::engine) send_permits: usize,
 }
 
 impl View {
@@ -45,6 +47,7 @@ impl View {
             retry_at: connection.filter(|c| !is_over(c)).and_then(Connection::retry_at),
             receive_place: permits.receive,
             send_place: permits.send,
+            send_permits: permits.sends(),
         }
     }
 }

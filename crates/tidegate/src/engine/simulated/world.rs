@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::script::{Moods, Script, chance};
 use super::shelf::Shelf;
-use super::socket::SimulatedSocket;
+use super::socket::{SimulatedSocket, Taken};
 use crate::engine::simulated::view::View;
 use crate::engine::worker::blocking_pool::BlockingPool;
 use crate::engine::{Command, CommandQueue};
@@ -138,6 +138,8 @@ pub(super) struct World {
     permits: [(usize, usize); 2],
     /// Something moved since the loop last waited.
     pub(super) moved: bool,
+    /// What the loop takes behind the completion it was just given, in order.
+    pub(super) behind: VecDeque<(usize, Taken)>,
     /// Pieces of mail that sessions were shown since the loop last waited.
     pub(super) mail_shown: usize,
     /// The first thing that must not be.
@@ -186,6 +188,7 @@ impl World {
             unaccepted: None,
             permits: Default::default(),
             moved: true,
+            behind: VecDeque::new(),
             mail_shown: 0,
             fault: None,
             trace,
@@ -319,6 +322,7 @@ impl World {
             self.permits[at].0 += usize::from(place == PermitState::Inside);
             self.permits[at].1 += usize::from(place == PermitState::Waiting);
         }
+        self.permits[1].0 += view.send_permits - usize::from(view.send_place == PermitState::Inside);
         let log = &self.sockets[id].log;
         let listens = view.action.is_some_and(|action| action.receive == Receive::Post);
         let going = matches!(log.flow, Flow::Continue | Flow::Shutdown);

@@ -23,9 +23,19 @@ pub(in crate::engine) struct Permits {
 #[derive(Debug, Default)]
 pub(in crate::engine) struct ConnectionPermits {
     pub(in crate::engine) send: PermitState,
+    /// Permits for further sends beside the one in flight.
+    more_sends: usize,
     pub(in crate::engine) receive: PermitState,
     /// It has received something since it got its place.
     pub(in crate::engine) served: bool,
+}
+
+impl ConnectionPermits {
+    /// Sends it has permits for.
+    #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
+    pub(in crate::engine) fn sends(&self) -> usize {
+        usize::from(self.send == PermitState::Inside) + self.more_sends
+    }
 }
 
 impl Permits {
@@ -58,9 +68,24 @@ impl Permits {
         self.sends.is_bounded() || self.receives.is_bounded()
     }
 
-    /// Its send is no longer outstanding.
+    /// Whether the connection, which has a send outstanding, may have another one now.
+    #[inline]
+    pub(in crate::engine) fn may_send_more(&mut self, own: &mut ConnectionPermits) -> bool {
+        if !self.sends.is_bounded() {
+            return true;
+        }
+        let may = self.sends.enter_again();
+        own.more_sends += usize::from(may);
+        may
+    }
+
+    /// One of its sends is no longer outstanding.
     #[inline]
     pub(in crate::engine) fn sent(&mut self, own: &mut ConnectionPermits) {
+        if own.more_sends > 0 {
+            own.more_sends -= 1;
+            return self.sends.leave_again();
+        }
         self.sends.leave(&mut own.send);
     }
 
@@ -83,6 +108,7 @@ impl Permits {
     /// The connection is gone.
     #[inline]
     pub(in crate::engine) fn leave(&mut self, own: &mut ConnectionPermits) {
+        (0..std::mem::take(&mut own.more_sends)).for_each(|_| self.sends.leave_again());
         self.sends.leave(&mut own.send);
         self.receives.leave(&mut own.receive);
     }

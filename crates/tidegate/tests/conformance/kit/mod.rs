@@ -161,6 +161,8 @@ pub fn tight(model: Model) -> Policy {
         events_per_wait: 1,
         socket_send_buffer: Some(8 * 1024),
         socket_receive_buffer: Some(8 * 1024),
+        posted_sends: 3,
+        posted_receives: 2,
         ..policy
     }
 }

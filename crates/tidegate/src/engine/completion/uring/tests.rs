@@ -41,6 +41,11 @@ fn port() -> Option<Uring> {
     made.ok().map(|(port, _)| port)
 }
 
+/// Any turn: a ring has one send of a connection in flight.
+fn turn() -> Turn {
+    crate::proto::InOrder::<()>::default().begin()
+}
+
 fn until<T>(port: &mut Uring, mut wanted: impl FnMut(Completion<Uring>) -> Option<T>) -> T {
     loop {
         while let Some(completion) = port.next() {
@@ -61,7 +66,7 @@ fn accepted(port: &mut Uring) -> Handle {
 
 /// What is left of a file when its socket may be sent to.
 fn may_send(port: &mut Uring, token: Token, socket: &Handle, range: FileRange) -> Payload {
-    port.send(token, socket, Pieces::File { head: Vec::new(), range, tail: Vec::new() }, More::No);
+    port.send(token, turn(), socket, Pieces::File { head: Vec::new(), range, tail: Vec::new() }, More::No);
     until(port, |completion| match completion {
         Completion::MayGoOn { token: about, outcome: Ok(()), unsent } => {
             assert_eq!(about, token);
@@ -125,7 +130,7 @@ fn nothing_is_chained_to_more_than_one_send_takes() {
     let hears = std::thread::spawn(move || std::io::copy(&mut far, &mut std::io::sink()).unwrap());
     let token = Token { index: 0, generation: 0 };
     let pieces = Pieces::Many(vec![Bytes::from(vec![7; PIECE]); PIECES]);
-    assert_eq!(port.send_last(token, &near, pieces), Chained::No);
+    assert_eq!(port.send_last(token, turn(), &near, pieces), Chained::No);
     let mut sent = 0;
     while sent < PIECE * PIECES {
         let (n, unsent) = until(&mut port, |completion| match completion {
@@ -134,7 +139,7 @@ fn nothing_is_chained_to_more_than_one_send_takes() {
         });
         sent += n;
         if let Some(rest) = unsent {
-            port.send_rest(token, &near, rest);
+            port.send_rest(token, turn(), &near, rest);
         }
     }
     port.close(token, near, Close::default());

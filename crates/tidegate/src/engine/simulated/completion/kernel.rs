@@ -1,16 +1,17 @@
 //! What the simulated kernel does with the operations that were handed to it.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::mem::discriminant;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Ask, Buffer, Kind, NOWHERE, Operation, Order, Rest, SimPort};
+use super::{Ask, Buffer, Kind, NOWHERE, Operation, Order, Request, Rest, SimPort};
 use crate::engine::completion::Completion;
-use crate::engine::simulated::socket::{Server, address};
+use crate::engine::simulated::socket::{Server, Taken, address};
 use crate::engine::simulated::world::{Happening, World};
-use crate::proto::Direction;
+use crate::proto::{Direction, Token};
 
 impl SimPort {
     /// An accept looks for a connection as soon as it is handed over.
@@ -103,7 +104,19 @@ impl SimPort {
         id
     }
 
+    /// Receives and sends of one connection are served in the order in which they were posted.
+    fn is_next(&self, at: usize) -> bool {
+        let Operation { ref kind, token, .. } = self.operations[at];
+        let same = |other: &Operation| {
+            other.token == token && !other.over && discriminant(&other.kind) == discriminant(kind)
+        };
+        matches!(kind, Kind::Accept { .. }) || !self.operations[..at].iter().any(same)
+    }
+
     fn step(&mut self, at: usize, world: &mut World) {
+        if !self.is_next(at) {
+            return;
+        }
         let Operation { slot, meant, id, .. } = self.operations[at];
         if id == NOWHERE && slot != NOWHERE {
             let what = || format!("{:?}", self.operations[at].kind);
@@ -132,6 +145,26 @@ impl SimPort {
         self.completed.push_back((id, completion));
     }
 
+    /// One of several operations of a connection: its completion may overtake those of earlier ones.
+    fn complete_in_turn(&mut self, at: usize, world: &mut World, completion: Completion<Self>) {
+        self.complete(at, true, completion);
+        let Operation { turn: Some(_), ref kind, token, .. } = self.operations[at] else { return };
+        let overtaken = |other: &Completion<Self>| match other {
+            Completion::Received { token: other, .. } => {
+                *other == token && matches!(kind, Kind::Receive { .. })
+            }
+            Completion::Sent { token: other, .. } => *other == token && matches!(kind, Kind::Send { .. }),
+            _ => false,
+        };
+        let last = self.completed.len() - 1;
+        let mut places: Vec<_> = (0..last).filter(|&place| overtaken(&self.completed[place].1)).collect();
+        places.push(last);
+        let to = places[world.rng.usize(..places.len())];
+        if let Some(overtakes) = self.completed.pop_back() {
+            self.completed.insert(to, overtakes);
+        }
+    }
+
     fn step_accept(&mut self, at: usize, endless: bool, world: &mut World) {
         let there = !world.backlog.is_empty();
         if self.operations[at].cancelled && (!there || self.is_cancelled(at, world)) {
@@ -156,11 +189,11 @@ impl SimPort {
     }
 
     fn step_receive(&mut self, at: usize, endless: bool, world: &mut World) {
-        let (token, id) = (self.operations[at].token, self.operations[at].id);
+        let id = self.operations[at].id;
         let readable = world.sockets[id].is_readable();
         if self.operations[at].cancelled && (!readable || self.is_cancelled(at, world)) {
             let outcome = Err(Errno::CANCELED.into());
-            return self.complete(at, true, Completion::Received { token, outcome, ended: true });
+            return self.complete_receive(at, true, world, outcome);
         }
         if !readable {
             return;
@@ -173,7 +206,7 @@ impl SimPort {
         if more && self.buffers == 0 {
             world.expected.no_buffers += 1;
             let outcome = Err(Errno::NOBUFS.into());
-            return self.complete(at, true, Completion::Received { token, outcome, ended: true });
+            return self.complete_receive(at, true, world, outcome);
         }
         let outcome = match world.memory_error(id).map_or_else(|| world.receive(id, most), Err) {
             Ok(0) => {
@@ -191,7 +224,22 @@ impl SimPort {
         };
         let went_on = matches!(&outcome, Ok(Some(buffer)) if !buffer.0.is_empty());
         let ended = !went_on || !endless || world.chance(world.moods.ends);
-        self.complete(at, ended, Completion::Received { token, outcome, ended });
+        self.complete_receive(at, ended, world, outcome);
+    }
+
+    fn complete_receive(
+        &mut self,
+        at: usize,
+        ended: bool,
+        world: &mut World,
+        outcome: io::Result<Option<Buffer>>,
+    ) {
+        let Operation { token, turn, .. } = self.operations[at];
+        let completion = Completion::Received { token, turn, outcome, ended };
+        match turn {
+            Some(_) => self.complete_in_turn(at, world, completion),
+            None => self.complete(at, ended, completion),
+        }
     }
 
     /// The end of a stream may or may not take a buffer.
@@ -205,8 +253,16 @@ impl SimPort {
 
     fn step_send(&mut self, at: usize, world: &mut World) {
         let cancelled = self.is_cancelled(at, world);
-        let (token, id) = (self.operations[at].token, self.operations[at].id);
-        let Kind::Send { bytes, sent, chained } = &mut self.operations[at].kind else { return };
+        let Operation { token, turn, id, .. } = self.operations[at];
+        let Kind::Send { bytes, sent, chained, returns } = &mut self.operations[at].kind else { return };
+        if *returns {
+            let unsent = Some(Rest::Bytes(std::mem::take(bytes)));
+            return self.complete_in_turn(
+                at,
+                world,
+                Completion::Sent { token, turn, outcome: Ok(0), unsent },
+            );
+        }
         let left = bytes.get(*sent..).unwrap_or_default();
         let mut outcome = Ok(0);
         if !cancelled && !left.is_empty() && world.sockets[id].is_writable() {
@@ -231,7 +287,24 @@ impl SimPort {
         if all && chained {
             self.close_chained(at, world);
         }
-        self.complete(at, true, Completion::Sent { token, outcome, unsent });
+        if !all && turn.is_some() {
+            world.sockets[id].flying.fell_short = true;
+            self.return_sends(token);
+        }
+        self.complete_in_turn(at, world, Completion::Sent { token, turn, outcome, unsent });
+    }
+
+    /// Sends behind one that was not taken whole are not taken at all.
+    fn return_sends(&mut self, token: Token) {
+        let asked = self.requests.iter_mut().filter_map(|request| match request {
+            Request::Start(operation) => Some(operation),
+            _ => None,
+        });
+        for operation in self.operations.iter_mut().chain(asked).filter(|other| other.token == token) {
+            if let Kind::Send { returns, .. } = &mut operation.kind {
+                *returns = true;
+            }
+        }
     }
 
     /// A socket has room, perhaps; or nobody waits for that any more.
@@ -299,41 +372,42 @@ impl SimPort {
         let Some(id) = id else { return };
         let leaving = world.sockets[id].leaving;
         let flying = &mut world.sockets[id].flying;
-        let mut fails = None;
+        let no_memory = |e: &io::Error| e.raw_os_error() == Some(Errno::NOMEM.raw_os_error());
         match completion {
-            Completion::Received { outcome, ended, .. } => {
-                flying.receive &= !ended;
+            Completion::Received { turn, outcome, ended, .. } => {
+                flying.receives -= usize::from(*ended);
                 let n = outcome.as_ref().ok().and_then(Option::as_ref).map_or(0, |buffer| buffer.0.len());
-                fails = outcome.as_ref().err().map(|e| (e, Direction::Receive));
-                if n > 0 {
-                    world.was_delivered(id, n as u64);
+                let short = outcome.as_ref().is_err_and(no_memory);
+                let taken = Taken { direction: Direction::Receive, bytes: n as u64, short };
+                if *ended {
+                    world.take(id, *turn, taken);
+                } else {
+                    world.behind.push_back((id, taken));
+                    world.take_next();
                 }
             }
-            Completion::Sent { outcome, unsent, .. } => {
-                // What comes back is sent again by the loop, if the connection is still there: for it the send is still
-                // in flight.
-                flying.send = outcome.is_ok() && unsent.is_some() && !leaving;
-                fails = outcome.as_ref().err().map(|e| (e, Direction::Send));
-                if let Ok(n) = outcome {
-                    world.was_confirmed(id, *n as u64);
-                }
+            Completion::Sent { turn, outcome, unsent, .. } => {
+                flying.sends -= 1;
+                flying.fell_short &= unsent.is_none() || matches!(outcome, Ok(0)); // that is one behind it
+                let bytes = outcome.as_ref().map_or(0, |n| *n as u64);
+                let short = outcome.as_ref().is_err_and(no_memory);
+                world.take(id, *turn, Taken { direction: Direction::Send, bytes, short });
             }
             Completion::SendFinished { outcome, .. } => {
                 flying.finish = false;
-                fails = outcome.as_ref().err().map(|e| (e, Direction::Send));
+                if !leaving && outcome.as_ref().is_err_and(no_memory) {
+                    world.is_short(id, Direction::Send);
+                }
             }
             Completion::Dialled { .. } => flying.dial = false,
-            // Until then the loop has it in hand.
-            Completion::MayGoOn { outcome, .. } => flying.send = outcome.is_ok() && !leaving,
+            Completion::MayGoOn { .. } => {
+                flying.sends -= 1;
+                let nothing = Taken { direction: Direction::Send, bytes: 0, short: false };
+                world.take(id, None, nothing);
+            }
             Completion::Accepted { .. } | Completion::Woken | Completion::Ignored => {}
             Completion::Handed { .. } | Completion::HandedOn { .. } => unreachable!("there is one thread"),
             Completion::Stopped { .. } | Completion::StoppedSending { .. } => {}
-        }
-        if let Some((e, direction)) = fails
-            && !leaving
-            && e.raw_os_error() == Some(Errno::NOMEM.raw_os_error())
-        {
-            world.is_short(id, direction);
         }
     }
 }

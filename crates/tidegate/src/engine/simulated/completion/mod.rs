@@ -24,7 +24,7 @@ use crate::engine::simulated::view::View;
 use crate::engine::simulated::world::{Happening, World, with};
 use crate::policy::Policy;
 use crate::proto::queue::{Files, Pieces};
-use crate::proto::{Direction, NextStep, PermitState, Receive, Token};
+use crate::proto::{Direction, NextStep, PermitState, Receive, Token, Turn};
 use crate::service::Dial;
 
 /// The listening socket.
@@ -59,6 +59,8 @@ enum Kind {
         bytes: Vec<u8>,
         sent: usize,
         chained: bool,
+        /// One before it was not taken whole.
+        returns: bool,
     },
     /// Until a part of a file may go on.
     Room(FileRange),
@@ -72,6 +74,8 @@ struct Operation {
     kind: Kind,
     /// Of nobody, for accepts.
     token: Token,
+    /// Among the receives or sends of its connection; none where there is one at most.
+    turn: Option<Turn>,
     /// The slot it was asked for by, and who had that then; [`NOWHERE`] for accepts.
     slot: usize,
     meant: usize,
@@ -195,12 +199,12 @@ impl CompletionDriver for SimPort {
 
     fn accept_all(&mut self, _: &Acceptor) {
         self.accepts += 1;
-        self.start(Kind::Accept { endless: true }, NOBODY, None);
+        self.start(Kind::Accept { endless: true }, (NOBODY, None), None);
     }
 
     fn accept_one(&mut self, _: &Acceptor) {
         self.accepts += 1;
-        self.start(Kind::Accept { endless: false }, NOBODY, None);
+        self.start(Kind::Accept { endless: false }, (NOBODY, None), None);
     }
 
     fn address(&self) -> io::Result<Option<Infallible>> {
@@ -242,16 +246,26 @@ impl CompletionDriver for SimPort {
         }
         self.taken += 1;
         let socket = self.give_slot(id);
-        self.start(Kind::Dial, token, Some(&socket));
+        self.start(Kind::Dial, (token, None), Some(&socket));
         Ok(socket)
     }
 
-    fn receive(&mut self, token: Token, socket: &Slot, _: &Policy) {
-        self.start_receive(token, socket, true);
+    fn most_sends(&self) -> usize {
+        // What is sent from a file goes in steps of the loop.
+        with(|world| if world.shelf.files == Files::Alone { 1 } else { usize::MAX })
     }
 
-    fn receive_once(&mut self, token: Token, socket: &Slot) {
-        self.start_receive(token, socket, false);
+    fn may_receive_ahead(&self, _: &Slot) -> bool {
+        with(|world| !world.moods.endless && world.rng.bool())
+    }
+
+    fn receive(&mut self, token: Token, turn: Turn, socket: &Slot, _: &Policy) {
+        let endless = with(|world| world.moods.endless);
+        self.start_receive(token, turn, socket, endless);
+    }
+
+    fn receive_once(&mut self, token: Token, turn: Turn, socket: &Slot) {
+        self.start_receive(token, turn, socket, false);
     }
 
     fn stop_receiving(&mut self, token: Token, _: &Self::Socket) {
@@ -268,6 +282,7 @@ impl CompletionDriver for SimPort {
 
     fn stop(&mut self, token: Token, socket: &Slot, how: Close) -> u32 {
         with(|world| {
+            world.gives_up(socket.id);
             let socket = &mut world.sockets[socket.id];
             socket.resets |= how.reset;
             socket.server = Server::Closing { reset: socket.resets };
@@ -282,7 +297,7 @@ impl CompletionDriver for SimPort {
         asks.map(|what| self.order(token, socket, what)).count() as u32
     }
 
-    fn send(&mut self, token: Token, socket: &Slot, pieces: Pieces, more: More) {
+    fn send(&mut self, token: Token, turn: Turn, socket: &Slot, pieces: Pieces, more: More) {
         // Such bytes wait for the close, and that would come behind a pause.
         with(|world| {
             if more == More::CloseFollows && !world.switched && !world.policy.coalesce.is_zero() {
@@ -293,7 +308,7 @@ impl CompletionDriver for SimPort {
             Pieces::File { range, .. } if self.files() == Files::Alone => {
                 self.start_file(token, socket, range)
             }
-            pieces => self.start_send(token, socket, flat(&pieces), false),
+            pieces => self.start_send(token, turn, socket, flat(&pieces), false),
         }
     }
 
@@ -318,18 +333,16 @@ impl CompletionDriver for SimPort {
             Ok(n)
         });
         let unsent = (!range.is_empty()).then_some(Rest::File(range));
-        let goes_on = outcome.is_ok() && unsent.is_some();
-        with(|world| world.sockets[socket.id].flying.send = goes_on);
         (outcome, unsent)
     }
 
-    fn send_last(&mut self, token: Token, socket: &Slot, pieces: Pieces) -> Chained {
+    fn send_last(&mut self, token: Token, turn: Turn, socket: &Slot, pieces: Pieces) -> Chained {
         if matches!(pieces, Pieces::File { .. }) {
-            self.send(token, socket, pieces, More::No);
+            self.send(token, turn, socket, pieces, More::No);
             return Chained::No;
         }
         let chains = with(|world| world.moods.chains);
-        self.start_send(token, socket, flat(&pieces), chains);
+        self.start_send(token, turn, socket, flat(&pieces), chains);
         if chains { Chained::Yes } else { Chained::No }
     }
 
@@ -343,10 +356,15 @@ impl CompletionDriver for SimPort {
         });
     }
 
-    fn send_rest(&mut self, token: Token, socket: &Slot, unsent: Rest) {
-        with(|world| world.sockets[socket.id].flying.send = false);
+    fn send_rest(&mut self, token: Token, turn: Turn, socket: &Slot, unsent: Rest) {
+        with(|world| {
+            let others = world.sockets[socket.id].flying.sends;
+            if others > 0 {
+                world.fail(|| format!("{}: a rest is sent behind {others} other sends", socket.id));
+            }
+        });
         match unsent {
-            Rest::Bytes(bytes) => self.start_send(token, socket, bytes, false),
+            Rest::Bytes(bytes) => self.start_send(token, turn, socket, bytes, false),
             Rest::File(range) => self.start_file(token, socket, range),
         }
     }
@@ -359,18 +377,19 @@ impl CompletionDriver for SimPort {
                 world.fail(|| format!("{}: two shutdowns in flight", socket.id));
             }
         });
-        self.start(Kind::Finish, token, Some(socket));
+        self.start(Kind::Finish, (token, None), Some(socket));
     }
 
     fn close(&mut self, token: Token, socket: Slot, how: Close) {
         let id = socket.id;
         self.taken -= 1;
         with(|world| {
+            world.gives_up(id);
             let socket = &mut world.sockets[id];
             let (flying, leaving) = (socket.flying, std::mem::take(&mut socket.leaving));
             if !leaving && socket.server != Server::Open {
                 world.fail(|| format!("{id} is closed twice"));
-            } else if flying.receive || flying.send || flying.finish || flying.dial {
+            } else if flying.receives + flying.sends > 0 || flying.finish || flying.dial {
                 world.fail(|| format!("{id} is closed over what is in flight: {flying:?}, {how:?}"));
             } else {
                 socket.resets |= how.reset;
@@ -417,6 +436,7 @@ impl CompletionDriver for SimPort {
 
     fn next(&mut self) -> Option<Completion<Self>> {
         with(|world| {
+            world.take_rest();
             world.suddenly();
             if world.chance(world.moods.sudden) {
                 self.work(world);
@@ -465,7 +485,7 @@ impl SimPort {
         Slot { number, id }
     }
 
-    fn start(&mut self, kind: Kind, token: Token, socket: Option<&Slot>) {
+    fn start(&mut self, kind: Kind, (token, turn): (Token, Option<Turn>), socket: Option<&Slot>) {
         let not_before = with(|world| {
             let may_wait = !matches!(kind, Kind::Accept { .. }); // that is tried as soon as it is handed over
             let late = may_wait && world.chance(world.moods.late) || matches!(kind, Kind::Dial);
@@ -473,7 +493,7 @@ impl SimPort {
         });
         let (slot, meant) = socket.map_or((NOWHERE, NOWHERE), |socket| (socket.number, socket.id));
         let (id, cancelled, over) = (NOWHERE, false, false);
-        let operation = Operation { kind, token, slot, meant, id, not_before, cancelled, over };
+        let operation = Operation { kind, token, turn, slot, meant, id, not_before, cancelled, over };
         self.requests.push(Request::Start(operation));
     }
 
@@ -486,34 +506,44 @@ impl SimPort {
         self.requests.push(Request::Order(order));
     }
 
-    fn start_receive(&mut self, token: Token, socket: &Slot, endless: bool) {
+    fn start_receive(&mut self, token: Token, turn: Turn, socket: &Slot, endless: bool) {
         with(|world| {
             world.tries_again(socket.id, Direction::Receive);
+            world.sockets[socket.id].order[Direction::Receive as usize].begin();
+            let most = if endless { 1 } else { world.policy.posted_receives };
             let flying = &mut world.sockets[socket.id].flying;
             flying.stopping = false;
-            if std::mem::replace(&mut flying.receive, true) {
-                world.fail(|| format!("{}: two receives in flight", socket.id));
+            flying.receives += 1;
+            let receives = flying.receives;
+            if receives > most {
+                world.fail(|| format!("{}: {receives} receives in flight", socket.id));
             }
         });
-        self.start(Kind::Receive { endless }, token, Some(socket));
+        self.start(Kind::Receive { endless }, (token, (!endless).then_some(turn)), Some(socket));
     }
 
-    fn start_send(&mut self, token: Token, socket: &Slot, bytes: Vec<u8>, chained: bool) {
+    fn start_send(&mut self, token: Token, turn: Turn, socket: &Slot, bytes: Vec<u8>, chained: bool) {
         self.note_send(socket, bytes.len());
-        self.start(Kind::Send { bytes, sent: 0, chained }, token, Some(socket));
+        let turn = (self.most_sends() > 1).then_some(turn);
+        let returns = with(|world| world.sockets[socket.id].flying.fell_short);
+        self.start(Kind::Send { bytes, sent: 0, chained, returns }, (token, turn), Some(socket));
     }
 
     fn start_file(&mut self, token: Token, socket: &Slot, range: FileRange) {
         self.note_send(socket, range.len());
-        self.start(Kind::Room(range), token, Some(socket));
+        self.start(Kind::Room(range), (token, None), Some(socket));
     }
 
     fn note_send(&self, socket: &Slot, n: usize) {
         with(|world| {
             world.tries_again(socket.id, Direction::Send);
-            let twice = std::mem::replace(&mut world.sockets[socket.id].flying.send, true);
-            if twice || n == 0 {
-                world.fail(|| format!("{}: a send of {n} bytes, another in flight: {twice}", socket.id));
+            world.sockets[socket.id].order[Direction::Send as usize].begin();
+            let most = world.policy.posted_sends;
+            let flying = &mut world.sockets[socket.id].flying;
+            flying.sends += 1;
+            let sends = flying.sends;
+            if sends > most || n == 0 {
+                world.fail(|| format!("{}: a send of {n} bytes, {sends} in flight", socket.id));
             }
         });
     }
@@ -576,8 +606,8 @@ impl SimPort {
         let open = world.sockets.iter().filter(|socket| socket.server == Server::Open);
         let (mut sends, mut receives) = (0, 0);
         for socket in open {
-            sends += usize::from(socket.flying.send);
-            receives += usize::from(socket.flying.receive && !socket.flying.stopping);
+            sends += socket.flying.sends;
+            receives += usize::from(socket.flying.receives > 0 && !socket.flying.stopping);
         }
         let policy = world.policy.clone();
         if world.switched {

@@ -1,0 +1,152 @@
+//! Operations of one kind on one connection: posted in one order, completed in any, and followed up in the first.
+
+use crate::policy::sends::MOST_POSTED;
+
+/// The place of an operation in the order in which they were posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn(u8);
+
+/// Turns are counted modulo this: none is taken for another.
+const TURNS: u8 = 64;
+
+const _: () = assert!(MOST_POSTED < TURNS as usize);
+
+impl Turn {
+    /// Bits of [`to_bits`](Self::to_bits) that may be set.
+    pub const BITS: u32 = TURNS.trailing_zeros();
+
+    /// As a number, for the key of an operation.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0.into()
+    }
+
+    /// From a key; higher bits are left out.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        Self((bits % u64::from(TURNS)) as u8)
+    }
+
+    fn next(self) -> Self {
+        Self((self.0 + 1) % TURNS)
+    }
+}
+
+/// The operations of one kind on one connection, and the outcomes of those that completed before an earlier one.
+#[derive(Debug)]
+pub struct InOrder<T> {
+    /// The turn of the next operation, and that of the next to be followed up.
+    next: Turn,
+    due: Turn,
+    #[expect(clippy::box_collection, reason = "8 bytes instead of 24 in every connection, and seldom any")]
+    early: Option<Box<Vec<(Turn, T)>>>,
+}
+
+impl<T> Default for InOrder<T> {
+    fn default() -> Self {
+        Self { next: Turn(0), due: Turn(0), early: None }
+    }
+}
+
+impl<T> InOrder<T> {
+    /// One more is posted; its turn.
+    pub fn begin(&mut self) -> Turn {
+        let turn = self.next;
+        self.next = turn.next();
+        turn
+    }
+
+    /// Operations that were not followed up yet.
+    #[inline]
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        usize::from((TURNS + self.next.0 - self.due.0) % TURNS)
+    }
+
+    /// Operations that have not completed.
+    #[inline]
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.pending() - self.early.as_ref().map_or(0, |early| early.len())
+    }
+
+    /// One has completed, with this turn or, where there is one at most, with none. Its outcome, if it is to be
+    /// followed up now; more may be [due](Self::take_due) after it.
+    #[inline]
+    pub fn complete(&mut self, turn: Option<Turn>, outcome: T) -> Option<T> {
+        match turn {
+            Some(turn) if turn != self.due => {
+                self.early.get_or_insert_default().push((turn, outcome));
+                None
+            }
+            _ => {
+                self.due = self.due.next();
+                Some(outcome)
+            }
+        }
+    }
+
+    /// The outcome that has waited for the one before it.
+    #[inline]
+    pub fn take_due(&mut self) -> Option<T> {
+        let early = self.early.as_mut()?;
+        let at = early.iter().position(|(turn, _)| *turn == self.due)?;
+        let (turn, outcome) = early.swap_remove(at);
+        if early.is_empty() {
+            self.early = None;
+        }
+        self.due = turn.next();
+        Some(outcome)
+    }
+
+    /// The outcomes that nobody follows up any more.
+    pub fn abandon(&mut self) -> impl Iterator<Item = T> {
+        self.early.take().into_iter().flat_map(|early| *early).map(|(_, outcome)| outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_are_followed_up_in_the_order_of_their_operations_whatever_that_of_completion_is() {
+        let mut order = InOrder::default();
+        let mut done = Vec::new();
+        for round in 0..50_u32 {
+            let turns: Vec<_> = (0..4).map(|n| (order.begin(), 4 * round + n)).collect();
+            assert_eq!((order.pending(), order.in_flight()), (4, 4));
+            for at in [[2, 0, 3, 1], [3, 2, 1, 0], [0, 1, 2, 3]][round as usize % 3] {
+                let (turn, number) = turns[at];
+                let mut next = order.complete(Some(turn), number);
+                while let Some(number) = next {
+                    done.push(number);
+                    next = order.take_due();
+                }
+            }
+            assert_eq!((order.pending(), order.in_flight()), (0, 0));
+        }
+        assert_eq!(done, (0..200).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_came_too_early_is_not_in_flight_and_not_lost() {
+        let mut order = InOrder::default();
+        let [first, second, third] = [order.begin(), order.begin(), order.begin()];
+        assert_eq!(order.complete(Some(third), 3), None);
+        assert_eq!(order.complete(Some(second), 2), None);
+        assert_eq!((order.pending(), order.in_flight(), order.take_due()), (3, 1, None));
+        assert_eq!(Turn::from_bits(first.to_bits() | 1 << Turn::BITS), first);
+        let mut left: Vec<_> = order.abandon().collect();
+        left.sort_unstable();
+        assert_eq!(left, [2, 3]);
+    }
+
+    #[test]
+    fn more_than_may_be_posted_have_different_turns() {
+        let mut order = InOrder::<()>::default();
+        let turns: Vec<_> = (0..MOST_POSTED).map(|_| order.begin()).collect();
+        assert!(turns.iter().enumerate().all(|(at, turn)| !turns[..at].contains(turn)));
+        assert_eq!(order.pending(), MOST_POSTED);
+    }
+}
