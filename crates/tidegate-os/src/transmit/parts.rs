@@ -1,5 +1,7 @@
 //! What is to be sent: bytes, a part of a file, and bytes again.
 
+use std::time::Instant;
+
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::file::FileRange;
@@ -10,6 +12,8 @@ pub struct Parts {
     pub(super) head: Vec<Bytes>,
     pub(super) file: FileRange,
     pub(super) tail: Vec<Bytes>,
+    /// Bytes of the file that the next operation takes at most, and when that was begun.
+    step: (usize, Option<Instant>),
 }
 
 /// What is left of [`Parts`] after some of it was taken.
@@ -29,7 +33,17 @@ const JOIN_BYTES: usize = 64 * 1024;
 impl Parts {
     /// These, in order.
     pub fn new(head: Vec<Bytes>, file: FileRange, tail: Vec<Bytes>) -> Self {
-        Self { head, file, tail }
+        Self { head, file, tail, step: (usize::MAX, None) }
+    }
+
+    /// Bytes of the file that one operation takes at most; it begins now.
+    pub fn begin_step(&mut self, most: usize, now: Instant) {
+        self.step = (most, Some(now));
+    }
+
+    /// The most of the file that an operation takes, and when the last one began.
+    pub fn step(&self) -> (usize, Option<Instant>) {
+        self.step
     }
 
     /// The bytes before the file.

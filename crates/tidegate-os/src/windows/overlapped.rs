@@ -257,8 +257,6 @@ pub struct QueueSetup {
     pub residence: Residence,
     /// Whether a receive takes a buffer when it is armed, while there are enough, rather than when there is data.
     pub posted: bool,
-    /// Bytes of a file that one operation sends at most: how much of it was taken is known only when that has ended.
-    pub file_bytes: usize,
     /// Sockets that are kept to be accepted with again, at most.
     pub reuse: usize,
 }

@@ -40,7 +40,6 @@ impl Bench {
             buffer_bytes: 4096,
             residence: Residence::Pageable,
             posted: true,
-            file_bytes: STEP,
             reuse,
         };
         let queue = Queue::new(CompletionPort::new(16).unwrap(), &setup).unwrap();
@@ -108,9 +107,13 @@ impl Bench {
     }
 
     /// Sends to the end; returns what each operation took.
-    fn send(&mut self, socket: &Overlapped, payload: Payload) -> Vec<usize> {
+    /// Sends all of it, so much of a file in one operation; returns what each operation took.
+    fn send(&mut self, socket: &Overlapped, payload: Payload, most: usize) -> Vec<usize> {
         let (mut left, mut steps) = (Some(payload), Vec::new());
-        while let Some(payload) = left {
+        while let Some(mut payload) = left {
+            if let Payload::Parts(parts) = &mut payload {
+                parts.begin_step(most, Instant::now());
+            }
             self.queue.send(socket, payload, 2);
             let (outcome, rest) = self.sent();
             steps.push(outcome.unwrap());
@@ -159,12 +162,34 @@ fn a_file_leaves_among_the_bytes_around_it() {
             let mut heard = vec![0; 6 + bytes + 5];
             far.read_exact(&mut heard).map(|()| (heard, far))
         });
-        let steps = bench.send(&socket, Payload::Parts(parts));
+        let steps = bench.send(&socket, Payload::Parts(parts), STEP);
         assert_eq!((steps.len(), steps.iter().sum()), (bytes.div_ceil(STEP), 6 + bytes + 5), "{steps:?}");
         let (heard, stream) = reader.join().unwrap().unwrap();
         assert!(heard == [b"before", &content[at..at + bytes], b"after"].concat(), "{at} {bytes}");
         far = stream;
     }
+}
+
+#[test]
+fn a_gibibyte_of_a_file_is_one_operation() {
+    const BYTES: usize = 1 << 30;
+    let mut bench = Bench::new(0);
+    if !bench.queue.sends_files() {
+        return println!("left out: files are read here");
+    }
+    let (socket, mut far) = bench.pair();
+    let long = tempfile::tempfile().unwrap();
+    long.set_len(BYTES as u64).unwrap();
+    let parts = Parts::new(vec![], FileRange::new(Arc::new(long), 0, BYTES), vec![]);
+    let reader = std::thread::spawn(move || {
+        let (mut heard, mut buffer) = (0, vec![0; 1 << 20]);
+        while heard < BYTES {
+            heard += far.read(&mut buffer).unwrap();
+        }
+        heard
+    });
+    assert_eq!(bench.send(&socket, Payload::Parts(parts), usize::MAX), [BYTES]);
+    assert_eq!(reader.join().unwrap(), BYTES);
 }
 
 #[test]
@@ -220,7 +245,7 @@ fn a_socket_is_used_again_or_closed_and_the_next_connection_is_served() {
         let buffer = bench.received(&socket).expect("three bytes");
         assert_eq!(bench.queue.bytes(&buffer), b"ask", "round {round}");
         bench.queue.recycle(buffer);
-        bench.send(&socket, Payload::One(Bytes::from_static(b"answer")));
+        bench.send(&socket, Payload::One(Bytes::from_static(b"answer")), STEP);
         let mut heard = [0; 6];
         far.read_exact(&mut heard).unwrap();
         assert_eq!(&heard, b"answer", "round {round}");

@@ -37,6 +37,7 @@ cases! {
     a_full_thread_leaves_the_rest_to_others,
     a_group_gets_the_same_in_one_order,
     a_large_answer_may_come_by_mail,
+    a_large_file_is_few_operations,
     a_last_answer_survives_unread_input,
     a_loop_may_spin,
     a_message_may_be_taken_with_each_call,

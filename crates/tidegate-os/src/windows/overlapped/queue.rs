@@ -40,7 +40,6 @@ pub struct Queue<N: Notify> {
     pub(super) refusals: VecDeque<(RawFd, Done)>,
     pub(super) pool: Pool,
     pub(super) posted: bool,
-    pub(super) file_bytes: usize,
     pub(super) shelf: Shelf<Socket>,
     pub(super) sockets: SocketKind,
     /// Buffers that armed operations have.
@@ -70,7 +69,6 @@ impl<N: Notify> Queue<N> {
             refusals: VecDeque::new(),
             pool: Pool::new(setup.buffers, setup.buffer_bytes, setup.residence)?,
             posted: setup.posted,
-            file_bytes: setup.file_bytes,
             shelf,
             sockets: setup.sockets,
             pinned: 0,

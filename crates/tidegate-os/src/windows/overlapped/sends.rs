@@ -76,7 +76,8 @@ impl<N: Notify> Queue<N> {
         }
         let held = match payload {
             Payload::Parts(parts) => {
-                match Transmission::begin(parts, &self.extensions.transmit, self.file_bytes) {
+                let (most, _) = parts.step();
+                match Transmission::begin(parts, &self.extensions.transmit, most) {
                     Begun::Transmission(transmission) => OperationData::Transmit(Box::new(transmission)),
                     Begun::Head(parts) => OperationData::Send(Payload::Parts(parts)),
                 }

@@ -14,7 +14,7 @@ use crate::engine::completion::Setup;
 use crate::engine::worker::capacity;
 use crate::fastpath::Transports;
 use crate::policy::ReceiveStyle;
-use crate::policy::sends::{FILE_QUANTUM, MOST_POSTED};
+use crate::policy::sends::MOST_POSTED;
 use crate::proto::queue::Files;
 use crate::service::Dial;
 
@@ -169,7 +169,6 @@ where
                 buffer_bytes: policy.buffer_bytes,
                 residence: capacity::residence(policy),
                 posted: policy.receive == ReceiveStyle::Posted,
-                file_bytes: FILE_QUANTUM,
                 reuse: policy.accept.reuse.map_or(0, |most| most.get() as usize),
             },
         )?;

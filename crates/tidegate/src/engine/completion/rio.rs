@@ -38,7 +38,6 @@ use crate::engine::completion::Setup;
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model, capacity};
 use crate::fastpath::Transports;
 use crate::policy::accept::ACCEPTS_POSTED;
-use crate::policy::sends::FILE_QUANTUM;
 use crate::policy::{ReceiveStyle, Wait};
 use crate::proto::queue::Files;
 use crate::service::Dial;
@@ -95,7 +94,6 @@ impl Operations for RegisteredQueue {
             buffer_bytes: policy.buffer_bytes,
             residence: Residence::Pageable,
             posted: false,
-            file_bytes: FILE_QUANTUM,
             reuse: 0,
         };
         let look = if policy.wait == Wait::Spin { Look::Polls } else { Look::Notified };

@@ -16,6 +16,7 @@ use tidegate_os::waker::Waker;
 use super::operations::Operations;
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::fastpath::Transports;
+use crate::policy::sends::file_step;
 use crate::policy::{Policy, ReceiveStyle};
 use crate::proto::queue::{Files, Pieces};
 use crate::proto::{Token, Turn};
@@ -221,7 +222,7 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
     }
 
     fn send(&mut self, token: Token, turn: Turn, socket: &O::Socket, pieces: Pieces, _more: More) {
-        self.queue.send(socket, payload(pieces), in_turn(token, turn));
+        self.begin_send(token, turn, socket, payload(pieces), file_step(None));
     }
 
     fn send_last(&mut self, token: Token, turn: Turn, socket: &O::Socket, pieces: Pieces) -> Chained {
@@ -234,7 +235,11 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
     }
 
     fn send_rest(&mut self, token: Token, turn: Turn, socket: &O::Socket, unsent: Payload) {
-        self.queue.send(socket, unsent, in_turn(token, turn));
+        let last = match &unsent {
+            Payload::Parts(parts) => parts.step().1.map(|begun| (parts.step().0, begun.elapsed())),
+            _ => None,
+        };
+        self.begin_send(token, turn, socket, unsent, file_step(last));
     }
 
     fn finish_sending(&mut self, token: Token, socket: &O::Socket) {
@@ -289,6 +294,14 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
 }
 
 impl<O: Operations> Winsock<O> {
+    /// Sends; so much of a file at most.
+    fn begin_send(&mut self, token: Token, turn: Turn, to: &O::Socket, mut payload: Payload, most: usize) {
+        if let Payload::Parts(parts) = &mut payload {
+            parts.begin_step(most, Instant::now());
+        }
+        self.queue.send(to, payload, in_turn(token, turn));
+    }
+
     /// At most half of the accepts wait for first data: connections that say nothing cannot keep everybody out.
     fn accept(&mut self, acceptor: &Arc<O::Acceptor>, kind: Kind) {
         let waits = self.first_data && 2 * (self.waiting + 1) <= self.posted + 1;
