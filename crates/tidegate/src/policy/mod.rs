@@ -256,9 +256,9 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         change: Live,
         on: &[(EVERY, Kept)],
     }
-    /// Their bytes leave in order, and what completes out of order is followed up in order. `iocp` and `overlapped` post
-    /// more than one; `rio` does not, nor does `uring`: io_uring keeps no order among several sends, and one has up to 64
-    /// pieces. On the other models a send is over when its call returns.
+    /// Their bytes leave in order, and what completes out of order is followed up in order. `iocp` and `overlapped`
+    /// post more than one; `rio` does not, nor does `uring`: io_uring keeps no order among several sends, and one
+    /// has up to 64 pieces. On the other models a send is over when its call returns.
     posted_sends: usize = 1 => {
         what: "Sends of one connection that may be in flight at once, where the model can have more than one",
         cost: "memory of the kernel for each; output that comes while one is in flight is not gathered",
@@ -268,8 +268,9 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         change: Fixed,
         on: &[(EVERY, Kept)],
     }
-    /// `iocp` posts more than one, as long as each has a buffer ([`receive`](Self::receive)). One receive of `uring`
-    /// brings buffer after buffer; on `overlapped` each has one of the 64 events that its thread can wait for.
+    /// `iocp` posts more than one, as long as each has a buffer ([`receive`](Self::receive)). One receive of
+    /// `uring` brings buffer after buffer; on `overlapped` each has one of the 64 events that its thread can wait
+    /// for.
     posted_receives: usize = 1 => {
         what: "Receives of one connection that may be posted at once, where the model can have more than one",
         cost: "a buffer for each, also on idle connections",
@@ -279,9 +280,10 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         change: Fixed,
         on: &[(EVERY, Kept)],
     }
-    /// Each connection has at most [`posted_sends`](Self::posted_sends). One slow reader holds a permit until `send_timeout`. Each I/O thread has an
-    /// equal share, and so at least one permit: fewer than [`threads`](Self::threads) are refused, and where that is
-    /// not set no more threads are started than there are permits.
+    /// Each connection has at most [`posted_sends`](Self::posted_sends). One slow reader holds a permit until
+    /// `send_timeout`. Each I/O thread has an equal share, and so at least one permit: fewer than
+    /// [`threads`](Self::threads) are refused, and where that is not set no more threads are started than there are
+    /// permits.
     outstanding_sends: Option<NonZeroU32> = None => {
         what: "Outstanding sends of the whole server; further ones wait, first in, first out",
         cost: "responses wait while all permits are taken",

@@ -2,18 +2,18 @@
 
 use crate::policy::sends::MOST_POSTED;
 
-/// The place of an operation in the order in which they were posted.
+/// The number of an operation in the order in which they were posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn(u8);
+pub struct Sequence(u8);
 
-/// Turns are counted modulo this: none is taken for another.
-const TURNS: u8 = 64;
+/// They are counted modulo this: none is taken for another.
+const SEQUENCES: u8 = 64;
 
-const _: () = assert!(MOST_POSTED < TURNS as usize);
+const _: () = assert!(MOST_POSTED < SEQUENCES as usize);
 
-impl Turn {
+impl Sequence {
     /// Bits of [`to_bits`](Self::to_bits) that may be set.
-    pub const BITS: u32 = TURNS.trailing_zeros();
+    pub const BITS: u32 = SEQUENCES.trailing_zeros();
 
     /// As a number, for the key of an operation.
     #[must_use]
@@ -24,43 +24,43 @@ impl Turn {
     /// From a key; higher bits are left out.
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {
-        Self((bits % u64::from(TURNS)) as u8)
+        Self((bits % u64::from(SEQUENCES)) as u8)
     }
 
     fn next(self) -> Self {
-        Self((self.0 + 1) % TURNS)
+        Self((self.0 + 1) % SEQUENCES)
     }
 }
 
 /// The operations of one kind on one connection, and the outcomes of those that completed before an earlier one.
 #[derive(Debug)]
 pub struct InOrder<T> {
-    /// The turn of the next operation, and that of the next to be followed up.
-    next: Turn,
-    due: Turn,
+    /// The number of the next operation, and that of the next to be followed up.
+    next: Sequence,
+    due: Sequence,
     #[expect(clippy::box_collection, reason = "8 bytes instead of 24 in every connection, and seldom any")]
-    early: Option<Box<Vec<(Turn, T)>>>,
+    early: Option<Box<Vec<(Sequence, T)>>>,
 }
 
 impl<T> Default for InOrder<T> {
     fn default() -> Self {
-        Self { next: Turn(0), due: Turn(0), early: None }
+        Self { next: Sequence(0), due: Sequence(0), early: None }
     }
 }
 
 impl<T> InOrder<T> {
-    /// One more is posted; its turn.
-    pub fn begin(&mut self) -> Turn {
-        let turn = self.next;
-        self.next = turn.next();
-        turn
+    /// One more is posted; its number.
+    pub fn begin(&mut self) -> Sequence {
+        let sequence = self.next;
+        self.next = sequence.next();
+        sequence
     }
 
     /// Operations that were not followed up yet.
     #[inline]
     #[must_use]
     pub fn pending(&self) -> usize {
-        usize::from((TURNS + self.next.0 - self.due.0) % TURNS)
+        usize::from((SEQUENCES + self.next.0 - self.due.0) % SEQUENCES)
     }
 
     /// Operations that have not completed.
@@ -70,13 +70,13 @@ impl<T> InOrder<T> {
         self.pending() - self.early.as_ref().map_or(0, |early| early.len())
     }
 
-    /// One has completed, with this turn or, where there is one at most, with none. Its outcome, if it is to be
+    /// One has completed, with this number or, where there is one at most, with none. Its outcome, if it is to be
     /// followed up now; more may be [due](Self::take_due) after it.
     #[inline]
-    pub fn complete(&mut self, turn: Option<Turn>, outcome: T) -> Option<T> {
-        match turn {
-            Some(turn) if turn != self.due => {
-                self.early.get_or_insert_default().push((turn, outcome));
+    pub fn complete(&mut self, sequence: Option<Sequence>, outcome: T) -> Option<T> {
+        match sequence {
+            Some(sequence) if sequence != self.due => {
+                self.early.get_or_insert_default().push((sequence, outcome));
                 None
             }
             _ => {
@@ -90,12 +90,12 @@ impl<T> InOrder<T> {
     #[inline]
     pub fn take_due(&mut self) -> Option<T> {
         let early = self.early.as_mut()?;
-        let at = early.iter().position(|(turn, _)| *turn == self.due)?;
-        let (turn, outcome) = early.swap_remove(at);
+        let at = early.iter().position(|(sequence, _)| *sequence == self.due)?;
+        let (sequence, outcome) = early.swap_remove(at);
         if early.is_empty() {
             self.early = None;
         }
-        self.due = turn.next();
+        self.due = sequence.next();
         Some(outcome)
     }
 
@@ -114,11 +114,11 @@ mod tests {
         let mut order = InOrder::default();
         let mut done = Vec::new();
         for round in 0..50_u32 {
-            let turns: Vec<_> = (0..4).map(|n| (order.begin(), 4 * round + n)).collect();
+            let sequences: Vec<_> = (0..4).map(|n| (order.begin(), 4 * round + n)).collect();
             assert_eq!((order.pending(), order.in_flight()), (4, 4));
             for at in [[2, 0, 3, 1], [3, 2, 1, 0], [0, 1, 2, 3]][round as usize % 3] {
-                let (turn, number) = turns[at];
-                let mut next = order.complete(Some(turn), number);
+                let (sequence, number) = sequences[at];
+                let mut next = order.complete(Some(sequence), number);
                 while let Some(number) = next {
                     done.push(number);
                     next = order.take_due();
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(order.complete(Some(third), 3), None);
         assert_eq!(order.complete(Some(second), 2), None);
         assert_eq!((order.pending(), order.in_flight(), order.take_due()), (3, 1, None));
-        assert_eq!(Turn::from_bits(first.to_bits() | 1 << Turn::BITS), first);
+        assert_eq!(Sequence::from_bits(first.to_bits() | 1 << Sequence::BITS), first);
         let mut left: Vec<_> = order.abandon().collect();
         left.sort_unstable();
         assert_eq!(left, [2, 3]);
@@ -145,8 +145,8 @@ mod tests {
     #[test]
     fn more_than_may_be_posted_have_different_turns() {
         let mut order = InOrder::<()>::default();
-        let turns: Vec<_> = (0..MOST_POSTED).map(|_| order.begin()).collect();
-        assert!(turns.iter().enumerate().all(|(at, turn)| !turns[..at].contains(turn)));
+        let sequences: Vec<_> = (0..MOST_POSTED).map(|_| order.begin()).collect();
+        assert!(sequences.iter().enumerate().all(|(at, sequence)| !sequences[..at].contains(sequence)));
         assert_eq!(order.pending(), MOST_POSTED);
     }
 }

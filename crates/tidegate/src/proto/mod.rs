@@ -31,7 +31,7 @@ pub mod table;
 pub mod timers;
 
 pub use connection::{Action, Connection, Context, Direction, Event, NextStep, Receive};
-pub use in_order::{InOrder, Turn};
+pub use in_order::{InOrder, Sequence};
 pub use semaphore::{FairSemaphore, PermitState};
 pub use table::{Table, Token};
 pub use timers::{Resolution, Timers};

@@ -1,4 +1,5 @@
-//! [`Outbox::file`]: a large part of a file is handed to the system in large pieces, not in those that files are read in.
+//! [`Outbox::file`]: a large part of a file is handed to the system in large pieces, not in those in which it would be
+//! read.
 
 use std::io::{Read, Write};
 use std::sync::Arc;

@@ -165,17 +165,17 @@ impl<P: CompletionDriver> Entry<P> {
         let last = is_last(connection);
         let before_close = loop_state.before_close();
         let others = self.receives.in_flight() > 0 || self.sends.pending() > 0 || self.finishing;
-        let turn = self.sends.begin();
+        let sequence = self.sends.begin();
         if last && P::JOINS && others {
             // A chain that closes must find nothing else in flight, and that has not come back yet. The close is not
             // far. A shutdown that a kernel worker still has would otherwise find the slot's next owner.
-            port.send(token, turn, &self.socket, pieces, before_close);
+            port.send(token, sequence, &self.socket, pieces, before_close);
         } else if last {
-            self.chained = port.send_last(token, turn, &self.socket, pieces) == Chained::Yes;
+            self.chained = port.send_last(token, sequence, &self.socket, pieces) == Chained::Yes;
         } else {
             // Only a file's beginning is sent right after these: other bytes wait until they have come back.
             let more = connection.queue().next_file().map_or(More::No, |_| More::BytesFollow);
-            port.send(token, turn, &self.socket, pieces, more);
+            port.send(token, sequence, &self.socket, pieces, more);
         }
         Ok(())
     }
@@ -186,11 +186,11 @@ impl<P: CompletionDriver> Entry<P> {
         let wanted = connection.action().receive == Receive::Post && !self.stopping;
         let first = self.receives.pending() == 0;
         if first && wanted && loop_state.permits.may_receive(token, &mut self.permits) {
-            let turn = self.receives.begin();
+            let sequence = self.receives.begin();
             if std::mem::take(&mut self.once) {
-                return port.receive_once(token, turn, &self.socket);
+                return port.receive_once(token, sequence, &self.socket);
             }
-            port.receive(token, turn, &self.socket, &loop_state.worker.policy);
+            port.receive(token, sequence, &self.socket, &loop_state.worker.policy);
         }
         let policy = &loop_state.worker.policy;
         while wanted

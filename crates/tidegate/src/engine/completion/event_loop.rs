@@ -23,7 +23,7 @@ use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::{LoopDriver, Phase};
 use crate::engine::worker::loop_state::LoopState;
 use crate::proto::dial::DialRequest;
-use crate::proto::{Direction, Event, NextStep, Table, Token, Turn};
+use crate::proto::{Direction, Event, NextStep, Sequence, Table, Token};
 
 /// What all threads share: where they accept, and how their ports are reached.
 type Shared<P> = (Option<Arc<<P as CompletionDriver>::Listener>>, Arc<Addresses<P>>);
@@ -187,10 +187,12 @@ impl<P: CompletionDriver> Loop<P> {
     #[inline]
     fn completion(&mut self, completion: Completion<P>) {
         match completion {
-            Completion::Received { token, turn, outcome, ended } => {
-                self.received(token, turn, outcome, ended)
+            Completion::Received { token, sequence, outcome, ended } => {
+                self.received(token, sequence, outcome, ended)
             }
-            Completion::Sent { token, turn, outcome, unsent } => self.sent(token, turn, (outcome, unsent)),
+            Completion::Sent { token, sequence, outcome, unsent } => {
+                self.sent(token, sequence, (outcome, unsent))
+            }
             Completion::Accepted { outcome, ended } => self.accepted(outcome, ended),
             Completion::Dialled { token, outcome } => self.dialled(token, outcome),
             Completion::MayGoOn { token, outcome, unsent } => self.go_on(token, outcome, unsent),
@@ -221,7 +223,7 @@ impl<P: CompletionDriver> Loop<P> {
     }
 
     #[inline]
-    fn received(&mut self, token: Token, turn: Option<Turn>, outcome: Received<P>, ended: bool) {
+    fn received(&mut self, token: Token, sequence: Option<Sequence>, outcome: Received<P>, ended: bool) {
         let Some(entry) = self.table.get_mut(token) else {
             self.recycle(outcome.ok().flatten()); // the connection is gone
             return self.came_back(token, |in_flight| in_flight.receives -= usize::from(ended));
@@ -229,7 +231,7 @@ impl<P: CompletionDriver> Loop<P> {
         if !ended {
             return self.take_received(token, outcome, ended);
         }
-        let mut next = entry.receives.complete(turn, outcome);
+        let mut next = entry.receives.complete(sequence, outcome);
         while let Some(outcome) = next {
             self.loop_state.worker.counters.outstanding.sub(1);
             self.take_received(token, outcome, ended);
@@ -287,12 +289,12 @@ impl<P: CompletionDriver> Loop<P> {
     }
 
     #[inline]
-    fn sent(&mut self, token: Token, turn: Option<Turn>, sent: Sent<P>) {
+    fn sent(&mut self, token: Token, sequence: Option<Sequence>, sent: Sent<P>) {
         let Some(entry) = self.table.get_mut(token) else {
             self.count_sent(sent);
             return self.came_back(token, |in_flight| in_flight.sends -= 1);
         };
-        let mut next = entry.sends.complete(turn, sent);
+        let mut next = entry.sends.complete(sequence, sent);
         while let Some(sent) = next {
             self.take_sent(token, sent);
             next = self.table.get_mut(token).and_then(|entry| entry.sends.take_due());

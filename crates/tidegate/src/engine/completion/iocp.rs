@@ -5,13 +5,14 @@
 //! (`ConnectEx`) are overlapped operations: handed over one by one, and reported here when they have ended.
 //!
 //! # What it bounds
-//! A receive is posted with a buffer of the thread's pool while there are enough; else, and always with
-//! `receive = ZeroByte`, with none: then it completes when there is data, a buffer is taken and what is there is
-//! received at once, and what did not fit into the buffer after it, up to `drain_budget` buffers in a row. So the pool
-//! bounds what is pinned, however many connections are idle. Of receives with buffers and of sends a connection may have
-//! several (`posted_receives`, `posted_sends`): Winsock keeps their order, and the loop that of their completions. 64 accepts are posted by each thread, or what
-//! `accept.posted` says, and more while connections find none (FD_ACCEPT); half of them complete with the first data of
-//! their connection (`accept.defer`). Sockets that are kept to be accepted with again are bounded by `accept.reuse`.
+//! A receive is posted with a buffer of the thread's pool while there are enough; else, and always with `receive =
+//! ZeroByte`, with none: then it completes when there is data, a buffer is taken and what is there is received at
+//! once, and what did not fit into the buffer after it, up to `drain_budget` buffers in a row. So the pool bounds
+//! what is pinned, however many connections are idle. Of receives with buffers and of sends a connection may have
+//! several (`posted_receives`, `posted_sends`): Winsock keeps their order, and the loop that of their completions.
+//! 64 accepts are posted by each thread, or what `accept.posted` says, and more while connections find none
+//! (FD_ACCEPT); half of them complete with the first data of their connection (`accept.defer`). Sockets that are
+//! kept to be accepted with again are bounded by `accept.reuse`.
 //!
 //! # What it costs
 //! A call for each operation, and a completion; a wait for each batch. The pool (`buffers` x `buffer_bytes` for each

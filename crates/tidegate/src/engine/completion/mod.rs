@@ -8,7 +8,7 @@
 //! A leaf owns every buffer that the kernel may touch until the completion came back. It never retries and never
 //! decides: a receive that ended is armed again by the loop. At most one receive and one send are in flight for each
 //! connection, unless the leaf says that it can have more ([`CompletionDriver::most_sends`],
-//! [`CompletionDriver::may_receive_ahead`]): then each has a [`Turn`], and completions may come in any order. Close is
+//! [`CompletionDriver::may_receive_ahead`]): then each has a number, and completions may come in any order. Close is
 //! called once. A leaf whose kernel looks sockets up late ([`CompletionDriver::JOINS`]) is asked
 //! to close when everything that was in flight has come back; with the others it still completes afterwards, with a
 //! token that finds nothing.
@@ -35,7 +35,7 @@ use super::{EngineConfig, EngineHandle, Model};
 use crate::fastpath::Transports;
 use crate::policy::Policy;
 use crate::proto::queue::{Files, Pieces};
-use crate::proto::{Token, Turn};
+use crate::proto::{Sequence, Token};
 use crate::service::Dial;
 
 /// What came back from the kernel.
@@ -48,9 +48,9 @@ pub(super) enum Completion<P: CompletionDriver> {
     /// A dial ended.
     Dialled { token: Token, outcome: io::Result<()> },
     /// Bytes arrived (none: the peer finished), or the receive failed. `ended`: it is no longer armed.
-    Received { token: Token, turn: Option<Turn>, outcome: io::Result<Option<P::Buffer>>, ended: bool },
+    Received { token: Token, sequence: Option<Sequence>, outcome: io::Result<Option<P::Buffer>>, ended: bool },
     /// The kernel took bytes; what it did not take comes back.
-    Sent { token: Token, turn: Option<Turn>, outcome: io::Result<usize>, unsent: Option<P::Unsent> },
+    Sent { token: Token, sequence: Option<Sequence>, outcome: io::Result<usize>, unsent: Option<P::Unsent> },
     /// A send may be gone on with ([`CompletionDriver::go_on`]), or cannot be.
     MayGoOn { token: Token, outcome: io::Result<()>, unsent: P::Unsent },
     /// The sending side was shut down.
@@ -216,7 +216,7 @@ pub(super) trait CompletionDriver: Sized + 'static {
     }
     /// Receives until stopped, or until the completion says that it ended; at the latest when as much has come in as a
     /// connection may receive in a row, where the kernel can count that.
-    fn receive(&mut self, token: Token, turn: Turn, socket: &Self::Socket, policy: &Policy);
+    fn receive(&mut self, token: Token, sequence: Sequence, socket: &Self::Socket, policy: &Policy);
     /// Whether a receive that has ended with this buffer may have left more, which [`receive_once`](Self::receive_once)
     /// would find without waiting. For ports whose receives wait without a buffer.
     fn may_have_left(&self, buffer: &Self::Buffer) -> bool {
@@ -224,7 +224,7 @@ pub(super) trait CompletionDriver: Sized + 'static {
         false
     }
     /// Receives once: the connection has data, and may not stay.
-    fn receive_once(&mut self, token: Token, turn: Turn, socket: &Self::Socket);
+    fn receive_once(&mut self, token: Token, sequence: Sequence, socket: &Self::Socket);
     /// Ends the receives that are armed; each still completes.
     fn stop_receiving(&mut self, token: Token, socket: &Self::Socket);
     /// Ends the send, which may have a close chained to it; it still completes, and so does the request.
@@ -236,7 +236,7 @@ pub(super) trait CompletionDriver: Sized + 'static {
         0
     }
     /// Sends all pieces in order.
-    fn send(&mut self, token: Token, turn: Turn, socket: &Self::Socket, pieces: Pieces, more: More);
+    fn send(&mut self, token: Token, sequence: Sequence, socket: &Self::Socket, pieces: Pieces, more: More);
     /// Goes on with a send that this port makes in steps, and that `more` follows: what was sent at once, and what was
     /// not. For ports that say [`Completion::MayGoOn`].
     fn go_on(
@@ -250,11 +250,17 @@ pub(super) trait CompletionDriver: Sized + 'static {
     }
     /// Sends all pieces and then closes, if this port can chain the two; else just sends. If it chains and all is sent,
     /// the socket is closed, and [`closed`](Self::closed) is to be called.
-    fn send_last(&mut self, token: Token, turn: Turn, socket: &Self::Socket, pieces: Pieces) -> Chained;
+    fn send_last(
+        &mut self,
+        token: Token,
+        sequence: Sequence,
+        socket: &Self::Socket,
+        pieces: Pieces,
+    ) -> Chained;
     /// A socket was closed by a chain.
     fn closed(&mut self, socket: Self::Socket);
     /// Sends what an earlier send did not take.
-    fn send_rest(&mut self, token: Token, turn: Turn, socket: &Self::Socket, unsent: Self::Unsent);
+    fn send_rest(&mut self, token: Token, sequence: Sequence, socket: &Self::Socket, unsent: Self::Unsent);
     /// Shuts the sending side down.
     fn finish_sending(&mut self, token: Token, socket: &Self::Socket);
     /// Closes. Ports that join have nothing in flight then; with others it is stopped first.

@@ -47,7 +47,7 @@ use super::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model, capacity};
 use crate::policy::Policy;
 use crate::proto::queue::{Files, Pieces};
-use crate::proto::{Token, Turn};
+use crate::proto::{Sequence, Token};
 use crate::service::Dial;
 use files::{may_go_on, whole};
 
@@ -277,11 +277,11 @@ impl CompletionDriver for Uring {
         Ok(socket)
     }
 
-    fn receive(&mut self, token: Token, _: Turn, socket: &Handle, policy: &Policy) {
+    fn receive(&mut self, token: Token, _: Sequence, socket: &Handle, policy: &Policy) {
         self.ring.receive_multi(socket, in_a_row(policy), key(Kind::Receive, token));
     }
 
-    fn receive_once(&mut self, token: Token, _: Turn, socket: &Handle) {
+    fn receive_once(&mut self, token: Token, _: Sequence, socket: &Handle) {
         self.ring.receive_once(socket, key(Kind::Receive, token));
     }
 
@@ -305,7 +305,7 @@ impl CompletionDriver for Uring {
         u32::from(resets) + u32::from(how.busy || how.receiving)
     }
 
-    fn send(&mut self, token: Token, _: Turn, socket: &Handle, pieces: Pieces, more: More) {
+    fn send(&mut self, token: Token, _: Sequence, socket: &Handle, pieces: Pieces, more: More) {
         match pieces {
             Pieces::File { range, .. } => self.begin_file(token, socket, whole(range)),
             pieces => self.ring.send(socket, payload(pieces), more, key(Kind::Send, token)),
@@ -321,7 +321,7 @@ impl CompletionDriver for Uring {
         self.go_on_with_file(socket, unsent, more)
     }
 
-    fn send_last(&mut self, token: Token, turn: Turn, socket: &Handle, pieces: Pieces) -> Chained {
+    fn send_last(&mut self, token: Token, sequence: Sequence, socket: &Handle, pieces: Pieces) -> Chained {
         let sends = key(Kind::Send, token);
         match (socket, &pieces) {
             (Handle::Direct(slot), Pieces::One(_) | Pieces::Many(_))
@@ -333,7 +333,7 @@ impl CompletionDriver for Uring {
                     Err(too_much) => self.ring.send(socket, too_much, More::No, sends),
                 }
             }
-            _ => self.send(token, turn, socket, pieces, More::No),
+            _ => self.send(token, sequence, socket, pieces, More::No),
         }
         Chained::No
     }
@@ -344,7 +344,7 @@ impl CompletionDriver for Uring {
         // lose its connection, and a socket put into the slot meanwhile would be closed in the place of the old one.
     }
 
-    fn send_rest(&mut self, token: Token, _: Turn, socket: &Handle, unsent: Payload) {
+    fn send_rest(&mut self, token: Token, _: Sequence, socket: &Handle, unsent: Payload) {
         match unsent {
             Payload::File { read, rest } if read.is_empty() => self.begin_file(token, socket, whole(rest)),
             unsent => self.ring.send(socket, unsent, More::No, key(Kind::Send, token)),
@@ -497,7 +497,7 @@ fn payload(pieces: Pieces) -> Payload {
 #[inline]
 fn received(token: Token, raw: Raw) -> Completion<Uring> {
     let outcome = raw.result.map(|_| raw.buffer);
-    Completion::Received { token, turn: None, outcome, ended: !raw.more }
+    Completion::Received { token, sequence: None, outcome, ended: !raw.more }
 }
 
 /// How many operations a request to stop has found (IORING_ASYNC_CANCEL_ALL). A reset completes in the same way, and
@@ -513,5 +513,5 @@ fn sent(token: Token, raw: Raw) -> Completion<Uring> {
         (Err(_), payload) => payload, // nothing of it was taken
         _ => None,
     };
-    Completion::Sent { token, turn: None, outcome: raw.result.map(|n| n as usize), unsent }
+    Completion::Sent { token, sequence: None, outcome: raw.result.map(|n| n as usize), unsent }
 }

@@ -19,7 +19,7 @@ use crate::fastpath::Transports;
 use crate::policy::sends::file_step;
 use crate::policy::{Policy, ReceiveStyle};
 use crate::proto::queue::{Files, Pieces};
-use crate::proto::{Token, Turn};
+use crate::proto::{Sequence, Token};
 use crate::service::Dial;
 
 /// What a completion is about; the high bits of its key.
@@ -31,15 +31,15 @@ enum Kind {
     Connection,
 }
 
-const TURN_SHIFT: u32 = 56;
-const KIND_SHIFT: u32 = TURN_SHIFT + Turn::BITS;
+const SEQUENCE_SHIFT: u32 = 56;
+const KIND_SHIFT: u32 = SEQUENCE_SHIFT + Sequence::BITS;
 
 /// An accept has no connection yet; in place of its token it says when it completes.
 const AT_CONNECTION: Token = Token { index: 0, generation: 0 };
 const AT_FIRST_DATA: Token = Token { index: 1, generation: 0 };
 
 fn token(key: u64) -> Token {
-    Token::from_u64(key & ((1 << TURN_SHIFT) - 1))
+    Token::from_u64(key & ((1 << SEQUENCE_SHIFT) - 1))
 }
 
 fn key(kind: Kind, token: Token) -> u64 {
@@ -47,8 +47,8 @@ fn key(kind: Kind, token: Token) -> u64 {
 }
 
 /// The key of a receive or send.
-fn in_turn(token: Token, turn: Turn) -> u64 {
-    key(Kind::Connection, token) | turn.to_bits() << TURN_SHIFT
+fn in_sequence(token: Token, sequence: Sequence) -> u64 {
+    key(Kind::Connection, token) | sequence.to_bits() << SEQUENCE_SHIFT
 }
 
 /// How often at most silent connections are looked for.
@@ -201,16 +201,16 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         self.queue.may_receive_ahead(socket)
     }
 
-    fn receive(&mut self, token: Token, turn: Turn, socket: &O::Socket, _: &Policy) {
-        self.queue.receive(socket, in_turn(token, turn));
+    fn receive(&mut self, token: Token, sequence: Sequence, socket: &O::Socket, _: &Policy) {
+        self.queue.receive(socket, in_sequence(token, sequence));
     }
 
     fn may_have_left(&self, buffer: &O::Buffer) -> bool {
         self.queue.may_have_left(buffer)
     }
 
-    fn receive_once(&mut self, token: Token, turn: Turn, socket: &O::Socket) {
-        self.queue.receive_more(socket, in_turn(token, turn));
+    fn receive_once(&mut self, token: Token, sequence: Sequence, socket: &O::Socket) {
+        self.queue.receive_more(socket, in_sequence(token, sequence));
     }
 
     fn stop_receiving(&mut self, _: Token, socket: &O::Socket) {
@@ -221,12 +221,12 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         // For chains, and nothing is chained here.
     }
 
-    fn send(&mut self, token: Token, turn: Turn, socket: &O::Socket, pieces: Pieces, _more: More) {
-        self.begin_send(token, turn, socket, payload(pieces), file_step(None));
+    fn send(&mut self, token: Token, sequence: Sequence, socket: &O::Socket, pieces: Pieces, _more: More) {
+        self.begin_send(token, sequence, socket, payload(pieces), file_step(None));
     }
 
-    fn send_last(&mut self, token: Token, turn: Turn, socket: &O::Socket, pieces: Pieces) -> Chained {
-        self.send(token, turn, socket, pieces, More::No);
+    fn send_last(&mut self, token: Token, sequence: Sequence, socket: &O::Socket, pieces: Pieces) -> Chained {
+        self.send(token, sequence, socket, pieces, More::No);
         Chained::No
     }
 
@@ -234,12 +234,12 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         drop(socket); // nothing is chained here
     }
 
-    fn send_rest(&mut self, token: Token, turn: Turn, socket: &O::Socket, unsent: Payload) {
+    fn send_rest(&mut self, token: Token, sequence: Sequence, socket: &O::Socket, unsent: Payload) {
         let last = match &unsent {
             Payload::Parts(parts) => parts.step().1.map(|begun| (parts.step().0, begun.elapsed())),
             _ => None,
         };
-        self.begin_send(token, turn, socket, unsent, file_step(last));
+        self.begin_send(token, sequence, socket, unsent, file_step(last));
     }
 
     fn finish_sending(&mut self, token: Token, socket: &O::Socket) {
@@ -263,10 +263,10 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
             return Some(Completion::SendFinished { token, outcome });
         }
         let Done { key, outcome } = self.queue.next()?;
-        let (token, turn) = (token(key), Some(Turn::from_bits(key >> TURN_SHIFT)));
+        let (token, sequence) = (token(key), Some(Sequence::from_bits(key >> SEQUENCE_SHIFT)));
         Some(match outcome {
-            Outcome::Received(outcome) => Completion::Received { token, turn, outcome, ended: true },
-            Outcome::Sent(outcome, unsent) => Completion::Sent { token, turn, outcome, unsent },
+            Outcome::Received(outcome) => Completion::Received { token, sequence, outcome, ended: true },
+            Outcome::Sent(outcome, unsent) => Completion::Sent { token, sequence, outcome, unsent },
             Outcome::Accepted(outcome) => self.accepted(key, outcome),
             Outcome::Connected(outcome) => Completion::Dialled { token, outcome },
             Outcome::Woken => Completion::Woken,
@@ -295,11 +295,18 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
 
 impl<O: Operations> Winsock<O> {
     /// Sends; so much of a file at most.
-    fn begin_send(&mut self, token: Token, turn: Turn, to: &O::Socket, mut payload: Payload, most: usize) {
+    fn begin_send(
+        &mut self,
+        token: Token,
+        sequence: Sequence,
+        to: &O::Socket,
+        mut payload: Payload,
+        most: usize,
+    ) {
         if let Payload::Parts(parts) = &mut payload {
             parts.begin_step(most, Instant::now());
         }
-        self.queue.send(to, payload, in_turn(token, turn));
+        self.queue.send(to, payload, in_sequence(token, sequence));
     }
 
     /// At most half of the accepts wait for first data: connections that say nothing cannot keep everybody out.

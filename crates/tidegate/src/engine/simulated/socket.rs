@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::script::{Acts, Part};
 use super::world::{Happening, World};
-use crate::proto::{Direction, InOrder, Token, Turn};
+use crate::proto::{Direction, InOrder, Sequence, Token};
 use crate::service::{CloseReason, Flow};
 
 /// The address of this end.
@@ -315,9 +315,9 @@ impl World {
     }
 
     /// The loop takes a completion. What it has to take in order waits for its turn.
-    pub(super) fn take(&mut self, id: usize, turn: Option<Turn>, taken: Taken) {
+    pub(super) fn take(&mut self, id: usize, sequence: Option<Sequence>, taken: Taken) {
         let order = &mut self.sockets[id].order[taken.direction as usize];
-        let mut next = order.complete(turn, taken);
+        let mut next = order.complete(sequence, taken);
         while let Some(taken) = next {
             self.behind.push_back((id, taken));
             next = self.sockets[id].order[taken.direction as usize].take_due();

@@ -41,8 +41,8 @@ fn port() -> Option<Uring> {
     made.ok().map(|(port, _)| port)
 }
 
-/// Any turn: a ring has one send of a connection in flight.
-fn turn() -> Turn {
+/// Any sequence number: a ring has one send of a connection in flight.
+fn sequence() -> Sequence {
     crate::proto::InOrder::<()>::default().begin()
 }
 
@@ -66,7 +66,13 @@ fn accepted(port: &mut Uring) -> Handle {
 
 /// What is left of a file when its socket may be sent to.
 fn may_send(port: &mut Uring, token: Token, socket: &Handle, range: FileRange) -> Payload {
-    port.send(token, turn(), socket, Pieces::File { head: Vec::new(), range, tail: Vec::new() }, More::No);
+    port.send(
+        token,
+        sequence(),
+        socket,
+        Pieces::File { head: Vec::new(), range, tail: Vec::new() },
+        More::No,
+    );
     until(port, |completion| match completion {
         Completion::MayGoOn { token: about, outcome: Ok(()), unsent } => {
             assert_eq!(about, token);
@@ -130,7 +136,7 @@ fn nothing_is_chained_to_more_than_one_send_takes() {
     let hears = std::thread::spawn(move || std::io::copy(&mut far, &mut std::io::sink()).unwrap());
     let token = Token { index: 0, generation: 0 };
     let pieces = Pieces::Many(vec![Bytes::from(vec![7; PIECE]); PIECES]);
-    assert_eq!(port.send_last(token, turn(), &near, pieces), Chained::No);
+    assert_eq!(port.send_last(token, sequence(), &near, pieces), Chained::No);
     let mut sent = 0;
     while sent < PIECE * PIECES {
         let (n, unsent) = until(&mut port, |completion| match completion {
@@ -139,7 +145,7 @@ fn nothing_is_chained_to_more_than_one_send_takes() {
         });
         sent += n;
         if let Some(rest) = unsent {
-            port.send_rest(token, turn(), &near, rest);
+            port.send_rest(token, sequence(), &near, rest);
         }
     }
     port.close(token, near, Close::default());

@@ -146,9 +146,9 @@ impl SimPort {
     }
 
     /// One of several operations of a connection: its completion may overtake those of earlier ones.
-    fn complete_in_turn(&mut self, at: usize, world: &mut World, completion: Completion<Self>) {
+    fn complete_in_sequence(&mut self, at: usize, world: &mut World, completion: Completion<Self>) {
         self.complete(at, true, completion);
-        let Operation { turn: Some(_), ref kind, token, .. } = self.operations[at] else { return };
+        let Operation { sequence: Some(_), ref kind, token, .. } = self.operations[at] else { return };
         let overtaken = |other: &Completion<Self>| match other {
             Completion::Received { token: other, .. } => {
                 *other == token && matches!(kind, Kind::Receive { .. })
@@ -234,10 +234,10 @@ impl SimPort {
         world: &mut World,
         outcome: io::Result<Option<Buffer>>,
     ) {
-        let Operation { token, turn, .. } = self.operations[at];
-        let completion = Completion::Received { token, turn, outcome, ended };
-        match turn {
-            Some(_) => self.complete_in_turn(at, world, completion),
+        let Operation { token, sequence, .. } = self.operations[at];
+        let completion = Completion::Received { token, sequence, outcome, ended };
+        match sequence {
+            Some(_) => self.complete_in_sequence(at, world, completion),
             None => self.complete(at, ended, completion),
         }
     }
@@ -253,14 +253,14 @@ impl SimPort {
 
     fn step_send(&mut self, at: usize, world: &mut World) {
         let cancelled = self.is_cancelled(at, world);
-        let Operation { token, turn, id, .. } = self.operations[at];
+        let Operation { token, sequence, id, .. } = self.operations[at];
         let Kind::Send { bytes, sent, chained, returns } = &mut self.operations[at].kind else { return };
         if *returns {
             let unsent = Some(Rest::Bytes(std::mem::take(bytes)));
-            return self.complete_in_turn(
+            return self.complete_in_sequence(
                 at,
                 world,
-                Completion::Sent { token, turn, outcome: Ok(0), unsent },
+                Completion::Sent { token, sequence, outcome: Ok(0), unsent },
             );
         }
         let left = bytes.get(*sent..).unwrap_or_default();
@@ -287,11 +287,11 @@ impl SimPort {
         if all && chained {
             self.close_chained(at, world);
         }
-        if !all && turn.is_some() {
+        if !all && sequence.is_some() {
             world.sockets[id].flying.fell_short = true;
             self.return_sends(token);
         }
-        self.complete_in_turn(at, world, Completion::Sent { token, turn, outcome, unsent });
+        self.complete_in_sequence(at, world, Completion::Sent { token, sequence, outcome, unsent });
     }
 
     /// Sends behind one that was not taken whole are not taken at all.
@@ -374,24 +374,24 @@ impl SimPort {
         let flying = &mut world.sockets[id].flying;
         let no_memory = |e: &io::Error| e.raw_os_error() == Some(Errno::NOMEM.raw_os_error());
         match completion {
-            Completion::Received { turn, outcome, ended, .. } => {
+            Completion::Received { sequence, outcome, ended, .. } => {
                 flying.receives -= usize::from(*ended);
                 let n = outcome.as_ref().ok().and_then(Option::as_ref).map_or(0, |buffer| buffer.0.len());
                 let short = outcome.as_ref().is_err_and(no_memory);
                 let taken = Taken { direction: Direction::Receive, bytes: n as u64, short };
                 if *ended {
-                    world.take(id, *turn, taken);
+                    world.take(id, *sequence, taken);
                 } else {
                     world.behind.push_back((id, taken));
                     world.take_next();
                 }
             }
-            Completion::Sent { turn, outcome, unsent, .. } => {
+            Completion::Sent { sequence, outcome, unsent, .. } => {
                 flying.sends -= 1;
                 flying.fell_short &= unsent.is_none() || matches!(outcome, Ok(0)); // that is one behind it
                 let bytes = outcome.as_ref().map_or(0, |n| *n as u64);
                 let short = outcome.as_ref().is_err_and(no_memory);
-                world.take(id, *turn, Taken { direction: Direction::Send, bytes, short });
+                world.take(id, *sequence, Taken { direction: Direction::Send, bytes, short });
             }
             Completion::SendFinished { outcome, .. } => {
                 flying.finish = false;

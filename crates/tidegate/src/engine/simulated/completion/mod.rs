@@ -24,7 +24,7 @@ use crate::engine::simulated::view::View;
 use crate::engine::simulated::world::{Happening, World, with};
 use crate::policy::Policy;
 use crate::proto::queue::{Files, Pieces};
-use crate::proto::{Direction, NextStep, PermitState, Receive, Token, Turn};
+use crate::proto::{Direction, NextStep, PermitState, Receive, Sequence, Token};
 use crate::service::Dial;
 
 /// The listening socket.
@@ -75,7 +75,7 @@ struct Operation {
     /// Of nobody, for accepts.
     token: Token,
     /// Among the receives or sends of its connection; none where there is one at most.
-    turn: Option<Turn>,
+    sequence: Option<Sequence>,
     /// The slot it was asked for by, and who had that then; [`NOWHERE`] for accepts.
     slot: usize,
     meant: usize,
@@ -259,13 +259,13 @@ impl CompletionDriver for SimPort {
         with(|world| !world.moods.endless && world.rng.bool())
     }
 
-    fn receive(&mut self, token: Token, turn: Turn, socket: &Slot, _: &Policy) {
+    fn receive(&mut self, token: Token, sequence: Sequence, socket: &Slot, _: &Policy) {
         let endless = with(|world| world.moods.endless);
-        self.start_receive(token, turn, socket, endless);
+        self.start_receive(token, sequence, socket, endless);
     }
 
-    fn receive_once(&mut self, token: Token, turn: Turn, socket: &Slot) {
-        self.start_receive(token, turn, socket, false);
+    fn receive_once(&mut self, token: Token, sequence: Sequence, socket: &Slot) {
+        self.start_receive(token, sequence, socket, false);
     }
 
     fn stop_receiving(&mut self, token: Token, _: &Self::Socket) {
@@ -297,7 +297,7 @@ impl CompletionDriver for SimPort {
         asks.map(|what| self.order(token, socket, what)).count() as u32
     }
 
-    fn send(&mut self, token: Token, turn: Turn, socket: &Slot, pieces: Pieces, more: More) {
+    fn send(&mut self, token: Token, sequence: Sequence, socket: &Slot, pieces: Pieces, more: More) {
         // Such bytes wait for the close, and that would come behind a pause.
         with(|world| {
             if more == More::CloseFollows && !world.switched && !world.policy.coalesce.is_zero() {
@@ -308,7 +308,7 @@ impl CompletionDriver for SimPort {
             Pieces::File { range, .. } if self.files() == Files::Alone => {
                 self.start_file(token, socket, range)
             }
-            pieces => self.start_send(token, turn, socket, flat(&pieces), false),
+            pieces => self.start_send(token, sequence, socket, flat(&pieces), false),
         }
     }
 
@@ -336,13 +336,13 @@ impl CompletionDriver for SimPort {
         (outcome, unsent)
     }
 
-    fn send_last(&mut self, token: Token, turn: Turn, socket: &Slot, pieces: Pieces) -> Chained {
+    fn send_last(&mut self, token: Token, sequence: Sequence, socket: &Slot, pieces: Pieces) -> Chained {
         if matches!(pieces, Pieces::File { .. }) {
-            self.send(token, turn, socket, pieces, More::No);
+            self.send(token, sequence, socket, pieces, More::No);
             return Chained::No;
         }
         let chains = with(|world| world.moods.chains);
-        self.start_send(token, turn, socket, flat(&pieces), chains);
+        self.start_send(token, sequence, socket, flat(&pieces), chains);
         if chains { Chained::Yes } else { Chained::No }
     }
 
@@ -356,7 +356,7 @@ impl CompletionDriver for SimPort {
         });
     }
 
-    fn send_rest(&mut self, token: Token, turn: Turn, socket: &Slot, unsent: Rest) {
+    fn send_rest(&mut self, token: Token, sequence: Sequence, socket: &Slot, unsent: Rest) {
         with(|world| {
             let others = world.sockets[socket.id].flying.sends;
             if others > 0 {
@@ -364,7 +364,7 @@ impl CompletionDriver for SimPort {
             }
         });
         match unsent {
-            Rest::Bytes(bytes) => self.start_send(token, turn, socket, bytes, false),
+            Rest::Bytes(bytes) => self.start_send(token, sequence, socket, bytes, false),
             Rest::File(range) => self.start_file(token, socket, range),
         }
     }
@@ -485,7 +485,7 @@ impl SimPort {
         Slot { number, id }
     }
 
-    fn start(&mut self, kind: Kind, (token, turn): (Token, Option<Turn>), socket: Option<&Slot>) {
+    fn start(&mut self, kind: Kind, (token, sequence): (Token, Option<Sequence>), socket: Option<&Slot>) {
         let not_before = with(|world| {
             let may_wait = !matches!(kind, Kind::Accept { .. }); // that is tried as soon as it is handed over
             let late = may_wait && world.chance(world.moods.late) || matches!(kind, Kind::Dial);
@@ -493,7 +493,7 @@ impl SimPort {
         });
         let (slot, meant) = socket.map_or((NOWHERE, NOWHERE), |socket| (socket.number, socket.id));
         let (id, cancelled, over) = (NOWHERE, false, false);
-        let operation = Operation { kind, token, turn, slot, meant, id, not_before, cancelled, over };
+        let operation = Operation { kind, token, sequence, slot, meant, id, not_before, cancelled, over };
         self.requests.push(Request::Start(operation));
     }
 
@@ -506,7 +506,7 @@ impl SimPort {
         self.requests.push(Request::Order(order));
     }
 
-    fn start_receive(&mut self, token: Token, turn: Turn, socket: &Slot, endless: bool) {
+    fn start_receive(&mut self, token: Token, sequence: Sequence, socket: &Slot, endless: bool) {
         with(|world| {
             world.tries_again(socket.id, Direction::Receive);
             world.sockets[socket.id].order[Direction::Receive as usize].begin();
@@ -519,14 +519,14 @@ impl SimPort {
                 world.fail(|| format!("{}: {receives} receives in flight", socket.id));
             }
         });
-        self.start(Kind::Receive { endless }, (token, (!endless).then_some(turn)), Some(socket));
+        self.start(Kind::Receive { endless }, (token, (!endless).then_some(sequence)), Some(socket));
     }
 
-    fn start_send(&mut self, token: Token, turn: Turn, socket: &Slot, bytes: Vec<u8>, chained: bool) {
+    fn start_send(&mut self, token: Token, sequence: Sequence, socket: &Slot, bytes: Vec<u8>, chained: bool) {
         self.note_send(socket, bytes.len());
-        let turn = (self.most_sends() > 1).then_some(turn);
+        let sequence = (self.most_sends() > 1).then_some(sequence);
         let returns = with(|world| world.sockets[socket.id].flying.fell_short);
-        self.start(Kind::Send { bytes, sent: 0, chained, returns }, (token, turn), Some(socket));
+        self.start(Kind::Send { bytes, sent: 0, chained, returns }, (token, sequence), Some(socket));
     }
 
     fn start_file(&mut self, token: Token, socket: &Slot, range: FileRange) {
