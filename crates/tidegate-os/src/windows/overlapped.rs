@@ -32,6 +32,8 @@ use super::status;
 pub use crate::payload::Payload;
 pub use crate::transmit::Parts;
 use crate::transmit::Transmission;
+#[cfg(test)]
+pub(super) use calls::is_open;
 pub use queue::Queue;
 
 /// What only a queue has: without it nobody can ask a [`Notify`] for what has ended, or be one.
@@ -98,6 +100,9 @@ pub(super) enum OperationData {
 }
 
 /// A connection that is awaited.
+///
+/// Its socket is closed only when the accept has come back, also when that is to end: closed before, it would leave
+/// memory with the kernel that nobody gets back.
 pub(super) struct Accept {
     socket: Socket,
     /// It had a connection before.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::extension;
 use super::overlapped::{
     AcceptAt, Buffer, Closing, Done, Outcome, Overlapped, Parts, Payload, Queue, QueueSetup, SocketKind,
+    is_open,
 };
 use super::pages::Residence;
 use super::port::{AcceptPort, CompletionPort};
@@ -143,6 +144,30 @@ fn file(content: &[u8]) -> Arc<std::fs::File> {
 
 fn is_here(name: &str) -> bool {
     extension::found().iter().any(|found| found.name == name && found.refused.is_none())
+}
+
+#[test]
+fn the_socket_of_an_accept_is_closed_when_that_has_come_back_and_not_before() {
+    let mut bench = Bench::new(0);
+    for at in [AcceptAt::Connection, AcceptAt::FirstData] {
+        bench.queue.accept(&bench.door, 1, at);
+    }
+    let sockets = bench.queue.accept_sockets();
+    assert_eq!(sockets.len(), 2);
+    let silent = TcpStream::connect(bench.addr).unwrap();
+    while !matches!(bench.next().outcome, Outcome::Accepted(Ok(_))) {}
+    bench.queue.stop_accepting();
+    let held = bench.queue.accept_sockets();
+    assert!(held.len() == 1 && sockets.contains(&held[0]) && is_open(held[0]), "{held:?} of {sockets:?}");
+    let told = loop {
+        match bench.next().outcome {
+            Outcome::Accepted(outcome) => break outcome,
+            Outcome::Behind => assert!(is_open(held[0])),
+            _ => panic!("something else than an accept"),
+        }
+    };
+    assert!(told.is_err() && !is_open(held[0]) && bench.queue.accept_sockets().is_empty());
+    drop(silent);
 }
 
 #[test]

@@ -35,6 +35,13 @@ pub(super) fn domain(socket: &impl AsSocket) -> io::Result<Domain> {
     Ok(SockRef::from(socket).local_addr()?.domain())
 }
 
+/// Whether there is a socket with this handle.
+#[cfg(test)]
+pub(in crate::windows) fn is_open(socket: RawFd) -> bool {
+    // Only looked at: what it names may be nobody's any more.
+    with_socket(socket, |socket| SockRef::from(socket).r#type().is_ok())
+}
+
 /// Uses a socket that somebody else owns.
 pub(super) fn with_socket<T>(socket: RawFd, run: impl FnOnce(&BorrowedSocket<'_>) -> T) -> T {
     // SAFETY: the owner keeps it open: operations forget their socket when it is closed.

@@ -368,7 +368,7 @@ impl<N: Notify> Queue<N> {
         unsafe { CancelIoEx(socket.raw() as HANDLE, std::ptr::null()) };
     }
 
-    /// Ends all accepts; each still completes.
+    /// Ends all accepts; each still completes, and its socket is closed then and not before.
     pub fn stop_accepting(&self) {
         for (_, operation) in &self.operations {
             if let OperationData::Accept(accept) = &operation.held {
@@ -444,6 +444,16 @@ impl<N: Notify> Queue<N> {
     /// once.
     pub fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
         (self.shelf.take_used(), self.shelf.take_refusal())
+    }
+
+    /// The sockets that accepts have which have not come back.
+    #[cfg(test)]
+    pub(in crate::windows) fn accept_sockets(&self) -> Vec<RawFd> {
+        let socket = |operation: &Operation| match &operation.held {
+            OperationData::Accept(accept) => Some(accept.socket.as_raw_socket()),
+            _ => None,
+        };
+        self.operations.iter().filter_map(|(_, operation)| socket(operation)).collect()
     }
 
     /// Gives back what an operation had that was not taken.
