@@ -225,8 +225,10 @@ fn of_message(message: &[u8], port: u16) -> Option<Sockets> {
         let Some(value) = attributes.get(4..length) else { break };
         if kind == INET_DIAG_SKMEMINFO {
             // rmem_alloc, rcvbuf, wmem_alloc, sndbuf, fwd_alloc, wmem_queued, optmem, backlog
-            bytes +=
-                [0, 2, 4, 6, 7].into_iter().filter_map(|i| u32_at(value, i * 4)).map(u64::from).sum::<u64>();
+            // Forward allocation is signed, and below zero for a moment while another processor takes of it.
+            let charged = [0, 2, 4, 6, 7].into_iter().filter_map(|i| u32_at(value, i * 4));
+            let charged: i64 = charged.map(|word| i64::from(word as i32)).sum();
+            bytes += charged.max(0) as u64;
         }
         attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
     }
@@ -247,13 +249,13 @@ mod tests {
 
     #[test]
     fn messages_of_the_port_are_summed_and_others_are_not() {
-        let message = |port: u16| {
+        let message = |port: u16, forward: i32| {
             let mut m = vec![0u8; NLMSG_HEADER + INET_DIAG_MSG];
             m[NLMSG_HEADER + 1] = TCP_ESTABLISHED;
             m[NLMSG_HEADER + 4..NLMSG_HEADER + 6].copy_from_slice(&port.to_be_bytes());
             m.extend((4u16 + 32).to_ne_bytes());
             m.extend(INET_DIAG_SKMEMINFO.to_ne_bytes());
-            for word in [100u32, 9, 20, 9, 3, 9, 0, 1] {
+            for word in [100, 9, 20, 9, forward, 9, 0, 1] {
                 m.extend(word.to_ne_bytes());
             }
             let length = m.len() as u32;
@@ -261,11 +263,11 @@ mod tests {
             m[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
             m
         };
-        let mut datagram = message(80);
-        datagram.extend(message(81));
-        datagram.extend(message(80));
+        let mut datagram = message(80, 3);
+        datagram.extend(message(81, 3));
+        datagram.extend(message(80, -3));
         let (sockets, _) = sum(&datagram, 80).unwrap();
-        assert_eq!(sockets, Sockets { bytes: 2 * (socket_bytes() + 124), established: 2 });
+        assert_eq!(sockets, Sockets { bytes: 2 * socket_bytes() + 124 + 118, established: 2 });
         assert!(sum(&datagram[..datagram.len() - 3], 80).is_ok(), "a cut message is left out");
     }
 
