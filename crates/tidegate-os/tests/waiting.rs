@@ -156,9 +156,13 @@ fn listeners_have_their_options_and_stop() {
     let empty = listener.accept(Blocking::Never).unwrap_err();
     assert_eq!(empty.kind(), ErrorKind::WouldBlock);
     assert!(!is_exhaustion(&empty) && !is_lost_connection(&empty) && !socket::is_out_of_descriptors(&empty));
-    listener.set_blocking(Blocking::Waits).unwrap();
     let from = "127.0.0.2:0".parse().unwrap();
     let dialled = Stream::dial(&addr, Some(from), Blocking::Waits).unwrap();
+    if cfg!(target_os = "linux") {
+        let silent = listener.accept(Blocking::Never).map(drop);
+        assert_eq!(silent.unwrap_err().kind(), ErrorKind::WouldBlock, "accepts wait for data");
+    }
+    listener.set_blocking(Blocking::Waits).unwrap();
     dialled.set_send_timeout(Some(DEADLINE)).unwrap();
     assert_eq!(dialled.send(b"x").unwrap(), 1);
     let (near, peer) = listener.accept(Blocking::Waits).unwrap();
