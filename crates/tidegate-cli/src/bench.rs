@@ -236,12 +236,7 @@ fn show(results: &Results, tables: usize) -> anyhow::Result<()> {
         say!("{answer}\n")?;
     }
     for (title, cells, about) in report::sections(results).into_iter().take(tables) {
-        let mut rows = cells.into_iter();
-        let mut table = out::table(rows.next().unwrap_or_default());
-        for row in rows {
-            table.add_row(row);
-        }
-        say!("{title}\n{table}\n{about}\n")?;
+        say!("{title}\n{}\n{about}\n", out::table_of_figures(&cells))?;
     }
     for remark in results.remarks() {
         say!("note: {remark}")?;

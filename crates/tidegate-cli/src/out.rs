@@ -63,3 +63,62 @@ pub fn table_of_texts<T: Into<Cell>>(head: impl IntoIterator<Item = T>) -> Table
     }
     table
 }
+
+/// A head and rows of figures as a table; on a terminal too narrow for their words, each row as lines of their own.
+pub fn table_of_figures(cells: &[Vec<String>]) -> String {
+    let mut rows = cells.iter();
+    let mut table = table(rows.next().cloned().unwrap_or_default());
+    rows.for_each(|row| _ = table.add_row(row));
+    match table.width().filter(|_| table.is_tty()) {
+        Some(width) if narrowest(cells) > usize::from(width) => records(cells),
+        _ => table.to_string(),
+    }
+}
+
+/// Columns of the narrowest table in which no word is broken; each cell has a space on both sides.
+fn narrowest(cells: &[Vec<String>]) -> usize {
+    let columns = cells.iter().map(Vec::len).max().unwrap_or_default();
+    let of_column = |at: usize| {
+        let words = cells.iter().filter_map(|row| row.get(at)).flat_map(|cell| cell.split_whitespace());
+        words.map(|word| word.chars().count()).max().unwrap_or_default() + 2
+    };
+    (0..columns).map(of_column).sum()
+}
+
+/// Each row as a line for each of its cells, after the name of its column.
+fn records(cells: &[Vec<String>]) -> String {
+    let Some((head, rows)) = cells.split_first() else { return String::new() };
+    let width = head.iter().map(|name| name.chars().count()).max().unwrap_or_default();
+    let line = |(name, cell): (&String, &String)| format!("{name:<width$}  {cell}\n");
+    let record = |row: &Vec<String>| head.iter().zip(row).map(line).collect::<String>();
+    rows.iter().map(record).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cells() -> Vec<Vec<String>> {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        vec![
+            row(["model", "mean µs", "rate"]),
+            row(["epoll", "1.03 (1.01–1.07)", "9,658"]),
+            row(["uring", "–", ""]),
+        ]
+    }
+
+    #[test]
+    fn a_table_is_as_narrow_as_its_longest_words() {
+        assert_eq!(narrowest(&cells()), 5 + 11 + 5 + 3 * 2);
+        assert_eq!(narrowest(&[]), 0);
+    }
+
+    #[test]
+    fn what_is_too_wide_has_a_line_for_each_figure() {
+        assert_eq!(
+            records(&cells()),
+            "model    epoll\nmean µs  1.03 (1.01–1.07)\nrate     9,658\n\nmodel    uring\nmean µs  –\nrate     \n"
+        );
+        assert!(table_of_figures(&cells()).contains("9,658"));
+    }
+}
