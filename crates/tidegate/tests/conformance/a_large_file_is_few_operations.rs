@@ -13,8 +13,8 @@ on_every_model!(case);
 /// Bytes of the file, which needs no blocks on the disk.
 const TOTAL: usize = 256 << 20;
 
-/// Bytes that are put into shared memory at once.
-const PAGE: usize = 4096;
+/// Bytes of the rings that connections over shared memory have in these tests.
+const RING: usize = 4096;
 
 /// Bytes that are read at once where a file cannot be sent by the system.
 const READ_AT_ONCE: usize = 64 * 1024;
@@ -48,7 +48,7 @@ fn case(model: Model) {
     let sends = kit::finish(server).sends as usize;
     println!("{model}: {sends} operations for {} MiB", TOTAL >> 20);
     let most = match model {
-        _ if is_shared_memory => TOTAL / PAGE, // no system call at all
+        _ if is_shared_memory => TOTAL / RING, // no system call at all
         Model::Iocp | Model::Overlapped => 64,
         _ if cfg!(windows) || model == Model::Tokio => TOTAL / READ_AT_ONCE * 16, // it is read, and sent in parts
         _ => TOTAL / READ_AT_ONCE / 2,
