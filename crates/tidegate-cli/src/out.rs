@@ -64,7 +64,7 @@ pub fn table_of_texts<T: Into<Cell>>(head: impl IntoIterator<Item = T>) -> Table
     table
 }
 
-/// A head and rows of figures as a table; on a terminal too narrow for their words, each row as lines of their own.
+/// A head and rows of figures as a table; on a terminal too narrow for their words, a line for each figure.
 pub fn table_of_figures(cells: &[Vec<String>]) -> String {
     let mut rows = cells.iter();
     let mut table = table(rows.next().cloned().unwrap_or_default());
