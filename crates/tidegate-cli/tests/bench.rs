@@ -341,7 +341,7 @@ fn each_client_has_its_file_once_from_the_disk_and_once_from_the_page_cache() {
             Cache::Cold => {
                 assert!(read >= 4096.0 || shown.contains("did not all come from the disk"), "{row:?}")
             }
-            // Not 0: the pages of its own program count, too, where they were not in the page cache.
+            // Not 0: pages of libraries count, too, where they were not in the page cache.
             Cache::Warm => assert!(read < 2048.0, "{row:?}"),
         }
     }

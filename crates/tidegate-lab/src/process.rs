@@ -36,7 +36,7 @@ pub(crate) fn is_removed(folder: &Path) {
 
 /// Removes a directory with its files; or a control group, once the system has buried the processes in it.
 pub(crate) fn remove(folder: &Path) {
-    for _ in 0..100 {
+    for _ in 0..500 {
         match std::fs::remove_dir(folder) {
             Err(e) if e.kind() == ErrorKind::ResourceBusy => std::thread::sleep(Duration::from_millis(10)),
             Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => {

@@ -83,7 +83,7 @@ fn remove_left_behind(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let lab = entry.file_name().to_str().and_then(|name| name.strip_prefix(NAME)?.parse().ok());
         if lab.is_some_and(|lab| !is_there(lab)) {
-            let _ = std::fs::remove_dir(entry.path()); // another lab may be faster
+            process::remove(&entry.path()); // its servers may not have ended yet; another lab may be faster
         }
     }
 }

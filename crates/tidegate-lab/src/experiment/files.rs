@@ -225,6 +225,8 @@ fn measure(
         Cache::Cold => files.forget().map_err(put)?,
         Cache::Warm => files.read().map_err(put)?,
     }
+    // Pages of the program that come from the disk in a round would be counted with its files.
+    read(&bench.program).map_err(put)?;
     let rate = arrival.per_s().to_string();
     let (paths, load_threads) = (files.paths.display().to_string(), sizing.load_threads.to_string());
     let args = ["http", &server.url, "-c", &clients, "--threads", &load_threads, "--path-file", &paths];
@@ -279,19 +281,24 @@ impl Files {
         Ok(files)
     }
 
-    fn each(&self, of: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
-        (0..self.count).try_for_each(|number| of(&File::open(self.folder.path().join(name(number)))?))
+    fn each(&self, of: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+        (0..self.count).try_for_each(|number| of(&self.folder.path().join(name(number))))
     }
 
     /// Leaves them on the disk only.
     fn forget(&self) -> io::Result<()> {
-        self.each(system::file::forget_cached)
+        self.each(|path| system::file::forget_cached(&File::open(path)?))
     }
 
     /// Brings them into the page cache.
     fn read(&self) -> io::Result<()> {
-        self.each(|mut file| io::copy(&mut file, &mut io::sink()).map(drop))
+        self.each(read)
     }
+}
+
+/// Brings a file into the page cache.
+fn read(path: &Path) -> io::Result<()> {
+    io::copy(&mut File::open(path)?, &mut io::sink()).map(drop)
 }
 
 fn name(number: usize) -> String {
