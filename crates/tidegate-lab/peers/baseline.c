@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,18 @@ static void let_gather(void) {
     struct timespec pause = {.tv_nsec = PAUSE_US * 1000L};
     nanosleep(&pause, NULL);
 #endif
+}
+
+/* Sends everything; where the socket has no room for the rest, everybody waits until it has. 0 if the peer is gone. */
+static int send_all(int fd, const char *from, size_t length) {
+    for (;;) {
+        ssize_t sent = send(fd, from, length, MSG_NOSIGNAL);
+        if (sent == (ssize_t)length) return 1;
+        if (sent < 0 && errno != EAGAIN) return 0;
+        if (sent > 0) from += sent, length -= (size_t)sent;
+        struct pollfd room = {.fd = fd, .events = POLLOUT};
+        if (poll(&room, 1, 1000) != 1) return 0;
+    }
 }
 
 int main(int argc, char **argv) {
@@ -97,7 +110,7 @@ int main(int argc, char **argv) {
             ssize_t got = recv(fd, request, sizeof request, 0);
             if (got < 0 && errno == EAGAIN) continue;
             be_slower();
-            if (got <= 0 || send(fd, answer, length, MSG_NOSIGNAL) != (ssize_t)length || close_each) close(fd);
+            if (got <= 0 || !send_all(fd, answer, length) || close_each) close(fd);
         }
         let_gather();
     }
