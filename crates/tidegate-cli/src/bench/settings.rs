@@ -14,8 +14,10 @@ use tidegate_lab::{
 use super::{Args, Experiment};
 use crate::{Failure, usage};
 
-/// A round of the answer, and its idle connections: with seven models and two points it takes about a minute.
+/// A round of the answer, how many, and its idle connections: with seven models and two points not quite a minute. Of
+/// six rounds the interval leaves the extremes out, of four it does not.
 const ANSWER_ROUND: Duration = Duration::from_millis(350);
+const ANSWER_ROUNDS: usize = 6;
 const ANSWER_IDLE: usize = 5_000;
 
 /// Concurrent requests that the answer is taken from.
@@ -261,7 +263,7 @@ impl Args {
             models: self.wanted(),
             points: self.sizes(points),
             length,
-            repeats: self.rounds(4, 6),
+            repeats: self.rounds(if is_short { ANSWER_ROUNDS } else { 4 }, 6),
             keep_alive: self.keepalive || is_short,
             agents,
             program: self.program()?,
@@ -273,7 +275,7 @@ impl Args {
         Ok(concurrency::Settings {
             points: ANSWER_POINTS.to_vec(),
             length: Length::Time(ANSWER_ROUND),
-            repeats: self.rounds(4, 4),
+            repeats: self.rounds(ANSWER_ROUNDS, ANSWER_ROUNDS),
             keep_alive: true,
             ..self.concurrency_settings(agents)?
         })
