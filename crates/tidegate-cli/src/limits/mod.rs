@@ -65,9 +65,16 @@ impl Limits {
         self.policy_with(self.strategy)
     }
 
+    /// Leaves out what the preset has and the model cannot keep; a given limit stays, and is refused.
+    pub fn keep(&self, policy: Policy, model: Model) -> Policy {
+        let mut policy = model.kept_limits(policy);
+        self.given.apply(&mut policy);
+        policy
+    }
+
     /// The same with another preset, as far as a server running under `running` can change to it.
-    pub fn changed_to(&self, strategy: Strategy, running: &Policy) -> Policy {
-        let preset = self.policy_with(Some(strategy));
+    pub fn changed_to(&self, strategy: Strategy, running: &Policy, model: Model) -> Policy {
+        let preset = self.keep(self.policy_with(Some(strategy)), model);
         let most = preset.max_connections.min(running.max_connections);
         let mut policy = Policy {
             max_connections: most,            // what descriptors and tables were laid out for

@@ -126,6 +126,7 @@ impl How {
         };
         policy.check().map_err(usage)?;
         let model = self.common.model.or(&label, || Model::best_for(&policy));
+        let policy = self.limits.keep(policy, model);
         Ok(StreamPlan {
             how: self,
             label,

@@ -107,7 +107,7 @@ mod tests {
             let policy = policy(&limits);
             assert_eq!(policy.idle_timeout, expected, "{options:?}");
             policy.check().unwrap();
-            let changed = limits.changed_to(Strategy::Connections, &policy);
+            let changed = limits.changed_to(Strategy::Connections, &policy, tidegate::Model::Select);
             assert_eq!(changed.idle_timeout, expected, "{options:?}, with another strategy");
         }
         assert_eq!(limits(&[]).policy().idle_timeout, None, "other services have their own");

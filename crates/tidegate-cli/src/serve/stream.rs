@@ -401,7 +401,7 @@ impl StreamUp {
     /// Changes the strategy.
     fn change(&self, strategy: Strategy) {
         let change = |one: &Running| {
-            let policy = self.how.limits.changed_to(strategy, one.first_policy());
+            let policy = self.how.limits.changed_to(strategy, one.first_policy(), one.model());
             one.set_policy(policy)
         };
         // The limits of all addresses are the same, so what one refuses the first has refused.

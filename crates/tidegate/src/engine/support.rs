@@ -23,6 +23,15 @@ impl Model {
         });
         idle.collect()
     }
+
+    /// The policy with every limit at its default that this model does not keep: a preset as far as the model has it.
+    #[must_use]
+    pub fn kept_limits<P: Limited>(self, mut policy: P) -> P {
+        for limit in P::limits().filter(|limit| self.effect(limit) != Effect::Kept) {
+            limit.reset(&mut policy);
+        }
+        policy
+    }
 }
 
 /// Refuses a limit that the model cannot keep and that it would be a mistake to rely on; what has no effect is
@@ -103,7 +112,7 @@ mod tests {
         assert_eq!(check_policy(Model::Epoll, &fits), Ok(()));
         assert!(check_policy(Model::Uring, &fits).is_err(), "its operations count too");
     }
-    use crate::policy::{Accept, Wait};
+    use crate::policy::{Accept, ReceiveStyle, Wait};
     use std::num::{NonZeroU32, NonZeroUsize};
 
     #[test]
@@ -158,12 +167,19 @@ mod tests {
     }
 
     #[test]
-    fn no_preset_sets_what_a_model_does_not_keep() {
-        for policy in [Policy::default(), Policy::throughput(), Policy::connections()] {
-            for model in Model::ALL {
+    fn a_preset_is_for_every_model_as_far_as_that_keeps_it() {
+        for model in Model::ALL {
+            for preset in [Policy::default(), Policy::throughput(), Policy::connections()] {
+                let policy = model.kept_limits(preset);
                 assert_eq!(check(model, &policy), Ok(()), "{model}");
                 assert_eq!(model.without_effect(&policy), [], "{model}");
             }
+        }
+        for model in [Model::Epoll, Model::Uring, Model::Iocp, Model::Overlapped] {
+            assert_eq!(model.kept_limits(Policy::throughput()), Policy::throughput(), "{model}");
+        }
+        for model in [Model::Iocp, Model::Overlapped, Model::Rio] {
+            assert_eq!(model.kept_limits(Policy::connections()).receive, ReceiveStyle::ZeroByte, "{model}");
         }
     }
 

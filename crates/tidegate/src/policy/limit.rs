@@ -194,6 +194,14 @@ impl<P: Limited> Limit<P> {
         self.text(policy).is_some_and(|text| text != self.default_text())
     }
 
+    /// Gives it its default.
+    pub(crate) fn reset(&self, policy: &mut P) {
+        if let Some(field) = (self.field)(policy) {
+            let read = field.read(&self.default_text(), self.unit);
+            debug_assert_eq!(read, Ok(()), "{}: a default is written as it is read", self.name);
+        }
+    }
+
     /// Its effect on a model.
     #[must_use]
     pub fn on(&self, model: Model) -> Effect {

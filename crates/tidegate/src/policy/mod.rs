@@ -490,8 +490,9 @@ impl Limited for Policy {
 
 impl Policy {
     /// The book's high-throughput strategy: few connections, large buffers, many operations on some of the established
-    /// connections; connections above the limit are refused. Each connection may have four sends in flight and four
-    /// receives posted, where the model can keep their order.
+    /// connections; connections above the limit are refused. 100 connections receive at once, first in, first out, each
+    /// with four receives and four sends posted where the model can keep their order, and 200 sends are outstanding at
+    /// most. [`Model::kept_limits`](crate::Model::kept_limits) leaves out what a model cannot have.
     #[must_use]
     pub fn throughput() -> Self {
         Self {
@@ -501,15 +502,19 @@ impl Policy {
             outbox: OutboxMarks { low: 64 * 1024, high: 256 * 1024 },
             posted_sends: 4,
             posted_receives: 4,
+            max_receiving: NonZeroUsize::new(100),
+            outstanding_sends: NonZeroU32::new(200),
             ..Self::default()
         }
     }
 
-    /// The book's maximum-connections strategy: very many connections, each with almost no pinned memory.
+    /// The book's maximum-connections strategy: very many connections, each with almost no pinned memory. No receive
+    /// takes a buffer before there is data. As with [`throughput`](Self::throughput), a model may not keep all of it.
     #[must_use]
     pub fn connections() -> Self {
         Self {
             max_connections: 1_000_000,
+            receive: ReceiveStyle::ZeroByte,
             buffer_bytes: whole_pages(4 * 1024),
             input_bytes: 16 * 1024,
             outbox: OutboxMarks { low: 4 * 1024, high: 16 * 1024 },
