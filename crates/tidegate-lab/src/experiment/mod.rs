@@ -53,8 +53,8 @@ pub fn contestants(wanted: &[Model]) -> (Vec<Model>, Vec<LeftOut>) {
     (here, out)
 }
 
-/// Measures each subject in turn, and all of them again for each repeat, so that a slow moment of the machine affects
-/// all alike. Returns the results of each subject; failures are recorded with the subject's `name`.
+/// Measures each subject in turn, and all of them again for each repeat, in turned order, so that a slow moment of the
+/// machine affects all alike. Returns the results of each subject; failures are recorded with the subject's `name`.
 fn interleave<S, T>(
     subjects: &[S],
     repeats: usize,
@@ -63,11 +63,12 @@ fn interleave<S, T>(
     mut measure: impl FnMut(&S) -> Result<T, LabError>,
 ) -> Vec<Vec<T>> {
     let mut results: Vec<Vec<T>> = subjects.iter().map(|_| Vec::new()).collect();
-    for _ in 0..repeats {
-        for (subject, results) in subjects.iter().zip(&mut results) {
-            match measure(subject) {
-                Ok(result) => results.push(result),
-                Err(e) => failed.push(LeftOut { model: name(subject), why: e.to_string() }),
+    for repeat in 0..repeats {
+        for turn in 0..subjects.len() {
+            let at = if repeat % 2 == 0 { turn } else { subjects.len() - 1 - turn };
+            match measure(&subjects[at]) {
+                Ok(result) => results[at].push(result),
+                Err(e) => failed.push(LeftOut { model: name(&subjects[at]), why: e.to_string() }),
             }
         }
     }
@@ -185,12 +186,12 @@ mod tests {
             |name| format!("{name} at 1"),
             |name| {
                 order.push(*name);
-                let is_second_of_a = order.len() == 3;
+                let is_second_of_a = order.len() == 4;
                 if is_second_of_a { Err(LabError::NoAnswer { what: "load".into() }) } else { Ok(order.len()) }
             },
         );
-        assert_eq!(order, ["a", "b", "a", "b"]);
-        assert_eq!(results, [vec![1], vec![2, 4]]);
+        assert_eq!(order, ["a", "b", "b", "a"]);
+        assert_eq!(results, [vec![1], vec![2, 3]]);
         assert_eq!(failed, [LeftOut { model: "a at 1".into(), why: "load: no request was answered".into() }]);
     }
 }

@@ -1,5 +1,7 @@
 //! The summary at the top of a report: which model to use on this machine, and by how much.
 
+use tidegate_load::verdict::LimitedBy;
+
 use super::cells::{Cells, grouped, spread};
 use super::{Results, chart::Chart, svg, verdict};
 use crate::bootstrap;
@@ -16,7 +18,8 @@ const TOLD_APART: f64 = 1.05;
 struct Cost {
     model: String,
     us: Spread,
-    /// Cost relative to the cheapest, with its confidence interval.
+    /// Cost relative to the cheapest, with its confidence interval; by round, because what slows the machine down for a
+    /// round slows all of them down.
     times: f64,
     interval: Option<bootstrap::Interval>,
 }
@@ -58,11 +61,24 @@ fn costs(table: &Table) -> Vec<Cost> {
     found.sort_by(|a, b| a.1.median.total_cmp(&b.1.median));
     let Some(least) = found.first().map(|(_, us)| us.clone()) else { return Vec::new() };
     let cost = |(model, us): (String, Spread)| {
-        let times = us.median / least.median;
-        let interval = bootstrap::of_ratio(&least.rounds, &us.rounds, CONFIDENCE);
+        let (times, interval) = ratio(&us, &least);
         Cost { model, us, times, interval }
     };
     found.into_iter().map(cost).collect()
+}
+
+/// How many times `least` the cost `us` is, with the confidence interval. Where a round is missing, rounds have no
+/// partners, and the medians are compared.
+fn ratio(us: &Spread, least: &Spread) -> (f64, Option<bootstrap::Interval>) {
+    let pairs = us.rounds.iter().zip(&least.rounds);
+    let by_round = (us.rounds.len() == least.rounds.len()).then(|| Spread::of(pairs.map(|(a, b)| a / b)));
+    match by_round.flatten() {
+        Some(ratio) => (ratio.median, ratio.interval),
+        None => {
+            let interval = bootstrap::of_ratio(&least.rounds, &us.rounds, CONFIDENCE);
+            (us.median / least.median, interval)
+        }
+    }
 }
 
 fn points<'a>(table: &'a Table, model: &'a str) -> impl Iterator<Item = &'a Point> {
@@ -117,7 +133,8 @@ pub fn sentence(results: &Results) -> Option<String> {
     Some(text + ".")
 }
 
-/// The table next to the summary: cost and rate of each model at each point, at most 100 columns wide for two points.
+/// The table next to the summary: cost and rate of each model at each point, and the limit of each if it was not always
+/// the server; at most 100 columns wide for two points without it.
 #[must_use]
 pub fn cells(table: &Table) -> Cells {
     let mut levels: Vec<usize> = table.points.iter().map(|point| point.concurrency).collect();
@@ -128,21 +145,34 @@ pub fn cells(table: &Table) -> Cells {
     // Of a program of the user's nobody else measures the memory.
     let second = if table.program.is_some() { "peak MiB" } else { "req/s" };
     head.extend(levels.iter().map(|&level| format!("{second}, c={level}")));
-    head.push("limit".into());
+    let limits = |model: &str| {
+        let all: Vec<_> = points(table, model).flat_map(|point| point.figures.verdicts.clone()).collect();
+        verdict::limits(&all)
+    };
+    let costs = costs(table);
+    let others = costs.iter().any(|cost| limits(&cost.model) != verdict::word(LimitedBy::Server));
+    head.extend(others.then(|| "limit".to_owned()));
     let mut cells = vec![head];
-    for cost in costs(table) {
+    for cost in costs {
         let at = |level: &usize| points(table, &cost.model).find(|point| point.concurrency == *level);
         let cell =
             |of: fn(&Point) -> String| levels.iter().map(move |level| at(level).map_or("–".into(), of));
-        let mut row = vec![cost.model.clone(), format!("{:.2}", cost.times)];
-        row.extend(cell(|point| spread(&point.figures.cpu_s_per_100k.times(10.0), 1)));
+        let times = match cost.interval {
+            Some(i) if i.low < i.high => format!("{:.2} [{:.2}–{:.2}]", cost.times, i.low, i.high),
+            _ => format!("{:.2}", cost.times),
+        };
+        let mut row = vec![cost.model.clone(), times];
+        row.extend(cell(cost_us));
         row.extend(cell(if table.program.is_some() { peak } else { rate }));
-        let all: Vec<_> =
-            points(table, &cost.model).flat_map(|point| point.figures.verdicts.clone()).collect();
-        row.push(verdict::limits(&all));
+        row.extend(others.then(|| limits(&cost.model)));
         cells.push(row);
     }
     cells
+}
+
+fn cost_us(point: &Point) -> String {
+    let us = point.figures.cpu_s_per_100k.times(10.0);
+    spread(&us, if us.median < 100.0 { 1 } else { 0 })
 }
 
 fn rate(point: &Point) -> String {
@@ -165,6 +195,8 @@ pub(super) fn chart(table: &Table) -> Option<Chart> {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_load::verdict::{Evidence, Verdict};
+
     use super::*;
     use crate::Bench;
     use crate::experiment::connections;
@@ -201,6 +233,41 @@ mod tests {
             assert!(text.contains(part), "{text}");
         }
         assert_eq!(sentence(&results(Vec::new())), None);
+    }
+
+    #[test]
+    fn what_slows_all_of_a_round_down_is_no_difference() {
+        let moments = [1.0, 1.6, 1.1, 2.0];
+        let slowed = |of: [f64; 4]| std::array::from_fn(|round| of[round] * moments[round]);
+        let all =
+            vec![point("epoll", 100, slowed(CHEAP)), point("tokio", 100, slowed(CHEAP.map(|c| c * 1.3)))];
+        let found = costs(results(all).concurrency.as_ref().unwrap());
+        assert!((found[1].times - 1.3).abs() < 0.01, "{}", found[1].times);
+        let interval = found[1].interval.unwrap();
+        assert!(interval.low > 1.25 && interval.high < 1.35, "{interval:?}");
+    }
+
+    #[test]
+    fn the_limit_has_a_column_where_it_was_not_always_the_server() {
+        let mut results = results(vec![point("epoll", 100, CHEAP), point("tokio", 100, DEAR)]);
+        let table = results.concurrency.as_mut().unwrap();
+        let verdict = |limited_by| Verdict {
+            limited_by,
+            because: String::new(),
+            warnings: Vec::new(),
+            evidence: Evidence::default(),
+        };
+        for point in &mut table.points {
+            point.figures.verdicts = vec![verdict(LimitedBy::Server); 4];
+        }
+        assert!(!cells(table)[0].contains(&"limit".to_owned()));
+        table.points[1].figures.verdicts[2] = verdict(LimitedBy::Generator);
+        let cells = cells(table);
+        assert_eq!(
+            (cells[0].last().unwrap().as_str(), cells[1].last().unwrap().as_str()),
+            ("limit", "server")
+        );
+        assert!(cells[2].last().unwrap().contains("load"), "{cells:?}");
     }
 
     #[test]

@@ -37,7 +37,9 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
         sections.push(("Table 6-3: I/O methods compared".into(), models_cells(table), about));
     }
     if let Some(table) = results.answered() {
-        sections.push(("Which model".into(), answer::cells(table), about_concurrency(table)));
+        let about = about_concurrency(table)
+            + " Times the cheapest: round by round, the geometric mean of the points.";
+        sections.push(("Which model".into(), answer::cells(table), about));
     }
     if let Some(table) = results.concurrency.as_ref().filter(|table| !table.points.is_empty()) {
         let cells = |of, digits| concurrency_cells(table, of, digits);
