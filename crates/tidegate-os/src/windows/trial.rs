@@ -171,6 +171,34 @@ fn the_socket_of_an_accept_is_closed_when_that_has_come_back_and_not_before() {
 }
 
 #[test]
+fn a_socket_that_is_closed_leaves_the_operations_of_others_alone() {
+    let mut bench = Bench::new(0);
+    if !bench.queue.sends_files() {
+        return println!("left out: files are read here");
+    }
+    let [(first, mut far), (second, _heard), (third, _file)] = [(); 3].map(|()| bench.pair());
+    far.write_all(b"ask").unwrap();
+    let buffer = bench.received(&first).expect("three bytes");
+    bench.queue.recycle(buffer);
+    // Each operation from here on has the place in the table that the one before it had, the receive first.
+    bench.queue.send(&second, Payload::One(Bytes::from_static(b"one")), 2);
+    bench.queue.close(first, Closing::Orderly);
+    assert_eq!(bench.sent().0.unwrap(), 3);
+    let mut parts = Parts::new(vec![], FileRange::new(file(&content(2 * STEP)), 0, 2 * STEP), vec![]);
+    parts.begin_step(STEP, Instant::now());
+    bench.queue.send(&third, Payload::Parts(parts), 3);
+    bench.queue.send(&second, Payload::One(Bytes::from_static(b"two")), 4);
+    let mut sent = [0, 0];
+    for _ in 0..2 {
+        match bench.next() {
+            Done { key, outcome: Outcome::Sent(outcome, _) } => sent[key as usize - 3] = outcome.unwrap(),
+            _ => panic!("something else than a send"),
+        }
+    }
+    assert_eq!(sent, [STEP, 3], "the send of one waits for the file of another");
+}
+
+#[test]
 fn a_file_leaves_among_the_bytes_around_it() {
     let mut bench = Bench::new(0);
     assert_eq!(bench.queue.sends_files(), is_here("TransmitFile") || is_here("TransmitPackets"));

@@ -400,8 +400,9 @@ impl<N: Notify> Queue<N> {
         self.check(&socket);
         let sends = self.sends.forget(socket.raw());
         for &place in socket.armed.borrow().iter().chain(&sends) {
+            // The place may have been given to an operation of another socket since.
             if let Some(operation) = self.operations.get_mut(place)
-                && (operation.is_armed_on(socket.raw()) || operation.sends())
+                && operation.socket == Some(socket.raw())
             {
                 operation.socket = None; // its handle may soon be another's
             }
