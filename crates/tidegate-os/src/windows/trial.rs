@@ -199,6 +199,20 @@ fn a_socket_that_is_closed_leaves_the_operations_of_others_alone() {
 }
 
 #[test]
+fn a_reset_is_a_reset_also_where_several_sends_are_in_flight() {
+    let mut bench = Bench::new(0);
+    let (socket, far) = bench.pair();
+    let bytes = Bytes::from(content(16 << 20));
+    (0..3).for_each(|_| bench.queue.send(&socket, Payload::One(bytes.clone()), 2));
+    socket2::SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(far);
+    for _ in 0..3 {
+        let kind = bench.sent().0.unwrap_err().kind();
+        assert!(matches!(kind, io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted), "{kind}");
+    }
+}
+
+#[test]
 fn a_file_leaves_among_the_bytes_around_it() {
     let mut bench = Bench::new(0);
     assert_eq!(bench.queue.sends_files(), is_here("TransmitFile") || is_here("TransmitPackets"));

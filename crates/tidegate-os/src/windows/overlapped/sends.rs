@@ -131,10 +131,15 @@ impl<N: Notify> Queue<N> {
     }
 
     /// What became of a send that others followed: if some of it was not taken, those may have been, and the stream is
-    /// broken. The peer must not take it for the whole.
+    /// broken. The peer, if there still is one, must not take it for the whole.
     pub(super) fn followed(outcome: Outcome) -> Outcome {
+        use ErrorKind::{ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
+        let is_lost = |e: &io::Error| matches!(e.kind(), ConnectionAborted | ConnectionReset | TimedOut);
         match outcome {
-            Outcome::Sent(_, Some(_)) => Outcome::Sent(Err(ErrorKind::UnexpectedEof.into()), None),
+            Outcome::Sent(Err(e), _) if is_lost(&e) => Outcome::Sent(Err(e), None),
+            Outcome::Sent(Err(_), _) | Outcome::Sent(_, Some(_)) => {
+                Outcome::Sent(Err(UnexpectedEof.into()), None)
+            }
             outcome => outcome,
         }
     }
@@ -157,5 +162,34 @@ impl<N: Notify> Queue<N> {
             self.ended.retain(|&other| other != receive); // it may have been found again
             self.ended.push_front(receive);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windows_sys::Win32::Foundation::ERROR_CRC;
+    use windows_sys::Win32::Networking::WinSock::WSAECONNRESET;
+
+    use super::super::super::port::CompletionPort;
+    use super::*;
+
+    #[test]
+    fn what_others_followed_is_whole_or_the_peer_is_told() {
+        let rest = || Some(Payload::One(bytes::Bytes::from_static(b"rest")));
+        let failed = |code: u32| io::Error::from_raw_os_error(code as i32);
+        let followed = |outcome, unsent| {
+            let Outcome::Sent(outcome, None) =
+                Queue::<CompletionPort>::followed(Outcome::Sent(outcome, unsent))
+            else {
+                panic!("nothing of it may be sent behind the others")
+            };
+            outcome.map_err(|e| e.kind())
+        };
+        assert_eq!(followed(Ok(3), None), Ok(3));
+        assert_eq!(followed(Ok(3), rest()), Err(ErrorKind::UnexpectedEof));
+        // Of a file that cannot be read it is not known how much was taken.
+        assert_eq!(followed(Err(failed(ERROR_CRC)), None), Err(ErrorKind::UnexpectedEof));
+        // There is no peer any more: that is why it ended.
+        assert_eq!(followed(Err(failed(WSAECONNRESET as u32)), rest()), Err(ErrorKind::ConnectionReset));
     }
 }
