@@ -12,8 +12,10 @@ pub struct Parts {
     pub(super) head: Vec<Bytes>,
     pub(super) file: FileRange,
     pub(super) tail: Vec<Bytes>,
-    /// Bytes of the file that the next operation takes at most, and when that was begun.
+    /// Bytes of the file that the next operation takes at most, and when that begins.
     step: (usize, Option<Instant>),
+    /// Bytes of it that the last one took, and when that began.
+    taken: Option<(usize, Instant)>,
 }
 
 /// What is left of [`Parts`] after some of it was taken.
@@ -33,17 +35,23 @@ const JOIN_BYTES: usize = 64 * 1024;
 impl Parts {
     /// These, in order.
     pub fn new(head: Vec<Bytes>, file: FileRange, tail: Vec<Bytes>) -> Self {
-        Self { head, file, tail, step: (usize::MAX, None) }
+        Self { head, file, tail, step: (usize::MAX, None), taken: None }
     }
 
     /// Bytes of the file that one operation takes at most; it begins now.
     pub fn begin_step(&mut self, most: usize, now: Instant) {
         self.step = (most, Some(now));
+        self.taken = None;
     }
 
-    /// The most of the file that an operation takes, and when the last one began.
-    pub fn step(&self) -> (usize, Option<Instant>) {
-        self.step
+    /// Bytes of the file that one operation takes at most.
+    pub fn step(&self) -> usize {
+        self.step.0
+    }
+
+    /// Bytes of the file that the last operation took, and when it began; none if that was refused.
+    pub fn last_step(&self) -> Option<(usize, Instant)> {
+        self.taken
     }
 
     /// The bytes before the file.
@@ -56,6 +64,7 @@ impl Parts {
         let n = n - take(&mut self.head, n);
         let of_file = n.min(self.file.len());
         self.file.advance(of_file);
+        self.taken = self.step.1.map(|begun| (of_file, begun));
         if !self.head.is_empty() || !self.file.is_empty() {
             return Left::Parts(self);
         }

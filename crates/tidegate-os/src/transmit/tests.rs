@@ -1,5 +1,6 @@
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 
@@ -184,6 +185,18 @@ fn what_was_taken_in_part_goes_on_where_it_stopped() {
         assert_eq!(bench.send(rest), (vec![7], vec![]));
         assert_eq!(fake::calls()[1], [Asked::File(name, 3, 7)], "{has:?}");
     }
+}
+
+#[test]
+fn a_step_that_was_refused_says_nothing_of_the_pace() {
+    let now = Instant::now();
+    let mut parts = Parts::new(pieces(&["head"]), range(0, 10).0, vec![]);
+    parts.begin_step(6, now);
+    assert_eq!((parts.step(), parts.last_step()), (6, None), "it may come back as it is");
+    let Left::Parts(mut rest) = parts.advance(4 + 6) else { panic!("four bytes are left") };
+    assert_eq!(rest.last_step(), Some((6, now)));
+    rest.begin_step(3, now);
+    assert_eq!((rest.step(), rest.last_step()), (3, None));
 }
 
 #[test]

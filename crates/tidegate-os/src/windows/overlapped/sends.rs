@@ -76,7 +76,7 @@ impl<N: Notify> Queue<N> {
         }
         let held = match payload {
             Payload::Parts(parts) => {
-                let (most, _) = parts.step();
+                let most = parts.step();
                 match Transmission::begin(parts, &self.extensions.transmit, most) {
                     Begun::Transmission(transmission) => OperationData::Transmit(Box::new(transmission)),
                     Begun::Head(parts) => OperationData::Send(Payload::Parts(parts)),

@@ -236,9 +236,10 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
 
     fn send_rest(&mut self, token: Token, sequence: Sequence, socket: &O::Socket, unsent: Payload) {
         let last = match &unsent {
-            Payload::Parts(parts) => parts.step().1.map(|begun| (parts.step().0, begun.elapsed())),
+            Payload::Parts(parts) => parts.last_step(),
             _ => None,
         };
+        let last = last.map(|(bytes, begun)| (bytes, begun.elapsed()));
         self.begin_send(token, sequence, socket, unsent, file_step(last));
     }
 
