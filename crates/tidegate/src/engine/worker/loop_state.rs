@@ -439,6 +439,7 @@ impl LoopState {
         self.worker.balance.set_share(self.worker.index, self.worker.share, self.takes);
         self.permits = Permits::new(&self.worker, self.now);
         self.soonest = 0; // deadlines that began to count under longer limits may be due any time: arm each anew
+        self.grow(); // who is full accepts nobody that would start the next thread
     }
 
     /// Notes the order to stop. It came `now`, which may be a long batch after the thread woke up.

@@ -1,6 +1,9 @@
-//! What a thread that panics leaves to the others.
+//! What a thread that panics leaves to the others, and what other limits mean to threads that are full.
+
+use std::sync::mpsc;
 
 use super::super::admission::tests::config;
+use super::super::growth::{Growth, Start, Starting};
 use super::*;
 use crate::engine::CommandQueue;
 use crate::engine::worker::balance::Balance;
@@ -43,4 +46,27 @@ fn connections_of_a_thread_that_is_gone_take_no_places() {
     assert_eq!(total(), own + 1);
     alive.hand_on(to, Accepted::new((), None));
     assert_eq!(total(), own);
+}
+
+#[test]
+fn a_higher_limit_starts_a_thread_where_all_that_run_are_full() {
+    let limit = |max_connections| Arc::new(Policy { max_connections, ..Policy::default() });
+    let config = config(Policy::clone(&limit(50)));
+    let queues: Vec<_> = (0..5).map(|_| Arc::new(CommandQueue::new(1, || {}))).collect();
+    let balance = Arc::new(Balance::new(&queues, 2));
+    let start: Start = Arc::new(|_, _, _| {
+        let (answer, ready) = mpsc::channel();
+        let handle = std::thread::spawn(move || answer.send(Ok(())).expect("somebody waits for it"));
+        Ok(Starting { handle, ready })
+    });
+    let growth = Growth::new(start, balance.clone(), (10, 0), 5, limit(20));
+    let mut worker = config.worker(0, queues[0].clone(), &balance, 5);
+    worker.growth = Some(growth.clone());
+    worker.set_policy(limit(20));
+    let mut full = LoopState::new(worker, usize::MAX, Instant::now());
+    (0..20).for_each(|_| full.keep());
+    assert_eq!(growth.started(), 2, "as many as the limit allows");
+    growth.set_policy(&limit(50)).unwrap();
+    full.set_policy(limit(50));
+    assert_eq!(growth.started(), 3, "nobody has room to accept a connection that would start it");
 }
