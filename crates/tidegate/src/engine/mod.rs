@@ -2,9 +2,9 @@
 //!
 //! | family | models | one loop, in |
 //! |---|---|---|
-//! | [`blocking`] | `blocking`, `pool` | each its own: threads are the loop |
-//! | [`readiness`] | `select`, `poll`, `epoll` | `readiness/mod.rs` |
-//! | [`completion`] | `uring` | `completion/mod.rs` |
+//! | [`threads`] | `blocking`, `pool` | each its own: threads are the loop |
+//! | [`readiness`] | `select`, `poll`, `epoll`; `async-select`, `event-select` | `readiness/event_loop.rs` |
+//! | `completion` | `uring`; `overlapped`, `iocp`, `rio` | `completion/event_loop.rs` |
 //! | [`tokio`] | `tokio` | the library's |
 //! | [`datagram`] | every model, for datagrams | one for each family, in `datagram/` |
 //!
@@ -22,7 +22,6 @@
 //! Every leaf file has a `Leaf`, which is an [`Engine`]: its `MODEL`, `probe` and `start`; then its way of waiting. It
 //! has a header with four headings: *How it waits*, *What it bounds*, *What it costs*, *Where it differs*.
 
-mod blocking;
 #[cfg(any(target_os = "linux", windows))]
 mod completion;
 pub(crate) mod datagram;
@@ -37,7 +36,8 @@ mod readiness;
 )]
 pub(crate) mod simulated;
 mod support;
-#[cfg_attr(not(feature = "tokio"), path = "no_tokio.rs")]
+mod threads;
+#[cfg_attr(not(feature = "tokio"), path = "tokio/absent.rs")]
 mod tokio;
 mod worker;
 
@@ -65,8 +65,8 @@ trait Engine {
 pub(crate) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHandle> {
     capacity::check_locked(&config.policy, model)?;
     match model {
-        Model::Blocking => blocking::duplex::Leaf::start(config),
-        Model::Pool => blocking::pool::Leaf::start(config),
+        Model::Blocking => threads::duplex::Leaf::start(config),
+        Model::Pool => threads::pool::Leaf::start(config),
         Model::Select => readiness::select::Leaf::start(config),
         Model::Poll => readiness::poll::Leaf::start(config),
         Model::Tokio => tokio::Leaf::start(config),

@@ -35,8 +35,8 @@ impl Model {
     #[must_use]
     pub fn availability(self) -> Availability {
         match self {
-            Self::Blocking => super::blocking::duplex::Leaf::probe(),
-            Self::Pool => super::blocking::pool::Leaf::probe(),
+            Self::Blocking => super::threads::duplex::Leaf::probe(),
+            Self::Pool => super::threads::pool::Leaf::probe(),
             Self::Select => super::readiness::select::Leaf::probe(),
             Self::Poll => super::readiness::poll::Leaf::probe(),
             Self::Tokio => super::tokio::Leaf::probe(),

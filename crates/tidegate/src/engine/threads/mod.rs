@@ -1,4 +1,4 @@
-//! The blocking family: threads that sleep in calls on one socket.
+//! The family of threads that sleep in calls on one socket.
 //!
 //! | model | threads |
 //! |---|---|
