@@ -22,6 +22,8 @@
 pub mod access;
 pub mod agent;
 pub mod allow;
+mod broker;
+
 mod clock;
 mod error;
 pub mod lead;

@@ -1,0 +1,310 @@
+//! The agent at work.
+
+mod job;
+mod start_signal;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use async_nats::{Client, Message};
+use futures_util::StreamExt as _;
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use super::AgentOptions;
+use crate::clock::Clock;
+use crate::error::ClusterError;
+use crate::order::Order;
+use crate::seldom::Seldom;
+use crate::text::printable;
+use crate::wire::{self, AgentInfo, Answer, Ask, Event, Hail, What, Word};
+use job::{Job, Leave, Voice};
+
+/// How often an agent checks its job.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Maximum parts of a run at an agent: its own, and those taken over. Each has threads and connections.
+const MOST_PARTS: usize = 16;
+
+/// Events of a job that wait to be sent; a job says a few a second.
+const EVENTS: usize = 256;
+
+/// Runs loads until `interrupted` is true or the maximum is reached. `tell` is called with events: a short stable name,
+/// and a message.
+///
+/// # Errors
+/// The broker cannot be reached at the start. Later the agent waits for it to return.
+pub fn serve(
+    options: &AgentOptions,
+    interrupted: &AtomicBool,
+    tell: &mut dyn FnMut(&str, &str),
+) -> Result<(), ClusterError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(ClusterError::Runtime)?.block_on(work(options, interrupted, tell))
+}
+
+async fn work(
+    options: &AgentOptions,
+    interrupted: &AtomicBool,
+    tell: &mut dyn FnMut(&str, &str),
+) -> Result<(), ClusterError> {
+    let client = options.access.connect(&format!("tidegate agent {}", options.name)).await?;
+    let id = format!("{}-{:016x}", subject_word(&options.name), fastrand::u64(..));
+    let failed =
+        |e: &dyn std::fmt::Display| ClusterError::Broker { url: options.access.shown(), why: e.to_string() };
+    let mut hails = client.subscribe(wire::HAIL).await.map_err(|e| failed(&e))?;
+    let mut asks = client.subscribe(wire::of_agent(&id)).await.map_err(|e| failed(&e))?;
+    let mut words = client.subscribe(wire::words_of("*")).await.map_err(|e| failed(&e))?;
+    client.flush().await.map_err(|e| failed(&e))?;
+    tell("waiting", &format!("agent {} waits for loads at {}", options.name, options.access.shown()));
+    let (say, mut events) = mpsc::channel(EVENTS);
+    let mut state = AgentState {
+        client,
+        id,
+        options,
+        clock: Clock::new(options.clock_ahead_s, options.clock_jump_s),
+        jobs: Vec::new(),
+        runs: 0,
+        say,
+        seldom: Seldom::new(20, Duration::from_secs(1)),
+        tell,
+    };
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    loop {
+        tokio::select! {
+            Some(message) = hails.next() => state.hail(&message).await,
+            Some(message) = asks.next() => state.ask(&message).await,
+            Some(message) = words.next() => state.word(&message),
+            Some(event) = events.recv() => state.publish(event).await,
+            _ = tick.tick() => {
+                if interrupted.load(Relaxed) && state.leave() {
+                    // What was said last is sent before the connection goes.
+                    let _ = tokio::time::timeout(Duration::from_secs(1), state.client.flush()).await;
+                    return Ok(());
+                }
+                state.look_after(&mut events).await;
+                if state.jobs.is_empty() && options.runs.is_some_and(|runs| state.runs >= runs) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// What a subject may hold of a name.
+fn subject_word(name: &str) -> String {
+    let word: String =
+        name.chars().take(64).filter(|c| c.is_ascii_alphanumeric() || "-_".contains(*c)).collect();
+    if word.is_empty() { "agent".into() } else { word }
+}
+
+/// What an agent has before it.
+struct AgentState<'a> {
+    client: Client,
+    id: String,
+    options: &'a AgentOptions,
+    clock: Clock,
+    /// All of one run.
+    jobs: Vec<Job>,
+    /// Runs that are over.
+    runs: u64,
+    say: mpsc::Sender<Event>,
+    /// How often it is said what others brought about.
+    seldom: Seldom,
+    tell: &'a mut dyn FnMut(&str, &str),
+}
+
+impl AgentState<'_> {
+    async fn hail(&mut self, message: &Message) {
+        match wire::of_a_lead::<Hail>(&message.payload) {
+            Ok(_) => {
+                let offer = AgentInfo {
+                    id: self.id.clone(),
+                    name: self.options.name.clone(),
+                    busy: !self.jobs.is_empty(),
+                };
+                self.answer(message, &offer).await;
+            }
+            Err(e) => self.odd(&e),
+        }
+    }
+
+    async fn ask(&mut self, message: &Message) {
+        let mut taken = None;
+        let answer = match wire::of_a_lead::<Ask>(&message.payload) {
+            Ok(Ask::Clock) => Answer::Clock(self.clock.read()),
+            Ok(Ask::Work { run, share, order, began_mono_ns, lease_ms, hold }) => {
+                let lease = Duration::from_millis(lease_ms.clamp(1_000, 60_000));
+                match self.take((run, share), &order, began_mono_ns, (lease, hold)) {
+                    Ok(what) => {
+                        taken = Some(what);
+                        Answer::Taken
+                    }
+                    Err(why) => {
+                        if self.seldom.lets(Instant::now()) {
+                            (self.tell)("refused", &printable(&format!("refused: {why}")));
+                        }
+                        Answer::Refused { why: printable(&why) }
+                    }
+                }
+            }
+            Ok(Ask::Start { run, share, at_mono_ns }) => {
+                let job = self.jobs.iter_mut().find(|job| job.run == run && job.share == share);
+                match (job, self.clock.at(at_mono_ns)) {
+                    (Some(job), Some(at)) => {
+                        job.start(at);
+                        Answer::Taken
+                    }
+                    _ => Answer::Refused { why: format!("it does not work for run {run} any more") },
+                }
+            }
+            Ok(Ask::Release { run, share }) => {
+                let job = self.jobs.iter().find(|job| job.run == run && job.share == share);
+                match job.is_some_and(Job::release) {
+                    true => Answer::Taken,
+                    false => Answer::Refused { why: "they were closed before".into() },
+                }
+            }
+            Err(e) => Answer::Refused { why: e.to_string() },
+        };
+        self.answer(message, &answer).await;
+        if let Some(what) = taken {
+            // The lead may rely on an accepted part, so the answer must be sent first.
+            let _ = tokio::time::timeout(TICK, self.client.flush()).await; // a broker that is gone is noticed elsewhere
+            (self.tell)("working", &printable(&what));
+        }
+    }
+
+    /// Accepts an order, if possible and allowed: the part of a run with this number, which may have begun already.
+    /// Returns the answer.
+    fn take(
+        &mut self,
+        (run, share): (String, u32),
+        order: &Order,
+        began_mono_ns: Option<i64>,
+        lease: (Duration, bool),
+    ) -> Result<String, String> {
+        if let Some(job) = self.jobs.iter().find(|job| job.run != run || job.share == share) {
+            return Err(format!("it is at work for run {}", job.run));
+        }
+        if self.jobs.len() >= MOST_PARTS {
+            return Err(format!("it has {MOST_PARTS} parts of this run already; start more agents"));
+        }
+        let target = order.target()?;
+        if !self.options.allow.allows(&target) {
+            let word = target.addr().map_or("unix".to_owned(), |addr| addr.ip().to_string());
+            return Err(format!(
+                "{target} is not on its allow-list; start it with --allow {word} if it may go there"
+            ));
+        }
+        let mut plan = order.plan()?;
+        if let Some(began) = began_mono_ns.and_then(|ns| self.clock.at(ns)) {
+            plan = plan.joining(began);
+        }
+        let what = format!("run {run}: {} connections to {}", plan.connections, plan.target);
+        let voice = Voice::new(self.id.clone(), share, self.say.clone());
+        self.jobs.push(Job::begin(run, voice, plan, lease, self.clock)?);
+        Ok(what)
+    }
+
+    fn word(&mut self, message: &Message) {
+        if self.jobs.first().is_none_or(|job| wire::words_of(&job.run) != *message.subject) {
+            return;
+        }
+        let word = wire::of_a_lead::<Word>(&message.payload);
+        if word.is_ok() {
+            self.jobs.iter_mut().for_each(Job::hear);
+        }
+        match word {
+            Ok(Word::Beat) => {}
+            Ok(Word::Stop) => self.jobs.iter().for_each(Job::stop),
+            Ok(Word::Dismiss { agent, share }) => self.part(&agent, share).for_each(Job::dismiss),
+            Ok(Word::Thanks { agent, share }) => self.part(&agent, share).for_each(Job::thank),
+            Err(e) => self.odd(&e),
+        }
+    }
+
+    /// Something came that nobody can have sent who leads a run; said now and then.
+    fn odd(&mut self, e: &wire::WireError) {
+        if self.seldom.lets(Instant::now()) {
+            (self.tell)("odd-message", &printable(&e.to_string()));
+        }
+    }
+
+    /// The part that is meant, if it is one of ours.
+    fn part(&mut self, agent: &str, share: u32) -> impl Iterator<Item = &mut Job> {
+        let ours = agent == self.id;
+        self.jobs.iter_mut().filter(move |job| ours && job.share == share)
+    }
+
+    /// Starts ending; true once nothing is left to end.
+    fn leave(&mut self) -> bool {
+        self.jobs.iter().for_each(Job::stop);
+        self.jobs.is_empty()
+    }
+
+    async fn look_after(&mut self, events: &mut mpsc::Receiver<Event>) {
+        // From the end, so that one that leaves moves none that is still to come.
+        for at in (0..self.jobs.len()).rev() {
+            self.look_after_one(at, events).await;
+        }
+    }
+
+    async fn look_after_one(&mut self, at: usize, events: &mut mpsc::Receiver<Event>) {
+        let (say, leave) = self.jobs[at].look_after();
+        // What the job said before it ended goes before its result.
+        while let Ok(event) = events.try_recv() {
+            self.publish(event).await;
+        }
+        if let Some(event) = say {
+            self.publish(event).await;
+        }
+        let why = match leave {
+            Leave::Stay => return,
+            Leave::Thanked => "its result has been taken".to_owned(),
+            Leave::Forgotten => "nobody fetched its result; it is thrown away".to_owned(),
+            Leave::Dismissed => "the lead dismissed it".to_owned(),
+        };
+        let job = self.jobs.remove(at);
+        if self.jobs.is_empty() {
+            self.runs += 1;
+            (self.tell)("waiting", &format!("run {} is over: {why}; waiting for work", job.run));
+        }
+    }
+
+    async fn publish(&mut self, event: Event) {
+        let Some(job) = self.jobs.first() else { return };
+        let subject = wire::events_of(&job.run);
+        let bytes = match wire::encode(&event) {
+            Ok(bytes) if bytes.len() <= self.client.max_payload() => bytes,
+            Ok(bytes) => {
+                let why = format!(
+                    "a message of {} bytes is more than the broker takes ({}); raise its max_payload",
+                    bytes.len(),
+                    self.client.max_payload()
+                );
+                (self.tell)("too-large", &why);
+                let failed = Event { what: What::Failed { why }, ..event };
+                wire::encode(&failed).unwrap_or_default()
+            }
+            Err(e) => return (self.tell)("odd-message", &e.to_string()),
+        };
+        self.send(subject, bytes).await;
+    }
+
+    async fn answer<T: Serialize>(&mut self, message: &Message, body: &T) {
+        if let (Some(reply), Ok(bytes)) = (message.reply.clone(), wire::encode(body)) {
+            self.send(reply.to_string(), bytes).await;
+        }
+    }
+
+    /// The broker may be gone: then the client keeps some messages and we do not wait for it. What is missing is seen
+    /// by its number.
+    async fn send(&mut self, subject: String, bytes: Vec<u8>) {
+        let sent = tokio::time::timeout(TICK, self.client.publish(subject, bytes.into())).await;
+        if !matches!(sent, Ok(Ok(()))) {
+            (self.tell)("not-sent", "a message could not be sent: the broker takes none");
+        }
+    }
+}
