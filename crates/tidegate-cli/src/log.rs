@@ -6,9 +6,10 @@
 
 use std::sync::OnceLock;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::ValueEnum;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
 
 use crate::Failure;
 use crate::out::complain;
@@ -61,36 +62,35 @@ impl Args {
     /// TIDEGATE_LOG is not a valid filter.
     pub fn start(self) -> Result<(), Failure> {
         let _ = FORMAT.set(self.format); // the first call counts
-        let notes = format!("{NOTES}=info").parse().context("the filter of notes").map_err(Failure::Run)?;
-        let filter = self.filter()?.add_directive(notes);
-        let builder = tracing_subscriber::fmt().with_env_filter(filter);
+        let filter = self.filter()?.with_target(NOTES, LevelFilter::INFO);
         // Reporting its own errors would panic if stderr is closed.
-        let builder = builder.with_writer(std::io::stderr).log_internal_errors(false);
-        match self.format {
-            Format::Text => builder.init(),
-            Format::Json => builder.json().init(),
-        }
+        let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
+        let layer = match self.format {
+            Format::Text => layer.boxed(),
+            Format::Json => layer.json().boxed(),
+        };
+        tracing_subscriber::registry().with(layer).with(filter).init();
         Ok(())
     }
 
-    fn filter(self) -> Result<EnvFilter, Failure> {
+    fn filter(self) -> Result<Targets, Failure> {
         let level = match self.level {
-            Some(Level::Error) => "error",
-            Some(Level::Warn) => "warn",
-            Some(Level::Info) => "info",
-            Some(Level::Debug) => "debug",
-            Some(Level::Trace) => "trace",
+            Some(Level::Error) => LevelFilter::ERROR,
+            Some(Level::Warn) => LevelFilter::WARN,
+            Some(Level::Info) => LevelFilter::INFO,
+            Some(Level::Debug) => LevelFilter::DEBUG,
+            Some(Level::Trace) => LevelFilter::TRACE,
             None => match std::env::var("TIDEGATE_LOG") {
                 Ok(text) => return parsed(&text),
-                Err(_) => "warn",
+                Err(_) => LevelFilter::WARN,
             },
         };
-        Ok(EnvFilter::new(level))
+        Ok(Targets::new().with_default(level))
     }
 }
 
-fn parsed(text: &str) -> Result<EnvFilter, Failure> {
-    EnvFilter::try_new(text).map_err(|e| {
+fn parsed(text: &str) -> Result<Targets, Failure> {
+    text.parse().map_err(|e| {
         Failure::Usage(anyhow!("TIDEGATE_LOG={text:?}: {e}; write a level such as info, or tidegate=debug"))
     })
 }

@@ -1,9 +1,13 @@
 //! An agent: waits for loads, runs its parts of one load at a time, and reports progress.
 
+#[cfg(feature = "nats")]
 mod work;
 
+#[cfg(not(feature = "nats"))]
+pub use crate::absent::serve;
 use crate::access::Access;
 use crate::allow::AllowList;
+#[cfg(feature = "nats")]
 pub use work::serve;
 
 /// Options of an agent.

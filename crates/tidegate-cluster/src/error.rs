@@ -8,6 +8,11 @@ use tidegate_load::LoadError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
+    /// The feature `nats` of this crate was not enabled.
+    #[error(
+        "this build has no NATS: several hosts need it; build with `--features cluster`, or take a package, which has it"
+    )]
+    BuiltWithoutNats,
     /// The broker cannot be reached.
     #[error("cannot use the broker {url}: {why}")]
     Broker {
@@ -87,6 +92,9 @@ impl ClusterError {
     /// Whether it is a usage error.
     #[must_use]
     pub fn is_about_options(&self) -> bool {
-        matches!(self, Self::Access { .. } | Self::Content { .. } | Self::File { .. })
+        matches!(
+            self,
+            Self::BuiltWithoutNats | Self::Access { .. } | Self::Content { .. } | Self::File { .. }
+        )
     }
 }

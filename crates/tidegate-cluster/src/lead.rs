@@ -1,11 +1,15 @@
 //! The lead of a run: distributes the plan, compares clocks, starts all agents at one moment, monitors them, and merges
 //! the results.
 
+#[cfg(feature = "nats")]
 mod conduct;
 
 use std::time::Duration;
 
+#[cfg(not(feature = "nats"))]
+pub use crate::absent::carry_out;
 use crate::access::Access;
+#[cfg(feature = "nats")]
 pub use conduct::carry_out;
 
 /// What to do when an agent is lost, or another problem occurs between the agents.

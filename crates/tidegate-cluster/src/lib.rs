@@ -19,19 +19,26 @@
 //! | `seldom` | rate limit of log messages that other hosts can cause |
 #![forbid(unsafe_code)]
 
+#[cfg(not(feature = "nats"))]
+mod absent;
 pub mod access;
 pub mod agent;
 pub mod allow;
+#[cfg(feature = "nats")]
 mod broker;
 
+#[cfg(feature = "nats")]
 mod clock;
 mod error;
 pub mod lead;
 pub mod order;
 pub mod rooms;
+#[cfg(feature = "nats")]
 mod seconds;
+#[cfg(feature = "nats")]
 mod seldom;
 pub mod text;
+#[cfg(feature = "nats")]
 pub mod wire;
 
 pub use access::{Access, Auth};

@@ -4,6 +4,7 @@
 //! members. One thread does all the work; rooms never wait for it, and their queues to it are bounded
 //! ([`Federation::waiting_bytes`](tidegate_services::chat::Federation::waiting_bytes)).
 
+#[cfg(feature = "nats")]
 mod work;
 
 use std::sync::Arc;
@@ -11,8 +12,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+#[cfg(not(feature = "nats"))]
+pub use crate::absent::Bridge;
 use crate::access::Access;
 use crate::error::ClusterError;
+#[cfg(feature = "nats")]
 pub use work::{Bridge, understand};
 
 /// What the stream keeps. Used when it is made; one that is there stays as it is.

@@ -6,7 +6,7 @@ use tidegate_load::{Report, Second};
 
 use crate::clock::Reading;
 use crate::order::Order;
-use crate::text::{is_name, is_odd, is_subject_word};
+use crate::text::{is_name, is_odd};
 
 /// Version of these messages. Another one is refused, not guessed at.
 pub const VERSION: u32 = 3;
@@ -416,9 +416,23 @@ pub fn understand(bytes: &[u8]) {
     }
 }
 
+/// Whether it may be one word of a subject, and no more: ASCII letters and digits, `-` and `_`.
+fn is_subject_word(text: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+    !text.is_empty() && text.len() <= 128 && text.bytes().all(fits)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_subject_has_no_more_words_than_were_meant() {
+        assert!(is_subject_word("a1-00ff_x"));
+        for word in ["", "a.b", "*", ">", "a b", "a\r\n", "ä", &"x".repeat(129)] {
+            assert!(!is_subject_word(word), "{word:?}");
+        }
+    }
 
     #[test]
     fn what_no_agent_says_is_refused_by_its_field() {

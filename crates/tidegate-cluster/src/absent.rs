@@ -1,0 +1,78 @@
+//! What would use the broker, in a build without the feature `nats`.
+
+use std::sync::atomic::AtomicBool;
+
+use tidegate_load::{Phase, Plan, Report};
+use tidegate_services::chat::Federation;
+
+use crate::agent::AgentOptions;
+use crate::error::ClusterError;
+use crate::lead::LeadOptions;
+use crate::order::TlsOrder;
+use crate::rooms::{BridgeError, BridgeOptions, Tell, Wake};
+
+/// Refuses to wait for loads.
+///
+/// # Errors
+/// [`ClusterError::BuiltWithoutNats`], always.
+pub fn serve(_: &AgentOptions, _: &AtomicBool, _: &mut dyn FnMut(&str, &str)) -> Result<(), ClusterError> {
+    Err(ClusterError::BuiltWithoutNats)
+}
+
+/// Refuses to run a plan on agents.
+///
+/// # Errors
+/// [`ClusterError::BuiltWithoutNats`], always.
+pub fn carry_out(
+    _: &LeadOptions,
+    _: &Plan,
+    _: Option<TlsOrder>,
+    _: &AtomicBool,
+    _: &mut dyn FnMut(Phase<'_>),
+) -> Result<Report, ClusterError> {
+    Err(ClusterError::BuiltWithoutNats)
+}
+
+/// The bridge between nodes; there is none in this build.
+#[derive(Debug)]
+pub enum Bridge {}
+
+impl Bridge {
+    /// Refuses to federate.
+    ///
+    /// # Errors
+    /// [`ClusterError::BuiltWithoutNats`], always.
+    pub fn start(_: BridgeOptions, _: Federation, _: Wake, _: Tell) -> Result<Self, BridgeError> {
+        Err(ClusterError::BuiltWithoutNats.into())
+    }
+}
+
+/// As the one at work, which ends when it is dropped.
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        match *self {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rooms::Kept;
+    use crate::{Access, Auth};
+    use std::time::Duration;
+
+    fn options() -> BridgeOptions {
+        let access =
+            Access { url: "nats://127.0.0.1:4222".into(), auth: Auth::Url, ca: None, identity: None };
+        BridgeOptions { access, name: "node".into(), timeout: Duration::from_secs(5), kept: Kept::default() }
+    }
+
+    #[test]
+    fn whoever_wants_the_broker_is_told_how_to_get_it() {
+        let wake = Wake::default();
+        let (_, federation) =
+            tidegate_services::Chat::federated(tidegate_services::ChatLimits::default(), || {});
+        let refused = Bridge::start(options(), federation, wake, Box::new(|_, _| {})).unwrap_err();
+        assert!(refused.to_string().contains("--features cluster"), "{refused}");
+    }
+}
