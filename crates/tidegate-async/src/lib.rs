@@ -42,7 +42,8 @@
 //!
 //! # Costs
 //!
-//! Three allocations for each connection, none for each poll. Input is copied once, and output at most once.
+//! Three allocations for each connection, none for each poll. On the connection's own thread reads copy from what has just
+//! arrived, and writes into the outbox; input that is not read at once, and output of other threads, are copied once more.
 //!
 //! # Features
 //!
@@ -51,6 +52,7 @@
 
 mod connection;
 mod io;
+mod lent;
 mod service;
 mod session;
 mod shared;

@@ -10,6 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use tidegate::{Activity, CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
 
 use crate::Connection;
+use crate::lent::Lent;
 use crate::shared::{Shared, State, Waiter};
 use crate::waker::SessionWake;
 
@@ -52,28 +53,52 @@ impl AsyncSession {
 
     /// Handles an event, polls the woken futures, and processes their requests.
     fn run(&mut self, out: &mut Outbox<'_>, event: impl FnOnce(&mut State) -> Option<Waiter>) -> Flow {
+        self.run_with(&[], out, event)
+    }
+
+    /// The same with bytes that have arrived.
+    fn run_with(
+        &mut self,
+        input: &[u8],
+        out: &mut Outbox<'_>,
+        event: impl FnOnce(&mut State) -> Option<Waiter>,
+    ) -> Flow {
         self.shared.wake.begin(|| out.waker());
-        self.take_in(out, event);
+        let input = self.take_in(input, out, event);
+        let lent = Lent::new(&self.shared, input, out);
         for _ in 0..POLL_QUANTUM {
             if !self.shared.wake.take_woken() {
                 break;
             }
-            self.poll();
+            lent.during(|| self.poll());
+        }
+        let unread = lent.into_unread();
+        if !unread.is_empty() {
+            let reader = self.shared.lock().keep(unread);
+            reader.into_iter().for_each(|waiter| self.shared.notify_waiter(waiter));
         }
         let flow = self.hand_over(out);
         self.shared.wake.end();
         flow
     }
 
-    fn take_in(&mut self, out: &Outbox<'_>, event: impl FnOnce(&mut State) -> Option<Waiter>) {
+    /// Notes what has happened, and wakes who waits for it. Returns the input that can be lent.
+    fn take_in<'a>(
+        &mut self,
+        input: &'a [u8],
+        out: &Outbox<'_>,
+        event: impl FnOnce(&mut State) -> Option<Waiter>,
+    ) -> &'a [u8] {
         let mut state = self.shared.lock();
         state.running = true;
         let due = state.set_now(out.now());
+        let (input, reader) = state.arrived(input);
         let of_event = event(&mut state);
         let writer = state.set_room(out.room());
         drop(state);
         due.into_iter().for_each(Waker::wake);
-        of_event.into_iter().chain(writer).for_each(|waiter| self.shared.notify_waiter(waiter));
+        [reader, of_event, writer].into_iter().flatten().for_each(|waiter| self.shared.notify_waiter(waiter));
+        input
     }
 
     fn poll(&mut self) {
@@ -154,7 +179,7 @@ impl Session for AsyncSession {
     }
 
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
-        let flow = self.run(out, |state| state.received(input));
+        let flow = self.run_with(input, out, |_| None);
         Consumed::all(input).then(flow)
     }
 

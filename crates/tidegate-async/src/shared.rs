@@ -12,6 +12,7 @@ use bytes::{Buf, BytesMut};
 use futures_util::future::BoxFuture;
 use tidegate::Outbox;
 
+use crate::lent;
 use crate::waker::SessionWake;
 
 /// A job that is offloaded when the session next has its outbox.
@@ -120,6 +121,9 @@ impl Shared {
                 self.notify(state); // receiving may have been paused
                 return Poll::Ready(Ok(n));
             }
+            if lent::has_input(self) {
+                return Poll::Ready(Ok(lent::read(self, most, take)));
+            }
             if state.ended {
                 return Poll::Ready(Ok(0));
             }
@@ -160,9 +164,12 @@ impl Shared {
             }
             if state.room > 0 || pieces.iter().all(|piece| piece.is_empty()) {
                 let before = state.room;
+                let direct = state.output.is_empty(); // otherwise another thread was first
                 for piece in pieces {
                     let taken = piece.get(..state.room.min(piece.len())).unwrap_or_default();
-                    state.output.extend_from_slice(taken);
+                    if !(direct && lent::write(self, taken)) {
+                        state.output.extend_from_slice(taken);
+                    }
                     state.room -= taken.len();
                 }
                 let taken = before - state.room;
@@ -306,8 +313,16 @@ impl Shared {
 }
 
 impl State {
-    /// Bytes have arrived.
-    pub(crate) fn received(&mut self, bytes: &[u8]) -> Option<Waiter> {
+    /// Bytes have arrived: those that can be lent, because nothing unread is before them, and who waits for them.
+    pub(crate) fn arrived<'a>(&mut self, bytes: &'a [u8]) -> (&'a [u8], Option<Waiter>) {
+        if bytes.is_empty() || self.input.is_empty() {
+            return (bytes, self.reader.take_if(|_| !bytes.is_empty()));
+        }
+        (&[], self.keep(bytes))
+    }
+
+    /// Keeps bytes that nobody has read.
+    pub(crate) fn keep(&mut self, bytes: &[u8]) -> Option<Waiter> {
         self.input.extend_from_slice(bytes);
         self.reader.take()
     }

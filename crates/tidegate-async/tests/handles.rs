@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tidegate::testing::TestConnection;
 use tidegate_async::{Connection, Sleep, service};
-use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// Counts how often it is woken.
 #[derive(Default)]
@@ -119,4 +119,63 @@ fn a_waker_may_come_back_to_the_connection_when_it_is_dropped() {
         done.send(()).unwrap();
     });
     finished.recv_timeout(Duration::from_secs(60)).expect("it comes to an end");
+}
+
+/// What one connection lends to its code is not for a handle of another, though it is used in the middle of it.
+#[test]
+fn a_handle_used_within_another_connection_reads_and_writes_its_own() {
+    let (mut other, handle) = outside();
+    let handle = Arc::new(Mutex::new(handle));
+    let within = handle.clone();
+    let copies = service(move |mut conn: Connection| {
+        let within = within.clone();
+        async move {
+            let mut first = [0; 2];
+            conn.read_exact(&mut first).await.unwrap();
+            let mut of_other = [0; 10];
+            let n = std::future::poll_fn(|task| {
+                let mut handle = within.lock().unwrap();
+                let mut buffer = ReadBuf::new(&mut of_other);
+                assert!(Pin::new(&mut *handle).poll_write(task, b"to other").is_ready());
+                Pin::new(&mut *handle).poll_read(task, &mut buffer).map_ok(|()| buffer.filled().len())
+            })
+            .await
+            .unwrap();
+            conn.write_all(&of_other[..n]).await.unwrap();
+            let mut rest = Vec::new();
+            conn.read_to_end(&mut rest).await.unwrap();
+            conn.write_all(&rest).await.unwrap();
+        }
+    });
+    let mut conn = TestConnection::open(&copies).unwrap();
+    other.receive(b"for other");
+    conn.receive(b"12345");
+    other.settle();
+    conn.half_close();
+    assert_eq!(conn.output(), b"for other345");
+    assert_eq!(other.output(), b"to other");
+}
+
+/// What another thread has written before is sent before what the connection's own code writes now.
+#[test]
+fn writes_keep_their_order_whoever_makes_them() {
+    let (go, wait) = mpsc::channel::<Connection>();
+    let helper = std::thread::spawn(move || {
+        let mut conn = wait.recv().unwrap();
+        let waker = Waker::noop();
+        assert!(Pin::new(&mut conn).poll_write(&mut Context::from_waker(waker), b"1").is_ready());
+        conn
+    });
+    let helper = Mutex::new(Some((go, helper)));
+    let writes = service(move |conn: Connection| {
+        let (go, helper) = helper.lock().unwrap().take().unwrap();
+        async move {
+            go.send(conn).unwrap();
+            let mut conn = helper.join().unwrap();
+            conn.write_all(b"2").await.unwrap();
+            conn.write_all(b"3").await.unwrap();
+        }
+    });
+    let conn = TestConnection::open(&writes.speaks_first()).unwrap();
+    assert_eq!(conn.output(), b"123");
 }
