@@ -21,6 +21,7 @@ pub const FOREIGN: &[(&str, &str, &str)] = &[
     ("docs/testing.md", "--all", "of examples/apps/check"),
     ("docs/async.md", "--all", "of examples/apps/check"),
     ("docs/async.md", "--features", "of cargo"),
+    ("docs/install.md", "--features", "of cargo"),
     ("benchmarks/files.md", "--compressed", "of curl"),
     ("benchmarks/files.md", "--loads", "of scenarios/files/cpu"),
     ("benchmarks/files.md", "--also", "of scenarios/files/cpu"),
