@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tidegate::system;
+use tidegate_load::text::counted;
 
 /// The machine and the limits of this process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -51,8 +52,11 @@ impl Machine {
             limit => limit.to_string(),
         };
         format!(
-            "{}, {} processor(s), {}, {} MiB memory, {descriptors} descriptors",
-            self.cpu, self.cpus, self.system, self.memory_mib
+            "{}, {}, {}, {} MiB memory, {descriptors} descriptors",
+            self.cpu,
+            counted(self.cpus, "processor"),
+            self.system,
+            self.memory_mib
         )
     }
 }

@@ -13,6 +13,7 @@
 //! | `part` | one of several parts of a load |
 //! | `recorder`, `measurement` | aggregation of counters, each second and at the end |
 //! | [`verdict`], `procs` | which side was the limit |
+//! | [`text`] | numbers in sentences |
 //! | [`histogram`], `merge` | distributions as text; several results as one |
 //! | `echo`, `http` | the sessions |
 //! | `together` | the results of each of several agents |
@@ -42,6 +43,7 @@ mod run_state;
 mod runner;
 mod shape;
 mod target;
+pub mod text;
 mod thread_stats;
 mod together;
 pub mod udp;

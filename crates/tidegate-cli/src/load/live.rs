@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use console::{Style, measure_text_width, truncate_str};
+use tidegate_load::text::grouped;
 use tidegate_load::verdict::{LimitedBy, Share};
 use tidegate_load::{Amount, Phase, Second, Status};
 
@@ -178,14 +179,6 @@ fn seconds(time: Duration) -> String {
         s if s < 10.0 => format!("{s:.1} s"),
         s => format!("{s:.0} s"),
     }
-}
-
-/// With a comma after each thousand.
-fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let groups: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().filter_map(|g| std::str::from_utf8(g).ok()).collect();
-    groups.join(",")
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The summary of a result as text.
 
+use tidegate_load::text::counted;
 use tidegate_load::{AgentReport, OpenLoop, Report, UdpReport};
 
 /// A time in microseconds, with a unit that suits it.
@@ -155,7 +156,7 @@ fn of_an_agent(a: &AgentReport) -> String {
 
 fn of_connections(r: &Report) -> String {
     format!(
-        "{} {} over {} connections, model {}, {} thread(s)\n\
+        "{} {} over {} connections, model {}, {}\n\
          connections  {} attempted, {} established, {} verified, {:.3} s to open\n\
          requests     {} in {:.3} s: {:.0} requests/s; {} failed, {} timed out\n\
          bytes        {:.0} sent/s, {:.0} received/s\n",
@@ -163,7 +164,7 @@ fn of_connections(r: &Report) -> String {
         r.target,
         r.connections,
         r.model,
-        r.threads,
+        counted(r.threads, "thread"),
         r.attempted,
         r.connected,
         r.verified_connections,
@@ -189,11 +190,11 @@ fn of_datagrams(r: &Report, udp: &UdpReport) -> String {
         "came back    not measured: see the server's counters (serve udp --stats)\n".into()
     };
     format!(
-        "{} {}, {} flow(s), {} bytes a message, path {}\n\
+        "{} {}, {}, {} bytes a message, path {}\n\
          sent         {} in {:.3} s = {:.0} messages/s, {:.1} a call; {} sends refused\n{came_back}",
         r.protocol,
         r.target,
-        r.threads,
+        counted(r.threads, "flow"),
         r.message_bytes,
         udp.path,
         udp.sent,

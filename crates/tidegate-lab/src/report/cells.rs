@@ -1,5 +1,7 @@
 //! Tables as cells: how a figure is written in one, CSV and Markdown.
 
+pub(super) use tidegate_load::text::{counted, grouped};
+
 use super::verdict;
 use crate::bootstrap::Interval;
 use crate::experiment::round::Figures;
@@ -72,19 +74,6 @@ pub(super) fn spread(s: &Spread, digits: usize) -> String {
     }
 }
 
-/// With commas between thousands.
-pub(super) fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// RFC 4180: cells with commas, quotes or line ends are quoted.
 pub(super) fn csv(cells: &Cells) -> String {
     let cell = |c: &String| {
@@ -109,8 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_grouped_and_cells_quoted() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    fn cells_are_quoted() {
         let cells = vec![vec!["a,b".to_owned(), "c\"d".to_owned()], vec!["1".to_owned(), "x|y".to_owned()]];
         assert_eq!(csv(&cells), "\"a,b\",\"c\"\"d\"\n1,x|y\n");
         assert_eq!(markdown_table(&cells), "| a,b | c\"d |\n|---|---|\n| 1 | x\\|y |\n");

@@ -1,6 +1,6 @@
 //! Service demand at fixed rates, as tables and a chart.
 
-use super::cells::{Cells, figures_head, figures_row, grouped, pivot, spread};
+use super::cells::{Cells, counted, figures_head, figures_row, grouped, pivot, spread};
 use super::chart::{Chart, chart as lines, series};
 use super::svg::{Scale, Sheet};
 use crate::experiment::demand::{Row, Table};
@@ -29,11 +29,13 @@ fn shown(row: &Row, figure: &Spread, digits: usize) -> String {
 /// Titles, tables and what is to be said about them.
 pub(super) fn sections(table: &Table) -> [(String, Cells, String); 2] {
     let about = format!(
-        "A 4 KiB page, {} connections kept, requests on an exact schedule (open loop) for {} s, {} round(s) a row, \
+        "A 4 KiB page, {} connections kept, requests on an exact schedule (open loop) for {} s, {} a row, \
          models in turn; median [95% confidence interval], of fewer than four rounds (minimum–maximum). A server that \
          is mostly idle pays a wake-up for nearly each request, so a request costs more than at saturation. Latency \
          counts from when a request was due. Where less than the rate was answered, the cell says how much.",
-        table.connections, table.window_s, table.repeats
+        table.connections,
+        table.window_s,
+        counted(table.repeats, "round")
     );
     [
         (

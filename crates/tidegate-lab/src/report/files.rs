@@ -2,7 +2,7 @@
 
 use tidegate_load::verdict::{LimitedBy, Verdict};
 
-use super::cells::{Cells, figures_head, figures_row, grouped, spread};
+use super::cells::{Cells, counted, figures_head, figures_row, grouped, spread};
 use super::chart::Chart;
 use super::{svg, verdict};
 use crate::experiment::files::{Arrival, Cache, FILE_BYTES, Row, Table};
@@ -57,11 +57,11 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
         "`serve files`, a fresh server for each round; each client has a connection and asks once for a \
          different file of {} KiB when all are connected: as fast as the load can send (at once), or at a fixed \
          rate. Cold: the page cache has none of the files, but names and inodes; warm: it has all of them. The \
-         server's own cache is empty either way. {} round(s) a row, models in turn; median [95% confidence interval], \
+         server's own cache is empty either way. {} a row, models in turn; median [95% confidence interval], \
          of fewer than four rounds (minimum–maximum). Latency counts from when a request was due. KiB read are what the server had disks read. \
          The limit is the disk where the server's processor was less than 80% busy and the load was not the limit.",
         FILE_BYTES / 1024,
-        table.repeats
+        counted(table.repeats, "round")
     );
     ("Files from disk".into(), cells, about)
 }

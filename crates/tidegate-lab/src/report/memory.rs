@@ -1,6 +1,6 @@
 //! Buffers, as a table and charts.
 
-use super::cells::{Cells, figures_head, figures_row, spread};
+use super::cells::{Cells, counted, figures_head, figures_row, spread};
 use super::chart::Chart;
 use super::sections::shares;
 use super::{svg, verdict};
@@ -40,7 +40,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
         ]
     }));
     let about = format!(
-        "An echo server; {} connections kept, each with one message of {} KiB on its way, {} s a round, {} round(s) a \
+        "An echo server; {} connections kept, each with one message of {} KiB on its way, {} s a round, {} a \
          row, in turns; median [95% confidence interval], of fewer than four rounds (minimum–maximum). {} What is not \
          named is at its default. User memory is the server's most resident memory not backed by files; socket memory \
          is the most that the kernel charged to the server's sockets, and their structures. Kernel objects are \
@@ -49,7 +49,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
         table.connections,
         MESSAGE_BYTES / 1024,
         table.window_s,
-        table.repeats,
+        counted(table.repeats, "round"),
         shares(table.rows.iter().map(|row| row.share), &table.throttle),
         table.objects
     );

@@ -1,6 +1,6 @@
 //! Other servers beside tidegate's models, as tables and for CSV.
 
-use super::cells::{Cells, figures_head, figures_row, grouped, spread};
+use super::cells::{Cells, counted, figures_head, figures_row, grouped, spread};
 use super::verdict::limits;
 use crate::experiment::peers::{Case, Row, Table};
 
@@ -9,11 +9,11 @@ pub(super) fn sections(table: &Table) -> Vec<(String, Cells, String)> {
     let mut cases: Vec<Case> = table.rows.iter().map(|row| row.case).collect();
     cases.dedup();
     let about = format!(
-        "A 4 KiB page, {} requests a round after a warm-up, {} round(s), all servers in turn, each kept on one processor; median [95% confidence \
+        "A 4 KiB page, {} requests a round after a warm-up, {}, all servers in turn, each kept on one processor; median [95% confidence \
         interval], of fewer than four rounds (minimum–maximum). CPU is that of the server and all processes it started, user and kernel. Times the baseline: by \
         the cost of the bare epoll loop in the same round. Compare these rather than requests a second where the limit is not the server.",
         grouped(table.requests),
-        table.repeats
+        counted(table.repeats, "round")
     );
     let title = |case: Case| format!("Beside other servers: {}", case.words());
     cases.into_iter().map(|case| (title(case), cells(table, case), about.clone())).collect()

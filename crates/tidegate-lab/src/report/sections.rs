@@ -1,6 +1,6 @@
 //! The sections of a report, in their order.
 
-use super::cells::Cells;
+use super::cells::{Cells, counted};
 use super::tables::{concurrency_cells, connections_cells, models_cells};
 use super::{Measured, Results, answer};
 use crate::experiment::models::Pace;
@@ -91,9 +91,10 @@ fn about_concurrency(table: &concurrency::Table) -> String {
     };
     let page = table.program.as_deref().map_or("A 4 KiB page".to_owned(), |program| format!("`{program}`"));
     format!(
-        "{page}, {kept}, {} a round, {} round(s) a point, models in turn; median [95% confidence interval], of fewer \
+        "{page}, {kept}, {} a round, {} a point, models in turn; median [95% confidence interval], of fewer \
          than four rounds (minimum–maximum). {kept_to}{peaks}",
-        table.length, table.repeats,
+        table.length,
+        counted(table.repeats, "round"),
     )
 }
 

@@ -1,6 +1,6 @@
 //! Datagrams as a table.
 
-use super::cells::{Cells, grouped, spread};
+use super::cells::{Cells, counted, grouped, spread};
 use super::verdict;
 use crate::experiment::udp::{PACKETS_PER_REQUEST, Table};
 
@@ -37,11 +37,12 @@ pub(super) fn cells(table: &Table) -> Cells {
 /// Title, table and what is to be said about it.
 pub(super) fn section(table: &Table) -> (String, Cells, String) {
     let about = format!(
-        "One flow sends as fast as it can for {:.0} s to serve udp sink, with one thread; {} run(s) a row, median and spread. Sent is what the producer's kernel took, taken \
+        "One flow sends as fast as it can for {:.0} s to serve udp sink, with one thread; {} a row, median and spread. Sent is what the producer's kernel took, taken \
          what the server was shown; the rest was dropped because its socket was full. plain: one datagram a system call; batched: recvmmsg and sendmmsg; gso: UDP_SEGMENT and UDP_GRO, \
          which uring has beside plain. The estimate is the book's: a request for 4 KiB on a separate connection takes {PACKETS_PER_REQUEST:.0} packets, so a server that costs \
          nothing but its packets would answer a {PACKETS_PER_REQUEST:.0}th as many. Compare it with responses a second against concurrency.",
-        table.window_s, table.repeats
+        table.window_s,
+        counted(table.repeats, "run")
     );
     ("UDP messages a second".into(), cells(table), about)
 }

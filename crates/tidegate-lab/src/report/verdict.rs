@@ -3,6 +3,7 @@
 
 use std::mem::discriminant;
 
+use tidegate_load::text::counted;
 use tidegate_load::verdict::{LimitedBy, Verdict, Warning};
 
 use crate::run::Row;
@@ -56,10 +57,15 @@ impl Doubt {
     pub fn line(&self) -> String {
         let others = match self.rows.len() - 1 {
             0 => String::new(),
-            n => format!(" and {n} more row(s)"),
+            n => format!(" and {}", counted(n, "more row")),
         };
         let first = self.rows.first().map_or("", String::as_str);
-        format!("{}: {} ({} round(s), {first}{others})", self.warning, self.warning.remedy(), self.rounds)
+        format!(
+            "{}: {} ({}, {first}{others})",
+            self.warning,
+            self.warning.remedy(),
+            counted(self.rounds, "round")
+        )
     }
 }
 
@@ -146,9 +152,6 @@ mod tests {
         assert_eq!(doubts.len(), 2);
         assert_eq!((doubts[0].rounds, doubts[0].rows.len()), (3, 2));
         let line = doubts[0].line();
-        assert!(
-            line.contains("measure longer") && line.contains("3 round(s), e: a and 1 more row"),
-            "{line}"
-        );
+        assert!(line.contains("measure longer") && line.contains("3 rounds, e: a and 1 more row"), "{line}");
     }
 }
