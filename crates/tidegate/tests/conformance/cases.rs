@@ -93,5 +93,6 @@ cases! {
     timers_may_have_keys,
     waiting_costs_no_cpu,
     what_is_there_is_taken_in_one_go,
+    who_reads_nothing_is_heard,
     work_may_end_by_a_timer,
 }
