@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tidegate::system;
-use tidegate_load::text::counted;
+use tidegate_load::text::{counted, grouped};
 
 /// The machine and the limits of this process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,14 +49,14 @@ impl Machine {
     pub fn line(&self) -> String {
         let descriptors = match self.descriptors {
             u64::MAX => "no limit of".into(), // Windows
-            limit => limit.to_string(),
+            limit => grouped(limit),
         };
         format!(
             "{}, {}, {}, {} MiB memory, {descriptors} descriptors",
             self.cpu,
             counted(self.cpus, "processor"),
             self.system,
-            self.memory_mib
+            grouped(self.memory_mib)
         )
     }
 }

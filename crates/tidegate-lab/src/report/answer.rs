@@ -8,6 +8,9 @@ use crate::bootstrap;
 use crate::experiment::concurrency::{Point, Table};
 use crate::spread::{CONFIDENCE, Spread};
 
+/// Title of the section.
+pub(super) const WHICH: &str = "Which model";
+
 /// Differences up to this count as equal cost.
 const MARGIN: f64 = 0.02;
 
@@ -48,7 +51,7 @@ impl Cost {
     }
 }
 
-/// All models that have every point, the cheapest first.
+/// All models that have every point, the cheapest first, the others by how many times as much they cost.
 fn costs(table: &Table) -> Vec<Cost> {
     let mut names: Vec<&str> = table.points.iter().map(|point| point.model.as_str()).collect();
     names.dedup();
@@ -64,7 +67,10 @@ fn costs(table: &Table) -> Vec<Cost> {
         let (times, interval) = ratio(&us, &least);
         Cost { model, us, times, interval }
     };
-    found.into_iter().map(cost).collect()
+    let mut costs: Vec<Cost> = found.into_iter().map(cost).collect();
+    // By what is shown: by round, another order may come out than of the medians. What all are compared with stays first.
+    costs[1..].sort_by(|a, b| a.times.total_cmp(&b.times));
+    costs
 }
 
 /// How many times `least` the cost `us` is, with the confidence interval. Where a round is missing, rounds have no
@@ -190,7 +196,7 @@ pub(super) fn chart(table: &Table) -> Option<Chart> {
     let title = "Server processor time for a request, in µs (less is better)".to_owned();
     let bars: Vec<_> = costs.into_iter().map(|cost| (cost.model, cost.us)).collect();
     let svg = svg::bars(&title, &bars, |_| true);
-    (!bars.is_empty()).then(|| Chart { name: "answer".into(), title, svg })
+    (!bars.is_empty()).then(|| Chart { name: "answer".into(), title, svg, section: WHICH.into() })
 }
 
 #[cfg(test)]

@@ -63,9 +63,20 @@ pub(super) fn figures_row(mut row: Vec<String>, f: &Figures) -> Vec<String> {
     row
 }
 
+/// What is written for a figure that is not there.
+pub(super) const NOT_MEASURED: &str = "not measured";
+
+/// From here on decimals say nothing.
+const LARGE: f64 = 1e4;
+
+/// A figure with so many decimals, or with commas between its thousands.
+pub(super) fn figure(value: f64, digits: usize) -> String {
+    if digits == 0 || value >= LARGE { grouped(value.round() as u64) } else { format!("{value:.digits$}") }
+}
+
 /// A median with its confidence interval; of too few rounds for one, with minimum and maximum.
 pub(super) fn spread(s: &Spread, digits: usize) -> String {
-    let number = |v: f64| if digits == 0 { grouped(v.round() as u64) } else { format!("{v:.digits$}") };
+    let number = |v: f64| figure(v, digits);
     let bounds = s.bounds();
     match (s.rounds.len(), s.interval) {
         (1, _) => number(s.median),
@@ -110,5 +121,6 @@ mod tests {
         assert_eq!(spread(&of(&[1000.0, 1500.4, 2000.0]), 0), "1,500 (1,000–2,000)");
         assert_eq!(spread(&of(&[1.0, 2.0, 3.0, 4.0, 5.0]), 1), "3.0 [1.0–5.0]");
         assert_eq!(spread(&of(&[1500.4]), 1), "1500.4");
+        assert_eq!(spread(&of(&[100_417.56]), 2), "100,418", "of so many, no hundredths");
     }
 }

@@ -7,12 +7,19 @@ use crate::spread::Spread;
 pub(super) struct Chart {
     pub(super) name: String,
     pub(super) title: String,
+    /// Title of the section it belongs to.
+    pub(super) section: String,
     pub(super) svg: String,
 }
 
 /// Lines on a sheet.
-pub(super) fn chart(name: &str, sheet: &Sheet<'_>, series: &[Series]) -> Chart {
-    Chart { name: name.into(), title: sheet.title.into(), svg: svg::lines(sheet, series) }
+pub(super) fn chart(name: &str, section: &str, sheet: &Sheet<'_>, series: &[Series]) -> Chart {
+    Chart {
+        name: name.into(),
+        title: sheet.title.into(),
+        section: section.into(),
+        svg: svg::lines(sheet, series),
+    }
 }
 
 /// Lines from figures in the order of their names.

@@ -1,6 +1,7 @@
 //! The charts of a report.
 
 use super::chart::{Chart, chart, series};
+use super::sections::{CONNECTIONS, COST, RESPONSES, TABLE_6_3};
 use super::svg::{self, MAXIMUM, Scale, Sheet};
 use super::{Results, answer};
 use crate::experiment::models::Pace;
@@ -30,17 +31,22 @@ fn has_lines(table: &concurrency::Table) -> bool {
 
 fn against_concurrency(table: &concurrency::Table) -> Vec<Chart> {
     let kept = if table.keep_alive { "connections kept" } else { "a connection for each request" };
-    let draw = |name, title: &str, y_title, y, of: fn(&Figures) -> Spread| {
+    let draw = |name, section, title: &str, y_title, y, of: fn(&Figures) -> Spread| {
         let points = table.points.iter().map(|p| (p.model.clone(), p.concurrency as f64, of(&p.figures)));
         let title = format!("{title} ({kept})");
         let sheet = Sheet { title: &title, x_title: "concurrent requests", y_title, x: Scale::Log, y };
-        chart(name, &sheet, &series(points))
+        chart(name, section, &sheet, &series(points))
     };
     vec![
-        draw("responses", "Responses a second of one processor", "responses/s", Scale::Linear, |f| {
-            f.per_processor_s.clone()
-        }),
-        draw("cpu", "Server processor time for a response", "µs", Scale::Log, |f| {
+        draw(
+            "responses",
+            RESPONSES,
+            "Responses a second of one processor",
+            "responses/s",
+            Scale::Linear,
+            |f| f.per_processor_s.clone(),
+        ),
+        draw("cpu", COST, "Server processor time for a response", "µs", Scale::Log, |f| {
             f.cpu_s_per_100k.times(10.0)
         }),
     ]
@@ -75,13 +81,13 @@ fn percentiles(table: &models::Table) -> Chart {
         x: Scale::Percentile,
         y: Scale::Log,
     };
-    chart("latency", &sheet, &series(points))
+    chart("latency", TABLE_6_3, &sheet, &series(points))
 }
 
 fn time_series(table: &models::Table) -> Chart {
     let points = unlimited(table).flat_map(|row| {
-        // The last second may be a stump, whose rate says nothing.
-        let seconds = row.load.seconds.iter().filter(|second| second.length_s > 0.5);
+        // What is not a second long is the time after the window, in which the last answers are waited for.
+        let seconds = row.load.seconds.iter().filter(|second| (second.length_s - 1.0).abs() < 0.1);
         seconds.filter_map(|second| {
             let rate = Spread::of([second.requests as f64 / second.length_s / row.share])?;
             Some((label(table, row), second.at_s, rate))
@@ -94,7 +100,7 @@ fn time_series(table: &models::Table) -> Chart {
         x: Scale::Linear,
         y: Scale::Linear,
     };
-    chart("seconds", &sheet, &series(points))
+    chart("seconds", TABLE_6_3, &sheet, &series(points))
 }
 
 /// Round trips by message size.
@@ -105,7 +111,7 @@ fn round_trips(table: &latency::Table) -> [Chart; 2] {
             .iter()
             .map(|row| (row.setup.transport.name().to_owned(), row.message_bytes as f64, of(row).clone()));
         let sheet = Sheet { title, x_title: "bytes of a message", y_title, x: Scale::Log, y: Scale::Log };
-        chart(name, &sheet, &series(points))
+        chart(name, super::latency::TITLE, &sheet, &series(points))
     };
     [
         draw("round-trip", "Mean round trip, both sides spinning", "µs", |row| &row.mean_us),
@@ -130,7 +136,7 @@ fn memory(table: &connections::Table) -> Chart {
         x: Scale::Log,
         y: Scale::Log,
     };
-    chart("connections", &sheet, &series(points))
+    chart("connections", CONNECTIONS, &sheet, &series(points))
 }
 
 /// Bars for each case: multiples of the baseline, or CPU seconds without a baseline.
@@ -152,7 +158,7 @@ fn beside_others(table: &peers::Table) -> Vec<Chart> {
         let title = format!("{what} ({})", case.words());
         let figures: Vec<_> = rows().map(|row| (row.name.clone(), of(row))).collect();
         let svg = svg::bars(&title, &figures, |name| name.starts_with("tidegate "));
-        Chart { name: format!("peers-{}", i + 1), title, svg }
+        Chart { name: format!("peers-{}", i + 1), title, svg, section: super::peers::title(case) }
     };
     cases.into_iter().enumerate().map(draw).collect()
 }

@@ -2,6 +2,7 @@
 
 use super::cells::{Cells, counted, figures_head, figures_row, grouped, pivot, spread};
 use super::chart::{Chart, chart as lines, series};
+use super::sections::AS_ABOVE;
 use super::svg::{Scale, Sheet};
 use crate::experiment::demand::{Row, Table};
 use crate::experiment::round::Figures;
@@ -26,6 +27,9 @@ fn shown(row: &Row, figure: &Spread, digits: usize) -> String {
     format!("{figure}; answered {answered}/s")
 }
 
+/// Title of the section with the chart.
+pub(super) const TITLE: &str = "Service demand at fixed rates: server processor time for a request in µs";
+
 /// Titles, tables and what is to be said about them.
 pub(super) fn sections(table: &Table) -> [(String, Cells, String); 2] {
     let about = format!(
@@ -33,20 +37,16 @@ pub(super) fn sections(table: &Table) -> [(String, Cells, String); 2] {
          models in turn; median [95% confidence interval], of fewer than four rounds (minimum–maximum). A server that \
          is mostly idle pays a wake-up for nearly each request, so a request costs more than at saturation. Latency \
          counts from when a request was due. Where less than the rate was answered, the cell says how much.",
-        table.connections,
+        grouped(table.connections as u64),
         table.window_s,
         counted(table.repeats, "round")
     );
     [
-        (
-            "Service demand at fixed rates: server processor time for a request in µs".into(),
-            cells(table, |f| f.cpu_s_per_100k.times(10.0), 2),
-            about.clone(),
-        ),
+        (TITLE.into(), cells(table, |f| f.cpu_s_per_100k.times(10.0), 2), about),
         (
             "99th percentile of latency at fixed rates in ms".into(),
             cells(table, |f| f.p99_us.times(1e-3), 2),
-            about,
+            AS_ABOVE.into(),
         ),
     ]
 }
@@ -75,6 +75,6 @@ pub(super) fn chart(table: &Table) -> Option<Chart> {
             x: Scale::Log,
             y: Scale::Log,
         };
-        lines("demand", &sheet, &series(points))
+        lines("demand", TITLE, &sheet, &series(points))
     })
 }

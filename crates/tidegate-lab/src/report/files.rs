@@ -2,7 +2,7 @@
 
 use tidegate_load::verdict::{LimitedBy, Verdict};
 
-use super::cells::{Cells, counted, figures_head, figures_row, grouped, spread};
+use super::cells::{Cells, NOT_MEASURED, counted, figures_head, figures_row, grouped, spread};
 use super::chart::Chart;
 use super::{svg, verdict};
 use crate::experiment::files::{Arrival, Cache, FILE_BYTES, Row, Table};
@@ -21,6 +21,9 @@ fn limits(row: &Row) -> String {
         false => verdict::word(verdict.limited_by),
     }))
 }
+
+/// Title of the section.
+const TITLE: &str = "Files from disk";
 
 /// Title, table and what is to be said about it.
 pub(super) fn section(table: &Table) -> (String, Cells, String) {
@@ -49,7 +52,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
             spread(&row.figures.requests_per_s, 0),
             spread(&row.figures.p50_us.times(1e-3), 2),
             spread(&row.figures.p99_us.times(1e-3), 2),
-            disk.unwrap_or("not measured".into()),
+            disk.unwrap_or(NOT_MEASURED.into()),
             limits(row),
         ]
     }));
@@ -63,7 +66,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
         FILE_BYTES / 1024,
         counted(table.repeats, "round")
     );
-    ("Files from disk".into(), cells, about)
+    (TITLE.into(), cells, about)
 }
 
 fn arrival(arrival: Arrival) -> String {
@@ -109,7 +112,7 @@ pub(super) fn charts(table: &Table) -> Vec<Chart> {
             .collect();
         let title = format!("Server processor time for a 4 KiB file in µs, requests {}", arrival(arrived));
         let svg = svg::bars(&title, &figures, |name| name.ends_with("cold"));
-        Chart { name: format!("files-{}", i + 1), title, svg }
+        Chart { name: format!("files-{}", i + 1), title, svg, section: TITLE.into() }
     };
     arrivals.into_iter().enumerate().map(draw).collect()
 }

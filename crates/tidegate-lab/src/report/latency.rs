@@ -1,6 +1,6 @@
 //! Round trips, as a table and as a chart over sizes.
 
-use super::cells::{Cells, grouped};
+use super::cells::{Cells, counted, grouped};
 use crate::experiment::latency::{Row, Table};
 use crate::spread::Spread;
 
@@ -34,7 +34,7 @@ fn row(row: &Row, base: &Row) -> Vec<String> {
         row.setup.model.clone().unwrap_or_else(|| "none".into()),
         row.setup.transport.name().into(),
         row.setup.waiting.option().into(),
-        format!("{:.2} ({:.2}–{:.2})", row.mean_us.median, row.mean_us.min, row.mean_us.max),
+        mean(&row.mean_us),
         grouped(row.per_s.median as u64),
         us(&row.p50_us),
         us(&row.p99_us),
@@ -46,13 +46,25 @@ fn row(row: &Row, base: &Row) -> Vec<String> {
     ]
 }
 
+/// With the extremes of its windows, if there were several.
+fn mean(us: &Spread) -> String {
+    match us.rounds.len() {
+        1 => format!("{:.2}", us.median),
+        _ => format!("{:.2} ({:.2}–{:.2})", us.median, us.min, us.max),
+    }
+}
+
+/// Title of the section.
+pub(super) const TITLE: &str = "Round trips on one host";
+
 /// Title, table and what is to be said about it.
 pub(super) fn section(table: &Table) -> (String, Cells, String) {
     let about = format!(
         "Two processes of one thread each; a message of 64 bytes with the time it was sent goes to and fro, Nagle off. Each line \
-         {} times for {:.1} s, lines in turn; medians of those. Reductions against the first line. Sockmap is TCP whose bytes go through a \
+         {} of {:.1} s, lines in turn; medians of those. Reductions against the first line. Sockmap is TCP whose bytes go through a \
          map in the kernel, as for unchanged programs. The bare ring is shared memory with no library around it: the baseline.",
-        table.repeats, table.window_s
+        counted(table.repeats, "window"),
+        table.window_s
     );
-    ("Round trips on one host".into(), cells(table), about)
+    (TITLE.into(), cells(table), about)
 }

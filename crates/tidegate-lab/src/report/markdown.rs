@@ -11,9 +11,9 @@ pub(super) fn markdown(results: &Results, charts: &[Chart]) -> String {
     let mut text = format!("# tidegate on this machine\n\n{answer}{}\n", results.method());
     for (title, cells, about) in sections(results) {
         text += &format!("\n## {title}\n\n{}\n{about}\n", markdown_table(&cells));
-    }
-    for chart in charts {
-        text += &format!("\n![{}]({}.svg)\n", chart.title, chart.name);
+        let charts = charts.iter().filter(|chart| chart.section == title);
+        text +=
+            &charts.map(|chart| format!("\n![{}]({}.svg)\n", chart.title, chart.name)).collect::<String>();
     }
     let rows = results.rows();
     if let Some(summary) = verdict::summary(&rows) {

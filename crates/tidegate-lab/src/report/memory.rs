@@ -1,6 +1,6 @@
 //! Buffers, as a table and charts.
 
-use super::cells::{Cells, counted, figures_head, figures_row, spread};
+use super::cells::{Cells, NOT_MEASURED, counted, figures_head, figures_row, spread};
 use super::chart::Chart;
 use super::sections::shares;
 use super::{svg, verdict};
@@ -8,11 +8,14 @@ use crate::experiment::memory::{MESSAGE_BYTES, Row, Table};
 use crate::spread::Spread;
 
 fn measured(figure: &Option<Spread>) -> String {
-    figure.as_ref().map_or("not measured".into(), |figure| match figure.median {
+    figure.as_ref().map_or(NOT_MEASURED.into(), |figure| match figure.median {
         median if median >= 0.0 => spread(figure, 0),
         median => format!("{median:.0}"), // noise: something else on the machine gave more back
     })
 }
+
+/// Title of the section.
+const TITLE: &str = "Buffers: what they cost and save";
 
 /// Title, table and what is to be said about it.
 pub(super) fn section(table: &Table) -> (String, Cells, String) {
@@ -40,20 +43,20 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
         ]
     }));
     let about = format!(
-        "An echo server; {} connections kept, each with one message of {} KiB on its way, {} s a round, {} a \
+        "An echo server; {} kept, each with one message of {} KiB on its way, {} s a round, {} a \
          row, in turns; median [95% confidence interval], of fewer than four rounds (minimum–maximum). {} What is not \
          named is at its default. User memory is the server's most resident memory not backed by files; socket memory \
          is the most that the kernel charged to the server's sockets, and their structures. Kernel objects are \
          measured: the growth of the slab allocator from before the first connection to the middle of the window, which holds both \
          ends and whatever else the machine did meanwhile ({}). 0 is the system's minimum.",
-        table.connections,
+        counted(table.connections, "connection"),
         MESSAGE_BYTES / 1024,
         table.window_s,
         counted(table.repeats, "round"),
         shares(table.rows.iter().map(|row| row.share), &table.throttle),
         table.objects
     );
-    ("Buffers: what they cost and save".into(), cells, about)
+    (TITLE.into(), cells, about)
 }
 
 /// All figures of all rows, for CSV.
@@ -80,7 +83,8 @@ pub(super) fn charts(table: &Table) -> Vec<Chart> {
         let title = format!("{what} ({model})");
         // Marked are those that are set to something.
         let svg = svg::bars(&title, &figures, |name| name != "defaults");
-        (!figures.is_empty()).then(|| Chart { name: format!("memory-{name}-{model}"), title, svg })
+        let name = format!("memory-{name}-{model}");
+        (!figures.is_empty()).then(|| Chart { name, title, svg, section: TITLE.into() })
     };
     let both = |model: &&str| {
         let cpu = draw(model, "cpu", "Server processor time for a request in µs", |row| {

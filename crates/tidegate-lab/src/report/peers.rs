@@ -4,6 +4,11 @@ use super::cells::{Cells, counted, figures_head, figures_row, grouped, spread};
 use super::verdict::limits;
 use crate::experiment::peers::{Case, Row, Table};
 
+/// Title of the section of a case.
+pub(super) fn title(case: Case) -> String {
+    format!("Beside other servers: {}", case.words())
+}
+
 /// A table for each case.
 pub(super) fn sections(table: &Table) -> Vec<(String, Cells, String)> {
     let mut cases: Vec<Case> = table.rows.iter().map(|row| row.case).collect();
@@ -15,7 +20,6 @@ pub(super) fn sections(table: &Table) -> Vec<(String, Cells, String)> {
         grouped(table.requests),
         counted(table.repeats, "round")
     );
-    let title = |case: Case| format!("Beside other servers: {}", case.words());
     cases.into_iter().map(|case| (title(case), cells(table, case), about.clone())).collect()
 }
 

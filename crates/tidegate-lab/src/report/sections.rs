@@ -1,11 +1,20 @@
 //! The sections of a report, in their order.
 
-use super::cells::{Cells, counted};
+use super::cells::{Cells, counted, grouped};
 use super::tables::{concurrency_cells, connections_cells, models_cells};
 use super::{Measured, Results, answer};
 use crate::experiment::models::Pace;
 use crate::experiment::{LeftOut, concurrency};
 use crate::kernel_memory::{objects_method, socket_bytes};
+
+/// Titles of sections with charts.
+pub(super) const TABLE_6_3: &str = "Table 6-3: I/O methods compared";
+pub(super) const RESPONSES: &str = "Responses a second of one processor, against concurrency";
+pub(super) const COST: &str = "Server processor time for a response in µs, against concurrency";
+pub(super) const CONNECTIONS: &str = "Very many connections";
+
+/// About a table with other figures of what the table before it has.
+pub(super) const AS_ABOVE: &str = "Measured together with the table above.";
 
 /// The sections of a report: a title, a table and what is to be said about it.
 #[must_use]
@@ -21,38 +30,30 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
                 "User memory is resident memory not backed by files; kernel socket memory is what the kernel charges \
                  to the server's sockets plus {} bytes of structures for each (thread stacks in the kernel are not in \
                  it).",
-                socket_bytes()
+                grouped(socket_bytes())
             )
         };
         let unlimited = table.rows.iter().filter(|row| row.pace == Pace::Unlimited);
         let kept_to = shares(unlimited.map(|row| row.share), &table.throttle);
         let about = format!(
-            "An echo server on each model. Unlimited clients: {kept_to} Latencies are as they were with that share. Connected are established connections; verified are those on which a whole \
+            "An echo server on each model. {kept_to} That is about unlimited clients; their latencies are as they were with that share. Connected are established connections; verified are those on which a whole \
              message came back right within the window. Clients send their next message when the last one came back \
              (unlimited), without waiting for it until so many are on their way (outstanding), or at the rate of their \
              block. {memory} CPU is of what the server had of one processor, over the measuring window. Send and receive are the server's. Of \
              several rounds the one with the middle CPU cost is shown; CPU seconds for 100,000 messages are the median \
              of all, with its 95% confidence interval."
         );
-        sections.push(("Table 6-3: I/O methods compared".into(), models_cells(table), about));
+        sections.push((TABLE_6_3.into(), models_cells(table), about));
     }
     if let Some(table) = results.answered() {
         let about = about_concurrency(table)
-            + " Times the cheapest: round by round, the geometric mean of the points.";
-        sections.push(("Which model".into(), answer::cells(table), about));
+            + " c: requests at once. Times the cheapest: round by round, the geometric mean of the points.";
+        sections.push((answer::WHICH.into(), answer::cells(table), about));
     }
     if let Some(table) = results.concurrency.as_ref().filter(|table| !table.points.is_empty()) {
         let cells = |of, digits| concurrency_cells(table, of, digits);
-        sections.push((
-            "Responses a second of one processor, against concurrency".into(),
-            cells(|f| f.per_processor_s.clone(), 0),
-            about_concurrency(table),
-        ));
-        sections.push((
-            "Server processor time for a response in µs, against concurrency".into(),
-            cells(|f| f.cpu_s_per_100k.times(10.0), 2),
-            about_concurrency(table),
-        ));
+        sections.push((RESPONSES.into(), cells(|f| f.per_processor_s.clone(), 0), about_concurrency(table)));
+        sections.push((COST.into(), cells(|f| f.cpu_s_per_100k.times(10.0), 2), AS_ABOVE.into()));
     }
     sections.extend(results.demand.iter().flat_map(super::demand::sections));
     if let Some(table) = &results.connections {
@@ -66,10 +67,10 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
              machine, and whatever else it did meanwhile ({}). Connects are counted until the last attempt has ended. \
              The probe is one more connection from a separate process that sends 64 bytes at a time and waits for \
              them, before the others are opened and while they rest. One run each.",
-            socket_bytes(),
+            grouped(socket_bytes()),
             objects_method()
         );
-        sections.push(("Very many connections".into(), connections_cells(table), about));
+        sections.push((CONNECTIONS.into(), connections_cells(table), about));
     }
     sections.extend(results.memory.as_ref().map(super::memory::section));
     sections.extend(results.files.as_ref().map(super::files::section));

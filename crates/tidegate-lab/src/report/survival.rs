@@ -15,9 +15,9 @@ pub(super) fn cells(table: &Table) -> Cells {
         "user memory KiB (before/under)",
         "bound KiB",
         "kernel socket memory KiB (before/under)",
-        "attackers ended by server (mean s): silent",
-        "trickle",
-        "flood",
+        "silent ended (mean s)",
+        "trickle ended (mean s)",
+        "flood ended (mean s)",
         "survived",
     ];
     let mut cells: Cells = vec![head.map(Into::into).to_vec()];
@@ -61,7 +61,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
     let about = format!(
         "{} clients that wait for each answer (keep-alive, 4 KiB page) before, under and after a mixed attack of {:.0} s on serve http: {silent} connections that \
         never speak, {trickle} that send one byte a second, {flood} that flood and never read, {half_open} that finish sending in mid-request, {resets_per_s} resets a second; \
-        whatever the server ends comes again. The server: first byte and send timeout 5 s, at least 500 B/s after a grace of 2 s, 2,000 connections. Clients and attackers share \
+        whatever the server ends comes again. Ended: attackers that the server ended, and after how long on average. The server: first byte and send timeout 5 s, at least 500 B/s after a grace of 2 s, 2,000 connections. Clients and attackers share \
         their processor. Survived: at least {LEAST_RATIO} of the undisturbed rate, no error, user memory (not backed by files) within the bound that follows from the policy.",
         table.clients, table.attack_s
     );

@@ -1,5 +1,6 @@
 //! Line charts and bars as SVG, legible on light and dark ground and on a telephone.
 
+use super::cells::figure;
 use crate::spread::Spread;
 
 /// One line of a chart.
@@ -39,18 +40,20 @@ const BOTTOM: f64 = 64.0;
 const COLUMNS: usize = 3;
 const ROW: f64 = 30.0;
 
-/// Okabe and Ito's colours (2008), which people with any colour vision tell apart; the last is a grey that shows on
-/// both grounds.
+/// Okabe and Ito's colours (2008), which people with any colour vision tell apart, and a grey that shows on both
+/// grounds; their yellow, here darker, is last, because it is near to the orange.
 const COLOURS: [&str; 8] =
-    ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#b8a800", "#808080"];
+    ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", GREY, "#b8a800"];
+const GREY: &str = "#808080";
+const DASHES: &str = " stroke-dasharray=\"7 6\"";
 
 /// The sheet, with letters that grow where the screen is small.
 fn open(title: &str, height: f64) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\" \
          font-family=\"system-ui, sans-serif\">\n\
-         <style>text{{fill:#333;font-size:14px}}.t{{font-size:16px;font-weight:600}}.g{{stroke:#8884;stroke-width:1}}.a{{stroke:#888}}\
-         @media (prefers-color-scheme:dark){{text{{fill:#ddd}}}}@media (max-width:600px){{text{{font-size:22px}}}}</style>\n\
+         <style>text{{fill:#333;font-size:14px}}.t{{font-size:16px;font-weight:600}}.g{{stroke:#8884;stroke-width:1}}.a{{stroke:#888}}.e{{stroke:#111;stroke-width:1.5}}\
+         @media (prefers-color-scheme:dark){{text{{fill:#ddd}}.e{{stroke:#eee}}}}@media (max-width:600px){{text{{font-size:22px}}}}</style>\n\
          <text class=\"t\" x=\"16\" y=\"24\">{title}</text>\n",
         title = escape(title),
     )
@@ -68,11 +71,35 @@ pub(super) fn lines(sheet: &Sheet<'_>, series: &[Series]) -> String {
     out += &horizontal_grid(&y_axis);
     out += &vertical_grid(sheet.x, &x_axis, points().map(|p| p.0));
     out += &frame(sheet);
-    for (i, one) in series.iter().enumerate() {
-        out += &line(one, COLOURS[i % COLOURS.len()], i / COLOURS.len() > 0, &x_axis, &y_axis);
+    let strokes = strokes(series, &x_axis, &y_axis);
+    for (one, stroke) in series.iter().zip(&strokes) {
+        out += &line(one, *stroke, &x_axis, &y_axis);
     }
-    out += &legend(series);
+    out += &legend(series, &strokes);
     out + "</svg>\n"
+}
+
+/// How a line is drawn, on the sheet and in the legend.
+#[derive(Clone, Copy)]
+struct Stroke {
+    colour: &'static str,
+    dash: &'static str,
+}
+
+/// A colour for each line; dashes where a colour is there a second time, and for a line on top of another one, which
+/// shows in the gaps.
+fn strokes(series: &[Series], x_axis: &Axis, y_axis: &Axis) -> Vec<Stroke> {
+    let place = |p: &(f64, Spread)| (x_axis.place(p.0), y_axis.place(p.1.median));
+    let is_near = |a: (f64, f64), b: (f64, f64)| (a.0 - b.0).abs() < 1.0 && (a.1 - b.1).abs() < 1.0;
+    let hides = |a: &Series, b: &Series| {
+        a.points.len() == b.points.len()
+            && a.points.iter().zip(&b.points).all(|(a, b)| is_near(place(a), place(b)))
+    };
+    let stroke = |(i, one): (usize, &Series)| {
+        let is_dashed = i >= COLOURS.len() || series[..i].iter().any(|under| hides(one, under));
+        Stroke { colour: COLOURS[i % COLOURS.len()], dash: if is_dashed { DASHES } else { "" } }
+    };
+    series.iter().enumerate().map(stroke).collect()
 }
 
 fn horizontal_grid(axis: &Axis) -> String {
@@ -135,12 +162,12 @@ fn frame(sheet: &Sheet<'_>) -> String {
     )
 }
 
-fn line(series: &Series, colour: &str, dashed: bool, x_axis: &Axis, y_axis: &Axis) -> String {
+fn line(series: &Series, Stroke { colour, dash }: Stroke, x_axis: &Axis, y_axis: &Axis) -> String {
     let at = |p: &(f64, Spread)| format!("{:.1},{:.1}", x_axis.place(p.0), y_axis.place(p.1.median));
     let path = series.points.iter().map(at).collect::<Vec<_>>().join(" ");
-    let dash = if dashed { " stroke-dasharray=\"5 4\"" } else { "" };
-    let mut out =
-        format!("<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>\n");
+    let mut out = format!(
+        "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2.5\"{dash}/>\n"
+    );
     for (level, spread) in &series.points {
         let bounds = spread.bounds();
         let (x, low, high) = (x_axis.place(*level), y_axis.place(bounds.low), y_axis.place(bounds.high));
@@ -153,51 +180,89 @@ fn line(series: &Series, colour: &str, dashed: bool, x_axis: &Axis, y_axis: &Axi
     out
 }
 
-fn legend(series: &[Series]) -> String {
-    let entry = |(i, one): (usize, &Series)| {
+fn legend(series: &[Series], strokes: &[Stroke]) -> String {
+    let entry = |(i, (one, Stroke { colour, dash })): (usize, (&Series, &Stroke))| {
         let column = (WIDTH - 16.0) / COLUMNS as f64;
         let (x, y) = (16.0 + column * (i % COLUMNS) as f64, HEIGHT + 18.0 + ROW * (i / COLUMNS) as f64);
-        let colour = COLOURS[i % COLOURS.len()];
+        let (middle, end) = (y - 5.0, x + 20.0);
         format!(
-            "<rect x=\"{x}\" y=\"{}\" width=\"18\" height=\"5\" fill=\"{colour}\"/>\n<text x=\"{}\" y=\"{y}\">{}</text>\n",
-            y - 8.0,
-            x + 26.0,
+            "<line x1=\"{x}\" x2=\"{end}\" y1=\"{middle}\" y2=\"{middle}\" stroke=\"{colour}\" \
+             stroke-width=\"5\"{dash}/>\n<text x=\"{}\" y=\"{y}\">{}</text>\n",
+            x + 28.0,
             escape(&one.name)
         )
     };
-    series.iter().enumerate().map(entry).collect()
+    series.iter().zip(strokes).enumerate().map(entry).collect()
 }
 
 /// A bar for each name, with its figure beside it and its confidence interval on it. Those marked are tidegate's.
 pub(super) fn bars(title: &str, rows: &[(String, Spread)], is_ours: impl Fn(&str) -> bool) -> String {
-    const FROM: f64 = 216.0;
     const TO: f64 = WIDTH - 110.0;
     const EACH: f64 = 32.0;
-    let most = rows.iter().map(|(_, s)| s.bounds().high).fold(1e-9, f64::max);
-    let place = |value: f64| FROM + (TO - FROM) * value / most;
+    let from = room(rows.iter().map(|(name, _)| name.as_str()));
+    let most = longest(rows.iter().map(|(_, s)| s));
+    let place = |value: f64| from + (TO - from) * value.min(most) / most;
     let mut out = open(title, TOP + EACH * rows.len() as f64 + 8.0);
     for (i, (name, spread)) in rows.iter().enumerate() {
         let (y, bounds) = (TOP + EACH * i as f64, spread.bounds());
-        let colour = if is_ours(name) { COLOURS[0] } else { COLOURS[7] };
+        let colour = if is_ours(name) { COLOURS[0] } else { GREY };
         let (middle, end) = (y + 12.0, place(spread.median));
         out += &format!(
             "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n\
-             <rect x=\"{FROM}\" y=\"{}\" width=\"{:.1}\" height=\"18\" fill=\"{colour}\"/>\n\
-             <line class=\"a\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle}\" y2=\"{middle}\"/>\n\
-             <text x=\"{:.1}\" y=\"{}\">{:.2}</text>\n",
-            FROM - 8.0,
+             {}<line class=\"e\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle}\" y2=\"{middle}\"/>\n\
+             <text x=\"{:.1}\" y=\"{}\">{}</text>\n",
+            from - 8.0,
             y + 17.0,
             escape(name),
-            y + 3.0,
-            end - FROM,
+            bar(from, end, y + 3.0, colour, spread.median > most),
             place(bounds.low),
             place(bounds.high),
             place(bounds.high) + 8.0,
             y + 17.0,
-            spread.median
+            figure(spread.median, if spread.median < 1e3 { 2 } else { 0 })
         );
     }
     out + "</svg>\n"
+}
+
+/// Where bars begin, so that their names have room in the letters of a telephone.
+fn room<'a>(names: impl Iterator<Item = &'a str>) -> f64 {
+    const LETTER: f64 = 13.5;
+    let longest = names.map(|name| name.chars().count()).max().unwrap_or_default();
+    (longest as f64 * LETTER + 16.0).clamp(120.0, 380.0)
+}
+
+/// A bar this many times as long as the one in the middle is broken: it would leave no length to the others.
+const BROKEN: f64 = 20.0;
+
+/// The figure that the longest bar stands for, and every broken one.
+fn longest<'a>(rows: impl Iterator<Item = &'a Spread> + Clone) -> f64 {
+    let mut medians: Vec<f64> = rows.clone().map(|s| s.median).collect();
+    medians.sort_by(f64::total_cmp);
+    let limit = medians.get(medians.len() / 2).map_or(f64::INFINITY, |middle| middle.max(1e-9) * BROKEN);
+    let high = |s: &Spread| s.bounds().high;
+    let whole = rows.clone().filter(|s| s.median <= limit).map(high).fold(1e-9, f64::max);
+    // A broken bar is longer than every whole one.
+    if rows.clone().any(|s| s.median > limit) { whole * 1.5 } else { whole }
+}
+
+/// A bar, with a gap near its end if it is broken.
+fn bar(from: f64, end: f64, y: f64, colour: &str, is_broken: bool) -> String {
+    const HIGH: f64 = 18.0;
+    if !is_broken {
+        let width = end - from;
+        return format!(
+            "<rect x=\"{from}\" y=\"{y}\" width=\"{width:.1}\" height=\"{HIGH}\" fill=\"{colour}\"/>\n"
+        );
+    }
+    let (gap, bottom) = (end - 40.0, y + HIGH);
+    format!(
+        "<path d=\"M{from} {y}H{:.1}L{:.1} {bottom}H{from}ZM{:.1} {y}H{end:.1}V{bottom}H{:.1}Z\" fill=\"{colour}\"/>\n",
+        gap + 6.0,
+        gap - 6.0,
+        gap + 14.0,
+        gap + 2.0,
+    )
 }
 
 /// From figures to places on the sheet.
@@ -228,9 +293,10 @@ impl Axis {
                 Self { low: 0.0, high: (high / step).ceil().max(1.0) * step, log: false, from, to }
             }
             Scale::Log | Scale::Percentile => {
-                let (low, high) = (low.max(1e-9).log10().floor(), high.max(1e-9).log10().ceil());
-                let ln10 = std::f64::consts::LN_10;
-                Self { low: low * ln10, high: high.max(low + 1.0) * ln10, log: true, from, to }
+                let (low, high) = (low.max(1e-9), high.max(1e-9));
+                let (below, above) = (1.0 / step(1.0 / low), step(high));
+                let above = if above > below { above } else { step(below * 1.01) };
+                Self { low: below.ln(), high: above.ln(), log: true, from, to }
             }
         }
     }
@@ -244,14 +310,20 @@ impl Axis {
 
     fn ticks(&self) -> Vec<f64> {
         if self.log {
-            let ln10 = std::f64::consts::LN_10;
-            let (low, high) = ((self.low / ln10).round() as i32, (self.high / ln10).round() as i32);
-            return (low..=high).map(|power| 10f64.powi(power)).collect();
+            let (low, high) = (self.low.exp(), self.high.exp());
+            // Over many powers of ten, these only.
+            let parts: &[f64] = if high / low < FEW { &[1.0, 2.0, 5.0] } else { &[1.0] };
+            let powers = (low.log10().floor() as i32)..=(high.log10().ceil() as i32);
+            let all = powers.flat_map(|power| parts.iter().map(move |part| part * 10f64.powi(power)));
+            return all.filter(|tick| (low * 0.99..=high * 1.01).contains(tick)).collect();
         }
         let step = step(self.high / 6.0);
         (0..=(self.high / step).round() as u32).map(|i| f64::from(i) * step).collect()
     }
 }
+
+/// A logarithmic axis of less than this has ticks at 1, 2 and 5.
+const FEW: f64 = 1500.0;
 
 /// The round number (1, 2 or 5 with zeros) at or above `least`.
 fn step(least: f64) -> f64 {
@@ -298,6 +370,46 @@ mod tests {
         let svg = bars("t", &[("a<b".into(), at(2.0)), ("c".into(), at(1.0))], |name| name == "c");
         assert!(svg.contains("a&lt;b") && svg.contains(">2.00<") && !svg.contains("NaN"));
         assert!(!bars("t", &[], |_| false).contains("NaN"));
+    }
+
+    fn one(value: f64) -> Spread {
+        Spread::of([value]).unwrap()
+    }
+
+    #[test]
+    fn a_line_on_top_of_another_is_dashed_here_and_in_the_legend() {
+        let of = |name: &str, value| Series {
+            name: name.into(),
+            points: vec![(1.0, one(value)), (9.0, one(value))],
+        };
+        let sheet = Sheet { title: "t", x_title: "x", y_title: "y", x: Scale::Log, y: Scale::Log };
+        let dashes = |series: &[Series]| lines(&sheet, series).matches(DASHES).count();
+        assert_eq!(dashes(&[of("a", 100.0), of("b", 100.0), of("c", 300.0)]), 2);
+        assert_eq!(dashes(&[of("a", 100.0), of("b", 200.0), of("c", 300.0)]), 0);
+    }
+
+    #[test]
+    fn one_bar_far_longer_than_the_others_is_broken_and_leaves_them_their_length() {
+        let rows = |most: f64| [13.0, 14.0, 37.0, most].map(|v| (v.to_string(), one(v)));
+        let svg = bars("t", &rows(100_417.56), |_| true);
+        assert_eq!((svg.matches("<rect").count(), svg.matches("<path").count()), (3, 1), "{svg}");
+        assert!(svg.contains(">100,418<"), "{svg}");
+        assert_eq!(longest([13.0, 14.0, 37.0, 1e5].map(one).iter()), 37.0 * 1.5);
+        assert!(!bars("t", &rows(200.0), |_| true).contains("<path"), "a ratio of 14 can be seen");
+    }
+
+    #[test]
+    fn bars_begin_after_the_longest_name() {
+        assert_eq!(room(["blocking", "both 0"].into_iter()), 124.0);
+        assert!(room(["SO_RCVBUF 128 KiB"].into_iter()) > 240.0, "at 22 pixels a letter is 13 wide");
+    }
+
+    #[test]
+    fn a_logarithmic_axis_ends_near_its_figures() {
+        let ticks = |low, high| Axis::vertical(Scale::Log, low, high).ticks();
+        assert_eq!(ticks(15.6, 217.0), [10.0, 20.0, 50.0, 100.0, 200.0, 500.0]);
+        assert_eq!(ticks(3.0, 30_000.0), [10.0, 100.0, 1e3, 1e4]);
+        assert_eq!(ticks(20.0, 20.0), [20.0, 50.0]);
     }
 
     #[test]

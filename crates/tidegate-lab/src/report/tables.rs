@@ -1,6 +1,6 @@
 //! The tables of the models, of concurrency and of connections.
 
-use super::cells::{Cells, figures_head, figures_row, grouped, pivot, spread};
+use super::cells::{Cells, NOT_MEASURED, figure, figures_head, figures_row, grouped, pivot, spread};
 use super::verdict;
 use crate::experiment::models::Pace;
 use crate::experiment::round::Figures;
@@ -18,7 +18,7 @@ pub fn models_cells(table: &models::Table) -> Cells {
         "kernel socket memory KiB",
         "CPU %",
         "threads",
-        "send/receive B/s",
+        "send/receive MB/s",
         "messages/s",
         "p50 ms",
         "p99 ms",
@@ -30,6 +30,7 @@ pub fn models_cells(table: &models::Table) -> Cells {
         let ms = |us: u64| format!("{:.1}", us as f64 / 1e3);
         // What a whole processor would give.
         let whole = |per_s: f64| grouped((per_s / row.share) as u64);
+        let megabytes = |per_s: f64| format!("{:.1}", per_s / row.share / 1e6);
         cells.push(vec![
             row.model.clone(),
             match row.pace {
@@ -39,10 +40,10 @@ pub fn models_cells(table: &models::Table) -> Cells {
             },
             numbers(row),
             grouped(row.usage.user_memory_kib),
-            row.usage.kernel_memory_kib.map_or("not measured".into(), grouped),
+            row.usage.kernel_memory_kib.map_or(NOT_MEASURED.into(), grouped),
             format!("{:.0}", row.usage.cpu_percent / row.share),
-            row.usage.threads.to_string(),
-            format!("{}/{}", whole(row.load.received_bytes_per_s), whole(row.load.sent_bytes_per_s)),
+            grouped(row.usage.threads),
+            format!("{}/{}", megabytes(row.load.received_bytes_per_s), megabytes(row.load.sent_bytes_per_s)),
             whole(row.load.requests_per_s),
             ms(row.load.latency_us.p50),
             ms(row.load.latency_us.p99),
@@ -55,7 +56,7 @@ pub fn models_cells(table: &models::Table) -> Cells {
 
 /// How many of a row's connections there were, and why not as many as asked for.
 fn numbers(row: &models::Row) -> String {
-    let counts = format!("{}/{}/{}", row.attempted, row.connected, row.verified);
+    let counts = [row.attempted, row.connected, row.verified].map(grouped).join("/");
     match row.bound {
         Some(scarce) => format!("{counts} of {}: {}", grouped(row.asked), scarce.name()),
         None if row.attempted < row.asked => format!("{counts} of {}", grouped(row.asked)),
@@ -69,7 +70,7 @@ pub fn concurrency_cells(table: &concurrency::Table, of: fn(&Figures) -> Spread,
     pivot(
         &table.points,
         |point| (&point.model, point.concurrency as u64),
-        grouped,
+        |level| format!("{} at once", grouped(level)),
         |point| spread(&of(&point.figures), digits),
     )
 }
@@ -99,7 +100,7 @@ pub fn connections_cells(table: &connections::Table) -> Cells {
         "probe alone µs (mean/p50/p99)",
         "probe among idle µs (mean/p50/p99)",
     ];
-    let each = |bytes: Option<f64>| bytes.map_or("not measured".into(), |b| grouped(b.round() as u64));
+    let each = |bytes: Option<f64>| bytes.map_or(NOT_MEASURED.into(), |b| grouped(b.round() as u64));
     let probe = |p: &connections::Probe| format!("{:.0}/{}/{}", p.mean_us, p.p50_us, p.p99_us);
     let mut cells: Cells = vec![head.map(Into::into).to_vec()];
     for row in &table.rows {
@@ -107,12 +108,12 @@ pub fn connections_cells(table: &connections::Table) -> Cells {
             row.model.clone(),
             grouped(row.asked),
             [row.attempted, row.connected, row.verified].map(grouped).join("/"),
-            row.held.map_or("not measured".into(), grouped),
+            row.held.map_or(NOT_MEASURED.into(), grouped),
             each(row.user_bytes_each),
             each(row.kernel_bytes_each),
-            row.object_bytes_each.map_or("not measured".into(), |bytes| format!("{bytes:.0}")),
+            row.object_bytes_each.map_or(NOT_MEASURED.into(), |bytes| figure(bytes, 0)),
             grouped(row.connects_per_s as u64),
-            row.threads.to_string(),
+            grouped(row.threads),
             probe(&row.probe_alone),
             row.probe_among.as_ref().map_or("–".into(), probe),
         ]);

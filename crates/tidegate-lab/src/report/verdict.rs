@@ -57,15 +57,11 @@ impl Doubt {
     pub fn line(&self) -> String {
         let others = match self.rows.len() - 1 {
             0 => String::new(),
-            n => format!(" and {}", counted(n, "more row")),
+            n => format!(", and {}", counted(n, "more row")),
         };
         let first = self.rows.first().map_or("", String::as_str);
-        format!(
-            "{}: {} ({}, {first}{others})",
-            self.warning,
-            self.warning.remedy(),
-            counted(self.rounds, "round")
-        )
+        let rounds = counted(self.rounds, "round");
+        format!("{}: {} ({rounds}: {first}{others})", self.warning, self.warning.remedy())
     }
 }
 
@@ -152,6 +148,9 @@ mod tests {
         assert_eq!(doubts.len(), 2);
         assert_eq!((doubts[0].rounds, doubts[0].rows.len()), (3, 2));
         let line = doubts[0].line();
-        assert!(line.contains("measure longer") && line.contains("3 rounds, e: a and 1 more row"), "{line}");
+        assert!(
+            line.contains("measure longer") && line.contains("3 rounds: e: a, and 1 more row)"),
+            "{line}"
+        );
     }
 }
