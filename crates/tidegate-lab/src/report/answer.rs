@@ -69,7 +69,9 @@ fn costs(table: &Table) -> Vec<Cost> {
     };
     let mut costs: Vec<Cost> = found.into_iter().map(cost).collect();
     // By what is shown: by round, another order may come out than of the medians. What all are compared with stays first.
-    costs[1..].sort_by(|a, b| a.times.total_cmp(&b.times));
+    if let Some(others) = costs.get_mut(1..) {
+        others.sort_by(|a, b| a.times.total_cmp(&b.times));
+    }
     costs
 }
 
