@@ -132,6 +132,8 @@ pub struct Operation {
     socket: Option<RawFd>,
     /// A send that another one was posted behind.
     is_followed: bool,
+    /// A receive that waits for data, and leaves it there.
+    polls: bool,
     held: OperationData,
 }
 

@@ -308,7 +308,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
             remedy: "each I/O thread needs its own permit; use fewer threads",
         }),
     }
-    /// A connection that was answered, or has been silent for 100 ms, gives its permit to the next. Each I/O thread has
+    /// While others wait, a connection that was answered gives its permit to the next, and asks for one again when it
+    /// has something to receive: silent connections hold none. Any other gives it up after 100 ms. Each I/O thread has
     /// an equal share, as of [`outstanding_sends`](Self::outstanding_sends).
     max_receiving: Option<NonZeroUsize> = None => {
         what: "Connections that may receive at once, first in, first out (the throughput strategy)",

@@ -40,8 +40,8 @@ pub struct OutboxMarks, as "outbox." of Policy, at |policy| Some(&mut policy.out
 /// Operations of one kind that one connection may have posted at once, at most.
 pub const MOST_POSTED: usize = 32;
 
-/// How long a silent connection keeps its permit to receive ([`Policy::max_receiving`](crate::Policy::max_receiving))
-/// while others wait.
+/// How long a connection in the middle of a message, or with an answer that its peer does not read, keeps its permit to
+/// receive ([`Policy::max_receiving`](crate::Policy::max_receiving)) while others wait.
 pub const RECEIVE_QUANTUM: Duration = Duration::from_millis(100);
 
 /// How long a silent connection keeps its worker of `pool` while others wait.

@@ -46,6 +46,18 @@ impl FairSemaphore {
         !self.waiting.is_empty()
     }
 
+    /// Whether more are queued than there are free permits.
+    #[must_use]
+    pub fn lacks_room(&self) -> bool {
+        self.waiting.len() > self.permits - self.taken
+    }
+
+    /// Permits that are taken.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+
     /// Whether a connection in this state has a permit, or could take one now.
     #[must_use]
     pub fn has_room_for(&self, state: PermitState) -> bool {

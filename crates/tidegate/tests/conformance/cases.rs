@@ -94,5 +94,6 @@ cases! {
     waiting_costs_no_cpu,
     what_is_there_is_taken_in_one_go,
     who_reads_nothing_is_heard,
+    who_rests_keeps_nobody_out,
     work_may_end_by_a_timer,
 }

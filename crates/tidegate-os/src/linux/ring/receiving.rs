@@ -28,6 +28,13 @@ impl Ring {
         self.push_on(socket, entry.flags(squeue::Flags::BUFFER_SELECT).user_data(key & KEY));
     }
 
+    /// Completes when there is something to receive, or the end of the stream, and takes nothing.
+    pub fn poll_readable(&mut self, socket: &Handle, key: u64) {
+        let wanted = libc::POLLIN as u32;
+        let entry = entry_on!(self, socket, |fd| opcode::PollAdd::new(fd, wanted).build());
+        self.push_on(socket, entry.user_data(key & KEY));
+    }
+
     /// Whether the kernel knows a limit of receives: one that does not refuses it before it looks at the descriptor,
     /// and there is none.
     pub(super) fn can_limit_receives(&mut self) -> io::Result<bool> {

@@ -112,6 +112,7 @@ impl<N: Notify> Queue<N> {
             key,
             socket: Some(socket),
             is_followed: false,
+            polls: false,
             held,
         }));
         self.notify.prepare(operation);
@@ -267,6 +268,22 @@ impl<N: Notify> Queue<N> {
         }
         let buffer = if self.pins() { self.pool.take() } else { None };
         self.pinned += usize::from(buffer.is_some());
+        self.arm(socket, key, buffer);
+    }
+
+    /// Waits until there is something to receive, or the end, and takes nothing: completes as a receive of nothing.
+    pub fn poll_readable(&mut self, socket: &Overlapped, key: u64) {
+        self.check(socket);
+        if socket.has_first() {
+            return self.ready.push_back(Done { key, outcome: Outcome::Received(Ok(None)) });
+        }
+        if let Some(polls) = self.arm(socket, key, None) {
+            polls.polls = true;
+        }
+    }
+
+    /// Has the kernel receive into a buffer, or wait for data without one. The operation, if it was taken.
+    fn arm(&mut self, socket: &Overlapped, key: u64, buffer: Option<Buffer>) -> Option<&mut Operation> {
         let fd = socket.raw();
         let submitted = self.submit((key, fd), OperationData::Receive(buffer), |operation, pool, _| {
             let space = match &operation.held {
@@ -295,10 +312,12 @@ impl<N: Notify> Queue<N> {
                 let mut armed = socket.armed.borrow_mut();
                 armed.retain(|&place| self.operations.get(place).is_some_and(|other| other.is_armed_on(fd)));
                 armed.push(place);
+                self.operations.get_mut(place).map(Box::as_mut)
             }
             Err((held, e)) => {
                 self.release(held);
                 self.fail(key, Outcome::Received(Err(e)));
+                None
             }
         }
     }

@@ -63,12 +63,13 @@ impl<N: Notify> Queue<N> {
     }
 
     fn finish(&mut self, operation: Operation) -> Option<Done> {
-        let Operation { overlapped, key, socket, held, is_followed, .. } = operation;
+        let Operation { overlapped, key, socket, held, is_followed, polls, .. } = operation;
         let result = status::outcome(overlapped.Internal as i32, overlapped.InternalHigh);
         let outcome = match held {
             OperationData::Nothing => {
                 Outcome::Connected(result.and_then(|_| socket.map_or(Ok(()), connected)))
             }
+            OperationData::Receive(_) if polls => Outcome::Received(result.map(|_| None)),
             OperationData::Receive(buffer) => Outcome::Received(self.received(socket, result, buffer)),
             OperationData::Send(payload) => match result {
                 Ok(n) => Outcome::Sent(Ok(n), payload.advance(n)),

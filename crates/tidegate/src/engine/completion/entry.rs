@@ -9,9 +9,9 @@ use super::leaving::InFlight;
 use super::{Chained, Close, CompletionDriver};
 use crate::engine::worker::loop_driver::{LoopEntry, Phase};
 use crate::engine::worker::loop_state::LoopState;
-use crate::engine::worker::permits::ConnectionPermits;
+use crate::engine::worker::permits::{ConnectionPermits, Permits};
 use crate::proto::queue::Files;
-use crate::proto::{Connection, Direction, InOrder, NextStep, Receive, Token};
+use crate::proto::{Connection, Direction, InOrder, NextStep, PermitState, Receive, Token};
 
 /// A connection and what the kernel holds for it.
 pub(in crate::engine) struct Entry<P: CompletionDriver> {
@@ -23,6 +23,10 @@ pub(in crate::engine) struct Entry<P: CompletionDriver> {
     pub(super) receives: InOrder<Received<P>>,
     /// Those that are armed were asked to end.
     pub(super) stopping: bool,
+    /// The one that is armed waits outside of the permits to receive, and takes nothing.
+    pub(super) polls: bool,
+    /// There is something to receive.
+    pub(super) readable: bool,
     /// Sends that are in flight.
     pub(super) sends: InOrder<Sent<P>>,
     /// What the kernel did not take, in order: sent before all else, one by one.
@@ -83,6 +87,8 @@ impl<P: CompletionDriver> Entry<P> {
             dialled_by_session: phase.is_dialled_by_session(),
             receives: InOrder::default(),
             stopping: false,
+            polls: false,
+            readable: false,
             sends: InOrder::default(),
             unsent: None,
             sends_again: false,
@@ -184,8 +190,14 @@ impl<P: CompletionDriver> Entry<P> {
     fn post_receives(&mut self, token: Token, port: &mut P, loop_state: &mut LoopState) {
         let Phase::Open(connection) = &self.phase else { return };
         let wanted = connection.action().receive == Receive::Post && !self.stopping;
-        let first = self.receives.pending() == 0;
-        if first && wanted && loop_state.permits.may_receive(token, &mut self.permits) {
+        if wanted && self.receives.pending() == 0 && !self.may_receive(token, &mut loop_state.permits) {
+            if self.permits.receive == PermitState::Outside {
+                self.polls = true;
+                port.poll_readable(token, self.receives.begin(), &self.socket);
+            }
+            return;
+        }
+        if wanted && self.receives.pending() == 0 {
             let sequence = self.receives.begin();
             if std::mem::take(&mut self.once) {
                 return port.receive_once(token, sequence, &self.socket);
@@ -194,10 +206,20 @@ impl<P: CompletionDriver> Entry<P> {
         }
         let policy = &loop_state.worker.policy;
         while wanted
+            && !self.polls
             && (1..policy.posted_receives).contains(&self.receives.pending())
             && port.may_receive_ahead(&self.socket)
         {
             port.receive(token, self.receives.begin(), &self.socket, policy);
+        }
+    }
+
+    /// Whether a receive may be posted. Who has something to receive is queued for a permit; else one that nobody needs
+    /// is taken, or none.
+    fn may_receive(&mut self, token: Token, permits: &mut Permits) -> bool {
+        match std::mem::take(&mut self.readable) {
+            true => permits.may_receive(token, &mut self.permits),
+            false => permits.may_await(token, &mut self.permits),
         }
     }
 

@@ -244,9 +244,14 @@ impl<P: CompletionDriver> Loop<P> {
         let Some(entry) = self.table.get_mut(token) else { return };
         let stopped = ended && entry.stopping;
         entry.stopping &= entry.receives.pending() > 0;
+        let polled = std::mem::take(&mut entry.polls);
+        entry.permits.due &= polled;
         match outcome {
+            Ok(None) if polled => {
+                entry.readable = true;
+                self.follow_up(token);
+            }
             Ok(Some(buffer)) => {
-                entry.permits.served = true;
                 if let Phase::Open(connection) = &mut entry.phase {
                     let bytes = self.port.bytes(&buffer);
                     let event = if bytes.is_empty() { Event::PeerEnded } else { Event::Received(bytes) };
@@ -472,6 +477,7 @@ impl<P: CompletionDriver> LoopDriver for Loop<P> {
     fn step_back(&mut self, token: Token) {
         if let Some(entry) = self.table.get_mut(token)
             && entry.receives.in_flight() > 0
+            && !entry.polls
             && !std::mem::replace(&mut entry.stopping, true)
         {
             self.port.stop_receiving(token, &entry.socket);

@@ -47,7 +47,8 @@ pub(super) enum Completion<P: CompletionDriver> {
     Accepted { outcome: io::Result<(P::Socket, Option<SocketAddr>)>, ended: bool },
     /// A dial ended.
     Dialled { token: Token, outcome: io::Result<()> },
-    /// Bytes arrived (none: the peer finished), or the receive failed. `ended`: it is no longer armed.
+    /// Bytes arrived (none: the peer finished; of a [poll](CompletionDriver::poll_readable): there is something), or
+    /// the receive failed. `ended`: it is no longer armed.
     Received { token: Token, sequence: Option<Sequence>, outcome: io::Result<Option<P::Buffer>>, ended: bool },
     /// The kernel took bytes; what it did not take comes back.
     Sent { token: Token, sequence: Option<Sequence>, outcome: io::Result<usize>, unsent: Option<P::Unsent> },
@@ -225,6 +226,9 @@ pub(super) trait CompletionDriver: Sized + 'static {
     }
     /// Receives once: the connection has data, and may not stay.
     fn receive_once(&mut self, token: Token, sequence: Sequence, socket: &Self::Socket);
+    /// Waits until there is something to receive, or the end, and takes nothing. It completes as a receive without a
+    /// buffer, and is stopped as one.
+    fn poll_readable(&mut self, token: Token, sequence: Sequence, socket: &Self::Socket);
     /// Ends the receives that are armed; each still completes.
     fn stop_receiving(&mut self, token: Token, socket: &Self::Socket);
     /// Ends the send, which may have a close chained to it; it still completes, and so does the request.

@@ -81,6 +81,10 @@ pub(crate) trait Operations: Sized + 'static {
         let _ = buffer;
         false
     }
+    /// Waits for something to receive, and completes as a receive of nothing; a queue that cannot receives it.
+    fn poll_readable(&mut self, socket: &Self::Socket, key: u64) {
+        self.receive(socket, key);
+    }
     fn stop_receiving(&self, socket: &Self::Socket);
     fn stop_all(&self, socket: &Self::Socket);
     fn send(&mut self, socket: &Self::Socket, payload: Payload, key: u64);
@@ -216,6 +220,10 @@ where
 
     fn may_have_left(&self, buffer: &Buffer) -> bool {
         self.is_full(buffer)
+    }
+
+    fn poll_readable(&mut self, socket: &Overlapped, key: u64) {
+        self.poll_readable(socket, key);
     }
 
     fn stop_receiving(&self, socket: &Overlapped) {

@@ -285,6 +285,10 @@ impl CompletionDriver for Uring {
         self.ring.receive_once(socket, key(Kind::Receive, token));
     }
 
+    fn poll_readable(&mut self, token: Token, _: Sequence, socket: &Handle) {
+        self.ring.poll_readable(socket, key(Kind::Receive, token));
+    }
+
     fn stop_receiving(&mut self, token: Token, _: &Handle) {
         self.ring.cancel(key(Kind::Receive, token), key(Kind::Ignored, token), Tells::Failure);
     }

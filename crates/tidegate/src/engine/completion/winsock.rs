@@ -213,6 +213,10 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         self.queue.receive_more(socket, in_sequence(token, sequence));
     }
 
+    fn poll_readable(&mut self, token: Token, sequence: Sequence, socket: &O::Socket) {
+        self.queue.poll_readable(socket, in_sequence(token, sequence));
+    }
+
     fn stop_receiving(&mut self, _: Token, socket: &O::Socket) {
         self.queue.stop_receiving(socket);
     }

@@ -35,6 +35,7 @@ pub(in crate::engine) struct Entry<W = SocketTransport> {
     /// Its permits of the thread, and what they allow.
     pub(in crate::engine) permits: ConnectionPermits,
     pub(in crate::engine) may_send: bool,
+    /// It is not in the queue for a permit to receive: it has one, or asks for one when its socket is ready.
     pub(in crate::engine) may_receive: bool,
 }
 
@@ -140,6 +141,7 @@ impl<W: Transport> Entry<W> {
 
     /// Receives until there is nothing more, the connection wants no more, or its budget is used up.
     pub(in crate::engine) fn receive(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Progress {
+        self.permits.due = false;
         for _ in 0..context.policy.drain_budget {
             let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
             if connection.action().receive == Receive::Pause || !self.may_receive {
@@ -147,10 +149,7 @@ impl<W: Transport> Entry<W> {
             }
             let event = match self.stream.receive(buffer) {
                 Ok(0) => Event::PeerEnded,
-                Ok(n) => {
-                    self.permits.served = true;
-                    Event::Received(&buffer[..n])
-                }
+                Ok(n) => Event::Received(&buffer[..n]),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Progress::Idle,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => failure(&e, Direction::Receive),

@@ -24,7 +24,7 @@ use crate::engine::worker::loop_state::LoopState;
 use crate::engine::{WorkerContext, capacity};
 use crate::policy::accept::Admission;
 use crate::proto::dial::DialRequest;
-use crate::proto::{Connection, Event, Table, Token};
+use crate::proto::{Connection, Event, PermitState, Table, Token};
 
 /// Runs one I/O thread until it has been asked to stop and its connections are gone.
 pub(super) fn run<P: Poller>(
@@ -153,7 +153,7 @@ impl<P: Poller> Loop<P> {
             Source::Waker => self.waker.clear(),
             Source::Listener => self.accept(),
             Source::Connection(token) => {
-                let Some(entry) = prepared(&mut self.table, &mut self.loop_state, token) else { return };
+                let Some(entry) = self.table.get_mut(token) else { return };
                 entry.ended |= event.ended;
                 let ready = entry.stream.heed(event.ready, entry.wants());
                 if matches!(entry.phase, Phase::Dialling(_)) {
@@ -162,10 +162,20 @@ impl<P: Poller> Loop<P> {
                     }
                     return;
                 }
-                let turn = entry.ready(ready, &mut self.buffer, &self.loop_state.context(token));
-                self.after(token, turn);
+                self.ready(token, ready);
             }
         }
+    }
+
+    /// Lets a connection whose socket is ready have its turn.
+    fn ready(&mut self, token: Token, ready: Readiness) {
+        let entry = match ready.readable {
+            true => prepared_to_receive(&mut self.table, &mut self.loop_state, token),
+            false => prepared(&mut self.table, &mut self.loop_state, token),
+        };
+        let Some(entry) = entry else { return };
+        let turn = entry.ready(ready, &mut self.buffer, &self.loop_state.context(token));
+        self.after(token, turn);
     }
 
     /// Follows up on a connection's turn: lists it, closes it, or asks the poller for what it waits for.
@@ -199,9 +209,7 @@ impl<P: Poller> Loop<P> {
     /// Lets those whose shared memory shows something have their turn.
     fn look_at_rings(&mut self) {
         while let Some((token, ready)) = self.rings.ready.pop() {
-            let Some(entry) = prepared(&mut self.table, &mut self.loop_state, token) else { continue };
-            let turn = entry.ready(ready, &mut self.buffer, &self.loop_state.context(token));
-            self.after(token, turn);
+            self.ready(token, ready);
         }
     }
 
@@ -221,7 +229,8 @@ impl<P: Poller> Loop<P> {
     fn look_again(&mut self) {
         for _ in 0..self.again.len() {
             let Some(token) = self.again.pop_front() else { return };
-            let Some(entry) = prepared(&mut self.table, &mut self.loop_state, token) else { continue };
+            let entry = prepared_to_receive(&mut self.table, &mut self.loop_state, token);
+            let Some(entry) = entry else { continue };
             entry.listed = false;
             let turn = entry.resume(&mut self.buffer, &self.loop_state.context(token));
             self.after(token, turn);
@@ -293,10 +302,11 @@ impl<P: Poller> Loop<P> {
         self.loop_state.worker.counters.fast_paths.add(stream.is_shared().into());
         let token = self.table.insert(Entry::new(stream, Phase::Open(connection)));
         let Some(entry) = prepared(&mut self.table, &mut self.loop_state, token) else { return };
-        let context = self.loop_state.context(token);
-        let mut turn = entry.dispatch(Event::Opened, &context);
+        let mut turn = entry.dispatch(Event::Opened, &self.loop_state.context(token));
         if self.data_with_accept && turn != Progress::Closed {
-            turn = entry.resume(&mut self.buffer, &context);
+            let entry = prepared_to_receive(&mut self.table, &mut self.loop_state, token);
+            let Some(entry) = entry else { return };
+            turn = entry.resume(&mut self.buffer, &self.loop_state.context(token));
         }
         self.after(token, turn);
         self.catch_up(token); // another thread may have accepted it
@@ -368,7 +378,7 @@ impl<P: Poller> Loop<P> {
     }
 }
 
-/// A connection that is about to have its turn, with what its places allow it to do.
+/// A connection that is about to have its turn, with what its places allow it to do. It does not receive.
 fn prepared<'a, W: Transport>(
     table: &'a mut Table<Entry<W>>,
     loop_state: &mut LoopState,
@@ -379,9 +389,22 @@ fn prepared<'a, W: Transport>(
     if (loop_state.permits.are_bounded() || restricted)
         && let Phase::Open(connection) = &mut entry.phase
     {
-        entry.may_receive = loop_state.permits.may_receive(token, &mut entry.permits);
+        entry.may_receive = entry.permits.receive != PermitState::Waiting;
         entry.may_send = loop_state.permits.could_send(&entry.permits);
         connection.hold_back(!entry.may_send, loop_state.now);
+    }
+    Some(entry)
+}
+
+/// The same if there may be something to receive: it has a place for that, or is queued for one.
+fn prepared_to_receive<'a, W: Transport>(
+    table: &'a mut Table<Entry<W>>,
+    loop_state: &mut LoopState,
+    token: Token,
+) -> Option<&'a mut Entry<W>> {
+    let entry = prepared(table, loop_state, token)?;
+    if loop_state.permits.are_bounded() && matches!(entry.phase, Phase::Open(_)) {
+        entry.may_receive = loop_state.permits.may_receive(token, &mut entry.permits);
     }
     Some(entry)
 }
@@ -422,8 +445,8 @@ impl<P: Poller> LoopDriver for Loop<P> {
         self.list(token);
     }
 
-    fn step_back(&mut self, token: Token) {
-        self.list(token);
+    fn step_back(&mut self, _: Token) {
+        // The poller reports when there is something; who is listed because there is more asks for a place anew.
     }
 
     fn dispatch(&mut self, token: Token, event: Event<'_>) {

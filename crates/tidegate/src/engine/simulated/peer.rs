@@ -52,6 +52,9 @@ impl World {
         }
         socket.arrived += n;
         socket.edge.readable = true;
+        #[cfg(test)]
+        self.note_said();
+        let socket = &self.sockets[id];
         let pause = Duration::from_millis(socket.part.pause_ms);
         self.goes_on_saying(id, pause);
     }
@@ -101,7 +104,9 @@ impl World {
         if socket.heard < socket.taken {
             return self.goes_on_hearing(id);
         }
-        if socket.finished {
+        #[cfg(test)]
+        self.note_heard();
+        if self.sockets[id].finished {
             // Everything was heard, and the end: it has nothing more to wait for.
             self.config(Duration::from_micros(500), Happening::Leaves(id));
         }

@@ -44,7 +44,11 @@ pub(super) struct Moods {
 impl Moods {
     fn new(rng: &mut Rng) -> Self {
         let calm = rng.u8(..4) == 0;
-        let mut mood = |most: u8| if calm || rng.bool() { 0 } else { rng.u8(..=most) };
+        Self::of(rng, |rng, most| if calm || rng.bool() { 0 } else { rng.u8(..=most) })
+    }
+
+    fn of(rng: &mut Rng, mood: impl Fn(&mut Rng, u8) -> u8) -> Self {
+        let mut mood = |most| mood(rng, most);
         Self {
             partial: mood(128),
             interrupted: mood(40),
@@ -183,6 +187,50 @@ impl Script {
             switch,
             drain_at: Duration::from_micros(rng.u64(..1_200_000)),
         }
+    }
+}
+
+impl Script {
+    /// Some connections, and after them five that say something again and again, on a kernel that does as it is asked.
+    #[cfg(test)]
+    pub(super) fn beside(rng: &mut Rng, policy: Policy, others: (usize, Part)) -> Self {
+        let moods = Moods::of(rng, |_, _| 0);
+        let speaks = Part {
+            comes_at: Duration::from_millis(200),
+            says: 200,
+            chunk: 10,
+            pause_ms: 20,
+            hears: Hearing::Eager,
+            ..Part::floods()
+        };
+        let (count, other) = others;
+        let parts = std::iter::repeat_n(other, count).chain(std::iter::repeat_n(speaks, 5)).collect();
+        Self { moods, policy, dials: false, parts, switch: None, drain_at: Duration::from_secs(2000) }
+    }
+}
+
+#[cfg(test)]
+impl Part {
+    /// Says as much as is taken, and never hears the echo.
+    pub(super) fn floods() -> Self {
+        Self {
+            comes_at: Duration::ZERO,
+            inbound: 64 * 1024,
+            outbound: 64 * 1024,
+            says: 4 << 20,
+            chunk: 8_000,
+            pause_ms: 0,
+            then: Afterwards::Stays,
+            hears: Hearing::Never,
+            breaks_off: None,
+            unreachable: false,
+            acts: Acts::Echo { thrifty: false },
+        }
+    }
+
+    /// Says nothing.
+    pub(super) fn rests() -> Self {
+        Self { says: 0, ..Self::floods() }
     }
 }
 

@@ -60,6 +60,8 @@ pub(super) struct Edge {
 pub(super) struct Flying {
     pub(super) receives: usize,
     pub(super) stopping: bool,
+    /// The receive waits outside of the permits, and takes nothing.
+    pub(super) polls: bool,
     pub(super) sends: usize,
     /// A send was not taken whole, and the loop does not know yet.
     pub(super) fell_short: bool,

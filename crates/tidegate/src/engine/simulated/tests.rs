@@ -1,6 +1,7 @@
 //! Many seeds; each decides limits, peers, sessions and the kernel.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
@@ -8,8 +9,10 @@ use fastrand::Rng;
 
 use super::actor::Stage;
 use super::observed::Observed;
+use super::script::Part;
 use super::shelf::Shelf;
 use super::*;
+use crate::policy::Policy;
 use crate::service::CloseReason;
 
 /// Plays a seed; `Err` says what must not have happened.
@@ -89,6 +92,47 @@ fn play_some(next: &AtomicU64, end: u64) -> (BTreeMap<&'static str, u64>, Vec<(u
         }
     }
     (sums, failures)
+}
+
+/// What it takes to answer five connections beside others, with two permits to receive: turns of the loop, and virtual
+/// time.
+fn answer_beside(others: (usize, Part), completes: bool, seed: u64) -> (u64, Duration) {
+    let mut rng = Rng::with_seed(seed);
+    let policy = Policy {
+        max_receiving: NonZeroUsize::new(2),
+        threads: NonZeroUsize::new(1),
+        first_byte_timeout: None,
+        idle_timeout: None,
+        send_timeout: None,
+        ..Policy::default()
+    };
+    let script = Script::beside(&mut rng, policy, others);
+    let world = World::new(rng, Shelf::new(1), &script, false);
+    let service = Arc::new(Observed(Stage { speaks_first: false }));
+    let waker = Arc::new(Waker::new().expect("a descriptor"));
+    let (_, world) = play(world, service, &script, completes, &waker).expect("nothing that must not be");
+    let (turns, at) = world.all_heard.expect("all are answered");
+    (turns, at - world.start)
+}
+
+/// Silent connections cost those that speak neither turns nor time.
+#[test]
+fn who_speaks_is_answered_as_soon_however_many_rest() {
+    for seed in 0..20 {
+        let beside = |others| answer_beside((others, Part::rests()), seed % 2 == 0, seed);
+        let ((few, at), (many, later)) = (beside(4), beside(400));
+        let text = format!("seed {seed}: {few} turns and {at:?} beside 4, {many} and {later:?} beside 400");
+        assert!(many < 2 * few && later < 2 * at, "{text}");
+    }
+}
+
+/// Who sends without end and reads nothing gives its permit up after its turn.
+#[test]
+fn who_floods_keeps_nobody_out() {
+    for seed in 0..20 {
+        let (_, at) = answer_beside((10, Part::floods()), seed % 2 == 0, seed);
+        assert!(at < Duration::from_secs(5), "seed {seed}: {at:?}");
+    }
 }
 
 /// A seed is worth something only if it always means the same.

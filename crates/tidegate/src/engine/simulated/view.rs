@@ -12,6 +12,8 @@ pub(in crate::engine) struct View {
     pub(in crate::engine) deadline: Option<Instant>,
     /// `None` while it is being made.
     pub(in crate::engine) action: Option<Action>,
+    /// It is between two messages.
+    pub(in crate::engine) rests: bool,
     /// What it receives is discarded.
     pub(in crate::engine) lingers: bool,
     /// It will be looked at again without a cause from outside.
@@ -38,6 +40,7 @@ impl View {
         Self {
             deadline: connection.filter(|c| !is_over(c)).and_then(|connection| connection.deadline(policy)),
             action: connection.map(Connection::action),
+            rests: connection.is_some_and(Connection::rests),
             lingers: connection.is_some_and(Connection::is_lingering),
             listed: false,
             receives: false,

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use rustix::io::Errno;
 
+#[cfg(test)]
+use super::script::Hearing;
 use super::script::{Moods, Script, chance};
 use super::shelf::Shelf;
 use super::socket::{SimulatedSocket, Taken};
@@ -118,6 +120,12 @@ pub(super) struct World {
     pub(super) woken: Arc<AtomicBool>,
     pub(super) expected: Expected,
     pub(super) drained_at: Option<Instant>,
+    /// Turns before a peer said something.
+    #[cfg(test)]
+    silent_turns: Option<u64>,
+    /// How many turns after that, and when, every peer that hears had heard an echo of all it has to say.
+    #[cfg(test)]
+    pub(super) all_heard: Option<(u64, Instant)>,
     /// The limits it is changed to. From then on it depends on the order of events which limits apply, and what follows
     /// from the limits alone is no longer looked at.
     switch: Option<Arc<Policy>>,
@@ -136,6 +144,8 @@ pub(super) struct World {
     pub(super) unaccepted: Option<Instant>,
     /// Places in the windows: taken, and waited for; to receive and to send.
     permits: [(usize, usize); 2],
+    /// One that has a permit to receive and nothing to do with it.
+    keeps: Option<usize>,
     /// Something moved since the loop last waited.
     pub(super) moved: bool,
     /// What the loop takes behind the completion it was just given, in order.
@@ -175,6 +185,10 @@ impl World {
             woken,
             expected: Expected::default(),
             drained_at: None,
+            #[cfg(test)]
+            silent_turns: None,
+            #[cfg(test)]
+            all_heard: None,
             switch: script.switch.as_ref().map(|(_, policy)| Arc::new(policy.clone())),
             switched: false,
             agenda: BTreeMap::new(),
@@ -187,6 +201,7 @@ impl World {
             short_since: None,
             unaccepted: None,
             permits: Default::default(),
+            keeps: None,
             moved: true,
             behind: VecDeque::new(),
             mail_shown: 0,
@@ -323,6 +338,11 @@ impl World {
             self.permits[at].1 += usize::from(place == PermitState::Waiting);
         }
         self.permits[1].0 += view.send_permits - usize::from(view.send_place == PermitState::Inside);
+        let socket = &self.sockets[id];
+        let silent = !socket.is_readable() && socket.arrived == socket.delivered;
+        if view.receive_place == PermitState::Inside && view.rests && silent && !view.listed {
+            self.keeps = Some(id);
+        }
         let log = &self.sockets[id].log;
         let listens = view.action.is_some_and(|action| action.receive == Receive::Post);
         let going = matches!(log.flow, Flow::Continue | Flow::Shutdown);
@@ -348,6 +368,9 @@ impl World {
             self.fail(|| {
                 format!("sessions were shown {n} pieces of mail before the loop looked at its sockets")
             });
+        }
+        if let Some(id) = self.keeps.take().filter(|_| self.permits[0].1 > 0 && !self.switched) {
+            self.fail(|| format!("{id} rests, and keeps its permit to receive from those who wait"));
         }
         let bounds = [
             self.policy.max_receiving.map(|n| n.get()),
@@ -409,6 +432,23 @@ impl World {
                 self.drained_at = Some(self.now);
                 let _ = self.command_queue.push(Command::Drain);
             }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn note_said(&mut self) {
+        self.silent_turns.get_or_insert(self.turns);
+    }
+
+    /// Notes when the last peer has heard an echo of all it has to say.
+    #[cfg(test)]
+    pub(super) fn note_heard(&mut self) {
+        let has = |socket: &SimulatedSocket| {
+            socket.heard == socket.part.says || socket.part.hears == Hearing::Never
+        };
+        let all = || self.sockets.iter().all(has);
+        if self.all_heard.is_none() && all() {
+            self.all_heard = self.silent_turns.map(|before| (self.turns - before, self.now));
         }
     }
 

@@ -51,7 +51,7 @@ pub(in crate::engine) trait LoopDriver {
     fn take(&mut self, token: Token) -> Option<Phase>;
     /// A connection got a place it has waited for.
     fn resume(&mut self, token: Token);
-    /// A connection has to wait before it may receive again.
+    /// A connection has no place to receive any more. It gets one when there is something for it, and its turn.
     fn step_back(&mut self, token: Token);
     /// Accepts the connections that the kernel has already opened, closes the listener, since later ones would not be
     /// served, and asks every connection to finish.
@@ -125,7 +125,7 @@ pub(in crate::engine) trait LoopDriver {
                 self.resume(token);
             }
         }
-        if self.loop_state().permits.receives.is_wanted() {
+        if self.loop_state().permits.need_rotation() {
             self.rotate();
         }
         while let Some(token) = self.loop_state().permits.receives.pop_next() {
@@ -139,25 +139,25 @@ pub(in crate::engine) trait LoopDriver {
         }
     }
 
-    /// Has those step back who are between two messages and have had their turn.
+    /// Has as many step back as others wait: of those who can, who have had their places for longest. That is at once
+    /// who is between two messages and has looked for what there was, and everybody after a time.
     fn rotate(&mut self) {
         for _ in 0..self.loop_state().permits.inside.len() {
             let (loop_state, table) = self.parts();
-            let Some((token, since)) = loop_state.permits.inside.pop_front() else { return };
+            let (now, permits) = (loop_state.now, &mut loop_state.permits);
+            let Some((token, since)) = permits.inside.pop_front() else { return };
             let Some(entry) = table.get_mut(token) else { continue };
             let rests = entry.phase().connection().is_some_and(Connection::rests);
             let own = entry.permits();
             if own.receive != PermitState::Inside {
                 continue;
             }
-            let over = since + RECEIVE_QUANTUM <= loop_state.now;
-            if rests && (own.served || over) {
-                loop_state.permits.receives.leave(&mut own.receive);
-                loop_state.permits.receives.enter(token, &mut own.receive); // at the end of the queue
+            let is_done = rests && !own.due || since + RECEIVE_QUANTUM <= now;
+            if is_done && permits.receives.lacks_room() {
+                permits.receives.leave(&mut own.receive);
                 self.step_back(token);
             } else {
-                let since = if over { loop_state.now } else { since };
-                loop_state.permits.inside.push_back((token, since));
+                permits.inside.push_back((token, since));
             }
         }
     }

@@ -7,13 +7,16 @@ use super::WorkerContext;
 use crate::policy::sends::RECEIVE_QUANTUM;
 use crate::proto::{FairSemaphore, PermitState, Token};
 
+/// Connections without a permit that may be in the list of those who have one, at least.
+const GONE: usize = 64;
+
 /// The places that connections of one thread share.
 pub(in crate::engine) struct Permits {
     /// For sends that the kernel has not finished with.
     pub(in crate::engine) sends: FairSemaphore,
     /// For connections that may receive.
     pub(in crate::engine) receives: FairSemaphore,
-    /// Who has a place to receive, and since when.
+    /// Who has a place to receive, and since when; and some who have none any more.
     pub(in crate::engine) inside: VecDeque<(Token, Instant)>,
     /// The time of this batch.
     pub(in crate::engine) now: Instant,
@@ -26,8 +29,8 @@ pub(in crate::engine) struct ConnectionPermits {
     /// Permits for further sends beside the one in flight.
     more_sends: usize,
     pub(in crate::engine) receive: PermitState,
-    /// It has received something since it got its place.
-    pub(in crate::engine) served: bool,
+    /// It has its place to receive because there is something, and has not looked for that yet.
+    pub(in crate::engine) due: bool,
 }
 
 impl ConnectionPermits {
@@ -89,7 +92,7 @@ impl Permits {
         self.sends.leave(&mut own.send);
     }
 
-    /// Whether the connection may receive; if not, it is queued for a permit.
+    /// Whether the connection, for which there is something, may receive; if not, it is queued for a permit.
     #[inline]
     pub(in crate::engine) fn may_receive(&mut self, token: Token, own: &mut ConnectionPermits) -> bool {
         let was = own.receive;
@@ -100,8 +103,26 @@ impl Permits {
         may
     }
 
+    /// Whether the connection may wait with a receive for what comes: only with a permit that nobody else needs now.
+    #[inline]
+    pub(in crate::engine) fn may_await(&mut self, token: Token, own: &mut ConnectionPermits) -> bool {
+        let (has, may) = (own.receive == PermitState::Inside, self.receives.has_room_for(own.receive));
+        if may && !has {
+            self.may_receive(token, own);
+            own.due = false;
+        }
+        may
+    }
+
+    /// Whether somebody who has a permit to receive is to make room, if anybody can; or the list of them is to be
+    /// looked through because most of them are gone.
+    #[inline]
+    pub(in crate::engine) fn need_rotation(&self) -> bool {
+        self.receives.is_wanted() || self.inside.len() > 2 * self.receives.taken() + GONE
+    }
+
     pub(in crate::engine) fn grant(&mut self, token: Token, own: &mut ConnectionPermits) {
-        own.served = false;
+        own.due = true;
         self.inside.push_back((token, self.now));
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Ask, Buffer, Kind, NOWHERE, Operation, Order, Request, Rest, SimPort};
+use super::{Ask, Buffer, Kind, NOWHERE, Operation, Order, Receives, Request, Rest, SimPort};
 use crate::engine::completion::Completion;
 use crate::engine::simulated::socket::{Server, Taken, address};
 use crate::engine::simulated::world::{Happening, World};
@@ -71,7 +71,7 @@ impl SimPort {
                     self.cancel(world, |operation| operation.meant == id && !waits(operation))
                 }
                 Ask::StopReceiving => {
-                    let receives = |o: &Operation| matches!(o.kind, Kind::Receive { .. });
+                    let receives = |o: &Operation| matches!(o.kind, Kind::Receive(_));
                     self.cancel(world, |operation| operation.token == token && receives(operation))
                 }
                 Ask::Reset => 0,
@@ -125,7 +125,7 @@ impl SimPort {
         }
         match self.operations[at].kind {
             Kind::Accept { endless } => self.step_accept(at, endless, world),
-            Kind::Receive { endless } => self.step_receive(at, endless, world),
+            Kind::Receive(what) => self.step_receive(at, what, world),
             Kind::Send { .. } => self.step_send(at, world),
             Kind::Room(_) => self.step_room(at, world),
             Kind::Finish => self.step_finish(at, world),
@@ -150,9 +150,7 @@ impl SimPort {
         self.complete(at, true, completion);
         let Operation { sequence: Some(_), ref kind, token, .. } = self.operations[at] else { return };
         let overtaken = |other: &Completion<Self>| match other {
-            Completion::Received { token: other, .. } => {
-                *other == token && matches!(kind, Kind::Receive { .. })
-            }
+            Completion::Received { token: other, .. } => *other == token && matches!(kind, Kind::Receive(_)),
             Completion::Sent { token: other, .. } => *other == token && matches!(kind, Kind::Send { .. }),
             _ => false,
         };
@@ -188,7 +186,7 @@ impl SimPort {
         self.complete(at, ended, Completion::Accepted { outcome, ended });
     }
 
-    fn step_receive(&mut self, at: usize, endless: bool, world: &mut World) {
+    fn step_receive(&mut self, at: usize, what: Receives, world: &mut World) {
         let id = self.operations[at].id;
         let readable = world.sockets[id].is_readable();
         if self.operations[at].cancelled && (!readable || self.is_cancelled(at, world)) {
@@ -197,6 +195,10 @@ impl SimPort {
         }
         if !readable {
             return;
+        }
+        if what == Receives::Polls {
+            let outcome = world.memory_error(id).map_or(Ok(None), Err);
+            return self.complete_receive(at, true, world, outcome);
         }
         let mut most = self.buffer_bytes as u64;
         if world.chance(world.moods.partial) {
@@ -223,7 +225,7 @@ impl SimPort {
             Err(e) => Err(e),
         };
         let went_on = matches!(&outcome, Ok(Some(buffer)) if !buffer.0.is_empty());
-        let ended = !went_on || !endless || world.chance(world.moods.ends);
+        let ended = !went_on || what != Receives::Endless || world.chance(world.moods.ends);
         self.complete_receive(at, ended, world, outcome);
     }
 
@@ -376,6 +378,7 @@ impl SimPort {
         match completion {
             Completion::Received { sequence, outcome, ended, .. } => {
                 flying.receives -= usize::from(*ended);
+                flying.polls &= !*ended;
                 let n = outcome.as_ref().ok().and_then(Option::as_ref).map_or(0, |buffer| buffer.0.len());
                 let short = outcome.as_ref().is_err_and(no_memory);
                 let taken = Taken { direction: Direction::Receive, bytes: n as u64, short };

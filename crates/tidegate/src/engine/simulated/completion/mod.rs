@@ -52,9 +52,7 @@ enum Kind {
     Accept {
         endless: bool,
     },
-    Receive {
-        endless: bool,
-    },
+    Receive(Receives),
     Send {
         bytes: Vec<u8>,
         sent: usize,
@@ -66,6 +64,15 @@ enum Kind {
     Room(FileRange),
     Finish,
     Dial,
+}
+
+/// What a receive does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receives {
+    Once,
+    Endless,
+    /// Waits for something, and takes nothing.
+    Polls,
 }
 
 /// An operation in flight.
@@ -260,12 +267,16 @@ impl CompletionDriver for SimPort {
     }
 
     fn receive(&mut self, token: Token, sequence: Sequence, socket: &Slot, _: &Policy) {
-        let endless = with(|world| world.moods.endless);
-        self.start_receive(token, sequence, socket, endless);
+        let what = if with(|world| world.moods.endless) { Receives::Endless } else { Receives::Once };
+        self.start_receive(token, sequence, socket, what);
     }
 
     fn receive_once(&mut self, token: Token, sequence: Sequence, socket: &Slot) {
-        self.start_receive(token, sequence, socket, false);
+        self.start_receive(token, sequence, socket, Receives::Once);
+    }
+
+    fn poll_readable(&mut self, token: Token, sequence: Sequence, socket: &Slot) {
+        self.start_receive(token, sequence, socket, Receives::Polls);
     }
 
     fn stop_receiving(&mut self, token: Token, _: &Self::Socket) {
@@ -506,20 +517,22 @@ impl SimPort {
         self.requests.push(Request::Order(order));
     }
 
-    fn start_receive(&mut self, token: Token, sequence: Sequence, socket: &Slot, endless: bool) {
+    fn start_receive(&mut self, token: Token, sequence: Sequence, socket: &Slot, what: Receives) {
         with(|world| {
             world.tries_again(socket.id, Direction::Receive);
             world.sockets[socket.id].order[Direction::Receive as usize].begin();
-            let most = if endless { 1 } else { world.policy.posted_receives };
+            let most = if what == Receives::Once { world.policy.posted_receives } else { 1 };
             let flying = &mut world.sockets[socket.id].flying;
             flying.stopping = false;
+            flying.polls = what == Receives::Polls;
             flying.receives += 1;
             let receives = flying.receives;
             if receives > most {
                 world.fail(|| format!("{}: {receives} receives in flight", socket.id));
             }
         });
-        self.start(Kind::Receive { endless }, (token, (!endless).then_some(sequence)), Some(socket));
+        let sequence = (what != Receives::Endless).then_some(sequence);
+        self.start(Kind::Receive(what), (token, sequence), Some(socket));
     }
 
     fn start_send(&mut self, token: Token, sequence: Sequence, socket: &Slot, bytes: Vec<u8>, chained: bool) {
@@ -556,7 +569,7 @@ impl SimPort {
         self.operations
             .iter()
             .chain(asked)
-            .find(|operation| operation.token == token && matches!(operation.kind, Kind::Receive { .. }))
+            .find(|operation| operation.token == token && matches!(operation.kind, Kind::Receive(_)))
     }
 
     fn hand_over(&mut self, world: &mut World) {
@@ -576,7 +589,7 @@ impl SimPort {
                     }
                 }
                 Request::StopReceiving(token) => {
-                    let receives = |o: &Operation| o.token == token && matches!(o.kind, Kind::Receive { .. });
+                    let receives = |o: &Operation| o.token == token && matches!(o.kind, Kind::Receive(_));
                     self.operations.iter_mut().filter(|o| receives(o)).for_each(|o| o.cancelled = true);
                 }
                 Request::StopSending(token) => {
@@ -607,7 +620,8 @@ impl SimPort {
         let (mut sends, mut receives) = (0, 0);
         for socket in open {
             sends += socket.flying.sends;
-            receives += usize::from(socket.flying.receives > 0 && !socket.flying.stopping);
+            let flying = socket.flying;
+            receives += usize::from(flying.receives > 0 && !flying.stopping && !flying.polls);
         }
         let policy = world.policy.clone();
         if world.switched {

@@ -1,5 +1,6 @@
 //! What a thread that panics leaves to the others, and what other limits mean to threads that are full.
 
+use std::num::NonZeroUsize;
 use std::sync::mpsc;
 
 use super::super::admission::tests::config;
@@ -7,6 +8,7 @@ use super::super::growth::{Growth, Start, Starting};
 use super::*;
 use crate::engine::CommandQueue;
 use crate::engine::worker::balance::Balance;
+use crate::engine::worker::permits::ConnectionPermits;
 
 #[test]
 fn connections_of_a_thread_that_is_gone_take_no_places() {
@@ -69,4 +71,22 @@ fn a_higher_limit_starts_a_thread_where_all_that_run_are_full() {
     growth.set_policy(&limit(50)).unwrap();
     full.set_policy(limit(50));
     assert_eq!(growth.started(), 3, "nobody has room to accept a connection that would start it");
+}
+
+#[test]
+fn who_is_gone_does_not_stay_in_the_list_of_those_with_permits() {
+    let policy = Policy { max_receiving: NonZeroUsize::new(2), ..Policy::default() };
+    let queue = Arc::new(CommandQueue::new(1, || {}));
+    let balance = Arc::new(Balance::new(std::slice::from_ref(&queue), 1));
+    let worker = config(policy).worker(0, queue, &balance, 1);
+    let mut state = LoopState::new(worker, usize::MAX, Instant::now());
+    let permits = &mut state.permits;
+    let mut come_and_go = |index| {
+        let mut own = ConnectionPermits::default();
+        assert!(permits.may_receive(Token { index, generation: 0 }, &mut own));
+        permits.leave(&mut own);
+        permits.need_rotation()
+    };
+    assert!(!come_and_go(0), "nobody waits, and the list is short");
+    assert!((1..1000).any(come_and_go), "nobody waits, and it would grow for ever");
 }
