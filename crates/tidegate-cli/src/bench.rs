@@ -233,23 +233,23 @@ pub(crate) fn progress_bar(steps: u64) -> ProgressBar {
 /// The answer with at most this many tables; the report has all of them.
 fn show(results: &Results, tables: usize) -> anyhow::Result<()> {
     if let Some(answer) = report::answer::sentence(results) {
-        say!("{answer}\n")?;
+        say!("{}\n", out::prose(&answer))?;
     }
     for (title, cells, about) in report::sections(results).into_iter().take(tables) {
-        say!("{title}\n{}\n{about}\n", out::table_of_figures(&cells))?;
+        say!("{title}\n{}\n{}\n", out::table_of_figures(&cells), out::prose(&about))?;
     }
     for remark in results.remarks() {
-        say!("note: {remark}")?;
+        say!("{}", out::prose(&format!("note: {remark}")))?;
     }
     for (models, why) in report::left_out_together(results) {
-        say!("left out: {}: {why}", models.join(", "))?;
+        say!("{}", out::prose(&format!("left out: {}: {why}", models.join(", "))))?;
     }
     let rows = results.rows();
     for doubt in verdict::doubts(&rows) {
-        say!("warning: {}", doubt.line())?;
+        say!("{}", out::prose(&format!("warning: {}", doubt.line())))?;
     }
     if let Some(summary) = verdict::summary(&rows) {
         say!("{summary}")?;
     }
-    say!("{}", results.method())
+    say!("{}", out::prose(&results.method()))
 }

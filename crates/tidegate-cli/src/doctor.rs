@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use comfy_table::{ColumnConstraint, Width};
 use serde_json::{Value, json};
 use tidegate::{Availability, Model, Policy, system};
 
@@ -229,10 +230,15 @@ fn as_tables(limits: &[Limit]) -> String {
             (Availability::Unavailable(why), _) => unavailable.push((why, vec![model.name()])),
         }
     }
-    let unavailable =
-        unavailable.iter().map(|(why, names)| format!("unavailable: {}: {why}\n", names.join(", ")));
+    let unavailable = unavailable
+        .iter()
+        .map(|(why, names)| out::prose(&format!("unavailable: {}: {why}", names.join(", "))) + "\n");
     let unavailable: String = unavailable.collect();
     let mut machine = out::table_of_texts(["limit", "value", "what to do"]);
+    // Paths and options of remedies are not broken on 80 columns.
+    if let Some(names) = machine.column_mut(0) {
+        names.set_constraint(ColumnConstraint::UpperBoundary(Width::Percentage(28)));
+    }
     for Limit { name, value, remedy } in limits {
         let value = match value {
             Some(Value::String(text)) => text.clone(),
@@ -249,7 +255,8 @@ fn as_tables(limits: &[Limit]) -> String {
         };
     }
     let best = Model::best();
-    format!("{models}\n{unavailable}\nauto is {}: {}\n\n{others}\n\n{machine}\n", best.model, best.why)
+    let auto = out::prose(&format!("auto is {}: {}", best.model, best.why));
+    format!("{models}\n{unavailable}\n{auto}\n\n{others}\n\n{machine}\n")
 }
 
 fn as_json(limits: &[Limit]) -> Value {

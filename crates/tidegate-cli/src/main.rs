@@ -83,7 +83,7 @@ enum Command {
 impl Cli {
     /// The command line as a whole.
     fn line() -> clap::Command {
-        help::complete(Self::command())
+        help::complete(Self::command()).term_width(out::help_columns())
     }
 
     /// Parses one command line; on an error prints it and exits.

@@ -64,6 +64,57 @@ pub fn table_of_texts<T: Into<Cell>>(head: impl IntoIterator<Item = T>) -> Table
     table
 }
 
+/// The columns of the terminal; `None` in a pipe.
+fn terminal_columns() -> Option<usize> {
+    let table = Table::new();
+    table.width().filter(|_| table.is_tty()).map(usize::from)
+}
+
+/// Columns of help; 0 in a pipe, where lines are not wrapped.
+pub fn help_columns() -> usize {
+    terminal_columns().unwrap_or_default()
+}
+
+/// Prose, broken between words where the terminal ends. In a pipe it is one line.
+pub fn prose(text: &str) -> String {
+    terminal_columns().map_or_else(|| text.to_owned(), |columns| wrapped(text, columns))
+}
+
+/// Lines of a name and what is to be said about it, which are broken between words, below the first word after the name.
+pub fn indented(lines: &str) -> String {
+    const NAME: usize = 13;
+    let Some(columns) = terminal_columns().filter(|&columns| columns > 2 * NAME) else {
+        return lines.to_owned();
+    };
+    let indent = format!("\n{:NAME$}", "");
+    let line = |line: &str| match line.split_at_checked(NAME) {
+        Some((name, rest)) if name.ends_with("  ") => {
+            format!("{name}{}\n", wrapped(rest, columns - NAME).replace('\n', &indent))
+        }
+        _ => wrapped(line, columns) + "\n",
+    };
+    lines.lines().map(line).collect()
+}
+
+/// Lines of at most this many characters, as far as words are not longer.
+fn wrapped(text: &str, columns: usize) -> String {
+    let (mut out, mut used) = (String::with_capacity(text.len()), 0);
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        let begins = out.is_empty();
+        if !begins && used + 1 + length > columns {
+            out.push('\n');
+            used = 0;
+        } else if !begins {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += length;
+    }
+    out
+}
+
 /// A head and rows of figures as a table; on a terminal too narrow for their words, a line for each figure.
 pub fn table_of_figures(cells: &[Vec<String>]) -> String {
     let mut rows = cells.iter();
@@ -105,6 +156,13 @@ mod tests {
             row(["epoll", "1.03 (1.01–1.07)", "9,658"]),
             row(["uring", "–", ""]),
         ]
+    }
+
+    #[test]
+    fn prose_is_broken_between_words() {
+        assert_eq!(wrapped("a request costs 8.3 µs", 11), "a request\ncosts 8.3\nµs");
+        assert_eq!(wrapped("far-too-long a word", 5), "far-too-long\na\nword");
+        assert_eq!((wrapped("", 5).as_str(), wrapped("a b", 3).as_str()), ("", "a b"));
     }
 
     #[test]

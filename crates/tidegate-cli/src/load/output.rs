@@ -63,7 +63,7 @@ impl Sinks {
         match () {
             () if self.quiet || to_stdout => {}
             () if self.ndjson => out::put_error(format_args!("{}", summary(report))),
-            () => out::put(format_args!("{}", summary(report)))?,
+            () => out::put(format_args!("{}", out::indented(&summary(report))))?,
         }
         written.into_iter().collect()
     }
