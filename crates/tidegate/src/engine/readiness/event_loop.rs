@@ -206,10 +206,16 @@ impl<P: Poller> Loop<P> {
         }
     }
 
-    /// Lets those whose shared memory shows something have their turn.
+    /// Lets those whose shared memory shows something have their turn, and others after them while it spins.
     fn look_at_rings(&mut self) {
-        while let Some((token, ready)) = self.rings.ready.pop() {
-            self.ready(token, ready);
+        loop {
+            while let Some((token, ready)) = self.rings.ready.pop() {
+                self.ready(token, ready);
+            }
+            match self.rings.again(&mut self.table) {
+                0 => return,
+                more => self.loop_state.more(more),
+            }
         }
     }
 

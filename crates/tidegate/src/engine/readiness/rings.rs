@@ -15,6 +15,9 @@ const KERNEL_OFTEN: Duration = Duration::from_micros(10);
 const KERNEL_RARELY: Duration = Duration::from_micros(200);
 /// Looks in a row, over all connections, before the loop looks at its clock and its commands: half a microsecond.
 const LOOKS: usize = 64;
+/// How often in a row connections have their turn before that: a few microseconds, if sessions are as fast as the
+/// memory. The clock, the timers and the commands cost as much as a message does.
+const TURNS: usize = 16;
 
 /// How to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub(super) struct Rings {
     /// When the kernel is asked again, and how long that is from one time to the next.
     ask_at: Option<Instant>,
     every: Duration,
+    /// Turns that may follow before the loop looks after the rest.
+    turns: usize,
 }
 
 impl Rings {
@@ -53,6 +58,7 @@ impl Rings {
         now: Instant,
         table: &mut Table<Entry<W>>,
     ) -> Rest {
+        self.turns = 0;
         if self.awake.is_empty() {
             return Rest::Wait(rest);
         }
@@ -61,18 +67,35 @@ impl Rings {
         if sleeps && self.ready.is_empty() {
             return Rest::Wait(rest);
         }
-        let looks = if sleeps || busy { 0 } else { LOOKS / self.awake.len().max(1) };
-        for _ in 0..looks {
-            if !self.ready.is_empty() {
-                break;
-            }
-            self.look(false, table);
+        if !sleeps && !busy {
+            self.turns = TURNS;
+            self.spin(table);
         }
         if self.ask_at.is_some_and(|at| now < at) {
             return Rest::Skip;
         }
         self.ask_at = Some(now + self.every);
         Rest::Wait(Some(Duration::ZERO))
+    }
+
+    /// The connections that were ready have had their turn: if the loop only spins, looks for the next ones at once.
+    /// Returns how many there are.
+    pub(super) fn again<W: Transport>(&mut self, table: &mut Table<Entry<W>>) -> usize {
+        self.turns = self.turns.saturating_sub(1);
+        if self.turns > 0 {
+            self.spin(table);
+        }
+        self.ready.len()
+    }
+
+    /// Looks until something is ready, or for long enough.
+    fn spin<W: Transport>(&mut self, table: &mut Table<Entry<W>>) {
+        for _ in 0..LOOKS / self.awake.len().max(1) {
+            if !self.ready.is_empty() {
+                return;
+            }
+            self.look(false, table);
+        }
     }
 
     /// The kernel was asked, and had so much to say.
