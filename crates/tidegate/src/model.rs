@@ -77,15 +77,20 @@ impl fmt::Display for Model {
 }
 
 /// A name that is not a [`Model`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown model {name:?}; the models are: {}, and auto for the best one available",
-    Model::ALL.map(Model::name).join(", ")
-)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseModelError {
     /// The unknown name.
     pub name: String,
 }
+
+impl fmt::Display for ParseModelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, all) = (&self.name, Model::ALL.map(Model::name).join(", "));
+        write!(f, "unknown model {name:?}; the models are: {all}, and auto for the best one available")
+    }
+}
+
+impl std::error::Error for ParseModelError {}
 
 impl FromStr for Model {
     type Err = ParseModelError;

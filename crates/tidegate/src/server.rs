@@ -2,6 +2,7 @@
 
 mod datagram;
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,14 +24,12 @@ use crate::stats::{Counters, Stats, each, sum};
 pub use datagram::{BoundDatagramServer, DatagramServer, RunningDatagrams};
 
 /// Why a server could not be started. Everything started before the error is undone.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
     /// The limits contradict each other.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
+    Policy(PolicyError),
     /// The model cannot be used on this system. A model selected by name is never replaced by another.
-    #[error("the model {model} is unavailable: {why}")]
     Unavailable {
         /// The model.
         model: Model,
@@ -38,7 +37,6 @@ pub enum StartError {
         why: String,
     },
     /// The datagram path cannot be used on this system. A path selected by name is never replaced by another.
-    #[error("the path {path} is unavailable: {why}")]
     PathUnavailable {
         /// The path.
         path: DatagramPath,
@@ -46,7 +44,6 @@ pub enum StartError {
         why: String,
     },
     /// There is no route to the address.
-    #[error("cannot send to {addr}: {error}; check the address and the routes of this machine")]
     Connect {
         /// The address.
         addr: SocketAddr,
@@ -54,7 +51,6 @@ pub enum StartError {
         error: io::Error,
     },
     /// The address cannot be listened on.
-    #[error("cannot listen on {at}: {error}{}", remedy(.error, .at))]
     Listen {
         /// The address.
         at: Endpoint,
@@ -62,27 +58,63 @@ pub enum StartError {
         error: io::Error,
     },
     /// The given socket is not a listening stream socket.
-    #[error("cannot take over the listening socket: {error}; pass a listening TCP or Unix stream socket")]
     Adopt {
         /// What is wrong with it.
         error: io::Error,
     },
     /// The datagram sockets of another process cannot be used.
-    #[error("cannot take over the datagram sockets: {error}")]
     AdoptDatagrams {
         /// The problem with them, or with the model or number of threads.
         error: io::Error,
     },
     /// The threads or their kernel objects could not be made.
-    #[error(
-        "cannot start the model {model}: {error}; lower `threads`, `max_connections` or `buffers`, or raise the process limits"
-    )]
     Engine {
         /// The model.
         model: Model,
         /// The system's error.
         error: io::Error,
     },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Policy(e) => e.fmt(f),
+            Self::Unavailable { model, why } => write!(f, "the model {model} is unavailable: {why}"),
+            Self::PathUnavailable { path, why } => write!(f, "the path {path} is unavailable: {why}"),
+            Self::Connect { addr, error } => {
+                write!(f, "cannot send to {addr}: {error}; check the address and the routes of this machine")
+            }
+            Self::Listen { at, error } => {
+                write!(f, "cannot listen on {at}: {error}{}", remedy(error, at))
+            }
+            Self::Adopt { error } => write!(
+                f,
+                "cannot take over the listening socket: {error}; pass a listening TCP or Unix stream socket"
+            ),
+            Self::AdoptDatagrams { error } => write!(f, "cannot take over the datagram sockets: {error}"),
+            Self::Engine { model, error } => write!(
+                f,
+                "cannot start the model {model}: {error}; lower `threads`, `max_connections` or `buffers`, or raise \
+                 the process limits"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Policy(e) => e.source(), // its text is the text of this error
+            _ => None,
+        }
+    }
+}
+
+impl From<PolicyError> for StartError {
+    fn from(e: PolicyError) -> Self {
+        Self::Policy(e)
+    }
 }
 
 fn remedy(e: &io::Error, at: &Endpoint) -> String {

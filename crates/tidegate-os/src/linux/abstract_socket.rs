@@ -1,17 +1,17 @@
 //! Unix sockets with abstract names (`unix(7)`): there is no file, a name lasts as long as its socket, and it is known
 //! only in the network namespace that the socket is in.
 
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::retry_on_intr;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+
+use crate::unix::call::{check, count, poll, retry};
+use crate::unix::rights;
 
 /// Most descriptors that [`peek_descriptors`] gives: one more than a message has that is any good.
 const MOST_PEEKED: usize = 3;
@@ -46,7 +46,14 @@ pub fn connect(name: &str) -> io::Result<UnixStream> {
 
 /// The user that the process at the other end ran as when it connected, or listened (`SO_PEERCRED`).
 pub fn user_of(socket: &UnixStream) -> io::Result<u32> {
-    Ok(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of_val(&peer) as libc::socklen_t;
+    let at = (&raw mut peer).cast();
+    // SAFETY: `at` is valid for writing `bytes` bytes during the call, and any are integers.
+    check(unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, at, &raw mut bytes)
+    })?;
+    Ok(peer.uid)
 }
 
 /// Copies the beginning of what has come, which stays where it is, and with it the descriptors, which are not opened.
@@ -55,8 +62,9 @@ pub fn user_of(socket: &UnixStream) -> io::Result<u32> {
 /// # Errors
 /// [`io::ErrorKind::WouldBlock`] if nothing has come yet.
 pub fn peek(socket: &UnixStream, message: &mut [u8]) -> io::Result<usize> {
-    let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    Ok(retry_on_intr(|| rustix::net::recv(socket, &mut *message, look))?.0)
+    let (at, length, look) = (message.as_mut_ptr(), message.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    // SAFETY: pointer and length describe `message`, which is borrowed exclusively.
+    retry(|| count(unsafe { libc::recv(socket.as_raw_fd(), at.cast(), length, look) }))
 }
 
 /// Opens the descriptors that came with the first message, a few at most. The message stays where it is and keeps a
@@ -65,25 +73,16 @@ pub fn peek(socket: &UnixStream, message: &mut [u8]) -> io::Result<usize> {
 /// # Errors
 /// [`io::ErrorKind::WouldBlock`] if nothing has come yet.
 pub fn peek_descriptors(socket: &UnixStream, message: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PEEKED))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut room = [IoSliceMut::new(message)];
-    let look = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    retry_on_intr(|| rustix::net::recvmsg(socket, &mut room, &mut control, look))?;
-    let mut descriptors = Vec::new();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = part {
-            descriptors.extend(rights);
-        }
-    }
-    Ok(descriptors)
+    let look = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    Ok(rights::receive(socket, message, MOST_PEEKED, look)?.1)
 }
 
 /// Which of these sockets the other end has closed, or shut down both ways. Nothing waits.
 pub fn ended<'a>(sockets: impl Iterator<Item = &'a UnixStream>) -> io::Result<Vec<bool>> {
-    let mut all: Vec<_> = sockets.map(|socket| PollFd::new(socket, PollFlags::empty())).collect();
-    retry_on_intr(|| poll(&mut all, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })))?;
-    Ok(all.iter().map(|one| one.revents().intersects(PollFlags::HUP | PollFlags::ERR)).collect())
+    let entry = |socket: &UnixStream| libc::pollfd { fd: socket.as_raw_fd(), events: 0, revents: 0 };
+    let mut all: Vec<_> = sockets.map(entry).collect();
+    retry(|| poll(&mut all, Some(Duration::ZERO)))?;
+    Ok(all.iter().map(|one| one.revents & (libc::POLLHUP | libc::POLLERR) != 0).collect())
 }
 
 /// Takes back that the close of a socket waits until its data is sent (`SO_LINGER`); of what is no socket, nothing.
@@ -95,7 +94,8 @@ pub fn close_at_once(descriptor: &impl AsFd) {
 /// The user that this process runs as.
 #[must_use]
 pub fn own_user() -> u32 {
-    rustix::process::geteuid().as_raw()
+    // SAFETY: no arguments, and it cannot fail.
+    unsafe { libc::geteuid() }
 }
 
 #[cfg(test)]

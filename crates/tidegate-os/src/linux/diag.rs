@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 const NETLINK: i32 = 16;
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -40,7 +40,7 @@ pub struct SocketInfo {
 /// # Errors
 /// It is no socket.
 pub fn cookie(socket: &impl AsFd) -> io::Result<u64> {
-    Ok(rustix::net::sockopt::socket_cookie(socket)?)
+    SockRef::from(socket).cookie()
 }
 
 /// The TCP socket at `local` that is connected to `remote`; if there is none, the one that listens for such a

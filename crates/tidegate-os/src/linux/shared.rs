@@ -4,15 +4,15 @@
 //! copying or as an atomic word, and never twice in the belief that it stayed the same. It cannot take the memory away
 //! (which would end this process with SIGBUS): that the size is sealed is checked before anything is mapped.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use crate::unix::call::check;
 
-const SIZE_IS_FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+const SIZE_IS_FIXED: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// Memory shared with another process; unmapped when dropped. It is gone when both have let go of it, however they end.
 #[derive(Debug)]
@@ -33,9 +33,11 @@ impl Shared {
     /// # Errors
     /// No descriptor or memory is left, or the system has no `memfd_create` (Linux 3.17).
     pub fn create(bytes: usize) -> io::Result<(Self, OwnedFd)> {
-        let fd = memfd_create("tidegate", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&fd, bytes as u64)?;
-        fcntl_add_seals(&fd, SIZE_IS_FIXED)?;
+        let file = unnamed_file()?;
+        file.set_len(bytes as u64)?;
+        let fd = OwnedFd::from(file);
+        // SAFETY: no pointers, and the descriptor is borrowed for the call.
+        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SIZE_IS_FIXED) })?;
         Ok((Self::map(&fd, bytes)?, fd))
     }
 
@@ -45,11 +47,17 @@ impl Shared {
     /// [`io::ErrorKind::InvalidInput`] if it is anything else.
     pub fn open(fd: &OwnedFd, most: usize) -> io::Result<Self> {
         let wrong = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
-        let seals = fcntl_get_seals(fd).map_err(|_| wrong("not a memfd"))?;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        // SAFETY: no pointers, and the descriptor is borrowed for the call.
+        let seals = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) });
+        let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        if seals.map_err(|_| wrong("not a memfd"))? & needed != needed {
             return Err(wrong("its size is not sealed"));
         }
-        let bytes = usize::try_from(fstat(fd)?.st_size).unwrap_or(0);
+        // SAFETY: integers only: all zeroes are a value.
+        let mut facts: libc::stat64 = unsafe { std::mem::zeroed() };
+        // SAFETY: `facts` is valid for writing one `stat64` during the call.
+        check(unsafe { libc::fstat64(fd.as_raw_fd(), &raw mut facts) })?;
+        let bytes = usize::try_from(facts.st_size).unwrap_or(0);
         if bytes == 0 || bytes > most {
             return Err(wrong("its size is not one that is allowed"));
         }
@@ -60,8 +68,12 @@ impl Shared {
         // SAFETY: a fresh mapping at an address the kernel picks overlaps nothing. The size of the file is sealed (both
         // callers have seen to that), so every page of it stays backed.
         let at = unsafe {
-            mmap(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)
-        }?;
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(ptr::null_mut(), bytes, access, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
         NonNull::new(at.cast()).map(|at| Self { at, bytes }).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
@@ -120,10 +132,20 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         // SAFETY: mapped by `map` with this size, and nothing borrows from it any more.
-        unsafe {
-            let _ = munmap(self.at.as_ptr().cast(), self.bytes);
-        }
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
     }
+}
+
+/// An empty file without a name, which can be sealed. Old C libraries have no function for it (glibc before 2.27).
+fn unnamed_file() -> io::Result<File> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name ends with a zero and lives as long as the program; the result is checked before it is owned.
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_create, c"tidegate".as_ptr(), flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: memfd_create just returned this descriptor and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) }.into())
 }
 
 #[cfg(test)]
@@ -145,14 +167,14 @@ mod tests {
 
     #[test]
     fn memory_that_could_shrink_is_not_mapped() {
-        let open = memfd_create("open", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&open, 8192).unwrap();
-        assert!(Shared::open(&open, 8192).unwrap_err().to_string().contains("not sealed"));
+        let open = unnamed_file().unwrap();
+        open.set_len(8192).unwrap();
+        assert!(Shared::open(&open.into(), 8192).unwrap_err().to_string().contains("not sealed"));
         let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         assert!(Shared::open(&file, 8192).is_err());
         let (_, large) = Shared::create(16384).unwrap();
         assert!(Shared::open(&large, 8192).unwrap_err().to_string().contains("size"));
-        assert!(ftruncate(&large, 4096).is_err(), "it is sealed");
+        assert!(File::from(large).set_len(4096).is_err(), "it is sealed");
     }
 
     #[test]

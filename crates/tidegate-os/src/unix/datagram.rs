@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::poll::Readiness;
+use super::call::{poll, retry};
+use super::poll::{Readiness, mask};
 use super::socket::Blocking;
 pub use crate::terms::{DatagramOptions, Joining, LARGEST_JOINED, LARGEST_PAYLOAD, PortSharing};
 
@@ -106,16 +107,11 @@ impl DatagramSocket {
 
     /// Waits until something can be received or sent, as `wanted`; whether it can.
     pub fn wait(&self, wanted: Readiness, timeout: Option<Duration>) -> io::Result<bool> {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let mut flags = PollFlags::empty();
-        flags.set(PollFlags::IN, wanted.readable);
-        flags.set(PollFlags::OUT, wanted.writable);
-        let timeout =
-            timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
-        match poll(&mut [PollFd::new(&self.0, flags)], timeout.as_ref()) {
+        let mut socket = [libc::pollfd { fd: self.0.as_raw_fd(), events: mask(wanted), revents: 0 }];
+        match poll(&mut socket, timeout) {
             Ok(ready) => Ok(ready > 0),
-            Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(e) => Err(e.into()),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(false),
+            Err(e) => Err(e),
         }
     }
 
@@ -453,14 +449,4 @@ fn send_call(fd: RawFd, headers: &mut [Header]) -> io::Result<usize> {
     // SAFETY: as above, for the first header.
     let n = unsafe { libc::sendmsg(fd, &raw const first.msg_hdr, libc::MSG_NOSIGNAL) };
     if n >= 0 { Ok(1) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Again after a signal.
-fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
-    loop {
-        match call() {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            outcome => return outcome,
-        }
-    }
 }

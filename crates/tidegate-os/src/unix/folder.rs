@@ -1,14 +1,16 @@
 //! A folder whose files are opened by name, and from which no name leads out.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, openat};
-use rustix::io::Errno;
-
+use super::call::check;
+#[cfg(target_os = "linux")]
+use super::call::count;
+use super::directory::Directory;
 use crate::file::{Listed, Patience};
 
 /// A folder. Names are relative to it, with `/` between their parts; an empty one is the folder itself.
@@ -29,7 +31,16 @@ enum Way {
 }
 
 /// For reading; a pipe is not waited for, and a terminal does not become ours.
-const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+const READ: libc::c_int = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY | LARGE;
+
+/// Only a folder.
+const FOLDER: libc::c_int = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | LARGE;
+
+/// Files of more than 2 GiB, on systems of 32 bits.
+#[cfg(target_os = "linux")]
+const LARGE: libc::c_int = libc::O_LARGEFILE;
+#[cfg(not(target_os = "linux"))]
+const LARGE: libc::c_int = 0;
 
 impl Folder {
     /// Opens the folder at `path`.
@@ -37,7 +48,7 @@ impl Folder {
     /// # Errors
     /// What the system says: it does not exist, is no folder, or may not be looked into.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let fd = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let fd = open_at(libc::AT_FDCWD, path.as_os_str(), FOLDER)?;
         #[cfg(target_os = "linux")]
         if beneath(&fd, Path::new("."), Patience::Waits).is_ok() {
             return Ok(Self { fd, way: Way::Beneath });
@@ -86,8 +97,8 @@ impl Folder {
                 _ => return Err(io::ErrorKind::NotFound.into()),
             };
             let last = parts.peek().is_none();
-            let kind = if last { READ } else { OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC };
-            here = openat(&here, part, kind | OFlags::NOFOLLOW, Mode::empty()).map_err(outside)?;
+            let kind = if last { READ } else { FOLDER };
+            here = open_at(here.as_raw_fd(), part, kind | libc::O_NOFOLLOW).map_err(outside)?;
         }
         Ok(here.into())
     }
@@ -99,48 +110,84 @@ impl Folder {
     pub fn list(&self, name: &str, most: usize) -> io::Result<Vec<Listed>> {
         let folder = OwnedFd::from(self.open_file(name, Patience::Waits)?);
         let mut listed = Vec::new();
-        for entry in Dir::new(folder)? {
-            let entry = entry?;
-            let Ok(name) = entry.file_name().to_str() else { continue }; // no URL leads to it
+        let mut folder = Directory::new(folder)?;
+        while let Some(entry) = folder.next()? {
+            let Ok(name) = entry.name.to_str() else { continue }; // no URL leads to it
             if matches!(name, "." | "..") {
                 continue;
             }
             if listed.len() == most {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }
-            let is_folder = entry.file_type() == FileType::Directory;
-            listed.push(Listed { name: name.into(), is_folder });
+            listed.push(Listed { name: name.into(), is_folder: entry.is_folder });
         }
         Ok(listed)
     }
 }
 
+/// A path as the system takes it.
+fn c_path(path: &OsStr) -> io::Result<CString> {
+    CString::new(path.as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// `openat(2)`, of what is there already.
+fn open_at(folder: RawFd, path: &OsStr, flags: libc::c_int) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    // SAFETY: the path ends with a zero and outlives the call; the result is checked before it is owned. Callers have
+    // the folder, or give AT_FDCWD.
+    let fd = check(unsafe { libc::openat(folder, path.as_ptr(), flags) })?;
+    // SAFETY: openat just returned this descriptor and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `openat2(2)`, which the C library has no function for.
+#[cfg(target_os = "linux")]
+fn open_at_by(folder: &OwnedFd, path: &OsStr, how: &libc::open_how) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    let how_at = std::ptr::from_ref(how);
+    // SAFETY: the path ends with a zero, `how_at` points to as many bytes as are said, and both outlive the call; the
+    // result is checked before it is owned.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_openat2, folder.as_raw_fd(), path.as_ptr(), how_at, size_of_val(how))
+    };
+    let fd = check(fd as libc::c_int)?;
+    // SAFETY: openat2 just returned this descriptor and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 #[cfg(target_os = "linux")]
 fn beneath(folder: &OwnedFd, path: &Path, patience: Patience) -> io::Result<OwnedFd> {
-    use rustix::fs::{ResolveFlags, openat2};
-    let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    // SAFETY: integers only: all zeroes are a value.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = READ as u64;
+    how.resolve = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_MAGICLINKS;
     if patience == Patience::Never {
-        resolve |= ResolveFlags::CACHED; // Linux 5.12
+        how.resolve |= libc::RESOLVE_CACHED; // Linux 5.12
     }
     // `openat2(2)`: EAGAIN also where somebody renames meanwhile, so that the way cannot be followed safely.
     let mut tries = if patience == Patience::Never { 1 } else { 16 };
     loop {
         tries -= 1;
-        match openat2(folder, path, READ, Mode::empty(), resolve) {
-            Err(Errno::AGAIN) if tries > 0 => {}
-            Err(Errno::INVAL) if patience == Patience::Never => return Err(io::ErrorKind::WouldBlock.into()),
-            outcome => return outcome.map_err(outside),
+        let opened = open_at_by(folder, path.as_os_str(), &how);
+        match opened.as_ref().err().and_then(io::Error::raw_os_error) {
+            Some(libc::EAGAIN) if tries > 0 => {}
+            Some(libc::EINVAL) if patience == Patience::Never => {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            _ => return opened.map_err(outside),
         }
     }
 }
 
 /// Maps errors: a path that leaves the folder or loops is not found, a socket is unsupported.
-fn outside(e: Errno) -> io::Error {
-    match e {
-        Errno::XDEV | Errno::LOOP | Errno::NOTDIR | Errno::NAMETOOLONG => io::ErrorKind::NotFound.into(),
+fn outside(e: io::Error) -> io::Error {
+    match e.raw_os_error() {
+        Some(libc::EXDEV | libc::ELOOP | libc::ENOTDIR | libc::ENAMETOOLONG) => {
+            io::ErrorKind::NotFound.into()
+        }
         // `open(2)`: a Unix socket, or a device without hardware. BSD reports sockets as EOPNOTSUPP.
-        Errno::NXIO | Errno::NODEV | Errno::OPNOTSUPP => io::ErrorKind::Unsupported.into(),
-        e => e.into(),
+        Some(libc::ENXIO | libc::ENODEV | libc::EOPNOTSUPP) => io::ErrorKind::Unsupported.into(),
+        _ => e,
     }
 }
 
@@ -150,12 +197,19 @@ fn outside(e: Errno) -> io::Error {
 /// [`io::ErrorKind::WouldBlock`] if the disk would have to be read, or if this system cannot tell.
 #[cfg(target_os = "linux")]
 pub fn read_cached(file: &File, into: &mut [u8], at: u64) -> io::Result<usize> {
-    use rustix::io::{ReadWriteFlags, preadv2};
-    match preadv2(file, &mut [io::IoSliceMut::new(into)], at, ReadWriteFlags::NOWAIT) {
-        Ok(n) => Ok(n),
-        Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Err(io::ErrorKind::WouldBlock.into()),
-        Err(e) => Err(e.into()),
-    }
+    let slice = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    // The kernel puts the offset together from two halves; where one holds it all, the other is shifted out of it
+    // (`pos_from_hilo` in fs/read_write.c). Old C libraries have no function for the call (glibc before 2.26).
+    let (low, high) = (at as libc::c_ulong, (at >> 32) as libc::c_ulong);
+    // SAFETY: `slice` describes `into`, which is borrowed exclusively, and both outlive the call.
+    let n = unsafe {
+        let slices = (&raw const slice, 1 as libc::c_ulong);
+        libc::syscall(libc::SYS_preadv2, file.as_raw_fd(), slices.0, slices.1, low, high, libc::RWF_NOWAIT)
+    };
+    count(n as libc::ssize_t).map_err(|e| match e.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) => io::ErrorKind::WouldBlock.into(),
+        _ => e,
+    })
 }
 
 /// Reads what is in the page cache: this system cannot tell what is.
@@ -173,7 +227,8 @@ pub fn read_cached(_: &File, _: &mut [u8], _: u64) -> io::Result<usize> {
 /// The disk's, and [`io::ErrorKind::Unsupported`] where there is no such call.
 pub fn write_back(file: &File) -> io::Result<()> {
     #[cfg(target_os = "linux")]
-    return Ok(rustix::fs::syncfs(file)?);
+    // SAFETY: no pointers, and the descriptor is borrowed for the call.
+    return check(unsafe { libc::syncfs(file.as_raw_fd()) }).map(drop);
     #[cfg(not(target_os = "linux"))]
     {
         let _ = file;
@@ -188,7 +243,11 @@ pub fn write_back(file: &File) -> io::Result<()> {
 /// The system's, and [`io::ErrorKind::Unsupported`] where there is no such call.
 pub fn forget_cached(file: &File) -> io::Result<()> {
     #[cfg(target_os = "linux")]
-    return Ok(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?);
+    // SAFETY: no pointers, and the descriptor is borrowed for the call. A length of 0 is up to the end.
+    return match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        e => Err(io::Error::from_raw_os_error(e)),
+    };
     #[cfg(not(target_os = "linux"))]
     {
         let _ = file;

@@ -3,16 +3,11 @@
 //! On a socket with time limits a process that was stopped and goes on gets EINTR even without a handler (`signal(7)`),
 //! so calls are repeated.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use rustix::io::retry_on_intr;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
-};
+use super::rights;
 
 /// Most descriptors in one message: what Linux allows (`SCM_MAX_FD`, `unix(7)`).
 pub const MOST_DESCRIPTORS: usize = 253;
@@ -22,37 +17,24 @@ pub const MOST_DESCRIPTORS: usize = 253;
 /// Fails with [`io::ErrorKind::InvalidInput`] for more than [`MOST_DESCRIPTORS`], and with [`io::ErrorKind::WriteZero`]
 /// if the socket did not take the whole message: keep it short.
 pub fn send(socket: &UnixStream, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    if descriptors.len() > MOST_DESCRIPTORS {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one message"));
     }
-    let slices = [IoSlice::new(message)];
-    let sent = retry_on_intr(|| rustix::net::sendmsg(socket, &slices, &mut control, NO_SIGNAL))?;
+    let sent = rights::send(socket, message, descriptors, NO_SIGNAL)?;
     if sent == message.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
 /// Receives into `message`, and descriptors that came with it, closed on exec. 0 bytes mean that the other end is
 /// closed.
 pub fn receive(socket: &UnixStream, message: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut room = [IoSliceMut::new(message)];
-    let received = retry_on_intr(|| rustix::net::recvmsg(socket, &mut room, &mut control, CLOSE_ON_EXEC))?;
-    let mut descriptors = Vec::new();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = part {
-            descriptors.extend(rights);
-        }
-    }
-    Ok((received.bytes, descriptors))
+    rights::receive(socket, message, MOST_DESCRIPTORS, CLOSE_ON_EXEC)
 }
 
 /// Whether the process at the other end runs as the same user as this one (`SO_PEERCRED`, `unix(7)`).
 #[cfg(target_os = "linux")]
 pub fn is_same_user(socket: &UnixStream) -> io::Result<bool> {
-    let other = rustix::net::sockopt::socket_peercred(socket)?;
-    Ok(other.uid == rustix::process::geteuid())
+    use crate::linux::abstract_socket::{own_user, user_of};
+    Ok(user_of(socket)? == own_user())
 }
 
 /// Whether the process at the other end runs as the same user as this one: not known here, so nobody does.
@@ -62,14 +44,14 @@ pub fn is_same_user(_: &UnixStream) -> io::Result<bool> {
 }
 
 #[cfg(any(target_os = "macos", target_os = "ios"))]
-const NO_SIGNAL: SendFlags = SendFlags::empty();
+const NO_SIGNAL: libc::c_int = 0; // the standard library ignores SIGPIPE
 #[cfg(not(any(target_os = "macos", target_os = "ios")))]
-const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
+const NO_SIGNAL: libc::c_int = libc::MSG_NOSIGNAL;
 
 #[cfg(target_os = "linux")]
-const CLOSE_ON_EXEC: RecvFlags = RecvFlags::CMSG_CLOEXEC;
+const CLOSE_ON_EXEC: libc::c_int = libc::MSG_CMSG_CLOEXEC;
 #[cfg(not(target_os = "linux"))]
-const CLOSE_ON_EXEC: RecvFlags = RecvFlags::empty();
+const CLOSE_ON_EXEC: libc::c_int = 0;
 
 #[cfg(test)]
 mod tests {

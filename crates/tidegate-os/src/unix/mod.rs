@@ -1,7 +1,9 @@
 //! What every Unix has.
 
+pub(crate) mod call;
 pub mod datagram;
 pub mod descriptor;
+pub(crate) mod directory;
 pub mod extension;
 pub mod folder;
 pub mod handover;
@@ -9,6 +11,7 @@ pub mod local;
 pub mod pages;
 pub mod poll;
 pub mod process;
+pub(crate) mod rights;
 pub mod select;
 pub mod socket;
 pub mod thread;

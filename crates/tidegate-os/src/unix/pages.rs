@@ -5,7 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
 pub use crate::terms::Residence;
-use rustix::mm::{MapFlags, ProtFlags, mlock, mmap_anonymous, munmap};
+
+use super::call::check;
 
 /// Zeroed memory in whole pages; given back when dropped.
 #[derive(Debug)]
@@ -21,15 +22,17 @@ impl Pages {
     /// `ENOMEM` when there is no memory or address space; with [`Residence::Locked`] also when RLIMIT_MEMLOCK is too
     /// low, and `EPERM` when nothing may be locked.
     pub fn new(bytes: usize, residence: Residence) -> io::Result<Self> {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON);
         // SAFETY: a fresh private mapping at an address the kernel picks overlaps nothing.
-        let at = unsafe {
-            mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-        }?;
+        let at = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
         let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let pages = Self { at, bytes };
         if residence == Residence::Locked {
             // SAFETY: locking changes neither the contents nor the mapping.
-            unsafe { mlock(pages.at.as_ptr().cast(), bytes) }?;
+            check(unsafe { libc::mlock(pages.at.as_ptr().cast(), bytes) })?;
         }
         Ok(pages)
     }
@@ -59,9 +62,7 @@ impl DerefMut for Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this size, and no slice of it is alive: they borrow `self`.
-        unsafe {
-            let _ = munmap(self.at.as_ptr().cast(), self.bytes);
-        }
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
     }
 }
 

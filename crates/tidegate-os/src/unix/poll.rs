@@ -55,17 +55,19 @@ impl PollSet {
 }
 
 fn wait_on(entries: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
+    match wait_in_ms(entries, timeout) {
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+        outcome => outcome,
+    }
+}
+
+/// Waits in whole milliseconds; a signal is an error.
+pub(super) fn wait_in_ms(entries: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
     let ms = timeout
         .map_or(-1, |t| libc::c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX));
     // SAFETY: pointer and length describe the slice; poll writes only `revents` within it.
     let n = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, ms) };
-    match usize::try_from(n) {
-        Ok(n) => Ok(n),
-        Err(_) => match io::Error::last_os_error() {
-            e if e.kind() == io::ErrorKind::Interrupted => Ok(0),
-            e => Err(e),
-        },
-    }
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
 #[inline]
@@ -82,7 +84,8 @@ fn entry(fd: RawFd, wanted: Readiness) -> libc::pollfd {
     libc::pollfd { fd: if events == 0 { !fd } else { fd }, events, revents: 0 }
 }
 
-fn mask(wanted: Readiness) -> libc::c_short {
+/// What `poll(2)` is to wait for.
+pub(super) fn mask(wanted: Readiness) -> libc::c_short {
     let mut mask = 0;
     if wanted.readable {
         mask |= libc::POLLIN;

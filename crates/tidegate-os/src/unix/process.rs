@@ -4,23 +4,58 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::call::check;
+
 /// The soft and the hard limit on open descriptors.
 pub fn descriptor_limit() -> (u64, u64) {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX))
+    let limit = Limit::Descriptors.get();
+    (bounded(limit.rlim_cur).unwrap_or(u64::MAX), bounded(limit.rlim_max).unwrap_or(u64::MAX))
 }
 
 /// Raises the soft limit on open descriptors to the hard one and returns it.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
-    Ok(limit.maximum.unwrap_or(u64::MAX))
+    let mut limit = Limit::Descriptors.get();
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: `limit` is valid for reading one `rlimit` during the call.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    Ok(bounded(limit.rlim_max).unwrap_or(u64::MAX))
+}
+
+/// A limit of this process.
+pub(super) enum Limit {
+    AddressSpace,
+    Descriptors,
+    LockedMemory,
+}
+
+impl Limit {
+    /// The soft value; `None` is without limit.
+    pub(super) fn soft(self) -> Option<u64> {
+        bounded(self.get().rlim_cur)
+    }
+
+    fn get(self) -> libc::rlimit {
+        let which = match self {
+            Self::AddressSpace => libc::RLIMIT_AS,
+            Self::Descriptors => libc::RLIMIT_NOFILE,
+            Self::LockedMemory => libc::RLIMIT_MEMLOCK,
+        };
+        let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: `limit` is valid for writing one `rlimit` during the call. It fails for no resource named above.
+        unsafe { libc::getrlimit(which, &raw mut limit) };
+        limit
+    }
+}
+
+/// A value of a limit, unless it means none.
+#[allow(clippy::unnecessary_cast, reason = "it has 32 bits, or a sign, on some systems")]
+fn bounded(value: libc::rlim_t) -> Option<u64> {
+    (value != libc::RLIM_INFINITY).then_some(value as u64)
 }
 
 /// How many bytes this process may lock in memory; `None` is without limit.
 pub fn locked_memory_limit() -> Option<u64> {
-    rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+    Limit::LockedMemory.soft()
 }
 
 /// Whether `SIGHUP` is ignored, as under `nohup(1)`.
@@ -34,12 +69,16 @@ pub fn ignores_hangup() -> bool {
 
 /// Bytes of a page of memory.
 pub fn page_bytes() -> usize {
-    rustix::param::page_size()
+    // SAFETY: no pointers.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096) // every system knows it
 }
 
 /// Clock ticks a second, the unit of `/proc/PID/stat`.
 pub fn clock_ticks_per_s() -> u64 {
-    rustix::param::clock_ticks_per_second()
+    // SAFETY: no pointers.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    u64::try_from(ticks).unwrap_or(100) // every system knows it
 }
 
 /// Processor time, user and kernel, that a process has used so far, all its threads together: to the nanosecond, where
@@ -158,10 +197,12 @@ pub fn family(pid: u32) -> Vec<u32> {
 
 /// Whether there is such a process.
 pub fn is_there(pid: u32) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    pid.is_some_and(|pid| {
-        matches!(rustix::process::test_kill_process(pid), Ok(()) | Err(rustix::io::Errno::PERM))
-    })
+    let Some(pid) = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0) else { return false };
+    // SAFETY: no pointers, and signal 0 is sent to nobody.
+    match check(unsafe { libc::kill(pid, 0) }) {
+        Ok(_) => true,
+        Err(e) => e.raw_os_error() == Some(libc::EPERM),
+    }
 }
 
 /// Makes a child lead a new group, which [`end_group`] ends.
@@ -183,16 +224,16 @@ pub fn open_to_all(folder: &std::path::Path) -> io::Result<()> {
 /// # Errors
 /// The group belongs to another user, or is 0 or 1, which would mean other processes than its own.
 pub fn end_group(group: u32, how: End) -> io::Result<()> {
-    use rustix::process::{Pid, Signal, kill_process_group};
     let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "not a process group started here");
-    let group = i32::try_from(group).ok().filter(|&g| g > 1).and_then(Pid::from_raw).ok_or_else(wrong)?;
+    let group = i32::try_from(group).ok().filter(|&g| g > 1).ok_or_else(wrong)?;
     let signal = match how {
-        End::Ask => Signal::TERM,
-        End::Kill => Signal::KILL,
+        End::Ask => libc::SIGTERM,
+        End::Kill => libc::SIGKILL,
     };
-    match kill_process_group(group, signal) {
-        Err(rustix::io::Errno::SRCH) | Ok(()) => Ok(()),
-        Err(e) => Err(e.into()),
+    // SAFETY: no pointers; a group from 2 on is no other than itself.
+    match check(unsafe { libc::killpg(group, signal) }) {
+        Err(e) if e.raw_os_error() != Some(libc::ESRCH) => Err(e),
+        _ => Ok(()),
     }
 }
 
@@ -213,8 +254,9 @@ pub enum End {
 /// # Errors
 /// None here.
 pub fn start_in_group(command: &mut std::process::Command, processes: std::fs::File) -> io::Result<()> {
+    use std::io::Write as _;
     use std::os::unix::process::CommandExt as _;
-    let join = move || rustix::io::write(&processes, b"0").map(drop).map_err(io::Error::from);
+    let join = move || (&processes).write(b"0").map(drop);
     // SAFETY: between fork and exec only `write(2)` is called, on a descriptor that was opened before:
     // async-signal-safe, and no allocation.
     unsafe { command.pre_exec(join) };
@@ -223,8 +265,18 @@ pub fn start_in_group(command: &mut std::process::Command, processes: std::fs::F
 
 /// Kernel name and release, as `uname` prints them.
 pub fn system_name() -> String {
-    let u = rustix::system::uname();
-    format!("{} {}", u.sysname().to_string_lossy(), u.release().to_string_lossy())
+    // SAFETY: integers only: all zeroes are a value.
+    let mut system: libc::utsname = unsafe { std::mem::zeroed() };
+    // SAFETY: `system` is valid for writing one `utsname` during the call, which cannot fail then.
+    unsafe { libc::uname(&raw mut system) };
+    format!("{} {}", text(&system.sysname), text(&system.release))
+}
+
+/// The text of an array that a zero ends.
+#[allow(clippy::unnecessary_cast, reason = "a character of C has a sign on some systems")]
+fn text(characters: &[libc::c_char]) -> String {
+    let bytes: Vec<u8> = characters.iter().map(|&c| c as u8).take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Asks a process to end (`SIGTERM`).
@@ -232,18 +284,32 @@ pub fn system_name() -> String {
 /// # Errors
 /// There is no such process, it belongs to somebody else, or the number means more than one process.
 pub fn ask_to_end(pid: u32) -> io::Result<()> {
-    let pid = i32::try_from(pid).ok().filter(|&pid| pid > 1).and_then(rustix::process::Pid::from_raw);
+    let pid = i32::try_from(pid).ok().filter(|&pid| pid > 1);
     let pid = pid.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-    Ok(rustix::process::kill_process(pid, rustix::process::Signal::TERM)?)
+    // SAFETY: no pointers; a number from 2 on is one process.
+    check(unsafe { libc::kill(pid, libc::SIGTERM) }).map(drop)
 }
 
 /// The processors the calling thread may run on.
 #[cfg(target_os = "linux")]
 pub fn allowed_cpus() -> Vec<usize> {
-    match rustix::thread::sched_getaffinity(None) {
-        Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
-        Err(_) => Vec::new(),
+    let mut set = no_cpus();
+    // SAFETY: `set` is valid for writing its own size during the call; 0 is the calling thread.
+    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) } != 0 {
+        return Vec::new();
     }
+    // SAFETY: plain arithmetic, inside of the set.
+    (0..CPUS).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+}
+
+/// Processors that a set has room for.
+#[cfg(target_os = "linux")]
+const CPUS: usize = libc::CPU_SETSIZE as usize;
+
+#[cfg(target_os = "linux")]
+fn no_cpus() -> libc::cpu_set_t {
+    // SAFETY: integers only: all zeroes are a value, the set of none.
+    unsafe { std::mem::zeroed() }
 }
 
 /// The processors the calling thread may run on.
@@ -257,7 +323,8 @@ pub fn allowed_cpus() -> Vec<usize> {
 /// Linux.
 #[cfg(target_os = "linux")]
 pub fn exact_sleeps() -> io::Result<()> {
-    Ok(rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?)
+    // SAFETY: no pointers: one nanosecond, for the calling thread.
+    check(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) }).map(drop)
 }
 
 /// Lets threads sleep as long as they ask for: this system knows no slack.
@@ -269,14 +336,16 @@ pub fn exact_sleeps() -> io::Result<()> {
 /// Keeps the calling thread, and threads it starts from now on, on the given processors.
 #[cfg(target_os = "linux")]
 pub fn pin_to_cpus(cpus: &[usize]) -> io::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
+    let mut set = no_cpus();
     for &cpu in cpus {
-        if cpu >= rustix::thread::CpuSet::MAX_CPU {
+        if cpu >= CPUS {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no processor {cpu}")));
         }
-        set.set(cpu);
+        // SAFETY: plain arithmetic, inside of the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
     }
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+    // SAFETY: `set` is valid for reading its own size during the call; 0 is the calling thread.
+    check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) }).map(drop)
 }
 
 /// Keeps the calling thread on the given processors: not available on this system.

@@ -3,12 +3,16 @@
 use std::io::{self, IoSlice, Read};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+#[cfg(target_os = "linux")]
+use std::os::fd::FromRawFd;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use socket2::{Protocol, SockRef, Socket, Type};
 
-use super::local;
+#[cfg(target_os = "linux")]
+use super::datagram::{Name, address};
+use super::{call, local};
 use crate::endpoint::Endpoint;
 #[cfg(target_os = "linux")]
 use crate::file;
@@ -72,9 +76,8 @@ impl Listener {
 
     /// Whether a connection waits to be accepted, as of now. A failure to find out counts as no.
     pub fn has_waiting(&self) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let mut listener = [PollFd::new(&self.0, PollFlags::IN)];
-        poll(&mut listener, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+        let listener = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        call::poll(&mut [listener], Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
     }
 
     /// A second descriptor of the same socket, for another process.
@@ -151,12 +154,25 @@ fn check_listens(fd: &OwnedFd) -> io::Result<Endpoint> {
     if kind != Type::STREAM {
         return wrong("the socket is no stream socket");
     }
-    // Apple's systems have the option's name and no more (`rustix`): there the first accept fails.
+    // Apple's systems have the option's name and no more: there the first accept fails.
     #[cfg(not(target_vendor = "apple"))]
-    if !rustix::net::sockopt::socket_acceptconn(fd)? {
+    if !is_listening(fd)? {
         return wrong("the socket does not listen");
     }
     local_endpoint(fd)
+}
+
+/// `SO_ACCEPTCONN`.
+#[cfg(not(target_vendor = "apple"))]
+fn is_listening(socket: &OwnedFd) -> io::Result<bool> {
+    let mut listens: libc::c_int = 0;
+    let mut bytes = size_of_val(&listens) as libc::socklen_t;
+    let at = (&raw mut listens).cast();
+    // SAFETY: `at` is valid for writing `bytes` bytes during the call, and any are an integer.
+    call::check(unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ACCEPTCONN, at, &raw mut bytes)
+    })?;
+    Ok(listens != 0)
 }
 
 /// Where a socket listens, or the near end of a connection.
@@ -265,14 +281,18 @@ fn fast_open(_: &Socket, queue: Option<NonZeroU32>) -> io::Result<()> {
 
 #[cfg(target_os = "linux")]
 fn accept(socket: &Socket, blocking: Blocking) -> io::Result<(Stream, Option<SocketAddr>)> {
-    use rustix::net::SocketFlags;
     let flags = match blocking {
-        Blocking::Waits => SocketFlags::CLOEXEC,
-        Blocking::Never => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        Blocking::Waits => libc::SOCK_CLOEXEC,
+        Blocking::Never => libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
     };
-    let (fd, peer) = rustix::net::acceptfrom_with(socket, flags)?;
-    let peer = peer.and_then(|any| SocketAddr::try_from(any).ok());
-    Ok((Stream::from(fd), peer))
+    let mut peer: Name = [0; size_of::<Name>()];
+    let mut bytes = size_of_val(&peer) as libc::socklen_t;
+    let at = peer.as_mut_ptr().cast();
+    // SAFETY: `at` is valid for writing `bytes` bytes during the call; a longer address is cut.
+    let fd = call::check(unsafe { libc::accept4(socket.as_raw_fd(), at, &raw mut bytes, flags) })?;
+    // SAFETY: accept4 just returned this descriptor and nobody else owns it.
+    let stream = Stream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok((stream, address(&peer[..(bytes as usize).min(size_of::<Name>())])))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -522,13 +542,16 @@ pub fn send_file(socket: &impl AsFd, range: &FileRange, more: More) -> io::Resul
         // A hint, and a Unix socket has no segments that it could join.
         let _ = SockRef::from(socket).set_tcp_cork(true);
     }
-    let mut at = range.at();
-    match rustix::fs::sendfile(socket, range.file(), Some(&mut at), range.len().min(FILE_STEP)) {
+    let mut at = libc::off64_t::try_from(range.at()).unwrap_or(libc::off64_t::MAX);
+    let (socket_fd, file) = (socket.as_fd().as_raw_fd(), range.file().as_raw_fd());
+    // SAFETY: `at` is valid for reading and writing one offset during the call, and both descriptors are borrowed.
+    let sent = unsafe { libc::sendfile64(socket_fd, file, &raw mut at, range.len().min(FILE_STEP)) };
+    match call::count(sent) {
         Ok(0) if !range.is_empty() => Err(file::shorter()),
         Ok(n) => Ok(n),
         // The file is of a kind that cannot (sendfile(2): EINVAL).
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => send_copy(socket, range),
-        Err(e) => Err(e.into()),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) => send_copy(socket, range),
+        Err(e) => Err(e),
     }
 }
 
@@ -549,7 +572,10 @@ fn send_copy(socket: &impl AsFd, range: &FileRange) -> io::Result<usize> {
 
 /// Whether calls on `socket` wait. For sockets a library owns.
 pub fn set_blocking(socket: &impl AsFd, blocking: Blocking) -> io::Result<()> {
-    Ok(rustix::io::ioctl_fionbio(socket, blocking == Blocking::Never)?) // one system call; fcntl(2) takes two
+    let mut never = libc::c_int::from(blocking == Blocking::Never);
+    // One system call; fcntl(2) takes two.
+    // SAFETY: FIONBIO reads one int, and `never` outlives the call.
+    call::check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::FIONBIO, &raw mut never) }).map(drop)
 }
 
 /// What a receive of no bytes means: the end of the stream. (Elsewhere it may be an error.)

@@ -15,6 +15,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::pages::{Pages, Residence};
+use super::process::Limit;
 
 /// What a thread runs.
 type Run = Box<dyn FnOnce() + Send>;
@@ -110,7 +111,9 @@ fn check(code: libc::c_int) -> io::Result<()> {
 
 #[cfg(target_os = "linux")]
 fn set_name(name: &CString) {
-    let _ = rustix::thread::set_name(name); // only a name
+    // SAFETY: the name ends with a zero and outlives the call, which copies 15 bytes at most. It is only a name,
+    // whatever the outcome.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -170,7 +173,7 @@ impl Headroom {
 /// called.
 fn free_address_space() -> Option<usize> {
     static STATM: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/self/statm").ok());
-    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current?;
+    let limit = Limit::AddressSpace.soft()?;
     let mut text = [0; 128];
     let length = STATM.as_ref()?.read_at(&mut text, 0).ok()?;
     let pages = std::str::from_utf8(&text[..length]).ok()?.split_whitespace().next()?.parse::<u64>().ok()?;
@@ -191,7 +194,7 @@ impl Drop for Headroom {
 /// that [`Headroom`] has just promised to somebody. Does nothing with another C library.
 pub fn share_a_limited_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    if rustix::process::getrlimit(rustix::process::Resource::As).current.is_some() {
+    if Limit::AddressSpace.soft().is_some() {
         // SAFETY: it takes no pointer, takes the lock of the heap itself, and may be called at any time.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
     }

@@ -152,27 +152,46 @@ impl Transports {
 
 /// Why a connection stays on TCP.
 #[cfg(target_os = "linux")]
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub(crate) enum Plain {
-    #[error("{0} is not an address of this host (or of this network namespace)")]
     Elsewhere(std::net::IpAddr),
-    #[error("no fast path at {0}: the peer is not tidegate, or --fast-path is off there")]
     Unknown(std::net::SocketAddr),
-    #[error(
-        "the process at {addr} runs as user {user}; only user {own} and the configured peer user are allowed"
-    )]
     User { addr: std::net::SocketAddr, user: u32, own: u32 },
-    #[error(
-        "the listener at {addr} belongs to user {owner}, but offers for it are taken by user {user}: \
-         run both as one user"
-    )]
     Owner { addr: std::net::SocketAddr, owner: u32, user: u32 },
-    #[error("too many offers are pending, or listeners delay the closing of earlier ones")]
     Full,
-    #[error("the listener at {0} did not take the offer")]
     Refused(std::net::SocketAddr),
-    #[error("the listener at {0} did not answer in time")]
     Late(std::net::SocketAddr),
-    #[error("{what}: {error}")]
     System { what: &'static str, error: std::io::Error },
 }
+
+#[cfg(target_os = "linux")]
+impl std::fmt::Display for Plain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Elsewhere(ip) => {
+                write!(f, "{ip} is not an address of this host (or of this network namespace)")
+            }
+            Self::Unknown(addr) => {
+                write!(f, "no fast path at {addr}: the peer is not tidegate, or --fast-path is off there")
+            }
+            Self::User { addr, user, own } => write!(
+                f,
+                "the process at {addr} runs as user {user}; only user {own} and the configured peer user are allowed"
+            ),
+            Self::Owner { addr, owner, user } => write!(
+                f,
+                "the listener at {addr} belongs to user {owner}, but offers for it are taken by user {user}: \
+                 run both as one user"
+            ),
+            Self::Full => {
+                f.write_str("too many offers are pending, or listeners delay the closing of earlier ones")
+            }
+            Self::Refused(addr) => write!(f, "the listener at {addr} did not take the offer"),
+            Self::Late(addr) => write!(f, "the listener at {addr} did not answer in time"),
+            Self::System { what, error } => write!(f, "{what}: {error}"),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl std::error::Error for Plain {}

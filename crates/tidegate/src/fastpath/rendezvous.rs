@@ -1,5 +1,6 @@
 //! The listener's side of the rendezvous: finds and verifies the offer that belongs to an accepted connection.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
@@ -43,16 +44,38 @@ struct Inner {
 }
 
 /// Why an offer is invalid.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 enum HandshakeError {
-    #[error("it is for a connection to {0}")]
     Elsewhere(SocketAddr),
-    #[error("it came without its memory and its socket")]
     Parts,
-    #[error("its socket is not the other end of this connection")]
     Foreign,
-    #[error("{0}")]
-    System(#[from] io::Error),
+    System(io::Error),
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Elsewhere(addr) => write!(f, "it is for a connection to {addr}"),
+            Self::Parts => f.write_str("it came without its memory and its socket"),
+            Self::Foreign => f.write_str("its socket is not the other end of this connection"),
+            Self::System(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for HandshakeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::System(error) => Some(error),
+            Self::Elsewhere(_) | Self::Parts | Self::Foreign => None,
+        }
+    }
+}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
 }
 
 impl Rendezvous {

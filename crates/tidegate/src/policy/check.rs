@@ -1,15 +1,15 @@
 //! Checks the limits against one another.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::{Policy, limit};
 
 /// An invalid policy, and how to correct it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
     /// A limit outside of its range.
-    #[error("`{name}` is {value}; it must be {must}")]
     Range {
         /// Name of the limit.
         name: &'static str,
@@ -19,7 +19,6 @@ pub enum PolicyError {
         must: String,
     },
     /// Two limits that contradict each other.
-    #[error("`{name}` ({value}) contradicts `{other}` ({other_value}): {remedy}")]
     Conflict {
         /// Name of the limit.
         name: &'static str,
@@ -33,7 +32,6 @@ pub enum PolicyError {
         remedy: &'static str,
     },
     /// A limit that the selected model cannot enforce.
-    #[error("`{name}` cannot be enforced on the model {model}: {remedy}")]
     NotOnModel {
         /// Name of the limit.
         name: &'static str,
@@ -43,7 +41,6 @@ pub enum PolicyError {
         remedy: &'static str,
     },
     /// A limit that has no meaning for the kind of socket.
-    #[error("`{name}` cannot be enforced on {socket}: {remedy}")]
     NotOnSocket {
         /// Name of the limit.
         name: &'static str,
@@ -53,9 +50,31 @@ pub enum PolicyError {
         remedy: &'static str,
     },
     /// A limit that cannot be changed while a server runs.
-    #[error("`{0}` is fixed while a server runs: keep its value, or restart the server to change it")]
     Fixed(&'static str),
 }
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Range { name, value, must } => write!(f, "`{name}` is {value}; it must be {must}"),
+            Self::Conflict { name, value, other, other_value, remedy } => {
+                write!(f, "`{name}` ({value}) contradicts `{other}` ({other_value}): {remedy}")
+            }
+            Self::NotOnModel { name, model, remedy } => {
+                write!(f, "`{name}` cannot be enforced on the model {model}: {remedy}")
+            }
+            Self::NotOnSocket { name, socket, remedy } => {
+                write!(f, "`{name}` cannot be enforced on {socket}: {remedy}")
+            }
+            Self::Fixed(name) => write!(
+                f,
+                "`{name}` is fixed while a server runs: keep its value, or restart the server to change it"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PolicyError {}
 
 /// The longest time limit: a century.
 pub(crate) const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);

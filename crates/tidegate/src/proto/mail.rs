@@ -50,17 +50,30 @@ pub trait Workers: Send + Sync {
 }
 
 /// Why a job was not queued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OffloadError {
     /// The queue is full ([`Offload::queue`](crate::policy::Offload::queue)): reply that the server is busy, or retry
     /// later.
-    #[error("the queue of offloaded jobs is full; reply busy, or raise offload.queue or offload.threads")]
     Full,
     /// No worker thread could be started.
-    #[error("no worker thread could be started; lower the number of threads or raise the system's limit")]
     NoThread,
 }
+
+impl fmt::Display for OffloadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => {
+                "the queue of offloaded jobs is full; reply busy, or raise offload.queue or offload.threads"
+            }
+            Self::NoThread => {
+                "no worker thread could be started; lower the number of threads or raise the system's limit"
+            }
+        })
+    }
+}
+
+impl std::error::Error for OffloadError {}
 
 /// Where the mail of one session goes.
 #[derive(Clone)]
@@ -255,13 +268,22 @@ impl Wake for SessionWaker {
 }
 
 /// Why mail was not queued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MailboxError {
     /// The thread's queue is full ([`Policy::mail_queue`](crate::Policy::mail_queue)); retry later.
-    #[error("the mail queue of the I/O thread is full; send less or raise mail_queue")]
     Full,
     /// The thread has stopped.
-    #[error("the I/O thread has stopped")]
     Stopped,
 }
+
+impl fmt::Display for MailboxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "the mail queue of the I/O thread is full; send less or raise mail_queue",
+            Self::Stopped => "the I/O thread has stopped",
+        })
+    }
+}
+
+impl std::error::Error for MailboxError {}

@@ -14,12 +14,20 @@ mod model;
 
 pub use memory::{Memory, Word};
 
+use std::fmt;
 use std::io::IoSlice;
 
 /// The other side wrote impossible values: the connection is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the other side corrupted the shared memory")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
+
+impl fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the other side corrupted the shared memory")
+    }
+}
+
+impl std::error::Error for Corrupt {}
 
 /// How the writer has ended the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

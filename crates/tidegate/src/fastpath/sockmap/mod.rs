@@ -16,6 +16,7 @@ mod assembler;
 mod group;
 mod programs;
 
+use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 
@@ -24,17 +25,14 @@ use tidegate_os::bpf::{self, Link, Map, MapKind, Program, ProgramKind};
 pub use group::Group;
 
 /// Why the sockmap is not available, and the remedy.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum SockmapError {
     /// No control groups of version 2.
-    #[error("no control groups of version 2 are mounted here: as root, mount -t cgroup2 none /sys/fs/cgroup")]
     NoGroups,
     /// The path is not a version 2 control group.
-    #[error("{0}: not inside a cgroup2 mount; give a directory below a mount of type cgroup2")]
     NoGroup(String),
     /// The control group cannot be created or used.
-    #[error("control group {path}: {error}; run as root, or give one that this user may write with --cgroup")]
     Group {
         /// Its path.
         path: String,
@@ -42,18 +40,10 @@ pub enum SockmapError {
         error: io::Error,
     },
     /// Permission denied.
-    #[error(
-        "{0}: not permitted: CAP_BPF and CAP_NET_ADMIN are required; run as root, or grant them to the program or its \
-         container"
-    )]
     Rights(&'static str),
     /// The kernel has no `bpf(2)`.
-    #[error("{0}: this kernel has no bpf(2) (CONFIG_BPF_SYSCALL), or a seccomp filter hides it")]
     NoBpf(&'static str),
     /// The kernel rejects a map or a program.
-    #[error(
-        "{what}: {error}; requires Linux 5.15 or later with CONFIG_CGROUP_BPF and CONFIG_NET_SOCK_MSG{log}"
-    )]
     Kernel {
         /// What was rejected.
         what: &'static str,
@@ -63,6 +53,39 @@ pub enum SockmapError {
         log: String,
     },
 }
+
+impl fmt::Display for SockmapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoGroups => f.write_str(
+                "no control groups of version 2 are mounted here: as root, mount -t cgroup2 none /sys/fs/cgroup",
+            ),
+            Self::NoGroup(path) => write!(
+                f,
+                "{path}: not inside a cgroup2 mount; give a directory below a mount of type cgroup2"
+            ),
+            Self::Group { path, error } => write!(
+                f,
+                "control group {path}: {error}; run as root, or give one that this user may write with --cgroup"
+            ),
+            Self::Rights(what) => write!(
+                f,
+                "{what}: not permitted: CAP_BPF and CAP_NET_ADMIN are required; run as root, or grant them to the \
+                 program or its container"
+            ),
+            Self::NoBpf(what) => write!(
+                f,
+                "{what}: this kernel has no bpf(2) (CONFIG_BPF_SYSCALL), or a seccomp filter hides it"
+            ),
+            Self::Kernel { what, error, log } => write!(
+                f,
+                "{what}: {error}; requires Linux 5.15 or later with CONFIG_CGROUP_BPF and CONFIG_NET_SOCK_MSG{log}"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SockmapError {}
 
 impl SockmapError {
     fn of(what: &'static str) -> impl Fn(io::Error) -> Self {
