@@ -8,6 +8,7 @@
 mod calls;
 mod queue;
 mod sends;
+mod table;
 mod told;
 
 use std::cell::{Cell, RefCell};
