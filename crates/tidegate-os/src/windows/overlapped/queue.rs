@@ -457,7 +457,8 @@ impl<N: Notify> Queue<N> {
             OperationData::Nothing
             | OperationData::Send(_)
             | OperationData::Transmit(_)
-            | OperationData::Disconnect(_) => None,
+            | OperationData::Disconnect(_)
+            | OperationData::Datagram(_) => None,
         };
         if let Some(buffer) = buffer {
             self.pinned -= 1;

@@ -83,6 +83,7 @@ impl<N: Notify> Queue<N> {
                 self.shelf.arrive(result.is_ok().then_some(socket));
                 return None;
             }
+            OperationData::Datagram(_) => return None, // another kind of queue has those
         };
         Some(Done { key, outcome: if is_followed { Self::followed(outcome) } else { outcome } })
     }
