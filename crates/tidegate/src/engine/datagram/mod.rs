@@ -4,17 +4,19 @@
 //! |---|---|---|
 //! | [`threads`] | `blocking`, `pool` | in the receive itself |
 //! | [`readiness`] | `select`, `poll`, `epoll`, `event-select`, `async-select` | the [`Poller`](super::readiness::Poller) that connections have too |
-//! | [`ring`] | `uring` | for completions of one endless receive |
+//! | `completion` | `uring` | for completions of one endless receive |
 //! | [`tokio`] | `tokio` | the library does, one runtime for each thread |
 //!
-//! All but the ring share the [`pump`], which moves datagrams between a socket and a service; all share the
-//! [`state`], which is the only place that calls the service.
+//! All but the completion models share the [`pump`], which moves datagrams between a socket and a service; all share
+//! the [`state`], which is the only place that calls the service.
 //!
 //! Each thread has a socket on one port (`SO_REUSEPORT`) because one receive queue shared by several threads is one
 //! lock, and because the kernel then keeps each peer on one thread: its datagrams stay in order. The price is that one
 //! peer alone never keeps more than one thread busy. On `pool` it is the other way round: the thread that is free takes
 //! the next datagram, so a slow service holds nobody up, and a peer's replies may overtake each other.
 
+#[cfg(target_os = "linux")]
+pub(super) mod completion;
 mod pump;
 pub(super) mod readiness;
 #[cfg(target_os = "linux")]
