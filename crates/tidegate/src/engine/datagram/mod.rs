@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`threads`] | `blocking`, `pool` | in the receive itself |
 //! | [`readiness`] | `select`, `poll`, `epoll`, `event-select`, `async-select` | the [`Poller`](super::readiness::Poller) that connections have too |
-//! | `completion` | `uring` | for completions of one endless receive |
+//! | `completion` | `uring`, `iocp`, `overlapped` | for completions: of one endless receive, or of several that stay posted |
 //! | [`tokio`] | `tokio` | the library does, one runtime for each thread |
 //!
 //! All but the completion models share the [`pump`], which moves datagrams between a socket and a service; all share
@@ -15,7 +15,7 @@
 //! peer alone never keeps more than one thread busy. On `pool` it is the other way round: the thread that is free takes
 //! the next datagram, so a slow service holds nobody up, and a peer's replies may overtake each other.
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 pub(super) mod completion;
 mod pump;
 pub(super) mod readiness;
@@ -53,9 +53,9 @@ pub(crate) struct DatagramConfig {
 
 /// What one I/O thread has.
 pub(crate) struct DatagramWorker {
-    policy: Arc<DatagramPolicy>,
-    path: DatagramPath,
-    socket: Arc<DatagramSocket>,
+    pub(super) policy: Arc<DatagramPolicy>,
+    pub(super) path: DatagramPath,
+    pub(super) socket: Arc<DatagramSocket>,
     counters: Arc<DatagramCounters>,
     stop_signal: Arc<StopSignal>,
 }
@@ -161,11 +161,12 @@ pub(crate) fn hands_over(model: Model) -> Result<(), String> {
     }
 }
 
-/// Whether a model that is available has a loop for datagrams.
-pub(crate) fn serves(model: Model) -> Result<(), String> {
+/// Whether a model has a loop for datagrams.
+pub(crate) fn serves(model: Model) -> Result<(), &'static str> {
     match model {
-        Model::Overlapped | Model::Iocp | Model::Rio => {
-            Err("it has no loop for datagrams; use event-select or select".into())
+        Model::Rio => {
+            Err("it has requests for connections only, and none with an address (RIOReceiveEx, RIOSendEx); \
+                           use iocp")
         }
         _ => Ok(()),
     }
@@ -173,7 +174,7 @@ pub(crate) fn serves(model: Model) -> Result<(), String> {
 
 /// The best model that can be used here for datagrams.
 pub(crate) fn best() -> Model {
-    let usable = |model: &Model| serves(*model).is_ok() && model.availability().is_available();
+    let usable = |model: &Model| model.serves_datagrams().is_available();
     super::platform::BEST.iter().copied().find(usable).unwrap_or(Model::Blocking)
 }
 
